@@ -41,6 +41,17 @@ impl Fleet {
         Client { address: Address::Tcp(self.http.parse().expect("an address")) }
     }
 
+    /// Where a server shows its figures, as the command says in the line behind the one about it.
+    pub fn monitor(&self, server: &str) -> Client {
+        let own = format!("  {server}  pid ");
+        self.process.says(&own);
+        self.process.says("stays dead");
+        let said = self.process.said();
+        let line = said.lines().skip_while(|line| !line.starts_with(&own)).nth(1).expect("a line about it");
+        let address = line.split_once("http://").and_then(|(_, rest)| rest.split_once('/'));
+        Client { address: Address::Tcp(address.expect("an address").0.parse().expect("an address")) }
+    }
+
     /// Where an agent that is a process of its own answers.
     pub fn socket(&self, node: &str) -> PathBuf {
         self.folder.join(node).join("agent.sock")

@@ -4,7 +4,8 @@
 //! `fleet_sim crash [--crashes N]`: hosts die one after the other; seconds until the verdict, and
 //! until the next holder. `fleet_sim peace [--trouble NAME]… [--node-hours N]`: nobody dies, under
 //! loss of datagrams, on slow nodes, in a dark rack; whether anybody is failed. `fleet_sim join`:
-//! all come at once. Of each: `[--agents N]… [--window fast|default|safe]… [--seed N] [--json]`.
+//! all come at once. `fleet_sim deaths`: three tenths die at once; what the mesh says, and how soon all
+//! are failed. `fleet_sim heal`: three tenths are cut off for 30 s; how soon all know each other again. Of each: `[--agents N]… [--window fast|default|safe]… [--seed N] [--json]`.
 //!
 //! Prints one line, or one object of JSON, for each of the combinations; one on each core. Fails
 //! with 1 where a promise is broken, and with 2 where it does not know what is wanted.
@@ -12,6 +13,8 @@
 use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_tests::sim::fleet::Options;
 use lockmesh_tests::sim::fleet::crash::{CrashReport, crash};
+use lockmesh_tests::sim::fleet::deaths::{DeathsReport, deaths};
+use lockmesh_tests::sim::fleet::heal::{HealReport, heal};
 use lockmesh_tests::sim::fleet::join::{JoinReport, join};
 use lockmesh_tests::sim::fleet::peace::{PeaceReport, Trouble, peace};
 use serde::Serialize;
@@ -32,6 +35,8 @@ enum Mode {
     Crash,
     Peace,
     Join,
+    Deaths,
+    Heal,
 }
 
 #[derive(Debug)]
@@ -78,6 +83,8 @@ enum Report {
     Crash(CrashReport),
     Peace(PeaceReport),
     Join(JoinReport),
+    Deaths(DeathsReport),
+    Heal(HealReport),
 }
 
 fn main() -> ExitCode {
@@ -97,7 +104,9 @@ impl Wanted {
             Some("crash") => Mode::Crash,
             Some("peace") => Mode::Peace,
             Some("join") => Mode::Join,
-            _ => return Err("say crash, peace or join".into()),
+            Some("deaths") => Mode::Deaths,
+            Some("heal") => Mode::Heal,
+            _ => return Err("say crash, peace, join, deaths or heal".into()),
         };
         let (agents, windows, troubles) = (Vec::new(), Vec::new(), Vec::new());
         let mut wanted =
@@ -126,12 +135,13 @@ impl Wanted {
                 Mode::Crash => vec![5, 32, 128],
                 Mode::Peace => vec![100],
                 Mode::Join => vec![1_000],
+                Mode::Deaths | Mode::Heal => vec![128],
             };
         }
         if self.windows.is_empty() {
             self.windows = match self.mode {
                 Mode::Crash => vec![HealthWindow::Fast, HealthWindow::Default],
-                Mode::Peace | Mode::Join => vec![HealthWindow::Default],
+                _ => vec![HealthWindow::Default],
             };
         }
         if self.troubles.is_empty() {
@@ -179,6 +189,8 @@ impl Wanted {
         match self.mode {
             Mode::Crash => crash(options, self.crashes).map(Report::Crash),
             Mode::Join => join(options).map(Report::Join),
+            Mode::Deaths => deaths(options).map(Report::Deaths),
+            Mode::Heal => heal(options).map(Report::Heal),
             Mode::Peace => {
                 let last = Mutex::new(Instant::now());
                 let progress = |hours: f64| {
@@ -210,6 +222,8 @@ impl Report {
             Self::Crash(report) => report.wrongly_failed,
             Self::Peace(report) => report.wrongly_failed,
             Self::Join(report) => report.wrongly_failed,
+            Self::Deaths(report) => report.wrongly_failed,
+            Self::Heal(report) => report.wrongly_failed,
         }
     }
 }
@@ -233,7 +247,8 @@ impl fmt::Display for Report {
             Self::Peace(r) => write!(
                 f,
                 "{}, {}, {} agents, {:.0} node-hours: {} failed, {} deadlines passed, {} challenges, {} elections; \
-                 {:.2} renewals and {:.2} messages a node and second, {:.0} between servers",
+                 {:.2} renewals, {:.2} messages and {:.2} datagrams of {:.0} B a node and second, {:.0} messages \
+                 between servers",
                 r.trouble.name(),
                 r.window.as_str(),
                 r.agents,
@@ -244,7 +259,31 @@ impl fmt::Display for Report {
                 r.elections,
                 r.renewals_a_second,
                 r.messages_a_second,
+                r.datagrams_a_second,
+                r.datagram_bytes_a_second,
                 r.server_messages_a_second
+            ),
+            Self::Deaths(r) => write!(
+                f,
+                "{} of {} agents died at once: the first failed after {:.2} s, half after {:.2} s, all after {:.2} s, \
+                 {} others failed; {:.1} datagrams of {:.0} B a living node and second for 30 s, {:.1} of {:.0} B \
+                 in the worst one",
+                r.died,
+                r.agents,
+                r.failed.0,
+                r.failed.1,
+                r.failed.2,
+                r.wrongly_failed,
+                r.datagrams_a_second.0,
+                r.datagram_bytes_a_second.0,
+                r.datagrams_a_second.1,
+                r.datagram_bytes_a_second.1
+            ),
+            Self::Heal(r) => write!(
+                f,
+                "{} of {} agents were cut off for 30 s, {} others failed: all registered {:.2} s after the heal, 99 % \
+                 know all members after {:.2} s, all after {:.2} s",
+                r.cut_off, r.agents, r.wrongly_failed, r.registered, r.most_agree, r.all_agree
             ),
             Self::Join(r) => write!(
                 f,

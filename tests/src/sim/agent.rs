@@ -14,6 +14,7 @@ use super::guards::Guards;
 use super::invariant::{AgentEvent, Fact};
 use super::judge::Judge;
 use super::marks::Mark;
+use super::member::Member;
 use super::session_watches::SessionWatches;
 use super::stage::{Event, Stage};
 use lockmesh_agent_core::lease::LeaseState;
@@ -31,6 +32,7 @@ use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// After so long without an answer other servers are asked about the leader.
@@ -97,6 +99,8 @@ pub struct Agent {
     pub(super) guards: Guards,
     /// The sessions that they follow.
     pub(super) watches: SessionWatches,
+    /// Its part in the mesh.
+    pub(super) member: Member,
 }
 
 impl Agent {
@@ -132,6 +136,7 @@ impl Agent {
             tasks,
             guards: Guards::begin(stage, place, clock),
             watches: SessionWatches::default(),
+            member: Member::default(),
         };
         agent.begin_life(stage, judge);
         agent
@@ -203,6 +208,7 @@ impl Agent {
         self.questions.clear();
         (self.lease, self.farewell) = (LeaseState::default(), None);
         self.watches = SessionWatches::default();
+        self.member = Member::begin(stage.now + downtime);
         self.guards.disconnect(stage, self.place);
         for task in &mut self.tasks {
             task.pending = None;
@@ -357,6 +363,9 @@ impl Agent {
         if life == self.life && self.farewell == Some(token) {
             return self.not_announced(stage, judge, token);
         }
+        if life == self.life && self.mesh_unheard(stage, judge, token) {
+            return;
+        }
         let Some(task) = self.task_of(token).filter(|_| life == self.life) else { return };
         stage.hit(Mark::WentAway);
         self.go_away(stage, judge, task, token);
@@ -454,6 +463,7 @@ impl Agent {
         if is_other_lease {
             self.tell_watches(stage, judge);
         }
+        self.look_at_own_lease(stage);
         for (token, answer) in answers {
             self.heard(stage, judge, token, answer);
         }
@@ -528,7 +538,7 @@ impl Agent {
         if self.guards.called(token) {
             return self.guard_heard(stage, judge, token, answer);
         }
-        if self.watch_heard(stage, judge, token, &answer) {
+        if self.watch_heard(stage, judge, token, &answer) || self.mesh_heard(stage, judge, token, &answer) {
             return;
         }
         if self.farewell == Some(token) {
@@ -627,6 +637,7 @@ fn upstream(stage: &mut Stage, (place, boots): (usize, u32), now: Time) -> Quoru
                 ..Incarnation::default()
             },
             port: port(place),
+            gossip: stage.plan.mesh.is_on.then(|| SocketAddr::from(([127, 0, 0, 1], port(place)))),
             ..registration(place)
         },
         hold_time: clients.timeout,

@@ -111,15 +111,17 @@ impl World {
         }
     }
 
-    /// Nothing comes through between a host and the servers, or one way only.
+    /// Nothing comes through between a host and all others, or one way only.
     fn isolate_host(&mut self, agent: usize, length: Duration) {
         self.stage.hit(Mark::HostIsolated);
         let (is_deaf, is_mute) =
             *self.stage.draw.pick(&[(true, true), (true, true), (true, false), (false, true)]);
         let here = Place::Agent(agent);
-        let servers: Vec<Place> = self.machines.keys().copied().map(Place::Server).collect();
-        let in_bound = servers.iter().filter(|_| is_deaf).map(|server| (*server, here));
-        let out_bound = servers.iter().filter(|_| is_mute).map(|server| (here, *server));
+        let servers = self.machines.keys().copied().map(Place::Server);
+        let agents = (0..self.agents.len()).map(Place::Agent).filter(|other| *other != here);
+        let others: Vec<Place> = servers.chain(agents).collect();
+        let in_bound = others.iter().filter(|_| is_deaf).map(|other| (*other, here));
+        let out_bound = others.iter().filter(|_| is_mute).map(|other| (here, *other));
         let links: Vec<Link> = in_bound.chain(out_bound).collect();
         self.stage.say(|| format!("agent {agent} is cut off for {length:?}: deaf {is_deaf}, mute {is_mute}"));
         self.cut_exactly(links, length);

@@ -41,6 +41,11 @@ pub(super) fn port(place: usize) -> u16 {
     FIRST_PORT + place as u16
 }
 
+/// The agent whose port it is.
+pub(super) fn place_of(port: u16) -> Option<usize> {
+    port.checked_sub(FIRST_PORT).map(usize::from)
+}
+
 impl World {
     /// A server wants to know whether a node lives.
     pub(super) fn challenge(&mut self, server: ServerId, life: u64, wanted: &ChallengeWanted) {
@@ -86,7 +91,7 @@ impl World {
     /// The agent that listens at an address.
     fn agent_at(&self, address: &str) -> Option<usize> {
         let port: u16 = address.strip_prefix("127.0.0.1:")?.parse().ok()?;
-        port.checked_sub(FIRST_PORT).map(usize::from).filter(|place| *place < self.agents.len())
+        place_of(port).filter(|place| *place < self.agents.len())
     }
 
     /// A question was answered, or not in time: the first of both counts.

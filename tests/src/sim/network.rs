@@ -34,6 +34,8 @@ pub enum Carriage {
     Handshake,
     /// A question on a connection that is made for it, where there was none a moment ago.
     Question,
+    /// In the mesh, where nothing is sent again.
+    Datagram,
 }
 
 /// Who was asked nothing for so long has no connection for questions any more.
@@ -52,17 +54,25 @@ pub struct Traffic {
     pub agents: u64,
     /// Between servers.
     pub servers: u64,
+    /// Datagrams of the mesh.
+    pub mesh: u64,
+    /// Their bytes.
+    pub mesh_bytes: u64,
 }
 
 /// All links.
 #[derive(Debug)]
 pub struct Network {
     plan: NetworkPlan,
+    /// One in so many datagrams of the mesh is lost besides; 0 for none.
+    loses_datagrams_one_in: u64,
     calm: bool,
     cut: BTreeSet<Link>,
     /// What stays cut, whatever is mended.
     shut: BTreeSet<Link>,
     clogged: BTreeMap<Link, Time>,
+    /// Who is cut off from all who are not.
+    dark: BTreeSet<Place>,
     /// When the last message of a link arrives: what is not reordered must not come before it.
     last_arrivals: BTreeMap<Link, Time>,
     /// When a question was asked last.
@@ -73,13 +83,15 @@ pub struct Network {
 
 impl Network {
     /// A network that is whole.
-    pub fn new(plan: NetworkPlan) -> Self {
+    pub fn new(plan: NetworkPlan, loses_datagrams_one_in: u64) -> Self {
         Self {
             plan,
+            loses_datagrams_one_in,
             calm: false,
             cut: BTreeSet::new(),
             shut: BTreeSet::new(),
             clogged: BTreeMap::new(),
+            dark: BTreeSet::new(),
             last_arrivals: BTreeMap::new(),
             questions: BTreeMap::new(),
             traffic: Traffic::default(),
@@ -97,8 +109,12 @@ impl Network {
         kind: Carriage,
     ) -> Vec<Time> {
         match link {
+            _ if kind == Carriage::Datagram => self.traffic.mesh += 1,
             (Place::Server(_), Place::Server(_)) => self.traffic.servers += 1,
             _ => self.traffic.agents += 1,
+        }
+        if kind == Carriage::Datagram {
+            return self.datagram_arrivals(draw, marks, now, link);
         }
         if let Some(retransmission) = self.plan.retransmission.filter(|_| self.carries(link)) {
             let later = self.retransmitted(draw, now, link, (kind, retransmission));
@@ -117,6 +133,27 @@ impl Network {
         (0..copies).map(|_| self.arrival(draw, marks, now, link, is_stream)).collect()
     }
 
+    /// A datagram has no order and no other chance.
+    fn datagram_arrivals(&self, draw: &mut Draw, marks: &mut Marks, now: Time, link: Link) -> Vec<Time> {
+        let is_lost = !self.calm
+            && (draw.once_in(self.plan.loses_one_in) || draw.once_in(self.loses_datagrams_one_in));
+        if is_lost || !self.carries(link) {
+            marks.hit(Mark::DatagramLost);
+            return Vec::new();
+        }
+        let copies = if !self.calm && draw.once_in(self.plan.repeats_one_in) { 2 } else { 1 };
+        let clogged_until = self.clogged.get(&link).copied().unwrap_or_default();
+        (0..copies).map(|_| self.on_its_way(draw, now).max(clogged_until)).collect()
+    }
+
+    fn on_its_way(&self, draw: &mut Draw, now: Time) -> Time {
+        let at = now + draw.duration(self.plan.delay.0, self.plan.delay.1);
+        match !self.calm && draw.once_in(self.plan.lags_one_in) {
+            true => at + draw.duration(Duration::ZERO, self.plan.lag),
+            false => at,
+        }
+    }
+
     fn arrival(
         &mut self,
         draw: &mut Draw,
@@ -125,11 +162,8 @@ impl Network {
         link: Link,
         is_stream: bool,
     ) -> Time {
-        let mut at = now + draw.duration(self.plan.delay.0, self.plan.delay.1);
-        if !self.calm && draw.once_in(self.plan.lags_one_in) {
-            at = at + draw.duration(Duration::ZERO, self.plan.lag);
-        }
-        at = at.max(self.clogged.get(&link).copied().unwrap_or_default());
+        let clogged_until = self.clogged.get(&link).copied().unwrap_or_default();
+        let mut at = self.on_its_way(draw, now).max(clogged_until);
         let last = self.last_arrivals.entry(link).or_default();
         if at < *last {
             if self.plan.reorders && !self.calm && !is_stream {
@@ -151,7 +185,7 @@ impl Network {
         (kind, Retransmission { probe_timeout, first_probe_timeout }): (Carriage, Retransmission),
     ) -> Duration {
         let makes_connection = match kind {
-            Carriage::Message | Carriage::Stream => false,
+            Carriage::Message | Carriage::Stream | Carriage::Datagram => false,
             Carriage::Handshake => true,
             Carriage::Question => {
                 let before = self.questions.insert(link, now);
@@ -201,7 +235,13 @@ impl Network {
 
     /// Whether a direction works.
     pub fn carries(&self, link: Link) -> bool {
-        !self.cut.contains(&link) && !self.shut.contains(&link)
+        let is_dark = |place| !self.dark.is_empty() && self.dark.contains(place);
+        !self.cut.contains(&link) && !self.shut.contains(&link) && is_dark(&link.0) == is_dark(&link.1)
+    }
+
+    /// Cuts these off from all others, not from each other; nobody who was before.
+    pub fn darken(&mut self, places: impl IntoIterator<Item = Place>) {
+        self.dark = places.into_iter().collect();
     }
 
     /// Shuts one direction, until it is opened.
@@ -219,10 +259,16 @@ impl Network {
         self.clogged.insert(link, until);
     }
 
+    /// From now on one in so many is lost; none for 0.
+    pub fn lose_one_in(&mut self, loses_one_in: u64) {
+        self.plan.loses_one_in = loses_one_in;
+    }
+
     /// From now on nothing goes wrong.
     pub fn calm(&mut self) {
         self.calm = true;
         self.cut.clear();
+        self.dark.clear();
         self.clogged.clear();
     }
 }

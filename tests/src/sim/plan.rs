@@ -36,6 +36,20 @@ pub struct Plan {
     pub corruption: CorruptionPlan,
     /// Programs that hold locks by the client library.
     pub guards: GuardPlan,
+    /// The mesh of the agents.
+    pub mesh: MeshPlan,
+}
+
+/// Whether agents take part in the mesh, and what is wrong with it.
+#[derive(Clone, Debug)]
+pub struct MeshPlan {
+    /// Whether there is one.
+    pub is_on: bool,
+    /// One in so many of its datagrams is lost, besides what the network loses; 0 for none, 1 for
+    /// all.
+    pub loses_one_in: u64,
+    /// The agent that lies to all others, if one does.
+    pub liar: Option<usize>,
 }
 
 /// How many guards there are, and what befalls them and their hosts.
@@ -274,6 +288,7 @@ impl Plan {
             corruption: CorruptionPlan::draw(draw),
             // Chance of its own: seeds without guards stay what they are.
             guards: GuardPlan::draw(&mut Draw::new(draw.clone().bits())),
+            mesh: MeshPlan::draw(&mut Draw::new(draw.clone().bits().rotate_left(32))),
         };
         if plan.core.ttl_multiplier == 1 {
             // A jump costs a deadline up to a tick, and clients count on every one of a TTL.
@@ -396,6 +411,16 @@ impl GuardPlan {
             is_crowd: draw.once_in(6),
             locks: *draw.pick(&[1, 2, 6]),
             is_steady: draw.once_in(3),
+        }
+    }
+}
+
+impl MeshPlan {
+    fn draw(draw: &mut Draw) -> Self {
+        Self {
+            is_on: !draw.once_in(8),
+            loses_one_in: *draw.pick(&[0, 0, 0, 10, 2, 1]),
+            liar: draw.once_in(3).then_some(0),
         }
     }
 }

@@ -21,6 +21,7 @@ use lockmesh_protocol::lease::Renewal;
 use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Something that happens at one moment.
@@ -78,6 +79,10 @@ pub enum Event {
     Listen(usize, u64),
     /// An agent looks at the clock: the agent, its life.
     Wake(usize, u64),
+    /// A datagram of the mesh arrives at an agent's host.
+    Datagram(usize, Rc<[u8]>),
+    /// An agent's process in the mesh has its turn: the agent, its life.
+    MeshTurn(usize, u64),
     /// A server's question comes to an agent.
     Challenge(usize, Question),
     /// A server's question comes to an agent that is to ask another one.
@@ -121,6 +126,7 @@ impl Event {
             | Self::GoAway(agent, ..)
             | Self::EndAgent(agent, _)
             | Self::Listen(agent, _)
+            | Self::MeshTurn(agent, _)
             | Self::Wake(agent, _) => Some(*agent),
             _ => None,
         }
@@ -214,7 +220,7 @@ impl Stage {
         Self {
             now: Time(0),
             draw,
-            network: Network::new(plan.network.clone()),
+            network: Network::new(plan.network.clone(), plan.mesh.loses_one_in),
             plan,
             fault_injection,
             life: Chronicle::new(detail),
@@ -246,6 +252,7 @@ impl Stage {
         let kind = match &event {
             Event::Dial(..) => Carriage::Handshake,
             Event::Challenge(..) => Carriage::Question,
+            Event::Datagram(..) => Carriage::Datagram,
             _ if is_stream => Carriage::Stream,
             _ => Carriage::Message,
         };

@@ -137,6 +137,14 @@ impl World {
             Event::Think(agent, life, task) => {
                 self.agents[agent].thought(&mut self.stage, &mut self.judge, life, task);
             }
+            Event::Datagram(agent, bytes) => {
+                if let Some(agent) = self.agents.get_mut(agent) {
+                    agent.datagram(&mut self.stage, bytes);
+                }
+            }
+            Event::MeshTurn(agent, life) => {
+                self.agents[agent].mesh_turn(&mut self.stage, &mut self.judge, life);
+            }
             Event::Challenge(agent, question) => {
                 self.agents[agent].challenge(&mut self.stage, &mut self.judge, question);
             }

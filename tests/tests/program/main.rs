@@ -21,6 +21,7 @@ mod kv;
 mod leave;
 mod lock_delay;
 mod locks;
+mod mesh;
 mod monitoring;
 mod operator;
 mod queue;

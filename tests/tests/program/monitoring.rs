@@ -11,16 +11,6 @@ use std::path::{Path, PathBuf};
 
 const SERVERS: [&str; 3] = ["s1", "s2", "s3"];
 
-/// Where a server shows its figures, as the command says in the line behind the one about it.
-fn monitor(dev: &Fleet, server: &str) -> Client {
-    dev.process.says("A server that dies stays dead");
-    let (said, own) = (dev.process.said(), format!("  {server}  pid "));
-    let line = said.lines().skip_while(|line| !line.starts_with(&own)).nth(1).expect("a line about it");
-    let address =
-        line.split_once("http://").and_then(|(_, rest)| rest.split_once('/')).expect("an address").0;
-    Client { address: Address::Tcp(address.parse().expect("an address")) }
-}
-
 fn figures(client: &Client) -> Figures {
     Figures::parse(client.get("/metrics").expect(200).text())
 }
@@ -40,8 +30,8 @@ fn without_a_majority_nobody_is_ready_and_with_one_everybody_is() {
     let dev = Fleet::start(folder.path(), "3");
     let (agent, leader) = (dev.client(), dev.leader());
     let survivor = SERVERS.into_iter().rev().find(|server| *server != leader).expect("there are three");
-    let watched = monitor(&dev, survivor);
-    SERVERS.into_iter().for_each(|server| wait_until(|| is_ready(&monitor(&dev, server))));
+    let watched = dev.monitor(survivor);
+    SERVERS.into_iter().for_each(|server| wait_until(|| is_ready(&dev.monitor(server))));
     wait_until(|| is_ready(&agent));
     let changes = figures(&watched).value("lockmesh_server_leader_changes_total");
 
@@ -76,7 +66,7 @@ fn a_follower_that_stands_still_shows_on_the_leader_as_silence_and_lag() {
     let dev = Fleet::start(folder.path(), "3");
     let leader = dev.leader();
     let follower = SERVERS.into_iter().find(|server| *server != leader).expect("there are three");
-    let watched = monitor(&dev, &leader);
+    let watched = dev.monitor(&leader);
     let of_follower = |name: &str| {
         figures(&watched).value(&format!("lockmesh_server_follower_{name}{{server=\"{follower}\"}}"))
     };
@@ -95,7 +85,7 @@ fn a_follower_that_stands_still_shows_on_the_leader_as_silence_and_lag() {
 fn work_shows_in_the_figures() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let dev = Fleet::start(folder.path(), "1");
-    let (client, watched) = (dev.client(), monitor(&dev, "s1"));
+    let (client, watched) = (dev.client(), dev.monitor("s1"));
     let before = figures(&watched);
     for series in [
         "lockmesh_server_losses_total{cause=\"check_critical\"}",
@@ -137,7 +127,7 @@ fn work_shows_in_the_figures() {
 fn nonsense_is_refused_in_words_and_nothing_dies() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let dev = Fleet::start(folder.path(), "1");
-    let watched = monitor(&dev, "s1");
+    let watched = dev.monitor("s1");
     assert!(watched.get("/v1/kv/a").expect(404).text().contains("/metrics, /health/live and /health/ready"));
     assert!(watched.ask("DELETE", "/metrics", b"").expect(405).text().contains("GET and HEAD"));
     let mut connection = watched.connect().expect("it listens");
@@ -152,7 +142,7 @@ fn nonsense_is_refused_in_words_and_nothing_dies() {
 fn a_port_that_is_taken_is_refused_by_the_name_of_its_key() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let dev = Fleet::start(folder.path(), "1");
-    let Address::Tcp(taken) = monitor(&dev, "s1").address else { panic!("it is a TCP port") };
+    let Address::Tcp(taken) = dev.monitor("s1").address else { panic!("it is a TCP port") };
     let config = folder.path().join("s1/server.toml");
     let (data, listen) =
         (format!("data_dir={}", folder.path().join("other").display()), format!("http.listen={taken}"));
@@ -200,7 +190,7 @@ fn the_page_for_operators_explains_what_is_served_and_nothing_else() {
     let families = |clients: &[Client]| -> BTreeMap<String, String> {
         clients.iter().flat_map(|client| figures(client).families).collect()
     };
-    let monitors = SERVERS.map(|server| monitor(&dev, server));
+    let monitors = SERVERS.map(|server| dev.monitor(server));
     // The leader alone has figures of others, from its first turns on.
     wait_until(|| families(&monitors).contains_key("lockmesh_server_follower_lag_entries"));
     let (servers, agent) = (families(&monitors), families(&[dev.client()]));

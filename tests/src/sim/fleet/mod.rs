@@ -9,8 +9,12 @@
 //! | `crash` | hosts die one after the other: how soon that is decided, and who holds their locks next |
 //! | `peace` | nobody dies, in bad conditions: nobody may be failed |
 //! | `join` | all hosts come at once |
+//! | `deaths` | three tenths die at once: what is said, and how soon all are failed |
+//! | `heal` | three tenths are cut off, and come back: how soon everybody knows that |
 
 pub mod crash;
+pub mod deaths;
+pub mod heal;
 pub mod join;
 pub mod peace;
 mod plan;

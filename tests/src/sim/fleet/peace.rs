@@ -3,7 +3,6 @@
 use super::{Fleet, Options};
 use crate::sim::marks::Mark;
 use crate::sim::network::{Place, Traffic};
-use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::time::Time;
 use serde::Serialize;
@@ -22,8 +21,12 @@ const SLOWNESS: Duration = Duration::from_millis(50);
 /// How often a slow node takes nothing in at all for a while, at the least and at the most.
 const FREEZES_EVERY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(15));
 
-/// How long a rack has light between two times that it is dark.
+/// How long a rack has light between two times that it is dark, and the network between two bursts
+/// of losses.
 const LIGHT: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(40));
+
+/// How long a burst of losses lasts, and how many it leaves: one in so many is lost.
+const BURST: (Duration, u64) = (Duration::from_secs(1), 2);
 
 /// What is bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -37,6 +40,8 @@ pub enum Trouble {
     Loss10,
     /// One in four.
     Loss25,
+    /// Every other one for a second, again and again.
+    Burst,
     /// One node in twenty is slow, and takes nothing in for less than a window now and then.
     Slow,
     /// A tenth of the nodes is cut off for 2 s, again and again.
@@ -47,8 +52,16 @@ pub enum Trouble {
 
 impl Trouble {
     /// All kinds, the first of which is none.
-    pub const ALL: [Self; 7] =
-        [Self::None, Self::Loss5, Self::Loss10, Self::Loss25, Self::Slow, Self::Dark2, Self::Dark4];
+    pub const ALL: [Self; 8] = [
+        Self::None,
+        Self::Loss5,
+        Self::Loss10,
+        Self::Loss25,
+        Self::Burst,
+        Self::Slow,
+        Self::Dark2,
+        Self::Dark4,
+    ];
 
     /// Its name on a command line.
     pub fn name(self) -> &'static str {
@@ -57,6 +70,7 @@ impl Trouble {
             Self::Loss5 => "loss-5",
             Self::Loss10 => "loss-10",
             Self::Loss25 => "loss-25",
+            Self::Burst => "burst",
             Self::Slow => "slow",
             Self::Dark2 => "dark-2",
             Self::Dark4 => "dark-4",
@@ -107,6 +121,10 @@ pub struct PeaceReport {
     pub messages_a_second: f64,
     /// Messages between servers in a second, all of them.
     pub server_messages_a_second: f64,
+    /// Datagrams of the mesh that a node sent in a second.
+    pub datagrams_a_second: f64,
+    /// Their bytes, without what UDP and IP put around them.
+    pub datagram_bytes_a_second: f64,
 }
 
 /// Drives a fleet for so many hours of nodes, and tells from time to time how many it has driven.
@@ -152,6 +170,8 @@ pub fn peace(
         renewals_a_second: a_second(after.renewals, before.renewals) / agents,
         messages_a_second: a_second(after.traffic.agents, before.traffic.agents) / agents,
         server_messages_a_second: a_second(after.traffic.servers, before.traffic.servers),
+        datagrams_a_second: a_second(after.traffic.mesh, before.traffic.mesh) / agents,
+        datagram_bytes_a_second: a_second(after.traffic.mesh_bytes, before.traffic.mesh_bytes) / agents,
     })
 }
 
@@ -194,6 +214,10 @@ enum Disturbance {
     Dark,
     /// It is not any more.
     Light,
+    /// Very much is lost.
+    Burst,
+    /// Nothing is any more.
+    BurstEnds,
 }
 
 impl Disturber {
@@ -208,6 +232,9 @@ impl Disturber {
         }
         if trouble.dark().is_some() {
             due.insert((now, Disturbance::Dark));
+        }
+        if trouble == Trouble::Burst {
+            due.insert((now, Disturbance::Burst));
         }
         // What had come when it began is taken in late, too.
         let longest_freeze = window.duration() - 2 * SLOWNESS;
@@ -231,6 +258,14 @@ impl Disturber {
                 fleet.turn_rack(true);
                 (self.dark, Disturbance::Light)
             }
+            Disturbance::Burst => {
+                stage.network.lose_one_in(BURST.1);
+                (BURST.0, Disturbance::BurstEnds)
+            }
+            Disturbance::BurstEnds => {
+                stage.network.lose_one_in(0);
+                (stage.draw.duration(LIGHT.0, LIGHT.1), Disturbance::Burst)
+            }
             Disturbance::Light => {
                 let wait = stage.draw.duration(LIGHT.0, LIGHT.1);
                 fleet.turn_rack(false);
@@ -244,15 +279,7 @@ impl Disturber {
 impl Fleet {
     /// Cuts the first tenth of the nodes off, or takes them in again.
     fn turn_rack(&mut self, is_dark: bool) {
-        let servers: Vec<ServerId> = self.world.machines.keys().copied().collect();
-        let network = &mut self.world.stage.network;
-        for agent in 0..self.size.div_ceil(10) {
-            for server in &servers {
-                let (here, there) = (Place::Agent(agent), Place::Server(*server));
-                for link in [(here, there), (there, here)] {
-                    if is_dark { network.cut(link) } else { network.mend(link) }
-                }
-            }
-        }
+        let rack = if is_dark { self.size.div_ceil(10) } else { 0 };
+        self.world.stage.network.darken((0..rack).map(Place::Agent));
     }
 }

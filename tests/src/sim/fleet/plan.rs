@@ -12,8 +12,8 @@
 //! not grow.
 
 use crate::sim::plan::{
-    ClientPlan, CorePlan, CorruptionPlan, DiskPlan, FaultPlan, GuardPlan, NetworkPlan, Plan, ResidentPlan,
-    Retransmission,
+    ClientPlan, CorePlan, CorruptionPlan, DiskPlan, FaultPlan, GuardPlan, MeshPlan, NetworkPlan, Plan,
+    ResidentPlan, Retransmission,
 };
 use lockmesh_core::raft::ElectionTimeout;
 use lockmesh_server::config::ServerConfig;
@@ -83,6 +83,7 @@ pub(super) fn plan(agents: usize, loses_one_in: u64, residents: ResidentPlan, th
             is_crowd: false,
             is_steady: false,
         },
+        mesh: MeshPlan { is_on: true, loses_one_in: 0, liar: None },
     }
 }
 

@@ -12,7 +12,7 @@
 //! | `node_lease` | no agent believes in its node's sessions when the servers fail the node |
 //! | `lease_deadline` | what an agent believes rests on its own lease, and counts from the sending |
 //! | `acknowledgements` | a leader that is one acknowledges a renewal, and none while it decides |
-//! | `verdicts` | a verdict needs a majority of its index, and is about the present lease |
+//! | `verdicts` | a verdict needs a majority of its index, is about the present lease, and agents believe no other |
 //! | `silence` | no verdict comes sooner than its window after the leader heard of the node |
 //! | `no_lost_write` | a write that was answered is in the log, where the answer says |
 //! | `exactly_once` | a request takes effect once, however often it is sent |
@@ -67,6 +67,7 @@ use lockmesh_core::raft::log::LogWrite;
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
+use lockmesh_protocol::gossip::verdict::Verdict;
 use lockmesh_protocol::id::{Fence, Key, LogIndex, ServerId, SessionId};
 use lockmesh_protocol::lease::LeaseId;
 use lockmesh_protocol::query::{Answer, Query};
@@ -171,6 +172,13 @@ pub enum Fact<'a> {
         lease: LeaseId,
         /// Until when, in true time, by window.
         until: [Time; 3],
+    },
+    /// An agent took a verdict for the servers'.
+    VerdictHeard {
+        /// Which agent.
+        agent: usize,
+        /// The verdict.
+        verdict: &'a Verdict,
     },
     /// A client gives up a lock, or all locks of a session.
     LetsGo {

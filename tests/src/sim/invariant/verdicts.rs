@@ -1,5 +1,5 @@
 //! A verdict does nothing that no majority of the voters of its index confirms (I4 of the design),
-//! or that is about a former lease (I5).
+//! or that is about a former lease (I5). Agents take nothing for a verdict that is none.
 
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use crate::sim::history::Past;
@@ -53,8 +53,18 @@ impl Invariant for Verdicts {
         "verdicts"
     }
 
-    fn see(&mut self, fact: &Fact<'_>, _scene: &Scene<'_>) -> Result<(), String> {
+    fn see(&mut self, fact: &Fact<'_>, scene: &Scene<'_>) -> Result<(), String> {
         match fact {
+            Fact::VerdictHeard { agent, verdict } => {
+                let past = scene.history.answered(verdict.index);
+                let command = past.and_then(|past| Some(&past.proposal.as_ref()?.command));
+                let is_it = |failure: &NodeFailure| {
+                    (failure.lease, failure.window) == (verdict.lease, verdict.window)
+                };
+                ensure(matches!(command, Some(Command::FailNode(failure)) if is_it(failure)), || {
+                    format!("agent {agent} believes in {verdict:?}, and the log says {command:?}")
+                })
+            }
             Fact::Applied(past) if !is_restore(&past.changes) => entry(past),
             _ => Ok(()),
         }

@@ -1,0 +1,283 @@
+//! An agent in the mesh: the real [`Mesh`], driven as the agent's own shell drives it, with its
+//! socket and its calls; and, where the seed says so, a host that lies to all others.
+//!
+//! Datagrams that come while the agent stands still wait in its socket; those that come while no
+//! process runs are lost.
+
+use super::agent::Agent;
+use super::challenges::place_of;
+use super::invariant::{AgentEvent, Fact};
+use super::judge::Judge;
+use super::marks::Mark;
+use super::network::Place;
+use super::stage::{Event, Stage};
+use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input, LocalCall};
+use lockmesh_protocol::gossip::MAX_DATAGRAM_BYTES;
+use lockmesh_protocol::gossip::member::MemberId;
+use lockmesh_protocol::gossip::mesh::{Mesh, MeshNews, Output};
+use lockmesh_protocol::gossip::seal::NONCE_BYTES;
+use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::lease::LeaseId;
+use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use lockmesh_protocol::time::Time;
+use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a server's answer is waited for.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// So many datagrams wait in a socket; what comes then is lost.
+const SOCKET: usize = 1_024;
+
+/// So many datagrams a liar keeps, to send them again.
+const KEPT: usize = 32;
+
+/// What an agent has of the mesh.
+#[derive(Debug, Default)]
+pub struct Member {
+    /// None before the agent is registered.
+    mesh: Option<Mesh>,
+    /// What has arrived.
+    socket: Vec<Rc<[u8]>>,
+    /// No process is there before.
+    opens_at: Time,
+    /// Its turn comes at once.
+    is_roused: bool,
+    /// Its turn comes when the next timer is due.
+    wakes_at: Option<Time>,
+    /// A server was asked what is new.
+    sync: Option<CallToken>,
+    /// A server was told of suspects.
+    accusing: BTreeSet<CallToken>,
+    /// What a liar has heard.
+    kept: VecDeque<Rc<[u8]>>,
+}
+
+impl Member {
+    /// That of a process which begins then.
+    pub(super) fn begin(opens_at: Time) -> Self {
+        Self { opens_at, ..Self::default() }
+    }
+
+    /// What it knows, once it is registered.
+    pub(super) fn mesh(&self) -> Option<&Mesh> {
+        self.mesh.as_ref()
+    }
+}
+
+impl Agent {
+    /// A datagram arrives at its host.
+    pub fn datagram(&mut self, stage: &mut Stage, bytes: Rc<[u8]>) {
+        if stage.now < self.member.opens_at || self.member.socket.len() >= SOCKET {
+            return;
+        }
+        self.member.socket.push(bytes);
+        self.rouse_member(stage);
+    }
+
+    fn rouse_member(&mut self, stage: &mut Stage) {
+        if !std::mem::replace(&mut self.member.is_roused, true) {
+            stage.after(Duration::ZERO, Event::MeshTurn(self.place, self.life));
+        }
+    }
+
+    /// The process in the mesh has its turn.
+    pub fn mesh_turn(&mut self, stage: &mut Stage, judge: &mut Judge, life: u64) {
+        if life != self.life {
+            return;
+        }
+        let is_due = self.member.wakes_at.is_some_and(|at| at <= stage.now);
+        if !is_due && !self.member.is_roused {
+            return;
+        }
+        self.member.is_roused = false;
+        if is_due {
+            self.member.wakes_at = None;
+        }
+        self.take_part(stage, judge, Output::default());
+    }
+
+    /// It may have another lease than the mesh knows.
+    pub(super) fn look_at_own_lease(&mut self, stage: &mut Stage) {
+        let known = self.member.mesh().and_then(|mesh| mesh.me().lease());
+        let lease = self.upstream.registered_lease();
+        if stage.plan.mesh.is_on && lease.is_some() && lease != known {
+            self.rouse_member(stage);
+        }
+    }
+
+    /// What has arrived is taken before a timer says that nothing has.
+    fn take_part(&mut self, stage: &mut Stage, judge: &mut Judge, mut output: Output) {
+        let now = self.boot_time(stage);
+        if let Some(lease) = self.upstream.registered_lease() {
+            let (me, member) = (MemberId::of_agent(lease), &mut self.member);
+            match &mut member.mesh {
+                Some(mesh) => mesh.become_member(now, me, &mut output),
+                None => member.mesh = Some(Mesh::new(me, stage.draw.bits(), now)),
+            }
+        }
+        let arrived = std::mem::take(&mut self.member.socket);
+        let Some(mesh) = &mut self.member.mesh else { return };
+        for datagram in &arrived {
+            mesh.receive(now, datagram, &mut output);
+        }
+        mesh.tick(now, &mut output);
+        let digest = mesh.wants_sync(now);
+        if self.is_liar(stage) {
+            self.keep(arrived);
+            self.lie(stage, judge);
+        }
+        self.send_output(stage, judge, output);
+        if let Some(digest) = digest {
+            let token = self.next_token();
+            self.member.sync = Some(token);
+            stage.after(ANSWER_TIMEOUT, Event::GoAway(self.place, self.life, token));
+            self.call_locally(stage, judge, token, LocalCall::AskHome(Request::SyncMesh(digest)));
+        }
+        self.wake_member_later(stage);
+    }
+
+    fn wake_member_later(&mut self, stage: &mut Stage) {
+        let Some(shown) = self.member.mesh().and_then(Mesh::wakes_at) else { return };
+        let at = self.when(stage, shown);
+        if self.member.wakes_at.is_none_or(|known| at < known) {
+            self.member.wakes_at = Some(at);
+            stage.at(at, Event::MeshTurn(self.place, self.life));
+        }
+    }
+
+    fn send_output(&mut self, stage: &mut Stage, judge: &mut Judge, output: Output) {
+        let now = self.boot_time(stage);
+        let lies = self.is_liar(stage);
+        for (to, mut packet) in output.packets {
+            if lies && stage.draw.once_in(4) {
+                distort(stage, &mut packet);
+            }
+            let nonce = nonce(stage);
+            let sealed = self.member.mesh().and_then(|mesh| mesh.seal(now, &packet, nonce));
+            if let (Some(sealed), Some(to)) = (sealed, place_of(to.port())) {
+                self.send_datagram(stage, to, sealed.into());
+            }
+        }
+        for verdict in &output.verdicts {
+            stage.hit(Mark::VerdictHeard);
+            judge.see(stage, &Fact::VerdictHeard { agent: self.place, verdict });
+        }
+        if !output.accusations.is_empty() {
+            stage.hit(Mark::Accused);
+            self.accuse(stage, judge, output.accusations);
+        }
+    }
+
+    fn send_datagram(&self, stage: &mut Stage, to: usize, bytes: Rc<[u8]>) {
+        let length = bytes.len();
+        stage.network.traffic.mesh_bytes += length as u64;
+        stage.send(Place::Agent(self.place), Place::Agent(to), Event::Datagram(to, bytes));
+    }
+
+    fn accuse(&mut self, stage: &mut Stage, judge: &mut Judge, leases: Vec<LeaseId>) {
+        let token = self.next_token();
+        self.member.accusing.insert(token);
+        self.call_locally(stage, judge, token, LocalCall::AskHome(Request::Accuse(leases)));
+    }
+
+    /// A call of the mesh was answered; whether it was one.
+    pub(super) fn mesh_heard(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        token: CallToken,
+        answer: &Result<Answered, Unavailable>,
+    ) -> bool {
+        if self.member.accusing.remove(&token) {
+            return true;
+        }
+        if self.member.sync != Some(token) {
+            return false;
+        }
+        let news = match answer {
+            Ok(Answered::Response(Response::Mesh(news))) => Some((**news).clone()),
+            _ => None,
+        };
+        self.synced(stage, judge, news);
+        true
+    }
+
+    /// No server answered in time, if this was a question of the mesh.
+    pub(super) fn mesh_unheard(&mut self, stage: &mut Stage, judge: &mut Judge, token: CallToken) -> bool {
+        if self.member.sync != Some(token) {
+            return false;
+        }
+        self.see(stage, judge, AgentEvent::Left { token });
+        self.tell(stage, judge, Input::Cancel(token));
+        self.synced(stage, judge, None);
+        true
+    }
+
+    fn synced(&mut self, stage: &mut Stage, judge: &mut Judge, news: Option<MeshNews>) {
+        self.member.sync = None;
+        let (now, mut output) = (self.boot_time(stage), Output::default());
+        if let Some(mesh) = &mut self.member.mesh {
+            mesh.synced(now, news, &mut output);
+        }
+        self.take_part(stage, judge, output);
+    }
+
+    fn is_liar(&self, stage: &Stage) -> bool {
+        stage.plan.mesh.liar == Some(self.place) && !stage.calm
+    }
+
+    fn keep(&mut self, arrived: Vec<Rc<[u8]>>) {
+        self.member.kept.extend(arrived);
+        let too_many = self.member.kept.len().saturating_sub(KEPT);
+        self.member.kept.drain(..too_many);
+    }
+
+    /// It accuses whom it likes, sends again what others have said, and sends what is nothing.
+    fn lie(&mut self, stage: &mut Stage, judge: &mut Judge) {
+        let others = stage.plan.clients.agents as u64;
+        let to = stage.draw.below(others) as usize;
+        match stage.draw.below(16) {
+            0 => {
+                stage.hit(Mark::Lied);
+                let members = self.member.mesh().into_iter().flat_map(|mesh| mesh.roster().members());
+                let mut leases: Vec<LeaseId> = members.filter_map(|member| member.id.lease()).collect();
+                let invented = leases.first().map(|lease| LeaseId { began: LogIndex(u64::MAX), ..*lease });
+                leases.extend(invented);
+                self.accuse(stage, judge, leases);
+            }
+            1 | 2 => {
+                if let Some(datagram) = self.member.kept.front().cloned() {
+                    self.send_datagram(stage, to, datagram);
+                }
+            }
+            3 => {
+                let length = stage.draw.below(MAX_DATAGRAM_BYTES as u64 + 1) as usize;
+                let garbage: Vec<u8> = (0..length).map(|_| stage.draw.bits() as u8).collect();
+                self.send_datagram(stage, to, garbage.into());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Says something else than it should.
+fn distort(stage: &mut Stage, packet: &mut [u8]) {
+    for _ in 0..stage.draw.within(1, 4) {
+        let place = stage.draw.below(packet.len() as u64) as usize;
+        packet[place] = match stage.draw.below(3) {
+            0 => 0,
+            1 => packet[place].wrapping_add(1),
+            _ => stage.draw.bits() as u8,
+        };
+    }
+}
+
+fn nonce(stage: &mut Stage) -> [u8; NONCE_BYTES] {
+    let mut nonce = [0; NONCE_BYTES];
+    for chunk in nonce.chunks_mut(8) {
+        chunk.copy_from_slice(&stage.draw.bits().to_le_bytes());
+    }
+    nonce
+}
