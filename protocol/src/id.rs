@@ -140,6 +140,35 @@ impl fmt::Debug for SessionId {
     }
 }
 
+/// A user event's id: a UUID, shown as a session's is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EventId([u8; 16]);
+
+impl EventId {
+    /// Makes an id of 16 random bytes.
+    pub fn from_random(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(uuid::Uuid::from_bytes_ref(&self.0).as_hyphenated(), f)
+    }
+}
+
+impl fmt::Debug for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
 impl NodeName {
     /// The form under which a node is looked up: node names are compared without regard to case.
     #[must_use]

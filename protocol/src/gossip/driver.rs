@@ -41,7 +41,8 @@ pub struct Outbox {
     pub packets: Vec<(MemberId, Vec<u8>)>,
     /// Members that were probed in vain: the servers shall look whether they live.
     pub accusations: Vec<MemberId>,
-    /// Items that were not known. They are passed on only once [`Gossip::pass_on`] says so.
+    /// Items that were not known. They are known, and passed on, only once [`Gossip::pass_on`] says
+    /// so: whoever sends many that are worth nothing must not make the others forgotten.
     pub items: Vec<Vec<u8>>,
 }
 
@@ -258,7 +259,6 @@ impl Gossip {
 
     fn take_item(&mut self, item: &[u8], outbox: &mut Outbox) {
         if item.len() <= MAX_ITEM_BYTES && !self.knows(item) {
-            self.remember(item);
             outbox.items.push(item.to_vec());
         }
     }

@@ -6,15 +6,18 @@
 //!                              │
 //! datagrams ──▶ open ──▶ [Gossip] ──▶ packets ──▶ seal ──▶ datagrams
 //!                              │
-//!                              └──▶ accusations and verdicts, for whoever runs it
+//!                              └──▶ accusations, verdicts and events, for whoever runs it
 //! ```
 //!
 //! No socket, no clock and no chance of its own: the nonce of each datagram comes from outside.
 //!
 //! **Invariants:** nothing is answered before its seal is opened; a member goes by the roster or by
-//! a verdict that the servers signed; what nobody signed is not passed on.
+//! a verdict that the servers signed. Events, which anybody may fire, are passed on up to a limit,
+//! and of all else only what the servers signed.
 
 use super::driver::{Counts, Gossip, Outbox};
+use super::event::UserEvent;
+use super::event_flow::{EventFlow, TooManyEvents};
 use super::member::MemberId;
 use super::roster::{Roster, RosterDigest, RosterMember, RosterNews};
 use super::seal::{KeyRing, NONCE_BYTES, SealError};
@@ -70,6 +73,8 @@ pub struct Output {
     pub accusations: Vec<LeaseId>,
     /// Verdicts that were not known.
     pub verdicts: Vec<Verdict>,
+    /// Events that were not known, and those that were fired here.
+    pub events: Vec<UserEvent>,
 }
 
 /// What has happened so far, besides the gossip within.
@@ -87,6 +92,12 @@ pub struct SealCounts {
     pub stale: u64,
     /// What was passed on, and the servers had not signed.
     pub unsigned: u64,
+    /// Events of others that were taken.
+    pub events: u64,
+    /// How often an event of another one was not taken, because there were too many.
+    pub excess_events: u64,
+    /// What was passed on as an event, and is none.
+    pub malformed_events: u64,
 }
 
 /// See the [module](self).
@@ -97,6 +108,7 @@ pub struct Mesh {
     keys: Option<Keys>,
     /// Whom this host accused, and until when it is asked what became of them.
     accused: BTreeMap<MemberId, Time>,
+    events: EventFlow,
     sync: Sync,
     random: Random,
     counts: SealCounts,
@@ -126,7 +138,8 @@ impl Mesh {
         let backoff = Backoff::new(SYNC_BACKOFF, random.number());
         let sync = Sync { due: now, is_under_way: false, last: None, backoff };
         let (roster, counts) = (Roster::default(), SealCounts::default());
-        Self { gossip, roster, keys: None, accused: BTreeMap::new(), sync, random, counts }
+        let (accused, events) = (BTreeMap::new(), EventFlow::new(now));
+        Self { gossip, roster, keys: None, accused, events, sync, random, counts }
     }
 
     /// Which process this is.
@@ -190,9 +203,7 @@ impl Mesh {
             self.roster_changed(now, output);
         }
         for verdict in verdicts.into_iter().take(MAX_VERDICTS) {
-            if !self.gossip.knows(&verdict) {
-                self.take_item(now, &verdict, output);
-            }
+            self.take_item(now, &verdict, output);
         }
         self.accused.retain(|member, until| *until > now && self.roster.get(*member).is_some());
         let interval = if self.accused.is_empty() { SYNC_INTERVAL } else { OUTCOME_INTERVAL };
@@ -218,6 +229,23 @@ impl Mesh {
     /// Delivers all timers that are due; datagrams that have arrived before go first.
     pub fn tick(&mut self, now: Time, output: &mut Output) {
         self.act(now, output, |gossip, outbox| gossip.tick(now, outbox));
+    }
+
+    /// Fires an event of this host's own: it is given its time, and goes to all members and to
+    /// `output`.
+    ///
+    /// # Errors
+    /// This host has fired too many of late; nobody hears of this one.
+    pub fn fire(
+        &mut self,
+        now: Time,
+        mut event: UserEvent,
+        output: &mut Output,
+    ) -> Result<(), TooManyEvents> {
+        self.events.fire(now, &mut event)?;
+        self.gossip.pass_on(&event.to_item());
+        output.events.push(event);
+        Ok(())
     }
 
     /// Seals a packet, with a nonce that is random and used once; none while there is no key.
@@ -256,8 +284,33 @@ impl Mesh {
         }
     }
 
-    /// Something that members pass on, or a server told: only what the servers signed goes on.
+    /// Something that members pass on, or a server told.
     fn take_item(&mut self, now: Time, item: &[u8], output: &mut Output) {
+        if self.gossip.knows(item) {
+            return;
+        }
+        match UserEvent::is_one(item) {
+            true => self.take_event(now, item, output),
+            false => self.take_verdict(now, item, output),
+        }
+    }
+
+    fn take_event(&mut self, now: Time, item: &[u8], output: &mut Output) {
+        let Ok(event) = UserEvent::read(item) else {
+            self.counts.malformed_events += 1;
+            return;
+        };
+        // It is no news to be remembered: another copy may come when there is room again.
+        if !self.events.take(now, &event, item.len()) {
+            self.counts.excess_events += 1;
+            return;
+        }
+        self.counts.events += 1;
+        self.gossip.pass_on(item);
+        output.events.push(event);
+    }
+
+    fn take_verdict(&mut self, now: Time, item: &[u8], output: &mut Output) {
         let Some(keys) = &self.keys else { return };
         let Ok(verdict) = keys.verdicts.read(item) else {
             self.counts.unsigned += 1;

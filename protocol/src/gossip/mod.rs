@@ -14,11 +14,15 @@
 //! | [`mesh`] | a host in the mesh: seals, roster, verdicts, and the process within |
 //! | [`driver`] | a process in the mesh: what it takes, passes on, and whom it accuses |
 //! | [`verdict`] | the servers' verdict on a host, signed |
+//! | [`event`] | a user event, which any member may fire |
+//! | [`event_flow`] | the times of events, and how many of them are passed on |
 //! | `health` | how far a process may trust its own eyes |
 //! | `engine` | SWIM itself, by foca |
 
 pub mod driver;
 mod engine;
+pub mod event;
+pub mod event_flow;
 mod health;
 pub mod member;
 pub mod mesh;

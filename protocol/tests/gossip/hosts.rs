@@ -1,8 +1,10 @@
 //! Hosts in the mesh, with their seals, and servers that hand out the roster and sign verdicts.
 
 use crate::mesh::{MS, SECOND, agent};
+use lockmesh_protocol::gossip::event::UserEvent;
 use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::mesh::{Mesh, MeshNews, Output};
+use lockmesh_protocol::gossip::packet::{Header, Message};
 use lockmesh_protocol::gossip::roster::{Roster, RosterDigest, RosterMember};
 use lockmesh_protocol::gossip::seal::KeyRing;
 use lockmesh_protocol::gossip::verdict::{Verdict, VerdictSigner};
@@ -25,18 +27,24 @@ struct Servers {
 }
 
 /// Hosts, the network between them, and the servers.
-struct Fleet {
-    now: Time,
-    hosts: BTreeMap<SocketAddr, Mesh>,
+pub(crate) struct Fleet {
+    pub(crate) now: Time,
+    pub(crate) hosts: BTreeMap<SocketAddr, Mesh>,
+    /// Of so many thousand datagrams one is lost.
+    pub(crate) loss: u64,
     servers: Servers,
     under_way: BTreeMap<(Time, u64), (SocketAddr, Vec<u8>)>,
     random: Random,
     count: u64,
     accused: Vec<(MemberId, LeaseId)>,
     verdicts: Vec<(MemberId, Verdict)>,
+    /// Whom an event has reached.
+    pub(crate) events: Vec<(MemberId, UserEvent)>,
+    /// How many bytes were sent.
+    pub(crate) bytes: usize,
 }
 
-fn address(number: u32) -> SocketAddr {
+pub(crate) fn address(number: u32) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::from(0x0a00_0000 + number), 8302))
 }
 
@@ -47,6 +55,18 @@ fn member(number: u32) -> RosterMember {
 
 fn lease(number: u32) -> LeaseId {
     agent(number).lease().expect("it is an agent")
+}
+
+/// A packet for a host with nothing but these items.
+pub(crate) fn gossip<'a>(to: u32, items: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<u8> {
+    let mut packet = Vec::new();
+    Header { incarnation: 0, to: agent(to), message: Message::Gossip }.write(&mut packet);
+    packet.extend([0, 0]);
+    for item in items {
+        packet.extend((item.len() as u16).to_be_bytes());
+        packet.extend(item);
+    }
+    packet
 }
 
 impl Servers {
@@ -64,30 +84,33 @@ impl Servers {
 
 impl Fleet {
     /// So many hosts that know each other.
-    fn of(count: u32) -> Self {
+    pub(crate) fn of(count: u32) -> Self {
         let roster = Roster::of((0..count).map(member));
         let servers = Servers { roster, key: 1, verdicts: Vec::new(), is_away: false };
         let mut fleet = Self {
             now: Time(0),
             hosts: BTreeMap::new(),
+            loss: 0,
             servers,
             under_way: BTreeMap::new(),
             random: Random::new(7),
             count: 0,
             accused: Vec::new(),
             verdicts: Vec::new(),
+            events: Vec::new(),
+            bytes: 0,
         };
         (0..count).for_each(|number| fleet.start(number));
         fleet.pass(SECOND * 20);
         fleet
     }
 
-    fn start(&mut self, number: u32) {
+    pub(crate) fn start(&mut self, number: u32) {
         let mesh = Mesh::new(agent(number), self.random.number(), self.now);
         self.hosts.insert(address(number), mesh);
     }
 
-    fn host(&mut self, number: u32) -> &mut Mesh {
+    pub(crate) fn host(&mut self, number: u32) -> &mut Mesh {
         self.hosts.get_mut(&address(number)).expect("it lives")
     }
 
@@ -103,7 +126,7 @@ impl Fleet {
         verdict
     }
 
-    fn pass(&mut self, duration: Duration) {
+    pub(crate) fn pass(&mut self, duration: Duration) {
         let end = self.now + duration;
         while self.now < end {
             self.now = self.now + MS * 10;
@@ -128,7 +151,7 @@ impl Fleet {
         self.act(host, |mesh, now, output| mesh.synced(now, news, output));
     }
 
-    fn act(&mut self, host: SocketAddr, act: impl FnOnce(&mut Mesh, Time, &mut Output)) {
+    pub(crate) fn act(&mut self, host: SocketAddr, act: impl FnOnce(&mut Mesh, Time, &mut Output)) {
         let mut output = Output::default();
         let Some(mesh) = self.hosts.get_mut(&host) else { return };
         act(mesh, self.now, &mut output);
@@ -138,10 +161,15 @@ impl Fleet {
             let mut nonce = [0; 24];
             nonce[..8].copy_from_slice(&self.count.to_be_bytes());
             let datagram = mesh.seal(self.now, &packet, nonce).expect("who speaks has a key");
+            self.bytes += datagram.len();
+            if self.random.number() % 1_000 < self.loss {
+                continue;
+            }
             self.under_way.insert((self.now + MS, self.count), (to, datagram));
         }
         self.accused.extend(output.accusations.into_iter().map(|lease| (me, lease)));
         self.verdicts.extend(output.verdicts.into_iter().map(|verdict| (me, verdict)));
+        self.events.extend(output.events.into_iter().map(|event| (me, event)));
     }
 }
 
@@ -241,16 +269,7 @@ fn what_is_not_the_cluster_s_is_counted_and_changes_nothing() {
         window: HealthWindow::Default,
         index: LogIndex(9),
     });
-    let mut packet = Vec::new();
-    let header = lockmesh_protocol::gossip::packet::Header {
-        incarnation: 0,
-        to: agent(0),
-        message: lockmesh_protocol::gossip::packet::Message::Gossip,
-    };
-    header.write(&mut packet);
-    packet.extend([0, 0]);
-    packet.extend((forged.len() as u16).to_be_bytes());
-    packet.extend(&forged);
+    let packet = gossip(0, [&forged]);
     for datagram in [
         b"garbage".to_vec(),
         other.seal(agent(1), seconds, [1; 24], &packet),

@@ -1,0 +1,206 @@
+//! A user event, as it goes from member to member: something that a program or an operator tells
+//! all hosts, or those that its filters choose. Any member may fire one, so nothing is signed, and
+//! nothing may be done on the word of one that a hostile member must not bring about.
+//!
+//! Each is told at most once, and kept by nobody for those who were not there.
+
+use crate::id::EventId;
+use crate::wire;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// The version of events that this build fires, and the highest that it understands.
+pub const EVENT_VERSION: u8 = 1;
+
+/// An event is no longer than this, counted as Consul counts it.
+pub const MAX_EVENT_BYTES: usize = 512;
+
+/// What an item begins with that is an event. A verdict begins with its purpose, in words.
+const TAG: u8 = 1;
+
+/// See the [module](self).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserEvent {
+    /// What it is to be understood by: see [`EVENT_VERSION`].
+    pub version: u8,
+    /// What makes it this one.
+    pub id: EventId,
+    /// When it was fired, in the order of events; 0 until then.
+    pub time: LamportTime,
+    /// What it is about.
+    pub name: String,
+    /// Any bytes.
+    pub payload: Bytes,
+    /// Whom it is for.
+    pub filters: EventFilters,
+}
+
+/// Whom an event is for: regular expressions, of which each receiver judges by itself. An empty one
+/// chooses everybody.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventFilters {
+    /// Hosts with such a name.
+    pub node: String,
+    /// Hosts with such a service, by its id.
+    pub service: String,
+    /// Hosts on which a service that matches has such a tag.
+    pub tag: String,
+}
+
+/// When an event was fired, in Lamport's way: later than all events that its host had heard of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LamportTime(pub u64);
+
+/// Why there is no event. The first two are in Consul's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EventError {
+    /// Name, payload and filters are too long by themselves.
+    #[error("user event exceeds configured limit of {MAX_EVENT_BYTES} bytes before encoding")]
+    LongBeforeEncoding,
+    /// They are too long with what goes around them.
+    #[error("user event exceeds configured limit of {MAX_EVENT_BYTES} bytes after encoding")]
+    LongAfterEncoding,
+    /// The bytes are no event.
+    #[error("no event")]
+    Malformed,
+}
+
+impl UserEvent {
+    /// An event that has not been fired.
+    ///
+    /// # Errors
+    /// It is too long.
+    pub fn new(id: EventId, name: String, payload: Bytes, filters: EventFilters) -> Result<Self, EventError> {
+        let (version, time) = (EVENT_VERSION, LamportTime(0));
+        let event = Self { version, id, time, name, payload, filters };
+        event.check_length()?;
+        Ok(event)
+    }
+
+    /// Whether an item is meant as an event.
+    pub fn is_one(item: &[u8]) -> bool {
+        item.first() == Some(&TAG)
+    }
+
+    /// The item that members pass on.
+    pub fn to_item(&self) -> Vec<u8> {
+        [vec![TAG], wire::encode(self)].concat()
+    }
+
+    /// Reads an item.
+    ///
+    /// # Errors
+    /// It is no event, or one that nobody may fire.
+    pub fn read(item: &[u8]) -> Result<Self, EventError> {
+        let bytes = item.strip_prefix(&[TAG]).ok_or(EventError::Malformed)?;
+        let event: Self = wire::decode::<_, MAX_EVENT_BYTES>(bytes).map_err(|_| EventError::Malformed)?;
+        event.check_length()?;
+        // One event is one item, so nobody makes news of it by writing it another way.
+        match event.name.is_empty() || event.to_item() != item {
+            true => Err(EventError::Malformed),
+            false => Ok(event),
+        }
+    }
+
+    fn check_length(&self) -> Result<(), EventError> {
+        let (before, after) = self.lengths();
+        match MAX_EVENT_BYTES {
+            limit if before > limit => Err(EventError::LongBeforeEncoding),
+            limit if after > limit => Err(EventError::LongAfterEncoding),
+            _ => Ok(()),
+        }
+    }
+
+    /// How long the event is in Consul's gossip: a message in MessagePack, with another one within.
+    /// Ours is shorter, but who sizes payloads by Consul's limit must find the same one.
+    fn lengths(&self) -> (usize, usize) {
+        // The keys of maps are written as texts.
+        let field = |key: &str, value: usize| 1 + key.len() + value;
+        let optional = |key: &str, value: usize, is_empty| if is_empty { 0 } else { field(key, value) };
+        let EventFilters { node, service, tag } = &self.filters;
+        let within = 1
+            + field("ID", text_length(36))
+            + field("n", text_length(self.name.len()))
+            + optional("p", binary_length(self.payload.len()), self.payload.is_empty())
+            + optional("nf", text_length(node.len()), node.is_empty())
+            + optional("sf", text_length(service.len()), service.is_empty())
+            + optional("tf", text_length(tag.len()), tag.is_empty())
+            + field("v", 1);
+        let name = "consul:event:".len() + self.name.len();
+        // The kind of the message, its map, and a Lamport time that is still low.
+        let around = 2 + field("LTime", 1) + field("CC", 1);
+        let after = around + field("Name", raw_length(name)) + field("Payload", raw_length(within));
+        (name + within, after)
+    }
+}
+
+/// A text in MessagePack, with its length in front.
+fn text_length(length: usize) -> usize {
+    length + if length < 32 { 1 } else { binary_length(length) - length }
+}
+
+/// Bytes in MessagePack.
+fn binary_length(length: usize) -> usize {
+    length + if length < 256 { 2 } else { 3 }
+}
+
+/// Either in the MessagePack of old, which the outer message is written in.
+fn raw_length(length: usize) -> usize {
+    length + if length < 32 { 1 } else { 3 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(name: &str, payload: usize) -> Result<UserEvent, EventError> {
+        let id = EventId::from_random([0xfe; 16]);
+        UserEvent::new(id, name.into(), vec![7; payload].into(), EventFilters::default())
+    }
+
+    fn longest() -> UserEvent {
+        let filters = EventFilters { node: "^web-".into(), service: "web".into(), tag: "v[12]".into() };
+        let of = |length| {
+            let payload = vec![255; length].into();
+            UserEvent::new(EventId::from_random([255; 16]), "deploy".into(), payload, filters.clone())
+        };
+        let mut event = (0..MAX_EVENT_BYTES).rev().find_map(|length| of(length).ok()).expect("one fits");
+        event.time = LamportTime(u64::MAX);
+        event
+    }
+
+    #[test]
+    fn what_is_fired_is_read_by_others_and_fits_an_item() {
+        for event in [longest(), event("e", 0).expect("it is short")] {
+            let item = event.to_item();
+            assert!(item.len() <= crate::gossip::driver::MAX_ITEM_BYTES, "{} bytes", item.len());
+            assert!(UserEvent::is_one(&item));
+            assert_eq!(UserEvent::read(&item), Ok(event));
+        }
+    }
+
+    #[test]
+    fn what_is_cut_or_longer_is_no_event() {
+        let item = longest().to_item();
+        for length in 0..item.len() {
+            assert_eq!(UserEvent::read(&item[..length]), Err(EventError::Malformed), "{length} bytes");
+        }
+        assert_eq!(UserEvent::read(&[&item[..], &[0]].concat()), Err(EventError::Malformed));
+        let nameless = UserEvent { name: String::new(), ..longest() };
+        assert_eq!(UserEvent::read(&nameless.to_item()), Err(EventError::Malformed));
+        let mut long = longest();
+        long.name.push('s');
+        assert_eq!(UserEvent::read(&long.to_item()), Err(EventError::LongAfterEncoding));
+    }
+
+    #[test]
+    fn a_payload_of_400_bytes_fits_and_one_of_800_does_not() {
+        assert!(event("deploy", 400).is_ok());
+        assert_eq!(event("deploy", 420), Err(EventError::LongAfterEncoding));
+        assert_eq!(event("deploy", 800), Err(EventError::LongBeforeEncoding));
+        assert_eq!(event(&"n".repeat(800), 0), Err(EventError::LongBeforeEncoding));
+        let error = event("deploy", 800).expect_err("it is too long").to_string();
+        assert_eq!(error, "user event exceeds configured limit of 512 bytes before encoding");
+    }
+}

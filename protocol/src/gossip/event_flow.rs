@@ -1,0 +1,154 @@
+//! The times of events, and how many of them are passed on: whoever fires without end, by mistake
+//! or on purpose, must not fill the mesh.
+//!
+//! Every event costs each member its length some ten to sixteen times over, and a member sends 33
+//! KB of gossip a second at most. So events are counted in bytes: a little all the time and more at
+//! once, those of others and those of this host apart, so that a flood of others leaves room for
+//! our own. Whose event it was first nobody can prove, so there is no limit for each origin.
+
+use super::event::{LamportTime, UserEvent};
+use crate::time::Time;
+
+/// So many bytes of events are passed on for others in a second, and as many of this host's own.
+pub const EVENT_BYTES_PER_SECOND: u64 = 1_024;
+
+/// So many at once, after a while without.
+pub const EVENT_BYTES_AT_ONCE: u64 = 16 * 1_024;
+
+/// A short event counts as one of this length: each of them is remembered for a while.
+pub const LEAST_EVENT_BYTES: u64 = 64;
+
+/// No event moves the clock on by more than this, so that a hostile one cannot move it to its end.
+const MAX_LEAP: u64 = 1 << 32;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct EventFlow {
+    clock: u64,
+    own: TokenBucket,
+    others: TokenBucket,
+}
+
+/// This host has fired too many events of late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "too many events: this agent fires {EVENT_BYTES_AT_ONCE} bytes of them at once and {EVENT_BYTES_PER_SECOND} a \
+     second on average; fire this one again later"
+)]
+pub struct TooManyEvents;
+
+impl EventFlow {
+    /// That of a host that has heard of no event.
+    pub fn new(now: Time) -> Self {
+        Self { clock: 0, own: TokenBucket::full(now), others: TokenBucket::full(now) }
+    }
+
+    /// Gives an event of this host's own its time.
+    ///
+    /// # Errors
+    /// There were too many; the event is as it was.
+    pub fn fire(&mut self, now: Time, event: &mut UserEvent) -> Result<(), TooManyEvents> {
+        let time = LamportTime(self.clock.saturating_add(1));
+        let length = UserEvent { time, ..event.clone() }.to_item().len();
+        if !self.own.takes(now, length) {
+            return Err(TooManyEvents);
+        }
+        (self.clock, event.time) = (time.0, time);
+        Ok(())
+    }
+
+    /// Whether there is room for an event of another host, which took so many bytes. Then its time
+    /// has been.
+    pub fn take(&mut self, now: Time, event: &UserEvent, length: usize) -> bool {
+        let is_taken = self.others.takes(now, length);
+        if is_taken {
+            self.clock = self.clock.max(event.time.0.min(self.clock.saturating_add(MAX_LEAP)));
+        }
+        is_taken
+    }
+}
+
+/// A token bucket: what is taken from it comes back with time.
+#[derive(Debug)]
+struct TokenBucket {
+    /// In millionths of a byte: as many come back in a microsecond as bytes in a second.
+    tokens: u64,
+    filled: Time,
+}
+
+const FULL: u64 = EVENT_BYTES_AT_ONCE * 1_000_000;
+
+impl TokenBucket {
+    fn full(now: Time) -> Self {
+        Self { tokens: FULL, filled: now }
+    }
+
+    /// Takes so many bytes, if they are there.
+    fn takes(&mut self, now: Time, length: usize) -> bool {
+        let passed = u64::try_from(now.since(self.filled).as_micros()).unwrap_or(u64::MAX);
+        self.tokens = self.tokens.saturating_add(passed.saturating_mul(EVENT_BYTES_PER_SECOND)).min(FULL);
+        self.filled = self.filled.max(now);
+        let cost = (length as u64).max(LEAST_EVENT_BYTES).saturating_mul(1_000_000);
+        let is_there = cost <= self.tokens;
+        if is_there {
+            self.tokens -= cost;
+        }
+        is_there
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gossip::event::EventFilters;
+    use crate::id::EventId;
+    use std::time::Duration;
+
+    fn event(time: u64) -> UserEvent {
+        let (id, filters) = (EventId::from_random([1; 16]), EventFilters::default());
+        let event = UserEvent::new(id, "deploy".into(), vec![0; 100].into(), filters).expect("it is short");
+        UserEvent { time: LamportTime(time), ..event }
+    }
+
+    fn fire(flow: &mut EventFlow, now: Time) -> Option<u64> {
+        let mut event = event(0);
+        flow.fire(now, &mut event).ok().map(|()| event.time.0)
+    }
+
+    #[test]
+    fn an_event_is_later_than_all_that_were_heard() {
+        let mut flow = EventFlow::new(Time(0));
+        assert_eq!([(); 2].map(|()| fire(&mut flow, Time(0))), [Some(1), Some(2)]);
+        for (heard, next) in [(40, 41), (7, 42), (42, 43)] {
+            assert!(flow.take(Time(0), &event(heard), 150));
+            assert_eq!(fire(&mut flow, Time(0)), Some(next));
+        }
+    }
+
+    #[test]
+    fn a_hostile_time_moves_the_clock_by_a_little_and_never_beyond_its_end() {
+        let mut flow = EventFlow::new(Time(0));
+        assert!(flow.take(Time(0), &event(u64::MAX), 150));
+        assert_eq!(fire(&mut flow, Time(0)), Some(MAX_LEAP + 1));
+        flow.clock = u64::MAX - 1;
+        assert!(flow.take(Time(0), &event(u64::MAX), 150));
+        assert_eq!([(); 2].map(|()| fire(&mut flow, Time(0))), [Some(u64::MAX); 2]);
+    }
+
+    #[test]
+    fn many_at_once_are_taken_and_then_a_few_each_second() {
+        let mut flow = EventFlow::new(Time(0));
+        let taken = |flow: &mut EventFlow, now| (0..1_000).filter(|_| flow.take(now, &event(1), 256)).count();
+        assert_eq!(taken(&mut flow, Time(0)), 64);
+        let second = Duration::from_secs(1);
+        assert_eq!(taken(&mut flow, Time(0) + second), 4);
+        assert_eq!(taken(&mut flow, Time(0) + second), 0);
+        assert_eq!(taken(&mut flow, Time(0) + second * 3), 8);
+        assert_eq!(taken(&mut flow, Time(0) + second * 1_000), 64);
+        assert_eq!(taken(&mut flow, Time(u64::MAX)), 64);
+        // Those of others leave room for our own, and short ones do not come in crowds.
+        assert!(fire(&mut flow, Time(u64::MAX)).is_some());
+        let mut flow = EventFlow::new(Time(0));
+        assert_eq!((0..1_000).filter(|_| flow.take(Time(0), &event(1), 1)).count(), 256);
+    }
+}
