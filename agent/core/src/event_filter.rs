@@ -1,0 +1,157 @@
+//! For whom a user event is: regular expressions on the name of a host, the ids of its services and
+//! their tags. Whoever fires an event has them looked at, and each receiver judges by itself. The
+//! one file that names the library for regular expressions.
+//!
+//! They are read as Go reads them, for which Consul's users write: unanchored, `\w` and `\d` are of
+//! ASCII, and nothing needs more than one pass (no back references, no look-around). Other than in
+//! Go, `.` is a byte, two of which are an `é`. A pattern that becomes too large when it is made
+//! ready is refused, so that no event costs its receivers more than a moment.
+
+use lockmesh_protocol::gossip::event::EventFilters;
+use lockmesh_protocol::record::Service;
+use regex::bytes::{Regex, RegexBuilder};
+
+/// A pattern that is ready takes no more memory than this, in bytes.
+const MAX_PATTERN_BYTES: usize = 64 << 10;
+
+/// How deep a pattern may be nested.
+const MAX_NESTING: u32 = 50;
+
+/// Why filters are refused, in Consul's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FilterError {
+    /// Tags are of services: without a service there is none to look at.
+    #[error("Cannot provide tag filter without service filter")]
+    TagAlone,
+    /// One of them is no regular expression.
+    #[error("Invalid {which} filter: {reason}")]
+    Invalid {
+        /// `node`, `service` or `tag`.
+        which: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// Filters that can be applied.
+#[derive(Clone, Debug)]
+pub struct EventFilter {
+    node: Option<Regex>,
+    service: Option<Regex>,
+    tag: Option<Regex>,
+}
+
+impl EventFilter {
+    /// Makes filters ready.
+    ///
+    /// # Errors
+    /// They make no sense.
+    pub fn new(filters: &EventFilters) -> Result<Self, FilterError> {
+        let EventFilters { node, service, tag } = filters;
+        if service.is_empty() && !tag.is_empty() {
+            return Err(FilterError::TagAlone);
+        }
+        let (node, service) = (pattern("node", node)?, pattern("service", service)?);
+        Ok(Self { node, service, tag: pattern("tag", tag)? })
+    }
+
+    /// Whether they choose the host with this name and these services.
+    pub fn matches(&self, node: &str, services: &[Service]) -> bool {
+        let fits = |pattern: &Option<Regex>, text: &str| {
+            pattern.as_ref().is_none_or(|pattern| pattern.is_match(text.as_bytes()))
+        };
+        let is_chosen = |service: &Service| {
+            let has_tag = || service.tags.iter().any(|tag| fits(&self.tag, tag));
+            fits(&self.service, service.id.as_str()) && (self.tag.is_none() || has_tag())
+        };
+        fits(&self.node, node) && (self.service.is_none() || services.iter().any(is_chosen))
+    }
+}
+
+/// None for an empty text, which chooses everybody.
+fn pattern(which: &'static str, text: &str) -> Result<Option<Regex>, FilterError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let mut builder = RegexBuilder::new(text);
+    builder.unicode(false).size_limit(MAX_PATTERN_BYTES).nest_limit(MAX_NESTING);
+    builder.build().map(Some).map_err(|error| FilterError::Invalid { which, reason: in_a_line(&error) })
+}
+
+/// The library draws a picture of what is wrong, with the reason in its last line.
+fn in_a_line(error: &regex::Error) -> String {
+    let text = match error {
+        regex::Error::CompiledTooBig(_) => "the regular expression becomes too large".to_owned(),
+        other => other.to_string(),
+    };
+    let reason = text.lines().next_back().unwrap_or_default();
+    format!("error parsing regexp: {}", reason.strip_prefix("error: ").unwrap_or(reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockmesh_protocol::id::LogIndex;
+    use std::collections::BTreeMap;
+
+    fn filters(node: &str, service: &str, tag: &str) -> EventFilters {
+        EventFilters { node: node.into(), service: service.into(), tag: tag.into() }
+    }
+
+    fn service(id: &str, tags: &[&str]) -> Service {
+        Service {
+            node: "web-1".into(),
+            id: id.into(),
+            name: "any".into(),
+            tags: tags.iter().map(|tag| (*tag).into()).collect(),
+            address: String::new(),
+            tagged_addresses: BTreeMap::new(),
+            meta: BTreeMap::new(),
+            port: 0,
+            weights: (1, 1),
+            enable_tag_override: false,
+            create_index: LogIndex(0),
+            modify_index: LogIndex(0),
+        }
+    }
+
+    fn matches(node: &str, id: &str, tag: &str) -> bool {
+        let services = [service("cache-7", &["v1"]), service("web-7", &["v2", "blue"])];
+        let filter = EventFilter::new(&filters(node, id, tag)).expect("they make sense");
+        filter.matches("web-1", &services)
+    }
+
+    #[test]
+    fn each_filter_that_is_given_must_fit() {
+        assert!(matches("", "", "") && matches("^web-[0-9]$", "", "") && matches("eb", "", ""));
+        assert!(!matches("^eb", "", "") && !matches("web-2", "", ""));
+        assert!(matches("", "web", "") && matches("", "^(cache|web)-", "v1") && matches("", "web", "^bl"));
+        assert!(!matches("", "nosuch", "") && !matches("", "cache", "v2") && !matches("^db", "web", "v2"));
+        assert!(matches(r"(?i)^WEB-\d+$", r"\w-7\b", r"v\S"), "as Go writes them");
+        let alone = EventFilter::new(&filters("", "web", "")).expect("it makes sense");
+        assert!(!alone.matches("web-1", &[]), "there are no services");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_in_consul_s_words() {
+        let error =
+            |node, service, tag| EventFilter::new(&filters(node, service, tag)).expect_err("no sense");
+        assert_eq!(error("", "", "v1").to_string(), "Cannot provide tag filter without service filter");
+        let said = error("web[", "", "").to_string();
+        assert_eq!(said, "Invalid node filter: error parsing regexp: unclosed character class");
+        assert!(error("", "(", "").to_string().starts_with("Invalid service filter: error parsing regexp: "));
+        assert!(error("", "x", "*").to_string().starts_with("Invalid tag filter: error parsing regexp: "));
+    }
+
+    #[test]
+    fn no_pattern_becomes_large() {
+        let built = |text: &str| EventFilter::new(&filters(text, "", ""));
+        for good in [r"^web-\d{1,3}\.(eu|us)-(west|east)-[1-3]\.example\.com$", r"^[\w.-]{1,100}$", "ü|ö"] {
+            assert!(built(good).is_ok(), "{good}");
+        }
+        for large in [r"\w{5000}", "((a{50}){50}){50}", &"(".repeat(100), r"(\w{90}){90}"] {
+            let error = built(large).expect_err(large).to_string();
+            assert!(!error.contains('\n') && error.len() < 150, "{error}");
+        }
+    }
+}
