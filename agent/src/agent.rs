@@ -3,6 +3,7 @@
 use crate::checks::{CheckLimits, Checks};
 use crate::config::{AgentConfig, CheckConfig, HttpConfig, SessionConfig};
 use crate::error::AgentError;
+use crate::events::Events;
 use crate::http::{self, Api, HttpLimits, Listeners, UnixSocket};
 use crate::incarnation;
 use crate::listener::Listener;
@@ -63,6 +64,7 @@ pub struct Agent {
     shutdown: watch::Sender<bool>,
     http: JoinHandle<()>,
     session_watches: Arc<SessionWatches>,
+    events: Arc<Events>,
     check_sync: JoinHandle<()>,
     lives: watch::Sender<Vec<CertificateLife>>,
 }
@@ -113,14 +115,13 @@ impl Agent {
         };
         let checks = Checks::new(upstream.clone(), identity.clone(), check_limits(&config.checks));
         let limits = limits(&config.http, &config.session);
+        let (shutdown, stopping) = watch::channel(false);
+        let events = take_part(datagrams, node.name.clone(), &upstream, &stopping);
         let api = Api::new(upstream.clone(), identity, limits, Arc::clone(&checks))
+            .with_events(Arc::clone(&events))
             .with_reload(reload)
             .with_allowed_hosts(config.http.allowed_hosts);
-        let (shutdown, stopping) = watch::channel(false);
         let check_sync = tokio::spawn(Arc::clone(&checks).run(stopping.clone()));
-        if let Some(socket) = datagrams {
-            tokio::spawn(Member::new(socket, upstream.clone()).run(stopping.clone()));
-        }
         let session_watches = Arc::clone(&api.session_watches);
         let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping));
         metrics::show_build(VERSION, COMMIT, "agent");
@@ -136,6 +137,7 @@ impl Agent {
             shutdown,
             http,
             session_watches,
+            events,
             check_sync,
             lives,
         })
@@ -205,6 +207,7 @@ impl Agent {
             self.upstream.announce_restart().await;
         }
         self.session_watches.stop();
+        self.events.stop();
         // Nobody listens any more when both tasks have ended by themselves.
         let _ = self.shutdown.send(true);
         // Requests that wait for news would use up the grace, and then be cut.
@@ -241,6 +244,20 @@ fn listen(config: &HttpConfig) -> Result<Listeners, http::ListenError> {
 fn listen_for_servers(address: SocketAddr, identity: &Identity) -> Result<Arc<Endpoint>, AgentError> {
     let endpoint = Endpoint::listen(address, identity, &QuicOptions::default());
     endpoint.map(Arc::new).map_err(|error| AgentError::Socket { address, error })
+}
+
+/// Takes part in the mesh where there is a socket for that; the events of this host.
+fn take_part(
+    datagrams: Option<DatagramSocket>,
+    node: NodeName,
+    upstream: &Upstream,
+    stopping: &watch::Receiver<bool>,
+) -> Arc<Events> {
+    let Some(socket) = datagrams else { return Events::alone(node) };
+    let (events, fired) = Events::in_mesh(node);
+    let member = Member::new(socket, upstream.clone(), (Arc::clone(&events), fired));
+    tokio::spawn(member.run(stopping.clone()));
+    events
 }
 
 fn listen_for_gossip(address: SocketAddr) -> Result<DatagramSocket, AgentError> {

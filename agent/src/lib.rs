@@ -5,6 +5,7 @@ mod boot_clock;
 pub mod checks;
 pub mod config;
 pub mod error;
+pub mod events;
 pub mod http;
 mod incarnation;
 mod juror;

@@ -5,6 +5,7 @@
 //! this fails, the servers find dead hosts by their renewals alone.
 
 use crate::boot_clock::BootClock;
+use crate::events::{Events, FireError, Fired};
 use crate::metrics;
 use crate::upstream::Upstream;
 use lockmesh_net::datagram::DatagramSocket;
@@ -16,6 +17,7 @@ use lockmesh_protocol::gossip::verdict::Verdict;
 use lockmesh_protocol::gossip::{Counts, MAX_DATAGRAM_BYTES};
 use lockmesh_protocol::lease::LeaseId;
 use lockmesh_protocol::time::Time;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -35,14 +37,21 @@ pub(crate) struct Member {
     mesh: Option<Mesh>,
     /// What servers answered; nothing where none did.
     answers: (mpsc::Sender<Option<MeshNews>>, mpsc::Receiver<Option<MeshNews>>),
+    /// Where events of the mesh are told, and what applications of this host fire.
+    events: Arc<Events>,
+    fired: mpsc::Receiver<Fired>,
     counted: (Counts, SealCounts),
 }
 
 impl Member {
     /// A host that is a member as soon as the agent is registered.
-    pub(crate) fn new(socket: DatagramSocket, upstream: Upstream) -> Self {
+    pub(crate) fn new(
+        socket: DatagramSocket,
+        upstream: Upstream,
+        (events, fired): (Arc<Events>, mpsc::Receiver<Fired>),
+    ) -> Self {
         let (clock, answers) = (BootClock::default(), mpsc::channel(1));
-        Self { socket, upstream, clock, mesh: None, answers, counted: Default::default() }
+        Self { socket, upstream, clock, mesh: None, answers, events, fired, counted: Default::default() }
     }
 
     /// Takes part until the agent stops.
@@ -60,6 +69,7 @@ impl Member {
                         mesh.synced(self.clock.now(), news, &mut output);
                     }
                 }
+                Some(fired) = self.fired.recv() => self.fire(fired, &mut output),
                 () = self.clock.sleep_until(wakes_at) => {}
             }
             self.turn(output);
@@ -98,6 +108,16 @@ impl Member {
         }
     }
 
+    fn fire(&mut self, fired: Fired, output: &mut Output) {
+        let Fired { event, outcome } = fired;
+        let result = match &mut self.mesh {
+            Some(mesh) => mesh.fire(self.clock.now(), event, output).map_err(FireError::TooMany),
+            None => Err(FireError::NotMember),
+        };
+        // Whoever fired may have gone; the event is on its way all the same.
+        let _ = outcome.send(result);
+    }
+
     fn sync(&self, digest: RosterDigest) {
         let (upstream, answers) = (self.upstream.clone(), self.answers.0.clone());
         tokio::spawn(async move {
@@ -121,6 +141,7 @@ impl Member {
             self.accuse(output.accusations);
         }
         output.verdicts.iter().for_each(|verdict| self.tell(mesh, verdict));
+        output.events.into_iter().for_each(|event| self.events.receive(event));
     }
 
     fn accuse(&self, leases: Vec<LeaseId>) {

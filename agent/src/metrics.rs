@@ -116,6 +116,12 @@ pub static JUROR_QUESTIONS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     counters("lockmesh_agent_juror_questions_total", help, &["outcome"])
 });
 
+/// User events that were received or fired here, by what became of them.
+pub static USER_EVENTS: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    let help = "User events that this agent received or fired, by what became of them";
+    counters("lockmesh_agent_user_events_total", help, &["outcome"])
+});
+
 /// What happens in the mesh.
 pub static MESH_EVENTS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     let help = "What happened in the mesh of agents, by kind";
@@ -157,6 +163,9 @@ pub(crate) fn count_mesh(before: &(Counts, SealCounts), now: &(Counts, SealCount
             seal.broken,
             seal.stale,
             seal.unsigned,
+            seal.events,
+            seal.excess_events,
+            seal.malformed_events,
         ]
     };
     for ((event, before), now) in MESH_EVENT_NAMES.iter().zip(of(before)).zip(of(now)) {
@@ -166,7 +175,7 @@ pub(crate) fn count_mesh(before: &(Counts, SealCounts), now: &(Counts, SealCount
 }
 
 /// What may happen in the mesh; see `deploy/metrics.md`.
-const MESH_EVENT_NAMES: [&str; 18] = [
+const MESH_EVENT_NAMES: [&str; 21] = [
     "received",
     "sent",
     "probe",
@@ -184,19 +193,23 @@ const MESH_EVENT_NAMES: [&str; 18] = [
     "broken_seal",
     "stale",
     "unsigned_item",
+    "user_event",
+    "excess_user_event",
+    "malformed_user_event",
     "unsent",
 ];
 
 /// What requests are about: the word behind `/v1/`.
-const GROUPS: [&str; 11] = [
-    "kv", "session", "txn", "catalog", "health", "agent", "status", "operator", "snapshot", "lockmesh",
-    "other",
+const GROUPS: [&str; 12] = [
+    "kv", "session", "txn", "catalog", "health", "agent", "status", "event", "operator", "snapshot",
+    "lockmesh", "other",
 ];
 
 /// Series that are there before anything happened: alerts on their growth would miss the first time
 /// otherwise.
-const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 7] = [
+const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 8] = [
     (&MESH_EVENTS, &MESH_EVENT_NAMES),
+    (&USER_EVENTS, &["kept", "for_others", "known", "not_understood"]),
     (&JUROR_QUESTIONS, &["answered", "unanswered", "refused"]),
     (
         &REFUSALS,
@@ -239,6 +252,7 @@ const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 7] = [
             "checks",
             "connections",
             "connections_per_client",
+            "events",
             "header_read_timeout",
             "host",
             "snapshot_size",

@@ -31,7 +31,7 @@
 //! | [`outcome`] | what became of a request that failed, in the words of both ends |
 //! | `connection` | HTTP/1.1 connections that are kept alive |
 //! | `client` | the handle, consistency and blocking of reads |
-//! | `kv`, `session`, `txn`, `catalog`, `agent`, `operator` | the plain requests |
+//! | `kv`, `session`, `txn`, `catalog`, `event`, `agent`, `operator` | the plain requests |
 //! | [`shape`] | the JSON of both ends |
 //! | [`holder`] | a session and what is held under it, as one pure value: everything that keepers and guards decide |
 //! | `driver` | the shell around it: clock, client and those who wait |
@@ -56,6 +56,7 @@ mod duration;
 mod election;
 mod entry;
 mod error;
+mod event;
 pub mod holder;
 mod keeper;
 mod kv;
@@ -83,6 +84,7 @@ pub use connection::dial;
 pub use election::{Election, Leader, Leadership, Observer};
 pub use entry::{Acquired, Entry};
 pub use error::Error;
+pub use event::{Events, NewEvent};
 pub use holder::{GuardState, SEMAPHORE_FLAGS};
 pub use keeper::SessionKeeper;
 pub use kv::Kv;

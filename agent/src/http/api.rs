@@ -1,6 +1,7 @@
 //! What every request is served from.
 
 use crate::checks::Checks;
+use crate::events::Events;
 use crate::node::Identity;
 use crate::reload::Asking;
 use crate::session_watches::SessionWatches;
@@ -87,6 +88,8 @@ pub struct Api {
     pub checks: Arc<Checks>,
     /// The sessions that guards follow.
     pub session_watches: Arc<SessionWatches>,
+    /// The user events of this host.
+    pub events: Arc<Events>,
     /// How to ask this process to reload.
     pub reload: Asking,
     /// The names, besides its own, by which requests over TCP may call this host.
@@ -95,9 +98,11 @@ pub struct Api {
 }
 
 impl Api {
-    /// Puts the parts together. Nothing runs yet: see [`crate::http::serve`] and [`Checks::run`].
+    /// Puts the parts together, of an agent that is in no mesh. Nothing runs yet: see
+    /// [`crate::http::serve`] and [`Checks::run`].
     pub fn new(upstream: Upstream, identity: Identity, limits: HttpLimits, checks: Arc<Checks>) -> Self {
         let most = limits.max_watched_sessions;
+        let events = Events::alone(identity.node.clone());
         let session_watches = SessionWatches::new(upstream.clone(), identity.node.clone(), most);
         Self {
             upstream,
@@ -105,10 +110,17 @@ impl Api {
             limits,
             checks,
             session_watches,
+            events,
             reload: Asking::default(),
             allowed_hosts: Vec::new(),
             token_seen: AtomicBool::new(false),
         }
+    }
+
+    /// The same, with the events of the mesh.
+    #[must_use]
+    pub fn with_events(self, events: Arc<Events>) -> Self {
+        Self { events, ..self }
     }
 
     /// The same, in a process that can be asked to reload.

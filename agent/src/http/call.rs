@@ -106,11 +106,8 @@ impl Call<'_> {
     pub(super) fn read_options(&self) -> Result<ReadOptions, Failure> {
         let consistency = self.consistency()?;
         check_cache_control(&self.head.headers)?;
-        let wait = self.wait()?;
-        let index = match self.params.non_empty("index") {
-            Some(text) => number::parse_u64(text).map_err(|_| Failure::bad_request("Invalid index"))?,
-            None => 0,
-        };
+        let wait = self.wait(self.api.limits.default_query_time)?;
+        let index = self.index()?;
         self.check_place()?;
         // 0 is what clients send that have seen nothing yet: they are answered at once.
         let blocking = (index > 0).then(|| Blocking { index: LogIndex(index), wait: spread(wait) });
@@ -140,14 +137,22 @@ impl Call<'_> {
         }
     }
 
-    /// How long to wait at most.
-    fn wait(&self) -> Result<Duration, Failure> {
+    /// The index behind which news is waited for; 0 for no wait.
+    pub(super) fn index(&self) -> Result<u64, Failure> {
+        match self.params.non_empty("index") {
+            Some(text) => number::parse_u64(text).map_err(|_| Failure::bad_request("Invalid index")),
+            None => Ok(0),
+        }
+    }
+
+    /// How long to wait at most; `usual` where the client does not say.
+    pub(super) fn wait(&self, usual: Duration) -> Result<Duration, Failure> {
         let asked = match self.params.non_empty("wait") {
             Some(text) => duration::parse(text).map_err(|_| Failure::bad_request("Invalid wait time"))?,
             None => 0,
         };
         let limits = &self.api.limits;
-        let wait = if asked > 0 { duration::clamped(asked) } else { limits.default_query_time };
+        let wait = if asked > 0 { duration::clamped(asked) } else { usual };
         Ok(wait.min(limits.max_query_time))
     }
 

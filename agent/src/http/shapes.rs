@@ -3,6 +3,7 @@
 use super::go::duration::{format_duration, silence};
 use lockmesh_agent_core::session_events::SessionEvent;
 use lockmesh_client::shape::{self, Blob};
+use lockmesh_protocol::gossip::event::UserEvent;
 use lockmesh_protocol::id::SessionId;
 use lockmesh_protocol::lease::{HealthWindow, NodeLease};
 use lockmesh_protocol::query::{Instance, LockInfo};
@@ -76,6 +77,19 @@ pub fn session_event(session: SessionId, event: &SessionEvent, now: Time) -> sha
         remaining_ms: u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX),
         reason: event.reason.clone(),
         index: event.index,
+    }
+}
+
+pub(super) fn event(event: &UserEvent) -> shape::event::Event {
+    shape::event::Event {
+        id: event.id.to_string(),
+        name: event.name.clone(),
+        payload: Blob::unless_empty(event.payload.clone()),
+        node_filter: event.filters.node.clone(),
+        service_filter: event.filters.service.clone(),
+        tag_filter: event.filters.tag.clone(),
+        version: event.version.into(),
+        lamport_time: event.time.0,
     }
 }
 

@@ -1,11 +1,13 @@
 //! Gossip: whatever comes from the network, before and behind its seal.
 
+use lockmesh_agent_core::event_log::{EventLog, Received};
+use lockmesh_protocol::gossip::event::{EventFilters, LamportTime, UserEvent};
 use lockmesh_protocol::gossip::member::{MemberId, Standing};
 use lockmesh_protocol::gossip::packet::{Header, Message, Packet};
 use lockmesh_protocol::gossip::seal::{GossipKey, KeyRing};
 use lockmesh_protocol::gossip::verdict::{Verdict, VerdictSigner};
 use lockmesh_protocol::gossip::{Gossip, Outbox};
-use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId};
+use lockmesh_protocol::id::{AgentNumber, EventId, LogIndex, ServerId};
 use lockmesh_protocol::lease::{HealthWindow, LeaseId};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
@@ -49,6 +51,17 @@ pub fn gossip_packets(mut data: &[u8]) {
     }
 }
 
+/// An item that might be an event, as a host takes it: decoded, judged by its filters, shown.
+pub fn gossip_event(data: &[u8]) {
+    let Ok(event) = UserEvent::read(data) else { return };
+    assert_eq!(event.to_item(), data, "one event is one item");
+    let mut log = EventLog::default();
+    let before = log.index(None);
+    let received = log.take(event, "web-1", &[]);
+    assert_eq!(received == Received::Kept, log.list(None).len() == 1, "{received:?}");
+    assert!(log.index(None) > 0 && before == 1);
+}
+
 fn ring() -> KeyRing {
     KeyRing::of(GossipKey { number: 1, bytes: [1; 32] })
 }
@@ -66,6 +79,22 @@ pub fn gossip_seal_seeds() -> Vec<Vec<u8>> {
         ring().seal(member(1), 1_000, [9; 24], b"hello"),
         ring().seal(server, 990, [8; 24], &[]),
         VerdictSigner::new([7; 32]).sign(&verdict),
+    ]
+}
+
+/// Events that are read.
+pub fn gossip_event_seeds() -> Vec<Vec<u8>> {
+    let event = |name: &str, payload: &'static [u8], filters| {
+        let id = EventId::from_random([0xfe; 16]);
+        let event = UserEvent::new(id, name.into(), payload.into(), filters).expect("it is short");
+        UserEvent { time: LamportTime(300), ..event }.to_item()
+    };
+    let filters = EventFilters { node: "^web-[0-9]+$".into(), service: "a|b".into(), tag: r"(?i)v\d".into() };
+    vec![
+        event("deploy", b"", EventFilters::default()),
+        event("deploy", &[7; 300], EventFilters::default()),
+        event("x", b"payload", filters),
+        event("x", b"", EventFilters { node: "[".into(), ..EventFilters::default() }),
     ]
 }
 

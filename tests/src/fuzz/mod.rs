@@ -49,6 +49,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_log_entry", check: wire::wire_log_entry, seeds: wire::log_entry_seeds },
     Target { name: "gossip_seal", check: gossip::gossip_seal, seeds: gossip::gossip_seal_seeds },
     Target { name: "gossip_packets", check: gossip::gossip_packets, seeds: gossip::gossip_packet_seeds },
+    Target { name: "gossip_event", check: gossip::gossip_event, seeds: gossip::gossip_event_seeds },
     Target { name: "state_commands", check: state::state_commands, seeds: state::command_seeds },
     Target { name: "text_duration", check: text::text_duration, seeds: text::duration_seeds },
     Target { name: "text_peer_uri", check: text::text_peer_uri, seeds: text::peer_uri_seeds },

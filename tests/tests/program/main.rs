@@ -15,6 +15,7 @@ mod copied;
 mod corruption;
 mod dev_nodes;
 mod dev_servers;
+mod events;
 mod guides;
 mod kill;
 mod kv;

@@ -11,7 +11,7 @@
 //! | [`context`] | where the agent is, from flags and environment |
 //! | [`error`], [`output`] | what is said on stderr and stdout |
 //! | [`dev`], [`agent`], [`server`] | the processes that stay |
-//! | [`lock`], [`elect`], [`semaphore`], [`locks`], [`session`], [`kv`], [`watch`] | what applications do |
+//! | [`lock`], [`elect`], [`semaphore`], [`locks`], [`session`], [`kv`], [`watch`], [`event`] | what applications do |
 //! | [`members`], [`leave`], [`force_leave`], [`join`], [`operator`], [`reload`], [`config`], [`bench`], [`version`], [`completions`] | what operators do |
 
 pub mod agent;
@@ -22,6 +22,7 @@ pub mod context;
 pub mod dev;
 pub mod elect;
 pub mod error;
+pub mod event;
 pub mod force_leave;
 mod instant;
 pub mod join;
@@ -74,6 +75,7 @@ enum Command {
     Session(Online<session::Args>),
     Kv(Online<kv::Args>),
     Watch(Online<watch::Args>),
+    Event(Online<event::Args>),
     Members(Online<members::Args>),
     Leave(Online<leave::Args>),
     ForceLeave(Online<force_leave::Args>),
@@ -195,6 +197,7 @@ impl Command {
             Self::Locks(online) => locks::run(online.args, &online.connection.context()?).await,
             Self::Session(online) => session::run(online.args, &online.connection.context()?).await,
             Self::Watch(online) => watch::run(online.args, &online.connection.context()?).await,
+            Self::Event(online) => event::run(online.args, &online.connection.context()?).await,
             Self::Members(online) => members::run(online.args, &online.connection.context()?).await,
             Self::Leave(online) => leave::run(online.args, &online.connection.context()?).await,
             Self::ForceLeave(online) => force_leave::run(online.args, &online.connection.context()?).await,
@@ -263,6 +266,12 @@ mod tests {
             &["kv", "delete", "-recurse", ""],
             &["session", "create", "-ttl=10s", "-behavior=delete", "-node-check=a", "-node-check=b"],
             &["watch", "-type=key", "-key=a", "-shell=false", "/bin/sh", "-c", "cat -key"],
+            &["watch", "-type=event", "-name=deploy", "cat"],
+            &["event", "-name=deploy", "-node=^web-", "-service", "web", "-tag=v[12]", "payload"],
+            &["event", "-name", "deploy"],
+            &["event", "-name=deploy", "list"],
+            &["event", "fire", "deploy", "-", "-node=^web-", "-json"],
+            &["event", "list", "-name=deploy", "-json"],
             &["operator", "raft", "list-peers", "-stale"],
             &["operator", "raft", "remove-peer", "-address=10.0.0.5:8300"],
             &["operator", "raft", "transfer-leader", "-id=u"],
@@ -299,6 +308,8 @@ mod tests {
             &["operator", "autopilot", "set-config", "-max-trailing-logs=0"],
             &["operator", "raft", "remove-peer", "-id=a", "-address=b:1"],
             &["operator", "gossip"],
+            &["event", "payload"],
+            &["event", "fire"],
             &["force-leave"],
             &["join"],
             &["session", "create", "--no-node-checks", "--node-check", "a"],

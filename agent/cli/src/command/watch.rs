@@ -31,7 +31,7 @@ const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::f
 /// One CHILD argument is a line for the shell; several are a program and its arguments.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// What to watch: key, keyprefix, nodes, services, service or checks
+    /// What to watch: key, keyprefix, nodes, services, service, checks or event
     #[arg(long = "type", value_name = "KIND")]
     kind: String,
     /// The key, for `key`
@@ -46,6 +46,9 @@ pub struct Args {
     /// The state, for `checks`: any, passing, warning or critical
     #[arg(long, value_name = "STATE", conflicts_with = "service")]
     state: Option<String>,
+    /// The event, for `event` [default: all of them]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
     /// A tag that an instance must have, for `service`; may be given again
     #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<String>,
@@ -72,6 +75,7 @@ enum View {
     Service { name: String, tags: Vec<String>, passing_only: bool },
     ChecksOfService(String),
     ChecksInState(String),
+    Events(String),
 }
 
 /// Runs the command.
@@ -101,11 +105,14 @@ async fn follow(view: &View, client: &Client, read: Read, handler: &Handler) -> 
             Ok(answer) => {
                 backoff.reset();
                 // An index that went back counts anew: the agent lost its memory, or a backup was
-                // restored.
-                let next = if answer.index < index { 0 } else { answer.index };
+                // restored. That of events goes up and down.
+                let went_back = answer.index < index && !matches!(view, View::Events(_));
+                let next = if went_back { 0 } else { answer.index };
                 // The index moves for changes elsewhere too: only another view is news.
-                if next != index && seen.as_ref() != Some(&answer.value) {
-                    handler.handle(&answer.value, answer.index).await?;
+                if next != index
+                    && let Some(news) = view.news(seen.as_ref(), &answer.value)
+                {
+                    handler.handle(&news, answer.index).await?;
                     seen = Some(answer.value);
                 }
                 index = next;
@@ -145,11 +152,22 @@ impl View {
                 Some(service) => Self::ChecksOfService(service.clone()),
                 None => Self::ChecksInState(args.state.clone().unwrap_or_else(|| "any".into())),
             }),
-            "event" => Err(CliError::usage("events are not served: watch a key instead")),
+            "event" => Ok(Self::Events(args.name.clone().unwrap_or_default())),
             other => Err(CliError::usage(format!(
-                "--type is {other:?}, but must be key, keyprefix, nodes, services, service or checks"
+                "--type is {other:?}, but must be key, keyprefix, nodes, services, service, checks or event"
             ))),
         }
+    }
+
+    /// What a handler is told that has been told of `seen`: of events those that came since, of all
+    /// else what there is. None where that is nothing new.
+    fn news(&self, seen: Option<&Value>, found: &Value) -> Option<Value> {
+        let Self::Events(_) = self else { return (seen != Some(found)).then(|| found.clone()) };
+        let found = found.as_array().map(Vec::as_slice).unwrap_or_default();
+        let last = seen.and_then(Value::as_array).and_then(|seen| seen.last());
+        let known = found.iter().rposition(|event| Some(event) == last).map_or(0, |last| last + 1);
+        let news = &found[known..];
+        (!news.is_empty()).then(|| news.into())
     }
 
     async fn look(&self, client: &Client, read: &Read) -> Result<Answer<Value>, Error> {
@@ -172,6 +190,7 @@ impl View {
             Self::ChecksOfService(name) => {
                 catalog.service_checks(name, read).await?.map(|checks| json(&checks))
             }
+            Self::Events(name) => client.events().list(name, read).await?.map(|events| json(&events)),
             Self::ChecksInState(state) => {
                 catalog.checks_in_state(state, read).await?.map(|checks| json(&checks))
             }
@@ -244,6 +263,7 @@ mod tests {
     use super::*;
     use clap::{Args as _, FromArgMatches};
     use lockmesh_client::shape::health::Check;
+    use serde_json::json;
 
     fn parsed(line: &[&str]) -> Args {
         let command = Args::augment_args(clap::Command::new("watch").no_binary_name(true));
@@ -261,8 +281,22 @@ mod tests {
         assert_eq!(view(&["--type", "checks"]), Ok(View::ChecksInState("any".into())));
         assert_eq!(view(&["--type", "checks", "--service", "web"]), Ok(View::ChecksOfService("web".into())));
         assert_eq!(view(&["--type", "key"]), Err("--type key needs --key".into()));
-        assert!(view(&["--type", "event"]).expect_err("none are served").contains("watch a key instead"));
+        assert_eq!(view(&["--type", "event", "--name", "deploy"]), Ok(View::Events("deploy".into())));
         assert!(view(&["--type", "nodez"]).expect_err("no such kind").contains("nodes"));
+    }
+
+    #[test]
+    fn a_handler_is_told_of_each_event_once() {
+        let events = View::Events(String::new());
+        let list = |ids: &[u64]| json!(ids.iter().map(|id| json!({ "ID": id })).collect::<Vec<_>>());
+        assert_eq!(events.news(None, &list(&[])), None);
+        assert_eq!(events.news(None, &list(&[1, 2])), Some(list(&[1, 2])));
+        assert_eq!(events.news(Some(&list(&[1, 2])), &list(&[2, 3, 4])), Some(list(&[3, 4])));
+        assert_eq!(events.news(Some(&list(&[1, 2])), &list(&[1, 2])), None);
+        assert_eq!(events.news(Some(&list(&[])), &list(&[5])), Some(list(&[5])));
+        let (before, after) = (json!({ "Key": "a" }), json!({ "Key": "b" }));
+        assert_eq!(View::Nodes.news(Some(&before), &before), None);
+        assert_eq!(View::Nodes.news(Some(&before), &after), Some(after));
     }
 
     #[test]
@@ -292,7 +326,7 @@ mod tests {
         let file = folder.path().join("seen");
         let line = format!("(echo $CONSUL_INDEX; cat) > {}; exit $CONSUL_INDEX", file.display());
         let handler = Handler { child: vec![line.into()], shell: true };
-        let error = handler.handle(&serde_json::json!({ "Key": "k" }), 7).await.expect_err("it ends with 7");
+        let error = handler.handle(&json!({ "Key": "k" }), 7).await.expect_err("it ends with 7");
         assert!(error.to_string().contains("exit status: 7"), "{error}");
         assert_eq!(std::fs::read_to_string(file).expect("it was written"), "7\n{\"Key\":\"k\"}\n");
     }

@@ -13,6 +13,7 @@
 //! | [`txn`] | transactions |
 //! | [`catalog`] | nodes, services, registrations |
 //! | [`health`] | checks, and services with their checks |
+//! | [`event`] | user events |
 //! | [`agent`] | what an agent says of itself, its members and its own checks |
 //! | [`operator`] | the quorum |
 //! | [`lockmesh`] | what Consul lacks: locks and losses |
@@ -22,6 +23,7 @@
 pub mod agent;
 pub mod blob;
 pub mod catalog;
+pub mod event;
 pub mod health;
 pub mod json;
 pub mod kv;

@@ -11,6 +11,7 @@ pub mod txn;
 mod agent;
 mod autopilot;
 mod catalog;
+mod event;
 mod gossip;
 mod health;
 mod kv;
@@ -42,6 +43,8 @@ pub(super) async fn run(endpoint: Endpoint, call: &Call<'_>, body: Body) -> Resu
         Endpoint::SessionNode => session::node(call).await,
         Endpoint::SessionList => session::list(call).await,
         Endpoint::SessionEvents => Box::pin(session_events::events(call)).await,
+        Endpoint::EventFire => Box::pin(event::fire(call, body)).await,
+        Endpoint::EventList => Box::pin(event::list(call)).await,
         Endpoint::StatusLeader => status::leader(call).await,
         Endpoint::StatusPeers => status::peers(call).await,
         Endpoint::Txn => Box::pin(txn::run(call, body)).await,

@@ -6,6 +6,7 @@ mod catalog;
 mod checks;
 mod connections;
 mod conventions;
+mod events;
 mod kv;
 mod membership;
 mod operator;

@@ -1,0 +1,62 @@
+//! `/v1/event/…`: user events, which are fired and listed by the agent alone: no server is asked,
+//! and no leader needed.
+
+use super::super::answer::{self, Failure};
+use super::super::body::Body;
+use super::super::call::Call;
+use super::super::shapes;
+use crate::events::FireError;
+use crate::metrics::LIMITS;
+use http::Response;
+use lockmesh_agent_core::event_filter::{EventFilter, FilterError};
+use lockmesh_net::random;
+use lockmesh_protocol::gossip::event::{EventError, EventFilters, UserEvent};
+use lockmesh_protocol::id::EventId;
+
+/// Fires an event. The answer does not wait for any delivery: it has no time yet.
+pub(super) async fn fire(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
+    if call.tail.is_empty() {
+        return Err(Failure::bad_request("Missing name"));
+    }
+    let filter = |name| call.params.non_empty(name).unwrap_or_default().to_owned();
+    let filters = EventFilters { node: filter("node"), service: filter("service"), tag: filter("tag") };
+    EventFilter::new(&filters)?;
+    call.check_place()?;
+    let payload = call.small_body(body).await?;
+    let id = random::bytes().map_err(|error| Failure::not_done(error.to_string()))?;
+    let event = UserEvent::new(EventId::from_random(id), call.tail.to_owned(), payload, filters)?;
+    let response = answer::json(&shapes::event(&event), call.layout());
+    call.api.events.fire(event).await?;
+    Ok(response)
+}
+
+/// The newest events, the oldest of them first. A blocking query ends when the index is another
+/// one: it is made of the last event's id, and goes up and down.
+pub(super) async fn list(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    let (index, wait) = (call.index()?, call.wait(call.api.limits.max_query_time)?);
+    let same_as = (index > 0).then_some((index, wait));
+    let (index, events) = call.api.events.list(call.params.non_empty("name"), same_as).await;
+    let shapes: Vec<_> = events.iter().map(|event| shapes::event(event)).collect();
+    Ok(answer::with_index(answer::json(&shapes, call.layout()), index))
+}
+
+impl From<FilterError> for Failure {
+    fn from(error: FilterError) -> Self {
+        Self::refused(error.to_string())
+    }
+}
+
+impl From<EventError> for Failure {
+    fn from(error: EventError) -> Self {
+        Self::refused(error.to_string())
+    }
+}
+
+impl From<FireError> for Failure {
+    fn from(error: FireError) -> Self {
+        if matches!(error, FireError::TooMany(_)) {
+            LIMITS.with_label_values(&["events"]).inc();
+        }
+        Self::not_done(error.to_string())
+    }
+}
