@@ -8,6 +8,7 @@ use crate::boot_clock::BootClock;
 use crate::events::{Events, FireError, Fired};
 use crate::metrics;
 use crate::upstream::Upstream;
+use bytes::Bytes;
 use lockmesh_net::datagram::DatagramSocket;
 use lockmesh_net::random;
 use lockmesh_protocol::gossip::member::MemberId;
@@ -140,6 +141,7 @@ impl Member {
         if !output.accusations.is_empty() {
             self.accuse(output.accusations);
         }
+        output.spread.into_iter().for_each(|item| self.spread(item));
         output.verdicts.iter().for_each(|verdict| self.tell(mesh, verdict));
         output.events.into_iter().for_each(|event| self.events.receive(event));
     }
@@ -150,6 +152,16 @@ impl Member {
             // One that is lost is no loss: others accuse, and the renewal is overdue soon.
             if let Err(reason) = upstream.accuse(leases).await {
                 tracing::debug!(%reason, "no server took an accusation");
+            }
+        });
+    }
+
+    fn spread(&self, item: Bytes) {
+        let upstream = self.upstream.clone();
+        tokio::spawn(async move {
+            // One that is lost is no loss where there is one cell: gossip has it.
+            if let Err(reason) = upstream.spread_event(item).await {
+                tracing::debug!(%reason, "no server passes an event on");
             }
         });
     }

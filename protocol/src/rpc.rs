@@ -110,6 +110,9 @@ pub enum Request {
     Accuse(Vec<LeaseId>),
     /// How the lease of a node stands, or those of all nodes. The leader alone knows.
     NodeLeases(Option<NodeName>),
+    /// An agent in the mesh has fired this event. Answered by any server, which tells the others
+    /// and whoever asks for news of the mesh.
+    Spread(Bytes),
 }
 
 /// What a server answers.

@@ -23,6 +23,7 @@ mod quorum;
 pub use counters::UpstreamCounters;
 pub use quorum::{BoxFuture, Quorum};
 
+use bytes::Bytes;
 use driver::Driver;
 use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{
@@ -213,6 +214,17 @@ impl Upstream {
     /// No server is connected, or it does not take it. The accusation may have come to the leader.
     pub async fn accuse(&self, leases: Vec<LeaseId>) -> Result<(), Unavailable> {
         match self.0.clone().call(LocalCall::AskHome(Request::Accuse(leases))).await? {
+            Answered::Response(Response::Done) => Ok(()),
+            other => Err(misfit(other)),
+        }
+    }
+
+    /// Tells the nearest server an event of this host, for those whom gossip does not reach.
+    ///
+    /// # Errors
+    /// No server is connected, or it does not take it. It may be on its way all the same.
+    pub async fn spread_event(&self, item: Bytes) -> Result<(), Unavailable> {
+        match self.0.clone().call(LocalCall::AskHome(Request::Spread(item))).await? {
             Answered::Response(Response::Done) => Ok(()),
             other => Err(misfit(other)),
         }
@@ -441,6 +453,7 @@ fn misfit(answered: Answered) -> Unavailable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockmesh_protocol::gossip::event::LamportTime;
     use lockmesh_protocol::gossip::roster::RosterNews;
     use lockmesh_protocol::gossip::seal::KeyRing;
     use lockmesh_protocol::gossip::verdict::VerdictSigner;
@@ -479,7 +492,8 @@ mod tests {
             ring: KeyRing::derived(&LeaseKey::default(), 0),
             verdict_key: VerdictSigner::new([1; 32]).key(),
             roster: RosterNews::default(),
-            verdicts: Vec::new(),
+            items: Vec::new(),
+            event_time: LamportTime(0),
         }
     }
 

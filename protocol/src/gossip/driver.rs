@@ -185,6 +185,13 @@ impl Gossip {
         }
     }
 
+    /// An item is no news, and is not passed on by this process.
+    pub fn note_known(&mut self, item: &[u8]) {
+        if !self.knows(item) && item.len() <= MAX_ITEM_BYTES {
+            self.remember(item);
+        }
+    }
+
     /// Whether an item is no news.
     pub fn knows(&self, item: &[u8]) -> bool {
         self.known.contains_key(item)

@@ -52,6 +52,31 @@ pub struct EventFilters {
 #[serde(transparent)]
 pub struct LamportTime(pub u64);
 
+/// A host's clock of events.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LamportClock(LamportTime);
+
+/// No event moves a clock on by more than this, so that a hostile one cannot move it to its end.
+const MAX_LEAP: u64 = 1 << 32;
+
+impl LamportClock {
+    /// The highest time that was heard, or given.
+    pub fn time(self) -> LamportTime {
+        self.0
+    }
+
+    /// A time behind all that were heard.
+    pub fn tick(&mut self) -> LamportTime {
+        self.0 = LamportTime(self.0.0.saturating_add(1));
+        self.0
+    }
+
+    /// An event of this time was heard.
+    pub fn witness(&mut self, time: LamportTime) {
+        self.0 = self.0.max(LamportTime(time.0.min(self.0.0.saturating_add(MAX_LEAP))));
+    }
+}
+
 /// Why there is no event. The first two are in Consul's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventError {
@@ -192,6 +217,21 @@ mod tests {
         let mut long = longest();
         long.name.push('s');
         assert_eq!(UserEvent::read(&long.to_item()), Err(EventError::LongAfterEncoding));
+    }
+
+    #[test]
+    fn a_time_is_later_than_all_that_were_heard_and_a_hostile_one_leads_to_no_end() {
+        let mut clock = LamportClock::default();
+        assert_eq!([(); 2].map(|()| clock.tick().0), [1, 2]);
+        for (heard, next) in [(40, 41), (7, 42), (42, 43)] {
+            clock.witness(LamportTime(heard));
+            assert_eq!((clock.tick().0, clock.time().0), (next, next));
+        }
+        clock.witness(LamportTime(u64::MAX));
+        assert_eq!(clock.tick().0, 43 + MAX_LEAP + 1);
+        let mut last = LamportClock(LamportTime(u64::MAX - 1));
+        last.witness(LamportTime(u64::MAX));
+        assert_eq!([(); 2].map(|()| last.tick().0), [u64::MAX; 2]);
     }
 
     #[test]

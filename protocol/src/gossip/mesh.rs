@@ -2,7 +2,7 @@
 //! roster, verdicts are read, and the servers are asked for what is lacking.
 //!
 //! ```text
-//! servers ── news ──▶ keys, roster, verdicts
+//! servers ── news ──▶ keys, roster, verdicts, events
 //!                              │
 //! datagrams ──▶ open ──▶ [Gossip] ──▶ packets ──▶ seal ──▶ datagrams
 //!                              │
@@ -16,7 +16,7 @@
 //! and of all else only what the servers signed.
 
 use super::driver::{Counts, Gossip, Outbox};
-use super::event::UserEvent;
+use super::event::{LamportTime, UserEvent};
 use super::event_flow::{EventFlow, TooManyEvents};
 use super::member::MemberId;
 use super::roster::{Roster, RosterDigest, RosterMember, RosterNews};
@@ -46,8 +46,11 @@ const OUTCOME_WAIT: Duration = Duration::from_secs(20);
 /// The pauses while no server answers.
 const SYNC_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
-/// The most verdicts that are told at once.
+/// The most verdicts that a server tells at once.
 pub const MAX_VERDICTS: usize = 256;
+
+/// And the most events.
+pub const MAX_EVENTS: usize = 256;
 
 /// What a server tells a member of the mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,8 +63,11 @@ pub struct MeshNews {
     pub verdict_key: VerdictKey,
     /// What the member lacks of the roster.
     pub roster: RosterNews,
-    /// Signed verdicts of late.
-    pub verdicts: Vec<Bytes>,
+    /// What members pass on, of late: signed verdicts, and events, which gossip may have missed and
+    /// members of other cells have fired.
+    pub items: Vec<Bytes>,
+    /// The highest time of an event that the server has heard of.
+    pub event_time: LamportTime,
 }
 
 /// What a host in the mesh wants done.
@@ -75,6 +81,8 @@ pub struct Output {
     pub verdicts: Vec<Verdict>,
     /// Events that were not known, and those that were fired here.
     pub events: Vec<UserEvent>,
+    /// Items of those that were fired here: a server is to be told.
+    pub spread: Vec<Bytes>,
 }
 
 /// What has happened so far, besides the gossip within.
@@ -196,14 +204,19 @@ impl Mesh {
             return;
         };
         self.sync.backoff.reset();
-        self.sync.last = Some(now);
-        let MeshNews { seconds, ring, verdict_key, roster, verdicts } = news;
+        let is_first = self.sync.last.replace(now).is_none();
+        let MeshNews { seconds, ring, verdict_key, roster, items, event_time } = news;
         self.keys = Some(Keys { ring, verdicts: verdict_key, clock: (now, seconds) });
         if self.roster.take(roster) {
             self.roster_changed(now, output);
         }
-        for verdict in verdicts.into_iter().take(MAX_VERDICTS) {
-            self.take_item(now, &verdict, output);
+        self.events.witness(event_time);
+        for item in items.into_iter().take(MAX_VERDICTS + MAX_EVENTS) {
+            // What was fired before this host came is not for it.
+            match is_first && UserEvent::is_one(&item) {
+                true => self.gossip.note_known(&item),
+                false => self.take_item(now, &item, output),
+            }
         }
         self.accused.retain(|member, until| *until > now && self.roster.get(*member).is_some());
         let interval = if self.accused.is_empty() { SYNC_INTERVAL } else { OUTCOME_INTERVAL };
@@ -231,8 +244,8 @@ impl Mesh {
         self.act(now, output, |gossip, outbox| gossip.tick(now, outbox));
     }
 
-    /// Fires an event of this host's own: it is given its time, and goes to all members and to
-    /// `output`.
+    /// Fires an event of this host's own: it is given its time, and goes to all members, to a
+    /// server and to `output`.
     ///
     /// # Errors
     /// This host has fired too many of late; nobody hears of this one.
@@ -243,7 +256,9 @@ impl Mesh {
         output: &mut Output,
     ) -> Result<(), TooManyEvents> {
         self.events.fire(now, &mut event)?;
-        self.gossip.pass_on(&event.to_item());
+        let item = event.to_item();
+        self.gossip.pass_on(&item);
+        output.spread.push(item.into());
         output.events.push(event);
         Ok(())
     }

@@ -40,21 +40,65 @@ impl Fleet {
     }
 }
 
+/// Each of so many hosts has heard of so many events, each of them once.
+#[track_caller]
+fn assert_heard(fleet: &Fleet, hosts: u32, count: usize) {
+    for host in 0..hosts {
+        let ids: BTreeSet<_> = fleet.heard(host).into_iter().map(|(id, _)| id).collect();
+        assert_eq!((ids.len(), fleet.heard(host).len()), (count, count), "{host}");
+    }
+}
+
 #[test]
-fn an_event_reaches_all_hosts_once_though_many_datagrams_are_lost() {
+fn an_event_reaches_all_hosts_once_by_gossip_alone() {
     let mut fleet = Fleet::of(32);
-    fleet.loss = 100;
+    fleet.servers.is_away = true;
+    fleet.loss = 50;
     for number in 0..4 {
         fleet.fire(number, event(number, 300)).expect("there is room");
     }
-    fleet.pass(SECOND * 10);
-    for host in 0..32 {
-        let ids: BTreeSet<_> = fleet.heard(host).into_iter().map(|(id, _)| id).collect();
-        assert_eq!((ids.len(), fleet.heard(host).len()), (4, 4), "{host}");
-    }
+    fleet.pass(SECOND * 5);
+    assert_heard(&fleet, 32, 4);
     fleet.events.clear();
     fleet.pass(SECOND * 60);
     assert!(fleet.events.is_empty(), "nobody speaks of them any more");
+}
+
+#[test]
+fn what_gossip_misses_the_servers_tell() {
+    let mut fleet = Fleet::of(16);
+    fleet.loss = 700;
+    for number in 0..4 {
+        fleet.fire(number, event(number, 300)).expect("there is room");
+    }
+    fleet.pass(SECOND * 40);
+    assert_heard(&fleet, 16, 4);
+}
+
+#[test]
+fn an_event_goes_from_cell_to_cell_through_the_servers_and_gossip() {
+    let mut fleet = Fleet::in_cells(32, 2);
+    assert!(fleet.hosts.values().all(|mesh| mesh.roster().len() == 16));
+    fleet.fire(0, event(0, 300)).expect("there is room");
+    // Of 16 hosts somebody asks the servers every two seconds, and tells the others of its cell.
+    fleet.pass(SECOND * 10);
+    assert_heard(&fleet, 32, 1);
+}
+
+#[test]
+fn a_host_that_starts_hears_of_no_event_from_before_and_fires_later_ones() {
+    let mut fleet = Fleet::of(4);
+    for number in 0..3 {
+        fleet.fire(number, event(number, 0)).expect("there is room");
+        fleet.pass(SECOND * 3);
+    }
+    fleet.events.clear();
+    fleet.start(3);
+    fleet.pass(SECOND * 40);
+    assert_eq!(fleet.events, []);
+    fleet.fire(3, event(3, 0)).expect("there is room");
+    fleet.pass(SECOND * 3);
+    assert_eq!(fleet.heard(0), [(event(3, 0).id, LamportTime(4))]);
 }
 
 #[test]

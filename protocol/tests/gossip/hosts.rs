@@ -1,7 +1,8 @@
 //! Hosts in the mesh, with their seals, and servers that hand out the roster and sign verdicts.
 
 use crate::mesh::{MS, SECOND, agent};
-use lockmesh_protocol::gossip::event::UserEvent;
+use bytes::Bytes;
+use lockmesh_protocol::gossip::event::{LamportTime, UserEvent};
 use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::mesh::{Mesh, MeshNews, Output};
 use lockmesh_protocol::gossip::packet::{Header, Message};
@@ -19,11 +20,16 @@ use std::time::Duration;
 const SECRET: LeaseKey = LeaseKey([7; 32]);
 
 /// What the servers know.
-struct Servers {
+pub(crate) struct Servers {
     roster: Roster,
     key: u32,
     verdicts: Vec<Verdict>,
-    is_away: bool,
+    /// Events that they were told, and the highest time of any.
+    events: Vec<Bytes>,
+    event_time: LamportTime,
+    /// Into so many cells the hosts are divided; each knows its own alone.
+    cells: u32,
+    pub(crate) is_away: bool,
 }
 
 /// Hosts, the network between them, and the servers.
@@ -32,7 +38,7 @@ pub(crate) struct Fleet {
     pub(crate) hosts: BTreeMap<SocketAddr, Mesh>,
     /// Of so many thousand datagrams one is lost.
     pub(crate) loss: u64,
-    servers: Servers,
+    pub(crate) servers: Servers,
     under_way: BTreeMap<(Time, u64), (SocketAddr, Vec<u8>)>,
     random: Random,
     count: u64,
@@ -70,14 +76,18 @@ pub(crate) fn gossip<'a>(to: u32, items: impl IntoIterator<Item = &'a Vec<u8>>) 
 }
 
 impl Servers {
-    fn news(&self, digest: &RosterDigest, now: Time) -> MeshNews {
+    fn news(&self, host: MemberId, digest: &RosterDigest, now: Time) -> MeshNews {
         let signer = VerdictSigner::derived(&SECRET);
+        let cell = |member: MemberId| member.lease().expect("it is an agent").agent.0 % self.cells;
+        let own = self.roster.members().filter(|member| cell(member.id) == cell(host));
+        let verdicts = self.verdicts.iter().map(|verdict| signer.sign(verdict).into());
         MeshNews {
             seconds: 1_000 + now.since(Time(0)).as_secs() as u32,
             ring: KeyRing::derived(&SECRET, self.key),
             verdict_key: signer.key(),
-            roster: self.roster.news(digest),
-            verdicts: self.verdicts.iter().map(|verdict| signer.sign(verdict).into()).collect(),
+            roster: Roster::of(own.cloned()).news(digest),
+            items: verdicts.chain(self.events.iter().cloned()).collect(),
+            event_time: self.event_time,
         }
     }
 }
@@ -85,8 +95,21 @@ impl Servers {
 impl Fleet {
     /// So many hosts that know each other.
     pub(crate) fn of(count: u32) -> Self {
+        Self::in_cells(count, 1)
+    }
+
+    /// The same in so many cells.
+    pub(crate) fn in_cells(count: u32, cells: u32) -> Self {
         let roster = Roster::of((0..count).map(member));
-        let servers = Servers { roster, key: 1, verdicts: Vec::new(), is_away: false };
+        let servers = Servers {
+            roster,
+            key: 1,
+            verdicts: Vec::new(),
+            events: Vec::new(),
+            event_time: LamportTime(0),
+            cells,
+            is_away: false,
+        };
         let mut fleet = Self {
             now: Time(0),
             hosts: BTreeMap::new(),
@@ -144,10 +167,10 @@ impl Fleet {
     }
 
     fn sync(&mut self, host: SocketAddr) {
-        let Some(digest) = self.hosts.get_mut(&host).and_then(|mesh| mesh.wants_sync(self.now)) else {
-            return;
-        };
-        let news = (!self.servers.is_away).then(|| self.servers.news(&digest, self.now));
+        let Some(mesh) = self.hosts.get_mut(&host) else { return };
+        let me = mesh.me();
+        let Some(digest) = mesh.wants_sync(self.now) else { return };
+        let news = (!self.servers.is_away).then(|| self.servers.news(me, &digest, self.now));
         self.act(host, |mesh, now, output| mesh.synced(now, news, output));
     }
 
@@ -169,6 +192,11 @@ impl Fleet {
         }
         self.accused.extend(output.accusations.into_iter().map(|lease| (me, lease)));
         self.verdicts.extend(output.verdicts.into_iter().map(|verdict| (me, verdict)));
+        if !self.servers.is_away && !output.spread.is_empty() {
+            let times = output.events.iter().map(|event| event.time);
+            self.servers.event_time = times.fold(self.servers.event_time, LamportTime::max);
+            self.servers.events.extend(output.spread);
+        }
         self.events.extend(output.events.into_iter().map(|event| (me, event)));
     }
 }

@@ -214,6 +214,7 @@ impl Core {
             Input::Renew(token, session) => self.renew(now, token, session, outbox),
             Input::RenewLease(token, renewal) => self.renew_lease(now, token, renewal, outbox),
             Input::Accuse(token, accuser, accused) => self.accuse(now, token, (accuser, accused), outbox),
+            Input::Spread(token, origin, item) => self.spread_event(now, token, (origin, item), outbox),
             Input::Challenged(challenge, answer) => self.challenged(now, challenge, answer, outbox),
             Input::AgentAnswered(answer) => self.agent_answered(now, answer, outbox),
             Input::Persisted(write) => {
@@ -425,7 +426,10 @@ impl Core {
                 if let Some(known) = self.acknowledged_beyond(&message) {
                     return self.notice_set_back(now, sender, known, outbox);
                 }
-                if !self.corruption_message(&message, outbox) && !self.judge_message(now, &message, outbox) {
+                let is_own = self.corruption_message(&message, outbox)
+                    || self.judge_message(now, &message, outbox)
+                    || self.mesh_message(now, &message);
+                if !is_own {
                     if let Some(certain) = message.certain_position() {
                         self.own.peers.note(message.from, certain);
                     }
@@ -481,6 +485,7 @@ impl Core {
             | Input::Renew(token, _)
             | Input::RenewLease(token, _)
             | Input::Accuse(token, ..)
+            | Input::Spread(token, ..)
             | Input::TransferLeader(token, _)
             | Input::AddServer(token, _)
             | Input::RemoveServer(token, _) => outbox.fail(token, not_leader()),

@@ -6,7 +6,8 @@ use crate::raft::log::SnapshotMeta;
 use crate::raft::message::PeerMessage;
 use crate::setback::LogPosition;
 use crate::state::State;
-use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, WallTime};
+use bytes::Bytes;
+use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, SessionId, WallTime};
 use lockmesh_protocol::lease::{Challenge, LeaseId, Renewal};
 use lockmesh_protocol::query::Consistency;
 
@@ -52,6 +53,8 @@ pub enum Input {
     RenewLease(CallToken, Renewal),
     /// An agent in the mesh, which has the first lease, has probed those with the others in vain.
     Accuse(CallToken, LeaseId, Vec<LeaseId>),
+    /// This agent has fired a user event.
+    Spread(CallToken, AgentNumber, Bytes),
     /// What a node answered that was to be asked whether it lives, see
     /// [`crate::Outbox::challenges`]; none where it could not be reached, or did not answer in
     /// time.

@@ -1,17 +1,21 @@
-//! What a server tells the agents in the mesh: who belongs to it, its keys, and verdicts of late.
+//! What a server tells the agents in the mesh: who belongs to it, its keys, and verdicts and events
+//! of late.
 //!
-//! It follows from the applied state, so any server tells it, and none waits for another one. The
-//! rosters are kept: they change where an agent's row does, and are built anew only with the state.
+//! But for events it follows from the applied state, so any server tells it, and none waits for
+//! another one. Events are in no state: servers tell them each other, and forget them. The rosters
+//! are kept: they change where an agent's row does, and are built anew only with the state.
 //!
 //! An agent is told of its own cell alone, and knows nothing of cells: the roster that it has is
 //! its mesh.
 //!
 //! **Invariant:** the rosters are what [`State::mesh_member`] says of all agents.
 
+mod events;
 mod turn;
 
 use crate::state::State;
 use bytes::Bytes;
+use events::ServedEvents;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::mesh::{MAX_VERDICTS, MeshNews};
@@ -23,7 +27,7 @@ use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// How long a verdict is told: every agent asks twice in that time.
+/// How long a verdict or an event is told: every agent asks twice in that time.
 const TOLD: Duration = Duration::from_secs(90);
 
 /// See the [module](self).
@@ -36,6 +40,8 @@ pub(crate) struct ServedMesh {
     keys: Option<Keys>,
     /// Of the agents of each cell, the oldest first.
     verdicts: BTreeMap<CellNumber, VecDeque<ToldVerdict>>,
+    /// Those of all cells.
+    events: ServedEvents,
 }
 
 /// What follows from the cluster's secret; made when it is asked for.
@@ -115,7 +121,7 @@ impl ServedMesh {
         let signed = |told: &mut ToldVerdict| {
             told.signed.get_or_insert_with(|| keys.signer.sign(&told.verdict).into()).clone()
         };
-        let told = self.verdicts.get_mut(&cell).map(|told| {
+        let told: Option<Vec<_>> = self.verdicts.get_mut(&cell).map(|told| {
             forget(now, told);
             told.iter_mut().map(signed).collect()
         });
@@ -124,7 +130,8 @@ impl ServedMesh {
             ring: keys.ring.clone(),
             verdict_key: keys.verdict_key,
             roster: self.rosters.get(&cell).unwrap_or(&Roster::default()).news(has),
-            verdicts: told.unwrap_or_default(),
+            items: told.unwrap_or_default().into_iter().chain(self.events.told(now)).collect(),
+            event_time: self.events.time(),
         }
     }
 
@@ -283,11 +290,11 @@ mod tests {
             let lease = |number| LeaseId { agent: AgentNumber(number), began: LogIndex(1) };
             let mut members = numbers.clone().map(|number| MemberId::of_agent(lease(number)));
             assert!(members.all(|member| roster.get(member).is_some()) && roster.len() == 1_000);
-            let told = news.verdicts.iter().map(|bytes| news.verdict_key.read(bytes).expect("it is signed"));
+            let told = news.items.iter().map(|bytes| news.verdict_key.read(bytes).expect("it is signed"));
             assert!(told.eq(numbers.step_by(100).map(verdict)), "cell {cell}");
         }
         let nobody = mesh.news(NOW, &state, 0, (CellNumber(10), &RosterDigest(Vec::new())));
-        assert!(nobody.roster.0.iter().all(|(_, members)| members.is_empty()) && nobody.verdicts.is_empty());
+        assert!(nobody.roster.0.iter().all(|(_, members)| members.is_empty()) && nobody.items.is_empty());
     }
 
     #[test]
@@ -302,7 +309,7 @@ mod tests {
         (0..1_000).for_each(|number| mesh.note_verdict(NOW, CELL, verdict(number)));
         let news = mesh.news(NOW, &state, u32::MAX, (CELL, &RosterDigest(Vec::new())));
         assert_eq!(news.roster.0.iter().map(|(_, members)| members.len()).sum::<usize>(), CELL_AGENTS_MAX);
-        assert_eq!(news.verdicts.len(), MAX_VERDICTS);
+        assert_eq!(news.items.len(), MAX_VERDICTS);
         let frame = ReplyFrame(vec![(CallId(1), Response::Mesh(Box::new(news)))]);
         let bytes = wire::encode(&frame).len();
         assert!(bytes < MAX_FRAME_BYTES / 16, "{bytes} bytes");
@@ -314,9 +321,9 @@ mod tests {
         let nothing = RosterDigest(Vec::new());
         (0..=MAX_VERDICTS as u32).for_each(|number| mesh.note_verdict(NOW, CELL, verdict(number)));
         let news = mesh.news(NOW, &state, 0, (CELL, &nothing));
-        let told: Vec<_> = news.verdicts.iter().map(|bytes| news.verdict_key.read(bytes)).collect();
+        let told: Vec<_> = news.items.iter().map(|bytes| news.verdict_key.read(bytes)).collect();
         assert_eq!((told.first(), told.len()), (Some(&Ok(verdict(1))), MAX_VERDICTS));
-        assert!(mesh.news(NOW + TOLD * 2, &state, 0, (CELL, &nothing)).verdicts.is_empty());
+        assert!(mesh.news(NOW + TOLD * 2, &state, 0, (CELL, &nothing)).items.is_empty());
         // Nor is it kept of a cell in which nobody asks any more.
         mesh.note_verdict(NOW, CellNumber(1), verdict(1));
         mesh.note_verdict(NOW + TOLD * 2, CELL, verdict(2));

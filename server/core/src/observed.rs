@@ -49,6 +49,23 @@ pub enum Accusation {
     Relayed,
 }
 
+/// What became of events that agents fired at a server, in the order of [`EventOutcome`], in words
+/// for labels.
+pub const EVENT_OUTCOMES: [&str; 4] = ["taken", "known", "malformed", "too_many"];
+
+/// What became of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventOutcome {
+    /// It is told.
+    Taken,
+    /// It was told already.
+    Known,
+    /// It is no event.
+    Malformed,
+    /// Its agent fires too many, or all of them do.
+    TooMany,
+}
+
 /// What was measured since somebody took it: the shell empties it after every turn.
 #[derive(Debug, Default)]
 pub struct Observed {
@@ -67,6 +84,8 @@ pub struct Observed {
     pub checks_opened: u64,
     /// Accusations of agents in the mesh, in the order of [`Accusation`].
     pub accusations: [u64; ACCUSATION_OUTCOMES.len()],
+    /// User events of agents, in the order of [`EventOutcome`].
+    pub events: [u64; EVENT_OUTCOMES.len()],
     /// Answers to agents that asked what they lack of the mesh.
     pub mesh_syncs: u64,
     /// Answers of nodes under check that came through agents before any server heard the node.

@@ -99,6 +99,9 @@ pub(super) fn count(observed: &Observed) {
     SERVER.counts.node_checks.inc_by(observed.checks_opened);
     SERVER.counts.saved_by_agents.inc_by(observed.saved_by_agents);
     SERVER.counts.mesh_syncs.inc_by(observed.mesh_syncs);
+    for (events, counter) in observed.events.iter().zip(&SERVER.counts.user_events) {
+        counter.inc_by(*events);
+    }
     for (accusations, counter) in observed.accusations.iter().zip(&SERVER.counts.accusations) {
         counter.inc_by(*accusations);
     }

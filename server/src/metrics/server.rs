@@ -1,6 +1,6 @@
 //! The figures of this process's server; what each is stands in its help.
 
-use lockmesh_core::observed::{ACCUSATION_OUTCOMES, LOSS_CAUSES};
+use lockmesh_core::observed::{ACCUSATION_OUTCOMES, EVENT_OUTCOMES, LOSS_CAUSES};
 use lockmesh_net::metrics::{SHORT_BUCKETS, WAIT_BUCKETS, registered};
 use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::reply::Reply;
@@ -113,6 +113,8 @@ pub(crate) struct Counts {
     pub(crate) node_checks: IntCounter,
     /// In the order of [`ACCUSATION_OUTCOMES`].
     pub(crate) accusations: [IntCounter; ACCUSATION_OUTCOMES.len()],
+    /// In the order of [`EVENT_OUTCOMES`].
+    pub(crate) user_events: [IntCounter; EVENT_OUTCOMES.len()],
     pub(crate) mesh_syncs: IntCounter,
     /// In the order of [`HealthWindow::ALL`].
     pub(crate) node_verdicts: [IntCounter; HealthWindow::ALL.len()],
@@ -197,6 +199,7 @@ impl Counts {
             "Nodes that agents in the mesh probed in vain and accused, by outcome",
             "outcome",
         );
+        let user_events = counters("user_events_total", "User events of agents, by outcome", "outcome");
         let writes = counters("writes_total", "Commands answered, by outcome", "outcome");
         Self {
             events: counter("events_total", "Events that the driver took"),
@@ -233,6 +236,7 @@ impl Counts {
             renewals_refused: renewals.with_label_values(&["refused"]),
             node_checks: counter("node_checks_total", "Checks of silent nodes that this leader opened"),
             accusations: ACCUSATION_OUTCOMES.map(|outcome| accusations.with_label_values(&[outcome])),
+            user_events: EVENT_OUTCOMES.map(|outcome| user_events.with_label_values(&[outcome])),
             mesh_syncs: counter(
                 "mesh_syncs_total",
                 "Agents that were told what they lacked of the mesh, each time",

@@ -13,6 +13,7 @@ use lockmesh_protocol::command::{
     NodeLeave, Registration, RestoreStep, TxnKv, TxnOp,
 };
 use lockmesh_protocol::format;
+use lockmesh_protocol::gossip::event::LamportTime;
 use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::mesh::MeshNews;
 use lockmesh_protocol::gossip::roster::{Roster, RosterDigest, RosterMember};
@@ -135,6 +136,7 @@ pub fn peer_messages() -> Vec<PeerMessage> {
         MessageKind::CheckNodes,
         MessageKind::NodeReports,
         MessageKind::Accusations,
+        MessageKind::Event,
     ];
     let membership = Membership { voters: vec![ServerId(1), ServerId(2)], ..Membership::default() };
     let mark = SnapshotMeta { index: LogIndex(100), term: Term(4), membership };
@@ -262,6 +264,7 @@ fn requests() -> Vec<Request> {
         Request::SyncMesh(RosterDigest(vec![0, 251])),
         Request::Accuse(vec![lease()]),
         Request::NodeLeases(Some("node-one".into())),
+        Request::Spread(Bytes::from_static(b"an event")),
     ];
     proposals.chain(reads).chain(others).collect()
 }
@@ -479,7 +482,8 @@ fn mesh_news() -> MeshNews {
         ring: KeyRing::derived(&secret, 1),
         verdict_key: signer.key(),
         roster: Roster::of([member]).news(&RosterDigest(Vec::new())),
-        verdicts: vec![signer.sign(&verdict).into()],
+        items: vec![signer.sign(&verdict).into()],
+        event_time: LamportTime(300),
     }
 }
 

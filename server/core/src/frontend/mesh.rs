@@ -1,5 +1,5 @@
-//! What agents in the mesh ask of a server: what they lack of it, and that it looks at others; and
-//! how soon operators may change its key again.
+//! What agents in the mesh ask of a server: what they lack of it, that it looks at others, and that
+//! it passes an event on; and how soon operators may change its key again.
 
 use super::Frontend;
 use super::actions::{Actions, AnswerKind};
@@ -7,6 +7,7 @@ use super::event::CallRef;
 use super::pending::CallKind;
 use crate::input::Input;
 use crate::outbox::not_leader;
+use bytes::Bytes;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::id::WallTime;
@@ -106,6 +107,20 @@ impl Frontend {
                 self.gossip_key.refusal(now, *from)
             }
             _ => None,
+        }
+    }
+
+    /// An agent has fired a user event.
+    pub(super) fn spread_event(
+        &mut self,
+        now: Time,
+        (from, peer): (CallRef, &Peer),
+        item: Bytes,
+        actions: &mut Actions,
+    ) {
+        match self.mesh_agent(peer).map(|agent| agent.number) {
+            Ok(origin) => self.ask(now, from, CallKind::Lease, |token| Input::Spread(token, origin, item)),
+            Err(why) => actions.answer(from, Response::Unavailable(why), AnswerKind::Other),
         }
     }
 

@@ -351,6 +351,7 @@ impl Frontend {
                 let answer = self.sync_mesh(now, peer, &has);
                 actions.answer(from, answer, AnswerKind::Other);
             }
+            Request::Spread(item) => self.spread_event(now, (from, peer), item, actions),
             Request::Accuse(accused) => self.accuse(now, (from, peer), accused, actions),
             Request::NodeLeases(node) => self.ask_node_leases(now, from, node, actions),
             told => {

@@ -88,6 +88,8 @@ pub enum MessageKind {
     NodeReports,
     /// A follower relays accusations of agents in the mesh.
     Accusations,
+    /// An agent in the mesh has fired this user event.
+    Event,
 }
 
 impl MessageKind {
@@ -103,6 +105,7 @@ impl MessageKind {
                 | Self::CheckNodes
                 | Self::NodeReports
                 | Self::Accusations
+                | Self::Event
         )
     }
 }

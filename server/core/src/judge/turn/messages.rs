@@ -22,17 +22,21 @@ impl Core {
         let is_of_leader = self.engine.leader() == Some(from);
         match message.kind {
             MessageKind::LeaseRenewals => {
-                for (number, renewal) in read::<Vec<(u64, Renewal)>>(message).unwrap_or_default() {
+                for (number, renewal) in
+                    Self::read_context::<Vec<(u64, Renewal)>>(message).unwrap_or_default()
+                {
                     self.hear_call(now, LeaseCaller::Server(from, number), renewal, outbox);
                 }
             }
             MessageKind::LeaseAnswers if is_of_leader => {
-                for (number, answer) in read::<Vec<(u64, LeaseAnswer)>>(message).unwrap_or_default() {
+                for (number, answer) in
+                    Self::read_context::<Vec<(u64, LeaseAnswer)>>(message).unwrap_or_default()
+                {
                     self.relayed_answer(number, answer, outbox);
                 }
             }
             MessageKind::CheckNodes if is_of_leader => {
-                if let Some(list) = read::<CheckList>(message) {
+                if let Some(list) = Self::read_context::<CheckList>(message) {
                     // The tick that would notice may come behind this message.
                     if !self.is_running(now) {
                         self.judge.juror.was_late(now);
@@ -43,12 +47,12 @@ impl Core {
                 }
             }
             MessageKind::NodeReports if self.is_serving() => {
-                if let Some(reports) = read::<JurorReports>(message) {
+                if let Some(reports) = Self::read_context::<JurorReports>(message) {
                     self.take_reports(now, from, reports, outbox);
                 }
             }
             MessageKind::Accusations if self.is_serving() => {
-                let accusations = read::<Vec<(LeaseId, LeaseId)>>(message).unwrap_or_default();
+                let accusations = Self::read_context::<Vec<(LeaseId, LeaseId)>>(message).unwrap_or_default();
                 self.hear_accusations(now, accusations);
             }
             // They are the judge's all the same: the engine must not see them.
@@ -61,8 +65,18 @@ impl Core {
         true
     }
 
-    /// Sends a server something of the judge's.
-    pub(super) fn send<T: Serialize>(&self, to: ServerId, kind: MessageKind, said: &T, outbox: &mut Outbox) {
+    /// What a message of the core's own says; none where it cannot be read.
+    pub(crate) fn read_context<T: DeserializeOwned>(message: &PeerMessage) -> Option<T> {
+        let read = wire::decode::<T, MAX_CONTEXT_BYTES>(&message.context);
+        read.inspect_err(|error| {
+            let (server, kind) = (message.from.0, message.kind);
+            tracing::warn!(server, ?kind, %error, "cannot read what a server says");
+        })
+        .ok()
+    }
+
+    /// Sends a server something that is not consensus.
+    pub(crate) fn send<T: Serialize>(&self, to: ServerId, kind: MessageKind, said: &T, outbox: &mut Outbox) {
         let context = Bytes::from(wire::encode(said));
         let message = PeerMessage::new(kind, self.config.id, to);
         outbox.messages.push((to, PeerMessage { term: self.engine.term(), context, ..message }));
@@ -87,13 +101,4 @@ impl Judge {
             }
         }
     }
-}
-
-fn read<T: DeserializeOwned>(message: &PeerMessage) -> Option<T> {
-    let read = wire::decode::<T, MAX_CONTEXT_BYTES>(&message.context);
-    read.inspect_err(|error| {
-        let (server, kind) = (message.from.0, message.kind);
-        tracing::warn!(server, ?kind, %error, "cannot read what a server says of leases");
-    })
-    .ok()
 }

@@ -2,14 +2,16 @@
 //! accusation has a node asked before its renewal is overdue. It ends nothing, however hostile.
 
 use super::{Fleet, SECOND, agent, assert_within, process, registration};
+use bytes::Bytes;
 use lockmesh_core::observed::{ACCUSATION_OUTCOMES, Accusation, Observed};
 use lockmesh_core::raft::TICK;
 use lockmesh_protocol::command::{Command, NodeLeave};
+use lockmesh_protocol::gossip::event::{EventFilters, LamportTime, UserEvent};
 use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::mesh::MeshNews;
 use lockmesh_protocol::gossip::roster::{Roster, RosterDigest};
 use lockmesh_protocol::gossip::seal::{KeyRing, NONCE_BYTES};
-use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::id::{EventId, LogIndex, ServerId};
 use lockmesh_protocol::lease::{HealthWindow, LeaseId};
 use lockmesh_protocol::record::MemberStatus;
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -314,14 +316,44 @@ fn verdicts_of_late_are_told_with_the_servers_signature() {
     fleet.run(SECOND);
     let servers: Vec<_> = fleet.cluster.servers.keys().copied().collect();
     let told: Vec<_> = servers.iter().map(|id| fleet.sync(*id, "h1", RosterDigest(Vec::new()))).collect();
-    assert!(told.iter().all(|news| news.verdicts == told[0].verdicts), "the same bytes, whoever signs");
-    let read = |bytes: &bytes::Bytes| told[0].verdict_key.read(bytes).expect("they signed it");
-    let verdicts: Vec<_> = told[0].verdicts.iter().map(read).collect();
+    assert!(told.iter().all(|news| news.items == told[0].items), "the same bytes, whoever signs");
+    let read = |bytes: &Bytes| told[0].verdict_key.read(bytes).expect("they signed it");
+    let verdicts: Vec<_> = told[0].items.iter().map(read).collect();
     let of_h2: Vec<_> = verdicts.iter().filter(|verdict| verdict.lease == fleet.lease("h2")).collect();
     assert_eq!(of_h2.iter().map(|verdict| verdict.window).collect::<Vec<_>>(), HealthWindow::ALL[..2]);
     assert!(of_h2.iter().all(|verdict| verdict.index > verdict.lease.began));
     fleet.run(100 * SECOND);
-    assert!(fleet.sync(servers[0], "h1", RosterDigest(Vec::new())).verdicts.is_empty());
+    assert!(fleet.sync(servers[0], "h1", RosterDigest(Vec::new())).items.is_empty());
+}
+
+#[test]
+fn an_event_that_an_agent_fires_is_told_by_all_servers_for_a_while() {
+    let mut fleet = Fleet::of(2, HealthWindow::Default);
+    let servers: Vec<_> = fleet.cluster.servers.keys().copied().collect();
+    let id = EventId::from_random([7; 16]);
+    let event = UserEvent::new(id, "deploy".into(), Bytes::new(), EventFilters::default());
+    let event = UserEvent { time: LamportTime(9), ..event.expect("it is short") };
+    let item = Bytes::from(event.to_item());
+    let follower = fleet.cluster.follower();
+    for _ in 0..2 {
+        let answer = fleet.cluster.ask(follower, &agent("h1"), Request::Spread(item.clone()));
+        assert_eq!(answer, Response::Done);
+    }
+    fleet.run(TICK * 2);
+    let assert_told = |fleet: &mut Fleet, expected: &[Bytes]| {
+        for server in &servers {
+            let mut news = fleet.sync(*server, "h2", RosterDigest(Vec::new()));
+            news.items.retain(|item| UserEvent::is_one(item));
+            assert_eq!((news.items.as_slice(), news.event_time), (expected, LamportTime(9)));
+        }
+    };
+    assert_told(&mut fleet, std::slice::from_ref(&item));
+    let garbage = || Request::Spread(Bytes::from_static(b"garbage"));
+    assert_denied(&fleet.cluster.ask(follower, &agent("h1"), garbage()), "no user event");
+    assert_denied(&fleet.cluster.ask(follower, &agent("stranger"), garbage()), "register first");
+    assert_eq!(fleet.observed_by(follower).events, [1, 1, 1, 0]);
+    fleet.run(100 * SECOND);
+    assert_told(&mut fleet, &[]);
 }
 
 /// Orders that the gossip key is changed; what it is then.

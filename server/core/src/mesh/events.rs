@@ -1,0 +1,168 @@
+//! The user events that a server passes on: from the agent that fired one to the other servers, and
+//! to every agent that asks what is new. So an event reaches members that gossip missed, and those
+//! of other cells, some of whom ask at any moment.
+//!
+//! **Invariant:** bounded and fair: an agent fires so many bytes here, all of them together more,
+//! and where more is kept than there is room for, whoever has fired most loses its oldest.
+
+use crate::observed::EventOutcome;
+use bytes::Bytes;
+use lockmesh_protocol::gossip::event::{LamportClock, LamportTime, UserEvent};
+use lockmesh_protocol::gossip::event_flow::{EVENT_BYTES_AT_ONCE, EVENT_BYTES_PER_SECOND, TokenBucket};
+use lockmesh_protocol::gossip::mesh::MAX_EVENTS;
+use lockmesh_protocol::id::AgentNumber;
+use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, VecDeque};
+
+/// All agents together fire so many times as many bytes at a server as one alone.
+const ALL_AGENTS: u64 = 8;
+
+/// So many bytes of events are kept: as many as an agent takes at once.
+const MAX_BYTES: usize = EVENT_BYTES_AT_ONCE as usize;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct ServedEvents {
+    /// The oldest first.
+    told: VecDeque<ToldEvent>,
+    clock: LamportClock,
+    /// Of agents that have fired of late.
+    quotas: BTreeMap<AgentNumber, TokenBucket>,
+    all: TokenBucket,
+}
+
+#[derive(Debug)]
+struct ToldEvent {
+    came: Time,
+    origin: AgentNumber,
+    item: Bytes,
+}
+
+impl Default for ServedEvents {
+    fn default() -> Self {
+        let all =
+            TokenBucket::full(Time(0), ALL_AGENTS * EVENT_BYTES_AT_ONCE, ALL_AGENTS * EVENT_BYTES_PER_SECOND);
+        Self { told: VecDeque::new(), clock: LamportClock::default(), quotas: BTreeMap::new(), all }
+    }
+}
+
+impl ServedEvents {
+    /// An agent fired an event at this server.
+    pub(super) fn fired(&mut self, now: Time, origin: AgentNumber, item: &Bytes) -> EventOutcome {
+        self.quotas.retain(|_, quota| !quota.is_full(now));
+        let full = || TokenBucket::full(now, EVENT_BYTES_AT_ONCE, EVENT_BYTES_PER_SECOND);
+        let quota = self.quotas.entry(origin).or_insert_with(full);
+        // An agent that is over its own leaves room for the others.
+        match quota.takes(now, item.len()) && self.all.takes(now, item.len()) {
+            true => self.heard(now, origin, item),
+            false => EventOutcome::TooMany,
+        }
+    }
+
+    /// An agent has fired this event, at this server or at another one.
+    pub(super) fn heard(&mut self, now: Time, origin: AgentNumber, item: &Bytes) -> EventOutcome {
+        let Ok(event) = UserEvent::read(item) else { return EventOutcome::Malformed };
+        if self.told.iter().any(|told| told.item == *item) {
+            return EventOutcome::Known;
+        }
+        self.clock.witness(event.time);
+        self.told.push_back(ToldEvent { came: now, origin, item: item.clone() });
+        while self.told.len() > MAX_EVENTS || self.bytes() > MAX_BYTES {
+            self.forget_one();
+        }
+        EventOutcome::Taken
+    }
+
+    /// The events that are told now.
+    pub(super) fn told(&mut self, now: Time) -> impl Iterator<Item = Bytes> {
+        while self.told.front().is_some_and(|told| now.since(told.came) > super::TOLD) {
+            self.told.pop_front();
+        }
+        self.told.iter().map(|told| told.item.clone())
+    }
+
+    /// The highest time of an event that was heard.
+    pub(super) fn time(&self) -> LamportTime {
+        self.clock.time()
+    }
+
+    fn bytes(&self) -> usize {
+        self.told.iter().map(|told| told.item.len()).sum()
+    }
+
+    /// Forgets the oldest event of the agent of which most bytes are kept.
+    fn forget_one(&mut self) {
+        let mut bytes = BTreeMap::<AgentNumber, usize>::new();
+        self.told.iter().for_each(|told| *bytes.entry(told.origin).or_default() += told.item.len());
+        let most = bytes.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(origin, _)| origin);
+        let oldest = self.told.iter().position(|told| Some(told.origin) == most);
+        oldest.and_then(|oldest| self.told.remove(oldest));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockmesh_protocol::gossip::event::EventFilters;
+    use lockmesh_protocol::id::EventId;
+    use std::time::Duration;
+
+    fn item(number: u32, payload: usize) -> Bytes {
+        let mut id = [0; 16];
+        id[..4].copy_from_slice(&number.to_be_bytes());
+        let (id, filters) = (EventId::from_random(id), EventFilters::default());
+        let event =
+            UserEvent::new(id, "deploy".into(), vec![1; payload].into(), filters).expect("it is short");
+        UserEvent { time: LamportTime(u64::from(number)), ..event }.to_item().into()
+    }
+
+    fn told(events: &mut ServedEvents, now: Time) -> Vec<Bytes> {
+        events.told(now).collect()
+    }
+
+    #[test]
+    fn what_was_fired_here_or_elsewhere_is_told_for_a_while_and_once() {
+        let mut events = ServedEvents::default();
+        assert_eq!(events.fired(Time(0), AgentNumber(1), &item(7, 0)), EventOutcome::Taken);
+        assert_eq!(events.heard(Time(0), AgentNumber(1), &item(7, 0)), EventOutcome::Known);
+        assert_eq!(events.heard(Time(0), AgentNumber(2), &item(9, 0)), EventOutcome::Taken);
+        assert_eq!(events.fired(Time(0), AgentNumber(1), &Bytes::from_static(b"x")), EventOutcome::Malformed);
+        assert_eq!(
+            (told(&mut events, Time(0)), events.time()),
+            (vec![item(7, 0), item(9, 0)], LamportTime(9))
+        );
+        assert!(told(&mut events, Time(0) + super::super::TOLD * 2).is_empty());
+        assert_eq!(events.time(), LamportTime(9), "times go on");
+    }
+
+    #[test]
+    fn an_agent_that_fires_without_end_leaves_room_for_the_others() {
+        let mut events = ServedEvents::default();
+        let (flooder, other) = (AgentNumber(1), AgentNumber(2));
+        let fired = |events: &mut ServedEvents, second: u64| {
+            let now = Time(0) + Duration::from_secs(second);
+            let numbers = (0..1_000).map(|number| second as u32 * 1_000 + number);
+            numbers
+                .filter(|number| events.fired(now, flooder, &item(*number, 400)) == EventOutcome::Taken)
+                .count()
+        };
+        assert_eq!(fired(&mut events, 0), 37);
+        assert_eq!(events.fired(Time(0), other, &item(100_000, 400)), EventOutcome::Taken);
+        assert!(fired(&mut events, 60) == 37, "its quota has come back");
+        let now = Time(0) + Duration::from_secs(61);
+        assert!(events.bytes() <= MAX_BYTES && told(&mut events, now).contains(&item(100_000, 400)));
+        assert_eq!(events.quotas.len(), 1, "whoever fires no more is not remembered");
+    }
+
+    #[test]
+    fn all_agents_together_are_bounded_too() {
+        let mut events = ServedEvents::default();
+        let mut fire = |agent| events.fired(Time(0), AgentNumber(agent), &item(1_000 + agent, 400));
+        let taken = (0..1_000).filter(|agent| fire(*agent) == EventOutcome::Taken).count();
+        assert_eq!(taken, 8 * 16 * 1_024 / item(1_000, 400).len());
+        (0..1_000).for_each(|agent| {
+            events.heard(Time(0), AgentNumber(agent), &item(10_000 + agent, 0));
+        });
+        assert!(events.told.len() <= MAX_EVENTS && events.bytes() <= MAX_BYTES);
+    }
+}
