@@ -135,3 +135,53 @@ impl Events {
         self.shown.send_modify(|shown| shown.is_stopping = true);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use lockmesh_protocol::gossip::event::EventFilters;
+    use lockmesh_protocol::id::EventId;
+    use std::task::Poll;
+
+    fn event(number: u8) -> UserEvent {
+        let id = EventId::from_random([number; 16]);
+        UserEvent::new(id, "deploy".into(), Bytes::new(), EventFilters::default()).expect("it is short")
+    }
+
+    #[tokio::test]
+    async fn whoever_fires_is_told_what_the_mesh_says() {
+        let (events, mut mesh) = Events::in_mesh("n1".into());
+        let fire = async |answer: Result<(), FireError>, mesh: &mut mpsc::Receiver<Fired>| {
+            let (told, ()) = tokio::join!(events.fire(event(1)), async {
+                let fired = mesh.recv().await.expect("it was fired");
+                events.receive(fired.event);
+                fired.outcome.send(answer).expect("it is waited for");
+            });
+            told
+        };
+        for answer in [Ok(()), Err(FireError::NotMember), Err(FireError::TooMany(TooManyEvents))] {
+            assert_eq!(fire(answer, &mut mesh).await, answer);
+        }
+        assert_eq!(events.list(None, None).await.1.len(), 1, "the same one is listed once");
+        drop(mesh);
+        assert_eq!(events.fire(event(2)).await, Err(FireError::Busy), "the agent stops");
+    }
+
+    #[tokio::test]
+    async fn no_more_wait_for_the_mesh_than_there_is_room_for() {
+        let (events, _mesh) = Events::in_mesh("n1".into());
+        let mut waiting = Vec::new();
+        for number in 0..=QUEUED as u8 {
+            let events = Arc::clone(&events);
+            waiting.push(Box::pin(async move { events.fire(event(number)).await }));
+        }
+        let last = waiting.pop().expect("there are some");
+        for fire in &mut waiting {
+            let is_waiting =
+                std::future::poll_fn(|context| Poll::Ready(fire.as_mut().poll(context).is_pending()));
+            assert!(is_waiting.await);
+        }
+        assert_eq!(last.await, Err(FireError::Busy));
+    }
+}
