@@ -4,8 +4,9 @@
 //! `fleet_sim crash [--crashes N]`: hosts die one after the other; seconds until the verdict, and
 //! until the next holder. `fleet_sim peace [--trouble NAME]… [--node-hours N]`: nobody dies, under
 //! loss of datagrams, on slow nodes, in a dark rack; whether anybody is failed. `fleet_sim join`:
-//! all come at once. `fleet_sim deaths`: three tenths die at once; what the mesh says, and how soon all
-//! are failed. `fleet_sim heal`: three tenths are cut off for 30 s; how soon all know each other again. Of each: `[--agents N]… [--window fast|default|safe]… [--seed N] [--json]`.
+//! all come at once. `fleet_sim deaths`: three tenths die at once; what the mesh says, and how soon
+//! all are failed. `fleet_sim heal`: three tenths are cut off for 30 s; how soon all know each
+//! other again. Of each: `[--agents N]… [--window fast|default|safe]… [--seed N] [--json]`.
 //!
 //! Prints one line, or one object of JSON, for each of the combinations; one on each core. Fails
 //! with 1 where a promise is broken, and with 2 where it does not know what is wanted.

@@ -11,6 +11,7 @@ use super::judge::Judge;
 use super::marks::Mark;
 use super::network::Place;
 use super::stage::{Event, Stage};
+use super::world::World;
 use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input, LocalCall};
 use lockmesh_protocol::gossip::MAX_DATAGRAM_BYTES;
 use lockmesh_protocol::gossip::member::MemberId;
@@ -66,9 +67,27 @@ impl Member {
     }
 }
 
+impl World {
+    /// Something happens to an agent in the mesh.
+    pub(super) fn mesh(&mut self, event: Event) {
+        match event {
+            // Somebody may lie about who is where.
+            Event::Datagram(agent, bytes) => {
+                if let Some(agent) = self.agents.get_mut(agent) {
+                    agent.datagram(&mut self.stage, bytes);
+                }
+            }
+            Event::MeshTurn(agent, life) => {
+                self.agents[agent].mesh_turn(&mut self.stage, &mut self.judge, life);
+            }
+            _ => {}
+        }
+    }
+}
+
 impl Agent {
     /// A datagram arrives at its host.
-    pub fn datagram(&mut self, stage: &mut Stage, bytes: Rc<[u8]>) {
+    fn datagram(&mut self, stage: &mut Stage, bytes: Rc<[u8]>) {
         if stage.now < self.member.opens_at || self.member.socket.len() >= SOCKET {
             return;
         }
@@ -83,7 +102,7 @@ impl Agent {
     }
 
     /// The process in the mesh has its turn.
-    pub fn mesh_turn(&mut self, stage: &mut Stage, judge: &mut Judge, life: u64) {
+    fn mesh_turn(&mut self, stage: &mut Stage, judge: &mut Judge, life: u64) {
         if life != self.life {
             return;
         }

@@ -135,8 +135,8 @@ impl Network {
 
     /// A datagram has no order and no other chance.
     fn datagram_arrivals(&self, draw: &mut Draw, marks: &mut Marks, now: Time, link: Link) -> Vec<Time> {
-        let is_lost = !self.calm
-            && (draw.once_in(self.plan.loses_one_in) || draw.once_in(self.loses_datagrams_one_in));
+        let is_lost =
+            !self.calm && (draw.once_in(self.plan.loses_one_in) || draw.once_in(self.loses_datagrams_one_in));
         if is_lost || !self.carries(link) {
             marks.hit(Mark::DatagramLost);
             return Vec::new();

@@ -137,14 +137,7 @@ impl World {
             Event::Think(agent, life, task) => {
                 self.agents[agent].thought(&mut self.stage, &mut self.judge, life, task);
             }
-            Event::Datagram(agent, bytes) => {
-                if let Some(agent) = self.agents.get_mut(agent) {
-                    agent.datagram(&mut self.stage, bytes);
-                }
-            }
-            Event::MeshTurn(agent, life) => {
-                self.agents[agent].mesh_turn(&mut self.stage, &mut self.judge, life);
-            }
+            event @ (Event::Datagram(..) | Event::MeshTurn(..)) => self.mesh(event),
             Event::Challenge(agent, question) => {
                 self.agents[agent].challenge(&mut self.stage, &mut self.judge, question);
             }
