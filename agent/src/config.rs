@@ -188,6 +188,7 @@ impl AgentConfig {
         }
         check_range("threads", self.threads as u64, 1, 256)?;
         self.check_listen()?;
+        self.check_gossip()?;
         self.node.check()?;
         self.http.check()?;
         check_range("session.max_watched", self.session.max_watched as u64, 1, 1_000_000)?;
@@ -228,14 +229,25 @@ impl AgentConfig {
         Ok(())
     }
 
-    /// Where datagrams of the mesh are received; none where the agent takes no part in it.
+    /// An agent that takes part in the mesh has an address for that.
+    fn check_gossip(&self) -> Result<(), ConfigError> {
+        if self.gossip.enabled && self.gossip_address().is_none() {
+            let problem = "is empty, and there is no port above 65535, that of `listen`: name an address such \
+                           as \"[::]:8302\", or listen on a lower port";
+            return Err(ConfigError::new("gossip.listen", problem));
+        }
+        Ok(())
+    }
+
+    /// Where datagrams of the mesh are received; none where the agent takes no part in it, and
+    /// where there is no port above that of `listen`, which [`Self::check`] refuses.
     pub fn gossip_address(&self) -> Option<SocketAddr> {
-        let above = match self.listen.port() {
-            0 => 0,
-            port => port.checked_add(1)?,
+        let above = || match self.listen.port() {
+            0 => Some(0),
+            port => port.checked_add(1),
         };
-        let listen = self.gossip.listen.unwrap_or(SocketAddr::new(self.listen.ip(), above));
-        self.gossip.enabled.then_some(listen)
+        let beside = || Some(SocketAddr::new(self.listen.ip(), above()?));
+        self.gossip.listen.or_else(beside).filter(|_| self.gossip.enabled)
     }
 
     /// The address at which servers find this agent, where the configuration says so.
@@ -445,5 +457,26 @@ mod tests {
         assert!(hosts("", 1).starts_with("`http.allowed_hosts`") && hosts("a", 65).contains("at most 64"));
         let unreachable = |c: &mut AgentConfig| (c.http.tcp, c.http.socket) = (None, PathBuf::new());
         assert!(complaint(unreachable).contains("nobody could reach the agent"));
+    }
+
+    #[test]
+    fn gossip_is_received_one_port_above_unless_an_address_is_named() {
+        let address = |listen: &str, gossip: &str, enabled| {
+            let gossip = GossipConfig { enabled, listen: gossip.parse().ok() };
+            let listen = listen.parse().expect("an address");
+            let config = AgentConfig { listen, gossip, ..AgentConfig::default() };
+            config.check().map(|()| config.gossip_address().map(|address| address.to_string()))
+        };
+        for (listen, gossip, expected) in [
+            ("[::]:8301", "", "[::]:8302"),
+            ("[::]:0", "", "[::]:0"),
+            ("[::]:65534", "", "[::]:65535"),
+            ("[::]:65535", "10.0.0.7:8302", "10.0.0.7:8302"),
+        ] {
+            assert_eq!(address(listen, gossip, true), Ok(Some(expected.into())), "{listen}");
+        }
+        assert_eq!(address("[::]:65535", "", false), Ok(None), "it takes no part");
+        let refused = address("[::]:65535", "", true).expect_err("no port is left").to_string();
+        assert!(refused.starts_with("`gossip.listen`") && refused.contains("lower port"), "{refused}");
     }
 }
