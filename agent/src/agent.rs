@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 
 /// The version that the agent gives.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -256,8 +256,33 @@ fn take_part(
     let Some(socket) = datagrams else { return Events::alone(node) };
     let (events, fired) = Events::in_mesh(node);
     let member = Member::new(socket, upstream.clone(), (Arc::clone(&events), fired));
-    tokio::spawn(member.run(stopping.clone()));
+    let member = tokio::spawn(member.run(stopping.clone()));
+    tokio::spawn(log_end_of_gossip(member, stopping.clone()));
     events
+}
+
+/// The agent goes on without gossip, so nobody would notice otherwise.
+async fn log_end_of_gossip(member: JoinHandle<()>, stopping: watch::Receiver<bool>) {
+    let outcome = member.await;
+    // Whoever drops an agent stops it, too.
+    let is_stopping = *stopping.borrow() || stopping.has_changed().is_err();
+    if let Some(reason) = why_gossip_ended(outcome, is_stopping) {
+        metrics::MESH_MEMBERS.set(0);
+        tracing::error!(
+            reason,
+            "gossip has ended: this agent probes nobody and hears of no events of other hosts, and the servers \
+             find its host's death by its renewals alone: restart it"
+        );
+    }
+}
+
+/// None where it ended as it shall.
+fn why_gossip_ended(outcome: Result<(), JoinError>, is_stopping: bool) -> Option<String> {
+    match outcome {
+        Err(error) => Some(error.to_string()),
+        Ok(()) if is_stopping => None,
+        Ok(()) => Some("its socket failed, or the way to the servers is closed".into()),
+    }
 }
 
 fn listen_for_gossip(address: SocketAddr) -> Result<DatagramSocket, AgentError> {
@@ -354,6 +379,14 @@ fn own_address(servers: &[String]) -> IpAddr {
 mod tests {
     use super::*;
     use lockmesh_net::{Development, Role};
+
+    #[tokio::test]
+    async fn the_end_of_gossip_is_told_unless_the_agent_stops() {
+        assert_eq!(why_gossip_ended(Ok(()), true), None);
+        assert!(why_gossip_ended(Ok(()), false).is_some_and(|reason| reason.contains("socket")));
+        let panicked = tokio::spawn(async { panic!("a fault") }).await;
+        assert!(why_gossip_ended(panicked, true).is_some_and(|reason| reason.contains("panic")));
+    }
 
     #[test]
     fn an_agent_starts_with_its_own_node_s_certificate_only() {

@@ -8,6 +8,10 @@ use tokio::net::UdpSocket as TokioSocket;
 /// How much the kernel keeps of what has arrived and was not taken yet: some thousand datagrams.
 const BUFFER_BYTES: usize = 1 << 20;
 
+/// After so many errors in a row nothing is taken to have arrived, so that whoever asks does
+/// something else before asking again.
+const MAX_ERRORS: usize = 64;
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct DatagramSocket {
@@ -46,16 +50,9 @@ impl DatagramSocket {
     }
 
     /// Takes a datagram that has arrived, and says how long it is; one that is longer than the
-    /// buffer is cut. None where nothing has arrived.
+    /// buffer is cut. None where nothing has arrived, and where there are errors alone.
     pub fn take(&self, buffer: &mut [u8]) -> Option<usize> {
-        loop {
-            match self.arriving.try_recv(buffer) {
-                Ok(length) => return Some(length),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
-                // What a former datagram met on its way, such as a port on which nobody listens.
-                Err(_) => continue,
-            }
-        }
+        first_arrival(|| self.arriving.try_recv(buffer))
     }
 
     /// Sends a datagram; whether the system took it. One that it does not take is lost, as any may
@@ -71,9 +68,32 @@ impl DatagramSocket {
     }
 }
 
+fn first_arrival(mut receive: impl FnMut() -> io::Result<usize>) -> Option<usize> {
+    for _ in 0..MAX_ERRORS {
+        match receive() {
+            Ok(length) => return Some(length),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+            // What a former datagram met on its way, such as a port on which nobody listens.
+            Err(_) => {}
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_are_passed_over_but_not_for_ever() {
+        let mut errors = 0;
+        let arrival = first_arrival(|| {
+            errors += 1;
+            if errors < MAX_ERRORS { Err(io::ErrorKind::ConnectionRefused.into()) } else { Ok(5) }
+        });
+        assert_eq!(arrival, Some(5));
+        assert_eq!(first_arrival(|| Err(io::ErrorKind::NotConnected.into())), None);
+    }
 
     #[tokio::test]
     async fn what_is_sent_arrives_whole_from_either_family() {
