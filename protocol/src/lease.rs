@@ -189,6 +189,24 @@ pub struct NodeLease {
     pub suspected_by: Vec<NodeName>,
 }
 
+/// Whose leases somebody wants to know of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeLeaseQuery {
+    /// That of one node.
+    Of(NodeName),
+    /// Those of all nodes, from the agent of this number on, as many as one answer has.
+    From(AgentNumber),
+}
+
+/// A part of how nodes' leases stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeLeases {
+    /// In the order of their agents' numbers. Who has none is not among them.
+    pub leases: Vec<NodeLease>,
+    /// The agent from which on to ask for the next part; none where this is the last one.
+    pub next: Option<AgentNumber>,
+}
+
 impl NodeLease {
     /// How long until a window is over, unless the node is heard before.
     pub fn ends_in(&self, window: HealthWindow) -> Option<Duration> {

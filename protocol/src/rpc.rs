@@ -5,8 +5,10 @@ use crate::change::Change;
 use crate::command::Command;
 use crate::gossip::mesh::MeshNews;
 use crate::gossip::roster::RosterDigest;
-use crate::id::{AgentNumber, LogIndex, NodeName, RequestId, ServerId, SessionId, Term, WallTime};
-use crate::lease::{Challenge, LeaseAck, LeaseEnd, LeaseId, NodeLease, NodeQuestion, Renewal};
+use crate::id::{AgentNumber, LogIndex, RequestId, ServerId, SessionId, Term, WallTime};
+use crate::lease::{
+    Challenge, LeaseAck, LeaseEnd, LeaseId, NodeLeaseQuery, NodeLeases, NodeQuestion, Renewal,
+};
 use crate::query::{Answer, Blocking, Consistency, Query};
 use crate::record::{Autopilot, NewServer, Server, Session};
 use crate::reply::Applied;
@@ -108,8 +110,8 @@ pub enum Request {
     /// An agent in the mesh has probed these in vain. Answered by any server, before anything came
     /// of it.
     Accuse(Vec<LeaseId>),
-    /// How the lease of a node stands, or those of all nodes. The leader alone knows.
-    NodeLeases(Option<NodeName>),
+    /// How the lease of a node stands, or those of all nodes, in parts. The leader alone knows.
+    NodeLeases(NodeLeaseQuery),
     /// An agent in the mesh has fired this event. Answered by any server, which tells the others
     /// and whoever asks for news of the mesh.
     Spread(Bytes),
@@ -146,9 +148,8 @@ pub enum Response {
     Alive(Renewal),
     /// What the agent lacked of the mesh.
     Mesh(Box<MeshNews>),
-    /// How nodes' leases stand, in the order of their agents' numbers. Who has none is not among
-    /// them.
-    NodeLeases(Vec<NodeLease>),
+    /// How nodes' leases stand.
+    NodeLeases(NodeLeases),
     /// No answer could be had.
     Unavailable(Unavailable),
 }

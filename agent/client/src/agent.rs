@@ -65,6 +65,15 @@ impl Agent<'_> {
         Ok(self.client.read(Target::new("/v1/agent/members")).await?.value)
     }
 
+    /// The same with the leases of their nodes, as far as the servers' leader knows them now: it is
+    /// asked once for every few hundred nodes.
+    ///
+    /// # Errors
+    /// As [`Self::members`].
+    pub async fn members_with_leases(&self) -> Result<Vec<Member>, Error> {
+        Ok(self.client.read(Target::new("/v1/agent/members").flag("lease")).await?.value)
+    }
+
     /// Its figures.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ use lockmesh_protocol::command::{AgentRegistration, Command, NewEntry, NodeLeave
 use lockmesh_protocol::gossip::mesh::MeshNews;
 use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::id::{LogIndex, NodeName, ServerId, SessionId};
-use lockmesh_protocol::lease::{Challenge, LeaseId, NodeLease};
+use lockmesh_protocol::lease::{Challenge, LeaseId, NodeLeaseQuery, NodeLeases};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::record::{Autopilot, Session};
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -260,12 +260,12 @@ impl Upstream {
         }
     }
 
-    /// How the lease of a node stands, or those of all nodes.
+    /// How the lease of a node stands, or a part of those of all nodes.
     ///
     /// # Errors
     /// No leader answered, which alone knows. Nothing was changed.
-    pub async fn node_leases(&self, node: Option<NodeName>) -> Result<Vec<NodeLease>, Unavailable> {
-        match self.ask(Request::NodeLeases(node)).await? {
+    pub async fn node_leases(&self, query: NodeLeaseQuery) -> Result<NodeLeases, Unavailable> {
+        match self.ask(Request::NodeLeases(query)).await? {
             Response::NodeLeases(leases) => Ok(leases),
             other => Err(unexpected(&other)),
         }

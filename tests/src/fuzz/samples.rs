@@ -23,7 +23,9 @@ use lockmesh_protocol::id::{
     AgentNumber, CellNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId,
     ServiceId, SessionId, Term, WallTime,
 };
-use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseId, LeaseKey, NodeLease, NodeQuestion};
+use lockmesh_protocol::lease::{
+    Challenge, HealthWindow, LeaseId, LeaseKey, NodeLease, NodeLeaseQuery, NodeLeases, NodeQuestion,
+};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Instance, LockInfo, Query, Rows};
 use lockmesh_protocol::record::{
     Agent, Autopilot, Behavior, Check, CheckStatus, Entry, Incarnation, Lock, LockDelay, Loss, LossCause,
@@ -263,8 +265,9 @@ fn requests() -> Vec<Request> {
         }),
         Request::SyncMesh(RosterDigest(vec![0, 251])),
         Request::Accuse(vec![lease()]),
-        Request::NodeLeases(Some("node-one".into())),
+        Request::NodeLeases(NodeLeaseQuery::Of("node-one".into())),
         Request::Spread(Bytes::from_static(b"an event")),
+        Request::NodeLeases(NodeLeaseQuery::From(AgentNumber(257))),
     ];
     proposals.chain(reads).chain(others).collect()
 }
@@ -458,15 +461,19 @@ pub fn responses() -> Vec<Response> {
         Response::Unavailable(Unavailable::NotAdmitted("why".into())),
         Response::Unavailable(Unavailable::Corrupt),
         Response::Mesh(Box::new(mesh_news())),
-        Response::NodeLeases(vec![NodeLease {
-            lease: lease(),
-            shortest: Some(HealthWindow::Fast),
-            heard_ago: Some(Duration::from_millis(300)),
-            ends_in: Some(HealthWindow::ALL.map(HealthWindow::duration)),
-            suspected_by: vec!["node-two".into()],
-        }]),
+        Response::NodeLeases(NodeLeases { leases: vec![node_lease()], next: Some(AgentNumber(257)) }),
     ];
     applied.chain(answers).chain(others).collect()
+}
+
+fn node_lease() -> NodeLease {
+    NodeLease {
+        lease: lease(),
+        shortest: Some(HealthWindow::Fast),
+        heard_ago: Some(Duration::from_millis(300)),
+        ends_in: Some(HealthWindow::ALL.map(HealthWindow::duration)),
+        suspected_by: vec!["node-two".into()],
+    }
 }
 
 fn mesh_news() -> MeshNews {

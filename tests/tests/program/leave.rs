@@ -51,7 +51,7 @@ impl Nodes {
 
     /// A node as the agent of another one knows it.
     fn member(&self, name: &str, by: &str) -> Value {
-        let members = self.client(by).get("/v1/agent/members").expect(200).json();
+        let members = self.client(by).get("/v1/agent/members?lease").expect(200).json();
         let members = members.as_array().expect("members").clone();
         members.into_iter().find(|member| member["Name"] == name).unwrap_or_default()
     }

@@ -34,7 +34,7 @@ pub struct Args {
 /// The agent gave no answer, or the reader of the output is gone. Nothing was changed: run it
 /// again.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
-    let mut members = context.client()?.agent().members().await?;
+    let mut members = context.client()?.agent().members_with_leases().await?;
     members.sort_by(|one, other| one.name.cmp(&other.name));
     match (args.json, args.detailed) {
         (true, _) => print_json(&members)?,

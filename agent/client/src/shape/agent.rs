@@ -86,8 +86,8 @@ pub struct Member {
     /// Since when: milliseconds since 1970 by the leader's clock; 0 where nobody knows.
     #[serde(rename = "SinceMs", skip_serializing_if = "is_zero")]
     pub since_ms: u64,
-    /// How its node's lease stands; left out where nobody knows, as without a leader, and of those
-    /// that have none. Consul has no such field.
+    /// How its node's lease stands, where `?lease` asks for it; left out where nobody knows, as
+    /// without a leader, and of those that have none. Consul has no such field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_lease: Option<NodeLease>,
 }

@@ -14,8 +14,8 @@ use super::super::shapes;
 use crate::node::Identity;
 use http::Response;
 use lockmesh_client::shape::agent::Member;
-use lockmesh_protocol::id::NodeName;
-use lockmesh_protocol::lease::{LeaseId, NodeLease};
+use lockmesh_protocol::id::{AgentNumber, NodeName};
+use lockmesh_protocol::lease::{LeaseId, NodeLease, NodeLeaseQuery};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::{Agent, MemberStatus, Node};
 use lockmesh_protocol::reply::{Refusal, Reply};
@@ -96,14 +96,15 @@ fn with_port(address: &str) -> Option<String> {
 }
 
 /// Every node that an agent registered, as the roster knows it, and every server; at least this
-/// node. With `?wan` the servers alone, each with its datacenter's name.
+/// node. With `?wan` the servers alone, each with its datacenter's name. With `?lease` they are
+/// shown with their nodes' leases, for which the leader is asked anew for every few hundred
+/// nodes: clients of Consul ask for members often, and know of no leases.
 pub(super) async fn members(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     call.refuse_filter()?;
     // At once: without a leader each of the two takes its time.
-    let (status, leases) = tokio::join!(seen_by_leader_or_nearest(call), leases_by_leader(call, None));
+    let (status, leases) = tokio::join!(seen_by_leader_or_nearest(call), leases_where_wanted(call));
     let servers = &status.servers;
-    let leases = leases.unwrap_or_default();
     let mut members = registered_members(call, servers, &leases).await.unwrap_or_default();
     let own = call.api.identity.node.folded();
     // Also before it is registered, and where the roster cannot be read.
@@ -133,11 +134,24 @@ async fn seen_by_leader_or_nearest(call: &Call<'_>) -> Status {
     }
 }
 
-/// How the lease of a node stands, or those of all nodes: the leader alone knows, so without one
-/// nobody does.
-pub(super) async fn leases_by_leader(call: &Call<'_>, node: Option<NodeName>) -> Option<Vec<NodeLease>> {
-    let leases = call.api.upstream.node_leases(node);
-    tokio::time::timeout(DETAILS_TIMEOUT, leases).await.ok()?.ok()
+/// How nodes' leases stand where the call asks for that, as far as the leader says in time.
+async fn leases_where_wanted(call: &Call<'_>) -> Vec<NodeLease> {
+    let mut leases = Vec::new();
+    if !call.params.has("lease") {
+        return leases;
+    }
+    let parts = async {
+        let mut next = Some(AgentNumber::default());
+        while let Some(first) = next {
+            // What came before is shown all the same.
+            let Ok(part) = call.api.upstream.node_leases(NodeLeaseQuery::From(first)).await else { return };
+            leases.extend(part.leases);
+            next = part.next.filter(|next| *next > first);
+        }
+    };
+    // Of what has not come by then nobody knows.
+    let _ = tokio::time::timeout(DETAILS_TIMEOUT, parts).await;
+    leases
 }
 
 /// The members of the roster, each under its node's folded name.

@@ -6,13 +6,13 @@ use super::super::call::{Call, check_datacenter};
 use super::super::go::duration::{self, clamped};
 use super::super::go::json::{JsonError, Object, first_value};
 use super::super::shapes;
-use super::membership::leases_by_leader;
+use super::membership::DETAILS_TIMEOUT;
 use http::Response;
 use lockmesh_client::shape;
 use lockmesh_net::random;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{CheckId, NodeName, SessionId};
-use lockmesh_protocol::lease::HealthWindow;
+use lockmesh_protocol::lease::{HealthWindow, NodeLeaseQuery};
 use lockmesh_protocol::query::{Answer, Query, Rows};
 use lockmesh_protocol::record::{Behavior, SERF_HEALTH, ServiceCheck, SessionSpec};
 use lockmesh_protocol::reply::{Refusal, Reply};
@@ -255,12 +255,14 @@ pub(super) async fn info(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     Ok(answered(call, &answer, &shown))
 }
 
-/// How the lease of a session's node stands: that it has none, or nothing where nobody knows.
+/// How the lease of a session's node stands: that it has none, or nothing where nobody knows. The
+/// leader alone does.
 async fn node_lease(call: &Call<'_>, session: &SessionSpec) -> Option<shape::agent::NodeLease> {
-    let leases = leases_by_leader(call, Some(session.node.clone())).await?;
+    let asked = call.api.upstream.node_leases(NodeLeaseQuery::Of(session.node.clone()));
+    let told = tokio::time::timeout(DETAILS_TIMEOUT, asked).await.ok()?.ok()?;
     let depends = session.all_checks().any(|check| check.as_str() == SERF_HEALTH);
     let window = Some(session.health_window).filter(|_| depends);
-    Some(leases.first().map(|lease| shapes::node_lease(lease, window)).unwrap_or_default())
+    Some(told.leases.first().map(|lease| shapes::node_lease(lease, window)).unwrap_or_default())
 }
 
 pub(super) async fn list(call: &Call<'_>) -> Result<Response<Body>, Failure> {

@@ -9,6 +9,7 @@ use lockmesh_protocol::lease::{HealthWindow, LeaseId, NodeLease};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::rpc::Unavailable;
 use serde_json::{Value, json};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Stand {
@@ -65,7 +66,7 @@ impl Stand {
 
 /// A member by its name.
 async fn member(stand: &Stand, name: &str) -> Value {
-    let members = stand.get("/v1/agent/members").await.json();
+    let members = stand.get("/v1/agent/members?lease").await.json();
     members.as_array().unwrap().iter().find(|member| member["Name"] == name).cloned().unwrap_or_default()
 }
 
@@ -134,6 +135,29 @@ async fn what_the_leader_knows_of_a_member_s_lease_is_shown_and_nothing_without_
     stand.break_with(Unavailable::NotLeader { leader: None });
     let own = member(&stand, "node-one").await;
     assert_eq!((&own["Status"], &own["NodeLease"]), (&json!(1), &Value::Null));
+}
+
+#[tokio::test]
+async fn the_leader_is_asked_for_leases_in_parts_and_not_at_all_where_nobody_asks_for_them() {
+    let stand = Stand::new();
+    let known = |name: &str, id: &str| {
+        stand.registers(name, id);
+        let lease = stand.lease(name);
+        NodeLease { lease, shortest: None, heard_ago: None, ends_in: None, suspected_by: vec![] }
+    };
+    let leases = vec![
+        known("web-3", "f0000000-0000-0000-0000-000000000003"),
+        known("web-4", "f0000000-0000-0000-0000-000000000004"),
+    ];
+    *stand.quorum.leases.lock().unwrap() = leases;
+    let shown = async |path: &str| {
+        let members = stand.get(path).await.json();
+        let members = members.as_array().unwrap().clone();
+        members.iter().filter(|member| member["NodeLease"].is_object()).count()
+    };
+    let asked = || stand.quorum.leases_asked.load(Ordering::Relaxed);
+    assert_eq!((shown("/v1/agent/members").await, asked()), (0, 0));
+    assert_eq!((shown("/v1/agent/members?lease").await, asked()), (2, 2));
 }
 
 #[tokio::test]

@@ -33,14 +33,15 @@ use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
 use lockmesh_client::Clock;
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
-use lockmesh_protocol::id::{AgentNumber, LogIndex, NodeName, ServerId, SessionId, Term, WallTime};
-use lockmesh_protocol::lease::{LeaseId, LeaseKey, NodeLease};
+use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, SessionId, Term, WallTime};
+use lockmesh_protocol::lease::{LeaseId, LeaseKey, NodeLease, NodeLeaseQuery, NodeLeases};
 use lockmesh_protocol::query::{Answer, Blocking, Query, Rows};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::reply::{Applied, Reply as StateReply};
 use lockmesh_protocol::rpc::{BackupPart, Request as Call, Response, ServerStatus, Status, Unavailable};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -64,6 +65,8 @@ pub(super) struct Quorum {
     status: Mutex<Status>,
     /// What the leader knows of nodes' leases.
     leases: Mutex<Vec<NodeLease>>,
+    /// How often it was asked for them.
+    leases_asked: AtomicUsize,
     lease: watch::Sender<LeaseState>,
     /// For each attempt to leave that failed, whether the node may have left.
     stays: Mutex<Vec<bool>>,
@@ -127,12 +130,21 @@ impl Quorum {
         Status { leader: Some(one), server: one, servers: vec![server], caller, ..Status::default() }
     }
 
-    fn leases_of(&self, node: Option<NodeName>) -> Vec<NodeLease> {
+    /// Of many, one at a time.
+    fn leases_of(&self, query: &NodeLeaseQuery) -> NodeLeases {
+        self.leases_asked.fetch_add(1, Ordering::Relaxed);
         let (state, _) = &*self.state.lock().unwrap();
-        let wanted = node.map(|node| state.member(&node.folded()).map(|member| member.lease()));
         let leases = self.leases.lock().unwrap();
-        let is_wanted = |lease: &&NodeLease| wanted.is_none_or(|wanted| wanted == Some(lease.lease));
-        leases.iter().filter(is_wanted).cloned().collect()
+        let mut known = leases.iter().filter(|known| match query {
+            NodeLeaseQuery::Of(node) => {
+                state.member(&node.folded()).is_some_and(|member| member.lease() == known.lease)
+            }
+            NodeLeaseQuery::From(first) => known.lease.agent >= *first,
+        });
+        NodeLeases {
+            leases: known.by_ref().take(1).cloned().collect(),
+            next: known.next().map(|next| next.lease.agent),
+        }
     }
 
     fn backup_part(&self, number: u32) -> Response {
@@ -168,7 +180,7 @@ impl Quorum {
             Call::Read { query, .. } => Response::Answer(self.query(&query)),
             Call::Renew(id) => Response::Renewed(self.state.lock().unwrap().0.session(id).cloned()),
             Call::Status => Response::Status(self.status.lock().unwrap().clone()),
-            Call::NodeLeases(node) => Response::NodeLeases(self.leases_of(node)),
+            Call::NodeLeases(query) => Response::NodeLeases(self.leases_of(&query)),
             Call::BackupPart { number, .. } => self.backup_part(number),
             order @ (Call::TransferLeader(_) | Call::RemoveServer(_) | Call::Invite(_)) => self.order(order),
             Call::Autopilot => {
@@ -309,6 +321,7 @@ impl Stand {
             orders: Mutex::default(),
             status: Mutex::new(Quorum::first_status()),
             leases: Mutex::default(),
+            leases_asked: AtomicUsize::default(),
             lease: watch::channel(LeaseState::default()).0,
             stays: Mutex::default(),
         });

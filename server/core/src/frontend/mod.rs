@@ -353,7 +353,7 @@ impl Frontend {
             }
             Request::Spread(item) => self.spread_event(now, (from, peer), item, actions),
             Request::Accuse(accused) => self.accuse(now, (from, peer), accused, actions),
-            Request::NodeLeases(node) => self.ask_node_leases(now, from, node, actions),
+            Request::NodeLeases(query) => self.ask_node_leases(now, from, query, actions),
             told => {
                 let answer = self.tell(now, peer, &told);
                 actions.answer(from, answer, AnswerKind::Other);
@@ -513,8 +513,8 @@ impl Frontend {
                 self.read(now, from, (query, consistency, blocking), actions);
             }
             Some(Pending::Call(from, CallKind::Backup)) => self.want_backup(now, from, actions),
-            Some(Pending::Call(from, CallKind::NodeLeases(node))) => {
-                self.tell_node_leases(now, from, node.as_ref(), actions);
+            Some(Pending::Call(from, CallKind::NodeLeases(query))) => {
+                self.tell_node_leases(now, from, &query, actions);
             }
             _ => {}
         }

@@ -7,7 +7,7 @@ use super::event::CallRef;
 use super::pending::CallKind;
 use crate::input::Input;
 use crate::outbox::not_leader;
-use lockmesh_protocol::id::NodeName;
+use lockmesh_protocol::lease::NodeLeaseQuery;
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
@@ -18,7 +18,7 @@ impl Frontend {
         &mut self,
         now: Time,
         from: CallRef,
-        node: Option<NodeName>,
+        query: NodeLeaseQuery,
         actions: &mut Actions,
     ) {
         // A follower may read the state after its leader's round, but nothing of this is in it.
@@ -26,7 +26,7 @@ impl Frontend {
             let answer = self.with_leader_hint(Response::Unavailable(not_leader()));
             return actions.answer(from, answer, AnswerKind::Read);
         }
-        let kind = CallKind::NodeLeases(node);
+        let kind = CallKind::NodeLeases(query);
         self.ask(now, from, kind, |token| Input::Read(token, Consistency::Consistent));
     }
 
@@ -35,10 +35,10 @@ impl Frontend {
         &self,
         now: Time,
         to: CallRef,
-        node: Option<&NodeName>,
+        query: &NodeLeaseQuery,
         actions: &mut Actions,
     ) {
-        let answer = match self.core.node_leases(now, node) {
+        let answer = match self.core.node_leases(now, query) {
             Some(leases) => Response::NodeLeases(leases),
             None => self.with_leader_hint(Response::Unavailable(not_leader())),
         };

@@ -2,7 +2,8 @@
 
 use super::event::{CallRef, Caller};
 use crate::input::CallToken;
-use lockmesh_protocol::id::{NodeName, ServerId};
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::lease::NodeLeaseQuery;
 use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::CallId;
 use std::collections::BTreeMap;
@@ -29,7 +30,7 @@ pub(super) enum CallKind {
     },
     Backup,
     /// How the lease of a node stands, or those of all nodes.
-    NodeLeases(Option<NodeName>),
+    NodeLeases(NodeLeaseQuery),
     /// A renewal of a node's lease, or accusations of others.
     Lease,
     /// A server that wants to belong to the quorum, and has no id yet.

@@ -199,7 +199,12 @@ impl State {
         self.agents.values()
     }
 
-    /// The same, from one on that was drawn, and then around.
+    /// Those from this number on.
+    pub(crate) fn agents_since(&self, first: AgentNumber) -> impl Iterator<Item = &Arc<Agent>> {
+        self.agents.range(first..).map(|(_, agent)| agent)
+    }
+
+    /// All, from one on that was drawn, and then around.
     pub(crate) fn agents_from(&self, drawn: u64) -> impl Iterator<Item = &Arc<Agent>> {
         let first = AgentNumber((drawn % (u64::from(self.last_agent.0) + 1)) as u32);
         self.agents.range(first..).chain(self.agents.range(..first)).map(|(_, agent)| agent)

@@ -2,24 +2,30 @@
 //! stands and who says so. It changes nothing.
 
 use crate::core::Core;
-use lockmesh_protocol::id::NodeName;
-use lockmesh_protocol::lease::{HealthWindow, NodeLease};
+use lockmesh_protocol::lease::{HealthWindow, NodeLease, NodeLeaseQuery, NodeLeases};
 use lockmesh_protocol::record::{Agent, MemberStatus};
 use lockmesh_protocol::time::Time;
 
+/// So many agents are looked at for one answer: renewals are taken between two of them.
+const PART: usize = 256;
+
 impl Core {
-    /// How the lease of a node stands, or those of all nodes; none where this server does not lead:
-    /// then it knows nothing of them.
-    pub(crate) fn node_leases(&self, now: Time, node: Option<&NodeName>) -> Option<Vec<NodeLease>> {
+    /// How the lease of a node stands, or a part of those of all nodes; none where this server does
+    /// not lead: then it knows nothing of them.
+    pub(crate) fn node_leases(&self, now: Time, query: &NodeLeaseQuery) -> Option<NodeLeases> {
         self.serving?;
         let told = |agent: &Agent| self.node_lease(now, agent);
-        let leases = match node {
-            Some(node) => {
-                self.state.member(&node.folded()).and_then(|agent| told(agent)).into_iter().collect()
+        match query {
+            NodeLeaseQuery::Of(node) => {
+                let lease = self.state.member(&node.folded()).and_then(|agent| told(agent));
+                Some(NodeLeases { leases: lease.into_iter().collect(), next: None })
             }
-            None => self.state.agents().filter_map(|agent| told(agent)).collect(),
-        };
-        Some(leases)
+            NodeLeaseQuery::From(first) => {
+                let mut agents = self.state.agents_since(*first);
+                let leases = agents.by_ref().take(PART).filter_map(|agent| told(agent)).collect();
+                Some(NodeLeases { leases, next: agents.next().map(|agent| agent.number) })
+            }
+        }
     }
 
     /// None of an agent that left, or whose node is another one's by now.

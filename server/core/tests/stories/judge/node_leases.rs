@@ -2,28 +2,31 @@
 
 use super::{Fleet, SECOND, agent};
 use lockmesh_protocol::command::{Command, NodeLeave};
-use lockmesh_protocol::id::ServerId;
-use lockmesh_protocol::lease::{HealthWindow, NodeLease};
+use lockmesh_protocol::id::AgentNumber;
+use lockmesh_protocol::lease::{HealthWindow, NodeLease, NodeLeaseQuery, NodeLeases};
 use lockmesh_protocol::record::MemberStatus;
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use std::time::Duration;
 
-impl Fleet {
-    fn leases_at(&mut self, id: ServerId, node: Option<&str>) -> Response {
-        self.cluster.ask(id, &agent("h1"), Request::NodeLeases(node.map(Into::into)))
-    }
+/// All leases, from the first part on.
+const EVERYBODY: NodeLeaseQuery = NodeLeaseQuery::From(AgentNumber(0));
 
-    fn leases(&mut self, node: Option<&str>) -> Vec<NodeLease> {
+impl Fleet {
+    fn leases(&mut self, query: NodeLeaseQuery) -> NodeLeases {
         let leader = self.cluster.leader();
-        match self.leases_at(leader, node) {
+        match self.cluster.ask(leader, &agent("h1"), Request::NodeLeases(query)) {
             Response::NodeLeases(leases) => leases,
             other => panic!("the leader tells nothing: {other:?}"),
         }
     }
 
+    fn leases_of(&mut self, node: &str) -> Vec<NodeLease> {
+        self.leases(NodeLeaseQuery::Of(node.into())).leases
+    }
+
     /// How the lease of one node stands.
     fn lease_of(&mut self, node: &str) -> NodeLease {
-        let mut leases = self.leases(Some(node));
+        let mut leases = self.leases_of(node);
         assert_eq!(leases.len(), 1, "{leases:?}");
         leases.remove(0)
     }
@@ -49,9 +52,27 @@ fn the_leader_tells_when_it_heard_a_node_and_when_its_silence_counts() {
     }
     assert!(lease.suspected_by.is_empty());
     assert_eq!(fleet.lease_of("h1").shortest, None);
-    let all: Vec<_> = fleet.leases(None).iter().map(|lease| lease.lease).collect();
+    let told = fleet.leases(EVERYBODY);
+    let all: Vec<_> = told.leases.iter().map(|lease| lease.lease).collect();
     assert_eq!(all, [fleet.hosts["h1"].lease, fleet.hosts["h2"].lease]);
-    assert!(fleet.leases(Some("nobody")).is_empty());
+    assert_eq!(told.next, None);
+    assert!(fleet.leases_of("nobody").is_empty());
+}
+
+#[test]
+fn many_leases_are_told_in_parts_and_each_of_them_once() {
+    let mut fleet = Fleet::start();
+    (0..600).for_each(|number| fleet.host(&format!("h{number}")));
+    let (mut told, mut parts, mut next) = (Vec::new(), 0, Some(AgentNumber(0)));
+    while let Some(first) = next {
+        let part = fleet.leases(NodeLeaseQuery::From(first));
+        assert!(part.leases.len() <= 256, "{}", part.leases.len());
+        told.extend(part.leases.iter().map(|lease| lease.lease));
+        (parts, next) = (parts + 1, part.next);
+    }
+    let mut all: Vec<_> = fleet.hosts.values().map(|host| host.lease).collect();
+    all.sort();
+    assert_eq!((told, parts), (all, 3));
 }
 
 #[test]
@@ -59,14 +80,14 @@ fn whoever_does_not_lead_says_nothing_but_who_does() {
     let mut fleet = Fleet::start();
     fleet.host("h1");
     let follower = fleet.cluster.follower();
-    let answer = fleet.leases_at(follower, None);
+    let answer = fleet.cluster.ask(follower, &agent("h1"), Request::NodeLeases(EVERYBODY));
     let is_hint = matches!(answer, Response::Unavailable(Unavailable::NotLeader { leader: Some(_) }));
     assert!(is_hint, "{answer:?}");
     // A leader that is cut off does not know that it is none any more: it answers after a round
     // alone.
     let former = fleet.cluster.leader();
     fleet.cluster.cut_off.insert(former);
-    let call = fleet.cluster.call(former, &agent("h1"), Request::NodeLeases(None));
+    let call = fleet.cluster.call(former, &agent("h1"), Request::NodeLeases(EVERYBODY));
     fleet.run(2 * SECOND);
     let answer = fleet.cluster.answer(former, call);
     let is_refused = matches!(answer, Some(Response::Unavailable(Unavailable::NotLeader { .. })));
@@ -122,7 +143,7 @@ fn of_a_node_that_restarts_there_is_no_deadline_and_of_one_that_left_there_is_no
     let lease = fleet.lease_of("h1");
     assert!(lease.ends_in.is_none() && lease.heard_ago.is_some(), "{lease:?}");
     fleet.cluster.command(Command::LeaveNode(NodeLeave { node: "h1".into(), lease: None, prune: false }));
-    assert!(fleet.leases(Some("h1")).is_empty());
+    assert!(fleet.leases_of("h1").is_empty());
     fleet.host("h1");
     assert_eq!(fleet.lease_of("h1").heard_ago, None);
 }
