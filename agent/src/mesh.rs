@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 /// So many datagrams are taken at a time before timers have their turn.
-const BATCH: usize = 1_024;
+const BATCH: usize = 64;
 
 /// How long a server's answer is waited for.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -74,6 +74,8 @@ impl Member {
                 () = self.clock.sleep_until(wakes_at) => {}
             }
             self.turn(output);
+            // A socket that is never empty must not keep the rest of the agent from its turn.
+            tokio::task::yield_now().await;
         }
     }
 

@@ -166,6 +166,9 @@ pub(crate) fn count_mesh(before: &(Counts, SealCounts), now: &(Counts, SealCount
             seal.events,
             seal.excess_events,
             seal.malformed_events,
+            seal.excess_datagrams,
+            seal.excess_verdicts,
+            seal.strange_verdicts,
         ]
     };
     for ((event, before), now) in MESH_EVENT_NAMES.iter().zip(of(before)).zip(of(now)) {
@@ -175,7 +178,7 @@ pub(crate) fn count_mesh(before: &(Counts, SealCounts), now: &(Counts, SealCount
 }
 
 /// What may happen in the mesh; see `deploy/metrics.md`.
-const MESH_EVENT_NAMES: [&str; 21] = [
+const MESH_EVENT_NAMES: [&str; 24] = [
     "received",
     "sent",
     "probe",
@@ -196,6 +199,9 @@ const MESH_EVENT_NAMES: [&str; 21] = [
     "user_event",
     "excess_user_event",
     "malformed_user_event",
+    "excess_datagram",
+    "excess_verdict",
+    "strange_verdict",
     "unsent",
 ];
 

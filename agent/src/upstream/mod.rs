@@ -488,6 +488,7 @@ mod tests {
 
     fn news() -> MeshNews {
         MeshNews {
+            as_of: LogIndex(0),
             seconds: 7,
             ring: KeyRing::derived(&LeaseKey::default(), 0),
             verdict_key: VerdictSigner::new([1; 32]).key(),

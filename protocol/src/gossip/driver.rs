@@ -192,6 +192,11 @@ impl Gossip {
         }
     }
 
+    /// Knows what a former process of this host has known.
+    pub(super) fn remember_known_of(&mut self, former: Self) {
+        (self.known, self.known_count) = (former.known, former.known_count);
+    }
+
     /// Whether an item is no news.
     pub fn knows(&self, item: &[u8]) -> bool {
         self.known.contains_key(item)

@@ -17,12 +17,13 @@
 
 use super::driver::{Counts, Gossip, Outbox};
 use super::event::{LamportTime, UserEvent};
-use super::event_flow::{EventFlow, TooManyEvents};
+use super::event_flow::{EventFlow, TokenBucket, TooManyEvents};
 use super::member::MemberId;
 use super::roster::{Roster, RosterDigest, RosterMember, RosterNews};
 use super::seal::{KeyRing, NONCE_BYTES, SealError};
 use super::verdict::{Verdict, VerdictKey};
 use crate::backoff::Backoff;
+use crate::id::LogIndex;
 use crate::lease::{HealthWindow, LeaseId};
 use crate::random::Random;
 use crate::time::Time;
@@ -30,6 +31,7 @@ use bytes::Bytes;
 use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 /// How often the servers are asked what is lacking, about.
@@ -39,9 +41,18 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(30);
 /// most: a host that comes is heard by many at once.
 const STRANGER_SYNC: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
 
-/// How often they are asked what became of a member that was accused, and for how long.
+/// How soon they are asked what became of a member that was accused, after pauses that double, and
+/// for how long.
 const OUTCOME_INTERVAL: Duration = Duration::from_secs(1);
 const OUTCOME_WAIT: Duration = Duration::from_secs(20);
+
+/// So many bytes of datagrams are opened at once and in a second: far more than all other members
+/// send to one. What is beyond that is a flood, which must not take the processor from renewals.
+const DATAGRAM_BYTES: (u64, u64) = (1 << 20, 1 << 19);
+
+/// The same for verdicts that members pass on, whose signatures cost most: some 60 at once, and 16
+/// a second.
+const VERDICT_BYTES: (u64, u64) = (8 << 10, 2 << 10);
 
 /// The pauses while no server answers.
 const SYNC_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
@@ -55,6 +66,8 @@ pub const MAX_EVENTS: usize = 256;
 /// What a server tells a member of the mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshNews {
+    /// How far the server has applied the log: of two that differ the later one is right.
+    pub as_of: LogIndex,
     /// The cluster's time, in seconds since 1970: what datagrams are stamped with.
     pub seconds: u32,
     /// What datagrams are sealed with.
@@ -106,6 +119,12 @@ pub struct SealCounts {
     pub excess_events: u64,
     /// What was passed on as an event, and is none.
     pub malformed_events: u64,
+    /// Datagrams that were not opened, because there were too many.
+    pub excess_datagrams: u64,
+    /// Verdicts that were not looked at, because there were too many.
+    pub excess_verdicts: u64,
+    /// Verdicts on processes that are not in the roster, or not any more.
+    pub strange_verdicts: u64,
 }
 
 /// See the [module](self).
@@ -117,6 +136,8 @@ pub struct Mesh {
     /// Whom this host accused, and until when it is asked what became of them.
     accused: BTreeMap<MemberId, Time>,
     events: EventFlow,
+    /// Room for datagrams, and for verdicts that members pass on.
+    room: (TokenBucket, TokenBucket),
     sync: Sync,
     random: Random,
     counts: SealCounts,
@@ -135,6 +156,14 @@ struct Sync {
     due: Time,
     is_under_way: bool,
     last: Option<Time>,
+    /// How far the servers had come by their answers.
+    as_of: LogIndex,
+    /// It was brought forward since the last answer.
+    is_hastened: bool,
+    /// The last one had no answer.
+    is_failing: bool,
+    /// The next pause while it is not known what became of somebody.
+    outcome_pause: Duration,
     backoff: Backoff,
 }
 
@@ -144,10 +173,21 @@ impl Mesh {
         let mut random = Random::new(seed);
         let gossip = Gossip::new(me, random.number(), now);
         let backoff = Backoff::new(SYNC_BACKOFF, random.number());
-        let sync = Sync { due: now, is_under_way: false, last: None, backoff };
+        let sync = Sync {
+            due: now,
+            is_under_way: false,
+            last: None,
+            as_of: LogIndex(0),
+            is_hastened: false,
+            is_failing: false,
+            outcome_pause: OUTCOME_INTERVAL,
+            backoff,
+        };
+        let room = |(at_once, a_second): (u64, u64)| TokenBucket::full(now, at_once, a_second);
+        let room = (room(DATAGRAM_BYTES), room(VERDICT_BYTES));
         let (roster, counts) = (Roster::default(), SealCounts::default());
         let (accused, events) = (BTreeMap::new(), EventFlow::new(now));
-        Self { gossip, roster, keys: None, accused, events, sync, random, counts }
+        Self { gossip, roster, keys: None, accused, events, room, sync, random, counts }
     }
 
     /// Which process this is.
@@ -158,7 +198,9 @@ impl Mesh {
     /// This process has another lease: to others it is somebody else from now on.
     pub fn become_member(&mut self, now: Time, me: MemberId, output: &mut Output) {
         if me != self.gossip.me() {
-            self.gossip = Gossip::new(me, self.random.number(), now);
+            let gossip = Gossip::new(me, self.random.number(), now);
+            let former = std::mem::replace(&mut self.gossip, gossip);
+            self.gossip.remember_known_of(former);
             self.accused.clear();
             self.roster_changed(now, output);
             self.sync.due = now;
@@ -200,27 +242,45 @@ impl Mesh {
     pub fn synced(&mut self, now: Time, news: Option<MeshNews>, output: &mut Output) {
         self.sync.is_under_way = false;
         let Some(news) = news else {
+            self.sync.is_failing = true;
             self.sync.due = now + self.sync.backoff.next_pause();
             return;
         };
         self.sync.backoff.reset();
+        (self.sync.is_failing, self.sync.is_hastened) = (false, false);
         let is_first = self.sync.last.replace(now).is_none();
-        let MeshNews { seconds, ring, verdict_key, roster, items, event_time } = news;
-        self.keys = Some(Keys { ring, verdicts: verdict_key, clock: (now, seconds) });
-        if self.roster.take(roster) {
-            self.roster_changed(now, output);
+        let MeshNews { as_of, seconds, ring, verdict_key, roster, items, event_time } = news;
+        let is_news = as_of >= self.sync.as_of;
+        if is_news {
+            self.sync.as_of = as_of;
+            self.keys = Some(Keys { ring, verdicts: verdict_key, clock: (now, seconds) });
         }
         self.events.witness(event_time);
         for item in items.into_iter().take(MAX_VERDICTS + MAX_EVENTS) {
             // What was fired before this host came is not for it.
             match is_first && UserEvent::is_one(&item) {
                 true => self.gossip.note_known(&item),
-                false => self.take_item(now, &item, output),
+                false => self.take_item(now, &item, true, output),
             }
         }
+        // Behind the verdicts, which are about those who were in it. That of a server that lags
+        // would make members of those who have gone, and the other way round.
+        if is_news && self.roster.take(roster) {
+            self.roster_changed(now, output);
+        }
         self.accused.retain(|member, until| *until > now && self.roster.get(*member).is_some());
-        let interval = if self.accused.is_empty() { SYNC_INTERVAL } else { OUTCOME_INTERVAL };
+        let interval = self.next_interval();
         self.sync.due = now + interval.mul_f64(0.9 + self.random.fraction() / 5.0);
+    }
+
+    fn next_interval(&mut self) -> Duration {
+        if self.accused.is_empty() {
+            self.sync.outcome_pause = OUTCOME_INTERVAL;
+            return SYNC_INTERVAL;
+        }
+        let pause = self.sync.outcome_pause;
+        self.sync.outcome_pause = (pause * 2).min(SYNC_INTERVAL);
+        pause
     }
 
     /// A datagram has arrived.
@@ -229,6 +289,10 @@ impl Mesh {
             self.counts.keyless += 1;
             return;
         };
+        if !self.room.0.takes(now, datagram.len()) {
+            self.counts.excess_datagrams += 1;
+            return;
+        }
         let (from, packet) = match keys.ring.open(datagram, keys.seconds(now)) {
             Ok(opened) => opened,
             Err(error) => return self.counts.add(error),
@@ -272,6 +336,10 @@ impl Mesh {
     /// Somebody spoke who is not in the roster: that may be another host or an older process, so
     /// the roster is asked for, but not by everybody at once.
     fn sync_soon(&mut self, now: Time) {
+        // While no server answers, its own pauses count.
+        if self.sync.is_failing || std::mem::replace(&mut self.sync.is_hastened, true) {
+            return;
+        }
         let (least, most) = STRANGER_SYNC;
         let last = self.sync.last.unwrap_or(now);
         let due = now.max(last + least) + (most - least).mul_f64(self.random.fraction());
@@ -290,23 +358,28 @@ impl Mesh {
         let packets = outbox.packets.into_iter();
         output.packets.extend(packets.filter_map(|(to, packet)| Some((address(&to)?, packet))));
         for member in outbox.accusations {
-            self.accused.insert(member, now + OUTCOME_WAIT);
-            self.sync.due = self.sync.due.min(now + OUTCOME_INTERVAL);
+            // However often it is accused meanwhile: it may be one that nobody fails.
+            if let Entry::Vacant(unknown) = self.accused.entry(member) {
+                unknown.insert(now + OUTCOME_WAIT);
+                if !self.sync.is_failing {
+                    self.sync.due = self.sync.due.min(now + self.sync.outcome_pause);
+                }
+            }
             output.accusations.extend(member.lease());
         }
         for item in outbox.items {
-            self.take_item(now, &item, output);
+            self.take_item(now, &item, false, output);
         }
     }
 
     /// Something that members pass on, or a server told.
-    fn take_item(&mut self, now: Time, item: &[u8], output: &mut Output) {
+    fn take_item(&mut self, now: Time, item: &[u8], is_told_by_server: bool, output: &mut Output) {
         if self.gossip.knows(item) {
             return;
         }
         match UserEvent::is_one(item) {
             true => self.take_event(now, item, output),
-            false => self.take_verdict(now, item, output),
+            false => self.take_verdict(now, item, is_told_by_server, output),
         }
     }
 
@@ -325,8 +398,22 @@ impl Mesh {
         output.events.push(event);
     }
 
-    fn take_verdict(&mut self, now: Time, item: &[u8], output: &mut Output) {
+    fn take_verdict(&mut self, now: Time, item: &[u8], is_told_by_server: bool, output: &mut Output) {
         let Some(keys) = &self.keys else { return };
+        // What is cheap to see first: a signature takes a processor longer than the whole packet.
+        let Ok(claimed) = Verdict::claimed(item) else {
+            self.counts.unsigned += 1;
+            return;
+        };
+        let about = MemberId::of_agent(claimed.lease);
+        if self.roster.get(about).is_none() && about != self.gossip.me() {
+            self.counts.strange_verdicts += 1;
+            return;
+        }
+        if !is_told_by_server && !self.room.1.takes(now, item.len()) {
+            self.counts.excess_verdicts += 1;
+            return;
+        }
         let Ok(verdict) = keys.verdicts.read(item) else {
             self.counts.unsigned += 1;
             return;

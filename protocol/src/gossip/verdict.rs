@@ -73,19 +73,36 @@ impl VerdictKey {
     /// # Errors
     /// It is none, or they did not.
     pub fn read(&self, bytes: &[u8]) -> Result<Verdict, VerdictError> {
-        if bytes.len() > MAX_VERDICT_BYTES {
-            return Err(VerdictError::Malformed);
-        }
-        let (said, signature) = bytes.split_last_chunk().ok_or(VerdictError::Malformed)?;
-        let verdict = said.strip_prefix(PURPOSE).ok_or(VerdictError::Malformed)?;
-        let verdict =
-            wire::decode::<Verdict, MAX_VERDICT_BYTES>(verdict).map_err(|_| VerdictError::Malformed)?;
+        let (verdict, said, signature) = parts(bytes)?;
         let key = VerifyingKey::from_bytes(&self.0).map_err(|_| VerdictError::Forged)?;
         // Strictly: one verdict has one signature, so nobody makes news of it by another.
         key.verify_strict(said, &Signature::from_bytes(signature)).map_err(|_| VerdictError::Forged)?;
         Ok(verdict)
     }
 }
+
+impl Verdict {
+    /// What bytes say, whoever has signed them.
+    ///
+    /// # Errors
+    /// They are no verdict.
+    pub fn claimed(bytes: &[u8]) -> Result<Self, VerdictError> {
+        parts(bytes).map(|(verdict, ..)| verdict)
+    }
+}
+
+/// A verdict, what is signed of it, and the signature.
+fn parts(bytes: &[u8]) -> Result<(Verdict, &[u8], &[u8; SIGNATURE_BYTES]), VerdictError> {
+    if bytes.len() > MAX_VERDICT_BYTES {
+        return Err(VerdictError::Malformed);
+    }
+    let (said, signature) = bytes.split_last_chunk().ok_or(VerdictError::Malformed)?;
+    let verdict = said.strip_prefix(PURPOSE).ok_or(VerdictError::Malformed)?;
+    let verdict = wire::decode::<Verdict, MAX_VERDICT_BYTES>(verdict);
+    Ok((verdict.map_err(|_| VerdictError::Malformed)?, said, signature))
+}
+
+const SIGNATURE_BYTES: usize = 64;
 
 /// In front of what is signed, so that it can be nothing else.
 const PURPOSE: &[u8] = b"lockmesh verdict\0";

@@ -29,6 +29,8 @@ pub(crate) struct Servers {
     event_time: LamportTime,
     /// Into so many cells the hosts are divided; each knows its own alone.
     cells: u32,
+    /// How far they have applied the log.
+    as_of: LogIndex,
     pub(crate) is_away: bool,
 }
 
@@ -48,6 +50,8 @@ pub(crate) struct Fleet {
     pub(crate) events: Vec<(MemberId, UserEvent)>,
     /// How many bytes were sent.
     pub(crate) bytes: usize,
+    /// How often servers were asked.
+    syncs: u32,
 }
 
 pub(crate) fn address(number: u32) -> SocketAddr {
@@ -82,6 +86,7 @@ impl Servers {
         let own = self.roster.members().filter(|member| cell(member.id) == cell(host));
         let verdicts = self.verdicts.iter().map(|verdict| signer.sign(verdict).into());
         MeshNews {
+            as_of: self.as_of,
             seconds: 1_000 + now.since(Time(0)).as_secs() as u32,
             ring: KeyRing::derived(&SECRET, self.key),
             verdict_key: signer.key(),
@@ -108,6 +113,7 @@ impl Fleet {
             events: Vec::new(),
             event_time: LamportTime(0),
             cells,
+            as_of: LogIndex(0),
             is_away: false,
         };
         let mut fleet = Self {
@@ -122,6 +128,7 @@ impl Fleet {
             verdicts: Vec::new(),
             events: Vec::new(),
             bytes: 0,
+            syncs: 0,
         };
         (0..count).for_each(|number| fleet.start(number));
         fleet.pass(SECOND * 20);
@@ -170,6 +177,7 @@ impl Fleet {
         let Some(mesh) = self.hosts.get_mut(&host) else { return };
         let me = mesh.me();
         let Some(digest) = mesh.wants_sync(self.now) else { return };
+        self.syncs += 1;
         let news = (!self.servers.is_away).then(|| self.servers.news(me, &digest, self.now));
         self.act(host, |mesh, now, output| mesh.synced(now, news, output));
     }
@@ -314,4 +322,74 @@ fn what_is_not_the_cluster_s_is_counted_and_changes_nothing() {
         (1, 1, 1, 1, 1)
     );
     assert_eq!((gossip.malformed, fleet.verdicts.len(), fleet.host(0).roster().len()), (0, 0, 4));
+}
+
+#[test]
+fn what_a_server_says_that_lags_does_not_undo_what_another_one_has_said() {
+    let mut fleet = Fleet::of(3);
+    let now = fleet.now;
+    let mut late = fleet.servers.news(agent(0), &RosterDigest(Vec::new()), now);
+    fleet.servers.as_of = LogIndex(7);
+    fleet.servers.roster.insert(member(3));
+    fleet.start(3);
+    fleet.pass(SECOND * 40);
+    assert!(fleet.hosts.values().all(|mesh| mesh.roster().len() == 4));
+    // All of its parts, as it would tell somebody who has others.
+    late.roster = Roster::of((0..3).map(member)).news(&RosterDigest(Vec::new()));
+    fleet.act(address(0), |mesh, now, output| mesh.synced(now, Some(late), output));
+    assert_eq!(fleet.hosts[&address(0)].roster().len(), 4);
+}
+
+#[test]
+fn a_flood_of_datagrams_is_not_opened_and_ends_with_itself() {
+    let mut fleet = Fleet::of(3);
+    let flood = vec![0xa5; 1_100];
+    fleet.act(address(0), |mesh, now, output| {
+        (0..10_000).for_each(|_| mesh.receive(now, &flood, output));
+    });
+    let (_, seal) = fleet.hosts[&address(0)].counts();
+    assert!(seal.excess_datagrams > 8_000, "{seal:?}");
+    fleet.pass(SECOND * 5);
+    let (before, _) = fleet.hosts[&address(0)].counts();
+    fleet.pass(SECOND * 5);
+    let (after, _) = fleet.hosts[&address(0)].counts();
+    assert!(after.received > before.received && fleet.accused.is_empty());
+}
+
+#[test]
+fn signatures_of_verdicts_are_checked_for_members_alone_and_not_without_end() {
+    let mut fleet = Fleet::of(3);
+    let forged = |index: u64, number: u32| {
+        let verdict = Verdict { lease: lease(number), window: HealthWindow::Default, index: LogIndex(index) };
+        VerdictSigner::new([9; 32]).sign(&verdict)
+    };
+    let on_members: Vec<Vec<u8>> = (0..500).map(|index| forged(index, 2)).collect();
+    let on_strangers: Vec<Vec<u8>> = (0..50).map(|index| forged(index, 70)).collect();
+    let before = fleet.hosts[&address(0)].counts().1;
+    for items in on_members.chunks(8).chain(on_strangers.chunks(8)) {
+        let now = fleet.now;
+        let sealed = fleet.hosts[&address(1)].seal(now, &gossip(0, items), [3; 24]).expect("it has a key");
+        fleet.act(address(0), |mesh, now, output| mesh.receive(now, &sealed, output));
+    }
+    let after = fleet.hosts[&address(0)].counts().1;
+    let checked = after.unsigned - before.unsigned;
+    assert!((50..150).contains(&checked), "{checked}");
+    assert_eq!(after.excess_verdicts + checked, 500);
+    assert_eq!(after.strange_verdicts, 50);
+    assert_eq!(fleet.hosts[&address(0)].roster().len(), 3);
+}
+
+#[test]
+fn one_that_is_accused_again_and_again_is_asked_about_more_and_more_seldom() {
+    let mut fleet = Fleet::of(8);
+    // It is cut off, and nobody fails it.
+    fleet.kill(7);
+    let asked = |fleet: &mut Fleet, seconds: u32| {
+        let before = fleet.syncs;
+        fleet.pass(SECOND * seconds);
+        fleet.syncs - before
+    };
+    asked(&mut fleet, 5);
+    let in_a_minute = asked(&mut fleet, 60);
+    assert!(in_a_minute < 7 * 20, "{in_a_minute} by seven hosts");
 }

@@ -22,7 +22,7 @@ use lockmesh_protocol::gossip::mesh::{MAX_VERDICTS, MeshNews};
 use lockmesh_protocol::gossip::roster::{Roster, RosterDigest, RosterMember};
 use lockmesh_protocol::gossip::seal::KeyRing;
 use lockmesh_protocol::gossip::verdict::{Verdict, VerdictKey, VerdictSigner};
-use lockmesh_protocol::id::{AgentNumber, CellNumber, NodeName};
+use lockmesh_protocol::id::{AgentNumber, CellNumber, LogIndex, NodeName};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -109,12 +109,12 @@ impl ServedMesh {
         told.push_back(ToldVerdict { applied: now, verdict, signed: None });
     }
 
-    /// What an agent in this cell lacks.
+    /// What an agent in this cell lacks, as of an index of the log and a time of the cluster.
     fn news(
         &mut self,
         now: Time,
         state: &State,
-        seconds: u32,
+        (as_of, seconds): (LogIndex, u32),
         (cell, has): (CellNumber, &RosterDigest),
     ) -> MeshNews {
         let keys = self.keys.get_or_insert_with(|| Keys::of(state));
@@ -126,6 +126,7 @@ impl ServedMesh {
             told.iter_mut().map(signed).collect()
         });
         MeshNews {
+            as_of,
             seconds,
             ring: keys.ring.clone(),
             verdict_key: keys.verdict_key,
@@ -284,7 +285,7 @@ mod tests {
         });
         for cell in 0..10 {
             let (mut roster, nothing) = (Roster::default(), RosterDigest(Vec::new()));
-            let news = mesh.news(NOW, &state, 0, (CellNumber(cell), &nothing));
+            let news = mesh.news(NOW, &state, (LogIndex(0), 0), (CellNumber(cell), &nothing));
             roster.take(news.roster);
             let numbers = u32::from(cell) * 1_000..u32::from(cell + 1) * 1_000;
             let lease = |number| LeaseId { agent: AgentNumber(number), began: LogIndex(1) };
@@ -293,7 +294,7 @@ mod tests {
             let told = news.items.iter().map(|bytes| news.verdict_key.read(bytes).expect("it is signed"));
             assert!(told.eq(numbers.step_by(100).map(verdict)), "cell {cell}");
         }
-        let nobody = mesh.news(NOW, &state, 0, (CellNumber(10), &RosterDigest(Vec::new())));
+        let nobody = mesh.news(NOW, &state, (LogIndex(0), 0), (CellNumber(10), &RosterDigest(Vec::new())));
         assert!(nobody.roster.0.iter().all(|(_, members)| members.is_empty()) && nobody.items.is_empty());
     }
 
@@ -307,7 +308,7 @@ mod tests {
         }
         let mut mesh = ServedMesh::of(&state);
         (0..1_000).for_each(|number| mesh.note_verdict(NOW, CELL, verdict(number)));
-        let news = mesh.news(NOW, &state, u32::MAX, (CELL, &RosterDigest(Vec::new())));
+        let news = mesh.news(NOW, &state, (LogIndex(0), u32::MAX), (CELL, &RosterDigest(Vec::new())));
         assert_eq!(news.roster.0.iter().map(|(_, members)| members.len()).sum::<usize>(), CELL_AGENTS_MAX);
         assert_eq!(news.items.len(), MAX_VERDICTS);
         let frame = ReplyFrame(vec![(CallId(1), Response::Mesh(Box::new(news)))]);
@@ -320,10 +321,10 @@ mod tests {
         let (mut mesh, state) = (ServedMesh::default(), State::default());
         let nothing = RosterDigest(Vec::new());
         (0..=MAX_VERDICTS as u32).for_each(|number| mesh.note_verdict(NOW, CELL, verdict(number)));
-        let news = mesh.news(NOW, &state, 0, (CELL, &nothing));
+        let news = mesh.news(NOW, &state, (LogIndex(0), 0), (CELL, &nothing));
         let told: Vec<_> = news.items.iter().map(|bytes| news.verdict_key.read(bytes)).collect();
         assert_eq!((told.first(), told.len()), (Some(&Ok(verdict(1))), MAX_VERDICTS));
-        assert!(mesh.news(NOW + TOLD * 2, &state, 0, (CELL, &nothing)).items.is_empty());
+        assert!(mesh.news(NOW + TOLD * 2, &state, (LogIndex(0), 0), (CELL, &nothing)).items.is_empty());
         // Nor is it kept of a cell in which nobody asks any more.
         mesh.note_verdict(NOW, CellNumber(1), verdict(1));
         mesh.note_verdict(NOW + TOLD * 2, CELL, verdict(2));

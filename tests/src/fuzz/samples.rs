@@ -485,6 +485,7 @@ fn mesh_news() -> MeshNews {
     };
     let verdict = Verdict { lease: lease(), window: HealthWindow::Default, index: LogIndex(300) };
     MeshNews {
+        as_of: LogIndex(300),
         seconds: 1_795_000_000,
         ring: KeyRing::derived(&secret, 1),
         verdict_key: signer.key(),

@@ -26,7 +26,7 @@ impl Core {
         asked: (CellNumber, &RosterDigest),
     ) -> MeshNews {
         self.observer.observed.mesh_syncs += 1;
-        self.mesh.news(now, &self.state, seconds, asked)
+        self.mesh.news(now, &self.state, (self.applied.0, seconds), asked)
     }
 
     /// How many agents are in the mesh.
