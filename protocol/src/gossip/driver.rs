@@ -23,6 +23,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// An item is no longer than this.
 pub const MAX_ITEM_BYTES: usize = 512;
 
+/// So many members that have gone are remembered.
+const MAX_GONE: usize = 1_024;
+
 /// So many items are remembered as known.
 const MAX_KNOWN_ITEMS: usize = 4_096;
 
@@ -44,6 +47,8 @@ pub struct Outbox {
     /// Items that were not known. They are known, and passed on, only once [`Gossip::pass_on`] says
     /// so: whoever sends many that are worth nothing must not make the others forgotten.
     pub items: Vec<Vec<u8>>,
+    /// Somebody lives, as members say, who is not in the roster.
+    pub hears_of_stranger: bool,
 }
 
 /// What has happened so far, for the figures of a process.
@@ -80,8 +85,10 @@ pub struct Gossip {
     me: MemberId,
     engine: Engine,
     health: Health,
-    /// Who was heard in this life of the mesh.
-    heard: BTreeSet<MemberId>,
+    /// Who was heard in this life of the mesh, and when first.
+    heard: BTreeMap<MemberId, Time>,
+    /// Who has gone: what is said of them still is old.
+    gone: BTreeSet<MemberId>,
     /// Whether the probe that is under way was answered.
     is_answered: bool,
     /// Items that are no news, and since when.
@@ -97,7 +104,8 @@ impl Gossip {
             me,
             engine: Engine::new(me, seed),
             health: Health::new(now),
-            heard: BTreeSet::new(),
+            heard: BTreeMap::new(),
+            gone: BTreeSet::new(),
             is_answered: false,
             known: BTreeMap::new(),
             known_count: 0,
@@ -130,7 +138,11 @@ impl Gossip {
         let members: BTreeSet<_> =
             members.into_iter().filter(|member| member.host != self.me.host && member.fits()).collect();
         if &members != self.engine.members() {
-            self.heard.retain(|member| members.contains(member));
+            self.heard.retain(|member, _| members.contains(member));
+            self.gone.extend(self.engine.members().difference(&members));
+            while self.gone.len() > MAX_GONE {
+                self.gone.pop_first();
+            }
             let effects = self.engine.set_members(now, members);
             self.carry_out(effects, outbox);
         }
@@ -161,7 +173,8 @@ impl Gossip {
         self.counts.received += 1;
         self.counts.claimed_deaths += packet.deaths as u64;
         self.health.hears(now);
-        self.heard.insert(from);
+        self.heard.entry(from).or_insert(now);
+        outbox.hears_of_stranger |= packet.updates.iter().any(|update| self.is_stranger(update));
         self.notice_answer(from, &packet.header);
         let updates: Vec<_> =
             packet.updates.iter().filter(|update| self.is_possible(update)).copied().collect();
@@ -229,7 +242,9 @@ impl Gossip {
         if self.is_answered {
             return self.health.succeeds();
         }
-        if self.health.may_accuse(probe.began, now) && self.heard.contains(&probe.target) {
+        // Who did not know this process when it was asked had nothing to say.
+        let knows_me = self.heard.get(&probe.target).is_some_and(|heard| *heard < probe.began);
+        if self.health.may_accuse(probe.began, now) && knows_me {
             return self.health.doubts();
         }
         self.counts.excused += 1;
@@ -245,6 +260,17 @@ impl Gossip {
             _ => false,
         };
         self.is_answered |= answers;
+    }
+
+    /// Whether somebody lives, by this word, whom the roster does not have yet.
+    fn is_stranger(&self, update: &Update) -> bool {
+        let Update { member, standing, .. } = *update;
+        let of_host = MemberId { began: 0, ..member }..=MemberId { began: u64::MAX, ..member };
+        let is_known = self.engine.members().range(of_host).any(|known| known.began >= member.began);
+        standing == Standing::Alive
+            && member.host != self.me.host
+            && !is_known
+            && !self.gone.contains(&member)
     }
 
     /// Whether what is said of a member can be true.

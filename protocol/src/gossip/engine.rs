@@ -97,18 +97,21 @@ impl Engine {
         self.timers.probe
     }
 
-    /// Who is in the mesh now. Others find out by their rosters, so nothing is passed on.
+    /// Who is in the mesh now. Of those who have come all others hear, so that they ask for their
+    /// rosters; of those who have gone nothing is said.
     pub(super) fn set_members(&mut self, now: Time, members: BTreeSet<MemberId>) -> Effects {
-        let gone = self.members.difference(&members).copied().map(Member::down);
-        let come = members.difference(&self.members).copied().map(Member::alive);
-        // First those who have gone: of two processes of a host the later one stays.
-        let changes: Vec<_> = gone.chain(come).collect();
+        let gone: Vec<_> = self.members.difference(&members).copied().map(Member::down).collect();
+        let come: Vec<_> = members.difference(&self.members).copied().map(Member::alive).collect();
+        // Whoever knows nobody yet is the last to hear.
+        let is_news = !self.members.is_empty();
         let config = config(members.len());
         self.members = members;
         self.run(now, 1, |foca, hands| {
             // What may not change while it runs is a constant.
             foca.set_config(config)?;
-            foca.apply_many(changes.into_iter(), false, hands)
+            // First those who have gone: of two processes of a host the later one stays.
+            foca.apply_many(gone.into_iter(), false, &mut *hands)?;
+            foca.apply_many(come.into_iter(), is_news, hands)
         })
     }
 

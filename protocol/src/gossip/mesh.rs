@@ -37,9 +37,10 @@ use std::time::Duration;
 /// How often the servers are asked what is lacking, about.
 const SYNC_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How soon they are asked again when somebody spoke who is not in the roster, at least and at
-/// most: a host that comes is heard by many at once.
-const STRANGER_SYNC: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
+/// How soon they are asked again when somebody was heard, or heard of, who is not in the roster: at
+/// first, and where that happens again and again. A host that comes is heard of by all at once, so
+/// each waits up to twice as long.
+const STRANGER_SYNC: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
 
 /// How soon they are asked what became of a member that was accused, after pauses that double, and
 /// for how long.
@@ -160,6 +161,8 @@ struct Sync {
     as_of: LogIndex,
     /// It was brought forward since the last answer.
     is_hastened: bool,
+    /// The pause when that happens next.
+    stranger_pause: Duration,
     /// The last one had no answer.
     is_failing: bool,
     /// The next pause while it is not known what became of somebody.
@@ -179,6 +182,7 @@ impl Mesh {
             last: None,
             as_of: LogIndex(0),
             is_hastened: false,
+            stranger_pause: STRANGER_SYNC.0,
             is_failing: false,
             outcome_pause: OUTCOME_INTERVAL,
             backoff,
@@ -247,7 +251,11 @@ impl Mesh {
             return;
         };
         self.sync.backoff.reset();
-        (self.sync.is_failing, self.sync.is_hastened) = (false, false);
+        self.sync.is_failing = false;
+        self.sync.stranger_pause = match std::mem::take(&mut self.sync.is_hastened) {
+            true => (self.sync.stranger_pause * 2).min(STRANGER_SYNC.1),
+            false => STRANGER_SYNC.0,
+        };
         let is_first = self.sync.last.replace(now).is_none();
         let MeshNews { as_of, seconds, ring, verdict_key, roster, items, event_time } = news;
         let is_news = as_of >= self.sync.as_of;
@@ -333,16 +341,15 @@ impl Mesh {
         Some(keys.ring.seal(self.me(), keys.seconds(now), nonce, packet))
     }
 
-    /// Somebody spoke who is not in the roster: that may be another host or an older process, so
-    /// the roster is asked for, but not by everybody at once.
+    /// Somebody was heard of who is not in the roster: that may be another host or an older
+    /// process, so the roster is asked for, but not by everybody at once.
     fn sync_soon(&mut self, now: Time) {
         // While no server answers, its own pauses count.
         if self.sync.is_failing || std::mem::replace(&mut self.sync.is_hastened, true) {
             return;
         }
-        let (least, most) = STRANGER_SYNC;
-        let last = self.sync.last.unwrap_or(now);
-        let due = now.max(last + least) + (most - least).mul_f64(self.random.fraction());
+        let (pause, last) = (self.sync.stranger_pause, self.sync.last.unwrap_or(now));
+        let due = now.max(last + pause) + pause.mul_f64(self.random.fraction());
         self.sync.due = self.sync.due.min(due);
     }
 
@@ -366,6 +373,9 @@ impl Mesh {
                 }
             }
             output.accusations.extend(member.lease());
+        }
+        if outbox.hears_of_stranger {
+            self.sync_soon(now);
         }
         for item in outbox.items {
             self.take_item(now, &item, false, output);

@@ -393,3 +393,17 @@ fn one_that_is_accused_again_and_again_is_asked_about_more_and_more_seldom() {
     let in_a_minute = asked(&mut fleet, 60);
     assert!(in_a_minute < 7 * 20, "{in_a_minute} by seven hosts");
 }
+
+#[test]
+fn many_hosts_that_come_at_once_are_known_to_all_within_seconds() {
+    let mut fleet = Fleet::of(40);
+    for number in 40..60 {
+        fleet.servers.roster.insert(member(number));
+        fleet.start(number);
+        fleet.pass(MS * 100);
+    }
+    fleet.pass(SECOND * 8);
+    let known: Vec<usize> = fleet.hosts.values().map(|mesh| mesh.roster().len()).collect();
+    assert_eq!(known, vec![60; 60]);
+    assert!(fleet.accused.is_empty(), "{:?}", fleet.accused);
+}

@@ -94,8 +94,13 @@ impl World {
 
     /// Whether anything was lost between an agent and a server that it reaches.
     fn was_disturbed(&self, agent: usize, since: Time) -> bool {
-        let mut disturbed = self.agents[agent].disturbed.iter().filter(|(_, at)| **at >= since);
-        disturbed.any(|(id, _)| self.process(*id).is_some_and(|process| self.is_reached(agent, process)))
+        let network = &self.stage.network;
+        let is_disturbed = |process: &Process| {
+            let lost = self.agents[agent].disturbed.get(&process.id).is_some_and(|at| *at >= since);
+            lost || network.was_delayed(since, (Place::Agent(agent), Place::Server(process.id)))
+        };
+        let running = self.machines.values().filter_map(|machine| machine.process.as_ref());
+        running.filter(|process| self.is_reached(agent, process)).any(is_disturbed)
     }
 
     fn is_reached(&self, agent: usize, process: &Process) -> bool {

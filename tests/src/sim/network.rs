@@ -47,6 +47,9 @@ const HANDSHAKE_DATAGRAMS: usize = 4;
 /// Nothing is sent again after so long: the connection has ended before.
 const RETRANSMISSION_ENDS: Duration = Duration::from_secs(6);
 
+/// Whoever waits for what is this late cannot be as quick as it should be.
+const NOTABLE: Duration = Duration::from_millis(500);
+
 /// How much was sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Traffic {
@@ -77,6 +80,8 @@ pub struct Network {
     last_arrivals: BTreeMap<Link, Time>,
     /// When a question was asked last.
     questions: BTreeMap<Link, Time>,
+    /// Until when something is on its way that was lost at first.
+    delayed: BTreeMap<Link, Time>,
     /// How much was sent, be it carried or not.
     pub traffic: Traffic,
 }
@@ -94,6 +99,7 @@ impl Network {
             dark: BTreeSet::new(),
             last_arrivals: BTreeMap::new(),
             questions: BTreeMap::new(),
+            delayed: BTreeMap::new(),
             traffic: Traffic::default(),
         }
     }
@@ -118,6 +124,10 @@ impl Network {
         }
         if let Some(retransmission) = self.plan.retransmission.filter(|_| self.carries(link)) {
             let later = self.retransmitted(draw, now, link, (kind, retransmission));
+            if later > NOTABLE {
+                let until = self.delayed.entry(link).or_default();
+                *until = (*until).max(now + later);
+            }
             return vec![self.arrival(draw, marks, now + later, link, true)];
         }
         let is_stream = kind != Carriage::Message;
@@ -216,6 +226,13 @@ impl Network {
             is_lost = draw.once_in(one_in) && draw.once_in(one_in);
         }
         lost_for
+    }
+
+    /// Whether something was on its way between two places since then that was lost at first, for
+    /// long.
+    pub fn was_delayed(&self, since: Time, (here, there): Link) -> bool {
+        let was = |link| self.delayed.get(&link).is_some_and(|until| *until >= since);
+        was((here, there)) || was((there, here))
     }
 
     /// Cuts one direction.
