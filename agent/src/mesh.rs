@@ -185,7 +185,8 @@ impl Member {
         let Some(mesh) = &self.mesh else { return };
         let counts = mesh.counts();
         metrics::count_mesh(&self.counted, &counts);
-        metrics::MESH_MEMBERS.set(mesh.roster().len() as i64);
+        let others = mesh.roster().members().filter(|member| member.id.host != mesh.me().host);
+        metrics::MESH_MEMBERS.set(others.count() as i64);
         metrics::MESH_PROBE_STRETCH.set(i64::from(mesh.stretch()));
         self.counted = counts;
     }

@@ -128,6 +128,11 @@ impl Gossip {
         self.health.stretch()
     }
 
+    /// Whether it belonged to the mesh, and does not any more.
+    pub(super) fn has_gone(&self, member: MemberId) -> bool {
+        self.gone.contains(&member)
+    }
+
     /// Who belongs to the mesh, as the servers' roster says. This process itself is left out.
     pub fn set_members(
         &mut self,
@@ -267,10 +272,7 @@ impl Gossip {
         let Update { member, standing, .. } = *update;
         let of_host = MemberId { began: 0, ..member }..=MemberId { began: u64::MAX, ..member };
         let is_known = self.engine.members().range(of_host).any(|known| known.began >= member.began);
-        standing == Standing::Alive
-            && member.host != self.me.host
-            && !is_known
-            && !self.gone.contains(&member)
+        standing == Standing::Alive && member.host != self.me.host && !is_known && !self.has_gone(member)
     }
 
     /// Whether what is said of a member can be true.

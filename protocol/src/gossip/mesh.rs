@@ -38,9 +38,10 @@ use std::time::Duration;
 const SYNC_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How soon they are asked again when somebody was heard, or heard of, who is not in the roster: at
-/// first, and where that happens again and again. A host that comes is heard of by all at once, so
-/// each waits up to twice as long.
-const STRANGER_SYNC: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
+/// first, where more and more hosts come, and where that was for nothing again and again. A host
+/// that comes is heard of by all at once, so each waits up to twice as long.
+const STRANGER_SYNC: [Duration; 3] =
+    [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(8)];
 
 /// How soon they are asked what became of a member that was accused, after pauses that double, and
 /// for how long.
@@ -182,7 +183,7 @@ impl Mesh {
             last: None,
             as_of: LogIndex(0),
             is_hastened: false,
-            stranger_pause: STRANGER_SYNC.0,
+            stranger_pause: STRANGER_SYNC[0],
             is_failing: false,
             outcome_pause: OUTCOME_INTERVAL,
             backoff,
@@ -252,10 +253,6 @@ impl Mesh {
         };
         self.sync.backoff.reset();
         self.sync.is_failing = false;
-        self.sync.stranger_pause = match std::mem::take(&mut self.sync.is_hastened) {
-            true => (self.sync.stranger_pause * 2).min(STRANGER_SYNC.1),
-            false => STRANGER_SYNC.0,
-        };
         let is_first = self.sync.last.replace(now).is_none();
         let MeshNews { as_of, seconds, ring, verdict_key, roster, items, event_time } = news;
         let is_news = as_of >= self.sync.as_of;
@@ -273,9 +270,11 @@ impl Mesh {
         }
         // Behind the verdicts, which are about those who were in it. That of a server that lags
         // would make members of those who have gone, and the other way round.
-        if is_news && self.roster.take(roster) {
+        let has_changed = is_news && self.roster.take(roster);
+        if has_changed {
             self.roster_changed(now, output);
         }
+        self.sync.was_answered(has_changed);
         self.accused.retain(|member, until| *until > now && self.roster.get(*member).is_some());
         let interval = self.next_interval();
         self.sync.due = now + interval.mul_f64(0.9 + self.random.fraction() / 5.0);
@@ -305,7 +304,8 @@ impl Mesh {
             Ok(opened) => opened,
             Err(error) => return self.counts.add(error),
         };
-        if self.roster.get(from).is_none() && from.host != self.me().host {
+        let is_known = self.roster.get(from).is_some() || self.gossip.has_gone(from);
+        if !is_known && from.host != self.me().host {
             self.sync_soon(now);
         }
         self.act(now, output, |gossip, outbox| gossip.receive(now, from, &packet, outbox));
@@ -435,6 +435,18 @@ impl Mesh {
             self.roster_changed(now, output);
         }
         output.verdicts.push(verdict);
+    }
+}
+
+impl Sync {
+    /// A server answered, and that told something new or not.
+    fn was_answered(&mut self, is_news: bool) {
+        let [first, while_more_come, for_nothing] = STRANGER_SYNC;
+        let longest = if is_news { while_more_come } else { for_nothing };
+        self.stranger_pause = match std::mem::take(&mut self.is_hastened) {
+            true => (self.stranger_pause * 2).min(longest),
+            false => first,
+        };
     }
 }
 
