@@ -9,6 +9,7 @@
 //! | [`time`] | our own point in time, an argument wherever it is needed |
 //! | [`random`] | numbers that a seed decides |
 //! | [`backoff`] | pauses between attempts |
+//! | [`token_bucket`] | how much of something may be had at once and in a second |
 //! | [`log_on_change`] | one log line for each change of what keeps going wrong |
 //! | [`record`] | the nouns that the replicated state holds |
 //! | [`command`] | everything that may change the replicated state |
@@ -41,4 +42,5 @@ pub mod record;
 pub mod reply;
 pub mod rpc;
 pub mod time;
+pub mod token_bucket;
 pub mod wire;

@@ -9,6 +9,7 @@
 
 use super::event::{LamportClock, LamportTime, UserEvent};
 use crate::time::Time;
+use crate::token_bucket::TokenBucket;
 
 /// So many bytes of events are passed on for others in a second, and as many of this host's own.
 pub const EVENT_BYTES_PER_SECOND: u64 = 1_024;
@@ -17,7 +18,7 @@ pub const EVENT_BYTES_PER_SECOND: u64 = 1_024;
 pub const EVENT_BYTES_AT_ONCE: u64 = 16 * 1_024;
 
 /// A short event counts as one of this length: each of them is remembered for a while.
-pub const LEAST_EVENT_BYTES: u64 = 64;
+const LEAST_EVENT_BYTES: usize = 64;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -35,6 +36,11 @@ pub struct EventFlow {
 )]
 pub struct TooManyEvents;
 
+/// As how many bytes an event of this length counts.
+pub fn cost(length: usize) -> u64 {
+    length.max(LEAST_EVENT_BYTES) as u64
+}
+
 impl EventFlow {
     /// That of a host that has heard of no event.
     pub fn new(now: Time) -> Self {
@@ -47,7 +53,7 @@ impl EventFlow {
     /// # Errors
     /// There were too many; the event is as it was.
     pub fn fire(&mut self, now: Time, event: &mut UserEvent) -> Result<(), TooManyEvents> {
-        if !self.own.takes(now, event.to_item().len()) {
+        if !self.own.takes(now, cost(event.to_item().len())) {
             return Err(TooManyEvents);
         }
         event.time = self.clock.tick();
@@ -57,7 +63,7 @@ impl EventFlow {
     /// Whether there is room for an event of another host, which took so many bytes. Then its time
     /// has been.
     pub fn take(&mut self, now: Time, event: &UserEvent, length: usize) -> bool {
-        let is_taken = self.others.takes(now, length);
+        let is_taken = self.others.takes(now, cost(length));
         if is_taken {
             self.clock.witness(event.time);
         }
@@ -67,47 +73,6 @@ impl EventFlow {
     /// Events up to this time have been fired.
     pub fn witness(&mut self, time: LamportTime) {
         self.clock.witness(time);
-    }
-}
-
-/// A token bucket for events: the bytes that are taken from it come back with time.
-#[derive(Clone, Debug)]
-pub struct TokenBucket {
-    /// In millionths of a byte: as many come back in a microsecond as bytes in a second.
-    tokens: u64,
-    full: u64,
-    per_second: u64,
-    filled: Time,
-}
-
-impl TokenBucket {
-    /// One that holds so many bytes, all of them at first.
-    pub fn full(now: Time, at_once: u64, per_second: u64) -> Self {
-        let full = at_once.saturating_mul(1_000_000);
-        Self { tokens: full, full, per_second, filled: now }
-    }
-
-    /// Takes the bytes of an event of this length, if they are there.
-    pub fn takes(&mut self, now: Time, length: usize) -> bool {
-        self.fill(now);
-        let cost = (length as u64).max(LEAST_EVENT_BYTES).saturating_mul(1_000_000);
-        let is_there = cost <= self.tokens;
-        if is_there {
-            self.tokens -= cost;
-        }
-        is_there
-    }
-
-    /// Whether it holds as much as ever: then it remembers nothing.
-    pub fn is_full(&mut self, now: Time) -> bool {
-        self.fill(now);
-        self.tokens == self.full
-    }
-
-    fn fill(&mut self, now: Time) {
-        let passed = u64::try_from(now.since(self.filled).as_micros()).unwrap_or(u64::MAX);
-        let filled = self.tokens.saturating_add(passed.saturating_mul(self.per_second));
-        (self.tokens, self.filled) = (filled.min(self.full), self.filled.max(now));
     }
 }
 

@@ -17,7 +17,7 @@
 
 use super::driver::{Counts, Gossip, Outbox};
 use super::event::{LamportTime, UserEvent};
-use super::event_flow::{EventFlow, TokenBucket, TooManyEvents};
+use super::event_flow::{EventFlow, TooManyEvents};
 use super::member::MemberId;
 use super::roster::{Roster, RosterDigest, RosterMember, RosterNews};
 use super::seal::{KeyRing, NONCE_BYTES, SealError};
@@ -27,6 +27,7 @@ use crate::id::LogIndex;
 use crate::lease::{HealthWindow, LeaseId};
 use crate::random::Random;
 use crate::time::Time;
+use crate::token_bucket::TokenBucket;
 use bytes::Bytes;
 use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,9 @@ const STRANGER_SYNC: [Duration; 3] =
 /// for how long.
 const OUTCOME_INTERVAL: Duration = Duration::from_secs(1);
 const OUTCOME_WAIT: Duration = Duration::from_secs(20);
+
+/// A datagram without anything in it counts as so many bytes: to be opened, it costs as much.
+const LEAST_DATAGRAM_BYTES: usize = 64;
 
 /// So many bytes of datagrams are opened at once and in a second: far more than all other members
 /// send to one. What is beyond that is a flood, which must not take the processor from renewals.
@@ -296,7 +300,7 @@ impl Mesh {
             self.counts.keyless += 1;
             return;
         };
-        if !self.room.0.takes(now, datagram.len()) {
+        if !self.room.0.takes(now, datagram.len().max(LEAST_DATAGRAM_BYTES) as u64) {
             self.counts.excess_datagrams += 1;
             return;
         }
@@ -420,7 +424,7 @@ impl Mesh {
             self.counts.strange_verdicts += 1;
             return;
         }
-        if !is_told_by_server && !self.room.1.takes(now, item.len()) {
+        if !is_told_by_server && !self.room.1.takes(now, item.len() as u64) {
             self.counts.excess_verdicts += 1;
             return;
         }

@@ -6,10 +6,10 @@
 use super::juror::Juror;
 use super::messages::ASK_INTERVAL;
 use super::messages::{JurorReport, JurorReports};
-use super::pace::Pace;
 use lockmesh_protocol::id::{AgentNumber, NodeName, ServerId};
 use lockmesh_protocol::lease::{Challenge, LeaseId};
 use lockmesh_protocol::time::Time;
+use lockmesh_protocol::token_bucket::TokenBucket;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use std::time::Duration;
 const FRESH: Duration = Duration::from_millis(500);
 /// How often a juror must have asked in vain.
 const LEAST_UNANSWERED: u32 = 2;
-/// Agents are told of so many nodes a second, and of so many at once: each is asked by three.
-const TOLD_TO_AGENTS: (u32, u32) = (128, 64);
+/// Agents are told of so many nodes at once, and in a second: each is asked by three.
+const TOLD_TO_AGENTS: (u64, u64) = (64, 128);
 
 /// So many of those who suspect a node are remembered.
 const MAX_SUSPECTED_BY: usize = 4;
@@ -34,7 +34,7 @@ pub(super) struct Checks {
     pub(super) told: Time,
     /// Whether a check was opened or closed since the last list.
     pub(super) is_changed: bool,
-    agents_pace: Pace,
+    told_to_agents: TokenBucket,
 }
 
 impl Default for Checks {
@@ -46,7 +46,7 @@ impl Default for Checks {
             last_number: 0,
             told: Time(0),
             is_changed: false,
-            agents_pace: Pace::new(TOLD_TO_AGENTS.0, TOLD_TO_AGENTS.1),
+            told_to_agents: TokenBucket::full(Time(0), TOLD_TO_AGENTS.0, TOLD_TO_AGENTS.1),
         }
     }
 }
@@ -155,7 +155,7 @@ impl Checks {
         let mut due: Vec<_> = self.open.values_mut().filter(is_due).collect();
         // Whoever has waited longest goes first.
         due.sort_by_key(|check| check.agents_asked.unwrap_or(check.opened));
-        let due = due.into_iter().take_while(|_| self.agents_pace.take(now));
+        let due = due.into_iter().take_while(|_| self.told_to_agents.takes(now, 1));
         let asked = due.map(|check| {
             check.agents_asked = Some(now);
             check.challenge

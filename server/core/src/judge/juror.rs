@@ -6,11 +6,11 @@
 
 use super::messages::ASK_INTERVAL;
 use super::messages::{CheckList, CheckOrder, JurorReport, JurorReports};
-use super::pace::Pace;
 use crate::outbox::ChallengeWanted;
 use lockmesh_protocol::id::{AgentNumber, Term};
 use lockmesh_protocol::lease::{Challenge, LeaseId, Renewal};
 use lockmesh_protocol::time::Time;
+use lockmesh_protocol::token_bucket::TokenBucket;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -21,9 +21,11 @@ const FORGOTTEN: Duration = Duration::from_secs(2);
 /// What came of a challenge is told long before; one of which nothing was told is made again, and
 /// counts for nothing.
 const CHALLENGE_LOST: Duration = Duration::from_secs(2);
-/// So many challenges a second, of which so many at once: 64 nodes are asked every 250 ms, and 256
-/// once a second.
-const CHALLENGES: (u32, u32) = (256, 64);
+/// So many challenges at once, and in a second: 64 nodes are asked every 250 ms, and 256 once a
+/// second. A node that is asked for the first time costs a connection: where very many are silent
+/// at once, as those are whose leader was overloaded, asking all of them again and again would keep
+/// the servers from hearing them.
+const CHALLENGES: (u64, u64) = (64, 256);
 
 /// A server as a juror.
 #[derive(Debug)]
@@ -32,13 +34,13 @@ pub(super) struct Juror {
     newest: (Term, u64),
     told: Time,
     checks: BTreeMap<AgentNumber, JurorCheck>,
-    pace: Pace,
+    challenges: TokenBucket,
 }
 
 impl Default for Juror {
     fn default() -> Self {
-        let pace = Pace::new(CHALLENGES.0, CHALLENGES.1);
-        Self { newest: Default::default(), told: Time(0), checks: BTreeMap::new(), pace }
+        let challenges = TokenBucket::full(Time(0), CHALLENGES.0, CHALLENGES.1);
+        Self { newest: Default::default(), told: Time(0), checks: BTreeMap::new(), challenges }
     }
 }
 
@@ -138,7 +140,7 @@ impl Juror {
         let mut due: Vec<_> = self.checks.values_mut().filter(|check| check.is_due(now)).collect();
         // Whoever has waited longest goes first.
         due.sort_by_key(|check| check.asked.unwrap_or(check.began));
-        let due = due.into_iter().take_while(|_| self.pace.take(now));
+        let due = due.into_iter().take_while(|_| self.challenges.takes(now, 1));
         due.filter_map(|check| check.ask(now)).collect()
     }
 

@@ -17,7 +17,6 @@
 //! | `windows.rs` | when each member was heard last, and when each of its windows ends |
 //! | `checks.rs` | the checks that the leader has open, and who confirms them |
 //! | `juror.rs` | what every voter does that is told of a check |
-//! | `pace.rs` | how many nodes are asked a second, where very many are silent |
 //! | `majority.rs` | what a verdict is without a majority |
 //! | `brake.rs` | many at once: the servers' windows become long |
 //! | `accusers.rs` | which agents in the mesh are listened to |
@@ -50,7 +49,6 @@ mod contents;
 mod juror;
 mod majority;
 mod messages;
-mod pace;
 mod registrations;
 mod relay;
 mod turn;

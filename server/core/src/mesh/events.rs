@@ -8,10 +8,11 @@
 use crate::observed::EventOutcome;
 use bytes::Bytes;
 use lockmesh_protocol::gossip::event::{LamportClock, LamportTime, UserEvent};
-use lockmesh_protocol::gossip::event_flow::{EVENT_BYTES_AT_ONCE, EVENT_BYTES_PER_SECOND, TokenBucket};
+use lockmesh_protocol::gossip::event_flow::{self, EVENT_BYTES_AT_ONCE, EVENT_BYTES_PER_SECOND};
 use lockmesh_protocol::gossip::mesh::MAX_EVENTS;
 use lockmesh_protocol::id::AgentNumber;
 use lockmesh_protocol::time::Time;
+use lockmesh_protocol::token_bucket::TokenBucket;
 use std::collections::{BTreeMap, VecDeque};
 
 /// All agents together fire so many times as many bytes at a server as one alone.
@@ -52,8 +53,9 @@ impl ServedEvents {
         self.quotas.retain(|_, quota| !quota.is_full(now));
         let full = || TokenBucket::full(now, EVENT_BYTES_AT_ONCE, EVENT_BYTES_PER_SECOND);
         let quota = self.quotas.entry(origin).or_insert_with(full);
+        let cost = event_flow::cost(item.len());
         // An agent that is over its own leaves room for the others.
-        match quota.takes(now, item.len()) && self.all.takes(now, item.len()) {
+        match quota.takes(now, cost) && self.all.takes(now, cost) {
             true => self.heard(now, origin, item),
             false => EventOutcome::TooMany,
         }

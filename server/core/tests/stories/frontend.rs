@@ -445,7 +445,7 @@ impl Cluster {
 }
 
 #[track_caller]
-fn assert_denied(response: &Response, why: &str) {
+pub(crate) fn assert_denied(response: &Response, why: &str) {
     let is_it =
         matches!(response, Response::Unavailable(Unavailable::Denied(reason)) if reason.contains(why));
     assert!(is_it, "{response:?} does not say {why:?}");

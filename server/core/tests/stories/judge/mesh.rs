@@ -2,6 +2,7 @@
 //! accusation has a node asked before its renewal is overdue. It ends nothing, however hostile.
 
 use super::{Fleet, SECOND, agent, assert_within, process, registration};
+use crate::frontend::assert_denied;
 use bytes::Bytes;
 use lockmesh_core::observed::{ACCUSATION_OUTCOMES, Accusation, Observed};
 use lockmesh_core::raft::TICK;
@@ -89,13 +90,6 @@ impl Fleet {
             assert!(roster.iter().eq(expected), "server {id}: {roster:?}");
         }
     }
-}
-
-#[track_caller]
-fn assert_denied(response: &Response, why: &str) {
-    let is_it =
-        matches!(response, Response::Unavailable(Unavailable::Denied(reason)) if reason.contains(why));
-    assert!(is_it, "{response:?} does not say {why:?}");
 }
 
 // Accusations.
