@@ -144,8 +144,8 @@ impl Operator<'_> {
     }
 
     /// Has the mesh go on to the next key, if the one with this number is in use still; answers the
-    /// number of the one that is in use then. Agents learn of it within 30 s: so soon after a change
-    /// another one is refused, for some would have heard of neither.
+    /// number of the one that is in use then. Agents learn of it within 30 s: so soon after a
+    /// change another one is refused, for some would have heard of neither.
     ///
     /// # Errors
     /// Unless [`Error::certainly_not_done`], the key may have been changed: try again with the same

@@ -123,6 +123,11 @@ impl Gossip {
         self.counts
     }
 
+    /// How many others are members.
+    pub fn members(&self) -> usize {
+        self.engine.members().len()
+    }
+
     /// How many times as long as usual its probes take, because it was wrong of late.
     pub fn stretch(&self) -> u32 {
         self.health.stretch()

@@ -20,9 +20,9 @@ use super::event::{LamportTime, UserEvent};
 use super::event_flow::{EventFlow, TooManyEvents};
 use super::member::MemberId;
 use super::roster::{Roster, RosterDigest, RosterMember, RosterNews};
+use super::schedule::Schedule;
 use super::seal::{KeyRing, NONCE_BYTES, SealError};
 use super::verdict::{Verdict, VerdictKey};
-use crate::backoff::Backoff;
 use crate::id::LogIndex;
 use crate::lease::{HealthWindow, LeaseId};
 use crate::random::Random;
@@ -35,19 +35,11 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 
-/// How often the servers are asked what is lacking, about.
-const SYNC_INTERVAL: Duration = Duration::from_secs(30);
-
-/// How soon they are asked again when somebody was heard, or heard of, who is not in the roster: at
-/// first, where more and more hosts come, and where that was for nothing again and again. A host
-/// that comes is heard of by all at once, so each waits up to twice as long.
-const STRANGER_SYNC: [Duration; 3] =
-    [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(8)];
-
-/// How soon they are asked what became of a member that was accused, after pauses that double, and
-/// for how long.
-const OUTCOME_INTERVAL: Duration = Duration::from_secs(1);
+/// For how long it is asked again and again what became of a member that was accused.
 const OUTCOME_WAIT: Duration = Duration::from_secs(20);
+
+/// How long a server's answer is waited for, by whoever carries the question.
+pub const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A datagram without anything in it counts as so many bytes: to be opened, it costs as much.
 const LEAST_DATAGRAM_BYTES: usize = 64;
@@ -59,9 +51,6 @@ const DATAGRAM_BYTES: (u64, u64) = (1 << 20, 1 << 19);
 /// The same for verdicts that members pass on, whose signatures cost most: some 60 at once, and 16
 /// a second.
 const VERDICT_BYTES: (u64, u64) = (8 << 10, 2 << 10);
-
-/// The pauses while no server answers.
-const SYNC_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
 /// The most verdicts that a server tells at once.
 pub const MAX_VERDICTS: usize = 256;
@@ -144,7 +133,9 @@ pub struct Mesh {
     events: EventFlow,
     /// Room for datagrams, and for verdicts that members pass on.
     room: (TokenBucket, TokenBucket),
-    sync: Sync,
+    /// When servers are asked, and how far they had come by their answers.
+    schedule: Schedule,
+    as_of: LogIndex,
     random: Random,
     counts: SealCounts,
 }
@@ -157,46 +148,18 @@ struct Keys {
     clock: (Time, u32),
 }
 
-#[derive(Debug)]
-struct Sync {
-    due: Time,
-    is_under_way: bool,
-    last: Option<Time>,
-    /// How far the servers had come by their answers.
-    as_of: LogIndex,
-    /// It was brought forward since the last answer.
-    is_hastened: bool,
-    /// The pause when that happens next.
-    stranger_pause: Duration,
-    /// The last one had no answer.
-    is_failing: bool,
-    /// The next pause while it is not known what became of somebody.
-    outcome_pause: Duration,
-    backoff: Backoff,
-}
-
 impl Mesh {
     /// A host that knows nothing yet, and asks at once.
     pub fn new(me: MemberId, seed: u64, now: Time) -> Self {
         let mut random = Random::new(seed);
         let gossip = Gossip::new(me, random.number(), now);
-        let backoff = Backoff::new(SYNC_BACKOFF, random.number());
-        let sync = Sync {
-            due: now,
-            is_under_way: false,
-            last: None,
-            as_of: LogIndex(0),
-            is_hastened: false,
-            stranger_pause: STRANGER_SYNC[0],
-            is_failing: false,
-            outcome_pause: OUTCOME_INTERVAL,
-            backoff,
-        };
+        let schedule = Schedule::new(now, random.number());
         let room = |(at_once, a_second): (u64, u64)| TokenBucket::full(now, at_once, a_second);
         let room = (room(DATAGRAM_BYTES), room(VERDICT_BYTES));
         let (roster, counts) = (Roster::default(), SealCounts::default());
         let (accused, events) = (BTreeMap::new(), EventFlow::new(now));
-        Self { gossip, roster, keys: None, accused, events, room, sync, random, counts }
+        let (keys, as_of) = (None, LogIndex(0));
+        Self { gossip, roster, keys, accused, events, room, schedule, as_of, random, counts }
     }
 
     /// Which process this is.
@@ -212,7 +175,7 @@ impl Mesh {
             self.gossip.remember_known_of(former);
             self.accused.clear();
             self.roster_changed(now, output);
-            self.sync.due = now;
+            self.schedule.begin_anew(now);
         }
     }
 
@@ -226,6 +189,11 @@ impl Mesh {
         (self.gossip.counts(), self.counts)
     }
 
+    /// How many others this host takes for members.
+    pub fn others(&self) -> usize {
+        self.gossip.members()
+    }
+
     /// How many times as long as usual probes take, because this host was wrong of late.
     pub fn stretch(&self) -> u32 {
         self.gossip.stretch()
@@ -233,35 +201,23 @@ impl Mesh {
 
     /// When [`tick`](Self::tick) or [`wants_sync`](Self::wants_sync) has something to do.
     pub fn wakes_at(&self) -> Option<Time> {
-        let sync = (!self.sync.is_under_way).then_some(self.sync.due);
-        [sync, self.gossip.wakes_at()].into_iter().flatten().min()
+        [self.schedule.due(), self.gossip.wakes_at()].into_iter().flatten().min()
     }
 
     /// What a server is to be asked for now, if it is time: the answer goes to
     /// [`synced`](Self::synced).
     pub fn wants_sync(&mut self, now: Time) -> Option<RosterDigest> {
-        if self.sync.is_under_way || self.sync.due > now {
-            return None;
-        }
-        self.sync.is_under_way = true;
-        Some(self.roster.digest())
+        self.schedule.begins(now).then(|| self.roster.digest())
     }
 
     /// A server answered; none where nobody did.
     pub fn synced(&mut self, now: Time, news: Option<MeshNews>, output: &mut Output) {
-        self.sync.is_under_way = false;
-        let Some(news) = news else {
-            self.sync.is_failing = true;
-            self.sync.due = now + self.sync.backoff.next_pause();
-            return;
-        };
-        self.sync.backoff.reset();
-        self.sync.is_failing = false;
-        let is_first = self.sync.last.replace(now).is_none();
+        let Some(news) = news else { return self.schedule.failed(now) };
+        let is_first = self.schedule.is_first();
         let MeshNews { as_of, seconds, ring, verdict_key, roster, items, event_time } = news;
-        let is_news = as_of >= self.sync.as_of;
+        let is_news = as_of >= self.as_of;
         if is_news {
-            self.sync.as_of = as_of;
+            self.as_of = as_of;
             self.keys = Some(Keys { ring, verdicts: verdict_key, clock: (now, seconds) });
         }
         self.events.witness(event_time);
@@ -278,20 +234,8 @@ impl Mesh {
         if has_changed {
             self.roster_changed(now, output);
         }
-        self.sync.was_answered(has_changed);
         self.accused.retain(|member, until| *until > now && self.roster.get(*member).is_some());
-        let interval = self.next_interval();
-        self.sync.due = now + interval.mul_f64(0.9 + self.random.fraction() / 5.0);
-    }
-
-    fn next_interval(&mut self) -> Duration {
-        if self.accused.is_empty() {
-            self.sync.outcome_pause = OUTCOME_INTERVAL;
-            return SYNC_INTERVAL;
-        }
-        let pause = self.sync.outcome_pause;
-        self.sync.outcome_pause = (pause * 2).min(SYNC_INTERVAL);
-        pause
+        self.schedule.answered(now, has_changed, !self.accused.is_empty());
     }
 
     /// A datagram has arrived.
@@ -310,7 +254,7 @@ impl Mesh {
         };
         let is_known = self.roster.get(from).is_some() || self.gossip.has_gone(from);
         if !is_known && from.host != self.me().host {
-            self.sync_soon(now);
+            self.schedule.hear_of_stranger(now);
         }
         self.act(now, output, |gossip, outbox| gossip.receive(now, from, &packet, outbox));
     }
@@ -345,18 +289,6 @@ impl Mesh {
         Some(keys.ring.seal(self.me(), keys.seconds(now), nonce, packet))
     }
 
-    /// Somebody was heard of who is not in the roster: that may be another host or an older
-    /// process, so the roster is asked for, but not by everybody at once.
-    fn sync_soon(&mut self, now: Time) {
-        // While no server answers, its own pauses count.
-        if self.sync.is_failing || std::mem::replace(&mut self.sync.is_hastened, true) {
-            return;
-        }
-        let (pause, last) = (self.sync.stranger_pause, self.sync.last.unwrap_or(now));
-        let due = now.max(last + pause) + pause.mul_f64(self.random.fraction());
-        self.sync.due = self.sync.due.min(due);
-    }
-
     fn roster_changed(&mut self, now: Time, output: &mut Output) {
         let members: Vec<_> = self.roster.members().map(|member| member.id).collect();
         self.act(now, output, |gossip, outbox| gossip.set_members(now, members, outbox));
@@ -372,14 +304,12 @@ impl Mesh {
             // However often it is accused meanwhile: it may be one that nobody fails.
             if let Entry::Vacant(unknown) = self.accused.entry(member) {
                 unknown.insert(now + OUTCOME_WAIT);
-                if !self.sync.is_failing {
-                    self.sync.due = self.sync.due.min(now + self.sync.outcome_pause);
-                }
+                self.schedule.await_outcome(now);
             }
             output.accusations.extend(member.lease());
         }
         if outbox.hears_of_stranger {
-            self.sync_soon(now);
+            self.schedule.hear_of_stranger(now);
         }
         for item in outbox.items {
             self.take_item(now, &item, false, output);
@@ -439,18 +369,6 @@ impl Mesh {
             self.roster_changed(now, output);
         }
         output.verdicts.push(verdict);
-    }
-}
-
-impl Sync {
-    /// A server answered, and that told something new or not.
-    fn was_answered(&mut self, is_news: bool) {
-        let [first, while_more_come, for_nothing] = STRANGER_SYNC;
-        let longest = if is_news { while_more_come } else { for_nothing };
-        self.stranger_pause = match std::mem::take(&mut self.is_hastened) {
-            true => (self.stranger_pause * 2).min(longest),
-            false => first,
-        };
     }
 }
 

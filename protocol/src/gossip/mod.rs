@@ -16,6 +16,7 @@
 //! | [`verdict`] | the servers' verdict on a host, signed |
 //! | [`event`] | a user event, which any member may fire |
 //! | [`event_flow`] | the times of events, and how many of them are passed on |
+//! | `schedule` | when a host asks the servers what it lacks |
 //! | `health` | how far a process may trust its own eyes |
 //! | `engine` | SWIM itself, by foca |
 
@@ -28,6 +29,7 @@ pub mod member;
 pub mod mesh;
 pub mod packet;
 pub mod roster;
+mod schedule;
 pub mod seal;
 pub mod verdict;
 
