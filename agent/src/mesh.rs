@@ -12,22 +12,21 @@ use bytes::Bytes;
 use lockmesh_net::datagram::DatagramSocket;
 use lockmesh_net::random;
 use lockmesh_protocol::gossip::member::MemberId;
-use lockmesh_protocol::gossip::mesh::{Mesh, MeshNews, Output, SealCounts};
+use lockmesh_protocol::gossip::mesh::{Mesh, MeshNews, Output, SYNC_TIMEOUT, SealCounts};
 use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::gossip::verdict::Verdict;
 use lockmesh_protocol::gossip::{Counts, MAX_DATAGRAM_BYTES};
 use lockmesh_protocol::lease::LeaseId;
 use lockmesh_protocol::time::Time;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-/// So many datagrams are taken at a time before timers have their turn.
+/// So many datagrams are taken before the rest of the agent has its turn.
 const BATCH: usize = 64;
 
-/// How long a server's answer is waited for.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// So many batches are taken at most before timers have theirs.
+const BATCHES: usize = 16;
 
 /// See the [module](self).
 pub(crate) struct Member {
@@ -73,18 +72,16 @@ impl Member {
                 Some(fired) = self.fired.recv() => self.fire(fired, &mut output),
                 () = self.clock.sleep_until(wakes_at) => {}
             }
-            self.turn(output);
-            // A socket that is never empty must not keep the rest of the agent from its turn.
-            tokio::task::yield_now().await;
+            self.turn(output).await;
         }
     }
 
-    fn turn(&mut self, mut output: Output) {
-        let now = self.clock.now();
+    async fn turn(&mut self, mut output: Output) {
         if let Some(lease) = self.upstream.registered_lease() {
-            self.become_member(now, MemberId::of_agent(lease), &mut output);
+            self.become_member(self.clock.now(), MemberId::of_agent(lease), &mut output);
         }
-        self.take_datagrams(now, &mut output);
+        self.take_datagrams(&mut output).await;
+        let now = self.clock.now();
         let Some(mesh) = &mut self.mesh else { return };
         mesh.tick(now, &mut output);
         if let Some(digest) = mesh.wants_sync(now) {
@@ -101,14 +98,28 @@ impl Member {
         }
     }
 
-    fn take_datagrams(&mut self, now: Time, output: &mut Output) {
-        let mut buffer = [0; MAX_DATAGRAM_BYTES + 1];
+    /// Takes all that has arrived, unless there is no end of it.
+    async fn take_datagrams(&mut self, output: &mut Output) {
+        for _ in 0..BATCHES {
+            let is_empty = self.take_batch(output);
+            // A socket that is never empty must not keep the rest of the agent from its turn.
+            tokio::task::yield_now().await;
+            if is_empty {
+                return;
+            }
+        }
+    }
+
+    /// Takes some of what has arrived; whether that was all.
+    fn take_batch(&mut self, output: &mut Output) -> bool {
+        let (now, mut buffer) = (self.clock.now(), [0; MAX_DATAGRAM_BYTES + 1]);
         for _ in 0..BATCH {
-            let Some(length) = self.socket.take(&mut buffer) else { return };
+            let Some(length) = self.socket.take(&mut buffer) else { return true };
             if let Some(mesh) = &mut self.mesh {
                 mesh.receive(now, &buffer[..length], output);
             }
         }
+        false
     }
 
     fn fire(&mut self, fired: Fired, output: &mut Output) {
@@ -124,7 +135,7 @@ impl Member {
     fn sync(&self, digest: RosterDigest) {
         let (upstream, answers) = (self.upstream.clone(), self.answers.0.clone());
         tokio::spawn(async move {
-            let news = timeout(ANSWER_TIMEOUT, upstream.sync_mesh(digest)).await;
+            let news = timeout(SYNC_TIMEOUT, upstream.sync_mesh(digest)).await;
             // Nobody listens any more where the agent stops.
             let _ = answers.send(news.ok().and_then(Result::ok)).await;
         });
@@ -185,8 +196,7 @@ impl Member {
         let Some(mesh) = &self.mesh else { return };
         let counts = mesh.counts();
         metrics::count_mesh(&self.counted, &counts);
-        let others = mesh.roster().members().filter(|member| member.id.host != mesh.me().host);
-        metrics::MESH_MEMBERS.set(others.count() as i64);
+        metrics::MESH_MEMBERS.set(mesh.others() as i64);
         metrics::MESH_PROBE_STRETCH.set(i64::from(mesh.stretch()));
         self.counted = counts;
     }

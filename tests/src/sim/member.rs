@@ -15,7 +15,7 @@ use super::world::World;
 use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input, LocalCall};
 use lockmesh_protocol::gossip::MAX_DATAGRAM_BYTES;
 use lockmesh_protocol::gossip::member::MemberId;
-use lockmesh_protocol::gossip::mesh::{Mesh, MeshNews, Output};
+use lockmesh_protocol::gossip::mesh::{Mesh, MeshNews, Output, SYNC_TIMEOUT};
 use lockmesh_protocol::gossip::seal::NONCE_BYTES;
 use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::lease::LeaseId;
@@ -25,10 +25,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long a server's answer is waited for.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// So many datagrams wait in a socket; what comes then is lost.
+/// So many datagrams wait in a socket, as many as are taken in one turn; what comes then is lost.
 const SOCKET: usize = 1_024;
 
 /// So many datagrams a liar keeps, to send them again.
@@ -151,7 +148,7 @@ impl Agent {
         if let Some(digest) = digest {
             let token = self.next_token();
             self.member.sync = Some(token);
-            stage.after(ANSWER_TIMEOUT, Event::GoAway(self.place, self.life, token));
+            stage.after(SYNC_TIMEOUT, Event::GoAway(self.place, self.life, token));
             self.call_locally(stage, judge, token, LocalCall::AskHome(Request::SyncMesh(digest)));
         }
         self.wake_member_later(stage);
