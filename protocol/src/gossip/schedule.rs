@@ -122,3 +122,87 @@ impl Schedule {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Asks when that is due, and is answered at once; how long it waited for it.
+    fn asked(schedule: &mut Schedule, now: &mut Time, is_news: bool, is_outcome_awaited: bool) -> Duration {
+        let due = schedule.due().expect("no answer is awaited").max(*now);
+        let waited = due.since(*now);
+        *now = due;
+        assert!(schedule.begins(due) && !schedule.begins(due) && schedule.due().is_none());
+        schedule.answered(due, is_news, is_outcome_awaited);
+        waited
+    }
+
+    fn begin() -> (Schedule, Time) {
+        let (mut schedule, mut now) = (Schedule::new(Time(0), 7), Time(0));
+        assert!(schedule.is_first());
+        assert_eq!(asked(&mut schedule, &mut now, true, false), Duration::ZERO);
+        assert!(!schedule.is_first());
+        (schedule, now)
+    }
+
+    /// How long it waits for each of the next questions, where a stranger is heard of all the time.
+    fn by_strangers(schedule: &mut Schedule, now: &mut Time, is_news: bool) -> Vec<Duration> {
+        let mut ask = || {
+            (0..10).for_each(|_| schedule.hear_of_stranger(*now));
+            asked(schedule, now, is_news, false)
+        };
+        (0..8).map(|_| ask()).collect()
+    }
+
+    #[test]
+    fn without_anything_special_it_asks_twice_a_minute() {
+        let (mut schedule, mut now) = begin();
+        for _ in 0..20 {
+            let waited = asked(&mut schedule, &mut now, false, false);
+            assert!((27 * SECOND..=33 * SECOND).contains(&waited), "{waited:?}");
+        }
+    }
+
+    #[test]
+    fn strangers_who_are_news_are_asked_for_soon_and_for_nothing_more_and_more_seldom() {
+        let (mut schedule, mut now) = begin();
+        let news = by_strangers(&mut schedule, &mut now, true);
+        assert!(news[0] <= SECOND / 2 && news.iter().all(|waited| *waited <= 2 * SECOND), "{news:?}");
+        let nothing = by_strangers(&mut schedule, &mut now, false);
+        assert!(nothing[4..].iter().all(|waited| *waited >= 8 * SECOND), "{nothing:?}");
+        asked(&mut schedule, &mut now, false, false);
+        assert!(by_strangers(&mut schedule, &mut now, true)[0] <= SECOND / 2, "after a while as ever");
+    }
+
+    #[test]
+    fn what_became_of_somebody_is_asked_after_pauses_that_double() {
+        let (mut schedule, mut now) = begin();
+        schedule.await_outcome(now);
+        let waited: Vec<_> = (0..4).map(|_| asked(&mut schedule, &mut now, false, true)).collect();
+        let about = |seconds: u32| seconds * SECOND * 9 / 10..=seconds * SECOND * 11 / 10;
+        for (waited, seconds) in waited.iter().zip([1, 1, 2, 4]) {
+            assert!(about(seconds).contains(waited), "{waited:?} is not about {seconds} s");
+        }
+    }
+
+    #[test]
+    fn where_no_server_answers_its_own_pauses_count_whoever_speaks() {
+        let (mut schedule, _) = begin();
+        let mut now = schedule.due().expect("no answer is awaited");
+        for _ in 0..20 {
+            assert!(schedule.begins(now));
+            schedule.failed(now);
+            let due = schedule.due();
+            schedule.hear_of_stranger(now);
+            schedule.await_outcome(now);
+            assert_eq!(schedule.due(), due);
+            now = due.expect("no answer is awaited");
+        }
+        let longest = now + 10 * SECOND;
+        assert!(schedule.begins(now));
+        schedule.failed(now);
+        assert!(schedule.due().is_some_and(|due| due <= longest));
+    }
+}
