@@ -235,7 +235,7 @@ impl Mesh {
             self.roster_changed(now, output);
         }
         self.accused.retain(|member, until| *until > now && self.roster.get(*member).is_some());
-        self.schedule.answered(now, has_changed, !self.accused.is_empty());
+        self.schedule.answered(now, has_changed, self.roster.len(), !self.accused.is_empty());
     }
 
     /// A datagram has arrived.

@@ -10,11 +10,14 @@ use std::time::Duration;
 /// How often the servers are asked what is lacking, about.
 const SYNC_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How soon they are asked again when somebody was heard, or heard of, who is not in the roster: at
-/// first, where more and more hosts come, and where that was for nothing again and again. A host
-/// that comes is heard of by all at once, so each waits up to twice as long.
-const STRANGER_SYNC: [Duration; 3] =
-    [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(8)];
+/// How soon they are asked again when somebody was heard, or heard of, who is not in the roster; and
+/// where that was for nothing again and again. A host that comes is heard of by all at once, so
+/// each waits up to twice as long.
+const STRANGER_SYNC: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
+
+/// While more and more hosts come, each waits so long for each member that it knows, and at most so
+/// long: all members of one roster together ask about 700 times a second.
+const ARRIVALS_SYNC: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
 
 /// How soon they are asked what became of a member that was accused, after pauses that double.
 const OUTCOME_INTERVAL: Duration = Duration::from_secs(1);
@@ -50,7 +53,7 @@ impl Schedule {
             is_under_way: false,
             last: None,
             is_hastened: false,
-            stranger_pause: STRANGER_SYNC[0],
+            stranger_pause: STRANGER_SYNC.0,
             is_failing: false,
             outcome_pause: OUTCOME_INTERVAL,
             backoff: Backoff::new(SYNC_BACKOFF, random.number()),
@@ -81,13 +84,16 @@ impl Schedule {
         self.due = now + self.backoff.next_pause();
     }
 
-    /// A server answered: whether that told of other members, and whether it is awaited what became
-    /// of somebody.
-    pub(super) fn answered(&mut self, now: Time, is_news: bool, is_outcome_awaited: bool) {
+    /// A server answered: whether that told of other members, how many there are, and whether it is
+    /// awaited what became of somebody.
+    pub(super) fn answered(&mut self, now: Time, is_news: bool, members: usize, is_outcome_awaited: bool) {
         (self.is_under_way, self.is_failing, self.last) = (false, false, Some(now));
         self.backoff.reset();
-        let [first, while_more_come, for_nothing] = STRANGER_SYNC;
-        let longest = if is_news { while_more_come } else { for_nothing };
+        let (first, for_nothing) = STRANGER_SYNC;
+        let longest = match is_news {
+            true => ARRIVALS_SYNC.0.saturating_mul(members as u32).clamp(first, ARRIVALS_SYNC.1),
+            false => for_nothing,
+        };
         self.stranger_pause = match std::mem::take(&mut self.is_hastened) {
             true => (self.stranger_pause * 2).min(longest),
             false => first,
@@ -98,8 +104,11 @@ impl Schedule {
         self.due = now + pause.mul_f64(0.9 + self.random.fraction() / 5.0);
     }
 
-    /// This process is another one to the servers: what they say of it is wanted at once.
+    /// This process is another one to the servers, who have just answered it: what they say is
+    /// wanted at once, however long they were silent before.
     pub(super) fn begin_anew(&mut self, now: Time) {
+        self.is_failing = false;
+        self.backoff.reset();
         self.due = now;
     }
 
@@ -128,6 +137,7 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+    const MEMBERS: usize = 2_000;
 
     /// Asks when that is due, and is answered at once; how long it waited for it.
     fn asked(schedule: &mut Schedule, now: &mut Time, is_news: bool, is_outcome_awaited: bool) -> Duration {
@@ -135,7 +145,7 @@ mod tests {
         let waited = due.since(*now);
         *now = due;
         assert!(schedule.begins(due) && !schedule.begins(due) && schedule.due().is_none());
-        schedule.answered(due, is_news, is_outcome_awaited);
+        schedule.answered(due, is_news, MEMBERS, is_outcome_awaited);
         waited
     }
 
@@ -204,5 +214,43 @@ mod tests {
         assert!(schedule.begins(now));
         schedule.failed(now);
         assert!(schedule.due().is_some_and(|due| due <= longest));
+    }
+
+    #[test]
+    fn a_host_that_registers_anew_asks_soon_however_long_nobody_answered() {
+        let (mut schedule, _) = begin();
+        let mut now = schedule.due().expect("no answer is awaited");
+        for _ in 0..20 {
+            assert!(schedule.begins(now));
+            schedule.failed(now);
+            now = schedule.due().expect("no answer is awaited");
+        }
+        schedule.begin_anew(now);
+        assert_eq!(schedule.due(), Some(now));
+        // The server that it asks may not know yet that it leads, or who does.
+        for _ in 0..2 {
+            assert!(schedule.begins(now));
+            schedule.failed(now);
+            let next = schedule.due().expect("no answer is awaited");
+            assert!(next <= now + SECOND * 3 / 2, "{:?}", next.since(now));
+            now = next;
+        }
+    }
+
+    #[test]
+    fn few_members_ask_sooner_for_those_who_come_than_very_many() {
+        let asks = |members: usize| {
+            let (mut schedule, mut now) = begin();
+            let began = now;
+            for _ in 0..20 {
+                schedule.hear_of_stranger(now);
+                now = schedule.due().expect("no answer is awaited").max(now);
+                assert!(schedule.begins(now));
+                schedule.answered(now, true, members, false);
+            }
+            now.since(began)
+        };
+        let (few, many) = (asks(100), asks(1_000));
+        assert!(few <= 20 * SECOND / 2 && many >= 18 * SECOND, "{few:?} {many:?}");
     }
 }
