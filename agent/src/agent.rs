@@ -8,6 +8,7 @@ use crate::http::{self, Api, HttpLimits, Listeners, UnixSocket};
 use crate::incarnation;
 use crate::listener::Listener;
 use crate::mesh::Member;
+use crate::mesh_questions::MeshQuestions;
 use crate::metrics;
 use crate::node::{self, NodeIdentity};
 use crate::reload::Asking;
@@ -102,9 +103,6 @@ impl Agent {
         upstream.hold_time = config.upstream.hold_timeout;
         upstream.probe_after = config.upstream.probe_after;
         let upstream = Upstream::start_on(Arc::clone(&endpoint), upstream);
-        // It ends with the upstream, which closes the endpoint.
-        tokio::spawn(Listener::new(endpoint, upstream.clone()).run());
-
         let identity = node::Identity {
             node: node.name.clone(),
             node_id: node.id,
@@ -116,7 +114,9 @@ impl Agent {
         let checks = Checks::new(upstream.clone(), identity.clone(), check_limits(&config.checks));
         let limits = limits(&config.http, &config.session);
         let (shutdown, stopping) = watch::channel(false);
-        let events = take_part(datagrams, node.name.clone(), &upstream, &stopping);
+        let (events, questions) = take_part(datagrams, node.name.clone(), &upstream, &stopping);
+        // It ends with the upstream, which closes the endpoint.
+        tokio::spawn(Listener::new(endpoint, upstream.clone(), questions).run());
         let api = Api::new(upstream.clone(), identity, limits, Arc::clone(&checks))
             .with_events(Arc::clone(&events))
             .with_reload(reload)
@@ -246,19 +246,21 @@ fn listen_for_servers(address: SocketAddr, identity: &Identity) -> Result<Arc<En
     endpoint.map(Arc::new).map_err(|error| AgentError::Socket { address, error })
 }
 
-/// Takes part in the mesh where there is a socket for that; the events of this host.
+/// Takes part in the mesh where there is a socket for that: the events of this host, and the way
+/// for questions to others.
 fn take_part(
     datagrams: Option<DatagramSocket>,
     node: NodeName,
     upstream: &Upstream,
     stopping: &watch::Receiver<bool>,
-) -> Arc<Events> {
-    let Some(socket) = datagrams else { return Events::alone(node) };
+) -> (Arc<Events>, MeshQuestions) {
+    let Some(socket) = datagrams else { return (Events::alone(node), MeshQuestions::default()) };
     let (events, fired) = Events::in_mesh(node);
-    let member = Member::new(socket, upstream.clone(), (Arc::clone(&events), fired));
+    let (questions, asked) = MeshQuestions::channel();
+    let member = Member::new(socket, upstream.clone(), (Arc::clone(&events), fired), asked);
     let member = tokio::spawn(member.run(stopping.clone()));
     tokio::spawn(log_end_of_gossip(member, stopping.clone()));
-    events
+    (events, questions)
 }
 
 /// The agent goes on without gossip, so nobody would notice otherwise.

@@ -1,10 +1,12 @@
 //! This agent as a juror: it asks another one whether it lives, for a server that may be cut off
-//! from it, and hands on what that answers.
+//! from it, and hands on what that answers. It asks over a connection and by a datagram of the mesh
+//! at once: a datagram needs no handshake, and a connection neither a mesh nor luck.
 //!
 //! Nothing is decided here, and nothing is said of a node that does not answer. **Invariants:** a
 //! server waits no longer than it would for a node of its own; an answer that was not made for the
 //! question is none.
 
+use crate::mesh_questions::MeshQuestions;
 use crate::metrics::JUROR_QUESTIONS;
 use lockmesh_net::Endpoint;
 use lockmesh_net::node::NodeConnection;
@@ -30,15 +32,16 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Juror {
     endpoint: Arc<Endpoint>,
+    mesh: MeshQuestions,
     permits: Semaphore,
     /// The connections that stand, and when each was used last.
     connections: Mutex<HashMap<(NodeName, String), (NodeConnection, Instant)>>,
 }
 
 impl Juror {
-    /// Asks from the socket on which this agent listens.
-    pub(crate) fn new(endpoint: Arc<Endpoint>) -> Self {
-        Self { endpoint, permits: Semaphore::new(MAX_QUESTIONS), connections: Mutex::default() }
+    /// Asks from the socket on which this agent listens, and in the mesh.
+    pub(crate) fn new(endpoint: Arc<Endpoint>, mesh: MeshQuestions) -> Self {
+        Self { endpoint, mesh, permits: Semaphore::new(MAX_QUESTIONS), connections: Mutex::default() }
     }
 
     /// What a node answers.
@@ -50,10 +53,15 @@ impl Juror {
         };
         let NodeQuestion { challenge, node, address } = question;
         let connection = self.connection(node, address);
-        let answer = connection.answer(Request::Challenge(challenge), challenge, ANSWER_TIMEOUT);
-        match timeout(ANSWER_TIMEOUT, answer).await.ok().flatten() {
-            Some(renewal) => {
-                JUROR_QUESTIONS.with_label_values(&["answered"]).inc();
+        let connected = async {
+            let answer = connection.answer(Request::Challenge(challenge), challenge, ANSWER_TIMEOUT);
+            answer.await.map(|renewal| (renewal, "answered"))
+        };
+        let by_datagram =
+            async { self.mesh.ask(challenge).await.map(|renewal| (renewal, "answered_by_datagram")) };
+        match timeout(ANSWER_TIMEOUT, first_of(connected, by_datagram)).await.ok().flatten() {
+            Some((renewal, outcome)) => {
+                JUROR_QUESTIONS.with_label_values(&[outcome]).inc();
                 Response::Alive(renewal)
             }
             None => {
@@ -74,5 +82,17 @@ impl Juror {
         });
         kept.1 = now;
         kept.0.clone()
+    }
+}
+
+/// What one of two comes to first; none where neither comes to anything.
+async fn first_of<T>(
+    one: impl Future<Output = Option<T>>,
+    other: impl Future<Output = Option<T>>,
+) -> Option<T> {
+    tokio::select! {
+        Some(found) = one => Some(found),
+        Some(found) = other => Some(found),
+        else => None,
     }
 }

@@ -11,6 +11,7 @@ mod incarnation;
 mod juror;
 pub mod listener;
 mod mesh;
+pub mod mesh_questions;
 pub mod metrics;
 pub mod node;
 pub mod reload;

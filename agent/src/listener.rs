@@ -7,6 +7,7 @@
 //! kept.
 
 use crate::juror::Juror;
+use crate::mesh_questions::MeshQuestions;
 use crate::metrics::REFUSED_CONNECTIONS;
 use crate::upstream::Upstream;
 use lockmesh_net::frame::FrameQueue;
@@ -43,9 +44,9 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Serves on this endpoint, for the lease that this upstream keeps.
-    pub fn new(endpoint: Arc<Endpoint>, upstream: Upstream) -> Self {
-        let juror = Arc::new(Juror::new(Arc::clone(&endpoint)));
+    /// Serves on this endpoint, for the lease that this upstream keeps; asks in this mesh, too.
+    pub fn new(endpoint: Arc<Endpoint>, upstream: Upstream, mesh: MeshQuestions) -> Self {
+        let juror = Arc::new(Juror::new(Arc::clone(&endpoint), mesh));
         Self { endpoint, upstream, juror, agents: Arc::new(Semaphore::new(MAX_AGENTS)) }
     }
 

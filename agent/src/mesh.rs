@@ -6,6 +6,7 @@
 
 use crate::boot_clock::BootClock;
 use crate::events::{Events, FireError, Fired};
+use crate::mesh_questions::{Asked, Awaited};
 use crate::metrics;
 use crate::upstream::Upstream;
 use bytes::Bytes;
@@ -16,7 +17,8 @@ use lockmesh_protocol::gossip::mesh::{Mesh, MeshNews, Output, SYNC_TIMEOUT, Seal
 use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::gossip::verdict::Verdict;
 use lockmesh_protocol::gossip::{Counts, MAX_DATAGRAM_BYTES};
-use lockmesh_protocol::lease::LeaseId;
+use lockmesh_protocol::lease::{Challenge, LeaseId, Renewal};
+use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
@@ -27,6 +29,9 @@ const BATCH: usize = 64;
 
 /// So many batches are taken at most before timers have theirs.
 const BATCHES: usize = 16;
+
+/// So many answers to challenges wait for their turn.
+const RENEWALS: usize = 64;
 
 /// See the [module](self).
 pub(crate) struct Member {
@@ -40,6 +45,11 @@ pub(crate) struct Member {
     /// Where events of the mesh are told, and what applications of this host fire.
     events: Arc<Events>,
     fired: mpsc::Receiver<Fired>,
+    /// What this host asks others for servers.
+    asked: mpsc::Receiver<Asked>,
+    awaited: Awaited,
+    /// Whom this host answers that it lives.
+    renewals: (mpsc::Sender<(MemberId, Renewal)>, mpsc::Receiver<(MemberId, Renewal)>),
     counted: (Counts, SealCounts),
 }
 
@@ -49,9 +59,21 @@ impl Member {
         socket: DatagramSocket,
         upstream: Upstream,
         (events, fired): (Arc<Events>, mpsc::Receiver<Fired>),
+        asked: mpsc::Receiver<Asked>,
     ) -> Self {
-        let (clock, answers) = (BootClock::default(), mpsc::channel(1));
-        Self { socket, upstream, clock, mesh: None, answers, events, fired, counted: Default::default() }
+        Self {
+            socket,
+            upstream,
+            clock: BootClock::default(),
+            mesh: None,
+            answers: mpsc::channel(1),
+            events,
+            fired,
+            asked,
+            awaited: Awaited::default(),
+            renewals: mpsc::channel(RENEWALS),
+            counted: Default::default(),
+        }
     }
 
     /// Takes part until the agent stops.
@@ -70,6 +92,12 @@ impl Member {
                     }
                 }
                 Some(fired) = self.fired.recv() => self.fire(fired, &mut output),
+                Some(asked) = self.asked.recv() => self.ask(asked, &mut output),
+                Some((to, renewal)) = self.renewals.1.recv() => {
+                    if let Some(mesh) = &mut self.mesh {
+                        mesh.answer(self.clock.now(), to, &renewal, &mut output);
+                    }
+                }
                 () = self.clock.sleep_until(wakes_at) => {}
             }
             self.turn(output).await;
@@ -132,6 +160,14 @@ impl Member {
         let _ = outcome.send(result);
     }
 
+    /// Without a mesh it is answered over a connection alone.
+    fn ask(&mut self, asked: Asked, output: &mut Output) {
+        if let Some(mesh) = &mut self.mesh {
+            mesh.ask(self.clock.now(), asked.challenge, output);
+            self.awaited.push(asked);
+        }
+    }
+
     fn sync(&self, digest: RosterDigest) {
         let (upstream, answers) = (self.upstream.clone(), self.answers.0.clone());
         tokio::spawn(async move {
@@ -141,7 +177,8 @@ impl Member {
         });
     }
 
-    fn carry_out(&self, now: Time, output: Output) {
+    fn carry_out(&mut self, now: Time, output: Output) {
+        output.renewals.into_iter().for_each(|renewal| self.awaited.answered(renewal));
         let Some(mesh) = &self.mesh else { return };
         for (to, packet) in output.packets {
             // Without one, the packet is lost, as any may be.
@@ -154,6 +191,7 @@ impl Member {
         if !output.accusations.is_empty() {
             self.accuse(output.accusations);
         }
+        output.challenges.into_iter().for_each(|(from, challenge)| self.answer(from, challenge));
         output.spread.into_iter().for_each(|item| self.spread(item));
         output.verdicts.iter().for_each(|verdict| self.tell(mesh, verdict));
         output.events.into_iter().for_each(|event| self.events.receive(event));
@@ -165,6 +203,16 @@ impl Member {
             // One that is lost is no loss: others accuse, and the renewal is overdue soon.
             if let Err(reason) = upstream.accuse(leases).await {
                 tracing::debug!(%reason, "no server took an accusation");
+            }
+        });
+    }
+
+    fn answer(&self, to: MemberId, challenge: Challenge) {
+        let (upstream, renewals) = (self.upstream.clone(), self.renewals.0.clone());
+        tokio::spawn(async move {
+            if let Response::Alive(renewal) = upstream.answer_challenge(challenge).await {
+                // Where very many are on their way one is lost, as any datagram may be.
+                let _ = renewals.try_send((to, renewal));
             }
         });
     }

@@ -109,8 +109,8 @@ pub static REFUSED_CONNECTIONS: LazyLock<IntCounter> = LazyLock::new(|| {
     registered(IntCounter::new("lockmesh_agent_refused_connections_total", help))
 });
 
-/// Questions of servers about other nodes, by what came of them: `answered`, `unanswered` or
-/// `refused`.
+/// Questions of servers about other nodes, by what came of them: `answered`,
+/// `answered_by_datagram`, `unanswered` or `refused`.
 pub static JUROR_QUESTIONS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     let help = "Other nodes that this agent asked for a server whether they live, by what came of it";
     counters("lockmesh_agent_juror_questions_total", help, &["outcome"])
@@ -169,6 +169,7 @@ pub(crate) fn count_mesh(before: &(Counts, SealCounts), now: &(Counts, SealCount
             seal.excess_datagrams,
             seal.excess_verdicts,
             seal.strange_verdicts,
+            seal.excess_challenges,
         ]
     };
     for ((event, before), now) in MESH_EVENT_NAMES.iter().zip(of(before)).zip(of(now)) {
@@ -178,7 +179,7 @@ pub(crate) fn count_mesh(before: &(Counts, SealCounts), now: &(Counts, SealCount
 }
 
 /// What may happen in the mesh; see `deploy/metrics.md`.
-const MESH_EVENT_NAMES: [&str; 24] = [
+const MESH_EVENT_NAMES: [&str; 25] = [
     "received",
     "sent",
     "probe",
@@ -202,6 +203,7 @@ const MESH_EVENT_NAMES: [&str; 24] = [
     "excess_datagram",
     "excess_verdict",
     "strange_verdict",
+    "excess_challenge",
     "unsent",
 ];
 
@@ -216,7 +218,7 @@ const GROUPS: [&str; 12] = [
 const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 8] = [
     (&MESH_EVENTS, &MESH_EVENT_NAMES),
     (&USER_EVENTS, &["kept", "for_others", "known", "not_understood"]),
-    (&JUROR_QUESTIONS, &["answered", "unanswered", "refused"]),
+    (&JUROR_QUESTIONS, &["answered", "answered_by_datagram", "unanswered", "refused"]),
     (
         &REFUSALS,
         &[

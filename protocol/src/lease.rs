@@ -93,7 +93,7 @@ pub struct LeaseSecret([u8; 32]);
 /// Shows that whoever made a message knows the lease's secret.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct AuthenticationCode([u8; 16]);
+pub struct AuthenticationCode(pub [u8; 16]);
 
 impl fmt::Debug for LeaseKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

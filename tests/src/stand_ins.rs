@@ -3,6 +3,7 @@
 //! have no HTTP, and share a runtime.
 
 use lockmesh_agent::listener::Listener;
+use lockmesh_agent::mesh_questions::MeshQuestions;
 use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
 use lockmesh_net::{Authority, Endpoint, Identity, IdentityFiles, Peer, QuicOptions, Role};
 use lockmesh_protocol::command::{AgentRegistration, Command};
@@ -60,6 +61,16 @@ pub struct StandIn {
 impl StandIn {
     /// Begins to connect and to register, within a runtime.
     pub fn start(issuer: &Issuer, number: usize, servers: &[String]) -> Self {
+        Self::start_in_mesh(issuer, number, servers, None)
+    }
+
+    /// The same, as a member of the mesh: at this address others speak to it.
+    pub fn start_in_mesh(
+        issuer: &Issuer,
+        number: usize,
+        servers: &[String],
+        gossip: Option<SocketAddr>,
+    ) -> Self {
         let node = NodeName::from(format!("stand-in-{number}").as_str());
         let identity = issuer.identity(node.clone());
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -68,12 +79,13 @@ impl StandIn {
         let registration = AgentRegistration {
             incarnation: Incarnation { process: (number as u128).to_be_bytes(), ..Incarnation::default() },
             port: endpoint.local_address().expect("it is bound").port(),
+            gossip,
             ..AgentRegistration::of(Node::of(node.clone(), id, "127.0.0.1"))
         };
         let endpoint = Arc::new(endpoint);
         let options = UpstreamOptions::new(servers.to_vec(), identity, registration);
         let upstream = Upstream::start_on(Arc::clone(&endpoint), options);
-        tokio::spawn(Listener::new(endpoint, upstream.clone()).run());
+        tokio::spawn(Listener::new(endpoint, upstream.clone(), MeshQuestions::default()).run());
         Self { upstream, node, number }
     }
 

@@ -16,7 +16,7 @@
 use super::engine::{Effects, Engine};
 use super::health::Health;
 use super::member::{Incarnation, MemberId, Standing, Update};
-use super::packet::{Header, MAX_PACKET_BYTES, Message, Packet, PacketError};
+use super::packet::{ChallengeAnswer, Header, MAX_PACKET_BYTES, Message, Packet, PacketError};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,6 +49,10 @@ pub struct Outbox {
     pub items: Vec<Vec<u8>>,
     /// Somebody lives, as members say, who is not in the roster.
     pub hears_of_stranger: bool,
+    /// A member asks for a server whether this process lives, with a nonce.
+    pub challenges: Vec<(MemberId, u64)>,
+    /// What a member answers that was asked so.
+    pub answers: Vec<(MemberId, ChallengeAnswer)>,
 }
 
 /// What has happened so far, for the figures of a process.
@@ -193,11 +197,25 @@ impl Gossip {
             let effects = self.engine.hear_of(now, stretch, &updates);
             self.carry_out(effects, outbox);
         }
-        let effects = self.engine.hear(now, stretch, from, &packet.header);
-        self.carry_out(effects, outbox);
+        match packet.header.message {
+            Message::Challenge(nonce) => outbox.challenges.push((from, nonce)),
+            Message::Renewal(answer) => outbox.answers.push((from, answer)),
+            _ => {
+                let effects = self.engine.hear(now, stretch, from, &packet.header);
+                self.carry_out(effects, outbox);
+            }
+        }
         for item in packet.items {
             self.take_item(item, outbox);
         }
+    }
+
+    /// Says something to a member that is not the engine's to say: a juror's words.
+    pub fn say(&mut self, to: MemberId, message: Message, outbox: &mut Outbox) {
+        let mut packet = Vec::new();
+        Header { incarnation: self.engine.incarnation(), to, message }.write(&mut packet);
+        self.counts.sent += 1;
+        outbox.packets.push((to, packet));
     }
 
     /// An item was looked at and is true: it goes to all others. One of this process' own as well.

@@ -302,6 +302,8 @@ impl foca::Codec<MemberId> for Words {
             Message::IndirectAck(target, probe_number) => Said::IndirectAck { target, probe_number },
             Message::ForwardedAck(origin, probe_number) => Said::ForwardedAck { origin, probe_number },
             Message::Gossip => Said::Gossip,
+            // Jurors' words, which the driver has taken.
+            Message::Challenge(_) | Message::Renewal(_) => return Err(Unsayable),
         };
         Ok(foca::Header { src, src_incarnation: header.incarnation, dst: header.to, message })
     }

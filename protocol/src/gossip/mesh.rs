@@ -19,12 +19,13 @@ use super::driver::{Counts, Gossip, Outbox};
 use super::event::{LamportTime, UserEvent};
 use super::event_flow::{EventFlow, TooManyEvents};
 use super::member::MemberId;
+use super::packet::{ChallengeAnswer, Message};
 use super::roster::{Roster, RosterDigest, RosterMember, RosterNews};
 use super::schedule::Schedule;
 use super::seal::{KeyRing, NONCE_BYTES, SealError};
 use super::verdict::{Verdict, VerdictKey};
 use crate::id::LogIndex;
-use crate::lease::{HealthWindow, LeaseId};
+use crate::lease::{Challenge, HealthWindow, LeaseId, Renewal};
 use crate::random::Random;
 use crate::time::Time;
 use crate::token_bucket::TokenBucket;
@@ -51,6 +52,9 @@ const DATAGRAM_BYTES: (u64, u64) = (1 << 20, 1 << 19);
 /// The same for verdicts that members pass on, whose signatures cost most: some 60 at once, and 16
 /// a second.
 const VERDICT_BYTES: (u64, u64) = (8 << 10, 2 << 10);
+
+/// So many challenges are answered at once and in a second, each with a code that is reckoned out.
+const CHALLENGES: (u64, u64) = (64, 32);
 
 /// The most verdicts that a server tells at once.
 pub const MAX_VERDICTS: usize = 256;
@@ -91,6 +95,10 @@ pub struct Output {
     pub events: Vec<UserEvent>,
     /// Items of those that were fired here: a server is to be told.
     pub spread: Vec<Bytes>,
+    /// Members ask for a server whether this host lives: they are to be [answered](Mesh::answer).
+    pub challenges: Vec<(MemberId, Challenge)>,
+    /// What members answer that were [asked](Mesh::ask). Whether it is true, the servers know.
+    pub renewals: Vec<Renewal>,
 }
 
 /// What has happened so far, besides the gossip within.
@@ -120,6 +128,8 @@ pub struct SealCounts {
     pub excess_verdicts: u64,
     /// Verdicts on processes that are not in the roster, or not any more.
     pub strange_verdicts: u64,
+    /// Challenges that were not answered, because there were too many.
+    pub excess_challenges: u64,
 }
 
 /// See the [module](self).
@@ -131,13 +141,21 @@ pub struct Mesh {
     /// Whom this host accused, and until when it is asked what became of them.
     accused: BTreeMap<MemberId, Time>,
     events: EventFlow,
-    /// Room for datagrams, and for verdicts that members pass on.
-    room: (TokenBucket, TokenBucket),
+    room: Room,
     /// When servers are asked, and how far they had come by their answers.
     schedule: Schedule,
     as_of: LogIndex,
     random: Random,
     counts: SealCounts,
+}
+
+/// How much of what members send may be taken.
+#[derive(Debug)]
+struct Room {
+    datagram_bytes: TokenBucket,
+    /// Of verdicts that members pass on.
+    verdict_bytes: TokenBucket,
+    challenges: TokenBucket,
 }
 
 #[derive(Debug)]
@@ -155,7 +173,11 @@ impl Mesh {
         let gossip = Gossip::new(me, random.number(), now);
         let schedule = Schedule::new(now, random.number());
         let room = |(at_once, a_second): (u64, u64)| TokenBucket::full(now, at_once, a_second);
-        let room = (room(DATAGRAM_BYTES), room(VERDICT_BYTES));
+        let room = Room {
+            datagram_bytes: room(DATAGRAM_BYTES),
+            verdict_bytes: room(VERDICT_BYTES),
+            challenges: room(CHALLENGES),
+        };
         let (roster, counts) = (Roster::default(), SealCounts::default());
         let (accused, events) = (BTreeMap::new(), EventFlow::new(now));
         let (keys, as_of) = (None, LogIndex(0));
@@ -244,7 +266,7 @@ impl Mesh {
             self.counts.keyless += 1;
             return;
         };
-        if !self.room.0.takes(now, datagram.len().max(LEAST_DATAGRAM_BYTES) as u64) {
+        if !self.room.datagram_bytes.takes(now, datagram.len().max(LEAST_DATAGRAM_BYTES) as u64) {
             self.counts.excess_datagrams += 1;
             return;
         }
@@ -283,6 +305,25 @@ impl Mesh {
         Ok(())
     }
 
+    /// Asks a member for a server whether it lives; nobody where it is not in the roster. Nothing is
+    /// sent again where that is lost: the server asks often enough.
+    pub fn ask(&mut self, now: Time, challenge: Challenge, output: &mut Output) {
+        let asked = MemberId::of_agent(challenge.lease);
+        if self.roster.get(asked).is_some() {
+            let message = Message::Challenge(challenge.nonce);
+            self.act(now, output, |gossip, outbox| gossip.say(asked, message, outbox));
+        }
+    }
+
+    /// Answers a member that asks for a server whether this host lives.
+    pub fn answer(&mut self, now: Time, to: MemberId, renewal: &Renewal, output: &mut Output) {
+        let Renewal { lease, sequence, nonce, code } = *renewal;
+        if MemberId::of_agent(lease) == self.me() {
+            let message = Message::Renewal(ChallengeAnswer { sequence, nonce, code });
+            self.act(now, output, |gossip, outbox| gossip.say(to, message, outbox));
+        }
+    }
+
     /// Seals a packet, with a nonce that is random and used once; none while there is no key.
     pub fn seal(&self, now: Time, packet: &[u8], nonce: [u8; NONCE_BYTES]) -> Option<Vec<u8>> {
         let keys = self.keys.as_ref()?;
@@ -311,8 +352,24 @@ impl Mesh {
         if outbox.hears_of_stranger {
             self.schedule.hear_of_stranger(now);
         }
+        for (from, nonce) in outbox.challenges {
+            self.take_challenge(now, from, nonce, output);
+        }
+        let renewal = |(from, answer): (MemberId, ChallengeAnswer)| {
+            let ChallengeAnswer { sequence, nonce, code } = answer;
+            Some(Renewal { lease: from.lease()?, sequence, nonce, code })
+        };
+        output.renewals.extend(outbox.answers.into_iter().filter_map(renewal));
         for item in outbox.items {
             self.take_item(now, &item, false, output);
+        }
+    }
+
+    fn take_challenge(&mut self, now: Time, from: MemberId, nonce: u64, output: &mut Output) {
+        let Some(lease) = self.me().lease() else { return };
+        match self.room.challenges.takes(now, 1) {
+            true => output.challenges.push((from, Challenge { lease, nonce })),
+            false => self.counts.excess_challenges += 1,
         }
     }
 
@@ -354,7 +411,7 @@ impl Mesh {
             self.counts.strange_verdicts += 1;
             return;
         }
-        if !is_told_by_server && !self.room.1.takes(now, item.len() as u64) {
+        if !is_told_by_server && !self.room.verdict_bytes.takes(now, item.len() as u64) {
             self.counts.excess_verdicts += 1;
             return;
         }

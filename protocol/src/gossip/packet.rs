@@ -11,6 +11,7 @@
 //! nothing in it is believed here.
 
 use super::member::{Incarnation, MEMBER_BYTES, MemberId, Standing, Update};
+use crate::lease::AuthenticationCode;
 use bytes::{Buf, BufMut, TryGetError};
 
 /// A packet is no longer than this, so that a sealed one fits into what every network carries in
@@ -19,8 +20,9 @@ pub const MAX_PACKET_BYTES: usize = 1_100;
 
 pub(super) const UPDATE_BYTES: usize = MEMBER_BYTES + 3;
 
-/// What a member says to another: SWIM's messages. Nobody asks to join and nobody is told that it
-/// is dead: who belongs to the mesh, the servers' roster says.
+/// What a member says to another: SWIM's messages, and a juror's question with its answer. Nobody
+/// asks to join and nobody is told that it is dead: who belongs to the mesh, the servers' roster
+/// says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// Do you live?
@@ -37,6 +39,21 @@ pub enum Message {
     ForwardedAck(MemberId, u8),
     /// Only what comes behind.
     Gossip,
+    /// A server wants to know whether you live: renew your lease, with this nonce.
+    Challenge(u64),
+    /// I live: hand this renewal to the servers.
+    Renewal(ChallengeAnswer),
+}
+
+/// A renewal of the sender's lease that answers a challenge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChallengeAnswer {
+    /// Counts the renewals of the lease.
+    pub sequence: u64,
+    /// The challenge's.
+    pub nonce: u64,
+    /// Over all of this, for the servers.
+    pub code: AuthenticationCode,
 }
 
 impl Message {
@@ -47,7 +64,7 @@ impl Message {
             | Self::IndirectPing(about, _)
             | Self::IndirectAck(about, _)
             | Self::ForwardedAck(about, _) => Some(about),
-            Self::Ping(_) | Self::Ack(_) | Self::Gossip => None,
+            Self::Ping(_) | Self::Ack(_) | Self::Gossip | Self::Challenge(_) | Self::Renewal(_) => None,
         }
     }
 }
@@ -109,6 +126,8 @@ impl Header {
             Message::IndirectAck(target, probe) => (4, Some(target), Some(probe)),
             Message::ForwardedAck(origin, probe) => (5, Some(origin), Some(probe)),
             Message::Gossip => (6, None, None),
+            Message::Challenge(_) => (7, None, None),
+            Message::Renewal(_) => (8, None, None),
         };
         buffer.put_u8(word);
         if let Some(about) = about {
@@ -116,6 +135,11 @@ impl Header {
         }
         if let Some(probe) = probe {
             buffer.put_u8(probe);
+        }
+        match self.message {
+            Message::Challenge(nonce) => buffer.put_u64(nonce),
+            Message::Renewal(answer) => answer.write(buffer),
+            _ => {}
         }
     }
 
@@ -134,9 +158,26 @@ impl Header {
             4 => Message::IndirectAck(MemberId::read(buffer)?, buffer.try_get_u8()?),
             5 => Message::ForwardedAck(MemberId::read(buffer)?, buffer.try_get_u8()?),
             6 => Message::Gossip,
+            7 => Message::Challenge(buffer.try_get_u64()?),
+            8 => Message::Renewal(ChallengeAnswer::read(buffer)?),
             unknown => return Err(PacketError::Unknown(unknown)),
         };
         Ok(Self { incarnation, to, message })
+    }
+}
+
+impl ChallengeAnswer {
+    fn write(&self, buffer: &mut impl BufMut) {
+        buffer.put_u64(self.sequence);
+        buffer.put_u64(self.nonce);
+        buffer.put_slice(&self.code.0);
+    }
+
+    fn read(buffer: &mut impl Buf) -> Result<Self, TryGetError> {
+        let (sequence, nonce) = (buffer.try_get_u64()?, buffer.try_get_u64()?);
+        let mut code = [0; 16];
+        buffer.try_copy_to_slice(&mut code)?;
+        Ok(Self { sequence, nonce, code: AuthenticationCode(code) })
     }
 }
 

@@ -10,7 +10,7 @@ use lockmesh_protocol::gossip::roster::{Roster, RosterDigest, RosterMember};
 use lockmesh_protocol::gossip::seal::KeyRing;
 use lockmesh_protocol::gossip::verdict::{Verdict, VerdictSigner};
 use lockmesh_protocol::id::LogIndex;
-use lockmesh_protocol::lease::{HealthWindow, LeaseId, LeaseKey};
+use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseId, LeaseKey, Renewal};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
@@ -46,6 +46,9 @@ pub(crate) struct Fleet {
     count: u64,
     accused: Vec<(MemberId, LeaseId)>,
     verdicts: Vec<(MemberId, Verdict)>,
+    /// Who was asked, by whom, and who heard which answer.
+    challenges: Vec<(MemberId, (MemberId, Challenge))>,
+    renewals: Vec<(MemberId, Renewal)>,
     /// Whom an event has reached.
     pub(crate) events: Vec<(MemberId, UserEvent)>,
     /// How many bytes were sent.
@@ -126,6 +129,8 @@ impl Fleet {
             count: 0,
             accused: Vec::new(),
             verdicts: Vec::new(),
+            challenges: Vec::new(),
+            renewals: Vec::new(),
             events: Vec::new(),
             bytes: 0,
             syncs: 0,
@@ -206,6 +211,8 @@ impl Fleet {
             self.servers.events.extend(output.spread);
         }
         self.events.extend(output.events.into_iter().map(|event| (me, event)));
+        self.challenges.extend(output.challenges.into_iter().map(|asked| (me, asked)));
+        self.renewals.extend(output.renewals.into_iter().map(|renewal| (me, renewal)));
     }
 }
 
@@ -406,4 +413,51 @@ fn many_hosts_that_come_at_once_are_known_to_all_within_seconds() {
     let known: Vec<usize> = fleet.hosts.values().map(|mesh| mesh.roster().len()).collect();
     assert_eq!(known, vec![60; 60]);
     assert!(fleet.accused.is_empty(), "{:?}", fleet.accused);
+}
+
+#[test]
+fn a_host_is_asked_by_another_one_and_its_answer_is_a_renewal() {
+    let mut fleet = Fleet::of(4);
+    let challenge = Challenge { lease: lease(2), nonce: 77 };
+    fleet.act(address(1), |mesh, now, output| mesh.ask(now, challenge, output));
+    fleet.pass(MS * 20);
+    assert_eq!(fleet.challenges, [(agent(2), (agent(1), challenge))]);
+    let renewal = SECRET.secret(lease(2)).renewal(lease(2), 5, challenge.nonce);
+    fleet.act(address(2), |mesh, now, output| mesh.answer(now, agent(1), &renewal, output));
+    fleet.pass(MS * 20);
+    assert_eq!(fleet.renewals, [(agent(1), renewal)]);
+}
+
+#[test]
+fn nobody_is_asked_who_is_not_in_the_roster_and_nobody_answers_for_another_lease() {
+    let mut fleet = Fleet::of(4);
+    for lease in [lease(9), LeaseId { began: LogIndex(1), ..lease(2) }] {
+        let challenge = Challenge { lease, nonce: 77 };
+        fleet.act(address(1), |mesh, now, output| mesh.ask(now, challenge, output));
+        let renewal = SECRET.secret(lease).renewal(lease, 5, challenge.nonce);
+        fleet.act(address(2), |mesh, now, output| mesh.answer(now, agent(1), &renewal, output));
+    }
+    fleet.pass(MS * 20);
+    assert!(fleet.challenges.is_empty() && fleet.renewals.is_empty());
+}
+
+#[test]
+fn a_member_that_asks_without_end_is_not_answered_without_end() {
+    let mut fleet = Fleet::of(4);
+    for nonce in 1..=1_000 {
+        let challenge = Challenge { lease: lease(2), nonce };
+        fleet.act(address(1), |mesh, now, output| mesh.ask(now, challenge, output));
+    }
+    fleet.pass(MS * 20);
+    assert_eq!(fleet.challenges.len(), 64);
+    assert_eq!(fleet.host(2).counts().1.excess_challenges, 1_000 - 64);
+    fleet.pass(SECOND * 3);
+    let challenge = Challenge { lease: lease(2), nonce: 5_000 };
+    fleet.act(address(3), |mesh, now, output| mesh.ask(now, challenge, output));
+    fleet.pass(MS * 20);
+    assert_eq!(
+        fleet.challenges.last(),
+        Some(&(agent(2), (agent(3), challenge))),
+        "others are answered again"
+    );
 }

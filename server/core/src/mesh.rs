@@ -192,7 +192,7 @@ impl Keys {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::{MAX_VERDICTS, ServedMesh, TOLD};
     use crate::state::{CELL_AGENTS_MAX, State};
     use lockmesh_protocol::change::Change;
@@ -212,7 +212,7 @@ mod tests {
 
     const CELL: CellNumber = CellNumber(0);
 
-    fn agent(number: u32, node: String, began: u64, status: MemberStatus) -> Agent {
+    pub(crate) fn agent(number: u32, node: String, began: u64, status: MemberStatus) -> Agent {
         Agent {
             number: AgentNumber(number),
             generation: Generation(1),
@@ -237,7 +237,7 @@ mod tests {
         Verdict { lease, window: HealthWindow::Safe, index: LogIndex(u64::MAX) }
     }
 
-    fn load(state: &mut State, row: Agent) {
+    pub(crate) fn load(state: &mut State, row: Agent) {
         state.load(Change::Agent(row.number, Some(Arc::new(row))));
     }
 

@@ -3,12 +3,12 @@
 use lockmesh_agent_core::event_log::{EventLog, Received};
 use lockmesh_protocol::gossip::event::{EventFilters, LamportTime, UserEvent};
 use lockmesh_protocol::gossip::member::{MemberId, Standing};
-use lockmesh_protocol::gossip::packet::{Header, Message, Packet};
+use lockmesh_protocol::gossip::packet::{ChallengeAnswer, Header, Message, Packet};
 use lockmesh_protocol::gossip::seal::{GossipKey, KeyRing};
 use lockmesh_protocol::gossip::verdict::{Verdict, VerdictSigner};
 use lockmesh_protocol::gossip::{Gossip, Outbox};
 use lockmesh_protocol::id::{AgentNumber, EventId, LogIndex, ServerId};
-use lockmesh_protocol::lease::{HealthWindow, LeaseId};
+use lockmesh_protocol::lease::{AuthenticationCode, HealthWindow, LeaseId};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
@@ -110,6 +110,7 @@ pub fn gossip_packet_seeds() -> Vec<Vec<u8>> {
     let mut news = vec![0, 1];
     member(2).write(&mut news);
     news.extend([0, 3, 1, 0, 2, b'h', b'i']);
+    let renewal = ChallengeAnswer { sequence: 3, nonce: 5, code: AuthenticationCode([4; 16]) };
     let packets = [
         say(1, Message::Ping(7), &[]),
         say(2, Message::Ack(7), &[]),
@@ -118,6 +119,8 @@ pub fn gossip_packet_seeds() -> Vec<Vec<u8>> {
         say(1, Message::IndirectAck(member(2), 2), &[]),
         say(2, Message::ForwardedAck(member(3), 2), &[]),
         say(3, Message::Gossip, &news),
+        say(1, Message::Challenge(5), &[]),
+        say(2, Message::Renewal(renewal), &news),
     ];
     let all = packets.concat();
     packets.into_iter().chain([all]).collect()

@@ -454,7 +454,7 @@ impl Agent {
         if load.waiters > load.shared_reads {
             stage.hit(Mark::ReadShared);
         }
-        answers.retain(|(token, answer)| !self.answers_challenge(stage, *token, answer));
+        answers.retain(|(token, answer)| !self.answers_challenge(stage, judge, *token, answer));
         let is_other_lease = self.notice_lease(stage, judge);
         for (token, answer) in &answers {
             self.see(stage, judge, AgentEvent::Told { token: *token, answer, as_of });

@@ -10,9 +10,12 @@ use super::stage::{Event, Stage};
 use super::world::World;
 use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input};
 use lockmesh_core::frontend::{ChallengeWanted, QuestionWanted};
+use lockmesh_protocol::gossip::member::MemberId;
+use lockmesh_protocol::gossip::mesh::Output;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::lease::{Challenge, Renewal};
 use lockmesh_protocol::rpc::{Response, Unavailable};
+use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
 /// How long a server waits for an answer.
@@ -34,6 +37,8 @@ pub struct Question {
     pub challenge: Challenge,
     /// The agent that asks for the server, if one does.
     pub through: Option<usize>,
+    /// When the server asked.
+    pub asked: Time,
 }
 
 /// The port at which an agent listens.
@@ -51,7 +56,14 @@ impl World {
     pub(super) fn challenge(&mut self, server: ServerId, life: u64, wanted: &ChallengeWanted) {
         self.stage.hit(Mark::Challenged);
         let number = self.stage.call();
-        let question = Question { server, life, number, challenge: wanted.challenge, through: None };
+        let question = Question {
+            server,
+            life,
+            number,
+            challenge: wanted.challenge,
+            through: None,
+            asked: self.stage.now,
+        };
         self.questions.insert(question.number);
         if let Some(place) = self.agent_at(&wanted.address) {
             let event = Event::Challenge(place, question);
@@ -65,7 +77,8 @@ impl World {
         let (agent, asked) = (self.agent_at(&wanted.agent_address), self.agent_at(&wanted.question.address));
         let (Some(agent), Some(asked)) = (agent, asked) else { return };
         let (number, challenge) = (self.stage.call(), wanted.question.challenge);
-        let question = Question { server, life, number, challenge, through: Some(agent) };
+        let question =
+            Question { server, life, number, challenge, through: Some(agent), asked: self.stage.now };
         self.questions.insert(number);
         let event = Event::HandOn(agent, asked, question);
         self.stage.send(Place::Server(server), Place::Agent(agent), event);
@@ -78,6 +91,7 @@ impl World {
             Event::HandOn(agent, asked, question) => {
                 let (from, to) = (Place::Agent(agent), Place::Agent(asked));
                 self.stage.send(from, to, Event::Challenge(asked, question));
+                self.agents[agent].ask_by_datagram(&mut self.stage, &mut self.judge, question);
             }
             Event::HandBack(agent, question, renewal) => {
                 let (from, to) = (Place::Agent(agent), Place::Server(question.server));
@@ -126,9 +140,13 @@ impl Agent {
     pub(super) fn answers_challenge(
         &mut self,
         stage: &mut Stage,
+        judge: &mut Judge,
         token: CallToken,
         answer: &Result<Answered, Unavailable>,
     ) -> bool {
+        if self.answers_by_datagram(stage, judge, token, answer) {
+            return true;
+        }
         let Some(question) = self.questions.remove(&token) else { return false };
         if let Ok(Answered::Response(Response::Alive(renewal))) = answer {
             let (to, event) = match question.through {
@@ -138,5 +156,59 @@ impl Agent {
             stage.send(Place::Agent(self.place), to, event);
         }
         true
+    }
+
+    /// It asks another agent for a server, as the agent's own shell does beside the connection.
+    fn ask_by_datagram(&mut self, stage: &mut Stage, judge: &mut Judge, question: Question) {
+        let (now, mut output) = (self.boot_time(stage), Output::default());
+        let Some(mesh) = self.member.mesh_mut() else { return };
+        mesh.ask(now, question.challenge, &mut output);
+        self.member.awaited.retain(|earlier| stage.now.since(earlier.asked) < ANSWER_TIMEOUT);
+        self.member.awaited.push(question);
+        self.send_output(stage, judge, output);
+    }
+
+    /// Another agent asks whether this one lives.
+    pub(super) fn challenge_by_datagram(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        from: MemberId,
+        challenge: Challenge,
+    ) {
+        let token = self.next_token();
+        self.member.challenges.insert(token, from);
+        self.tell(stage, judge, Input::Challenge(token, challenge));
+    }
+
+    /// The quorum client has answered another agent's question; whether it was one.
+    fn answers_by_datagram(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        token: CallToken,
+        answer: &Result<Answered, Unavailable>,
+    ) -> bool {
+        let Some(to) = self.member.challenges.remove(&token) else { return false };
+        if let Ok(Answered::Response(Response::Alive(renewal))) = answer {
+            let (now, mut output) = (self.boot_time(stage), Output::default());
+            if let Some(mesh) = self.member.mesh_mut() {
+                mesh.answer(now, to, renewal, &mut output);
+            }
+            self.send_output(stage, judge, output);
+        }
+        true
+    }
+
+    /// Another agent has answered this one: the server that asked hears it.
+    pub(super) fn hand_back_by_datagram(&mut self, stage: &mut Stage, renewal: Renewal) {
+        let asked = |question: &mut Question| {
+            (question.challenge.lease, question.challenge.nonce) == (renewal.lease, renewal.nonce)
+        };
+        for question in self.member.awaited.extract_if(.., asked) {
+            stage.hit(Mark::AnsweredByDatagram);
+            let (from, to) = (Place::Agent(self.place), Place::Server(question.server));
+            stage.send(from, to, Event::Challenged(question, Some(renewal)));
+        }
     }
 }

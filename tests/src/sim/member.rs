@@ -5,7 +5,7 @@
 //! process runs are lost.
 
 use super::agent::Agent;
-use super::challenges::place_of;
+use super::challenges::{Question, place_of};
 use super::invariant::{AgentEvent, Fact};
 use super::judge::Judge;
 use super::marks::Mark;
@@ -21,7 +21,7 @@ use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::lease::LeaseId;
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -48,6 +48,10 @@ pub struct Member {
     sync: Option<CallToken>,
     /// A server was told of suspects.
     accusing: BTreeSet<CallToken>,
+    /// What other agents ask this one by a datagram, and who.
+    pub(super) challenges: BTreeMap<CallToken, MemberId>,
+    /// What servers had it ask others.
+    pub(super) awaited: Vec<Question>,
     /// What a liar has heard.
     kept: VecDeque<Rc<[u8]>>,
 }
@@ -61,6 +65,10 @@ impl Member {
     /// What it knows, once it is registered.
     pub(super) fn mesh(&self) -> Option<&Mesh> {
         self.mesh.as_ref()
+    }
+
+    pub(super) fn mesh_mut(&mut self) -> Option<&mut Mesh> {
+        self.mesh.as_mut()
     }
 }
 
@@ -163,7 +171,7 @@ impl Agent {
         }
     }
 
-    fn send_output(&mut self, stage: &mut Stage, judge: &mut Judge, output: Output) {
+    pub(super) fn send_output(&mut self, stage: &mut Stage, judge: &mut Judge, output: Output) {
         let now = self.boot_time(stage);
         let lies = self.is_liar(stage);
         for (to, mut packet) in output.packets {
@@ -183,6 +191,12 @@ impl Agent {
         if !output.accusations.is_empty() {
             stage.hit(Mark::Accused);
             self.accuse(stage, judge, output.accusations);
+        }
+        for (from, challenge) in output.challenges {
+            self.challenge_by_datagram(stage, judge, from, challenge);
+        }
+        for renewal in output.renewals {
+            self.hand_back_by_datagram(stage, renewal);
         }
     }
 

@@ -1,7 +1,9 @@
 //! The mesh of real agents: a host that dies is probed in vain by its neighbours, and whoever sends
 //! what is not of this cluster, or accuses everybody, changes nothing but figures.
 
+use lockmesh_protocol::gossip::MAX_DATAGRAM_BYTES;
 use lockmesh_protocol::gossip::member::MemberId;
+use lockmesh_protocol::gossip::packet::{Header, Message};
 use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::gossip::seal::{GossipKey, KeyRing, NONCE_BYTES};
 use lockmesh_protocol::id::{AgentNumber, LogIndex};
@@ -147,4 +149,42 @@ fn a_member_that_accuses_everybody_is_listened_to_less_and_nobody_is_failed() {
     });
     assert!(accusations(&dev, "opened") >= 1.0);
     assert_eq!(verdicts(&dev), 0.0);
+}
+
+#[test]
+fn a_member_that_asks_by_a_datagram_is_answered_with_a_renewal() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dev = start(folder.path());
+    let servers: Vec<String> =
+        dev.servers().iter().map(|server| server["Address"].as_str().expect("an address").into()).collect();
+    let issuer = Issuer::of(&folder.path().join("tls"));
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let (juror, news) = runtime.block_on(async {
+        let juror = StandIn::start_in_mesh(&issuer, 1, &servers, socket.local_addr().ok());
+        juror.is_acknowledged().await;
+        let news = juror.upstream.sync_mesh(RosterDigest(Vec::new())).await.expect("it is a member");
+        (juror, news)
+    });
+    wait_until(|| figures(&dev.client_of("n1")).value("lockmesh_agent_mesh_members") == 3.0);
+    let asked =
+        news.roster.0.iter().flat_map(|(_, members)| members).find(|member| member.node.as_str() == "n1");
+    let asked = asked.expect("it is in the roster");
+    let me = MemberId::of_agent(juror.upstream.registered_lease().expect("it is registered"));
+    let mut packet = Vec::new();
+    Header { incarnation: 0, to: asked.id, message: Message::Challenge(99) }.write(&mut packet);
+    let datagram = news.ring.seal(me, news.seconds, [1; NONCE_BYTES], &packet);
+    socket.send_to(&datagram, asked.address).expect("it is sent");
+    // Others speak to this member as well: it takes no part, but is in the roster.
+    let mut buffer = [0; MAX_DATAGRAM_BYTES];
+    let answer = loop {
+        let (length, _) = socket.recv_from(&mut buffer).expect("it is answered");
+        let (from, packet) = news.ring.open(&buffer[..length], news.seconds).expect("it is of the mesh");
+        match Header::read(&mut &packet[..]).expect("a packet").message {
+            Message::Renewal(answer) => break (from, answer.nonce),
+            _ => continue,
+        }
+    };
+    assert_eq!(answer, (asked.id, 99));
+    runtime.block_on(StandIn::close_all(vec![juror]));
 }

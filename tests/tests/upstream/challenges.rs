@@ -2,6 +2,7 @@
 //! agent lives, and who else may not ask.
 
 use lockmesh_agent::listener::Listener;
+use lockmesh_agent::mesh_questions::MeshQuestions;
 use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
 use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::{CallClient, Connection, Endpoint, Identity, Purpose, QuicOptions, Role};
@@ -49,7 +50,7 @@ impl Story {
         let endpoint = Arc::new(endpoint);
         let options = UpstreamOptions::new(vec![service.address.to_string()], identity, registration(NODE));
         let upstream = Upstream::start_on(Arc::clone(&endpoint), options);
-        tokio::spawn(Listener::new(endpoint, upstream.clone()).run());
+        tokio::spawn(Listener::new(endpoint, upstream.clone(), MeshQuestions::default()).run());
         let story = Self { cluster, book, _service: service, address, upstream };
         story.renewed().await;
         story
@@ -286,7 +287,7 @@ async fn a_node_that_another_agent_reaches_is_kept_though_no_server_does() {
     other.node.id = "5a0f2b6e-3c60-4d3f-9d5c-000000000002".into();
     let options = UpstreamOptions::new(quorum.addresses(), identity, other);
     let upstream = Upstream::start_on(Arc::clone(&endpoint), options);
-    tokio::spawn(Listener::new(endpoint, upstream.clone()).run());
+    tokio::spawn(Listener::new(endpoint, upstream.clone(), MeshQuestions::default()).run());
     let mut lease = upstream.lease();
     let renewed = timeout(TIMEOUT, lease.wait_for(|lease| lease.renewed.is_some())).await;
     drop(renewed.expect("it is acknowledged").expect("it goes on"));

@@ -6,6 +6,8 @@
 
 use crate::core::Core;
 use crate::outbox::{Outbox, QuestionWanted};
+use crate::state::State;
+use lockmesh_protocol::id::AgentNumber;
 use lockmesh_protocol::lease::{Challenge, NodeQuestion, Renewal};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::record::{Agent, MemberStatus};
@@ -36,30 +38,74 @@ impl Core {
     fn questions(&self, challenge: Challenge) -> Option<Vec<QuestionWanted>> {
         let suspect = self.state.agent_of(challenge.lease)?;
         let (node, address) = (suspect.node.clone(), self.state.agent_address(suspect)?);
+        let is_open = |number| self.judge.checks.is_open(number);
         let question = NodeQuestion { challenge, node, address };
-        let wanted = self.agents_that_ask(challenge).into_iter().filter_map(|agent| {
+        let wanted = agents_that_ask(&self.state, challenge, is_open).into_iter().filter_map(|agent| {
             let (agent, agent_address) = (agent.node.clone(), self.state.agent_address(agent)?);
             Some(QuestionWanted { agent, agent_address, question: question.clone() })
         });
         Some(wanted.collect())
     }
+}
 
-    /// Others in each check, and the same ones as long as it is open and they live: their
-    /// connections stand then.
-    fn agents_that_ask(&self, challenge: Challenge) -> Vec<&Arc<Agent>> {
-        let mut random = Random::new(challenge.nonce);
-        let mut chosen: Vec<&Arc<Agent>> = Vec::new();
-        for _ in 0..AGENTS {
-            let mut nearest = self.state.agents_from(random.number()).take(LOOKED_AT);
-            let is_new = |agent: &Arc<Agent>| chosen.iter().all(|known| known.number != agent.number);
-            let next = nearest
-                .find(|agent| agent.number != challenge.lease.agent && is_new(agent) && self.may_ask(agent));
-            chosen.extend(next);
+/// Others in each check, and the same ones as long as it is open and they live: their connections
+/// stand then. In a large fleet members of the node's own cell where some are found: they can ask
+/// by gossip as well.
+fn agents_that_ask(
+    state: &State,
+    challenge: Challenge,
+    is_under_check: impl Fn(AgentNumber) -> bool,
+) -> Vec<&Arc<Agent>> {
+    let cell = state.agent_of(challenge.lease).map(|suspect| suspect.cell);
+    let mut random = Random::new(challenge.nonce);
+    let mut chosen: Vec<&Arc<Agent>> = Vec::new();
+    for _ in 0..AGENTS {
+        let nearest = state.agents_from(random.number()).take(LOOKED_AT);
+        let may_ask = |agent: &&Arc<Agent>| {
+            let is_other = chosen.iter().map(|known| known.number).all(|known| known != agent.number);
+            let is_able = agent.status == MemberStatus::Alive && agent.port != 0;
+            is_other && is_able && agent.number != challenge.lease.agent && !is_under_check(agent.number)
+        };
+        let mut able = nearest.filter(may_ask);
+        let first = able.next();
+        let next = first.into_iter().chain(able).find(|agent| Some(agent.cell) == cell).or(first);
+        chosen.extend(next);
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mesh::tests::{agent, load};
+    use lockmesh_protocol::id::CellNumber;
+
+    /// So many agents in two cells by turns, the first one alone in a third.
+    fn asked_in(agents: u32, nonce: u64, suspect: u32) -> Vec<Agent> {
+        let mut state = State::default();
+        for number in 1..=agents {
+            let cell = if number == 1 { 2 } else { number as u16 % 2 };
+            let row = agent(number, format!("h{number}"), u64::from(number), MemberStatus::Alive);
+            load(&mut state, Agent { cell: CellNumber(cell), ..row });
         }
-        chosen
+        let lease = state.agent(AgentNumber(suspect)).expect("it was loaded").lease();
+        let chosen = agents_that_ask(&state, Challenge { lease, nonce }, |number| number.0.is_multiple_of(5));
+        chosen.into_iter().map(|agent| Agent::clone(agent)).collect()
     }
 
-    fn may_ask(&self, agent: &Agent) -> bool {
-        agent.status == MemberStatus::Alive && agent.port != 0 && !self.judge.checks.is_open(agent.number)
+    #[test]
+    fn members_of_the_node_s_own_cell_ask_it_where_there_are_some() {
+        for nonce in 1..200 {
+            let asked = asked_in(40, nonce, 8);
+            let is_well =
+                |agent: &Agent| agent.cell == CellNumber(0) && agent.number.0 != 8 && agent.number.0 % 5 != 0;
+            assert!(asked.len() == 3 && asked.iter().all(is_well), "{asked:?}");
+        }
+    }
+
+    #[test]
+    fn where_a_cell_has_nobody_else_any_others_ask() {
+        assert_eq!(asked_in(40, 7, 1).len(), 3);
+        assert_eq!(asked_in(2, 7, 1).len(), 1);
     }
 }

@@ -1,0 +1,112 @@
+//! Questions of servers that this agent asks other members of the mesh, one datagram each: whoever
+//! has one gives it here and waits, and the [mesh](crate::mesh) sends it and hears the answer.
+
+use lockmesh_protocol::lease::{Challenge, Renewal};
+use tokio::sync::{mpsc, oneshot};
+
+/// So many wait for the mesh at a time; it takes them at once.
+const QUEUED: usize = 64;
+
+/// A question on its way into the mesh.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) challenge: Challenge,
+    answer: oneshot::Sender<Renewal>,
+}
+
+/// The way into the mesh, if there is one.
+#[derive(Clone, Debug, Default)]
+pub struct MeshQuestions(Option<mpsc::Sender<Asked>>);
+
+impl MeshQuestions {
+    /// The way, and its other end.
+    pub(crate) fn channel() -> (Self, mpsc::Receiver<Asked>) {
+        let (sender, asked) = mpsc::channel(QUEUED);
+        (Self(Some(sender)), asked)
+    }
+
+    /// What a member answers; none where there is no mesh, or very much is asked. Whoever asks
+    /// decides how long to wait.
+    pub(crate) async fn ask(&self, challenge: Challenge) -> Option<Renewal> {
+        let (answer, heard) = oneshot::channel();
+        self.0.as_ref()?.try_send(Asked { challenge, answer }).ok()?;
+        heard.await.ok()
+    }
+}
+
+/// Those that were sent, and whose answers somebody waits for.
+#[derive(Debug, Default)]
+pub(crate) struct Awaited(Vec<Asked>);
+
+impl Awaited {
+    /// This one was sent.
+    pub(crate) fn push(&mut self, asked: Asked) {
+        self.0.retain(|earlier| !earlier.answer.is_closed());
+        self.0.push(asked);
+    }
+
+    /// A member has answered: whoever waits for that has it.
+    pub(crate) fn answered(&mut self, renewal: Renewal) {
+        let answered = (renewal.lease, renewal.nonce);
+        let is_answered = |asked: &mut Asked| (asked.challenge.lease, asked.challenge.nonce) == answered;
+        for asked in self.0.extract_if(.., is_answered) {
+            // It may have been answered over a connection meanwhile.
+            let _ = asked.answer.send(renewal);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockmesh_protocol::id::{AgentNumber, LogIndex};
+    use lockmesh_protocol::lease::{LeaseId, LeaseKey};
+
+    fn challenge(agent: u32, nonce: u64) -> Challenge {
+        Challenge { lease: LeaseId { agent: AgentNumber(agent), began: LogIndex(9) }, nonce }
+    }
+
+    fn answer(to: Challenge) -> Renewal {
+        LeaseKey([7; 32]).secret(to.lease).renewal(to.lease, 1, to.nonce)
+    }
+
+    #[tokio::test]
+    async fn an_answer_goes_to_all_who_asked_that_and_to_nobody_else() {
+        let (questions, mut asked) = MeshQuestions::channel();
+        let ask = |challenge| {
+            let questions = questions.clone();
+            tokio::spawn(async move { questions.ask(challenge).await })
+        };
+        let (first, second) = (ask(challenge(1, 5)), ask(challenge(1, 5)));
+        let (other_check, other_node) = (ask(challenge(1, 6)), ask(challenge(2, 5)));
+        let mut awaited = Awaited::default();
+        for _ in 0..4 {
+            awaited.push(asked.recv().await.expect("four were asked"));
+        }
+        let renewal = answer(challenge(1, 5));
+        awaited.answered(renewal);
+        assert_eq!((first.await.unwrap(), second.await.unwrap()), (Some(renewal), Some(renewal)));
+        drop(awaited);
+        assert_eq!((other_check.await.unwrap(), other_node.await.unwrap()), (None, None));
+    }
+
+    #[tokio::test]
+    async fn questions_that_nobody_waits_for_are_not_kept() {
+        let (questions, mut asked) = MeshQuestions::channel();
+        let mut awaited = Awaited::default();
+        for nonce in 1..100 {
+            let asking = questions.ask(challenge(1, nonce));
+            tokio::select! {
+                biased;
+                _ = asking => panic!("nobody has answered"),
+                Some(one) = asked.recv() => awaited.push(one),
+            }
+        }
+        assert_eq!(awaited.0.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn without_a_mesh_nobody_answers() {
+        assert_eq!(MeshQuestions::default().ask(challenge(1, 1)).await, None);
+    }
+}
