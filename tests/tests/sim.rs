@@ -2,10 +2,10 @@
 //! end, and the same seed makes the same run.
 
 use lockmesh_protocol::lease::HealthWindow;
-use lockmesh_tests::sim::fleet::Options;
 use lockmesh_tests::sim::fleet::crash::crash;
 use lockmesh_tests::sim::fleet::join::join;
 use lockmesh_tests::sim::fleet::peace::{Trouble, peace};
+use lockmesh_tests::sim::fleet::{MeshTrouble, Options};
 use lockmesh_tests::sim::{Detail, FaultInjection, Focus, Marks, run, trace};
 
 fn storms(seeds: std::ops::Range<u64>) -> Marks {
@@ -47,7 +47,8 @@ fn the_same_seed_makes_the_same_run() {
 #[test]
 fn a_host_that_dies_is_failed_and_its_lock_passes_on_within_its_window() {
     for window in [HealthWindow::Fast, HealthWindow::Default] {
-        let report = crash(Options { seed: 1, agents: 32, window }, 3).expect("no promise is broken");
+        let report = crash(Options { seed: 1, agents: 32, window, mesh: MeshTrouble::None }, 3)
+            .expect("no promise is broken");
         assert_eq!(report.wrongly_failed, 0);
         let (middle, most) = report.next_holder;
         let bound = if window == HealthWindow::Fast { 3.0 } else { 7.0 };
@@ -55,10 +56,22 @@ fn a_host_that_dies_is_failed_and_its_lock_passes_on_within_its_window() {
     }
 }
 
+#[test]
+fn a_mesh_that_is_wholly_lost_or_wholly_hostile_costs_time_and_nothing_else() {
+    for mesh in [MeshTrouble::Lost, MeshTrouble::Hostile] {
+        let options = Options { seed: 1, agents: 16, window: HealthWindow::Fast, mesh };
+        let report = crash(options, 2).expect("no promise is broken");
+        assert_eq!(report.wrongly_failed, 0);
+        // The renewal of a host without a mesh is overdue first, and then its window counts.
+        assert!(report.next_holder.1 < 3.0, "{report:?}");
+    }
+}
+
 /// An hour of nodes of each.
 fn peaceful(troubles: &[Trouble]) {
     for trouble in troubles {
-        let options = Options { seed: 1, agents: 100, window: HealthWindow::Default };
+        let options =
+            Options { seed: 1, agents: 100, window: HealthWindow::Default, mesh: MeshTrouble::None };
         let report = peace(options, *trouble, 1.0, |_| {}).expect("no promise is broken");
         assert_eq!(report.wrongly_failed, 0, "{report:?}");
         assert!(report.renewals_a_second > 0.5, "{report:?}");
@@ -77,7 +90,8 @@ fn slow_nodes_and_a_rack_that_is_dark_for_a_while_are_not_failed() {
 
 #[test]
 fn agents_that_come_at_once_all_get_in() {
-    let report = join(Options { seed: 1, agents: 200, window: HealthWindow::Default });
+    let report =
+        join(Options { seed: 1, agents: 200, window: HealthWindow::Default, mesh: MeshTrouble::None });
     let report = report.expect("no promise is broken");
     assert_eq!(report.wrongly_failed, 0, "{report:?}");
     assert!(report.acknowledged < 10.0, "{report:?}");

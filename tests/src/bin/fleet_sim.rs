@@ -6,18 +6,19 @@
 //! loss of datagrams, on slow nodes, in a dark rack; whether anybody is failed. `fleet_sim join`:
 //! all come at once. `fleet_sim deaths`: three tenths die at once; what the mesh says, and how soon
 //! all are failed. `fleet_sim heal`: three tenths are cut off for 30 s; how soon all know each
-//! other again. Of each: `[--agents N]… [--window fast|default|safe]… [--seed N] [--json]`.
+//! other again. Of each: `[--agents N]… [--window fast|default|safe]… [--seed N] [--json]`; of the
+//! first two `[--mesh none|lost|hostile]…`: all the time its datagrams are lost, or all members lie.
 //!
 //! Prints one line, or one object of JSON, for each of the combinations; one on each core. Fails
 //! with 1 where a promise is broken, and with 2 where it does not know what is wanted.
 
 use lockmesh_protocol::lease::HealthWindow;
-use lockmesh_tests::sim::fleet::Options;
 use lockmesh_tests::sim::fleet::crash::{CrashReport, crash};
 use lockmesh_tests::sim::fleet::deaths::{DeathsReport, deaths};
 use lockmesh_tests::sim::fleet::heal::{HealReport, heal};
 use lockmesh_tests::sim::fleet::join::{JoinReport, join};
 use lockmesh_tests::sim::fleet::peace::{PeaceReport, Trouble, peace};
+use lockmesh_tests::sim::fleet::{MeshTrouble, Options};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -46,6 +47,7 @@ struct Wanted {
     agents: Vec<usize>,
     windows: Vec<HealthWindow>,
     troubles: Vec<Trouble>,
+    meshes: Vec<MeshTrouble>,
     crashes: usize,
     node_hours: f64,
     seed: u64,
@@ -109,15 +111,19 @@ impl Wanted {
             Some("heal") => Mode::Heal,
             _ => return Err("say crash, peace, join, deaths or heal".into()),
         };
-        let (agents, windows, troubles) = (Vec::new(), Vec::new(), Vec::new());
+        let (agents, windows, troubles, meshes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (crashes, node_hours) = (100, 1_000.0);
         let mut wanted =
-            Self { mode, agents, windows, troubles, crashes: 100, node_hours: 1_000.0, seed: 1, json: false };
+            Self { mode, agents, windows, troubles, meshes, crashes, node_hours, seed: 1, json: false };
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
             match word.as_str() {
                 "--agents" => wanted.agents.push(number(&word, &value()?, 2..=10_000)?),
                 "--window" => wanted.windows.push(window(&value()?)?),
                 "--trouble" => wanted.troubles.push(trouble(&value()?)?),
+                "--mesh" if matches!(mode, Mode::Crash | Mode::Peace) => {
+                    wanted.meshes.push(mesh(&value()?)?);
+                }
                 "--crashes" => wanted.crashes = number(&word, &value()?, 1..=100_000)?,
                 "--node-hours" => wanted.node_hours = number(&word, &value()?, 0.01..=1e9)?,
                 "--seed" => wanted.seed = number(&word, &value()?, 0..=u64::MAX)?,
@@ -144,6 +150,9 @@ impl Wanted {
                 Mode::Crash => vec![HealthWindow::Fast, HealthWindow::Default],
                 _ => vec![HealthWindow::Default],
             };
+        }
+        if self.meshes.is_empty() {
+            self.meshes = vec![MeshTrouble::None];
         }
         if self.troubles.is_empty() {
             self.troubles = if self.mode == Mode::Peace { Trouble::ALL.into() } else { vec![Trouble::None] };
@@ -177,10 +186,12 @@ impl Wanted {
 
     fn runs(&self) -> Vec<Run> {
         let mut runs = Vec::new();
-        for &trouble in &self.troubles {
-            for &agents in &self.agents {
-                let options = |&window| Options { seed: self.seed, agents, window };
-                runs.extend(self.windows.iter().map(options).map(|options| Run { options, trouble }));
+        for &mesh in &self.meshes {
+            for &trouble in &self.troubles {
+                for &agents in &self.agents {
+                    let options = |&window| Options { seed: self.seed, agents, window, mesh };
+                    runs.extend(self.windows.iter().map(options).map(|options| Run { options, trouble }));
+                }
             }
         }
         runs
@@ -234,10 +245,11 @@ impl fmt::Display for Report {
         match self {
             Self::Crash(r) => write!(
                 f,
-                "{} agents, {}, {} hosts died: verdict after {:.2} s (at most {:.2}), next holder after {:.2} s \
+                "{} agents, {}{}, {} hosts died: verdict after {:.2} s (at most {:.2}), next holder after {:.2} s \
                  (at most {:.2}), {} others failed",
                 r.agents,
                 r.window.as_str(),
+                AlsoMesh(r.mesh),
                 r.crashes,
                 r.verdict.0,
                 r.verdict.1,
@@ -247,10 +259,11 @@ impl fmt::Display for Report {
             ),
             Self::Peace(r) => write!(
                 f,
-                "{}, {}, {} agents, {:.0} node-hours: {} failed, {} deadlines passed, {} challenges, {} elections; \
+                "{}{}, {}, {} agents, {:.0} node-hours: {} failed, {} deadlines passed, {} challenges, {} elections; \
                  {:.2} renewals, {:.2} messages and {:.2} datagrams of {:.0} B a node and second, {:.0} messages \
                  between servers",
                 r.trouble.name(),
+                AlsoMesh(r.mesh),
                 r.window.as_str(),
                 r.agents,
                 r.node_hours,
@@ -302,6 +315,18 @@ impl fmt::Display for Report {
     }
 }
 
+/// What is wrong with the mesh, where something is, behind other words.
+struct AlsoMesh(MeshTrouble);
+
+impl fmt::Display for AlsoMesh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            MeshTrouble::None => Ok(()),
+            trouble => write!(f, ", mesh {}", trouble.name()),
+        }
+    }
+}
+
 fn number<T: FromStr + PartialOrd + fmt::Debug>(
     option: &str,
     word: &str,
@@ -319,4 +344,9 @@ fn trouble(word: &str) -> Result<Trouble, String> {
     let found = Trouble::ALL.into_iter().find(|trouble| trouble.name() == word);
     let names = Trouble::ALL.map(Trouble::name).join(", ");
     found.ok_or_else(|| format!("--trouble {word}: say one of {names}"))
+}
+
+fn mesh(word: &str) -> Result<MeshTrouble, String> {
+    let found = MeshTrouble::ALL.into_iter().find(|trouble| trouble.name() == word);
+    found.ok_or_else(|| format!("--mesh {word}: say none, lost or hostile"))
 }

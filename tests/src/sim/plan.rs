@@ -48,8 +48,8 @@ pub struct MeshPlan {
     /// One in so many of its datagrams is lost, besides what the network loses; 0 for none, 1 for
     /// all.
     pub loses_one_in: u64,
-    /// The agent that lies to all others, if one does.
-    pub liar: Option<usize>,
+    /// So many agents, the first ones, lie to all others.
+    pub liars: usize,
 }
 
 /// How many guards there are, and what befalls them and their hosts.
@@ -420,7 +420,7 @@ impl MeshPlan {
         Self {
             is_on: !draw.once_in(8),
             loses_one_in: *draw.pick(&[0, 0, 0, 10, 2, 1]),
-            liar: draw.once_in(3).then_some(0),
+            liars: usize::from(draw.once_in(3)),
         }
     }
 }

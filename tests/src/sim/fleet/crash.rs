@@ -3,7 +3,7 @@
 //! and until the next holder is told that the lock is its own.
 
 use super::resident::Resident;
-use super::{BOUND, Fleet, Options};
+use super::{BOUND, Fleet, MeshTrouble, Options};
 use lockmesh_protocol::lease::{HealthWindow, LeaseId};
 use lockmesh_protocol::time::Time;
 use serde::Serialize;
@@ -26,6 +26,8 @@ pub struct CrashReport {
     pub agents: usize,
     /// How long a host may be silent.
     pub window: HealthWindow,
+    /// What was wrong with the mesh.
+    pub mesh: MeshTrouble,
     /// How many died.
     pub crashes: usize,
     /// Seconds from each death until a verdict was committed: in the middle, at most.
@@ -61,10 +63,11 @@ pub fn crash(options: Options, crashes: usize) -> Result<CrashReport, String> {
         verdicts.push(fleet.await_verdict(&death, &mut tally)?);
         grants.push(fleet.await_next_holder(next, death.at)?);
     }
-    let Options { agents, window, .. } = options;
+    let Options { agents, window, mesh, .. } = options;
     Ok(CrashReport {
         agents,
         window,
+        mesh,
         crashes,
         verdict: middle_and_most(verdicts),
         next_holder: middle_and_most(grants),

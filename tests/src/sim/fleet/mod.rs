@@ -36,6 +36,7 @@ use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::record::{LossCause, MemberStatus};
 use lockmesh_protocol::time::Time;
 use resident::Resident;
+use serde::Serialize;
 use std::time::Duration;
 
 /// How long anything may take that must happen.
@@ -50,6 +51,36 @@ pub struct Options {
     pub agents: usize,
     /// How long a host may be silent before its sessions end.
     pub window: HealthWindow,
+    /// What is wrong with the mesh, all the time.
+    pub mesh: MeshTrouble,
+}
+
+/// What is wrong with the mesh.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MeshTrouble {
+    /// Nothing.
+    #[default]
+    None,
+    /// No datagram of it arrives.
+    Lost,
+    /// All members lie: they change what they say, send again what others have said, send what is
+    /// nothing, and accuse everybody.
+    Hostile,
+}
+
+impl MeshTrouble {
+    /// All kinds, the first of which is none.
+    pub const ALL: [Self; 3] = [Self::None, Self::Lost, Self::Hostile];
+
+    /// Its name on a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Lost => "lost",
+            Self::Hostile => "hostile",
+        }
+    }
 }
 
 /// A world without storms.
@@ -72,7 +103,7 @@ impl Fleet {
         think: Duration,
     ) -> Result<Self, String> {
         let residents = ResidentPlan { window: options.window, is_contended };
-        let plan = plan::plan(options.agents, loses_one_in, residents, think);
+        let plan = plan::plan(&options, loses_one_in, residents, think);
         let draw = Draw::new(options.seed);
         let mut world = World::of_servers(Stage::of(plan, draw, FaultInjection::None, Detail::Nothing));
         // The state grows with the fleet, and with it both the entries and each look at all of it.

@@ -1,6 +1,6 @@
 //! Nobody dies, under bad conditions, for very many hours of nodes: nobody may be failed.
 
-use super::{Fleet, Options};
+use super::{Fleet, MeshTrouble, Options};
 use crate::sim::marks::Mark;
 use crate::sim::network::{Place, Traffic};
 use lockmesh_protocol::lease::HealthWindow;
@@ -100,6 +100,8 @@ impl Trouble {
 pub struct PeaceReport {
     /// What was bad.
     pub trouble: Trouble,
+    /// What was wrong with the mesh.
+    pub mesh: MeshTrouble,
     /// How long a host may be silent.
     pub window: HealthWindow,
     /// How many agents there were.
@@ -160,6 +162,7 @@ pub fn peace(
     let agents = options.agents as f64;
     Ok(PeaceReport {
         trouble,
+        mesh: options.mesh,
         window: options.window,
         agents: options.agents,
         node_hours: hours(&fleet),

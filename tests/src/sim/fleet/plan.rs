@@ -11,6 +11,7 @@
 //! always more to say, and what is heard of that tells what was lost before, so their time-outs do
 //! not grow.
 
+use super::{MeshTrouble, Options};
 use crate::sim::plan::{
     ClientPlan, CorePlan, CorruptionPlan, DiskPlan, FaultPlan, GuardPlan, MeshPlan, NetworkPlan, Plan,
     ResidentPlan, Retransmission,
@@ -24,9 +25,10 @@ const MS: Duration = Duration::from_millis(1);
 /// Longer than any run.
 const NEVER: Duration = Duration::from_secs(1 << 30);
 
-/// So many agents, of whose datagrams one in so many is lost (none for 0), with such programs,
-/// which think so long between two requests.
-pub(super) fn plan(agents: usize, loses_one_in: u64, residents: ResidentPlan, think: Duration) -> Plan {
+/// Such agents, of whose datagrams one in so many is lost (none for 0), with such programs, which
+/// think so long between two requests.
+pub(super) fn plan(options: &Options, loses_one_in: u64, residents: ResidentPlan, think: Duration) -> Plan {
+    let agents = options.agents;
     Plan {
         voters: 3,
         storm: NEVER,
@@ -83,7 +85,16 @@ pub(super) fn plan(agents: usize, loses_one_in: u64, residents: ResidentPlan, th
             is_crowd: false,
             is_steady: false,
         },
-        mesh: MeshPlan { is_on: true, loses_one_in: 0, liar: None },
+        mesh: mesh(options.mesh, agents),
+    }
+}
+
+fn mesh(trouble: MeshTrouble, agents: usize) -> MeshPlan {
+    let sound = MeshPlan { is_on: true, loses_one_in: 0, liars: 0 };
+    match trouble {
+        MeshTrouble::None => sound,
+        MeshTrouble::Lost => MeshPlan { loses_one_in: 1, ..sound },
+        MeshTrouble::Hostile => MeshPlan { liars: agents, ..sound },
     }
 }
 
