@@ -6,9 +6,10 @@ use crate::sim::agent::Agent;
 use crate::sim::network::Place;
 use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::mesh::Mesh;
+use lockmesh_protocol::id::CellNumber;
 use lockmesh_protocol::lease::LeaseId;
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How long a program thinks that holds its lock, and wants nothing more.
@@ -60,7 +61,7 @@ pub fn heal(options: Options) -> Result<HealReport, String> {
     let all = loop {
         fleet.run_until(fleet.now() + LOOK)?;
         let after = fleet.now().since(healed);
-        if registered.is_none() && fleet.members().len() == fleet.size {
+        if registered.is_none() && fleet.members().values().map(BTreeSet::len).sum::<usize>() == fleet.size {
             registered = Some(after);
         }
         let agreeing = if registered.is_some() { fleet.agreeing() } else { 0 };
@@ -86,19 +87,25 @@ pub fn heal(options: Options) -> Result<HealReport, String> {
 }
 
 impl Fleet {
-    /// The processes that the servers take for members that live.
-    fn members(&self) -> BTreeSet<MemberId> {
+    /// The processes that the servers take for members that live, by their cells.
+    fn members(&self) -> BTreeMap<CellNumber, BTreeSet<MemberId>> {
         let state = self.state();
-        let alive = state.agents().filter(|agent| state.living_agent(agent.lease()).is_some());
-        alive.map(|agent| MemberId::of_agent(agent.lease())).collect()
+        let mut members: BTreeMap<CellNumber, BTreeSet<MemberId>> = BTreeMap::new();
+        for agent in state.agents().filter(|agent| state.living_agent(agent.lease()).is_some()) {
+            members.entry(agent.cell).or_default().insert(MemberId::of_agent(agent.lease()));
+        }
+        members
     }
 
-    /// How many hosts know exactly those.
+    /// How many hosts know exactly those of their cells.
     pub(super) fn agreeing(&self) -> usize {
-        let members = self.members();
+        let (state, members) = (self.state(), self.members());
         let agrees = |mesh: &Mesh| {
+            let cell = mesh.me().lease().and_then(|lease| Some(state.agent_of(lease)?.cell));
             let roster = mesh.roster();
-            roster.len() == members.len() && roster.members().all(|member| members.contains(&member.id))
+            cell.and_then(|cell| members.get(&cell)).is_some_and(|members| {
+                roster.len() == members.len() && roster.members().all(|member| members.contains(&member.id))
+            })
         };
         self.world.agents.iter().filter_map(|agent| agent.member.mesh()).filter(|mesh| agrees(mesh)).count()
     }
