@@ -250,8 +250,19 @@ pub(crate) fn make_authority(home: &Path) {
 
 /// Has the authority issue a member's certificate, and writes the member's configuration; its path.
 pub(crate) fn write_config(home: &Path, name: &str, role: &str, data: &Path, rest: &str) -> String {
-    let (ca, own) = (text(&home.join("ca")), text(&home.join(format!("{name}-tls"))));
+    let (ca, own) = (text(&home.join("ca")), text(&certificates(home, name)));
     lockmesh(&["operator", "tls", "issue", "--ca", &ca, "--out", &own, "--role", role, "--node", name]);
+    configure(home, name, role, data, rest)
+}
+
+/// Where a member's certificate lies.
+pub(crate) fn certificates(home: &Path, name: &str) -> PathBuf {
+    home.join(format!("{name}-tls"))
+}
+
+/// Writes the configuration of a member that has its certificate; its path.
+pub(crate) fn configure(home: &Path, name: &str, role: &str, data: &Path, rest: &str) -> String {
+    let (ca, own) = (text(&home.join("ca")), text(&certificates(home, name)));
     let config = text(&home.join(format!("{name}.toml")));
     let words = format!(
         "data_dir = {data:?}\n{rest}\n[node]\nname = \"{name}\"\n[tls]\nca = \"{ca}/ca.pem\"\n\

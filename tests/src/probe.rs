@@ -10,8 +10,21 @@ const TICK: Duration = Duration::from_millis(10);
 /// How much memory a process has resident.
 #[track_caller]
 pub fn resident_bytes(process: u32) -> usize {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).expect("the process runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process has memory");
+    bytes_of(process, "status", "VmRSS:")
+}
+
+/// How much of that no other process shares, as it would share the program itself.
+#[track_caller]
+pub fn private_bytes(process: u32) -> usize {
+    let part = |line| bytes_of(process, "smaps_rollup", line);
+    part("Private_Clean:") + part("Private_Dirty:")
+}
+
+/// What one line of a process's file in `/proc` says.
+#[track_caller]
+fn bytes_of(process: u32, file: &str, start: &str) -> usize {
+    let text = fs::read_to_string(format!("/proc/{process}/{file}")).expect("the process runs");
+    let line = text.lines().find_map(|line| line.strip_prefix(start)).expect("a process has memory");
     let kibibytes: usize = line.trim().trim_end_matches("kB").trim().parse().expect("a number");
     kibibytes * 1024
 }
@@ -28,12 +41,13 @@ pub fn processor_time(process: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::{processor_time, resident_bytes};
+    use super::{private_bytes, processor_time, resident_bytes};
 
     #[test]
     fn a_process_sees_itself() {
         let me = std::process::id();
         assert!(resident_bytes(me) > 100_000);
+        assert!(private_bytes(me) > 100_000);
         let before = processor_time(me);
         assert!(processor_time(me) >= before);
     }

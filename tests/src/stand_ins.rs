@@ -42,11 +42,18 @@ impl Issuer {
     }
 
     fn identity(&self, node: NodeName) -> Identity {
-        let issued = self.authority.issue(&Peer { role: Role::Agent, node }, &[], LIFE);
-        let saved = issued.and_then(|issued| issued.save(&self.files.certificate, &self.files.key));
-        saved.unwrap_or_else(|error| panic!("no certificate in {:?}: {error}", self.folder));
+        issue(&self.authority, node, self.folder.path());
         Identity::load(&self.files).expect("it was just made")
     }
+}
+
+/// Writes `agent.pem` and `agent-key.pem` of an agent's node into a folder, as the command of the
+/// operator does, which would be a process for each of very many.
+pub fn issue(authority: &Authority, node: NodeName, folder: &Path) {
+    let issued = authority.issue(&Peer { role: Role::Agent, node }, &[], LIFE);
+    let saved =
+        issued.and_then(|issued| issued.save(&folder.join("agent.pem"), &folder.join("agent-key.pem")));
+    saved.unwrap_or_else(|error| panic!("no certificate in {}: {error}", folder.display()));
 }
 
 /// An agent without applications.

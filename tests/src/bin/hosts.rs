@@ -8,6 +8,10 @@
 //! `hosts --idle [--seconds N] [--json]` lets nothing happen for a minute, or as long as is said,
 //! and measures what an agent costs without a session, with a default and with a fast one.
 //!
+//! `hosts --mesh [--agents N] [--seconds N] [--json]` lets a hundred agents, or as many as are said,
+//! join on one host, do nothing for so long, lose three tenths of them at once and get them back,
+//! and measures what their mesh costs and how soon it knows.
+//!
 //! Needs root. All of it happens in a sandbox of its own, of which nothing is left in whatever way
 //! it ends; where an expectation is broken, its logs stay in `target/hosts/`. Fails then with 1,
 //! and with 2 where nothing could be run.
@@ -17,7 +21,7 @@ use lockmesh_tests::hosts::belief::believe;
 use lockmesh_tests::hosts::consul::Comparison;
 use lockmesh_tests::hosts::expectation::Window;
 use lockmesh_tests::hosts::fault::{self, Fault};
-use lockmesh_tests::hosts::{Contest, idle, sandbox, windows};
+use lockmesh_tests::hosts::{Contest, idle, mesh, sandbox, windows};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -30,6 +34,8 @@ use std::time::Duration;
 const ROUNDS_BESIDE_CONSUL: usize = 5;
 /// How long agents are measured that do nothing, unless told otherwise.
 const IDLE_SECONDS: u64 = 60;
+/// How many agents have a mesh together, unless told otherwise.
+const MESH_AGENTS: usize = 100;
 /// How often each fault is done, unless told otherwise.
 const ROUNDS: usize = 10;
 
@@ -42,6 +48,8 @@ struct Options {
     binary: Option<PathBuf>,
     consul: Option<PathBuf>,
     is_idle: bool,
+    is_mesh: bool,
+    agents: Option<usize>,
     seconds: Option<u64>,
     is_list: bool,
     is_inside: bool,
@@ -69,6 +77,8 @@ impl Options {
                 "--window" => options.windows.push(window(&value()?)?),
                 "--json" => options.json = true,
                 "--idle" => options.is_idle = true,
+                "--mesh" => options.is_mesh = true,
+                "--agents" => options.agents = Some(agents(&value()?)?),
                 "--seconds" => options.seconds = Some(seconds(&value()?)?),
                 "--list" => options.is_list = true,
                 "--binary" => options.binary = Some(program(&value()?)?),
@@ -82,10 +92,13 @@ impl Options {
                 }
             }
         }
-        match options.consul.is_some() && !options.faults.is_empty() {
-            true => Err("--beside-consul measures the loss of a link alone: leave --fault out".into()),
-            false => Ok(options),
+        if options.consul.is_some() && !options.faults.is_empty() {
+            return Err("--beside-consul measures the loss of a link alone: leave --fault out".into());
         }
+        if options.agents.is_some() && !options.is_mesh {
+            return Err("--agents is for --mesh: without it, there are five".into());
+        }
+        Ok(options)
     }
 
     fn run(&self) -> Result<ExitCode, String> {
@@ -110,12 +123,18 @@ impl Options {
         let folder = sandbox::prepare();
         let logs = folder.join("logs");
         fs::create_dir(&logs).expect("the folder can be written to");
+        let length = Duration::from_secs(self.seconds.unwrap_or(IDLE_SECONDS));
         if self.is_idle {
-            let length = Duration::from_secs(self.seconds.unwrap_or(IDLE_SECONDS));
             self.print(&idle::measure(&folder, length));
             return Ok(ExitCode::SUCCESS);
         }
         let is_clean = match &self.consul {
+            None if self.is_mesh => {
+                let agents = self.agents.unwrap_or(MESH_AGENTS);
+                let report = mesh::measure(&folder, &logs, agents, length);
+                self.print(&report);
+                report.is_clean()
+            }
             Some(consul) => {
                 let rounds = self.rounds.unwrap_or(ROUNDS_BESIDE_CONSUL);
                 let comparison = Comparison::run(consul, &windows, rounds, &folder, &logs);
@@ -159,6 +178,11 @@ fn keep(logs: &Path) -> PathBuf {
 fn rounds(word: &str) -> Result<usize, String> {
     let rounds = word.parse().ok().filter(|rounds| (1..=1000).contains(rounds));
     rounds.ok_or_else(|| format!("--rounds {word}: say a number from 1 to 1000"))
+}
+
+fn agents(word: &str) -> Result<usize, String> {
+    let agents = word.parse().ok().filter(|agents| (2..=1000).contains(agents));
+    agents.ok_or_else(|| format!("--agents {word}: say a number from 2 to 1000"))
 }
 
 fn seconds(word: &str) -> Result<u64, String> {

@@ -1,12 +1,12 @@
 //! The cluster on the hosts: a server on three of them, an agent on five, as an operator runs them.
 
+use super::member::Member;
 use super::network::Network;
 use crate::cluster::{ask_quickly, idle_write, make_authority, text, write_config};
 use crate::dialect::let_pass;
-use crate::fleet::freeze;
+use crate::fleet::{self, freeze};
 use crate::http::{Address, Client};
 use crate::process::Process;
-use crate::{binary, fleet};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,16 +30,6 @@ pub struct Hosts {
     /// Where their data lie.
     pub folder: PathBuf,
     members: Vec<Member>,
-}
-
-/// A server or an agent, in all of its lives.
-struct Member {
-    host: &'static str,
-    role: &'static str,
-    config: String,
-    process: Option<Process>,
-    /// What it said in its earlier lives.
-    said: String,
 }
 
 impl Hosts {
@@ -72,17 +62,13 @@ impl Hosts {
 
     fn add(&mut self, host: &'static str, role: &'static str, rest: &str) {
         let config = write_config(&self.folder, host, role, &self.folder.join(host), rest);
-        self.members.push(Member { host, role, config, process: None, said: String::new() });
+        self.members.push(Member::new(host.into(), role, config));
     }
 
     /// Starts the server or agent of a host, which must not run.
     pub fn begin(&mut self, host: &str) {
-        let place = self.place(host);
-        let member = &self.members[place];
-        assert!(member.process.is_none(), "{host} runs");
-        let command = [binary::lockmesh().to_str().expect("a path is text"), member.role, "--config"];
-        let process = self.run(host, &[&command[..], &[&member.config]].concat());
-        self.members[place].process = Some(process);
+        let (place, on) = (self.place(host), self.network.on(host));
+        self.members[place].begin(&[&["ip"], &on[..]].concat());
     }
 
     /// Runs a command on a host.
@@ -107,10 +93,7 @@ impl Hosts {
     /// Waits for the end of a host's server or agent.
     pub fn wait_for_end(&mut self, host: &str) {
         let place = self.place(host);
-        let member = &mut self.members[place];
-        let process = member.process.take().expect("it runs");
-        let code = process.ends();
-        member.said.push_str(&format!("{}\n-- ended with {code} --\n", process.said()));
+        self.members[place].wait_for_end();
     }
 
     /// SIGSTOP to a host's server or agent; waits until it stands still.
@@ -129,11 +112,11 @@ impl Hosts {
     }
 
     fn process(&self, host: &str) -> &Process {
-        self.members[self.place(host)].process.as_ref().expect("it runs")
+        self.members[self.place(host)].process()
     }
 
     fn place(&self, host: &str) -> usize {
-        let place = self.members.iter().position(|member| member.host == host);
+        let place = self.members.iter().position(|member| member.name == host);
         place.expect("it is one of the hosts")
     }
 
@@ -194,12 +177,7 @@ impl Hosts {
 
     /// Writes down all that everybody said, a file each.
     pub fn save_said(&self, folder: &Path) {
-        for member in &self.members {
-            let now = member.process.as_ref().map(Process::said).unwrap_or_default();
-            let saved =
-                fs::write(folder.join(format!("{}.log", member.host)), format!("{}{now}", member.said));
-            saved.expect("the folder can be written to");
-        }
+        self.members.iter().for_each(|member| member.save_said(folder));
     }
 }
 

@@ -5,13 +5,15 @@
 //! |---|---|
 //! | `sandbox` | the namespaces around everything, which leave nothing behind |
 //! | `network` | a namespace for each host, a bridge, and cables that can be pulled |
-//! | `members` | the servers and agents on the hosts |
+//! | `member`, `members` | a server or an agent in all of its lives; all of them on the hosts |
 //! | `guard`, `belief` | `lockmesh lock` on a host, and what its holder believes when |
 //! | `fault` | what is done to the hosts |
 //! | `expectation` | what must become of the lock then |
 //! | `round` | a holder, two contenders, one fault |
 //! | `report` | what came of it |
 //! | `idle` | what agents cost while nothing happens |
+//! | `crowd`, `traffic` | very many agents on one host instead, and what loopback carries |
+//! | `mesh`, `mesh_report` | what their mesh costs, and how soon it knows who came and who died |
 //! | `consul` | the same end of a host beside Consul |
 //!
 //! **Invariant:** two holders never believe at the same moment of the clock that all hosts share.
@@ -20,15 +22,20 @@
 
 pub mod belief;
 pub mod consul;
+pub mod crowd;
 pub mod expectation;
 pub mod fault;
 pub mod guard;
 pub mod idle;
+pub mod member;
 pub mod members;
+pub mod mesh;
+pub mod mesh_report;
 pub mod network;
 pub mod report;
 pub mod round;
 pub mod sandbox;
+pub mod traffic;
 
 use crate::process::run;
 use expectation::Window;
