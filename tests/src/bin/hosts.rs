@@ -8,9 +8,9 @@
 //! `hosts --idle [--seconds N] [--json]` lets nothing happen for a minute, or as long as is said,
 //! and measures what an agent costs without a session, with a default and with a fast one.
 //!
-//! `hosts --mesh [--agents N] [--seconds N] [--json]` lets a hundred agents, or as many as are said,
-//! join on one host, do nothing for so long, lose three tenths of them at once and get them back,
-//! and measures what their mesh costs and how soon it knows.
+//! `hosts --mesh [--agents N] [--seconds N] [--json]` lets a hundred agents, or as many as are
+//! said, join on one host, do nothing for a minute, lose three tenths of them at once and get them
+//! back, and measures what their mesh costs and how soon it knows.
 //!
 //! Needs root. All of it happens in a sandbox of its own, of which nothing is left in whatever way
 //! it ends; where an expectation is broken, its logs stay in `target/hosts/`. Fails then with 1,

@@ -68,7 +68,7 @@ impl Crowd {
     }
 
     /// How many agents there are, whether they run or not.
-    pub fn len(&self) -> usize {
+    pub fn agents(&self) -> usize {
         self.agents.len()
     }
 
@@ -142,7 +142,7 @@ impl Crowd {
     pub fn save_said(&self, folder: &Path, unwell: &[usize]) {
         self.servers.iter().for_each(|server| server.save_said(folder));
         let some =
-            (0..self.len()).step_by(self.len().div_ceil(LOGS)).chain(unwell.iter().copied().take(LOGS));
+            (0..self.agents()).step_by(self.agents().div_ceil(LOGS)).chain(unwell.iter().copied().take(LOGS));
         some.for_each(|agent| self.agents[agent].member.save_said(folder));
     }
 }

@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 
 /// After all know each other, they are left alone for so long before anything is measured.
 const SETTLE: Duration = Duration::from_secs(5);
+/// So many are started at once, the next ones when these are registered: on the processors of one
+/// machine, handshakes of more take so long that all give up and begin anew.
+const STARTED: usize = 100;
 /// How often it is said how far things are.
 const PROGRESS: Duration = Duration::from_secs(5);
 /// The longest that anything may take, and for each agent so much more.
@@ -64,21 +67,25 @@ struct Run {
 
 impl Run {
     fn new(crowd: Crowd) -> Self {
-        let limit = LIMIT.0 + LIMIT.1 * u32::try_from(crowd.len()).expect("agents are few");
+        let limit = LIMIT.0 + LIMIT.1 * u32::try_from(crowd.agents()).expect("agents are few");
         Self { crowd, limit, broken: Vec::new(), unwell: Vec::new() }
     }
 
     /// Starts agents, and waits until all know all.
     fn begin(&mut self, agents: Range<usize>) -> Joined {
         let (meter, starting) = (Meter::start(), Instant::now());
-        self.crowd.begin(agents);
-        let (started_seconds, since) = (starting.elapsed().as_secs_f64(), Instant::now());
-        let all = 0..self.crowd.len();
-        self.wait_for_figure("to be registered", since, all.clone(), REGISTERED, 1);
+        let mut since = starting;
+        for group in agents.clone().step_by(STARTED).map(|first| first..agents.end.min(first + STARTED)) {
+            self.crowd.begin(group.clone());
+            since = Instant::now();
+            self.wait_for_figure("to be registered", since, group, REGISTERED, 1);
+        }
+        let started_seconds = (since - starting).as_secs_f64();
         let alive_seconds = self.wait_for_alive(since);
+        let all = 0..self.crowd.agents();
         let known_seconds =
-            self.wait_for_figure("to know all others", since, all, MEMBERS, self.crowd.len() - 1);
-        let (traffic, agents) = (meter.stop(), self.crowd.len() as f64);
+            self.wait_for_figure("to know all others", since, all, MEMBERS, self.crowd.agents() - 1);
+        let (traffic, agents) = (meter.stop(), self.crowd.agents() as f64);
         Joined { started_seconds, alive_seconds, known_seconds, bytes: traffic.bytes / agents }
     }
 
@@ -86,14 +93,14 @@ impl Run {
     fn idle(&mut self, length: Duration) -> Idle {
         eprintln!("nothing happens for {} s", (SETTLE + length).as_secs());
         let_pass(SETTLE);
-        let all = 0..self.crowd.len();
+        let all = 0..self.crowd.agents();
         let sent = self.figures(all.clone(), SENT);
         let (meter, used, servers) = (Meter::start(), self.used(all.clone()), self.servers_used());
         let_pass(length);
         let (used_after, servers_after, traffic) =
             (self.used(all.clone()), self.servers_used(), meter.stop());
         let sent_after = self.figures(all.clone(), SENT);
-        let agents = self.crowd.len() as f64;
+        let agents = self.crowd.agents() as f64;
         let datagrams: f64 = sent_after.iter().map(|(agent, sent_by)| sent_by - sent[agent]).sum();
         let cores: Vec<f64> = used_after
             .iter()
@@ -180,7 +187,7 @@ impl Run {
             let states = crowd.states()?;
             let is_alive =
                 |agent: &usize| states.get(crowd.name(*agent)).is_some_and(|state| state == "alive");
-            missing = (0..crowd.len()).filter(|agent| !is_alive(agent)).collect();
+            missing = (0..crowd.agents()).filter(|agent| !is_alive(agent)).collect();
             missing.is_empty().then(|| since.elapsed().as_secs_f64())
         });
         self.breaks("were not alive to the servers in time", missing);

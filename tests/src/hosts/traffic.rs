@@ -13,7 +13,7 @@ pub struct Meter {
     begun: Instant,
     before: Carried,
     /// Dropped to end the counting.
-    end: mpsc::Sender<()>,
+    end: mpsc::SyncSender<()>,
     counting: JoinHandle<f64>,
 }
 
@@ -33,7 +33,7 @@ pub struct Traffic {
 impl Meter {
     /// Begins to count.
     pub fn start() -> Self {
-        let ((end, ended), before) = (mpsc::channel(), loopback());
+        let ((end, ended), before) = (mpsc::sync_channel(0), loopback());
         let counting = thread::spawn(move || worst_second(before, &ended));
         Self { begun: Instant::now(), before, end, counting }
     }
