@@ -23,6 +23,10 @@ const SERVER_PORT: usize = 8300;
 /// Where the first agent listens, and at the next port its mesh; the others behind it, below the
 /// ports that the system gives away.
 const AGENT_PORT: usize = 10_000;
+/// Agents leave the processors to the servers, which would have some of their own: behind hundreds of
+/// agents that connect, a server has no turn before what they sent it overflows its socket, and
+/// all connect anew.
+const YIELDING: [&str; 3] = ["nice", "-n", "19"];
 /// Which agent is asked what the servers know; it is never killed.
 pub const OBSERVER: usize = 0;
 /// Of so many agents the logs are kept, beside those that were not as they should be.
@@ -85,7 +89,7 @@ impl Crowd {
 
     /// Starts agents that do not run.
     pub fn begin(&mut self, agents: Range<usize>) {
-        self.agents[agents].iter_mut().for_each(|agent| agent.member.begin(&[]));
+        self.agents[agents].iter_mut().for_each(|agent| agent.member.begin(&YIELDING));
     }
 
     /// SIGKILL to agents at once.
