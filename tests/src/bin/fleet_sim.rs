@@ -257,26 +257,7 @@ impl fmt::Display for Report {
                 r.next_holder.1,
                 r.wrongly_failed
             ),
-            Self::Peace(r) => write!(
-                f,
-                "{}{}, {}, {} agents, {:.0} node-hours: {} failed, {} deadlines passed, {} challenges, {} elections; \
-                 {:.2} renewals, {:.2} messages and {:.2} datagrams of {:.0} B a node and second, {:.0} messages \
-                 between servers",
-                r.trouble.name(),
-                AlsoMesh(r.mesh),
-                r.window.as_str(),
-                r.agents,
-                r.node_hours,
-                r.wrongly_failed,
-                r.late,
-                r.challenges,
-                r.elections,
-                r.renewals_a_second,
-                r.messages_a_second,
-                r.datagrams_a_second,
-                r.datagram_bytes_a_second,
-                r.server_messages_a_second
-            ),
+            Self::Peace(report) => write_peace(report, f),
             Self::Deaths(r) => write!(
                 f,
                 "{} of {} agents died at once: the first failed after {:.2} s, half after {:.2} s, all after {:.2} s, \
@@ -313,6 +294,29 @@ impl fmt::Display for Report {
             ),
         }
     }
+}
+
+fn write_peace(r: &PeaceReport, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(
+        f,
+        "{}{}, {}, {} agents, {:.0} node-hours: {} failed, {} deadlines passed, {} challenges, {} elections; \
+         {:.2} renewals, {:.2} messages and {:.2} datagrams of {:.0} B a node and second, {:.0} messages \
+         between servers",
+        r.trouble.name(),
+        AlsoMesh(r.mesh),
+        r.window.as_str(),
+        r.agents,
+        r.node_hours,
+        r.wrongly_failed,
+        r.late,
+        r.challenges,
+        r.elections,
+        r.renewals_a_second,
+        r.messages_a_second,
+        r.datagrams_a_second,
+        r.datagram_bytes_a_second,
+        r.server_messages_a_second
+    )
 }
 
 /// What is wrong with the mesh, where something is, behind other words.

@@ -23,8 +23,8 @@ const SERVER_PORT: usize = 8300;
 /// Where the first agent listens, and at the next port its mesh; the others behind it, below the
 /// ports that the system gives away.
 const AGENT_PORT: usize = 10_000;
-/// Agents leave the processors to the servers, which would have some of their own: behind hundreds of
-/// agents that connect, a server has no turn before what they sent it overflows its socket, and
+/// Agents leave the processors to the servers, which would have some of their own: behind hundreds
+/// of agents that connect, a server has no turn before what they sent it overflows its socket, and
 /// all connect anew.
 const YIELDING: [&str; 3] = ["nice", "-n", "19"];
 /// Which agent is asked what the servers know; it is never killed.
