@@ -6,7 +6,7 @@
 
 use crate::boot_clock::BootClock;
 use crate::events::{Events, FireError, Fired};
-use crate::mesh_questions::{Asked, Awaited};
+use crate::mesh_questions::{Answer, Asked, Awaited};
 use crate::metrics;
 use crate::upstream::Upstream;
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use lockmesh_protocol::gossip::mesh::{Mesh, MeshNews, Output, SYNC_TIMEOUT, Seal
 use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::gossip::verdict::Verdict;
 use lockmesh_protocol::gossip::{Counts, MAX_DATAGRAM_BYTES};
-use lockmesh_protocol::lease::{Challenge, LeaseId, Renewal};
+use lockmesh_protocol::lease::{Challenge, LeaseId};
 use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub(crate) struct Member {
     asked: mpsc::Receiver<Asked>,
     awaited: Awaited,
     /// Whom this host answers that it lives.
-    renewals: (mpsc::Sender<(MemberId, Renewal)>, mpsc::Receiver<(MemberId, Renewal)>),
+    renewals: (mpsc::Sender<Answer>, mpsc::Receiver<Answer>),
     counted: (Counts, SealCounts),
 }
 
@@ -93,7 +93,7 @@ impl Member {
                 }
                 Some(fired) = self.fired.recv() => self.fire(fired, &mut output),
                 Some(asked) = self.asked.recv() => self.ask(asked, &mut output),
-                Some((to, renewal)) = self.renewals.1.recv() => {
+                Some(Answer { to, renewal }) = self.renewals.1.recv() => {
                     if let Some(mesh) = &mut self.mesh {
                         mesh.answer(self.clock.now(), to, &renewal, &mut output);
                     }
@@ -212,7 +212,7 @@ impl Member {
         tokio::spawn(async move {
             if let Response::Alive(renewal) = upstream.answer_challenge(challenge).await {
                 // Where very many are on their way one is lost, as any datagram may be.
-                let _ = renewals.try_send((to, renewal));
+                let _ = renewals.try_send(Answer { to, renewal });
             }
         });
     }

@@ -1,6 +1,8 @@
-//! Questions of servers that this agent asks other members of the mesh, one datagram each: whoever
-//! has one gives it here and waits, and the [mesh](crate::mesh) sends it and hears the answer.
+//! Questions of servers on their way through the mesh, one datagram each. Whoever has one for
+//! another member gives it here and waits, and the [mesh](crate::mesh) sends it and hears the
+//! answer.
 
+use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::lease::{Challenge, Renewal};
 use tokio::sync::{mpsc, oneshot};
 
@@ -12,6 +14,13 @@ const QUEUED: usize = 64;
 pub(crate) struct Asked {
     pub(crate) challenge: Challenge,
     answer: oneshot::Sender<Renewal>,
+}
+
+/// What this host answers that another one has asked.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) to: MemberId,
+    pub(crate) renewal: Renewal,
 }
 
 /// The way into the mesh, if there is one.

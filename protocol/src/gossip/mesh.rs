@@ -305,8 +305,8 @@ impl Mesh {
         Ok(())
     }
 
-    /// Asks a member for a server whether it lives; nobody where it is not in the roster. Nothing is
-    /// sent again where that is lost: the server asks often enough.
+    /// Asks a member for a server whether it lives; nobody where it is not in the roster. Nothing
+    /// is sent again where that is lost: the server asks often enough.
     pub fn ask(&mut self, now: Time, challenge: Challenge, output: &mut Output) {
         let asked = MemberId::of_agent(challenge.lease);
         if self.roster.get(asked).is_some() {

@@ -10,9 +10,9 @@ use std::time::Duration;
 /// How often the servers are asked what is lacking, about.
 const SYNC_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How soon they are asked again when somebody was heard, or heard of, who is not in the roster; and
-/// where that was for nothing again and again. A host that comes is heard of by all at once, so
-/// each waits up to twice as long.
+/// How soon they are asked again when somebody was heard, or heard of, who is not in the roster;
+/// and where that was for nothing again and again. A host that comes is heard of by all at once,
+/// so each waits up to twice as long.
 const STRANGER_SYNC: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
 
 /// While more and more hosts come, each waits so long for each member that it knows, and at most so

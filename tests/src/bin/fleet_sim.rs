@@ -7,7 +7,7 @@
 //! all come at once. `fleet_sim deaths`: three tenths die at once; what the mesh says, and how soon
 //! all are failed. `fleet_sim heal`: three tenths are cut off for 30 s; how soon all know each
 //! other again. Of each: `[--agents N]… [--window fast|default|safe]… [--seed N] [--json]`; of the
-//! first two `[--mesh none|lost|hostile]…`: all the time its datagrams are lost, or all members lie.
+//! first two `[--mesh none|lost|hostile]…`: all its datagrams are lost, or all its members lie.
 //!
 //! Prints one line, or one object of JSON, for each of the combinations; one on each core. Fails
 //! with 1 where a promise is broken, and with 2 where it does not know what is wanted.
