@@ -175,16 +175,21 @@ fn a_member_that_asks_by_a_datagram_is_answered_with_a_renewal() {
     Header { incarnation: 0, to: asked.id, message: Message::Challenge(99) }.write(&mut packet);
     let datagram = news.ring.seal(me, news.seconds, [1; NONCE_BYTES], &packet);
     socket.send_to(&datagram, asked.address).expect("it is sent");
-    // Others speak to this member as well: it takes no part, but is in the roster.
-    let mut buffer = [0; MAX_DATAGRAM_BYTES];
-    let answer = loop {
-        let (length, _) = socket.recv_from(&mut buffer).expect("it is answered");
+    socket.set_nonblocking(true).expect("a socket");
+    let received = || {
+        let mut buffer = [0; MAX_DATAGRAM_BYTES];
+        let (length, _) = socket.recv_from(&mut buffer).ok()?;
         let (from, packet) = news.ring.open(&buffer[..length], news.seconds).expect("it is of the mesh");
-        match Header::read(&mut &packet[..]).expect("a packet").message {
-            Message::Renewal(answer) => break (from, answer.nonce),
-            _ => continue,
-        }
+        Some((from, Header::read(&mut &packet[..]).expect("a packet").message))
     };
-    assert_eq!(answer, (asked.id, 99));
+    let is_answer = |(from, message)| match message {
+        Message::Renewal(answer) => {
+            assert_eq!((from, answer.nonce), (asked.id, 99));
+            true
+        }
+        // Others speak to this member as well: it takes no part, but is in the roster.
+        _ => false,
+    };
+    wait_until(|| std::iter::from_fn(received).any(is_answer));
     runtime.block_on(StandIn::close_all(vec![juror]));
 }
