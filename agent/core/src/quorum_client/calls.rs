@@ -22,6 +22,8 @@ pub(super) enum RetryScope {
     Parked,
     /// This one server, as long as there is a connection to it.
     Own,
+    /// The home server, whenever it comes to it. It goes nowhere else.
+    Aside,
 }
 
 /// What a server is for this agent.
@@ -35,7 +37,7 @@ impl Roles {
     pub(super) fn take(self, scope: RetryScope) -> bool {
         match scope {
             RetryScope::Leader => self.leads,
-            RetryScope::Home => self.is_home,
+            RetryScope::Home | RetryScope::Aside => self.is_home,
             RetryScope::Parked => self.leads || self.is_home,
             RetryScope::Own => true,
         }
@@ -77,10 +79,12 @@ impl PendingCalls {
     pub(super) fn begin(&mut self, call: PendingCall) -> CallId {
         self.last += 1;
         let id = CallId(self.last);
-        // Kept apart, because a parked call that is silent says nothing of its server.
+        // Kept apart, because the silence of a parked call says nothing of its server, and what is
+        // asked aside shall not cost a connection: that nothing at all arrives is noticed without
+        // it, and later than a network that is dark for a moment is light again.
         match call.scope {
             RetryScope::Leader | RetryScope::Home => self.prompt.insert(id, call),
-            RetryScope::Parked | RetryScope::Own => self.patient.insert(id, call),
+            RetryScope::Parked | RetryScope::Own | RetryScope::Aside => self.patient.insert(id, call),
         };
         id
     }

@@ -93,7 +93,7 @@ impl PendingRequest {
 
     fn scope(&self) -> RetryScope {
         match (&self.request, self.effort, self.addressee) {
-            (_, Effort::Once, _) => RetryScope::Home,
+            (_, Effort::Once, _) => RetryScope::Aside,
             (Request::Propose(..), ..) => RetryScope::Leader,
             (Request::Read { blocking: Some(blocking), .. }, ..) if blocking.waits() => RetryScope::Parked,
             // What cannot be repeated stays with the server that it was sent to.
@@ -217,7 +217,9 @@ impl QuorumClient {
         let timeout = match scope {
             // The server itself ends the wait after that time, so only then its answer is late.
             RetryScope::Parked => SHARED_READ_WAIT + self.config.answer_time,
-            RetryScope::Leader | RetryScope::Home | RetryScope::Own => self.config.answer_time,
+            RetryScope::Leader | RetryScope::Home | RetryScope::Own | RetryScope::Aside => {
+                self.config.answer_time
+            }
         };
         let kind = CallKind::Attempt(number);
         let call = PendingCall { kind, scope, begun: self.now, deadline: self.now + timeout };

@@ -1,6 +1,7 @@
 //! Connections, registration, and whom the client follows.
 
 use super::*;
+use lockmesh_protocol::gossip::roster::RosterDigest;
 
 #[test]
 fn nobody_is_asked_before_the_agent_is_registered() {
@@ -116,6 +117,20 @@ fn readers_leave_a_home_from_which_nothing_arrives_any_more() {
     }
     let moved = story.asked.iter().find(|asked| matches!(asked.request, Request::Read { .. }));
     assert_ne!(moved.expect("it waits elsewhere").server, parked.server);
+}
+
+#[test]
+fn what_the_mesh_asks_while_the_network_is_dark_for_a_moment_costs_no_connection() {
+    let mut story = Story::at_rest();
+    let before = story.connections.clone();
+    story.mute.extend([A, B, C]);
+    for _ in 0..8 {
+        story.call(LocalCall::AskHome(Request::SyncMesh(RosterDigest(Vec::new()))));
+        story.call(LocalCall::AskHome(Request::Accuse(Vec::new())));
+        before.keys().for_each(|connection| story.tell(Input::Received(*connection, 1)));
+        story.pass(500 * MS);
+    }
+    assert_eq!(story.connections, before);
 }
 
 #[test]
