@@ -276,13 +276,26 @@ impl Agent {
             answers: Lost::default(),
         };
         self.connections.insert(number, connection);
-        let dial = Event::Dial(server, self.place, number);
-        if !stage.send(Place::Agent(self.place), Place::Server(server), dial) {
-            self.disturbed.insert(server, stage.now);
-            match stage.plan.network.retransmission {
-                Some(_) => stage.after(CONNECT_TIMEOUT, Event::Connection(self.place, number, false)),
-                None => self.break_later(stage, number),
-            }
+        self.shake_hands(stage, number, Duration::ZERO);
+    }
+
+    /// Sends the first datagram of a connection that was begun so long ago; where it is lost it is
+    /// sent again, each time after twice as long.
+    pub fn shake_hands(&mut self, stage: &mut Stage, number: u64, age: Duration) {
+        let Some(connection) = self.connections.get(&number) else { return };
+        let (place, server) = (self.place, connection.server);
+        let dial = Event::Dial(server, place, number);
+        if stage.send(Place::Agent(place), Place::Server(server), dial) {
+            return;
+        }
+        self.disturbed.insert(server, stage.now);
+        let Some(retransmission) = stage.plan.network.retransmission else {
+            return self.break_later(stage, number);
+        };
+        let next = 2 * age + retransmission.first_probe_timeout;
+        match next < CONNECT_TIMEOUT {
+            true => stage.after(next - age, Event::DialAgain(place, number, next)),
+            false => stage.after(CONNECT_TIMEOUT - age, Event::Connection(place, number, false)),
         }
     }
 

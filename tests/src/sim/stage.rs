@@ -62,6 +62,9 @@ pub enum Event {
     Think(usize, u64, usize),
     /// An agent's attempt to connect arrives at a server: the agent, the connection's number.
     Dial(ServerId, usize, u64),
+    /// An agent's attempt to connect was lost and is sent again: the agent, the connection's
+    /// number, how long ago it was begun.
+    DialAgain(usize, u64, Duration),
     /// An agent's connection is there, or is there no more: the agent, the connection's number.
     Connection(usize, u64, bool),
     /// A server hears that an agent's connection has ended.
@@ -123,6 +126,7 @@ impl Event {
             | Self::SessionWatch(agent, ..)
             | Self::Connection(agent, ..)
             | Self::Retransmit(agent, ..)
+            | Self::DialAgain(agent, ..)
             | Self::GoAway(agent, ..)
             | Self::EndAgent(agent, _)
             | Self::Listen(agent, _)

@@ -156,6 +156,9 @@ impl World {
                     self.stage.after(Duration::ZERO, Event::HungUp(from, agent));
                 }
             }
+            Event::DialAgain(agent, connection, age) => {
+                self.agents[agent].shake_hands(&mut self.stage, connection, age);
+            }
             Event::Retransmit(agent, connection, way) => {
                 self.agents[agent].retransmit(&mut self.stage, connection, way);
             }
