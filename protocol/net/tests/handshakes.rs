@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use tokio::net::UdpSocket;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -67,6 +68,32 @@ async fn meet(
     tokio::join!(accept, dialler.connect(address, role))
 }
 
+/// Passes datagrams on between a dialler and a listener, but for so many first ones of the dialler:
+/// the address to dial.
+async fn relay_without_the_first(lost: usize, listener: SocketAddr) -> SocketAddr {
+    let bind = || UdpSocket::bind("127.0.0.1:0");
+    let (near, far) = (bind().await.unwrap(), bind().await.unwrap());
+    let address = near.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut there, mut back) = ([0; 2048], [0; 2048]);
+        let (mut dialler, mut count) = (None, 0);
+        loop {
+            tokio::select! {
+                Ok((length, from)) = near.recv_from(&mut there) => {
+                    (dialler, count) = (Some(from), count + 1);
+                    if count > lost {
+                        far.send_to(&there[..length], listener).await.unwrap();
+                    }
+                }
+                Ok(length) = far.recv(&mut back) => {
+                    near.send_to(&back[..length], dialler.unwrap()).await.unwrap();
+                }
+            }
+        }
+    });
+    address
+}
+
 /// What the dialler hears in the end: it may be let in by its own library before the other end has
 /// looked at it.
 async fn verdict(dialled: Result<Connection, LinkError>) -> String {
@@ -94,6 +121,18 @@ async fn each_end_learns_who_the_other_is_and_frames_travel() {
         sender.send(queue.take()).await.unwrap();
         assert_eq!(receiver.receive().await, Ok(Some(CallFrame(vec![Call::Cancel(CallId(1))]))));
     }
+}
+
+/// As the simulator has it: an attempt that is begun in the dark comes through when it is light.
+#[tokio::test]
+async fn an_attempt_whose_first_datagram_is_lost_comes_through_by_the_next() {
+    let cluster = Cluster::new();
+    let (listener, dialler) = (cluster.listen(Role::Server), cluster.dialler(Role::Agent));
+    let address = relay_without_the_first(1, listener.local_address().unwrap()).await;
+    let accept = async { listener.accept().await.unwrap().handshake().await };
+    let (accepted, dialled) = tokio::join!(accept, dialler.connect(address, Role::Server));
+    accepted.unwrap();
+    dialled.unwrap();
 }
 
 #[tokio::test]
