@@ -22,7 +22,7 @@ pub(super) enum RetryScope {
     Parked,
     /// This one server, as long as there is a connection to it.
     Own,
-    /// The home server, whenever it comes to it. It goes nowhere else.
+    /// The home server, whenever it comes to it, for the mesh. It goes nowhere else.
     Aside,
 }
 

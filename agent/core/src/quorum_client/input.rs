@@ -65,8 +65,8 @@ pub enum LocalCall {
     Propose(Command),
     /// Asks what changes nothing, or the same however often it is asked.
     Ask(Request),
-    /// Asks the home server once, and only if there is a connection; that it is not answered says
-    /// nothing of the server.
+    /// Asks the home server once, and only if there is a connection. That a question of the mesh is
+    /// not answered says nothing of the server.
     AskHome(Request),
     /// Reads; a blocking read shares its upstream call with all others like it, and keeps its own
     /// time.

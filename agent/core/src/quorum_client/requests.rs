@@ -93,7 +93,8 @@ impl PendingRequest {
 
     fn scope(&self) -> RetryScope {
         match (&self.request, self.effort, self.addressee) {
-            (_, Effort::Once, _) => RetryScope::Aside,
+            (request, Effort::Once, _) if is_of_mesh(request) => RetryScope::Aside,
+            (_, Effort::Once, _) => RetryScope::Home,
             (Request::Propose(..), ..) => RetryScope::Leader,
             (Request::Read { blocking: Some(blocking), .. }, ..) if blocking.waits() => RetryScope::Parked,
             // What cannot be repeated stays with the server that it was sent to.
@@ -489,6 +490,11 @@ fn may_repeat(request: &Request) -> bool {
         // what is not named here nothing is known.
         _ => false,
     }
+}
+
+/// Whether no application waits for the answer, and the mesh asks again.
+fn is_of_mesh(request: &Request) -> bool {
+    matches!(request, Request::SyncMesh(_) | Request::Accuse(_) | Request::Spread(_))
 }
 
 fn is_forgotten(response: &Response) -> bool {

@@ -120,6 +120,17 @@ fn readers_leave_a_home_from_which_nothing_arrives_any_more() {
 }
 
 #[test]
+fn whoever_asks_a_home_that_stands_still_hears_so_soon() {
+    let mut story = Story::at_rest();
+    story.read(Consistency::Default, blocking(3, 60 * SECOND));
+    story.mute.insert(story.only().server);
+    let token = story.call(LocalCall::AskHome(Request::Status));
+    story.pass(SECOND);
+    let told = story.heard_unknown(token);
+    assert!(told.contains("the servers were lost before they answered"), "{told}");
+}
+
+#[test]
 fn what_the_mesh_asks_while_the_network_is_dark_for_a_moment_costs_no_connection() {
     let mut story = Story::at_rest();
     let before = story.connections.clone();
