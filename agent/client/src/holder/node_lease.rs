@@ -175,6 +175,13 @@ impl NodeWatch {
         self.asks_at = Some(now + pause);
     }
 
+    /// Asks without a pause, where nothing was asked already.
+    pub(super) fn ask_now(&mut self, now: Moment) {
+        if self.request.is_none() {
+            self.asks_at = Some(now);
+        }
+    }
+
     /// Asks again a little later. Whoever answers then may be another process: it is asked for what
     /// stands now.
     pub(super) fn failed(&mut self, now: Moment, jitter: &mut Jitter) {

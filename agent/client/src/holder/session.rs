@@ -5,6 +5,7 @@ use super::moment::Moment;
 use super::node_lease::{Belief, NodeLease, NodeLeaseState, NodeWatch};
 use super::outbox::{Event, Notice, Request};
 use super::state::GuardState;
+use super::watch::CAUSE_LIMIT;
 use super::{Hold, HoldId, HoldStage, Holder, HolderRequest, RequestPurpose, SessionUse, WATCH_TIMEOUT};
 use crate::backoff::Backoff;
 use crate::error::Error;
@@ -31,13 +32,16 @@ struct Kept {
     renewal: Option<HolderRequest>,
     node: NodeWatch,
     loss: Option<Loss>,
+    /// Until when the agent may tell why, where the session was suspended and is gone.
+    cause_awaited_until: Option<Moment>,
     /// Whether somebody waits to be told that it is kept.
     is_awaited: bool,
 }
 
 impl Kept {
     fn new(id: String, lease: Lease, now: Moment, is_awaited: bool) -> Self {
-        Self { id, lease, renewal: None, node: NodeWatch::new(now), loss: None, is_awaited }
+        let node = NodeWatch::new(now);
+        Self { id, lease, renewal: None, node, loss: None, cause_awaited_until: None, is_awaited }
     }
 
     /// Until when it can be believed in; `None` for not at all.
@@ -117,11 +121,12 @@ impl Session {
 
     pub(super) fn wakes_at(&self, now: Moment) -> Option<Moment> {
         let kept = self.kept.as_ref().filter(|kept| kept.loss.is_none())?;
-        let renews_at = match (kept.renewal, kept.lease.step(now)) {
-            (None, Step::Sleep(until)) => until,
-            (None, Step::Renew(_)) => now,
+        let renews_at = match (kept.cause_awaited_until, kept.renewal, kept.lease.step(now)) {
+            (Some(until), ..) => until,
+            (None, None, Step::Sleep(until)) => until,
+            (None, None, Step::Renew(_)) => now,
             // With a renewal under way there is only its answer to wait for, or the deadline.
-            (Some(_), _) | (None, Step::Lost) => kept.lease.deadline(),
+            (None, Some(_), _) | (None, None, Step::Lost) => kept.lease.deadline(),
         };
         // Nothing is done then, but those who wait for another state must look again.
         let jeopardy_at = kept.node.jeopardy_at(kept.lease.jeopardy_at());
@@ -204,6 +209,9 @@ impl Holder {
     /// Whether a deadline has passed since somebody looked.
     pub(super) fn look_at_deadline(&mut self) -> bool {
         let Some(kept) = self.session.kept.as_ref().filter(|kept| kept.loss.is_none()) else { return false };
+        if let Some(until) = kept.cause_awaited_until {
+            return until <= self.now && self.lose_session(Loss::SessionGone);
+        }
         if kept.lease.step(self.now) == Step::Lost {
             self.outbox.notices.push(Notice::DeadlinePassed(kept.id.clone()));
             self.lose_and_destroy(Loss::Deadline);
@@ -282,6 +290,8 @@ impl Holder {
             NodeLeaseState::Lost(reason) => {
                 self.lose_session(Loss::Ended(reason));
             }
+            // It is gone: only why is of interest.
+            _ if kept.cause_awaited_until.is_some() => {}
             NodeLeaseState::Unbound => self.without_node_lease(),
             NodeLeaseState::Until { deadline, jeopardy_at } if deadline > now => {
                 if kept.node.belief == Belief::Suspended {
@@ -326,6 +336,9 @@ impl Holder {
         let (None, None, Step::Renew(limit)) = (&kept.loss, kept.renewal, kept.lease.step(self.now)) else {
             return false;
         };
+        if kept.cause_awaited_until.is_some() {
+            return false;
+        }
         let request = Request::Renew(kept.id.clone(), limit);
         let number = self.send(RequestPurpose::Renewal { sent: self.now }, request);
         if let Some(kept) = &mut self.session.kept {
@@ -340,6 +353,11 @@ impl Holder {
         kept.renewal = None;
         match result {
             Ok(true) => kept.lease.renewed(sent, self.jitter.fraction()),
+            Ok(false) if kept.node.belief == Belief::Suspended => {
+                // Nothing is held by it meanwhile, and the agent is about to tell why.
+                kept.cause_awaited_until = Some((self.now + CAUSE_LIMIT).min(kept.lease.deadline()));
+                kept.node.ask_now(self.now);
+            }
             Ok(false) => {
                 self.lose_session(Loss::SessionGone);
             }

@@ -20,7 +20,7 @@ use std::time::Duration;
 const COUNTED_RETRY: Duration = Duration::from_secs(1);
 
 /// How long those who wait for a loss may be kept waiting for the better word for it.
-const CAUSE_LIMIT: Duration = Duration::from_secs(1);
+pub(super) const CAUSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// The watch over a hold.
 #[derive(Debug)]

@@ -219,6 +219,33 @@ fn a_look_that_finds_the_session_gone_waits_for_the_reason_but_not_long() {
 }
 
 #[test]
+fn a_renewal_that_finds_a_suspended_session_gone_waits_for_the_reason_but_not_long() {
+    let gone = || {
+        let mut story = Story::holding_on_a_node();
+        story.renews = false;
+        story.pass(WINDOW);
+        story.answer("node lease", Err(unheard()));
+        while !story.asked().contains(&"renew") {
+            story.pass(10 * MS);
+        }
+        story.answer("renew", Ok(Response::Found(false)));
+        assert_eq!((story.state(), story.told_loss()), (GuardState::Suspended, None));
+        assert!(story.asked().contains(&"node lease") && !story.asked().contains(&"renew"));
+        story
+    };
+    let mut story = gone();
+    story.told(NodeLeaseState::Lost("destroyed".into()));
+    assert_eq!(story.told_loss(), Some(&Loss::Ended("destroyed".into())));
+    let mut story = gone();
+    // Whoever still vouches for it has not heard of its end.
+    story.acknowledged();
+    assert_eq!(story.state(), GuardState::Suspended);
+    story.pass(SECOND);
+    assert_eq!(story.told_loss(), Some(&Loss::SessionGone));
+    assert!(!story.asked().contains(&"renew"));
+}
+
+#[test]
 fn an_agent_that_cannot_vouch_takes_no_promise_back() {
     let mut story = Story::holding_on_a_node();
     story.pass(SECOND);
