@@ -1,6 +1,7 @@
 //! The mesh of real agents: a host that dies is probed in vain by its neighbours, and whoever sends
 //! what is not of this cluster, or accuses everybody, changes nothing but figures.
 
+use lockmesh_net::random;
 use lockmesh_protocol::gossip::MAX_DATAGRAM_BYTES;
 use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::packet::{Header, Message};
@@ -15,7 +16,7 @@ use lockmesh_tests::stand_ins::{Issuer, StandIn};
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
@@ -166,20 +167,23 @@ fn a_member_that_asks_by_a_datagram_is_answered_with_a_renewal() {
         let news = juror.upstream.sync_mesh(RosterDigest(Vec::new())).await.expect("it is a member");
         (juror, news)
     });
-    wait_until(|| figures(&dev.client_of("n1")).value("lockmesh_agent_mesh_members") == 3.0);
+    let began = Instant::now();
+    let seconds = || news.seconds + began.elapsed().as_secs() as u32;
     let asked =
         news.roster.0.iter().flat_map(|(_, members)| members).find(|member| member.node.as_str() == "n1");
     let asked = asked.expect("it is in the roster");
     let me = MemberId::of_agent(juror.upstream.registered_lease().expect("it is registered"));
     let mut packet = Vec::new();
     Header { incarnation: 0, to: asked.id, message: Message::Challenge(99) }.write(&mut packet);
-    let datagram = news.ring.seal(me, news.seconds, [1; NONCE_BYTES], &packet);
-    socket.send_to(&datagram, asked.address).expect("it is sent");
     socket.set_nonblocking(true).expect("a socket");
+    let ask = || {
+        let datagram = news.ring.seal(me, seconds(), random::bytes().expect("a nonce"), &packet);
+        socket.send_to(&datagram, asked.address).expect("it is sent");
+    };
     let received = || {
         let mut buffer = [0; MAX_DATAGRAM_BYTES];
         let (length, _) = socket.recv_from(&mut buffer).ok()?;
-        let (from, packet) = news.ring.open(&buffer[..length], news.seconds).expect("it is of the mesh");
+        let (from, packet) = news.ring.open(&buffer[..length], seconds()).expect("it is of the mesh");
         Some((from, Header::read(&mut &packet[..]).expect("a packet").message))
     };
     let is_answer = |(from, message)| match message {
@@ -190,6 +194,10 @@ fn a_member_that_asks_by_a_datagram_is_answered_with_a_renewal() {
         // Others speak to this member as well: it takes no part, but is in the roster.
         _ => false,
     };
-    wait_until(|| std::iter::from_fn(received).any(is_answer));
+    // Whoever is asked by a stranger looks for it in the roster, and answers when it is there.
+    wait_until(|| {
+        ask();
+        std::iter::from_fn(received).any(is_answer)
+    });
     runtime.block_on(StandIn::close_all(vec![juror]));
 }
