@@ -1,5 +1,6 @@
-//! The mesh of real agents: a host that dies is probed in vain by its neighbours, and whoever sends
-//! what is not of this cluster, or accuses everybody, changes nothing but figures.
+//! The mesh of real agents: a host that dies is probed in vain by its neighbours, one that is asked
+//! whether it lives answers, and whoever sends what is not of this cluster, or accuses everybody,
+//! changes nothing but figures.
 
 use lockmesh_net::random;
 use lockmesh_protocol::gossip::MAX_DATAGRAM_BYTES;
@@ -199,5 +200,6 @@ fn a_member_that_asks_by_a_datagram_is_answered_with_a_renewal() {
         ask();
         std::iter::from_fn(received).any(is_answer)
     });
+    assert_eq!(figures(&dev.client_of("n1")).value("lockmesh_agent_mesh_members"), 3.0);
     runtime.block_on(StandIn::close_all(vec![juror]));
 }
