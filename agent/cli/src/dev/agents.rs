@@ -4,8 +4,9 @@
 //! command line says wins over it, for the processes that it starts.
 
 use super::folder::MemberFolder;
-use super::member::{self, ServerFolder};
+use super::member::ServerFolder;
 use super::options::DevOptions;
+use super::ports::Ports;
 use super::setup::loopback_agent;
 use crate::config;
 use crate::error::RunError;
@@ -33,11 +34,12 @@ pub(super) fn prepare(
     options: &DevOptions,
     (servers, are_old): (&[ServerFolder], bool),
     certificates: &Development,
+    ports: &mut Ports,
 ) -> Result<Vec<AgentFolder>, RunError> {
     let addresses: Vec<String> = servers.iter().map(|server| server.address.to_string()).collect();
     let http = match options.http.port() {
         // Picked here: this process is to say where it is, and has no other way to know.
-        0 => member::free_http_addresses(options.http.ip(), 1, servers)?[0],
+        0 => ports.pick(options.http.ip())?,
         _ => options.http,
     };
     let mut agents = Vec::new();
@@ -106,7 +108,8 @@ mod tests {
             address: ([127, 0, 0, 1], 8300).into(),
             http: None,
         };
-        prepare(folder, 3, options, (&[server], are_old), &certificates).expect("they can be made")
+        let ports = &mut Ports::default();
+        prepare(folder, 3, options, (&[server], are_old), &certificates, ports).expect("they can be made")
     }
 
     fn config_of(agent: &AgentFolder, settings: Vec<String>) -> AgentConfig {

@@ -6,6 +6,7 @@ use super::children::{how_to, reload, server_lines, start_command, stop, stop_se
 use super::folder::absolute;
 use super::member::{self, ServerFolder};
 use super::options::DevOptions;
+use super::ports::Ports;
 use super::setup::{DevFolder, agent_config, announce};
 use crate::error::RunError;
 use crate::reload as own_reload;
@@ -26,7 +27,8 @@ pub(super) async fn run(options: DevOptions, count: u8) -> Result<(), RunError> 
     let node = NodeIdentity::resolve(&options.node, &folder.path)?;
     // Named in the configurations, from which a server is started by hand in any folder.
     let certificates = Development::prepare(&absolute(&folder.path)?.join("tls"), &node.name)?;
-    let servers = member::prepare(&folder.path, count, &options.node.datacenter, &certificates)?;
+    let mut ports = Ports::default();
+    let servers = member::prepare(&folder.path, count, &options.node.datacenter, &certificates, &mut ports)?;
     let mut identity = certificates.identity(Role::Agent)?;
 
     let (tell_ends, mut ends) = mpsc::channel(usize::from(count));

@@ -4,15 +4,13 @@
 //! is not overwritten.
 
 use super::folder::{MOST_SERVERS, MemberFolder, absolute};
+use super::ports::Ports;
 use crate::config::{self, Sources};
 use crate::error::RunError;
 use lockmesh_net::config::{NodeConfig, TlsConfig};
-use lockmesh_net::{Development, Role, random};
+use lockmesh_net::{Development, Role};
 use lockmesh_server::config::{HttpConfig, QuorumConfig, RpcConfig, ServerConfig};
-use std::collections::BTreeSet;
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
-use std::ops::Range;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 /// A server's folder.
@@ -40,6 +38,11 @@ impl ServerFolder {
         let sources = Sources { file: Some(self.home.config_file()), ..Sources::default() };
         config::load(&sources).map_err(|error| RunError::Server(error.to_string()))
     }
+
+    fn keep_ports(&self, ports: &mut Ports) {
+        ports.keep(self.address);
+        self.http.into_iter().for_each(|http| ports.keep(http));
+    }
 }
 
 /// Refuses a folder in which several servers have their data.
@@ -63,6 +66,7 @@ pub(super) fn prepare(
     count: u8,
     datacenter: &str,
     certificates: &Development,
+    ports: &mut Ports,
 ) -> Result<Vec<ServerFolder>, RunError> {
     let folder = absolute(folder)?;
     // Its data would lie there unused, and the new servers begin with nothing.
@@ -88,12 +92,12 @@ pub(super) fn prepare(
         // Port 0 is any free one: nobody knows it before the server runs.
         member.http = config.http.listen.filter(|address| address.port() != 0);
     }
-    let (old, fresh): (Vec<ServerFolder>, Vec<ServerFolder>) = members.iter().cloned().partition(is_old);
-    let mut ports = free_addresses(fresh.len(), &old)?.into_iter();
-    let mut http_ports = free_http_addresses(Ipv4Addr::LOCALHOST.into(), fresh.len(), &old)?.into_iter();
+    // All that are there keep theirs before the others pick.
+    members.iter().filter(|member| is_old(member)).for_each(|member| member.keep_ports(ports));
     for member in members.iter_mut().filter(|member| !is_old(member)) {
-        member.address = ports.next().expect("there is an address for each");
-        member.http = http_ports.next();
+        member.address = ports.pick(Ipv4Addr::LOCALHOST.into())?;
+        // The one over UDP, the other over TCP.
+        member.http = Some(member.address);
     }
     for member in &members {
         prepare_one(member, &members, (with_data, datacenter), certificates)?;
@@ -135,50 +139,6 @@ fn prepare_one(
     member.home.write_config(&config::text_of(&config))
 }
 
-/// Addresses on loopback that nobody has, and that are none of those which servers have that do not
-/// run yet.
-fn free_addresses(count: usize, taken: &[ServerFolder]) -> Result<Vec<SocketAddr>, RunError> {
-    let taken: BTreeSet<SocketAddr> = taken.iter().map(|member| member.address).collect();
-    let (mut sockets, mut free) = (Vec::new(), Vec::new());
-    while free.len() < count {
-        // All sockets are held until the last one is there, or the system would give one address
-        // twice.
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
-        let socket = socket.map_err(|error| RunError::system("cannot find a free port", error))?;
-        let address =
-            socket.local_addr().map_err(|error| RunError::system("cannot find a free port", error))?;
-        if !taken.contains(&address) {
-            free.push(address);
-        }
-        sockets.push(socket);
-    }
-    Ok(free)
-}
-
-/// TCP ports for HTTP. They lie below those that the system gives to outgoing connections, so
-/// that none of these takes the port of a server that is down.
-const HTTP_PORTS: Range<u16> = 20_000..32_000;
-
-/// TCP addresses of this machine that nobody has, and that are none of those at which servers show
-/// their figures that do not run yet.
-pub(super) fn free_http_addresses(
-    ip: IpAddr,
-    count: usize,
-    taken: &[ServerFolder],
-) -> Result<Vec<SocketAddr>, RunError> {
-    let taken: BTreeSet<SocketAddr> = taken.iter().filter_map(|member| member.http).collect();
-    // Commands that start at the same time begin to look at different places.
-    let first = random::seed() % HTTP_PORTS.len() as u64;
-    let ports = HTTP_PORTS.cycle().skip(first as usize).take(HTTP_PORTS.len());
-    let addresses = ports.map(|port| SocketAddr::from((ip, port)));
-    let free = addresses.filter(|address| !taken.contains(address) && TcpListener::bind(address).is_ok());
-    let found: Vec<SocketAddr> = free.take(count).collect();
-    match found.len() == count {
-        true => Ok(found),
-        false => Err(RunError::system("cannot find a free port", io::ErrorKind::AddrInUse.into())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,7 +147,7 @@ mod tests {
     fn prepared(folder: &Path, count: u8) -> Result<Vec<ServerFolder>, String> {
         let certificates =
             Development::prepare(&folder.join("tls"), &"host".into()).expect("they can be made");
-        prepare(folder, count, "dc1", &certificates).map_err(|error| error.to_string())
+        prepare(folder, count, "dc1", &certificates, &mut Ports::default()).map_err(|error| error.to_string())
     }
 
     fn give_data(members: &[ServerFolder]) {
@@ -205,7 +165,7 @@ mod tests {
         assert_eq!(config.quorum.join, others);
         assert!(config.tls.key.exists() && config.check().is_ok());
         assert_ne!(members[0].address, members[1].address);
-        assert!(config.http.listen == members[1].http && members[0].http != members[1].http);
+        assert!(config.http.listen == members[1].http && members[1].http == Some(members[1].address));
     }
 
     #[test]

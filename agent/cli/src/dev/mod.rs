@@ -9,7 +9,8 @@
 //! | `fleet.rs` | several servers as processes of their own, the agent in this one |
 //! | `nodes.rs` | servers and agents, each a process of its own |
 //! | `folder.rs` | the folder of one process |
-//! | `member.rs`, `agents.rs` | the folders of servers, of agents: configuration, certificate and ports |
+//! | `member.rs`, `agents.rs` | the folders of servers, of agents: configuration, certificate, addresses |
+//! | `ports.rs` | ports that they keep, and that no other command picks |
 //! | `child.rs`, `children.rs` | one process, and all of them together |
 //! | `running.rs` | finds a process by its folder, makes sure that it is ours, and kills it |
 
@@ -22,6 +23,7 @@ mod folder;
 mod member;
 mod nodes;
 mod options;
+mod ports;
 mod running;
 mod setup;
 

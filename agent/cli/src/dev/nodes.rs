@@ -9,6 +9,7 @@ use super::children::{
 use super::folder::{MemberFolder, absolute};
 use super::member::{self, ServerFolder};
 use super::options::DevOptions;
+use super::ports::Ports;
 use super::setup::{DevFolder, announce};
 use crate::error::RunError;
 use crate::signals::Signals;
@@ -50,8 +51,9 @@ pub(super) async fn run(options: DevOptions, nodes: u8, servers: u8) -> Result<(
     let path = absolute(&folder.path)?;
     let certificates = Development::prepare(&path.join("tls"), &node::host_name().into())?;
     let are_old = member::members_with_data(&path) > 0;
-    let servers = member::prepare(&path, servers, &options.node.datacenter, &certificates)?;
-    let agents = agents::prepare(&path, nodes, &options, (&servers, are_old), &certificates)?;
+    let mut ports = Ports::default();
+    let servers = member::prepare(&path, servers, &options.node.datacenter, &certificates, &mut ports)?;
+    let agents = agents::prepare(&path, nodes, &options, (&servers, are_old), &certificates, &mut ports)?;
 
     let (tell_ends, mut ends) = mpsc::channel(servers.len() + agents.len());
     let mut all = Nodes { servers, agents, children: Vec::new() };
