@@ -78,6 +78,12 @@ impl Fleet {
         quorum["Servers"].as_array().expect("servers").clone()
     }
 
+    /// Where agents find the servers.
+    pub fn server_addresses(&self) -> Vec<String> {
+        let address = |server: &Value| server["Address"].as_str().expect("an address").to_owned();
+        self.servers().iter().map(address).collect()
+    }
+
     /// The leader's node.
     pub fn leader(&self) -> String {
         let leader = self.servers().into_iter().find(|server| server["Leader"] == true);

@@ -1,20 +1,23 @@
 //! Very many agents that do nothing but renew their leases, and what they cost the servers:
-//! `fleet_load [--agents N] [--window fast|default|none]… [--seconds N] [--json]`; 1,000 agents,
-//! with a `default` session each and then with a `fast` one, for 30 s, unless told otherwise. With
-//! `none` they have no session.
+//! `fleet_load [--agents N] [--window fast|default|none]… [--mesh] [--seconds N] [--json]`; 1,000
+//! agents, with a `default` session each and then with a `fast` one, for 30 s, unless told
+//! otherwise. With `none` they have no session. With `--mesh` they are members of the mesh that say
+//! nothing, and one real agent knows all of them: what it costs is measured too.
 //!
 //! The agents are stand-ins in this process, each with a socket and connections of its own; the
-//! three servers are processes, of the build that `LOCKMESH_BIN` names if it is set. Prints a line,
-//! or an object of JSON, for each window. Fails with 1 where an agent's lease is not acknowledged
-//! or ends, and with 2 where it does not know what is wanted.
+//! three servers and the real agent are processes, of the build that `LOCKMESH_BIN` names if it is
+//! set. Prints a line, or an object of JSON, for each window. Fails with 1 where an agent's lease
+//! is not acknowledged or ends, and with 2 where it does not know what is wanted.
 
 use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_tests::dialect::let_pass;
+use lockmesh_tests::figures::Figures;
 use lockmesh_tests::fleet::Fleet;
 use lockmesh_tests::probe::{processor_time, resident_bytes};
 use lockmesh_tests::stand_ins::{Issuer, StandIn};
 use serde::Serialize;
 use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -26,12 +29,19 @@ const NEVER: Duration = Duration::from_secs(120);
 /// would have its handshakes done before it gives them up and begins anew.
 const CONNECTING: usize = 25;
 
+/// How often the real agent is asked whom it knows.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// The real agent.
+const AGENT: &str = "n1";
+
 /// After all sessions are there, agents renew for so long before anything is measured.
 const SETTLE: Duration = Duration::from_secs(3);
 
 struct Wanted {
     agents: usize,
     windows: Vec<Option<HealthWindow>>,
+    mesh: bool,
     seconds: u64,
     json: bool,
 }
@@ -47,15 +57,19 @@ struct Cost {
     /// Acknowledged, of all agents.
     renewals_a_second: f64,
     /// The leader first.
-    servers: Vec<ServerCost>,
+    servers: Vec<ProcessCost>,
+    /// The real agent.
+    agent: ProcessCost,
+    /// How many others the real agent knows in its mesh.
+    mesh_members: usize,
     /// Of this process, with all agents.
     agents_cores: f64,
     leases_lost: usize,
 }
 
 #[derive(Serialize)]
-struct ServerCost {
-    server: String,
+struct ProcessCost {
+    node: String,
     /// Of one core.
     cores: f64,
     resident_mib: f64,
@@ -86,13 +100,14 @@ fn main() -> ExitCode {
 
 impl Wanted {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut wanted = Self { agents: 1_000, windows: Vec::new(), seconds: 30, json: false };
+        let mut wanted = Self { agents: 1_000, windows: Vec::new(), mesh: false, seconds: 30, json: false };
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
             match word.as_str() {
                 "--agents" => wanted.agents = number(&word, &value()?, 1..=10_000)? as usize,
                 "--seconds" => wanted.seconds = number(&word, &value()?, 1..=3_600)?,
                 "--window" => wanted.windows.push(window(&value()?)?),
+                "--mesh" => wanted.mesh = true,
                 "--json" => wanted.json = true,
                 other => return Err(format!("there is no option {other}")),
             }
@@ -107,18 +122,65 @@ impl Wanted {
 /// Starts servers and agents, and lets them renew.
 async fn measure(wanted: &Wanted, window: Option<HealthWindow>) -> Result<Cost, String> {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let fleet = Fleet::start(folder.path(), "3");
-    let servers: Vec<String> = fleet
-        .servers()
-        .iter()
-        .map(|server| server["Address"].as_str().expect("an address").to_owned())
-        .collect();
-    let issuer = Issuer::of(&folder.path().join("tls"));
+    let fleet = Fleet::start_with(folder.path(), "3", &["--nodes", "1"]);
     let began = Instant::now();
+    // Nobody reads what comes here.
+    let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let gossip = wanted.mesh.then(|| silent.local_addr().expect("it is bound"));
+    let agents = begin(&fleet, &Issuer::of(&folder.path().join("tls")), wanted.agents, gossip).await?;
+    let joined_seconds = began.elapsed().as_secs_f64();
+    if let Some(window) = window {
+        for agent in &agents {
+            agent.begin_session(window).await?;
+        }
+    }
+    let mesh_members = if wanted.mesh { know_all(&fleet, wanted.agents)? } else { 0 };
+    // This thread is none of those that serve the agents.
+    let_pass(SETTLE);
+    let names = [by_rank(&fleet), vec![AGENT.to_owned()]].concat();
+    let (began, before) = (Instant::now(), Used::now(&fleet, &names, &agents));
+    let_pass(Duration::from_secs(wanted.seconds));
+    let (seconds, after) = (began.elapsed().as_secs_f64(), Used::now(&fleet, &names, &agents));
+    let cores = |after: Duration, before: Duration| (after - before).as_secs_f64() / seconds;
+    let process = |(place, name): (usize, &String)| ProcessCost {
+        node: name.clone(),
+        cores: cores(after.processes[place], before.processes[place]),
+        resident_mib: resident_bytes(pid(&fleet, name)) as f64 / f64::from(1 << 20),
+    };
+    let mut servers: Vec<ProcessCost> = names.iter().enumerate().map(process).collect();
+    let agent = servers.pop().expect("the agent is the last");
+    let cost = Cost {
+        agents: wanted.agents,
+        window: window.map_or("none", HealthWindow::as_str),
+        seconds,
+        joined_seconds,
+        renewals_a_second: (after.renewals - before.renewals) as f64 / seconds,
+        servers,
+        agent,
+        mesh_members,
+        agents_cores: cores(after.own, before.own),
+        leases_lost: agents.iter().filter(|agent| agent.upstream.lease().borrow().ended.is_some()).count(),
+    };
+    StandIn::close_all(agents).await;
+    tokio::task::spawn_blocking(|| fleet.stop()).await.expect("it ends");
+    match cost.leases_lost {
+        0 => Ok(cost),
+        lost => Err(format!("the leases of {lost} agents ended while they renewed: {cost}")),
+    }
+}
+
+/// Starts agents, some at a time, and waits until all are acknowledged.
+async fn begin(
+    fleet: &Fleet,
+    issuer: &Issuer,
+    count: usize,
+    gossip: Option<SocketAddr>,
+) -> Result<Vec<StandIn>, String> {
+    let servers = fleet.server_addresses();
     let mut agents: Vec<StandIn> = Vec::new();
-    while agents.len() < wanted.agents {
-        let group = agents.len()..wanted.agents.min(agents.len() + CONNECTING);
-        agents.extend(group.map(|number| StandIn::start(&issuer, number, &servers)));
+    while agents.len() < count {
+        let group = agents.len()..count.min(agents.len() + CONNECTING);
+        agents.extend(group.map(|number| StandIn::start_in_mesh(issuer, number, &servers, gossip)));
         let all = async {
             for agent in agents.iter().rev().take(CONNECTING) {
                 agent.is_acknowledged().await;
@@ -128,39 +190,22 @@ async fn measure(wanted: &Wanted, window: Option<HealthWindow>) -> Result<Cost, 
             return Err(what_is_missing(&agents));
         }
     }
-    let joined_seconds = began.elapsed().as_secs_f64();
-    if let Some(window) = window {
-        for agent in &agents {
-            agent.begin_session(window).await?;
+    Ok(agents)
+}
+
+/// Waits until the real agent knows so many others; how many it knows.
+fn know_all(fleet: &Fleet, count: usize) -> Result<usize, String> {
+    let began = Instant::now();
+    loop {
+        let page = fleet.client_of(AGENT).get("/metrics").expect(200);
+        let known = Figures::parse(page.text()).value("lockmesh_agent_mesh_members") as usize;
+        if known >= count {
+            return Ok(known);
         }
-    }
-    // This thread is none of those that serve the agents.
-    let_pass(SETTLE);
-    let names = by_rank(&fleet);
-    let (began, before) = (Instant::now(), Used::now(&fleet, &names, &agents));
-    let_pass(Duration::from_secs(wanted.seconds));
-    let (seconds, after) = (began.elapsed().as_secs_f64(), Used::now(&fleet, &names, &agents));
-    let cores = |after: Duration, before: Duration| (after - before).as_secs_f64() / seconds;
-    let server = |(place, name): (usize, &String)| ServerCost {
-        server: name.clone(),
-        cores: cores(after.servers[place], before.servers[place]),
-        resident_mib: resident_bytes(pid(&fleet, name)) as f64 / f64::from(1 << 20),
-    };
-    let cost = Cost {
-        agents: wanted.agents,
-        window: window.map_or("none", HealthWindow::as_str),
-        seconds,
-        joined_seconds,
-        renewals_a_second: (after.renewals - before.renewals) as f64 / seconds,
-        servers: names.iter().enumerate().map(server).collect(),
-        agents_cores: cores(after.own, before.own),
-        leases_lost: agents.iter().filter(|agent| agent.upstream.lease().borrow().ended.is_some()).count(),
-    };
-    StandIn::close_all(agents).await;
-    tokio::task::spawn_blocking(|| fleet.stop()).await.expect("it ends");
-    match cost.leases_lost {
-        0 => Ok(cost),
-        lost => Err(format!("the leases of {lost} agents ended while they renewed: {cost}")),
+        if began.elapsed() > NEVER {
+            return Err(format!("after {NEVER:?} the real agent knows {known} of {count} in its mesh"));
+        }
+        let_pass(GLANCE);
     }
 }
 
@@ -182,22 +227,22 @@ fn by_rank(fleet: &Fleet) -> Vec<String> {
     servers.iter().map(|server| server["Node"].as_str().expect("a name").to_owned()).collect()
 }
 
-fn pid(fleet: &Fleet, server: &str) -> u32 {
-    fleet.pid(server).parse().expect("a number")
+fn pid(fleet: &Fleet, node: &str) -> u32 {
+    fleet.pid(node).parse().expect("a number")
 }
 
 /// What only grows.
 struct Used {
-    servers: Vec<Duration>,
+    processes: Vec<Duration>,
     own: Duration,
     renewals: u64,
 }
 
 impl Used {
-    fn now(fleet: &Fleet, servers: &[String], agents: &[StandIn]) -> Self {
+    fn now(fleet: &Fleet, nodes: &[String], agents: &[StandIn]) -> Self {
         let counted = agents.iter().filter_map(|agent| agent.upstream.counters());
         Self {
-            servers: servers.iter().map(|name| processor_time(pid(fleet, name))).collect(),
+            processes: nodes.iter().map(|name| processor_time(pid(fleet, name))).collect(),
             own: processor_time(std::process::id()),
             renewals: counted.map(|counters| counters.renewals_acknowledged.load(Ordering::Relaxed)).sum(),
         }
@@ -214,8 +259,14 @@ impl fmt::Display for Cost {
         for (place, server) in self.servers.iter().enumerate() {
             let role = if place == 0 { "leader" } else { "follower" };
             let (cores, memory) = (100.0 * server.cores, server.resident_mib);
-            write!(f, " {role} {} {cores:.1} % of a core and {memory:.1} MiB,", server.server)?;
+            write!(f, " {role} {} {cores:.1} % of a core and {memory:.1} MiB,", server.node)?;
         }
+        let (cores, memory) = (100.0 * self.agent.cores, self.agent.resident_mib);
+        write!(
+            f,
+            " one real agent, which knows {} in its mesh, {cores:.2} % and {memory:.1} MiB,",
+            self.mesh_members
+        )?;
         write!(f, " all agents together {:.1} %", 100.0 * self.agents_cores)
     }
 }

@@ -133,8 +133,7 @@ fn what_is_not_of_this_cluster_is_counted_and_changes_nothing() {
 fn a_member_that_accuses_everybody_is_listened_to_less_and_nobody_is_failed() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let dev = start(folder.path());
-    let servers: Vec<String> =
-        dev.servers().iter().map(|server| server["Address"].as_str().expect("an address").into()).collect();
+    let servers = dev.server_addresses();
     let issuer = Issuer::of(&folder.path().join("tls"));
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
@@ -157,8 +156,7 @@ fn a_member_that_accuses_everybody_is_listened_to_less_and_nobody_is_failed() {
 fn a_member_that_asks_by_a_datagram_is_answered_with_a_renewal() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let dev = start(folder.path());
-    let servers: Vec<String> =
-        dev.servers().iter().map(|server| server["Address"].as_str().expect("an address").into()).collect();
+    let servers = dev.server_addresses();
     let issuer = Issuer::of(&folder.path().join("tls"));
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
