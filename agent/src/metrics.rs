@@ -157,6 +157,7 @@ pub(crate) fn count_mesh(before: &(Counts, SealCounts), now: &(Counts, SealCount
             gossip.unknown_members,
             gossip.claimed_deaths,
             gossip.impossible_incarnations,
+            gossip.excess_suspicions,
             seal.keyless,
             seal.malformed,
             seal.unknown_keys,
@@ -179,7 +180,7 @@ pub(crate) fn count_mesh(before: &(Counts, SealCounts), now: &(Counts, SealCount
 }
 
 /// What may happen in the mesh; see `deploy/metrics.md`.
-const MESH_EVENT_NAMES: [&str; 25] = [
+const MESH_EVENT_NAMES: [&str; 26] = [
     "received",
     "sent",
     "probe",
@@ -191,6 +192,7 @@ const MESH_EVENT_NAMES: [&str; 25] = [
     "unknown_member",
     "claimed_death",
     "impossible_incarnation",
+    "excess_suspicion",
     "keyless",
     "malformed_datagram",
     "unknown_key",

@@ -18,7 +18,8 @@ use super::health::Health;
 use super::member::{Incarnation, MemberId, Standing, Update};
 use super::packet::{ChallengeAnswer, Header, MAX_PACKET_BYTES, Message, Packet, PacketError};
 use crate::time::Time;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::token_bucket::TokenBucket;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// An item is no longer than this.
 pub const MAX_ITEM_BYTES: usize = 512;
@@ -34,6 +35,10 @@ const MAX_INCARNATION: Incarnation = 60_000;
 
 /// How far ahead of this process others may be about its incarnation.
 const MAX_LEAD: Incarnation = 16;
+
+/// So many accusations are refuted at once and in a second: far more than a mesh makes in which
+/// nobody lies. Each goes to several members, and makes this process probe more slowly.
+const REFUTATIONS: (u64, u64) = (8, 2);
 
 const _: () = assert!(MAX_ITEM_BYTES + 64 < MAX_PACKET_BYTES);
 
@@ -70,6 +75,8 @@ pub struct Counts {
     pub excused: u64,
     /// Accusations against this process that it refuted.
     pub refutations: u64,
+    /// Accusations that it did not refute, because there were too many.
+    pub excess_suspicions: u64,
     /// Packets that are none, or such as the engine did not take.
     pub malformed: u64,
     /// Packets of somebody who is not in the roster, or for another process of this host, or about
@@ -93,6 +100,9 @@ pub struct Gossip {
     heard: BTreeMap<MemberId, Time>,
     /// Who has gone: what is said of them still is old.
     gone: BTreeSet<MemberId>,
+    /// The same in the order in which they went.
+    gone_in_order: VecDeque<MemberId>,
+    refutations: TokenBucket,
     /// Whether the probe that is under way was answered.
     is_answered: bool,
     /// Items that are no news, and since when.
@@ -110,6 +120,8 @@ impl Gossip {
             health: Health::new(now),
             heard: BTreeMap::new(),
             gone: BTreeSet::new(),
+            gone_in_order: VecDeque::new(),
+            refutations: TokenBucket::full(now, REFUTATIONS.0, REFUTATIONS.1),
             is_answered: false,
             known: BTreeMap::new(),
             known_count: 0,
@@ -153,10 +165,8 @@ impl Gossip {
             members.into_iter().filter(|member| member.host != self.me.host && member.fits()).collect();
         if &members != self.engine.members() {
             self.heard.retain(|member, _| members.contains(member));
-            self.gone.extend(self.engine.members().difference(&members));
-            while self.gone.len() > MAX_GONE {
-                self.gone.pop_first();
-            }
+            let gone: Vec<_> = self.engine.members().difference(&members).copied().collect();
+            gone.into_iter().for_each(|member| self.remember_gone(member));
             let effects = self.engine.set_members(now, members);
             self.carry_out(effects, outbox);
         }
@@ -190,8 +200,10 @@ impl Gossip {
         self.heard.entry(from).or_insert(now);
         outbox.hears_of_stranger |= packet.updates.iter().any(|update| self.is_stranger(update));
         self.notice_answer(from, &packet.header);
-        let updates: Vec<_> =
-            packet.updates.iter().filter(|update| self.is_possible(update)).copied().collect();
+        let of_others = packet.updates.iter().filter(|update| update.member != self.me).copied();
+        let mut updates: Vec<_> = of_others.collect();
+        updates.retain(|update| self.is_possible(update));
+        updates.extend(self.suspicion(now, &packet.updates));
         let stretch = self.health.stretch();
         if !updates.is_empty() {
             let effects = self.engine.hear_of(now, stretch, &updates);
@@ -298,26 +310,47 @@ impl Gossip {
         standing == Standing::Alive && member.host != self.me.host && !is_known && !self.has_gone(member)
     }
 
-    /// Whether what is said of a member can be true.
+    /// Whether what is said of another member can be true.
     fn is_possible(&mut self, update: &Update) -> bool {
-        let Update { member, incarnation, standing } = *update;
-        if member == self.me {
-            let present = self.engine.incarnation();
-            let is_ahead = incarnation > present.saturating_add(MAX_LEAD).min(MAX_INCARNATION - 1);
-            self.counts.impossible_incarnations += u64::from(is_ahead);
-            // What was refuted already is old news: another answer would only make more of it.
-            let is_new = standing == Standing::Suspect && incarnation >= present && !is_ahead;
-            if is_new {
-                self.counts.refutations += 1;
-                self.health.doubts();
-            }
-            return is_new;
-        }
-        let is_known = self.engine.members().contains(&member);
-        let is_impossible = incarnation > MAX_INCARNATION;
+        let is_known = self.engine.members().contains(&update.member);
+        let is_impossible = update.incarnation > MAX_INCARNATION;
         self.counts.unknown_members += u64::from(!is_known);
         self.counts.impossible_incarnations += u64::from(is_known && is_impossible);
         is_known && !is_impossible
+    }
+
+    /// What a packet says against this process, where that is to be refuted: once, however often
+    /// it is said.
+    fn suspicion(&mut self, now: Time, updates: &[Update]) -> Option<Update> {
+        let present = self.engine.incarnation();
+        let most = present.saturating_add(MAX_LEAD).min(MAX_INCARNATION - 1);
+        let of_me = || updates.iter().filter(|update| update.member == self.me);
+        let impossible = of_me().filter(|update| update.incarnation > most).count();
+        // What was refuted already is old news: another answer would only make more of it.
+        let is_new = |update: &&Update| {
+            update.standing == Standing::Suspect && (present..=most).contains(&update.incarnation)
+        };
+        let newest = of_me().filter(is_new).max_by_key(|update| update.incarnation).copied();
+        self.counts.impossible_incarnations += impossible as u64;
+        let newest = newest?;
+        if !self.refutations.takes(now, 1) {
+            self.counts.excess_suspicions += 1;
+            return None;
+        }
+        self.counts.refutations += 1;
+        self.health.doubts();
+        Some(newest)
+    }
+
+    fn remember_gone(&mut self, member: MemberId) {
+        if self.gone.insert(member) {
+            self.gone_in_order.push_back(member);
+        }
+        if self.gone.len() > MAX_GONE
+            && let Some(oldest) = self.gone_in_order.pop_front()
+        {
+            self.gone.remove(&oldest);
+        }
     }
 
     fn take_item(&mut self, item: &[u8], outbox: &mut Outbox) {

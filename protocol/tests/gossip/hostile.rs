@@ -47,6 +47,42 @@ fn false_suspicions_are_refuted_and_lead_to_no_accusation() {
 }
 
 #[test]
+fn many_suspicions_cost_few_packets_and_leave_the_host_its_own_work() {
+    let mut mesh = Mesh::of(8, 7);
+    let suspect = |incarnations: &[u16]| {
+        let mut bytes = Vec::new();
+        Header { incarnation: 0, to: agent(5), message: Message::Gossip }.write(&mut bytes);
+        bytes.put_u16(incarnations.len() as u16);
+        for incarnation in incarnations {
+            agent(5).write(&mut bytes);
+            bytes.put_u16(*incarnation);
+            bytes.put_u8(1);
+        }
+        bytes
+    };
+    let sent = |mesh: &Mesh| mesh.counts(agent(5)).sent;
+    // The same many times, and all that it might believe.
+    let all: Vec<u16> = (0..64).map(|number| number % 16).collect();
+    let before = sent(&mesh);
+    mesh.send(agent(0), agent(5), suspect(&[0; 64]));
+    mesh.send(agent(0), agent(5), suspect(&all));
+    mesh.pass(SECOND / 100);
+    assert!(sent(&mesh) - before <= 8, "{} packets", sent(&mesh) - before);
+    // Higher ones without end.
+    let before = sent(&mesh);
+    for number in 0..2_000 {
+        mesh.send(agent(0), agent(5), suspect(&[number]));
+        mesh.pass(SECOND / 1_000);
+    }
+    // A packet goes out for each of the others ten times a second where there is news, and as many
+    // for each refutation.
+    assert!(sent(&mesh) - before <= 2 * 40 + 12 * 4, "{} packets", sent(&mesh) - before);
+    assert!(mesh.counts(agent(5)).excess_suspicions > 0, "{:?}", mesh.counts(agent(5)));
+    mesh.pass(SECOND * 20);
+    assert_eq!(mesh.accusations, []);
+}
+
+#[test]
 fn an_incarnation_that_nobody_can_have_is_not_taken() {
     let mut mesh = Mesh::of(8, 3);
     for incarnation in [17, 1_000, 60_001, u16::MAX] {
