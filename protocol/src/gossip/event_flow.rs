@@ -3,9 +3,10 @@
 //!
 //! Every event costs each member its length some ten to sixteen times over, and a member sends 33
 //! KB of gossip a second at most. So events are counted in bytes: a little all the time and more at
-//! once, those of others and those of this host apart, so that a flood of others leaves room for
-//! our own. Whose event it was first no member can prove to another, so there is no limit for each
-//! origin here; the servers, who know who speaks to them, have one.
+//! once. Whose event it was first no member can prove to another, so there is no limit for each
+//! origin here; the servers, who know who speaks to them, have one. So what they tell is counted
+//! apart from what members pass on, as this host's own is: a flood of one member leaves room for
+//! both.
 
 use super::event::{LamportClock, LamportTime, UserEvent};
 use crate::time::Time;
@@ -26,6 +27,8 @@ pub struct EventFlow {
     clock: LamportClock,
     own: TokenBucket,
     others: TokenBucket,
+    /// Those of others that servers tell.
+    told: TokenBucket,
 }
 
 /// This host has fired too many events of late.
@@ -45,7 +48,7 @@ impl EventFlow {
     /// That of a host that has heard of no event.
     pub fn new(now: Time) -> Self {
         let bucket = || TokenBucket::full(now, EVENT_BYTES_AT_ONCE, EVENT_BYTES_PER_SECOND);
-        Self { clock: LamportClock::default(), own: bucket(), others: bucket() }
+        Self { clock: LamportClock::default(), own: bucket(), others: bucket(), told: bucket() }
     }
 
     /// Gives an event of this host's own its time.
@@ -60,10 +63,11 @@ impl EventFlow {
         Ok(())
     }
 
-    /// Whether there is room for an event of another host, which took so many bytes. Then its time
-    /// has been.
-    pub fn take(&mut self, now: Time, event: &UserEvent, length: usize) -> bool {
-        let is_taken = self.others.takes(now, cost(length));
+    /// Whether there is room for an event of another host, which took so many bytes and which a
+    /// member passed on or a server told. Then its time has been.
+    pub fn take(&mut self, now: Time, event: &UserEvent, length: usize, is_told_by_server: bool) -> bool {
+        let room = if is_told_by_server { &mut self.told } else { &mut self.others };
+        let is_taken = room.takes(now, cost(length));
         if is_taken {
             self.clock.witness(event.time);
         }
@@ -98,7 +102,7 @@ mod tests {
     fn an_event_is_later_than_all_that_were_taken() {
         let mut flow = EventFlow::new(Time(0));
         assert_eq!(fire(&mut flow, Time(0)), Some(1));
-        assert!(flow.take(Time(0), &event(40), 150));
+        assert!(flow.take(Time(0), &event(40), 150, false));
         assert_eq!(fire(&mut flow, Time(0)), Some(41));
         flow.witness(LamportTime(50));
         assert_eq!(fire(&mut flow, Time(0)), Some(51));
@@ -107,7 +111,8 @@ mod tests {
     #[test]
     fn many_at_once_are_taken_and_then_a_few_each_second() {
         let mut flow = EventFlow::new(Time(0));
-        let taken = |flow: &mut EventFlow, now| (0..1_000).filter(|_| flow.take(now, &event(1), 256)).count();
+        let taken =
+            |flow: &mut EventFlow, now| (0..1_000).filter(|_| flow.take(now, &event(1), 256, false)).count();
         assert_eq!(taken(&mut flow, Time(0)), 64);
         let second = Duration::from_secs(1);
         assert_eq!(taken(&mut flow, Time(0) + second), 4);
@@ -118,6 +123,6 @@ mod tests {
         // Those of others leave room for our own, and short ones do not come in crowds.
         assert!(fire(&mut flow, Time(u64::MAX)).is_some());
         let mut flow = EventFlow::new(Time(0));
-        assert_eq!((0..1_000).filter(|_| flow.take(Time(0), &event(1), 1)).count(), 256);
+        assert_eq!((0..1_000).filter(|_| flow.take(Time(0), &event(1), 1, false)).count(), 256);
     }
 }

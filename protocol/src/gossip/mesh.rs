@@ -379,18 +379,18 @@ impl Mesh {
             return;
         }
         match UserEvent::is_one(item) {
-            true => self.take_event(now, item, output),
+            true => self.take_event(now, item, is_told_by_server, output),
             false => self.take_verdict(now, item, is_told_by_server, output),
         }
     }
 
-    fn take_event(&mut self, now: Time, item: &[u8], output: &mut Output) {
+    fn take_event(&mut self, now: Time, item: &[u8], is_told_by_server: bool, output: &mut Output) {
         let Ok(event) = UserEvent::read(item) else {
             self.counts.malformed_events += 1;
             return;
         };
         // It is no news to be remembered: another copy may come when there is room again.
-        if !self.events.take(now, &event, item.len()) {
+        if !self.events.take(now, &event, item.len(), is_told_by_server) {
             self.counts.excess_events += 1;
             return;
         }

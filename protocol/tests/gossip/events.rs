@@ -178,6 +178,31 @@ fn a_flood_of_a_hostile_member_is_bounded_and_counted() {
 }
 
 #[test]
+fn what_servers_tell_has_room_in_a_flood_of_a_member() {
+    let mut fleet = Fleet::of(4);
+    let mut number = 0;
+    let mut flood = |fleet: &mut Fleet, seconds: u32| {
+        for _ in 0..seconds * 4 {
+            let items = (0..20).map(|_| {
+                number += 1;
+                event(number, 100).to_item()
+            });
+            let items: Vec<_> = items.collect();
+            for host in (0..4).filter(|host| *host != 1) {
+                fleet.receives(host, &items);
+            }
+            fleet.pass(SECOND / 4);
+        }
+    };
+    flood(&mut fleet, 20);
+    fleet.fire(2, event(99_999, 300)).expect("it has fired none itself");
+    flood(&mut fleet, 40);
+    for host in 0..4 {
+        assert!(fleet.heard(host).iter().any(|(id, _)| *id == event(99_999, 0).id), "{host}");
+    }
+}
+
+#[test]
 fn what_is_no_event_is_counted_and_goes_no_further() {
     let mut fleet = Fleet::of(4);
     let mut garbage = event(1, 100).to_item();
