@@ -196,6 +196,10 @@ impl Mesh {
             let former = std::mem::replace(&mut self.gossip, gossip);
             self.gossip.remember_known_of(former);
             self.accused.clear();
+            // Servers that began anew have a shorter log, and of those before them nothing counts.
+            if LogIndex(me.began) <= std::mem::take(&mut self.as_of) {
+                self.roster = Roster::default();
+            }
             self.roster_changed(now, output);
             self.schedule.begin_anew(now);
         }

@@ -348,6 +348,33 @@ fn what_a_server_says_that_lags_does_not_undo_what_another_one_has_said() {
 }
 
 #[test]
+fn servers_that_began_anew_are_believed_by_whoever_registers_there() {
+    let mut fleet = Fleet::of(3);
+    fleet.servers.as_of = LogIndex(1_000_000);
+    fleet.pass(SECOND * 40);
+    // Their log is short, and so the leases that they give begin early in it.
+    fleet.servers.as_of = LogIndex(9);
+    fleet.servers.key = 50;
+    let process = |number: u32| {
+        let lease = LeaseId { began: LogIndex(u64::from(number) + 2), ..lease(number) };
+        RosterMember { id: MemberId::of_agent(lease), ..member(number) }
+    };
+    fleet.servers.roster = Roster::of((0..3).map(process));
+    for number in 0..3 {
+        fleet.act(address(number), |mesh, now, output| mesh.become_member(now, process(number).id, output));
+    }
+    fleet.pass(SECOND * 5);
+    for (number, mesh) in (0..).zip(fleet.hosts.values()) {
+        assert!(mesh.roster().members().eq((0..3).map(process).collect::<Vec<_>>().iter()), "{number}");
+        assert_eq!(mesh.others(), 2);
+    }
+    let received = |fleet: &mut Fleet| fleet.host(0).counts().0.received;
+    let before = received(&mut fleet);
+    fleet.pass(SECOND * 5);
+    assert!(received(&mut fleet) > before, "they hear each other");
+}
+
+#[test]
 fn a_flood_of_datagrams_is_not_opened_and_ends_with_itself() {
     let mut fleet = Fleet::of(3);
     let flood = vec![0xa5; 1_100];
