@@ -99,15 +99,21 @@ impl KeptLease {
         shortest.renewal_interval()
     }
 
-    /// Makes the next renewal, which is sent now.
-    fn renewal(&mut self, nonce: u64, now: Time) -> Renewal {
+    /// Makes the next renewal, whose acknowledgement does not come back.
+    fn unacknowledged_renewal(&mut self, nonce: u64) -> Renewal {
         self.sequence += 1;
+        self.secret.renewal(self.id, self.sequence, nonce)
+    }
+
+    /// Makes the next renewal, which is sent now.
+    fn renewal(&mut self, now: Time) -> Renewal {
         let is_of_use = |(_, sent): &(u64, Time)| now.since(*sent) < LONGEST_VALIDITY;
         while self.sent.len() >= MAX_SENT || self.sent.front().is_some_and(|oldest| !is_of_use(oldest)) {
             self.sent.pop_front();
         }
-        self.sent.push_back((self.sequence, now));
-        self.secret.renewal(self.id, self.sequence, nonce)
+        let renewal = self.unacknowledged_renewal(0);
+        self.sent.push_back((renewal.sequence, now));
+        renewal
     }
 
     fn sent_at(&self, sequence: u64) -> Option<Time> {
@@ -185,7 +191,7 @@ impl Renewals {
             // Several servers ask at once, each a few times: one renewal is enough for all of them.
             lease.round.due = lease.round.due.min(now.max(lease.round.began + STEP));
         }
-        Response::Alive(lease.renewal(challenge.nonce, now))
+        Response::Alive(lease.unacknowledged_renewal(challenge.nonce))
     }
 }
 
@@ -225,7 +231,7 @@ impl QuorumClient {
     fn renew_through(&mut self, slot: Slot) {
         let (now, connection) = (self.now, self.links.get(&slot).and_then(|link| link.connection()));
         let (Some(lease), Some(connection)) = (&mut self.renewals.lease, connection) else { return };
-        let renewal = lease.renewal(0, now);
+        let renewal = lease.renewal(now);
         if lease.round.tried.is_empty() {
             (lease.round.began, lease.round.first) = (now, renewal.sequence);
         }

@@ -430,6 +430,19 @@ fn a_challenge_is_answered_with_a_renewal_and_brings_the_next_one_forward() {
 }
 
 #[test]
+fn challenges_without_end_push_no_renewal_out_whose_acknowledgement_is_under_way() {
+    let mut story = Story::just_renewed();
+    story.acknowledges = false;
+    let (sent, asked) = story.until_renewed();
+    let lease = story.lease_id();
+    for nonce in 1..=2_000 {
+        assert!(matches!(story.challenge(Challenge { lease, nonce }), Response::Alive(_)));
+    }
+    story.acknowledge(&asked);
+    assert_eq!(story.client.lease().renewed, Some(sent));
+}
+
+#[test]
 fn a_challenge_of_another_lease_or_before_there_is_one_is_not_answered_with_a_renewal() {
     let mut story = Story::begin();
     let challenge = Challenge { lease: LeaseId { agent: AgentNumber(1), began: LogIndex(7) }, nonce: 1 };
