@@ -579,6 +579,7 @@ impl Core {
         self.run_autopilot(now, outbox);
         if self.is_serving() {
             self.check_for_corruption(now, outbox);
+            self.tell_cluster_time(now, outbox);
         }
         self.tick_judge(now, outbox);
     }

@@ -10,11 +10,13 @@
 //!
 //! **Invariant:** the rosters are what [`State::mesh_member`] says of all agents.
 
+mod clock;
 mod events;
 mod turn;
 
 use crate::state::State;
 use bytes::Bytes;
+use clock::ClusterClock;
 use events::ServedEvents;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::gossip::member::MemberId;
@@ -42,6 +44,7 @@ pub(crate) struct ServedMesh {
     verdicts: BTreeMap<CellNumber, VecDeque<ToldVerdict>>,
     /// Those of all cells.
     events: ServedEvents,
+    clock: ClusterClock,
 }
 
 /// What follows from the cluster's secret; made when it is asked for.

@@ -10,7 +10,6 @@ use crate::outbox::not_leader;
 use bytes::Bytes;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::gossip::roster::RosterDigest;
-use lockmesh_protocol::id::WallTime;
 use lockmesh_protocol::lease::LeaseId;
 use lockmesh_protocol::peer::Peer;
 use lockmesh_protocol::record::Agent;
@@ -72,9 +71,12 @@ impl Frontend {
             Ok(agent) => agent.cell,
             Err(why) => return Response::Unavailable(why),
         };
-        let WallTime(millis) = self.wall_at(now);
-        let seconds = u32::try_from(millis / 1_000).unwrap_or(u32::MAX);
-        Response::Mesh(Box::new(self.core.mesh_news(now, seconds, (cell, has))))
+        if !self.core.knows_cluster_time() {
+            let why = "this server has not heard the cluster's time since it started: ask the leader";
+            return Response::Unavailable(Unavailable::Denied(why.into()));
+        }
+        let wall = self.wall_at(now);
+        Response::Mesh(Box::new(self.core.mesh_news(now, wall, (cell, has))))
     }
 
     /// An agent has probed others in vain.

@@ -1,5 +1,5 @@
 //! The mesh in the core's turns: what somebody asks is answered, a verdict is told that took
-//! effect, and an event goes to the other servers.
+//! effect, and an event and the cluster's time go to the other servers.
 
 use crate::core::Core;
 use crate::input::CallToken;
@@ -11,20 +11,23 @@ use lockmesh_protocol::command::{Command, NodeFailure};
 use lockmesh_protocol::gossip::mesh::MeshNews;
 use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::gossip::verdict::Verdict;
-use lockmesh_protocol::id::{AgentNumber, CellNumber};
+use lockmesh_protocol::id::{AgentNumber, CellNumber, WallTime};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
+use serde::Serialize;
 
 impl Core {
-    /// What an agent in this cell lacks of the mesh that has this of its roster. `seconds` is the
-    /// cluster's time.
+    /// What an agent in this cell lacks of the mesh that has this of its roster. `wall` is what
+    /// this server's own clock shows.
     pub(crate) fn mesh_news(
         &mut self,
         now: Time,
-        seconds: u32,
+        wall: WallTime,
         asked: (CellNumber, &RosterDigest),
     ) -> MeshNews {
+        let WallTime(millis) = self.mesh.clock.at(now, wall);
+        let seconds = u32::try_from(millis / 1_000).unwrap_or(u32::MAX);
         self.observer.observed.mesh_syncs += 1;
         self.mesh.news(now, &self.state, (self.applied.0, seconds), asked)
     }
@@ -39,8 +42,7 @@ impl Core {
         self.mesh.cells()
     }
 
-    /// An agent has fired an event at this server, which tells the others. What is lost on the way
-    /// to them is lost.
+    /// An agent has fired an event at this server, which tells the others.
     pub(crate) fn spread_event(
         &mut self,
         now: Time,
@@ -53,10 +55,7 @@ impl Core {
         let denied = |why: &str| Response::Unavailable(Unavailable::Denied(why.into()));
         let response = match outcome {
             EventOutcome::Taken => {
-                let own = self.config.id;
-                for server in self.membership().all().into_iter().filter(|server| *server != own) {
-                    self.send(server, MessageKind::Event, &(origin, &item), outbox);
-                }
+                self.tell_servers(MessageKind::Event, &(origin, &item), outbox);
                 Response::Done
             }
             EventOutcome::Known => Response::Done,
@@ -66,15 +65,44 @@ impl Core {
         outbox.replies.push((token, response));
     }
 
+    /// Whether what this server tells agents is the cluster's time, and not its own.
+    pub(crate) fn knows_cluster_time(&self) -> bool {
+        self.is_serving() || self.mesh.clock.is_told()
+    }
+
+    /// Once a tick of a server that leads: the cluster's time is told.
+    pub(crate) fn tell_cluster_time(&mut self, now: Time, outbox: &mut Outbox) {
+        if let Some(told) = self.mesh.clock.tells(now, self.wall) {
+            self.tell_servers(MessageKind::ClusterTime, &told, outbox);
+        }
+    }
+
     /// Takes a message about the mesh; whether it was one.
     pub(crate) fn mesh_message(&mut self, now: Time, message: &PeerMessage) -> bool {
-        if message.kind != MessageKind::Event {
-            return false;
-        }
-        if let Some((origin, item)) = Self::read_context::<(AgentNumber, Bytes)>(message) {
-            self.mesh.events.heard(now, origin, &item);
+        match message.kind {
+            MessageKind::Event => {
+                if let Some((origin, item)) = Self::read_context::<(AgentNumber, Bytes)>(message) {
+                    self.mesh.events.heard(now, origin, &item);
+                }
+            }
+            // Only the leader that this server follows may say it.
+            MessageKind::ClusterTime if self.engine.leader() != Some(message.from) => {}
+            MessageKind::ClusterTime => {
+                if let Some(told) = Self::read_context(message) {
+                    self.mesh.clock.hear(now, told);
+                }
+            }
+            _ => return false,
         }
         true
+    }
+
+    /// Tells all other servers something. What is lost on the way to them is lost.
+    fn tell_servers<T: Serialize>(&self, kind: MessageKind, said: &T, outbox: &mut Outbox) {
+        let own = self.config.id;
+        for server in self.membership().all().into_iter().filter(|server| *server != own) {
+            self.send(server, kind, said, outbox);
+        }
     }
 
     /// A verdict that took effect is told to the mesh, by every server.

@@ -90,6 +90,8 @@ pub enum MessageKind {
     Accusations,
     /// An agent in the mesh has fired this user event.
     Event,
+    /// The leader tells the cluster's time, which datagrams of the mesh are stamped with.
+    ClusterTime,
 }
 
 impl MessageKind {
@@ -106,6 +108,7 @@ impl MessageKind {
                 | Self::NodeReports
                 | Self::Accusations
                 | Self::Event
+                | Self::ClusterTime
         )
     }
 }

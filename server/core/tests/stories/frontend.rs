@@ -48,12 +48,14 @@ pub(crate) struct One {
     /// Whether the disk was told to remember that this server was removed.
     pub(crate) is_removed: bool,
     dirty_rows: usize,
+    /// By so many milliseconds its wall clock is ahead.
+    pub(crate) wall_ahead: u64,
     /// What the disk has not taken yet, where it takes nothing.
     pub(crate) held: Option<Vec<LogWrite>>,
     /// Checkpoints that the disk was given and is not done with, where it is slow.
-    checkpoints: Option<Vec<SnapshotMeta>>,
+    pub(crate) checkpoints: Option<Vec<SnapshotMeta>>,
     answers: BTreeMap<CallRef, Response>,
-    readers: Vec<(CheckpointReader, CallRef)>,
+    pub(crate) readers: Vec<(CheckpointReader, CallRef)>,
     may_leave: bool,
 }
 
@@ -127,6 +129,7 @@ impl One {
             is_corrupt: corrupt,
             is_removed: false,
             dirty_rows: 0,
+            wall_ahead: 0,
             held: None,
             checkpoints: None,
             answers: BTreeMap::new(),
@@ -147,7 +150,8 @@ impl One {
             for event in events.drain(..) {
                 self.frontend.handle(now, event, &mut self.actions);
             }
-            self.frontend.advance(now, WallTime(now.0 / 1_000), self.dirty_rows, &mut self.actions);
+            let wall = WallTime(now.0 / 1_000 + self.wall_ahead);
+            self.frontend.advance(now, wall, self.dirty_rows, &mut self.actions);
             self.frontend.decide(now, &mut self.actions);
             self.carry_out(&mut events, snapshots);
             self.frontend.settle(now, &mut self.actions);
@@ -435,7 +439,8 @@ impl Cluster {
     /// Starts a server anew on what its disk holds.
     pub(crate) fn restart(&mut self, id: ServerId) {
         let former = self.servers.remove(&id).expect("it runs");
-        self.servers.insert(id, One::open(id, former.disk, self.now, former.is_corrupt));
+        let one = One::open(id, former.disk, self.now, former.is_corrupt);
+        self.servers.insert(id, One { wall_ahead: former.wall_ahead, ..one });
     }
 
     /// Cuts a server off from all others.
@@ -908,78 +913,7 @@ fn a_leader_that_is_to_stop_hands_over_first() {
     assert_ne!(cluster.leader(), leader);
 }
 
-// Checkpoints.
-
-#[test]
-fn a_backup_holds_all_that_was_applied_when_it_was_asked_for() {
-    let mut cluster = Cluster::start(1);
-    let leader = cluster.leader();
-    cluster.run(3 * SECOND);
-    cluster.servers.get_mut(&leader).expect("it runs").checkpoints = Some(Vec::new());
-    let index = cluster.put("k");
-    let request = Request::BackupPart { backup: None, number: 0, stale: false };
-    let call = cluster.call(leader, &agent("a1"), request);
-    let one = cluster.servers.get_mut(&leader).expect("it runs");
-    assert_eq!(one.readers, [], "the checkpoint on disk is an older one");
-    let marks = one.checkpoints.take().expect("they were held");
-    assert!(matches!(&marks[..], [mark] if mark.index >= index), "one is begun: {marks:?}");
-    for mark in marks {
-        cluster.turn(leader, Some(Event::Checkpointed(mark)));
-    }
-    assert_eq!(cluster.servers[&leader].readers, [(CheckpointReader::Backup, call)]);
-}
-
-#[test]
-fn one_checkpoint_is_written_at_a_time() {
-    let mut cluster = Cluster::start(1);
-    let leader = cluster.leader();
-    cluster.run(3 * SECOND);
-    cluster.servers.get_mut(&leader).expect("it runs").checkpoints = Some(Vec::new());
-    for number in 0..5 {
-        cluster.put(&format!("key-{number}"));
-        cluster.run(2 * SECOND);
-    }
-    let slow = cluster.servers[&leader].checkpoints.as_ref().expect("they are held");
-    assert_eq!(slow.len(), 1, "the disk is still at work: {slow:?}");
-}
-
-#[test]
-fn readers_of_checkpoints_are_few() {
-    let mut cluster = Cluster::start(1);
-    let leader = cluster.leader();
-    let request = || Request::BackupPart { backup: None, number: 0, stale: false };
-    for _ in 0..8 {
-        cluster.call(leader, &agent("a1"), request());
-    }
-    cluster.run(3 * SECOND);
-    assert_eq!(cluster.servers[&leader].readers.len(), 8);
-    let answer = cluster.ask(leader, &agent("a1"), request());
-    assert!(matches!(answer, Response::Unavailable(Unavailable::Overloaded(_))), "{answer:?}");
-    cluster.turn(leader, Some(Event::ReaderClosed));
-    let call = cluster.call(leader, &agent("a1"), request());
-    cluster.run(SECOND);
-    assert!(cluster.servers[&leader].readers.iter().any(|(_, to)| *to == call), "one that closed makes room");
-}
-
-#[test]
-fn nothing_is_read_for_whoever_gave_up_before_there_was_a_checkpoint() {
-    let mut cluster = Cluster::start(1);
-    let leader = cluster.leader();
-    cluster.run(3 * SECOND);
-    cluster.servers.get_mut(&leader).expect("it runs").checkpoints = Some(Vec::new());
-    cluster.put("k");
-    let request = || Request::BackupPart { backup: None, number: 0, stale: false };
-    for gives_up in [Event::Cancel, |from: CallRef| Event::Disconnected(from.caller)] {
-        let asked_for = cluster.call(leader, &agent("a1"), request());
-        cluster.turn(leader, Some(gives_up(asked_for)));
-    }
-    let one = cluster.servers.get_mut(&leader).expect("it runs");
-    for mark in one.checkpoints.take().expect("they were held") {
-        cluster.turn(leader, Some(Event::Checkpointed(mark)));
-    }
-    cluster.run(3 * SECOND);
-    assert_eq!(cluster.servers[&leader].readers, [], "nobody asks for the next part");
-}
+// Snapshots.
 
 #[test]
 fn a_snapshot_that_is_older_than_what_is_here_is_not_fetched() {

@@ -3,6 +3,7 @@
 
 mod batches;
 mod cells;
+mod checkpoints;
 mod corruption;
 mod deadlines;
 mod frontend;

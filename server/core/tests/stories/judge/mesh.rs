@@ -17,6 +17,7 @@ use lockmesh_protocol::lease::{HealthWindow, LeaseId};
 use lockmesh_protocol::record::MemberStatus;
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use lockmesh_protocol::time::Time;
 use std::collections::BTreeSet;
 
 impl Fleet {
@@ -318,6 +319,39 @@ fn verdicts_of_late_are_told_with_the_servers_signature() {
     assert!(of_h2.iter().all(|verdict| verdict.index > verdict.lease.began));
     fleet.run(100 * SECOND);
     assert!(fleet.sync(servers[0], "h1", RosterDigest(Vec::new())).items.is_empty());
+}
+
+#[test]
+fn all_servers_tell_the_leader_s_time_however_their_own_clocks_are_set() {
+    let mut fleet = Fleet::of(1, HealthWindow::Default);
+    let servers: Vec<_> = fleet.cluster.servers.keys().copied().collect();
+    let assert_alike = |fleet: &mut Fleet, when: &str| {
+        let elapsed = fleet.cluster.now().since(Time(0)).as_secs();
+        for id in &servers {
+            let news = fleet.sync(*id, "h1", RosterDigest(Vec::new()));
+            assert!(elapsed.abs_diff(news.seconds.into()) <= 1, "{when}, {id}: {} s", news.seconds);
+        }
+    };
+    // An hour ahead, two, and three.
+    for (one, hours) in fleet.cluster.servers.values_mut().zip(1..) {
+        one.wall_ahead = hours * 3_600_000;
+    }
+    fleet.run(5 * SECOND);
+    assert_alike(&mut fleet, "clocks were set");
+    let deposed = fleet.cluster.leader();
+    fleet.cluster.cut_off.insert(deposed);
+    fleet.run(5 * SECOND);
+    fleet.cluster.cut_off.clear();
+    fleet.run(5 * SECOND);
+    assert_ne!(fleet.cluster.leader(), deposed);
+    assert_alike(&mut fleet, "another server leads");
+    let follower = fleet.cluster.follower();
+    fleet.cluster.restart(follower);
+    let nothing = Request::SyncMesh(RosterDigest(Vec::new()));
+    let answer = fleet.cluster.ask(follower, &agent("h1"), nothing);
+    assert_denied(&answer, "has not heard the cluster's time");
+    fleet.run(2 * SECOND);
+    assert_alike(&mut fleet, "a server was restarted");
 }
 
 #[test]

@@ -1,0 +1,79 @@
+//! Checkpoints that a frontend has written, one at a time, and those who read them, who are few.
+
+use crate::frontend::{Cluster, agent};
+use lockmesh_core::frontend::{CallRef, CheckpointReader, Event};
+use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_backup_holds_all_that_was_applied_when_it_was_asked_for() {
+    let mut cluster = Cluster::start(1);
+    let leader = cluster.leader();
+    cluster.run(3 * SECOND);
+    cluster.servers.get_mut(&leader).expect("it runs").checkpoints = Some(Vec::new());
+    let index = cluster.put("k");
+    let request = Request::BackupPart { backup: None, number: 0, stale: false };
+    let call = cluster.call(leader, &agent("a1"), request);
+    let one = cluster.servers.get_mut(&leader).expect("it runs");
+    assert_eq!(one.readers, [], "the checkpoint on disk is an older one");
+    let marks = one.checkpoints.take().expect("they were held");
+    assert!(matches!(&marks[..], [mark] if mark.index >= index), "one is begun: {marks:?}");
+    for mark in marks {
+        cluster.turn(leader, Some(Event::Checkpointed(mark)));
+    }
+    assert_eq!(cluster.servers[&leader].readers, [(CheckpointReader::Backup, call)]);
+}
+
+#[test]
+fn one_checkpoint_is_written_at_a_time() {
+    let mut cluster = Cluster::start(1);
+    let leader = cluster.leader();
+    cluster.run(3 * SECOND);
+    cluster.servers.get_mut(&leader).expect("it runs").checkpoints = Some(Vec::new());
+    for number in 0..5 {
+        cluster.put(&format!("key-{number}"));
+        cluster.run(2 * SECOND);
+    }
+    let slow = cluster.servers[&leader].checkpoints.as_ref().expect("they are held");
+    assert_eq!(slow.len(), 1, "the disk is still at work: {slow:?}");
+}
+
+#[test]
+fn readers_of_checkpoints_are_few() {
+    let mut cluster = Cluster::start(1);
+    let leader = cluster.leader();
+    let request = || Request::BackupPart { backup: None, number: 0, stale: false };
+    for _ in 0..8 {
+        cluster.call(leader, &agent("a1"), request());
+    }
+    cluster.run(3 * SECOND);
+    assert_eq!(cluster.servers[&leader].readers.len(), 8);
+    let answer = cluster.ask(leader, &agent("a1"), request());
+    assert!(matches!(answer, Response::Unavailable(Unavailable::Overloaded(_))), "{answer:?}");
+    cluster.turn(leader, Some(Event::ReaderClosed));
+    let call = cluster.call(leader, &agent("a1"), request());
+    cluster.run(SECOND);
+    assert!(cluster.servers[&leader].readers.iter().any(|(_, to)| *to == call), "one that closed makes room");
+}
+
+#[test]
+fn nothing_is_read_for_whoever_gave_up_before_there_was_a_checkpoint() {
+    let mut cluster = Cluster::start(1);
+    let leader = cluster.leader();
+    cluster.run(3 * SECOND);
+    cluster.servers.get_mut(&leader).expect("it runs").checkpoints = Some(Vec::new());
+    cluster.put("k");
+    let request = || Request::BackupPart { backup: None, number: 0, stale: false };
+    for gives_up in [Event::Cancel, |from: CallRef| Event::Disconnected(from.caller)] {
+        let asked_for = cluster.call(leader, &agent("a1"), request());
+        cluster.turn(leader, Some(gives_up(asked_for)));
+    }
+    let one = cluster.servers.get_mut(&leader).expect("it runs");
+    for mark in one.checkpoints.take().expect("they were held") {
+        cluster.turn(leader, Some(Event::Checkpointed(mark)));
+    }
+    cluster.run(3 * SECOND);
+    assert_eq!(cluster.servers[&leader].readers, [], "nobody asks for the next part");
+}
