@@ -224,18 +224,18 @@ impl Wanted {
             Ok(report) => println!("{report} (in {took:.0} s)"),
             Err(problem) => eprintln!("{run:?}: {problem}"),
         }
-        report.as_ref().is_ok_and(|report| report.wrongly_failed() == 0)
+        report.as_ref().is_ok_and(Report::is_well)
     }
 }
 
 impl Report {
-    fn wrongly_failed(&self) -> usize {
+    fn is_well(&self) -> bool {
         match self {
-            Self::Crash(report) => report.wrongly_failed,
-            Self::Peace(report) => report.wrongly_failed,
-            Self::Join(report) => report.wrongly_failed,
-            Self::Deaths(report) => report.wrongly_failed,
-            Self::Heal(report) => report.wrongly_failed,
+            Self::Crash(report) => report.wrongly_failed == 0,
+            Self::Peace(report) => report.is_well(),
+            Self::Join(report) => report.wrongly_failed == 0,
+            Self::Deaths(report) => report.wrongly_failed == 0,
+            Self::Heal(report) => report.wrongly_failed == 0,
         }
     }
 }
@@ -299,7 +299,7 @@ impl fmt::Display for Report {
 fn write_peace(r: &PeaceReport, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(
         f,
-        "{}{}, {}, {} agents, {:.0} node-hours: {} failed, {} deadlines passed, {} challenges, {} elections; \
+        "{}{}, {}, {} agents, {:.0} node-hours: {} failed, {} deadlines passed (at most {}), {} challenges, {} elections; \
          {:.2} renewals, {:.2} messages and {:.2} datagrams of {:.0} B a node and second, {:.0} messages \
          between servers",
         r.trouble.name(),
@@ -309,6 +309,7 @@ fn write_peace(r: &PeaceReport, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         r.node_hours,
         r.wrongly_failed,
         r.late,
+        r.late_at_most,
         r.challenges,
         r.elections,
         r.renewals_a_second,

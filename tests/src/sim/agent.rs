@@ -5,7 +5,7 @@
 //! takes nothing in for a while. How it is connected is in [`super::connections`], what its clients
 //! want in [`super::client`], which sessions its guards follow in [`super::session_watches`].
 
-use super::challenges::{Question, port};
+use super::challenges::{Challenger, port};
 use super::client::{Client, Wish};
 use super::clock::Clock;
 use super::connections::{Connection, IDLE_TIMEOUT};
@@ -88,8 +88,8 @@ pub struct Agent {
     /// When it looks at the clock, if nothing happens.
     wakes_at: Option<Time>,
     last_token: u64,
-    /// Questions of servers that the quorum client has yet to answer.
-    pub(super) questions: BTreeMap<CallToken, Question>,
+    /// Whom the quorum client has yet to answer that this agent lives.
+    pub(super) questions: BTreeMap<CallToken, Challenger>,
     /// What was last known of the node's lease.
     lease: LeaseState,
     /// The call by which it announces that it comes back, where it was asked to end.

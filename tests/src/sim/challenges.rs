@@ -21,6 +21,9 @@ use std::time::Duration;
 /// How long a server waits for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 
+/// How long an agent does that asks for a server.
+const JUROR_TIMEOUT: Duration = Duration::from_millis(400);
+
 /// The port of the first agent; the others' follow.
 const FIRST_PORT: u16 = 9_000;
 
@@ -37,8 +40,17 @@ pub struct Question {
     pub challenge: Challenge,
     /// The agent that asks for the server, if one does.
     pub through: Option<usize>,
-    /// When the server asked.
+    /// When whoever asks the node did.
     pub asked: Time,
+}
+
+/// Whom an agent answers that it lives.
+#[derive(Clone, Copy, Debug)]
+pub enum Challenger {
+    /// A server, over its own connection or that of another agent.
+    Server(Question),
+    /// Another agent, by a datagram.
+    Member(MemberId),
 }
 
 /// The port at which an agent listens.
@@ -84,19 +96,20 @@ impl World {
         self.stage.send(Place::Server(server), Place::Agent(agent), event);
     }
 
-    /// An agent asks another one for a server, or hands on what that answered; or a question ends
-    /// at the server that asked it.
+    /// A question comes to an agent, for itself or to be asked for a server, or an answer goes the
+    /// way back; or a question ends at the server that asked it.
     pub(super) fn carry(&mut self, event: Event) {
         match event {
+            Event::Challenge(agent, question) => {
+                let (challenger, challenge) = (Challenger::Server(question), question.challenge);
+                self.agents[agent].challenge(&mut self.stage, &mut self.judge, challenger, challenge);
+            }
             Event::HandOn(agent, asked, question) => {
                 let (from, to) = (Place::Agent(agent), Place::Agent(asked));
                 self.stage.send(from, to, Event::Challenge(asked, question));
                 self.agents[agent].ask_by_datagram(&mut self.stage, &mut self.judge, question);
             }
-            Event::HandBack(agent, question, renewal) => {
-                let (from, to) = (Place::Agent(agent), Place::Server(question.server));
-                self.stage.send(from, to, Event::Challenged(question, Some(renewal)));
-            }
+            Event::HandBack(agent, question, renewal) => hand_back(&mut self.stage, agent, question, renewal),
             Event::Challenged(question, answer) => self.challenged(question, answer),
             _ => {}
         }
@@ -128,15 +141,27 @@ impl World {
     }
 }
 
+/// An agent hands on what another one has answered.
+fn hand_back(stage: &mut Stage, agent: usize, question: Question, renewal: Renewal) {
+    let (from, to) = (Place::Agent(agent), Place::Server(question.server));
+    stage.send(from, to, Event::Challenged(question, Some(renewal)));
+}
+
 impl Agent {
-    /// A server asks whether this agent lives.
-    pub fn challenge(&mut self, stage: &mut Stage, judge: &mut Judge, question: Question) {
+    /// Somebody asks whether this agent lives.
+    pub fn challenge(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        challenger: Challenger,
+        challenge: Challenge,
+    ) {
         let token = self.next_token();
-        self.questions.insert(token, question);
-        self.tell(stage, judge, Input::Challenge(token, question.challenge));
+        self.questions.insert(token, challenger);
+        self.tell(stage, judge, Input::Challenge(token, challenge));
     }
 
-    /// The quorum client has answered a server's question; whether it was one.
+    /// The quorum client has answered such a question; whether it was one.
     pub(super) fn answers_challenge(
         &mut self,
         stage: &mut Stage,
@@ -144,18 +169,30 @@ impl Agent {
         token: CallToken,
         answer: &Result<Answered, Unavailable>,
     ) -> bool {
-        if self.answers_by_datagram(stage, judge, token, answer) {
-            return true;
-        }
-        let Some(question) = self.questions.remove(&token) else { return false };
+        let Some(challenger) = self.questions.remove(&token) else { return false };
         if let Ok(Answered::Response(Response::Alive(renewal))) = answer {
-            let (to, event) = match question.through {
-                Some(agent) => (Place::Agent(agent), Event::HandBack(agent, question, *renewal)),
-                None => (Place::Server(question.server), Event::Challenged(question, Some(*renewal))),
-            };
-            stage.send(Place::Agent(self.place), to, event);
+            match challenger {
+                Challenger::Server(question) => self.answer_server(stage, question, *renewal),
+                Challenger::Member(to) => self.answer_by_datagram(stage, judge, to, renewal),
+            }
         }
         true
+    }
+
+    fn answer_server(&self, stage: &mut Stage, question: Question, renewal: Renewal) {
+        let (to, event) = match question.through {
+            Some(agent) => (Place::Agent(agent), Event::HandBack(agent, question, renewal)),
+            None => (Place::Server(question.server), Event::Challenged(question, Some(renewal))),
+        };
+        stage.send(Place::Agent(self.place), to, event);
+    }
+
+    fn answer_by_datagram(&mut self, stage: &mut Stage, judge: &mut Judge, to: MemberId, renewal: &Renewal) {
+        let (now, mut output) = (self.boot_time(stage), Output::default());
+        if let Some(mesh) = self.member.mesh_mut() {
+            mesh.answer(now, to, renewal, &mut output);
+        }
+        self.send_output(stage, judge, output);
     }
 
     /// It asks another agent for a server, as the agent's own shell does beside the connection.
@@ -163,52 +200,22 @@ impl Agent {
         let (now, mut output) = (self.boot_time(stage), Output::default());
         let Some(mesh) = self.member.mesh_mut() else { return };
         mesh.ask(now, question.challenge, &mut output);
-        self.member.awaited.retain(|earlier| stage.now.since(earlier.asked) < ANSWER_TIMEOUT);
-        self.member.awaited.push(question);
+        self.member.awaited.retain(|earlier| stage.now.since(earlier.asked) < JUROR_TIMEOUT);
+        self.member.awaited.push(Question { asked: stage.now, ..question });
         self.send_output(stage, judge, output);
-    }
-
-    /// Another agent asks whether this one lives.
-    pub(super) fn challenge_by_datagram(
-        &mut self,
-        stage: &mut Stage,
-        judge: &mut Judge,
-        from: MemberId,
-        challenge: Challenge,
-    ) {
-        let token = self.next_token();
-        self.member.challenges.insert(token, from);
-        self.tell(stage, judge, Input::Challenge(token, challenge));
-    }
-
-    /// The quorum client has answered another agent's question; whether it was one.
-    fn answers_by_datagram(
-        &mut self,
-        stage: &mut Stage,
-        judge: &mut Judge,
-        token: CallToken,
-        answer: &Result<Answered, Unavailable>,
-    ) -> bool {
-        let Some(to) = self.member.challenges.remove(&token) else { return false };
-        if let Ok(Answered::Response(Response::Alive(renewal))) = answer {
-            let (now, mut output) = (self.boot_time(stage), Output::default());
-            if let Some(mesh) = self.member.mesh_mut() {
-                mesh.answer(now, to, renewal, &mut output);
-            }
-            self.send_output(stage, judge, output);
-        }
-        true
     }
 
     /// Another agent has answered this one: the server that asked hears it.
     pub(super) fn hand_back_by_datagram(&mut self, stage: &mut Stage, renewal: Renewal) {
-        let asked = |question: &mut Question| {
+        let now = stage.now;
+        let is_answered = |question: &mut Question| {
             (question.challenge.lease, question.challenge.nonce) == (renewal.lease, renewal.nonce)
         };
-        for question in self.member.awaited.extract_if(.., asked) {
-            stage.hit(Mark::AnsweredByDatagram);
-            let (from, to) = (Place::Agent(self.place), Place::Server(question.server));
-            stage.send(from, to, Event::Challenged(question, Some(renewal)));
+        for question in self.member.awaited.extract_if(.., is_answered) {
+            if now.since(question.asked) < JUROR_TIMEOUT {
+                stage.hit(Mark::AnsweredByDatagram);
+                hand_back(stage, self.place, question, renewal);
+            }
         }
     }
 }

@@ -155,6 +155,7 @@ marks! {
     InstalledOverLog: "a snapshot was installed over a log that reached beyond the old checkpoint",
     InstallRefused: "a snapshot arrived that was not wanted any more",
     CrashBetweenCheckpointAndReset: "a crash came between a checkpoint and the reset of the log",
+    ElectionDuringCheck: "a leader was elected while servers asked a node whether it lives",
     ElectionDuringSnapshot: "a leader was elected while a snapshot was on its way",
     Compared: "the checksums of several servers were compared, and all were alike",
     Corrupted: "a server's disk was given a row that no entry had made",

@@ -5,7 +5,7 @@
 //! process runs are lost.
 
 use super::agent::Agent;
-use super::challenges::{Question, place_of};
+use super::challenges::{Challenger, Question, place_of};
 use super::invariant::{AgentEvent, Fact};
 use super::judge::Judge;
 use super::marks::Mark;
@@ -21,7 +21,7 @@ use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::lease::LeaseId;
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -48,8 +48,6 @@ pub struct Member {
     sync: Option<CallToken>,
     /// A server was told of suspects.
     accusing: BTreeSet<CallToken>,
-    /// What other agents ask this one by a datagram, and who.
-    pub(super) challenges: BTreeMap<CallToken, MemberId>,
     /// What servers had it ask others.
     pub(super) awaited: Vec<Question>,
     /// What a liar has heard.
@@ -193,7 +191,7 @@ impl Agent {
             self.accuse(stage, judge, output.accusations);
         }
         for (from, challenge) in output.challenges {
-            self.challenge_by_datagram(stage, judge, from, challenge);
+            self.challenge(stage, judge, Challenger::Member(from), challenge);
         }
         for renewal in output.renewals {
             self.hand_back_by_datagram(stage, renewal);

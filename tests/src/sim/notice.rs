@@ -36,6 +36,9 @@ impl World {
         if self.machines.values().any(|machine| machine.fetch.is_some()) {
             self.stage.hit(Mark::ElectionDuringSnapshot);
         }
+        if !self.questions.is_empty() {
+            self.stage.hit(Mark::ElectionDuringCheck);
+        }
     }
 
     /// Who votes now, as a leader sees it, and whether it leads on.

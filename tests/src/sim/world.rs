@@ -138,10 +138,8 @@ impl World {
                 self.agents[agent].thought(&mut self.stage, &mut self.judge, life, task);
             }
             event @ (Event::Datagram(..) | Event::MeshTurn(..)) => self.mesh(event),
-            Event::Challenge(agent, question) => {
-                self.agents[agent].challenge(&mut self.stage, &mut self.judge, question);
-            }
-            event @ (Event::HandOn(..) | Event::HandBack(..) | Event::Challenged(..)) => self.carry(event),
+            event @ (Event::Challenge(..) | Event::HandOn(..)) => self.carry(event),
+            event @ (Event::HandBack(..) | Event::Challenged(..)) => self.carry(event),
             Event::Tired(Requester::Operator, call) => self.operator_tired(call),
             Event::Tired(Requester::Server(id), call) => self.part_lost(id, call),
             Event::Tired(Requester::Agent(agent), call) => self.agents[agent].lost(&mut self.stage, call),

@@ -28,6 +28,10 @@ const LIGHT: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs
 /// How long a burst of losses lasts, and how many it leaves: one in so many is lost.
 const BURST: (Duration, u64) = (Duration::from_secs(1), 2);
 
+/// Of default windows so many deadlines may pass in a node-hour where outages are as long as that:
+/// several times as many as were measured in very many hours.
+const LATE_A_NODE_HOUR: f64 = 0.25;
+
 /// What is bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -93,6 +97,15 @@ impl Trouble {
             _ => None,
         }
     }
+
+    /// How many deadlines may pass in so many node-hours: none where no outage lasts for two thirds
+    /// of a default window, by the promise to guards.
+    fn late_at_most(self, node_hours: f64) -> u64 {
+        match self {
+            Self::Slow | Self::Dark4 => (LATE_A_NODE_HOUR * node_hours).ceil() as u64,
+            _ => 0,
+        }
+    }
 }
 
 /// What became of a fleet of which nobody died.
@@ -112,6 +125,8 @@ pub struct PeaceReport {
     pub wrongly_failed: usize,
     /// How often the deadline of a node's guards passed before the node was heard again.
     pub late: u64,
+    /// How often it may.
+    pub late_at_most: u64,
     /// How often servers asked a node whether it lives.
     pub challenges: u64,
     /// How often a server began to lead after the first time.
@@ -127,6 +142,15 @@ pub struct PeaceReport {
     pub datagrams_a_second: f64,
     /// Their bytes, without what UDP and IP put around them.
     pub datagram_bytes_a_second: f64,
+}
+
+impl PeaceReport {
+    /// Nobody was failed, and guards did not stop more often than they may. Of shorter windows than
+    /// the default one they may at any time: these outages are longer than those.
+    pub fn is_well(&self) -> bool {
+        let is_late = self.late > self.late_at_most && self.window >= HealthWindow::Default;
+        self.wrongly_failed == 0 && !is_late
+    }
 }
 
 /// Drives a fleet for so many hours of nodes, and tells from time to time how many it has driven.
@@ -168,6 +192,7 @@ pub fn peace(
         node_hours: hours(&fleet),
         wrongly_failed,
         late: after.late - before.late,
+        late_at_most: trouble.late_at_most(node_hours),
         challenges: after.challenges - before.challenges,
         elections: after.elections - before.elections,
         renewals_a_second: a_second(after.renewals, before.renewals) / agents,
