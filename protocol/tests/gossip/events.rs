@@ -4,6 +4,7 @@ use crate::hosts::{Fleet, address, gossip};
 use crate::mesh::{SECOND, agent};
 use lockmesh_protocol::gossip::event::{EventFilters, LamportTime, UserEvent};
 use lockmesh_protocol::gossip::event_flow::{EVENT_BYTES_AT_ONCE, EVENT_BYTES_PER_SECOND, TooManyEvents};
+use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::mesh::Output;
 use lockmesh_protocol::id::EventId;
 use std::collections::BTreeSet;
@@ -99,6 +100,19 @@ fn a_host_that_starts_hears_of_no_event_from_before_and_fires_later_ones() {
     fleet.fire(3, event(3, 0)).expect("there is room");
     fleet.pass(SECOND * 3);
     assert_eq!(fleet.heard(0), [(event(3, 0).id, LamportTime(4))]);
+}
+
+#[test]
+fn a_host_that_registers_anew_hears_of_no_event_a_second_time() {
+    let mut fleet = Fleet::of(4);
+    fleet.fire(0, event(0, 0)).expect("there is room");
+    fleet.pass(SECOND * 5);
+    assert_heard(&fleet, 4, 1);
+    fleet.events.clear();
+    let next = MemberId { began: 5_000, ..agent(3) };
+    fleet.act(address(3), |mesh, now, output| mesh.become_member(now, next, output));
+    fleet.pass(SECOND * 40);
+    assert_eq!(fleet.events, []);
 }
 
 #[test]

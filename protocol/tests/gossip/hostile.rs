@@ -142,6 +142,22 @@ fn nobody_is_made_to_speak_to_its_own_host() {
 }
 
 #[test]
+fn what_says_that_it_is_longer_than_it_is_is_no_packet() {
+    let mut mesh = Mesh::of(4, 8);
+    let mut header = Vec::new();
+    Header { incarnation: 0, to: agent(1), message: Message::Gossip }.write(&mut header);
+    // More updates than there are, an item that is cut off, one of no length, and half a length.
+    let rests: [&[u8]; 4] =
+        [&[0, 2, 1, 2, 3], &[0, 0, 0, 9, b'i', b't', b'e', b'm'], &[0, 0, 0, 0], &[0, 0, 0]];
+    for rest in rests {
+        mesh.send(agent(0), agent(1), [&header, rest].concat());
+    }
+    mesh.pass(SECOND);
+    assert_eq!(mesh.counts(agent(1)).malformed, 4);
+    assert_eq!(mesh.items, []);
+}
+
+#[test]
 fn garbage_is_counted_and_changes_nothing() {
     let mut mesh = Mesh::of(4, 5);
     let mut random = Random::new(7);

@@ -13,7 +13,7 @@ use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseId, LeaseKey, Renewal};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::time::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -230,8 +230,11 @@ fn a_dead_host_is_accused_failed_and_forgotten_by_all() {
     assert!(fleet.verdicts.iter().all(|(_, told)| *told == verdict));
     assert!(fleet.hosts.values().all(|mesh| mesh.roster().get(agent(3)).is_none()));
     fleet.accused.clear();
+    let in_vain = |fleet: &Fleet| fleet.hosts.values().map(|mesh| mesh.counts().0.excused).sum::<u64>();
+    let before = in_vain(&fleet);
     fleet.pass(SECOND * 60);
     assert_eq!((fleet.accused.len(), fleet.verdicts.len()), (0, 11), "nobody speaks of it any more");
+    assert_eq!(in_vain(&fleet), before, "nor asks it");
 }
 
 #[test]
@@ -299,6 +302,28 @@ fn a_process_that_registers_anew_is_another_member() {
     fleet.accused.clear();
     fleet.pass(SECOND * 60);
     assert!(fleet.accused.is_empty(), "{:?}", fleet.accused);
+    // It is probed as any other.
+    fleet.kill(2);
+    fleet.pass(SECOND * 10);
+    let accusers: BTreeSet<_> = fleet.accused.iter().map(|(accuser, _)| *accuser).collect();
+    assert_eq!(accusers.len(), 5, "{:?}", fleet.accused);
+    assert!(fleet.accused.iter().all(|(_, accused)| *accused == next), "{:?}", fleet.accused);
+}
+
+#[test]
+fn a_node_whose_fast_sessions_ended_stays_a_member() {
+    let mut fleet = Fleet::of(4);
+    let verdict = |window| Verdict { lease: lease(3), window, index: LogIndex(99) };
+    let hear = |fleet: &mut Fleet, window| {
+        let signed = VerdictSigner::derived(&SECRET).sign(&verdict(window));
+        let now = fleet.now;
+        let datagram = fleet.host(1).seal(now, &gossip(0, [&signed]), [9; 24]).expect("it has a key");
+        fleet.act(address(0), |mesh, now, output| mesh.receive(now, &datagram, output));
+        fleet.host(0).roster().len()
+    };
+    assert_eq!(hear(&mut fleet, HealthWindow::Fast), 4);
+    assert_eq!(hear(&mut fleet, HealthWindow::Default), 3);
+    assert_eq!(fleet.verdicts.iter().filter(|(host, _)| *host == agent(0)).count(), 2);
 }
 
 #[test]

@@ -28,6 +28,8 @@ struct Datagram {
 struct Process {
     gossip: Gossip,
     still_until: Time,
+    /// Its host stands still as well, and what arrives is lost.
+    is_suspended: bool,
     waiting: Vec<(MemberId, Vec<u8>)>,
 }
 
@@ -70,7 +72,7 @@ impl Mesh {
             // Hosts do not start at the same moment.
             mesh.now = Time(mesh.random.number() % 500_000);
             let gossip = Gossip::new(agent(number), mesh.random.number(), mesh.now);
-            let process = Process { gossip, still_until: Time(0), waiting: Vec::new() };
+            let process = Process { gossip, still_until: Time(0), is_suspended: false, waiting: Vec::new() };
             mesh.processes.insert(agent(number), process);
             mesh.act(agent(number), |gossip, now, outbox| {
                 gossip.set_members(now, (0..count).map(agent), outbox);
@@ -141,8 +143,19 @@ impl Mesh {
         self.processes.get_mut(&who).expect("it lives").still_until = self.now + duration;
     }
 
+    /// A host does not run for so long; what arrives is lost.
+    pub(crate) fn suspend(&mut self, who: MemberId, duration: Duration) {
+        self.stop(who, duration);
+        self.processes.get_mut(&who).expect("it lives").is_suspended = true;
+    }
+
     pub(crate) fn counts(&self, who: MemberId) -> Counts {
         self.processes[&who].gossip.counts()
+    }
+
+    /// How many times as long as usual the probes of each take.
+    pub(crate) fn stretches(&self) -> Vec<u32> {
+        self.processes.values().map(|process| process.gossip.stretch()).collect()
     }
 
     /// Those who live.
@@ -177,8 +190,12 @@ impl Mesh {
         let Datagram { from, to, bytes } = datagram;
         let Some(process) = self.processes.get_mut(&to) else { return };
         if process.still_until > self.now {
-            return process.waiting.push((from, bytes));
+            if !process.is_suspended {
+                process.waiting.push((from, bytes));
+            }
+            return;
         }
+        process.is_suspended = false;
         self.wake_up(to);
         self.act(to, |gossip, now, outbox| gossip.receive(now, from, &bytes, outbox));
     }

@@ -1,6 +1,8 @@
 //! Nothing is wrong, or only what must not matter.
 
 use crate::mesh::{MS, Mesh, SECOND, agent};
+use lockmesh_protocol::gossip::member::MemberId;
+use std::time::Duration;
 
 #[test]
 fn in_peace_nobody_is_accused_and_little_is_sent() {
@@ -24,21 +26,56 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(run(5), run(6));
 }
 
+/// One after the other stands still, right after it has asked another one, for longer and longer;
+/// whether any of them accuses others then, and how often it could have.
+fn sleepers_accuse(stand_still: fn(&mut Mesh, MemberId, Duration)) -> (bool, u64) {
+    let mut mesh = Mesh::of(16, 2);
+    let (mut accused, mut excused) = (false, 0);
+    for number in 0..16 {
+        let sleeper = agent(number);
+        let before = mesh.counts(sleeper);
+        while mesh.counts(sleeper).probes == before.probes {
+            mesh.pass(MS / 10);
+        }
+        stand_still(&mut mesh, sleeper, MS * 300 * (number + 1));
+        mesh.pass(SECOND * 10);
+        // It is accused itself, and rightly so.
+        accused |= mesh.accusations.iter().any(|(_, accuser, _)| *accuser == sleeper);
+        excused += mesh.counts(sleeper).excused - before.excused;
+        mesh.forget();
+    }
+    (accused, excused)
+}
+
 #[test]
 fn who_stood_still_accuses_nobody_when_it_wakes() {
-    let mut mesh = Mesh::of(16, 2);
-    for number in 0..16 {
-        mesh.stop(agent(number), MS * 400 * (number + 1));
-        mesh.pass(SECOND * 10);
-    }
-    let sleeper_accused = |accuser, at| {
-        // A process that stands still is accused, and rightly so; it must not accuse others.
-        mesh.accusations.iter().any(|(when, who, _)| (*when, *who) == (at, accuser))
+    assert!(!sleepers_accuse(Mesh::stop).0, "what has arrived counts first");
+}
+
+#[test]
+fn who_was_suspended_and_missed_all_answers_accuses_nobody_when_it_wakes() {
+    let (accused, excused) = sleepers_accuse(Mesh::suspend);
+    assert!(!accused && excused >= 8, "{excused} probes in vain");
+}
+
+#[test]
+fn who_is_wrong_again_and_again_gives_its_probes_more_time_until_all_is_well() {
+    let mut mesh = Mesh::of(8, 5);
+    assert_eq!(mesh.stretches(), vec![1; 8]);
+    let probes = |mesh: &Mesh| (0..8).map(|number| mesh.counts(agent(number)).probes).sum::<u64>();
+    let in_a_while = |mesh: &mut Mesh| {
+        let before = probes(mesh);
+        mesh.pass(SECOND * 20);
+        probes(mesh) - before
     };
-    for (at, accuser, suspect) in &mesh.accusations {
-        assert_ne!(accuser, suspect);
-        assert!(sleeper_accused(*accuser, *at));
-    }
+    let usual = in_a_while(&mut mesh);
+    mesh.loss = 600;
+    mesh.pass(SECOND * 20);
+    assert!(mesh.stretches().iter().all(|stretch| (2..=9).contains(stretch)));
+    assert!(in_a_while(&mut mesh) * 2 < usual);
+    mesh.loss = 0;
+    mesh.pass(SECOND * 60);
+    assert_eq!(mesh.stretches(), vec![1; 8]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A host dies: who finds out, and when.
 
 use crate::mesh::{MS, Mesh, SECOND, agent};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How long after its death a host is first accused.
@@ -43,6 +44,20 @@ fn who_was_only_slow_refutes_the_suspicion() {
     assert!(mesh.counts(agent(3)).refutations > 0);
     mesh.pass(SECOND * 30);
     assert_eq!(mesh.accusations, [], "it answers again");
+}
+
+#[test]
+fn who_was_suspected_is_a_member_as_before_and_found_out_by_all_when_it_dies() {
+    let mut mesh = Mesh::of(8, 4);
+    mesh.stop(agent(3), SECOND * 3);
+    mesh.pass(SECOND * 4);
+    let suspected_by = mesh.accusations.len();
+    mesh.forget();
+    mesh.kill(agent(3));
+    mesh.pass(SECOND * 15);
+    assert!(suspected_by > 0);
+    let accusers: BTreeSet<_> = mesh.accusations.iter().map(|(_, accuser, _)| *accuser).collect();
+    assert_eq!(accusers.len(), 7, "{accusers:?}");
 }
 
 #[test]
