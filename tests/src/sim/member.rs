@@ -1,5 +1,5 @@
 //! An agent in the mesh: the real [`Mesh`], driven as the agent's own shell drives it, with its
-//! socket and its calls; and, where the seed says so, a host that lies to all others.
+//! socket and its calls.
 //!
 //! Datagrams that come while the agent stands still wait in its socket; those that come while no
 //! process runs are lost.
@@ -8,16 +8,15 @@ use super::agent::Agent;
 use super::challenges::{Challenger, Question, place_of};
 use super::invariant::{AgentEvent, Fact};
 use super::judge::Judge;
+use super::liar::distort;
 use super::marks::Mark;
 use super::network::Place;
 use super::stage::{Event, Stage};
 use super::world::World;
 use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input, LocalCall};
-use lockmesh_protocol::gossip::MAX_DATAGRAM_BYTES;
 use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::mesh::{Mesh, MeshNews, Output, SYNC_TIMEOUT};
 use lockmesh_protocol::gossip::seal::NONCE_BYTES;
-use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::lease::LeaseId;
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -28,8 +27,9 @@ use std::time::Duration;
 /// So many datagrams wait in a socket, as many as are taken in one turn; what comes then is lost.
 const SOCKET: usize = 1_024;
 
-/// So many datagrams a liar keeps, to send them again.
-const KEPT: usize = 32;
+/// A turn in the mesh sends no more than one datagram for each that it takes, and so many besides:
+/// probes, gossip, and refutations of what was said against it.
+const UNASKED: usize = 40;
 
 /// What an agent has of the mesh.
 #[derive(Debug, Default)]
@@ -51,7 +51,7 @@ pub struct Member {
     /// What servers had it ask others.
     pub(super) awaited: Vec<Question>,
     /// What a liar has heard.
-    kept: VecDeque<Rc<[u8]>>,
+    pub(super) kept: VecDeque<Rc<[u8]>>,
 }
 
 impl Member {
@@ -145,6 +145,10 @@ impl Agent {
             mesh.receive(now, datagram, &mut output);
         }
         mesh.tick(now, &mut output);
+        if output.packets.len() > arrived.len() + UNASKED {
+            let (sent, taken) = (output.packets.len(), arrived.len());
+            judge.object("mesh", format!("agent {} sends {sent} datagrams for {taken}", self.place));
+        }
         let digest = mesh.wants_sync(now);
         if self.is_liar(stage) {
             self.keep(arrived);
@@ -198,13 +202,13 @@ impl Agent {
         }
     }
 
-    fn send_datagram(&self, stage: &mut Stage, to: usize, bytes: Rc<[u8]>) {
+    pub(super) fn send_datagram(&self, stage: &mut Stage, to: usize, bytes: Rc<[u8]>) {
         let length = bytes.len();
         stage.network.traffic.mesh_bytes += length as u64;
         stage.send(Place::Agent(self.place), Place::Agent(to), Event::Datagram(to, bytes));
     }
 
-    fn accuse(&mut self, stage: &mut Stage, judge: &mut Judge, leases: Vec<LeaseId>) {
+    pub(super) fn accuse(&mut self, stage: &mut Stage, judge: &mut Judge, leases: Vec<LeaseId>) {
         let token = self.next_token();
         self.member.accusing.insert(token);
         self.call_locally(stage, judge, token, LocalCall::AskHome(Request::Accuse(leases)));
@@ -251,58 +255,9 @@ impl Agent {
         }
         self.take_part(stage, judge, output);
     }
-
-    fn is_liar(&self, stage: &Stage) -> bool {
-        self.place < stage.plan.mesh.liars && !stage.calm
-    }
-
-    fn keep(&mut self, arrived: Vec<Rc<[u8]>>) {
-        self.member.kept.extend(arrived);
-        let too_many = self.member.kept.len().saturating_sub(KEPT);
-        self.member.kept.drain(..too_many);
-    }
-
-    /// It accuses whom it likes, sends again what others have said, and sends what is nothing.
-    fn lie(&mut self, stage: &mut Stage, judge: &mut Judge) {
-        let others = stage.plan.clients.agents as u64;
-        let to = stage.draw.below(others) as usize;
-        match stage.draw.below(16) {
-            0 => {
-                stage.hit(Mark::Lied);
-                let members = self.member.mesh().into_iter().flat_map(|mesh| mesh.roster().members());
-                let mut leases: Vec<LeaseId> = members.filter_map(|member| member.id.lease()).collect();
-                let invented = leases.first().map(|lease| LeaseId { began: LogIndex(u64::MAX), ..*lease });
-                leases.extend(invented);
-                self.accuse(stage, judge, leases);
-            }
-            1 | 2 => {
-                if let Some(datagram) = self.member.kept.front().cloned() {
-                    self.send_datagram(stage, to, datagram);
-                }
-            }
-            3 => {
-                let length = stage.draw.below(MAX_DATAGRAM_BYTES as u64 + 1) as usize;
-                let garbage: Vec<u8> = (0..length).map(|_| stage.draw.bits() as u8).collect();
-                self.send_datagram(stage, to, garbage.into());
-            }
-            _ => {}
-        }
-    }
 }
 
-/// Says something else than it should.
-fn distort(stage: &mut Stage, packet: &mut [u8]) {
-    for _ in 0..stage.draw.within(1, 4) {
-        let place = stage.draw.below(packet.len() as u64) as usize;
-        packet[place] = match stage.draw.below(3) {
-            0 => 0,
-            1 => packet[place].wrapping_add(1),
-            _ => stage.draw.bits() as u8,
-        };
-    }
-}
-
-fn nonce(stage: &mut Stage) -> [u8; NONCE_BYTES] {
+pub(super) fn nonce(stage: &mut Stage) -> [u8; NONCE_BYTES] {
     let mut nonce = [0; NONCE_BYTES];
     for chunk in nonce.chunks_mut(8) {
         chunk.copy_from_slice(&stage.draw.bits().to_le_bytes());

@@ -22,7 +22,7 @@
 //! | `guard`, `guard_calls`, `guards` | programs that hold locks by the client library, their calls, and what they may believe |
 //! | `guard_promises` | what else the library promises them |
 //! | `session_watches` | what their agent tells them of their sessions |
-//! | `member` | an agent in the mesh: its socket, and what it asks servers; hosts that lie |
+//! | `member`, `liar` | an agent in the mesh: its socket, and what it asks servers; hosts that lie |
 //! | `operator`, `chaos`, `agent_faults`, `setback` | changes of the membership; faults and their rhythm; disks that are set back |
 //! | `history`, `judge`, `invariant` | the one order of all writes; what must never happen |
 //! | `lease_turn` | what a server's turn had to do with leases |
@@ -60,6 +60,7 @@ pub mod history;
 pub mod invariant;
 pub mod judge;
 pub mod lease_turn;
+mod liar;
 pub mod locker;
 pub mod machine;
 pub mod marks;
