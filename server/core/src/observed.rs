@@ -90,6 +90,9 @@ pub struct Observed {
     pub mesh_syncs: u64,
     /// Answers of nodes under check that came through agents before any server heard the node.
     pub saved_by_agents: u64,
+    /// Answers of nodes under check that were not made with the secret of the node's lease: whoever
+    /// handed them on has lied.
+    pub forged_answers: u64,
     /// Verdicts that were applied, by window in the order of
     /// [`lockmesh_protocol::lease::HealthWindow::ALL`].
     pub verdicts: [u64; 3],

@@ -98,6 +98,7 @@ pub(super) fn count(observed: &Observed) {
     SERVER.counts.renewals_refused.inc_by(observed.renewals_refused);
     SERVER.counts.node_checks.inc_by(observed.checks_opened);
     SERVER.counts.saved_by_agents.inc_by(observed.saved_by_agents);
+    SERVER.counts.forged_answers.inc_by(observed.forged_answers);
     SERVER.counts.mesh_syncs.inc_by(observed.mesh_syncs);
     for (events, counter) in observed.events.iter().zip(&SERVER.counts.user_events) {
         counter.inc_by(*events);

@@ -105,6 +105,7 @@ pub(crate) struct Counts {
     pub(crate) agent_questions: IntCounter,
     pub(crate) agent_questions_unsent: IntCounter,
     pub(crate) saved_by_agents: IntCounter,
+    pub(crate) forged_answers: IntCounter,
     /// In the order of [`LOSS_CAUSES`], as the next.
     pub(crate) losses: [IntCounter; LOSS_CAUSES.len()],
     pub(crate) locks_lost: [IntCounter; LOSS_CAUSES.len()],
@@ -229,6 +230,10 @@ impl Counts {
             saved_by_agents: counter(
                 "node_checks_saved_by_agents_total",
                 "Answers of silent nodes that reached this leader through an agent first",
+            ),
+            forged_answers: counter(
+                "forged_answers_total",
+                "Answers of silent nodes that were not made by the node: whoever handed them on has lied",
             ),
             losses: LOSS_CAUSES.map(|cause| losses.with_label_values(&[cause])),
             locks_lost: LOSS_CAUSES.map(|cause| locks.with_label_values(&[cause])),

@@ -3,6 +3,7 @@
 
 use super::agent::Agent;
 use super::judge::Judge;
+use super::liar::forge;
 use super::marks::Mark;
 use super::network::Place;
 use super::process::DriverEvent;
@@ -103,6 +104,10 @@ impl World {
             Event::Challenge(agent, question) => {
                 let (challenger, challenge) = (Challenger::Server(question), question.challenge);
                 self.agents[agent].challenge(&mut self.stage, &mut self.judge, challenger, challenge);
+            }
+            Event::HandOn(agent, _, question) if self.agents[agent].is_liar(&self.stage) => {
+                let forged = forge(&mut self.stage, question.challenge);
+                hand_back(&mut self.stage, agent, question, forged);
             }
             Event::HandOn(agent, asked, question) => {
                 let (from, to) = (Place::Agent(agent), Place::Agent(asked));

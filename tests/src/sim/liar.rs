@@ -10,7 +10,7 @@ use super::stage::Stage;
 use lockmesh_protocol::gossip::MAX_DATAGRAM_BYTES;
 use lockmesh_protocol::gossip::packet::{Header, Message};
 use lockmesh_protocol::id::LogIndex;
-use lockmesh_protocol::lease::LeaseId;
+use lockmesh_protocol::lease::{AuthenticationCode, Challenge, LeaseId, Renewal};
 use std::rc::Rc;
 
 /// So many datagrams a liar keeps, to send them again.
@@ -92,4 +92,12 @@ pub(super) fn distort(stage: &mut Stage, packet: &mut [u8]) {
             _ => stage.draw.bits() as u8,
         };
     }
+}
+
+/// What a liar says that a node has answered: it has not the secret of the node's lease.
+pub(super) fn forge(stage: &mut Stage, challenge: Challenge) -> Renewal {
+    let Challenge { lease, nonce } = challenge;
+    let mut code = [0; 16];
+    code.iter_mut().for_each(|byte| *byte = stage.draw.bits() as u8);
+    Renewal { lease, sequence: stage.draw.bits(), nonce, code: AuthenticationCode(code) }
 }

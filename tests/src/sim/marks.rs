@@ -58,6 +58,7 @@ marks! {
     Challenged: "a server asked a node whether it lives",
     ChallengeAnswered: "a node answered such a question",
     SavedByAgent: "the leader heard of a silent node through another agent first",
+    ForgedAnswer: "an agent that was to ask a silent node made its answer up, and the leader saw that",
     LeaseLate: "a deadline of guards passed, and their node was heard again",
     LeaseLost: "an agent was told that its node's lease is none any more",
     NodeFailed: "the servers failed a node",

@@ -485,8 +485,12 @@ impl Process {
             }
         }
         drop(actions.removed_rows.take());
-        if self.frontend.take_observed().saved_by_agents > 0 {
+        let observed = self.frontend.take_observed();
+        if observed.saved_by_agents > 0 {
             stage.hit(Mark::SavedByAgent);
+        }
+        if observed.forged_answers > 0 {
+            stage.hit(Mark::ForgedAnswer);
         }
         turn.open_readers.append(&mut actions.open_readers);
         turn.parts.append(&mut actions.parts);

@@ -74,8 +74,11 @@ impl Core {
     /// What a node answered to a juror; whether it counts.
     pub(super) fn hear_answer(&mut self, now: Time, renewal: Renewal, outbox: &mut Outbox) -> bool {
         // Nobody waits, so nothing is promised: one that answers an older check may be old itself.
-        let nonce = self.judge.checks.nonce(renewal.lease);
-        let counts = nonce == Some(renewal.nonce) && self.renewal_refusal(&renewal).is_none();
+        if self.judge.checks.nonce(renewal.lease) != Some(renewal.nonce) {
+            return false;
+        }
+        self.observer.observed.forged_answers += u64::from(!self.state.is_authentic(&renewal));
+        let counts = self.renewal_refusal(&renewal).is_none();
         if counts {
             self.hear(now, renewal, outbox);
         }

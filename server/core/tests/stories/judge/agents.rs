@@ -117,7 +117,8 @@ fn an_answer_to_another_check_or_one_that_was_forged_keeps_nothing() {
     for answer in [forged, former] {
         fleet.cluster.turn(leader, Some(Event::AgentAnswered(answer)));
     }
-    assert_eq!(fleet.saved_by_agents(), 0);
+    let observed = fleet.cluster.servers.get_mut(&leader).expect("it runs").frontend.take_observed();
+    assert_eq!((observed.saved_by_agents, observed.forged_answers), (0, 1));
     fleet.run(2 * SECOND);
     assert!(!fleet.lives("fast"));
 }
