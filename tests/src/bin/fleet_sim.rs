@@ -246,7 +246,7 @@ impl fmt::Display for Report {
             Self::Crash(r) => write!(
                 f,
                 "{} agents, {}{}, {} hosts died: verdict after {:.2} s (at most {:.2}), next holder after {:.2} s \
-                 (at most {:.2}), {} others failed",
+                 (at most {:.2}){}, {} others failed",
                 r.agents,
                 r.window.as_str(),
                 AlsoMesh(r.mesh),
@@ -255,6 +255,7 @@ impl fmt::Display for Report {
                 r.verdict.1,
                 r.next_holder.0,
                 r.next_holder.1,
+                Known(r.known),
                 r.wrongly_failed
             ),
             Self::Peace(report) => write_peace(report, f),
@@ -318,6 +319,16 @@ fn write_peace(r: &PeaceReport, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         r.datagram_bytes_a_second,
         r.server_messages_a_second
     )
+}
+
+/// How soon a verdict was known to all, where that was measured, behind other words.
+struct Known(Option<(f64, f64)>);
+
+impl fmt::Display for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((middle, most)) = self.0 else { return Ok(()) };
+        write!(f, ", known to all {middle:.2} s after the verdict (at most {most:.2})")
+    }
 }
 
 /// What is wrong with the mesh, where something is, behind other words.

@@ -1,9 +1,11 @@
 //! Hosts die one after the other, at random moments, while others wait for their locks; each comes
 //! back as another boot. How long it takes from a host's death until a verdict on it is committed,
-//! and until the next holder is told that the lock is its own.
+//! until the next holder is told that the lock is its own, and from the verdict until all who
+//! probed it know.
 
 use super::resident::Resident;
 use super::{BOUND, Fleet, MeshTrouble, Options};
+use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::lease::{HealthWindow, LeaseId};
 use lockmesh_protocol::time::Time;
 use serde::Serialize;
@@ -18,6 +20,9 @@ const DOWNTIME: (Duration, Duration) = (Duration::from_secs(10), Duration::from_
 
 /// When all is well the next host dies within so long: any part of the time between two renewals.
 const NEXT: Duration = Duration::from_secs(5);
+
+/// How often somebody looks who knows of a verdict.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// What became of the hosts that died.
 #[derive(Clone, Debug, Serialize)]
@@ -34,6 +39,9 @@ pub struct CrashReport {
     pub verdict: (f64, f64),
     /// Seconds from each death until the next holder was told: in the middle, at most.
     pub next_holder: (f64, f64),
+    /// Seconds from each verdict until all members of the host's cell knew it: in the middle, at
+    /// most. None of verdicts by which nobody leaves the mesh.
+    pub known: Option<(f64, f64)>,
     /// How many others were failed, who had not died.
     pub wrongly_failed: usize,
     /// How long all of it took, in virtual seconds.
@@ -47,7 +55,7 @@ pub struct CrashReport {
 pub fn crash(options: Options, crashes: usize) -> Result<CrashReport, String> {
     let mut fleet = Fleet::of_servers(options, 0, true, THINK)?;
     fleet.begin_agents();
-    let (mut verdicts, mut grants) = (Vec::new(), Vec::new());
+    let (mut verdicts, mut grants, mut known) = (Vec::new(), Vec::new(), Vec::new());
     let mut tally = Tally::default();
     for _ in 0..crashes {
         fleet.run_until_so("all hosts hold their locks", |fleet| {
@@ -62,6 +70,11 @@ pub fn crash(options: Options, crashes: usize) -> Result<CrashReport, String> {
         tally.dead.insert(death.lease);
         verdicts.push(fleet.await_verdict(&death, &mut tally)?);
         grants.push(fleet.await_next_holder(next, death.at)?);
+        if death.window >= HealthWindow::Default {
+            known.push(
+                fleet.await_knowledge(host, &death)?.saturating_sub(*verdicts.last().expect("it came")),
+            );
+        }
     }
     let Options { agents, window, mesh, .. } = options;
     Ok(CrashReport {
@@ -71,6 +84,7 @@ pub fn crash(options: Options, crashes: usize) -> Result<CrashReport, String> {
         crashes,
         verdict: middle_and_most(verdicts),
         next_holder: middle_and_most(grants),
+        known: (!known.is_empty()).then(|| middle_and_most(known)),
         wrongly_failed: tally.wrongly_failed,
         seconds: fleet.now().0 as f64 / 1e6,
     })
@@ -127,6 +141,20 @@ impl Fleet {
                 Some(at) => return Ok(at.since(death)),
                 None => self.wait_since(death, "the next holder is told")?,
             }
+        }
+    }
+
+    /// How long it took until no other host took the one that died for a member.
+    fn await_knowledge(&mut self, host: usize, death: &Death) -> Result<Duration, String> {
+        let member = MemberId::of_agent(death.lease);
+        loop {
+            let others = (0..self.size).filter(|other| *other != host);
+            let meshes = others.filter_map(|other| self.world.agents[other].member.mesh());
+            if meshes.into_iter().all(|mesh| mesh.roster().get(member).is_none()) {
+                return Ok(self.now().since(death.at));
+            }
+            self.run_until(self.now() + LOOK)?;
+            self.wait_since(death.at, "all know that the host has failed")?;
         }
     }
 
