@@ -1,10 +1,10 @@
-//! The agent's QUIC listener: servers ask here whether this agent lives, and have it ask others,
-//! whose agents ask here then.
+//! The agent's QUIC listener: servers ask here whether this agent lives, have it ask others, whose
+//! agents ask here then, and tell it what is new in the mesh.
 //!
 //! Its socket is the one that the agent calls servers from. **Invariants:** by the role in its
-//! certificate a server may challenge and have others asked, an agent may challenge, and nothing
-//! else is answered; agents never take the place of servers; a connection that asks nothing is not
-//! kept.
+//! certificate a server may challenge, have others asked and tell, an agent may challenge, and
+//! nothing else is answered; agents never take the place of servers; a connection that asks
+//! nothing is not kept.
 
 use crate::juror::Juror;
 use crate::mesh_questions::MeshQuestions;
@@ -40,14 +40,15 @@ pub struct Listener {
     endpoint: Arc<Endpoint>,
     upstream: Upstream,
     juror: Arc<Juror>,
+    mesh: MeshQuestions,
     agents: Arc<Semaphore>,
 }
 
 impl Listener {
     /// Serves on this endpoint, for the lease that this upstream keeps; asks in this mesh, too.
     pub fn new(endpoint: Arc<Endpoint>, upstream: Upstream, mesh: MeshQuestions) -> Self {
-        let juror = Arc::new(Juror::new(Arc::clone(&endpoint), mesh));
-        Self { endpoint, upstream, juror, agents: Arc::new(Semaphore::new(MAX_AGENTS)) }
+        let juror = Arc::new(Juror::new(Arc::clone(&endpoint), mesh.clone()));
+        Self { endpoint, upstream, juror, mesh, agents: Arc::new(Semaphore::new(MAX_AGENTS)) }
     }
 
     /// Takes connections until the endpoint is closed.
@@ -128,6 +129,13 @@ impl Listener {
                     }
                     Request::Challenge(challenge) => self.upstream.answer_challenge(challenge).await,
                     Request::AskNode(question) if asked_by == Role::Server => self.juror.ask(question).await,
+                    Request::TellMesh(items) if asked_by == Role::Server => match self.mesh.tell(items) {
+                        true => Response::Done,
+                        false => {
+                            let reason = "this agent takes no part in the mesh, or very much is told it";
+                            Response::Unavailable(Unavailable::Overloaded(reason.into()))
+                        }
+                    },
                     _ => {
                         let reason = "this is an agent: it answers challenges only";
                         Response::Unavailable(Unavailable::Denied(reason.into()))

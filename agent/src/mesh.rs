@@ -6,7 +6,7 @@
 
 use crate::boot_clock::BootClock;
 use crate::events::{Events, FireError, Fired};
-use crate::mesh_questions::{Answer, Asked, Awaited};
+use crate::mesh_questions::{Answer, Asked, Awaited, Wanted};
 use crate::metrics;
 use crate::upstream::Upstream;
 use bytes::Bytes;
@@ -45,8 +45,8 @@ pub(crate) struct Member {
     /// Where events of the mesh are told, and what applications of this host fire.
     events: Arc<Events>,
     fired: mpsc::Receiver<Fired>,
-    /// What this host asks others for servers.
-    asked: mpsc::Receiver<Asked>,
+    /// What servers want asked of others, and told them.
+    wanted: mpsc::Receiver<Wanted>,
     awaited: Awaited,
     /// Whom this host answers that it lives.
     renewals: (mpsc::Sender<Answer>, mpsc::Receiver<Answer>),
@@ -59,7 +59,7 @@ impl Member {
         socket: DatagramSocket,
         upstream: Upstream,
         (events, fired): (Arc<Events>, mpsc::Receiver<Fired>),
-        asked: mpsc::Receiver<Asked>,
+        wanted: mpsc::Receiver<Wanted>,
     ) -> Self {
         Self {
             socket,
@@ -69,7 +69,7 @@ impl Member {
             answers: mpsc::channel(1),
             events,
             fired,
-            asked,
+            wanted,
             awaited: Awaited::default(),
             renewals: mpsc::channel(RENEWALS),
             counted: Default::default(),
@@ -92,7 +92,7 @@ impl Member {
                     }
                 }
                 Some(fired) = self.fired.recv() => self.fire(fired, &mut output),
-                Some(asked) = self.asked.recv() => self.ask(asked, &mut output),
+                Some(wanted) = self.wanted.recv() => self.serve(wanted, &mut output),
                 Some(Answer { to, renewal }) = self.renewals.1.recv() => {
                     if let Some(mesh) = &mut self.mesh {
                         mesh.answer(self.clock.now(), to, &renewal, &mut output);
@@ -158,6 +158,14 @@ impl Member {
         };
         // Whoever fired may have gone; the event is on its way all the same.
         let _ = outcome.send(result);
+    }
+
+    fn serve(&mut self, wanted: Wanted, output: &mut Output) {
+        match (wanted, &mut self.mesh) {
+            (Wanted::Answer(asked), _) => self.ask(asked, output),
+            (Wanted::News(items), Some(mesh)) => mesh.told(self.clock.now(), items, output),
+            (Wanted::News(_), None) => {}
+        }
     }
 
     /// Without a mesh it is answered over a connection alone.

@@ -1,13 +1,23 @@
-//! Questions of servers on their way through the mesh, one datagram each. Whoever has one for
-//! another member gives it here and waits, and the [mesh](crate::mesh) sends it and hears the
-//! answer.
+//! What servers want of the mesh, on its way there. A question for another member is one datagram:
+//! whoever has one gives it here and waits, and the [mesh](crate::mesh) sends it and hears the
+//! answer. What servers tell is for all, and nobody waits.
 
+use bytes::Bytes;
 use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::lease::{Challenge, Renewal};
 use tokio::sync::{mpsc, oneshot};
 
-/// So many wait for the mesh at a time; it takes them at once.
+/// So much waits for the mesh at a time; it takes it at once.
 const QUEUED: usize = 64;
+
+/// What a server wants of the mesh.
+#[derive(Debug)]
+pub(crate) enum Wanted {
+    /// An answer.
+    Answer(Asked),
+    /// That these items are passed on.
+    News(Vec<Bytes>),
+}
 
 /// A question on its way into the mesh.
 #[derive(Debug)]
@@ -25,21 +35,26 @@ pub(crate) struct Answer {
 
 /// The way into the mesh, if there is one.
 #[derive(Clone, Debug, Default)]
-pub struct MeshQuestions(Option<mpsc::Sender<Asked>>);
+pub struct MeshQuestions(Option<mpsc::Sender<Wanted>>);
 
 impl MeshQuestions {
     /// The way, and its other end.
-    pub(crate) fn channel() -> (Self, mpsc::Receiver<Asked>) {
-        let (sender, asked) = mpsc::channel(QUEUED);
-        (Self(Some(sender)), asked)
+    pub(crate) fn channel() -> (Self, mpsc::Receiver<Wanted>) {
+        let (sender, wanted) = mpsc::channel(QUEUED);
+        (Self(Some(sender)), wanted)
     }
 
     /// What a member answers; none where there is no mesh, or very much is asked. Whoever asks
     /// decides how long to wait.
     pub(crate) async fn ask(&self, challenge: Challenge) -> Option<Renewal> {
         let (answer, heard) = oneshot::channel();
-        self.0.as_ref()?.try_send(Asked { challenge, answer }).ok()?;
+        self.0.as_ref()?.try_send(Wanted::Answer(Asked { challenge, answer })).ok()?;
         heard.await.ok()
+    }
+
+    /// Items that a server tells; whether the mesh takes them.
+    pub(crate) fn tell(&self, items: Vec<Bytes>) -> bool {
+        self.0.as_ref().is_some_and(|mesh| mesh.try_send(Wanted::News(items)).is_ok())
     }
 }
 
@@ -75,6 +90,13 @@ mod tests {
         Challenge { lease: LeaseId { agent: AgentNumber(agent), began: LogIndex(9) }, nonce }
     }
 
+    fn question(wanted: Option<Wanted>) -> Option<Asked> {
+        match wanted? {
+            Wanted::Answer(asked) => Some(asked),
+            Wanted::News(_) => None,
+        }
+    }
+
     fn answer(to: Challenge) -> Renewal {
         LeaseKey([7; 32]).secret(to.lease).renewal(to.lease, 1, to.nonce)
     }
@@ -90,7 +112,7 @@ mod tests {
         let (other_check, other_node) = (ask(challenge(1, 6)), ask(challenge(2, 5)));
         let mut awaited = Awaited::default();
         for _ in 0..4 {
-            awaited.push(asked.recv().await.expect("four were asked"));
+            awaited.push(question(asked.recv().await).expect("four were asked"));
         }
         let renewal = answer(challenge(1, 5));
         awaited.answered(renewal);
@@ -108,7 +130,7 @@ mod tests {
             tokio::select! {
                 biased;
                 _ = asking => panic!("nobody has answered"),
-                Some(one) = asked.recv() => awaited.push(one),
+                wanted = asked.recv() => awaited.push(question(wanted).expect("it was asked")),
             }
         }
         assert_eq!(awaited.0.len(), 1);
@@ -117,5 +139,6 @@ mod tests {
     #[tokio::test]
     async fn without_a_mesh_nobody_answers() {
         assert_eq!(MeshQuestions::default().ask(challenge(1, 1)).await, None);
+        assert!(!MeshQuestions::default().tell(Vec::new()));
     }
 }

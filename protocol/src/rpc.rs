@@ -115,6 +115,9 @@ pub enum Request {
     /// An agent in the mesh has fired this event. Answered by any server, which tells the others
     /// and whoever asks for news of the mesh.
     Spread(Bytes),
+    /// A server tells an agent in the mesh what is new: signed verdicts and events, for itself and
+    /// for those to whom it passes them on.
+    TellMesh(Vec<Bytes>),
 }
 
 /// What a server answers.

@@ -1,5 +1,5 @@
-//! Asks agents whether they live, as the driver wants it while a check of them is open, and has
-//! other agents ask them.
+//! Asks agents whether they live, as the driver wants it while a check of them is open, has other
+//! agents ask them, and tells a few agents what is new in the mesh.
 //!
 //! ```text
 //! driver ── challenge ──> a bounded line an agent ──> its task ──> one connection, a stream for each challenge
@@ -9,12 +9,13 @@
 //!
 //! Nothing is decided here. **Invariants:** the driver never waits; only an agent whose certificate
 //! names the node is heard; an agent that was not asked is never said to be silent; what other
-//! agents are to ask takes no room from the server's own challenges.
+//! agents are to ask, or are told, takes no room from the server's own challenges.
 
 use crate::event_queue::{DriverEvent, EventSender};
 use crate::metrics::SERVER;
 use crate::peers::Peers;
-use lockmesh_core::frontend::{ChallengeWanted, QuestionWanted};
+use bytes::Bytes;
+use lockmesh_core::frontend::{ChallengeWanted, MeshItemsWanted, QuestionWanted};
 use lockmesh_net::node::NodeConnection;
 use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::lease::{Challenge, NodeQuestion, Renewal};
@@ -41,6 +42,12 @@ const MAX_CHALLENGES: usize = 512;
 /// How many questions may be under way that other agents ask: three for each of 256, and some.
 const MAX_QUESTIONS: usize = 1024;
 
+/// How many agents may be told at a time what is new in the mesh.
+const MAX_TOLD: usize = 64;
+
+/// How long an agent has for taking that.
+const TELL_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// How much may wait for the task of one agent, which hands each on at once.
 const CHALLENGES_IN_LINE: usize = 16;
 
@@ -50,6 +57,7 @@ pub(crate) struct Challenger {
     peers: Arc<Peers>,
     permits: Arc<Semaphore>,
     question_permits: Arc<Semaphore>,
+    tell_permits: Arc<Semaphore>,
     agents: BTreeMap<(NodeName, String), mpsc::Sender<Pending>>,
 }
 
@@ -60,6 +68,8 @@ enum Wanted {
     Challenge(Challenge),
     /// Whether another one does.
     Question(NodeQuestion),
+    /// Nothing: it is told what is new in the mesh.
+    Items(Vec<Bytes>),
 }
 
 /// A challenge or a question under way.
@@ -81,13 +91,14 @@ impl Challenger {
     pub(crate) fn new(peers: Arc<Peers>) -> Self {
         let permits = Arc::new(Semaphore::new(MAX_CHALLENGES));
         let question_permits = Arc::new(Semaphore::new(MAX_QUESTIONS));
-        Self { peers, permits, question_permits, agents: BTreeMap::new() }
+        let tell_permits = Arc::new(Semaphore::new(MAX_TOLD));
+        Self { peers, permits, question_permits, tell_permits, agents: BTreeMap::new() }
     }
 
     /// Asks each of these agents once. Where too many challenges are under way nothing is told of
     /// those that were not sent: they say nothing of their agents.
     pub(crate) fn ask_all(&mut self, wanted: impl Iterator<Item = ChallengeWanted>) {
-        let counts = &SERVER.counts;
+        let counts = &SERVER.agents;
         for ChallengeWanted { node, address, challenge } in wanted {
             let permit = Arc::clone(&self.permits).try_acquire_owned();
             match self.hand_over((node, address), permit.ok(), Wanted::Challenge(challenge)) {
@@ -100,12 +111,25 @@ impl Challenger {
     /// Has each of these agents ask another one, once; where too many questions are under way, not
     /// all of them.
     pub(crate) fn hand_on_all(&mut self, wanted: impl Iterator<Item = QuestionWanted>) {
-        let counts = &SERVER.counts;
+        let counts = &SERVER.agents;
         for QuestionWanted { agent, agent_address, question } in wanted {
             let permit = Arc::clone(&self.question_permits).try_acquire_owned();
             match self.hand_over((agent, agent_address), permit.ok(), Wanted::Question(question)) {
-                true => counts.agent_questions.inc(),
-                false => counts.agent_questions_unsent.inc(),
+                true => counts.questions.inc(),
+                false => counts.questions_unsent.inc(),
+            }
+        }
+    }
+
+    /// Tells each of these agents what is new in the mesh, once; where too many are being told, not
+    /// all of them: whoever hears it nowhere asks.
+    pub(crate) fn tell_all(&mut self, wanted: impl Iterator<Item = MeshItemsWanted>) {
+        let counts = &SERVER.agents;
+        for MeshItemsWanted { agent, agent_address, items } in wanted {
+            let permit = Arc::clone(&self.tell_permits).try_acquire_owned();
+            match self.hand_over((agent, agent_address), permit.ok(), Wanted::Items(items)) {
+                true => counts.mesh_pushes.inc(),
+                false => counts.mesh_pushes_unsent.inc(),
             }
         }
     }
@@ -151,6 +175,7 @@ impl Agent {
         match pending.wanted {
             Wanted::Challenge(challenge) => self.challenge(challenge).await,
             Wanted::Question(question) => self.hand_on(question).await,
+            Wanted::Items(items) => drop(self.connection.tell(Request::TellMesh(items), TELL_TIMEOUT).await),
         }
     }
 
@@ -178,7 +203,7 @@ impl Agent {
 
     fn tell(&self, challenge: Challenge, answer: Option<Renewal>) {
         if answer.is_none() {
-            SERVER.counts.challenges_unanswered.inc();
+            SERVER.agents.challenges_unanswered.inc();
         }
         // It always gets in, and the driver may be gone.
         let _ = self.sender.post(DriverEvent::Challenged { challenge, answer });
@@ -337,10 +362,10 @@ mod tests {
         let (address, _) = story.agent("web-1", 0);
         let taken = Arc::clone(&story.challenger.permits);
         let taken = taken.acquire_many_owned(MAX_CHALLENGES as u32 - 1).await.expect("it is open");
-        let unsent = SERVER.counts.challenges_unsent.get();
+        let unsent = SERVER.agents.challenges_unsent.get();
         story.ask("web-1", &address, 1);
         story.ask("web-1", &address, 2);
-        assert_eq!(SERVER.counts.challenges_unsent.get(), unsent + 1);
+        assert_eq!(SERVER.agents.challenges_unsent.get(), unsent + 1);
         assert_eq!(story.told().await, (1, None));
         drop(taken);
         story.ask("web-1", &address, 3);

@@ -341,6 +341,7 @@ impl Driver {
         }
         self.challenger.ask_all(self.actions.challenges.drain(..));
         self.challenger.hand_on_all(self.actions.questions.drain(..));
+        self.challenger.tell_all(self.actions.mesh_items.drain(..));
     }
 
     /// Hands over to the store, in order; false when it has ended.

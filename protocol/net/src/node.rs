@@ -53,6 +53,18 @@ impl NodeConnection {
         }
     }
 
+    /// Tells the agent something; whether it took that within `limit`.
+    pub async fn tell(&self, request: Request, limit: Duration) -> bool {
+        let (node, address) = (&self.node, &self.address);
+        match self.call(request, limit).await {
+            Ok(answer) => answer == Response::Done,
+            Err(error) => {
+                tracing::debug!(%node, address, %error, "cannot tell an agent anything");
+                false
+            }
+        }
+    }
+
     /// Each call has a stream of its own: on a bad line an answer may be overtaken by the next one.
     async fn call(&self, request: Request, limit: Duration) -> Result<Response, LinkError> {
         let mut client = CallClient::on(self.connected().await?).await?;

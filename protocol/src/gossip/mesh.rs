@@ -264,6 +264,16 @@ impl Mesh {
         self.schedule.answered(now, has_changed, self.roster.len(), !self.accused.is_empty());
     }
 
+    /// A server tells what is new, unasked.
+    pub fn told(&mut self, now: Time, items: Vec<Bytes>, output: &mut Output) {
+        // Before it has answered for the first time there is no key for verdicts, and events are
+        // not for this host.
+        if !self.schedule.is_first() {
+            let items = items.into_iter().take(MAX_VERDICTS + MAX_EVENTS);
+            items.for_each(|item| self.take_item(now, &item, true, output));
+        }
+    }
+
     /// A datagram has arrived.
     pub fn receive(&mut self, now: Time, datagram: &[u8], output: &mut Output) {
         let Some(keys) = &self.keys else {

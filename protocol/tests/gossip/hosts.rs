@@ -2,14 +2,14 @@
 
 use crate::mesh::{MS, SECOND, agent};
 use bytes::Bytes;
-use lockmesh_protocol::gossip::event::{LamportTime, UserEvent};
+use lockmesh_protocol::gossip::event::{EventFilters, LamportTime, UserEvent};
 use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::mesh::{Mesh, MeshNews, Output};
 use lockmesh_protocol::gossip::packet::{Header, Message};
 use lockmesh_protocol::gossip::roster::{Roster, RosterDigest, RosterMember};
 use lockmesh_protocol::gossip::seal::KeyRing;
 use lockmesh_protocol::gossip::verdict::{Verdict, VerdictSigner};
-use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::id::{EventId, LogIndex};
 use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseId, LeaseKey, Renewal};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::time::Time;
@@ -308,6 +308,36 @@ fn a_process_that_registers_anew_is_another_member() {
     let accusers: BTreeSet<_> = fleet.accused.iter().map(|(accuser, _)| *accuser).collect();
     assert_eq!(accusers.len(), 5, "{:?}", fleet.accused);
     assert!(fleet.accused.iter().all(|(_, accused)| *accused == next), "{:?}", fleet.accused);
+}
+
+#[test]
+fn what_a_server_tells_one_is_known_to_all_before_anybody_asks() {
+    let mut fleet = Fleet::of(16);
+    fleet.kill(3);
+    let verdict = fleet.fail(3);
+    fleet.servers.is_away = true;
+    let signed = Bytes::from(VerdictSigner::derived(&SECRET).sign(&verdict));
+    fleet.act(address(0), |mesh, now, output| mesh.told(now, vec![signed], output));
+    fleet.pass(SECOND);
+    assert_eq!(fleet.verdicts.len(), 15, "{:?}", fleet.verdicts);
+    assert!(fleet.hosts.values().all(|mesh| mesh.roster().len() == 15));
+}
+
+#[test]
+fn what_a_server_tells_before_it_was_asked_for_the_first_time_is_not_taken() {
+    let mut fleet = Fleet::of(2);
+    let forged = Bytes::from(VerdictSigner::new([9; 32]).sign(&fleet.fail(1)));
+    let event =
+        UserEvent::new(EventId::from_random([1; 16]), "deploy".into(), Bytes::new(), EventFilters::default());
+    let items = vec![forged, event.expect("it is short").to_item().into()];
+    fleet.servers.is_away = true;
+    fleet.start(0);
+    fleet.act(address(0), |mesh, now, output| mesh.told(now, items.clone(), output));
+    assert_eq!((fleet.events.len(), fleet.verdicts.len()), (0, 0));
+    // Later the event is, and what nobody signed never.
+    fleet.act(address(1), |mesh, now, output| mesh.told(now, items, output));
+    assert_eq!((fleet.events.len(), fleet.verdicts.len()), (1, 0));
+    assert_eq!(fleet.host(1).counts().1.unsigned, 1);
 }
 
 #[test]

@@ -582,6 +582,7 @@ impl Core {
             self.tell_cluster_time(now, outbox);
         }
         self.tick_judge(now, outbox);
+        self.tell_mesh(now, outbox);
     }
 
     /// Proposes a command of the leader's own, of which nobody wants to hear.

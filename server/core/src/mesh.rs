@@ -12,6 +12,7 @@
 
 mod clock;
 mod events;
+mod pushes;
 mod turn;
 
 use crate::state::State;
@@ -26,6 +27,7 @@ use lockmesh_protocol::gossip::seal::KeyRing;
 use lockmesh_protocol::gossip::verdict::{Verdict, VerdictKey, VerdictSigner};
 use lockmesh_protocol::id::{AgentNumber, CellNumber, LogIndex, NodeName};
 use lockmesh_protocol::time::Time;
+use pushes::Pushes;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -45,6 +47,7 @@ pub(crate) struct ServedMesh {
     /// Those of all cells.
     events: ServedEvents,
     clock: ClusterClock,
+    pushes: Pushes,
 }
 
 /// What follows from the cluster's secret; made when it is asked for.
@@ -110,6 +113,31 @@ impl ServedMesh {
             told.pop_front();
         }
         told.push_back(ToldVerdict { applied: now, verdict, signed: None });
+    }
+
+    /// A verdict of this leader's is told in its cell.
+    fn push_verdict(&mut self, state: &State, cell: CellNumber, verdict: &Verdict) {
+        let keys = self.keys.get_or_insert_with(|| Keys::of(state));
+        self.pushes.add(cell, keys.signer.sign(verdict).into());
+    }
+
+    /// An event that was fired at this server is told in all cells but that of its origin, where
+    /// gossip carries it.
+    fn push_event(&mut self, origin: CellNumber, item: &Bytes) {
+        let others = self.rosters.keys().filter(|cell| **cell != origin);
+        others.for_each(|cell| self.pushes.add(*cell, item.clone()));
+    }
+
+    /// What is to be told now, and to which members: the first few of these who can be told.
+    fn take_pushes(&mut self, now: Time) -> Vec<(Vec<Bytes>, Vec<MemberId>)> {
+        let members = |cell| {
+            let roster = self.rosters.get(&cell)?;
+            let first = pushes::first_member(now, roster.len());
+            let members = roster.members().skip(first).chain(roster.members().take(first));
+            Some(members.take(pushes::LOOKED_AT).map(|member| member.id).collect())
+        };
+        let taken = self.pushes.take().into_iter();
+        taken.filter_map(|(cell, items)| Some((items, members(cell)?))).collect()
     }
 
     /// What an agent in this cell lacks, as of an index of the log and a time of the cluster.
@@ -198,6 +226,7 @@ impl Keys {
 pub(crate) mod tests {
     use super::{MAX_VERDICTS, ServedMesh, TOLD};
     use crate::state::{CELL_AGENTS_MAX, State};
+    use bytes::Bytes;
     use lockmesh_protocol::change::Change;
     use lockmesh_protocol::gossip::member::MemberId;
     use lockmesh_protocol::gossip::roster::{Roster, RosterDigest};
@@ -209,7 +238,9 @@ pub(crate) mod tests {
     use lockmesh_protocol::rpc::{CallId, MAX_FRAME_BYTES, ReplyFrame, Response};
     use lockmesh_protocol::time::Time;
     use lockmesh_protocol::wire;
+    use std::collections::BTreeSet;
     use std::sync::Arc;
+    use std::time::Duration;
 
     const NOW: Time = Time(1_000_000);
 
@@ -299,6 +330,53 @@ pub(crate) mod tests {
         }
         let nobody = mesh.news(NOW, &state, (LogIndex(0), 0), (CellNumber(10), &RosterDigest(Vec::new())));
         assert!(nobody.roster.0.iter().all(|(_, members)| members.is_empty()) && nobody.items.is_empty());
+    }
+
+    #[test]
+    fn what_is_new_is_told_in_the_cells_that_gossip_does_not_carry_it_to() {
+        let mut state = State::default();
+        for number in 0..40 {
+            let mut row = agent(number, format!("n{number}"), 1, MemberStatus::Alive);
+            row.cell = CellNumber(number as u16 % 4);
+            load(&mut state, row);
+        }
+        let mut mesh = ServedMesh::of(&state);
+        let cells = |told: Vec<(Vec<Bytes>, Vec<MemberId>)>| {
+            let cells = told.into_iter().map(|(items, members)| {
+                let cell = |member: &MemberId| member.lease().expect("it is an agent").agent.0 % 4;
+                let cells: BTreeSet<u32> = members.iter().map(cell).collect();
+                assert_eq!((cells.len(), members.len()), (1, 10), "all of one cell");
+                (cells.first().copied(), items.len())
+            });
+            cells.collect::<Vec<_>>()
+        };
+        let event = Bytes::from_static(b"an event");
+        mesh.push_event(CellNumber(1), &event);
+        mesh.push_verdict(&state, CellNumber(2), &verdict(2));
+        assert_eq!(cells(mesh.take_pushes(NOW)), [(Some(0), 1), (Some(2), 2), (Some(3), 1)]);
+        assert!(mesh.take_pushes(NOW).is_empty());
+        // In one that emptied nobody is told, and nowhere without end.
+        (0..1_000).for_each(|_| mesh.push_event(CellNumber(1), &event));
+        mesh.pushes.add(CellNumber(9), event);
+        assert_eq!(cells(mesh.take_pushes(NOW)), [(Some(0), 64), (Some(2), 64), (Some(3), 64)]);
+    }
+
+    #[test]
+    fn others_are_told_first_after_a_while() {
+        let mut state = State::default();
+        (0..900).for_each(|number| {
+            load(&mut state, agent(number, format!("n{number}"), 1, MemberStatus::Alive));
+        });
+        let mut mesh = ServedMesh::of(&state);
+        let mut first = |seconds: u64| {
+            mesh.push_verdict(&state, CELL, &verdict(2));
+            let (_, members) = mesh.take_pushes(NOW + Duration::from_secs(seconds)).remove(0);
+            assert_eq!(members.len(), 64);
+            members[0]
+        };
+        assert_eq!(first(0), first(1), "a connection to it stands");
+        let told: BTreeSet<_> = (0..100).map(|number| first(number * 5)).collect();
+        assert!(told.len() > 60, "{}", told.len());
     }
 
     #[test]

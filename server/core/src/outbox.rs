@@ -4,6 +4,7 @@ use crate::input::CallToken;
 use crate::raft::log::{LogWrite, SnapshotMeta};
 use crate::raft::message::PeerMessage;
 use crate::state::Removed;
+use bytes::Bytes;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, NodeName, ServerId};
 use lockmesh_protocol::lease::{Challenge, NodeQuestion};
@@ -41,6 +42,8 @@ pub struct Outbox {
     /// Agents that shall ask a node whether it lives. Only an answer is told, as
     /// [`crate::Input::AgentAnswered`].
     pub questions: Vec<QuestionWanted>,
+    /// Agents in the mesh that shall be told what is new. Nothing is told of what became of that.
+    pub mesh_items: Vec<MeshItemsWanted>,
     /// The log on disk may be compacted up to this index.
     pub compact: Option<LogIndex>,
     /// A follower needs a snapshot that is newer than the one on disk: make one now.
@@ -92,4 +95,15 @@ pub struct QuestionWanted {
     pub agent_address: String,
     /// What it asks, and of whom.
     pub question: NodeQuestion,
+}
+
+/// An agent in the mesh that shall be told what is new there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeshItemsWanted {
+    /// Which agent: its certificate must name this node.
+    pub agent: NodeName,
+    /// Where it listens, as `host:port`.
+    pub agent_address: String,
+    /// Signed verdicts and events.
+    pub items: Vec<Bytes>,
 }

@@ -69,6 +69,7 @@ pub(crate) const MEMBER_STATUSES: [&str; 4] = ["alive", "restarting", "left", "f
 pub(crate) static SERVER: LazyLock<Server> = LazyLock::new(|| Server {
     times: Times::registered(),
     counts: Counts::registered(),
+    agents: Agents::registered(),
     levels: Levels::registered(),
 });
 
@@ -76,6 +77,7 @@ pub(crate) static SERVER: LazyLock<Server> = LazyLock::new(|| Server {
 pub(crate) struct Server {
     pub(crate) times: Times,
     pub(crate) counts: Counts,
+    pub(crate) agents: Agents,
     pub(crate) levels: Levels,
 }
 
@@ -99,11 +101,6 @@ pub(crate) struct Counts {
     writes: [IntCounter; OUTCOMES.len()],
     pub(crate) reads: IntCounter,
     pub(crate) leader_changes: IntCounter,
-    pub(crate) challenges: IntCounter,
-    pub(crate) challenges_unanswered: IntCounter,
-    pub(crate) challenges_unsent: IntCounter,
-    pub(crate) agent_questions: IntCounter,
-    pub(crate) agent_questions_unsent: IntCounter,
     pub(crate) saved_by_agents: IntCounter,
     pub(crate) forged_answers: IntCounter,
     /// In the order of [`LOSS_CAUSES`], as the next.
@@ -119,6 +116,17 @@ pub(crate) struct Counts {
     pub(crate) mesh_syncs: IntCounter,
     /// In the order of [`HealthWindow::ALL`].
     pub(crate) node_verdicts: [IntCounter; HealthWindow::ALL.len()],
+}
+
+/// What was said to agents, unasked.
+pub(crate) struct Agents {
+    pub(crate) challenges: IntCounter,
+    pub(crate) challenges_unanswered: IntCounter,
+    pub(crate) challenges_unsent: IntCounter,
+    pub(crate) questions: IntCounter,
+    pub(crate) questions_unsent: IntCounter,
+    pub(crate) mesh_pushes: IntCounter,
+    pub(crate) mesh_pushes_unsent: IntCounter,
 }
 
 /// How things stand.
@@ -210,23 +218,6 @@ impl Counts {
                 "leader_changes_total",
                 "Leaders that this server saw after the first one",
             ),
-            challenges: counter("challenges_total", "Agents that were asked whether they live, each time"),
-            challenges_unanswered: counter(
-                "challenges_unanswered_total",
-                "Challenges to which the agent said nothing in time",
-            ),
-            challenges_unsent: counter(
-                "challenges_unsent_total",
-                "Challenges that were not sent because too many were under way",
-            ),
-            agent_questions: counter(
-                "agent_questions_total",
-                "Agents that were told to ask another node whether it lives, each time",
-            ),
-            agent_questions_unsent: counter(
-                "agent_questions_unsent_total",
-                "The same that were not told because too many were under way",
-            ),
             saved_by_agents: counter(
                 "node_checks_saved_by_agents_total",
                 "Answers of silent nodes that reached this leader through an agent first",
@@ -253,6 +244,38 @@ impl Counts {
     /// Counts an answer to a command.
     pub(crate) fn count_write(&self, response: &Response) {
         self.writes[outcome(response) as usize].inc();
+    }
+}
+
+impl Agents {
+    fn registered() -> Self {
+        Self {
+            challenges: counter("challenges_total", "Agents that were asked whether they live, each time"),
+            challenges_unanswered: counter(
+                "challenges_unanswered_total",
+                "Challenges to which the agent said nothing in time",
+            ),
+            challenges_unsent: counter(
+                "challenges_unsent_total",
+                "Challenges that were not sent because too many were under way",
+            ),
+            questions: counter(
+                "agent_questions_total",
+                "Agents that were told to ask another node whether it lives, each time",
+            ),
+            questions_unsent: counter(
+                "agent_questions_unsent_total",
+                "The same that were not told because too many were under way",
+            ),
+            mesh_pushes: counter(
+                "mesh_pushes_total",
+                "Agents that were told at once what is new in the mesh, each time",
+            ),
+            mesh_pushes_unsent: counter(
+                "mesh_pushes_unsent_total",
+                "The same that were not told because too many were being told",
+            ),
+        }
     }
 }
 

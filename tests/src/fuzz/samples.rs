@@ -269,6 +269,7 @@ fn requests() -> Vec<Request> {
         Request::NodeLeases(NodeLeaseQuery::Of("node-one".into())),
         Request::Spread(Bytes::from_static(b"an event")),
         Request::NodeLeases(NodeLeaseQuery::From(AgentNumber(257))),
+        Request::TellMesh(vec![Bytes::from_static(b"an event"), Bytes::from_static(b"a verdict")]),
     ];
     proposals.chain(reads).chain(others).collect()
 }

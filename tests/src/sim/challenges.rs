@@ -10,7 +10,7 @@ use super::process::DriverEvent;
 use super::stage::{Event, Stage};
 use super::world::World;
 use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input};
-use lockmesh_core::frontend::{ChallengeWanted, QuestionWanted};
+use lockmesh_core::frontend::{ChallengeWanted, MeshItemsWanted, QuestionWanted};
 use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::mesh::Output;
 use lockmesh_protocol::id::ServerId;
@@ -95,6 +95,14 @@ impl World {
         self.questions.insert(number);
         let event = Event::HandOn(agent, asked, question);
         self.stage.send(Place::Server(server), Place::Agent(agent), event);
+    }
+
+    /// A server tells an agent what is new in the mesh.
+    pub(super) fn tell_mesh(&mut self, server: ServerId, wanted: MeshItemsWanted) {
+        if let Some(agent) = self.agent_at(&wanted.agent_address) {
+            let event = Event::MeshItems(agent, wanted.items);
+            self.stage.send(Place::Server(server), Place::Agent(agent), event);
+        }
     }
 
     /// A question comes to an agent, for itself or to be asked for a server, or an answer goes the

@@ -64,6 +64,7 @@ marks! {
     NodeFailed: "the servers failed a node",
     Accused: "an agent of the mesh accused another one",
     VerdictHeard: "an agent heard a verdict in the mesh",
+    MeshTold: "a server told an agent of a verdict, unasked",
     AnsweredByDatagram: "an agent answered another one, which asked for a server, by a datagram",
     DatagramLost: "a datagram of the mesh was lost",
     Lied: "an agent accused everybody",

@@ -13,6 +13,7 @@ use super::marks::Mark;
 use super::network::Place;
 use super::stage::{Event, Stage};
 use super::world::World;
+use bytes::Bytes;
 use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input, LocalCall};
 use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::mesh::{Mesh, MeshNews, Output, SYNC_TIMEOUT};
@@ -80,6 +81,10 @@ impl World {
                     agent.datagram(&mut self.stage, bytes);
                 }
             }
+            Event::MeshItems(agent, items) => {
+                self.stage.hit(Mark::MeshTold);
+                self.agents[agent].told_by_server(&mut self.stage, &mut self.judge, items);
+            }
             Event::MeshTurn(agent, life) => {
                 self.agents[agent].mesh_turn(&mut self.stage, &mut self.judge, life);
             }
@@ -96,6 +101,15 @@ impl Agent {
         }
         self.member.socket.push(bytes);
         self.rouse_member(stage);
+    }
+
+    /// A server tells what is new in the mesh.
+    fn told_by_server(&mut self, stage: &mut Stage, judge: &mut Judge, items: Vec<Bytes>) {
+        let (now, mut output) = (self.boot_time(stage), Output::default());
+        if let Some(mesh) = &mut self.member.mesh {
+            mesh.told(now, items, &mut output);
+        }
+        self.take_part(stage, judge, output);
     }
 
     fn rouse_member(&mut self, stage: &mut Stage) {

@@ -12,7 +12,7 @@ use super::readers::Readers;
 use super::stage::{Ask, Event, Requester, Stage};
 use lockmesh_core::frontend::{
     Actions, CallAnswer, CallRef, ChallengeWanted, CheckpointReader, DiskHealth, Event as Input, Frontend,
-    FrontendConfig, PartWanted, QuestionWanted, SnapshotFetch, Storage,
+    FrontendConfig, MeshItemsWanted, PartWanted, QuestionWanted, SnapshotFetch, Storage,
 };
 use lockmesh_core::raft::ElectionTimeout;
 use lockmesh_core::raft::log::{LogEntry, LogWrite, Membership, Recovered, SnapshotMeta};
@@ -117,6 +117,8 @@ pub struct Turn {
     pub leases: LeaseTurn,
     /// Agents that it wants to have ask them.
     pub questions: Vec<QuestionWanted>,
+    /// Agents that it wants to tell what is new in the mesh.
+    pub mesh_items: Vec<MeshItemsWanted>,
     /// It was removed itself.
     pub removed: bool,
     /// It learned that its state is corrupt.
@@ -496,6 +498,7 @@ impl Process {
         turn.parts.append(&mut actions.parts);
         turn.challenges.append(&mut actions.challenges);
         turn.questions.append(&mut actions.questions);
+        turn.mesh_items.append(&mut actions.mesh_items);
         turn.fetch = actions.fetch.take().or(turn.fetch);
         if !actions.removed_senders.is_empty() {
             stage.hit(Mark::Stranger);

@@ -13,6 +13,7 @@ use super::marks::{Mark, Marks};
 use super::network::{Carriage, Network, Place};
 use super::plan::{Focus, Plan};
 use super::session_watches::WatchTimer;
+use bytes::Bytes;
 use lockmesh_agent_core::quorum_client::CallToken;
 use lockmesh_core::frontend::{Caller, PartWanted};
 use lockmesh_core::raft::message::PeerMessage;
@@ -86,6 +87,8 @@ pub enum Event {
     Datagram(usize, Rc<[u8]>),
     /// An agent's process in the mesh has its turn: the agent, its life.
     MeshTurn(usize, u64),
+    /// What a server tells of the mesh comes to an agent.
+    MeshItems(usize, Vec<Bytes>),
     /// A server's question comes to an agent.
     Challenge(usize, Question),
     /// A server's question comes to an agent that is to ask another one.
@@ -120,6 +123,7 @@ impl Event {
             | Self::Tired(Requester::Agent(agent), _)
             | Self::Think(agent, ..)
             | Self::Challenge(agent, _)
+            | Self::MeshItems(agent, _)
             | Self::HandOn(agent, ..)
             | Self::HandBack(agent, ..)
             | Self::GuardAct(agent, ..)

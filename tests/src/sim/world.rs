@@ -137,7 +137,7 @@ impl World {
             Event::Think(agent, life, task) => {
                 self.agents[agent].thought(&mut self.stage, &mut self.judge, life, task);
             }
-            event @ (Event::Datagram(..) | Event::MeshTurn(..)) => self.mesh(event),
+            event @ (Event::Datagram(..) | Event::MeshTurn(..) | Event::MeshItems(..)) => self.mesh(event),
             event @ (Event::Challenge(..) | Event::HandOn(..)) => self.carry(event),
             event @ (Event::HandBack(..) | Event::Challenged(..)) => self.carry(event),
             Event::Tired(Requester::Operator, call) => self.operator_tired(call),
@@ -347,6 +347,9 @@ impl World {
         }
         for wanted in &turn.questions {
             self.hand_on(id, life, wanted);
+        }
+        for wanted in turn.mesh_items {
+            self.tell_mesh(id, wanted);
         }
         for given in turn.given {
             self.give(id, given);

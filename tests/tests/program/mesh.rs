@@ -59,6 +59,12 @@ fn verdicts(dev: &Fleet) -> f64 {
     ["s1", "s2", "s3"].into_iter().map(of).sum()
 }
 
+/// How often servers told agents of something new, unasked.
+fn pushes(dev: &Fleet) -> f64 {
+    let of = |server| figures(&dev.monitor(server)).value("lockmesh_server_mesh_pushes_total");
+    ["s1", "s2", "s3"].into_iter().map(of).sum()
+}
+
 /// The UDP ports of a process: that of its QUIC and that of the mesh among them.
 fn udp_ports(pid: &str) -> Vec<u16> {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").flatten();
@@ -95,6 +101,7 @@ fn a_host_that_dies_is_probed_in_vain_by_its_neighbours_and_forgotten_by_them() 
     for survivor in [first, second] {
         wait_until(|| figures(&survivor).value("lockmesh_agent_mesh_members") == 1.0);
     }
+    assert!(pushes(&dev) >= 1.0, "the leader tells it unasked");
 }
 
 #[test]

@@ -111,6 +111,8 @@ async fn nothing_else_is_answered_and_nobody_else() {
     let question = NodeQuestion { challenge, node: NODE.into(), address };
     let answer = ask(&connection, Request::AskNode(question)).await;
     assert!(is_denied(&answer), "{answer:?}");
+    let answer = ask(&connection, Request::TellMesh(Vec::new())).await;
+    assert!(is_denied(&answer), "{answer:?}");
     let foreign = Cluster::new(NODE);
     let dialler = Endpoint::dial_only(&foreign.identity(Role::Server), &QuicOptions::default());
     let refused = dialler.expect("a socket").connect(story.address, Role::Agent).await;

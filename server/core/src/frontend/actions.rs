@@ -2,7 +2,7 @@
 //! decided.
 
 use super::event::CallRef;
-use crate::outbox::{ChallengeWanted, QuestionWanted};
+use crate::outbox::{ChallengeWanted, MeshItemsWanted, QuestionWanted};
 use crate::raft::log::{LogWrite, SnapshotMeta};
 use crate::raft::message::PeerMessage;
 use crate::state::{LongRead, Removed};
@@ -45,6 +45,8 @@ pub struct Actions {
     /// Agents that shall ask a node whether it lives: only an answer is told, as
     /// [`super::Event::AgentAnswered`].
     pub questions: Vec<QuestionWanted>,
+    /// Agents in the mesh that shall be told what is new.
+    pub mesh_items: Vec<MeshItemsWanted>,
     /// This server was removed from the quorum: that must be kept on disk, so that it never serves
     /// again.
     pub removed: bool,

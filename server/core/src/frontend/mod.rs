@@ -45,7 +45,7 @@ mod reads;
 mod servers;
 mod watches;
 
-pub use crate::outbox::{ChallengeWanted, QuestionWanted};
+pub use crate::outbox::{ChallengeWanted, MeshItemsWanted, QuestionWanted};
 pub use actions::{
     Actions, Announcement, AnswerKind, CallAnswer, CheckpointReader, PartWanted, RosterChange, SnapshotFetch,
     Storage,
@@ -464,6 +464,7 @@ impl Frontend {
         self.record(now, &mut outbox, actions);
         actions.challenges.append(&mut outbox.challenges);
         actions.questions.append(&mut outbox.questions);
+        actions.mesh_items.append(&mut outbox.mesh_items);
         if roster_changed {
             self.notice_roster(actions);
         }

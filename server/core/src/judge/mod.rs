@@ -117,6 +117,11 @@ impl Judge {
         self.checks.len()
     }
 
+    /// Whether a check of this node is open.
+    pub(crate) fn is_under_check(&self, number: AgentNumber) -> bool {
+        self.checks.is_open(number)
+    }
+
     /// Whether very many are silent at once.
     pub(crate) fn is_braking(&self) -> bool {
         self.brake.is_on()

@@ -1,13 +1,15 @@
 //! The mesh in the core's turns: what somebody asks is answered, a verdict is told that took
 //! effect, and an event and the cluster's time go to the other servers.
 
+use super::pushes;
 use crate::core::Core;
 use crate::input::CallToken;
 use crate::observed::EventOutcome;
-use crate::outbox::Outbox;
+use crate::outbox::{MeshItemsWanted, Outbox};
 use crate::raft::message::{MessageKind, PeerMessage};
 use bytes::Bytes;
 use lockmesh_protocol::command::{Command, NodeFailure};
+use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::mesh::MeshNews;
 use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::gossip::verdict::Verdict;
@@ -56,6 +58,8 @@ impl Core {
         let response = match outcome {
             EventOutcome::Taken => {
                 self.tell_servers(MessageKind::Event, &(origin, &item), outbox);
+                let cell = self.state.agent(origin).map(|agent| agent.cell).unwrap_or_default();
+                self.mesh.push_event(cell, &item);
                 Response::Done
             }
             EventOutcome::Known => Response::Done,
@@ -74,6 +78,20 @@ impl Core {
     pub(crate) fn tell_cluster_time(&mut self, now: Time, outbox: &mut Outbox) {
         if let Some(told) = self.mesh.clock.tells(now, self.wall) {
             self.tell_servers(MessageKind::ClusterTime, &told, outbox);
+        }
+    }
+
+    /// Once a tick: what is new is told in the mesh, to a few members of each cell.
+    pub(crate) fn tell_mesh(&mut self, now: Time, outbox: &mut Outbox) {
+        for (items, members) in self.mesh.take_pushes(now) {
+            let wanted = |member: MemberId| {
+                let agent = self.state.living_agent(member.lease()?)?;
+                let agent_address = self.state.agent_address(agent)?;
+                let is_heard = !self.judge.is_under_check(agent.number);
+                let (agent, items) = (agent.node.clone(), items.clone());
+                is_heard.then_some(MeshItemsWanted { agent, agent_address, items })
+            };
+            outbox.mesh_items.extend(members.into_iter().filter_map(wanted).take(pushes::MEMBERS));
         }
     }
 
@@ -113,6 +131,9 @@ impl Core {
             // Others do not know of the agent, and would pass on what says nothing to them.
             let cell = self.state.agent(lease.agent).map(|agent| agent.cell).unwrap_or_default();
             self.mesh.note_verdict(now, cell, verdict);
+            if self.is_serving() {
+                self.mesh.push_verdict(&self.state, cell, &verdict);
+            }
         }
     }
 }

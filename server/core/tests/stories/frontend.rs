@@ -6,7 +6,7 @@ use crate::solo::{Disk, entry};
 use lockmesh_core::checksum::Checksum;
 use lockmesh_core::frontend::{
     Actions, CallAnswer, CallRef, Caller, ChallengeWanted, CheckpointReader, DiskHealth, Event, Frontend,
-    FrontendConfig, QuestionWanted, Storage,
+    FrontendConfig, MeshItemsWanted, QuestionWanted, Storage,
 };
 use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::log::{LogWrite, SnapshotMeta};
@@ -289,6 +289,12 @@ impl Cluster {
     pub(crate) fn take_questions(&mut self, id: ServerId) -> Vec<QuestionWanted> {
         let one = self.servers.get_mut(&id).expect("it is there");
         std::mem::take(&mut one.actions.questions)
+    }
+
+    /// The agents that a server wants to tell what is new in the mesh.
+    pub(crate) fn take_mesh_items(&mut self, id: ServerId) -> Vec<MeshItemsWanted> {
+        let one = self.servers.get_mut(&id).expect("it is there");
+        std::mem::take(&mut one.actions.mesh_items)
     }
 
     /// The nodes that a server wants to be asked whether they live.

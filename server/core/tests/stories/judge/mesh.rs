@@ -322,6 +322,49 @@ fn verdicts_of_late_are_told_with_the_servers_signature() {
 }
 
 #[test]
+fn the_leader_tells_a_verdict_at_once_to_three_members_who_live() {
+    let mut fleet = Fleet::of(8, HealthWindow::Fast);
+    let servers: Vec<_> = fleet.cluster.servers.keys().copied().collect();
+    servers.iter().for_each(|id| drop(fleet.cluster.take_mesh_items(*id)));
+    fleet.kill("h2");
+    fleet.run_until(10 * SECOND, |fleet| fleet.status("h2") == MemberStatus::Failed);
+    fleet.run(TICK * 2);
+    let leader = fleet.cluster.leader();
+    let news = fleet.sync(leader, "h1", RosterDigest(Vec::new()));
+    let verdict = |item: &Bytes| news.verdict_key.read(item).expect("they signed it");
+    for id in servers {
+        let told = fleet.cluster.take_mesh_items(id);
+        if id != leader {
+            assert_eq!(told, [], "one of them is enough");
+            continue;
+        }
+        let items: Vec<_> = told.iter().flat_map(|wanted| &wanted.items).map(verdict).collect();
+        assert!(items.iter().all(|verdict| verdict.lease == fleet.lease("h2")), "{items:?}");
+        for window in &HealthWindow::ALL[..2] {
+            assert_eq!(items.iter().filter(|verdict| verdict.window == *window).count(), 3, "{items:?}");
+        }
+        let agents: BTreeSet<_> = told.iter().map(|wanted| wanted.agent.to_string()).collect();
+        assert!(!agents.contains("h2") && told.iter().all(|wanted| wanted.agent_address == "10.0.0.1:8301"));
+    }
+    fleet.run(10 * SECOND);
+    assert_eq!(fleet.cluster.take_mesh_items(leader), [], "once");
+}
+
+#[test]
+fn whoever_is_under_check_is_not_told_of_a_verdict() {
+    let mut fleet = Fleet::of(6, HealthWindow::Default);
+    // Two of six die, the second one while the first is being asked.
+    fleet.kill("h2");
+    fleet.run(2 * SECOND);
+    fleet.kill("h3");
+    fleet.run_until(10 * SECOND, |fleet| fleet.status("h2") == MemberStatus::Failed);
+    assert!(fleet.open_checks() > 0, "of h3");
+    fleet.run(TICK * 2);
+    let told = fleet.cluster.take_mesh_items(fleet.cluster.leader());
+    assert!(!told.is_empty() && told.iter().all(|wanted| wanted.agent.as_str() != "h3"), "{told:?}");
+}
+
+#[test]
 fn all_servers_tell_the_leader_s_time_however_their_own_clocks_are_set() {
     let mut fleet = Fleet::of(1, HealthWindow::Default);
     let servers: Vec<_> = fleet.cluster.servers.keys().copied().collect();
