@@ -189,6 +189,11 @@ impl Juror {
         })
     }
 
+    /// What nodes under check have answered to it.
+    pub(super) fn answers(&self) -> Vec<Renewal> {
+        self.checks.values().filter_map(|check| check.answer).collect()
+    }
+
     /// What it reports of all, as the answer to this list.
     pub(super) fn reports(&self, now: Time, number: u64) -> JurorReports {
         let reports = self.checks.keys().filter_map(|agent| self.report(now, *agent));

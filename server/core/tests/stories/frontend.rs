@@ -285,6 +285,15 @@ impl Cluster {
         self.now = self.now + duration;
     }
 
+    /// A disk that held everything up takes it, and goes on.
+    pub(crate) fn let_write(&mut self, id: ServerId) {
+        let one = self.servers.get_mut(&id).expect("it is there");
+        let held = one.held.take().unwrap_or_default();
+        let newest = held.last().map(|write| write.number);
+        held.into_iter().for_each(|write| one.disk.write(write));
+        newest.into_iter().for_each(|number| self.turn(id, Some(Event::Persisted(number))));
+    }
+
     /// The agents that a server wants to have ask others.
     pub(crate) fn take_questions(&mut self, id: ServerId) -> Vec<QuestionWanted> {
         let one = self.servers.get_mut(&id).expect("it is there");

@@ -604,6 +604,31 @@ fn a_renewal_between_a_verdict_and_its_outcome_is_refused() {
 }
 
 #[test]
+fn an_answer_between_a_verdict_and_its_outcome_counts_when_that_is_known_and_not_for_ever() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.session("fast", "h1", HealthWindow::Fast);
+    fleet.session("default", "h1", HealthWindow::Default);
+    fleet.run(2 * SECOND);
+    fleet.kill("h1");
+    fleet.run(SECOND);
+    let (leader, servers) =
+        (fleet.cluster.leader(), fleet.cluster.servers.keys().copied().collect::<Vec<_>>());
+    fleet.cluster.servers.values_mut().for_each(|server| server.held = Some(Vec::new()));
+    fleet.run(SECOND);
+    assert!(fleet.lives("fast"), "the verdict is not durable yet");
+    // The leader alone hears a last word of it.
+    fleet.at("h1").answers.insert(leader);
+    fleet.run(SECOND / 2);
+    fleet.kill("h1");
+    servers.into_iter().for_each(|id| fleet.cluster.let_write(id));
+    fleet.run(SECOND);
+    assert!(!fleet.lives("fast") && fleet.lives("default"));
+    let ended = fleet.run_until(20 * SECOND, |fleet| !fleet.lives("default"));
+    assert!((3 * SECOND..8 * SECOND).contains(&ended), "{ended:?} after it answered");
+}
+
+#[test]
 fn a_failed_host_is_told_and_registers_anew() {
     let mut fleet = Fleet::start();
     fleet.host("h1");

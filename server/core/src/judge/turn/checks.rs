@@ -23,6 +23,14 @@ impl Core {
         }
     }
 
+    /// What nodes answered to this leader itself counts again and again, as what other jurors
+    /// report: while a verdict was being decided it was refused.
+    pub(super) fn hear_own_answers(&mut self, now: Time, outbox: &mut Outbox) {
+        for answer in self.judge.juror.answers() {
+            self.hear_answer(now, answer, outbox);
+        }
+    }
+
     /// A juror answered a list.
     pub(super) fn take_reports(
         &mut self,

@@ -73,6 +73,7 @@ impl Core {
         self.refuse_relayed(now, outbox);
         if self.is_serving() {
             self.judge.accusers.forget(now);
+            self.hear_own_answers(now, outbox);
             self.open_checks(now);
             self.update_brake(now);
             // One that answers nobody hears no renewals: it ends nothing by silence until another
