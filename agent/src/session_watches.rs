@@ -148,7 +148,8 @@ impl SessionWatches {
             Ok(answer) => answer,
             Err(unavailable) => return (began, Err(FollowError::Unavailable(unavailable))),
         };
-        let view = match Found::of(&answer, &self.node) {
+        let keeps_from = self.upstream.lease().borrow().keeps_from;
+        let view = match Found::of(&answer, &self.node, keeps_from) {
             Found::Here(view) => view,
             Found::OtherNode(node) => return (began, Err(FollowError::OtherNode(node))),
             Found::Gone => SessionView::Gone(self.reason(session).await),

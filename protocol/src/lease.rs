@@ -165,6 +165,9 @@ pub struct LeaseAck {
     /// The shortest window of the sessions on the agent's node, as the leader knows it; none where
     /// no session depends on the node's life.
     pub shortest: Option<HealthWindow>,
+    /// Sessions of the node that were made before this index are another host's, that registered
+    /// the node in between: they end with its windows, whatever this lease does.
+    pub keeps_from: LogIndex,
     /// Who acknowledges. A renewal comes through any server, so this is how an agent that asks for
     /// nothing hears of an election.
     pub leader: ServerId,

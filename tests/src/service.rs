@@ -460,7 +460,8 @@ impl Book {
             Request::Renew(_) => Some(Response::Renewed(None)),
             Request::RenewLease(Renewal { lease, sequence, .. }) => {
                 let (leader, term) = (ServerId(view.leader?), Term(view.term));
-                Some(Response::LeaseRenewed(LeaseAck { lease, sequence, shortest: None, leader, term }))
+                let (shortest, keeps_from) = (None, LogIndex(0));
+                Some(Response::LeaseRenewed(LeaseAck { lease, sequence, shortest, keeps_from, leader, term }))
             }
             Request::Read { blocking: Some(blocking), .. } if blocking.waits() => {
                 self.blocking_reads += 1;

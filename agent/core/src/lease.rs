@@ -4,6 +4,7 @@
 //! *sent* that the leader acknowledged, so it ends before the servers' window does. The same holds
 //! for a restart that the agent announced: what the servers promised then outlives the agent.
 
+use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::lease::{HealthWindow, LeaseEnd, RESTART_WINDOW};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
@@ -33,6 +34,9 @@ pub struct LeaseState {
     /// When the restart was announced for which the servers keep the node, on the same clock; none
     /// where they did not say that they do.
     pub announced: Option<Time>,
+    /// What the lease keeps: sessions that were made from this index on. Known with the first
+    /// acknowledgement.
+    pub keeps_from: LogIndex,
 }
 
 impl LeaseState {

@@ -20,6 +20,10 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 /// How long a read waits for news of the session.
 pub const READ_WAIT: Duration = Duration::from_secs(300);
 
+/// What is told of a session that this node's lease does not keep.
+const REPLACED: &str =
+    "host-replaced: another host registered this node after the session was made, so the servers end it";
+
 /// How long a watch goes on that nobody follows: guards poll.
 pub const LINGER: Duration = Duration::from_secs(15);
 
@@ -71,8 +75,9 @@ pub enum Found {
 }
 
 impl Found {
-    /// What this answer says to an agent on this node.
-    pub fn of(answer: &Answer, node: &NodeName) -> Self {
+    /// What this answer says to an agent on this node, whose lease keeps sessions from that index
+    /// on.
+    pub fn of(answer: &Answer, node: &NodeName, keeps_from: LogIndex) -> Self {
         let found = match &answer.rows {
             Rows::Sessions(sessions) => sessions.first(),
             _ => None,
@@ -81,16 +86,18 @@ impl Found {
             Some(session) if session.spec.node.folded() != node.folded() => {
                 Self::OtherNode(session.spec.node.clone())
             }
-            Some(session) => Self::Here(view(session)),
+            Some(session) => Self::Here(view(session, keeps_from)),
             None => Self::Gone,
         }
     }
 }
 
 /// What a session's checks say of its node.
-fn view(session: &Session) -> SessionView {
+fn view(session: &Session, keeps_from: LogIndex) -> SessionView {
     let spec = &session.spec;
     match spec.all_checks().any(|check| check.as_str() == SERF_HEALTH) {
+        // It is there still, but no renewal of this lease keeps it.
+        true if session.create_index < keeps_from => SessionView::Gone(REPLACED.into()),
         true => SessionView::Bound(spec.health_window),
         false => SessionView::Unbound,
     }
@@ -182,12 +189,15 @@ impl SessionWatch {
 
 #[cfg(test)]
 mod tests {
-    use super::{Input, Orders, ReadOrder, SessionWatch};
+    use super::{Found, Input, Orders, ReadOrder, SessionWatch};
     use crate::lease::{LeaseState, margin};
     use crate::session_events::{SessionEvents, SessionState, SessionView};
-    use lockmesh_protocol::id::LogIndex;
+    use lockmesh_protocol::id::{CheckId, LogIndex, SessionId, WallTime};
     use lockmesh_protocol::lease::HealthWindow;
+    use lockmesh_protocol::query::{Answer, Rows};
+    use lockmesh_protocol::record::{Behavior, SERF_HEALTH, Session, SessionSpec};
     use lockmesh_protocol::time::Time;
+    use std::sync::Arc;
     use std::time::Duration;
 
     const BOUND: SessionView = SessionView::Bound(HealthWindow::Default);
@@ -217,6 +227,34 @@ mod tests {
         let (watch, orders) = SessionWatch::new(events, LogIndex(7), 1);
         assert_eq!(orders, Orders { read: Some(NEWS), end: None });
         watch
+    }
+
+    #[test]
+    fn a_session_that_was_made_before_another_host_had_the_node_is_lost() {
+        let session = |checks: &[&str]| {
+            let spec = SessionSpec {
+                id: SessionId::from_random([1; 16]),
+                name: String::new(),
+                node: "n1".into(),
+                lock_delay: Duration::ZERO,
+                behavior: Behavior::Release,
+                ttl_text: String::new(),
+                ttl: None,
+                checks: checks.iter().map(|check| CheckId::from(*check)).collect(),
+                node_checks: Vec::new(),
+                service_checks: None,
+                health_window: HealthWindow::Default,
+            };
+            let session = Session { spec, created_at: WallTime(0), create_index: LogIndex(40) };
+            let rows = Rows::Sessions(vec![Arc::new(session)]);
+            Answer { index: LogIndex(50), rows, known_leader: true, last_contact: Duration::ZERO }
+        };
+        let found =
+            |checks: &[&str], keeps_from| Found::of(&session(checks), &"N1".into(), LogIndex(keeps_from));
+        assert_eq!(found(&[SERF_HEALTH], 40), Found::Here(BOUND));
+        let Found::Here(SessionView::Gone(why)) = found(&[SERF_HEALTH], 41) else { panic!("it is not kept") };
+        assert!(why.starts_with("host-replaced"), "{why}");
+        assert_eq!(found(&[], 41), Found::Here(SessionView::Unbound), "its node does not matter");
     }
 
     #[test]

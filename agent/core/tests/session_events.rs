@@ -219,7 +219,7 @@ fn a_lease_that_ended_promises_nothing_more_and_takes_nothing_back() {
     let mut story = Story::safe();
     story.pass(SECOND);
     let ended = Some(LeaseEnd::Superseded);
-    story.tell(Input::Lease(LeaseState { renewed: Some(START), ended, announced: None }));
+    story.tell(Input::Lease(LeaseState { renewed: Some(START), ended, ..LeaseState::default() }));
     assert_eq!(
         (story.state(), story.events.event().deadline),
         (SessionState::Jeopardy, Some(START + BELIEF))

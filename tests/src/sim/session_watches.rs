@@ -337,7 +337,7 @@ impl Agent {
 
     fn found(&mut self, stage: &mut Stage, judge: &mut Judge, reading: Reading, answer: &Answer) {
         let node: NodeName = format!("n{}", self.place).as_str().into();
-        match Found::of(answer, &node) {
+        match Found::of(answer, &node, self.upstream.lease().keeps_from) {
             Found::Here(view) => self.read_ended(stage, judge, reading, Ok((view, answer.index))),
             Found::OtherNode(node) => {
                 judge.object("guards", format!("a session of agent {} belongs to {node}", self.place));

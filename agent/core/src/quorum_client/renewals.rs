@@ -277,8 +277,9 @@ impl QuorumClient {
         let Some(sent) = lease.acknowledge(ack) else { return };
         self.counts.renewals_acknowledged += 1;
         self.renewals.backoff.reset();
-        let renewed = &mut self.renewals.state.renewed;
-        *renewed = (*renewed).max(Some(sent));
+        let state = &mut self.renewals.state;
+        state.renewed = state.renewed.max(Some(sent));
+        state.keeps_from = state.keeps_from.max(ack.keeps_from);
     }
 
     /// The servers say that the lease is none any more: another registration begins another one.

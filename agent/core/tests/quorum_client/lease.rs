@@ -194,6 +194,25 @@ fn a_late_acknowledgement_counts_for_when_its_renewal_was_sent_and_never_back() 
 }
 
 #[test]
+fn an_acknowledgement_says_which_sessions_the_lease_keeps_and_another_lease_begins_anew() {
+    let mut story = Story::just_renewed();
+    assert_eq!(story.client.lease().keeps_from, LogIndex(0));
+    story.keeps_from = LogIndex(40);
+    story.until_renewed();
+    story.pass(MS);
+    assert_eq!(story.client.lease().keeps_from, LogIndex(40));
+    // Of one that was overtaken it takes nothing back; another lease begins anew.
+    story.keeps_from = LogIndex(0);
+    story.until_renewed();
+    story.pass(MS);
+    assert_eq!(story.client.lease().keeps_from, LogIndex(40));
+    story.end_lease(LeaseEnd::Failed);
+    story.pass(5 * SECOND);
+    assert_eq!(story.client.lease().keeps_from, LogIndex(0));
+    assert!(story.client.lease().renewed.is_some());
+}
+
+#[test]
 fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
     let mut story = Story::just_renewed();
     story.acknowledges = false;

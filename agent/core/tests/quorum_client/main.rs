@@ -73,6 +73,8 @@ struct Story {
     acknowledges: bool,
     /// The shortest window, as acknowledgements say.
     shortest: Option<HealthWindow>,
+    /// From where on the lease keeps sessions, as they say.
+    keeps_from: LogIndex,
     /// The renewals that were sent, and when.
     renewals: Vec<(Time, Asked)>,
     connections: BTreeMap<ConnectionId, &'static str>,
@@ -118,6 +120,7 @@ impl Story {
             mute: BTreeSet::new(),
             acknowledges: true,
             shortest: None,
+            keeps_from: LogIndex(0),
             renewals: Vec::new(),
             connections: BTreeMap::new(),
             dials: BTreeMap::new(),
@@ -223,6 +226,7 @@ impl Story {
             lease,
             sequence,
             shortest: self.shortest,
+            keeps_from: self.keeps_from,
             leader: server_id(self.leader.unwrap_or(A)),
             term: Term(self.term),
         })

@@ -14,7 +14,7 @@ use lockmesh_core::frontend::{CallRef, Event};
 use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::message::MessageKind;
 use lockmesh_protocol::command::{AgentRegistration, Command, Deregistration, NodeFailure, Registration};
-use lockmesh_protocol::id::{CheckId, ServerId, SessionId};
+use lockmesh_protocol::id::{CheckId, LogIndex, ServerId, SessionId};
 use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseEnd, LeaseId, LeaseSecret, Renewal};
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::{
@@ -664,6 +664,42 @@ fn a_second_process_is_refused_as_long_as_the_first_one_answers() {
     // The same process registers again at once.
     let response = fleet.register("h1", process(1, 1));
     assert!(matches!(response, Response::Applied(_)), "{response:?}");
+}
+
+#[test]
+fn who_gets_its_place_back_from_another_host_is_told_which_sessions_its_lease_does_not_keep() {
+    let mut fleet = Fleet::start();
+    fleet.host("h1");
+    fleet.session("before", "h1", HealthWindow::Default);
+    let keeps_from = |fleet: &mut Fleet| {
+        let leader = fleet.cluster.leader();
+        let call = fleet.renew("h1", leader);
+        fleet.run(TICK);
+        match fleet.cluster.answer(leader, call) {
+            Some(Response::LeaseRenewed(ack)) => ack.keeps_from,
+            other => panic!("not renewed: {other:?}"),
+        }
+    };
+    assert_eq!(keeps_from(&mut fleet), LogIndex(0));
+    // A copy of its machine registers while nothing is heard of it, and then it is back.
+    fleet.kill("h1");
+    for incarnation in [process(2, 2), process(1, 1)] {
+        let leader = fleet.cluster.leader();
+        let call = fleet.cluster.call(leader, &agent("h1"), registration("h1", incarnation));
+        fleet.run(3 * SECOND / 2);
+        let answer = fleet.cluster.answer(leader, call).expect("nothing was heard").clone();
+        fleet.registered("h1", incarnation, &answer);
+        fleet.kill("h1");
+    }
+    fleet.session("after", "h1", HealthWindow::Default);
+    let state = fleet.cluster.servers[&fleet.cluster.leader()].frontend.core().state();
+    let made = |name: &str| state.session(session_id(name)).expect("it lives").create_index;
+    let (before, after) = (made("before"), made("after"));
+    let from = keeps_from(&mut fleet);
+    assert!(before < from && from <= after, "{before:?} {from:?} {after:?}");
+    fleet.at("h1").renews_every = Some(SECOND / 2);
+    fleet.run(10 * SECOND);
+    assert!(!fleet.lives("before") && fleet.lives("after"));
 }
 
 #[test]

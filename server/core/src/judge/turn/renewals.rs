@@ -134,8 +134,9 @@ impl Core {
                 self.observer.observed.renewals_acknowledged += 1;
                 let agent = self.state.agent_of(lease);
                 let shortest = agent.and_then(|agent| self.state.shortest_window(&agent.node));
+                let keeps_from = agent.and_then(|agent| agent.former_sessions_until).unwrap_or_default();
                 let (leader, term) = (self.config.id, self.engine.term());
-                LeaseAnswer::Renewed(LeaseAck { lease, sequence, shortest, leader, term })
+                LeaseAnswer::Renewed(LeaseAck { lease, sequence, shortest, keeps_from, leader, term })
             }
         };
         self.judge.answer(caller, answer, outbox);
