@@ -11,7 +11,8 @@
 //! The wait itself keeps no sequence of the request ids: only the commands before and after it do.
 //! **Invariant:** an answer that nobody hears is taken back. Whoever is gone before the answer came
 //! leaves the queue, and a lock that was granted to it meanwhile is released, unless its session
-//! has acquired it again. Whoever is told *no* was granted nothing: a grant that came before the
+//! has acquired it again. That includes a grant that takes effect after the hold timeout: the enqueue
+//! is retried under its request id until its outcome is known. Whoever is told *no* was granted nothing: a grant that came before the
 //! wait was stopped is told, one that is given back is told as *unknown*.
 
 use super::input::CallToken;
@@ -131,6 +132,19 @@ impl QuorumClient {
         let attempt = attempt + 1;
         self.timers.insert((self.now + TAKE_BACK_PAUSE, Timer::Question(token)));
         self.set_stage(token, WaitStage::PausingToTakeBack { enqueued_at_index, attempt });
+    }
+
+    /// The hold timeout is over and the outcome of the enqueue is unknown: the caller is told so, if
+    /// it is still there. The request goes on, and what it turns out to have been granted is
+    /// released.
+    pub(super) fn lock_wait_unresolved(&mut self, token: CallToken, failure: Unavailable) {
+        let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
+        if std::mem::replace(&mut lock_wait.is_gone, true) {
+            let notice = Notice::MayStayGranted(lock_wait.key.clone(), lock_wait.session, failure);
+            return self.outbox.notices.push(notice);
+        }
+        self.callers.remove(&token);
+        self.outbox.answers.push((token, Err(failure)));
     }
 
     fn enqueued(&mut self, token: CallToken, result: Result<Response, Unavailable>) {

@@ -20,7 +20,7 @@ use super::{QuorumClient, Timer};
 use crate::request_ids::{MAX_SPAN, MAX_WAITING, OpenRequest, Sequence};
 use crate::servers::Slot;
 use lockmesh_protocol::backoff::Backoff;
-use lockmesh_protocol::command::Command;
+use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use lockmesh_protocol::rpc::{Call, CallId, Request, Response, Unavailable};
@@ -30,6 +30,10 @@ use std::time::Duration;
 /// Attempts wait for a leader to be known, and not for a time; the pause only keeps the pace of
 /// what goes wrong.
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(25));
+
+/// The same for a command whose outcome is still unknown when its caller has been answered: no
+/// client waits for it, so it must not add to an overload.
+const RESOLVE_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
 /// Who is to answer a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -393,17 +397,40 @@ impl QuorumClient {
 
     fn give_up(&mut self, number: RequestNumber, reason: Unavailable) {
         let was_sent = self.requests.get(&number).is_some_and(|pending| pending.was_sent);
+        if was_sent && self.resolve_in_background(number) {
+            return;
+        }
         let reason = match (self.is_closed, was_sent) {
             // The calls were forgotten with their connections, so nobody can tell any more which
             // requests were sent.
             (true, _) => shutting_down(),
             (false, true) => match reason {
                 Unavailable::Disk(_) => unknown(&reason.to_string()),
-                _ => unknown("the servers were lost before they answered"),
+                _ => unknown(LOST),
             },
             (false, false) => reason,
         };
         self.finish(number, Err(reason));
+    }
+
+    /// Keeps retrying the enqueue of a lock wait under the same request id after its hold timeout,
+    /// until the servers report the outcome; returns `false` for every other request. The caller is
+    /// answered now. A grant that takes effect later would otherwise last as long as the session,
+    /// which a client that shares it between holds keeps renewing.
+    fn resolve_in_background(&mut self, number: RequestNumber) -> bool {
+        let is_stopping = self.is_closed || self.in_hurry;
+        let Some(pending) = self.requests.get_mut(&number) else { return false };
+        let Owner::LockWait(token) = pending.owner else { return false };
+        let is_enqueue =
+            matches!(&pending.request, Request::Propose(_, Command::Kv(KvCommand::Enqueue { .. })));
+        if is_stopping || !is_enqueue {
+            return false;
+        }
+        pending.backoff = Backoff::new(RESOLVE_BACKOFF, self.random.number());
+        (pending.effort, pending.deadline) = (Effort::Endless, None);
+        self.lock_wait_unresolved(token, unknown(LOST));
+        self.pause(number, no_leader());
+        true
     }
 
     /// A request is over: its owner is told.
@@ -508,6 +535,9 @@ pub(super) fn no_leader() -> Unavailable {
 pub(super) fn shutting_down() -> Unavailable {
     Unavailable::Unknown("the agent is shutting down".into())
 }
+
+/// Why the outcome of a command that was sent is unknown.
+const LOST: &str = "the servers were lost before they answered";
 
 fn unknown(why: &str) -> Unavailable {
     Unavailable::Unknown(format!(

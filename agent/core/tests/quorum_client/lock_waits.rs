@@ -311,3 +311,35 @@ fn what_cannot_be_given_back_is_said() {
         |notice: &Notice| matches!(notice, Notice::MayStayGranted(key, _, _) if key.as_str() == "job");
     assert!(story.notices.iter().any(is_said), "{:?}", story.notices);
 }
+
+/// `cargo sim 2069`: the enqueue was given up after the hold timeout and took effect later. The
+/// session was shared and renewed, so the lock was held for no one, without an end.
+#[test]
+fn a_grant_after_the_hold_timeout_is_released() {
+    for is_cancelled in [true, false] {
+        let mut story = Story::at_rest();
+        let token = story.acquire();
+        let sent = story.only();
+        if is_cancelled {
+            story.tell(Input::Cancel(token));
+        }
+        story.leader = None;
+        story.kill(A);
+        story.pass(2 * HOLD);
+        match is_cancelled {
+            true => assert!(story.answers.is_empty()),
+            false => assert!(story.heard_unknown(token).contains("unknown whether")),
+        }
+        story.elect(B);
+        let again = story.until_asked();
+        let id = |asked: &Asked| match &asked.request {
+            Request::Propose(Some(id), Command::Kv(KvCommand::Enqueue { .. })) => id.sequence,
+            other => panic!("not an enqueue: {other:?}"),
+        };
+        assert_eq!(id(&again), id(&sent), "the servers know it as the same request");
+        story.answer(&again, applied(20, granted()));
+        let leave = story.leaves();
+        story.apply(&leave, 40);
+        assert!(story.asked.is_empty() && story.answers.is_empty());
+    }
+}
