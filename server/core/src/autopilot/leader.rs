@@ -284,9 +284,11 @@ impl Core {
 
     /// Once a tick.
     pub(crate) fn run_autopilot(&mut self, now: Time, outbox: &mut Outbox) {
-        // The engine gives a transfer up by itself, in silence.
+        // The engine aborts a transfer after one election timeout without reporting it. Until the
+        // next one is accepted, a leader that is unfit to lead blocks the failover.
+        let is_aborted = !self.engine.is_transferring();
         if let Some((token, _)) =
-            self.autopilot.transfer.take_if(|(_, began)| now.since(*began) > TRANSFER_TIMEOUT)
+            self.autopilot.transfer.take_if(|(_, began)| is_aborted || now.since(*began) > TRANSFER_TIMEOUT)
         {
             outbox.deny(token, "the other server did not take over: see whether it is up to date");
         }

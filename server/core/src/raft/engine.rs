@@ -340,6 +340,11 @@ impl Engine {
         self.node.transfer_leader(server.0);
     }
 
+    /// `true` while a transfer is under way. The engine aborts it after one election timeout.
+    pub(crate) fn is_transferring(&self) -> bool {
+        self.node.raft.lead_transferee.is_some()
+    }
+
     pub(crate) fn has_pending_membership(&self) -> bool {
         // The engine takes a second change as an empty entry and says yes, so it must be asked
         // before. In a joint membership the entry that ends it is still to come.

@@ -464,6 +464,22 @@ fn leadership_moves_to_whom_it_is_given() {
     assert_ne!(cluster.leader(), to);
 }
 
+/// `cargo sim 1274`: a leader that was unfit to lead had to wait 5 s before its next attempt.
+#[test]
+fn a_transfer_that_the_engine_aborted_does_not_block_the_next_one() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    let others: Vec<_> = cluster.running().into_iter().filter(|id| *id != leader).collect();
+    cluster.down.insert(others[0]);
+    let token = cluster.ask(leader, |token| Input::TransferLeader(token, Some(others[0])));
+    cluster.run(SECOND / 2);
+    let refused = cluster.answer(leader, token);
+    assert!(matches!(refused, Response::Unavailable(Unavailable::Denied(_))), "{refused:?}");
+    let next = cluster.ask(leader, |token| Input::TransferLeader(token, None));
+    cluster.run(SECOND / 2);
+    assert_eq!((cluster.answer(leader, next), cluster.leader()), (&Response::Done, others[1]));
+}
+
 #[test]
 fn a_follower_answers_readers_by_a_round_of_its_leader() {
     let mut cluster = Cluster::start(3);
