@@ -55,14 +55,14 @@ impl Juror {
         let connection = self.connection(node, address);
         let connected = async {
             let answer = connection.answer(Request::Challenge(challenge), challenge, ANSWER_TIMEOUT);
-            answer.await.map(|renewal| (renewal, "answered"))
+            answer.await.map(|answer| (answer, "answered"))
         };
         let by_datagram =
-            async { self.mesh.ask(challenge).await.map(|renewal| (renewal, "answered_by_datagram")) };
+            async { self.mesh.ask(challenge).await.map(|answer| (answer, "answered_by_datagram")) };
         match timeout(ANSWER_TIMEOUT, first_of(connected, by_datagram)).await.ok().flatten() {
-            Some((renewal, outcome)) => {
+            Some((answer, outcome)) => {
                 JUROR_QUESTIONS.with_label_values(&[outcome]).inc();
-                Response::Alive(renewal)
+                Response::alive(answer)
             }
             None => {
                 JUROR_QUESTIONS.with_label_values(&["unanswered"]).inc();

@@ -12,7 +12,7 @@ use crate::metrics::REFUSED_CONNECTIONS;
 use crate::upstream::Upstream;
 use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{Arrival, FrameReceiver, FrameSender};
-use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose, Role};
+use lockmesh_net::{Close, Connection, Dialect, Endpoint, LinkError, Purpose, Role};
 use lockmesh_protocol::rpc::{Call, CallFrame, Request, Response, Unavailable};
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,7 +105,7 @@ impl Listener {
     /// Answers the calls of one stream, until it ends.
     async fn answer_all(self, connection: Connection, mut sender: FrameSender, mut receiver: FrameReceiver) {
         if let Err(LinkError::Malformed(what)) =
-            self.answer_frames(connection.peer().role, &mut sender, &mut receiver).await
+            self.answer_frames(&connection, &mut sender, &mut receiver).await
         {
             connection.close(Close::Malformed, &what);
         }
@@ -113,10 +113,11 @@ impl Listener {
 
     async fn answer_frames(
         &self,
-        asked_by: Role,
+        connection: &Connection,
         sender: &mut FrameSender,
         receiver: &mut FrameReceiver,
     ) -> Result<(), LinkError> {
+        let asked_by = connection.peer().role;
         while let Some(CallFrame(calls)) = receiver.receive().await? {
             let mut answers = FrameQueue::default();
             for (number, call) in calls.into_iter().enumerate() {
@@ -140,6 +141,10 @@ impl Listener {
                         let reason = "this is an agent: it answers challenges only";
                         Response::Unavailable(Unavailable::Denied(reason.into()))
                     }
+                };
+                let response = match connection.dialect() {
+                    Dialect::First => response.for_first_dialect(),
+                    Dialect::Second => response,
                 };
                 answers.push(&(id, response)).expect("each of these answers is short");
             }

@@ -18,7 +18,6 @@ use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::gossip::verdict::Verdict;
 use lockmesh_protocol::gossip::{Counts, MAX_DATAGRAM_BYTES};
 use lockmesh_protocol::lease::{Challenge, LeaseId};
-use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
@@ -93,9 +92,9 @@ impl Member {
                 }
                 Some(fired) = self.fired.recv() => self.fire(fired, &mut output),
                 Some(wanted) = self.wanted.recv() => self.serve(wanted, &mut output),
-                Some(Answer { to, renewal }) = self.renewals.1.recv() => {
+                Some(Answer { to, answer }) = self.renewals.1.recv() => {
                     if let Some(mesh) = &mut self.mesh {
-                        mesh.answer(self.clock.now(), to, &renewal, &mut output);
+                        mesh.answer(self.clock.now(), to, &answer, &mut output);
                     }
                 }
                 () = self.clock.sleep_until(wakes_at) => {}
@@ -186,7 +185,7 @@ impl Member {
     }
 
     fn carry_out(&mut self, now: Time, output: Output) {
-        output.renewals.into_iter().for_each(|renewal| self.awaited.answered(renewal));
+        output.answers.into_iter().for_each(|answer| self.awaited.answered(answer));
         let Some(mesh) = &self.mesh else { return };
         for (to, packet) in output.packets {
             // Without one, the packet is lost, as any may be.
@@ -218,9 +217,9 @@ impl Member {
     fn answer(&self, to: MemberId, challenge: Challenge) {
         let (upstream, renewals) = (self.upstream.clone(), self.renewals.0.clone());
         tokio::spawn(async move {
-            if let Response::Alive(renewal) = upstream.answer_challenge(challenge).await {
+            if let Some(answer) = upstream.answer_challenge(challenge).await.node_answer() {
                 // Where very many are on their way one is lost, as any datagram may be.
-                let _ = renewals.try_send(Answer { to, renewal });
+                let _ = renewals.try_send(Answer { to, answer });
             }
         });
     }

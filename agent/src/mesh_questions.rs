@@ -3,8 +3,9 @@
 //! answer. What servers tell is for all, and nobody waits.
 
 use bytes::Bytes;
+use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::gossip::member::MemberId;
-use lockmesh_protocol::lease::{Challenge, Renewal};
+use lockmesh_protocol::lease::Challenge;
 use tokio::sync::{mpsc, oneshot};
 
 /// So much waits for the mesh at a time; it takes it at once.
@@ -23,14 +24,14 @@ pub(crate) enum Wanted {
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) challenge: Challenge,
-    answer: oneshot::Sender<Renewal>,
+    answer: oneshot::Sender<NodeAnswer>,
 }
 
 /// What this host answers that another one has asked.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) to: MemberId,
-    pub(crate) renewal: Renewal,
+    pub(crate) answer: NodeAnswer,
 }
 
 /// The way into the mesh, if there is one.
@@ -46,7 +47,7 @@ impl MeshQuestions {
 
     /// What a member answers; none where there is no mesh, or very much is asked. Whoever asks
     /// decides how long to wait.
-    pub(crate) async fn ask(&self, challenge: Challenge) -> Option<Renewal> {
+    pub(crate) async fn ask(&self, challenge: Challenge) -> Option<NodeAnswer> {
         let (answer, heard) = oneshot::channel();
         self.0.as_ref()?.try_send(Wanted::Answer(Asked { challenge, answer })).ok()?;
         heard.await.ok()
@@ -70,12 +71,12 @@ impl Awaited {
     }
 
     /// A member has answered: whoever waits for that has it.
-    pub(crate) fn answered(&mut self, renewal: Renewal) {
-        let answered = (renewal.lease, renewal.nonce);
+    pub(crate) fn answered(&mut self, answer: NodeAnswer) {
+        let answered = (answer.renewal.lease, answer.renewal.nonce);
         let is_answered = |asked: &mut Asked| (asked.challenge.lease, asked.challenge.nonce) == answered;
         for asked in self.0.extract_if(.., is_answered) {
             // It may have been answered over a connection meanwhile.
-            let _ = asked.answer.send(renewal);
+            let _ = asked.answer.send(answer);
         }
     }
 }
@@ -97,8 +98,8 @@ mod tests {
         }
     }
 
-    fn answer(to: Challenge) -> Renewal {
-        LeaseKey([7; 32]).secret(to.lease).renewal(to.lease, 1, to.nonce)
+    fn answer(to: Challenge) -> NodeAnswer {
+        LeaseKey([7; 32]).secret(to.lease).renewal(to.lease, 1, to.nonce).into()
     }
 
     #[tokio::test]

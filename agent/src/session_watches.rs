@@ -10,10 +10,10 @@ use crate::http::loss_in_words;
 use crate::metrics;
 use crate::upstream::{BoxFuture, Upstream};
 use lockmesh_agent_core::lease::LeaseState;
+use lockmesh_agent_core::quorum_client::EndReason;
 use lockmesh_agent_core::session_events::{SessionEvent, SessionEvents, SessionState, SessionView};
 use lockmesh_agent_core::session_watch::{Found, Input, LINGER, Orders, READ_WAIT, ReadOrder, SessionWatch};
 use lockmesh_net::random::seed;
-use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, NodeName, SessionId};
 use lockmesh_protocol::query::{Blocking, Consistency, Query, Rows};
 use lockmesh_protocol::rpc::Unavailable;
@@ -301,7 +301,7 @@ impl WatchTask {
         let (upstream, session) = (self.watches.upstream.clone(), self.session);
         Box::pin(async move {
             tokio::time::sleep(pause).await;
-            let ended = upstream.propose(Command::DestroySession(session)).await;
+            let ended = upstream.end_session(session, EndReason::GivenUp(None)).await;
             if let Err(error) = &ended {
                 tracing::debug!(%session, %error, "a session that was given up cannot be ended yet");
             }

@@ -11,7 +11,7 @@
 use crate::id::{AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId};
 use crate::lease::LeaseKey;
 use crate::record::{
-    Agent, Autopilot, Check, Entry, LockDelay, Loss, Node, Server, Service, Session, Waiter,
+    Agent, Autopilot, Check, Entry, LockDelay, Loss, LossCause, Node, Server, Service, Session, Waiter,
 };
 use crate::reply::Applied;
 use bytes::Bytes;
@@ -79,6 +79,16 @@ pub enum Change {
     LeaseKey(LeaseKey),
     /// The number of the gossip key that is in use. In no backup.
     GossipKey(u32),
+}
+
+impl Change {
+    /// The oldest version of the [`format`](crate::format) that can hold it.
+    pub fn since(&self) -> u8 {
+        match self {
+            Self::Loss(_, Some(loss)) if matches!(loss.cause, LossCause::GivenUp { .. }) => 2,
+            _ => 1,
+        }
+    }
 }
 
 /// The tables whose last change is remembered, for blocking queries. Stored: only appended to.

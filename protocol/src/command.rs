@@ -142,6 +142,14 @@ pub enum Command {
         /// The number of the key that whoever orders it knows.
         from: u32,
     },
+    /// Ends a session that its guard gave up, because no renewal was acknowledged for so long. An
+    /// unknown one is a success.
+    GiveUpSession {
+        /// The session.
+        session: SessionId,
+        /// The time since the last acknowledged renewal.
+        silent_for: Duration,
+    },
 }
 
 /// A verdict: a majority of the servers did not hear from a node for a window. Does nothing in
@@ -190,7 +198,6 @@ impl Command {
             | Self::EndLockDelay { .. }
             | Self::EndWait { .. }
             | Self::ReapTombstones { .. }
-            | Self::Restore(_)
             | Self::Bootstrap { .. }
             | Self::AdmitServer(_)
             | Self::UpdateServer(_)
@@ -206,6 +213,11 @@ impl Command {
             | Self::ReapMember { .. }
             | Self::EndRestart { .. }
             | Self::RotateGossipKey { .. } => 1,
+            Self::Restore(RestoreStep::Part { rows, .. }) => {
+                rows.iter().map(crate::change::Change::since).max().unwrap_or(1)
+            }
+            Self::Restore(RestoreStep::Begin { .. } | RestoreStep::Commit { .. }) => 1,
+            Self::GiveUpSession { .. } => 2,
         }
     }
 }

@@ -2,28 +2,34 @@
 //! backups.
 //!
 //! Each of these begins with one byte, the version of its format. A build reads every version up to
-//! [`NEWEST`], and writes `NEWEST`; from version 2 on, the one that its cluster is at:
-//! [`Command::RaiseFormat`](crate::command::Command::RaiseFormat) raises that once every server of
-//! the roster can read the next. Until then servers of both builds work together, and the older
-//! build may come back; afterwards it may not, and says so ([`FormatError::Unknown`]).
+//! [`NEWEST`], and writes each value in the oldest version that can hold it ([`Stored::version`]), so
+//! that replicas of different builds write the same bytes. A cluster is at one version, which
+//! [`Command::RaiseFormat`](crate::command::Command::RaiseFormat) raises once every server of the
+//! roster can read the next; until then no command of a newer version is proposed. So servers of
+//! both builds work together, and the older build may come back; afterwards it may not, and says so
+//! ([`FormatError::Unknown`]).
 //!
 //! **Invariant:** an enum that is stored is only appended to, and no struct that is stored changes.
 //! Samples of every variant lie in `tests/tests/format/` and must be read
 //! for ever, from the release on that promises it (1.0); until then a changed format gets another
 //! number in the files, and a folder of another one is refused by name.
 //!
-//! How to add version 2:
+//! | version | adds |
+//! |---|---|
+//! | 1 | everything else |
+//! | 2 | [`Command::GiveUpSession`](crate::command::Command::GiveUpSession) and [`LossCause::GivenUp`](crate::record::LossCause::GivenUp) |
+//!
+//! How to add version 3:
 //!
 //! 1. An enum gets its new variant at its end, and
-//!    [`Command::since`](crate::command::Command::since) says 2 for a new command: it is not
-//!    proposed before the cluster is at 2. Nothing else is needed for those.
-//! 2. A struct that changes is copied as it was into a module `v1` beside it, with a `From<v1::It>`
-//!    for the new one.
-//! 3. [`Stored::decode_version`] of the type that holds it reads version 1 as `v1` and converts,
-//!    and version 2 as it is. [`encode`] writes the newest version, which is the only one today: it
-//!    is then given the version that the cluster is at, as long as that is 1.
-//! 4. [`NEWEST`] becomes 2, and the samples of version 2 are recorded beside those of 1, which
-//!    stay.
+//!    [`Command::since`](crate::command::Command::since) says 3 for a new command: it is not
+//!    proposed before the cluster is at 3. [`Stored::version`] says 3 for each value that holds a
+//!    new variant.
+//! 2. A struct that changes is copied as it was into a module `v2` beside it, with a `From<v2::It>`
+//!    for the new one, and [`Stored::decode_version`] of the type that holds it reads the older
+//!    versions as `v2` and converts.
+//! 3. [`NEWEST`] becomes 3, and the samples of version 3 are recorded beside those of the others,
+//!    which stay.
 
 use crate::change::Change;
 use crate::rpc::MAX_FRAME_BYTES;
@@ -34,8 +40,8 @@ use serde::de::DeserializeOwned;
 /// The version that a new cluster begins with.
 pub const FIRST: u8 = 1;
 
-/// The newest version that this build reads, and that it writes.
-pub const NEWEST: u8 = 1;
+/// The newest version that this build reads.
+pub const NEWEST: u8 = 2;
 
 /// Why stored bytes cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,20 +64,34 @@ pub enum FormatError {
 
 /// What is stored behind the version of its format.
 pub trait Stored: Serialize + DeserializeOwned {
+    /// The oldest version that can hold this value.
+    fn version(&self) -> u8 {
+        FIRST
+    }
+
     /// Reads what stands behind the version.
     ///
     /// # Errors
     /// Nothing was taken: the version is not known, or the bytes are not of it.
     fn decode_version(version: u8, body: &[u8]) -> Result<Self, FormatError> {
         match version {
-            1 => decode_body(body),
+            FIRST..=NEWEST => decode_body(body),
             found => Err(FormatError::Unknown { found, known: NEWEST }),
         }
     }
 }
 
-impl Stored for Change {}
-impl Stored for Vec<Change> {}
+impl Stored for Change {
+    fn version(&self) -> u8 {
+        self.since()
+    }
+}
+
+impl Stored for Vec<Change> {
+    fn version(&self) -> u8 {
+        self.iter().map(Change::since).max().unwrap_or(FIRST)
+    }
+}
 
 /// Decodes what stands behind a version: what is no longer than a frame may claim no more than one.
 ///
@@ -93,7 +113,7 @@ pub fn encode<T: Stored>(value: &T) -> Vec<u8> {
 
 /// Appends a value behind the version of its format.
 pub fn encode_into<T: Stored>(value: &T, bytes: &mut Vec<u8>) {
-    bytes.push(NEWEST);
+    bytes.push(value.version());
     wire::encode_into(value, bytes);
 }
 

@@ -8,6 +8,7 @@
 //!
 //! How a lease is judged stands in the server's `judge`; how an agent keeps it, in its `lease`.
 
+use crate::given_up::{GivenUp, GivenUpSessions};
 use crate::id::{AgentNumber, LogIndex, NodeName, ServerId, Term};
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
@@ -258,6 +259,19 @@ impl LeaseSecret {
         Renewal { lease, sequence, nonce, code: self.code(lease, sequence, nonce) }
     }
 
+    /// Makes the list of sessions that guards on the lease's node gave up.
+    pub fn give_up(&self, lease: LeaseId, sessions: GivenUpSessions) -> GivenUp {
+        let code = self.list(lease, &sessions).finalize().into_bytes();
+        let code = AuthenticationCode(code[..16].try_into().expect("it is longer"));
+        GivenUp { lease, sessions, code }
+    }
+
+    /// Whether such a list was made with this secret.
+    pub fn made_list(&self, given_up: &GivenUp) -> bool {
+        let code = self.list(given_up.lease, &given_up.sessions);
+        code.verify_truncated_left(&given_up.code.0).is_ok()
+    }
+
     /// Whether a renewal was made with this secret.
     pub fn made(&self, renewal: &Renewal) -> bool {
         let Renewal { lease, sequence, nonce, code } = renewal;
@@ -273,6 +287,17 @@ impl LeaseSecret {
         let numbers = [u64::from(lease.agent.0), lease.began.0, sequence, nonce].map(u64::to_be_bytes);
         keyed(&self.0, &[b"renewal", numbers.as_flattened()])
     }
+
+    fn list(&self, lease: LeaseId, sessions: &GivenUpSessions) -> Hmac<Sha256> {
+        let numbers = [u64::from(lease.agent.0), lease.began.0].map(u64::to_be_bytes);
+        let mut code = keyed(&self.0, &[b"given-up", numbers.as_flattened()]);
+        for listed in sessions.as_slice() {
+            code.update(listed.session.as_bytes());
+            // A datagram carries no more than microseconds.
+            code.update(&listed.silent_for.map_or(0, |silent| silent.as_micros() + 1).to_be_bytes());
+        }
+        code
+    }
 }
 
 fn keyed(key: &[u8; 32], parts: &[&[u8]]) -> Hmac<Sha256> {
@@ -284,7 +309,9 @@ fn keyed(key: &[u8; 32], parts: &[&[u8]]) -> Hmac<Sha256> {
 #[cfg(test)]
 mod tests {
     use super::{LeaseId, LeaseKey, Renewal};
-    use crate::id::{AgentNumber, LogIndex};
+    use crate::given_up::{GivenUp, GivenUpSession, GivenUpSessions, TooManyGivenUp};
+    use crate::id::{AgentNumber, LogIndex, SessionId};
+    use std::time::Duration;
 
     #[test]
     fn a_renewal_is_made_with_its_own_lease_s_secret_only() {
@@ -303,6 +330,26 @@ mod tests {
             assert!(!secret.made(&forged), "{forged:?}");
         }
         assert!(!LeaseKey([8; 32]).secret(lease).made(&renewal));
+    }
+
+    #[test]
+    fn a_list_of_given_up_sessions_is_made_with_its_own_lease_s_secret_only() {
+        let key = LeaseKey([7; 32]);
+        let lease = LeaseId { agent: AgentNumber(3), began: LogIndex(9) };
+        let session =
+            |number, silent_for| GivenUpSession { session: SessionId::from_random([number; 16]), silent_for };
+        let sessions = [session(1, None), session(2, Some(Duration::from_secs(3)))];
+        let secret = key.secret(lease);
+        let listed = |sessions: &[GivenUpSession]| GivenUpSessions::try_from(sessions).expect("they fit");
+        let list = secret.give_up(lease, listed(&sessions));
+        assert!(secret.made_list(&list) && list.sessions.as_slice() == sessions);
+        let forged = |sessions: &[GivenUpSession]| GivenUp { sessions: listed(sessions), ..list };
+        assert!(!secret.made_list(&forged(&sessions[..1])));
+        assert!(!secret.made_list(&forged(&[session(1, None), session(3, sessions[1].silent_for)])));
+        assert!(!secret.made_list(&forged(&[session(1, Some(Duration::ZERO)), sessions[1]])));
+        let other = LeaseId { began: LogIndex(10), ..lease };
+        assert!(!key.secret(other).made_list(&list));
+        assert_eq!(GivenUpSessions::try_from(&[sessions[0]; 17][..]), Err(TooManyGivenUp(17)));
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub mod change;
 pub mod command;
 pub mod duration;
 pub mod format;
+pub mod given_up;
 pub mod gossip;
 pub mod id;
 pub mod lease;

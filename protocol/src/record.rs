@@ -516,6 +516,11 @@ pub enum LossCause {
     NodeForcedToLeave,
     /// Its node was failed for so long that it was forgotten.
     NodeReaped,
+    /// Its guard gave it up, because no renewal was acknowledged for so long.
+    GivenUp {
+        /// The time since the last acknowledged renewal.
+        silent_for: Duration,
+    },
 }
 
 /// Why a lock was lost: one line of the bounded loss history.

@@ -3,6 +3,7 @@
 use crate::bootstrap::Introduction;
 use crate::change::Change;
 use crate::command::Command;
+use crate::given_up::NodeAnswer;
 use crate::gossip::mesh::MeshNews;
 use crate::gossip::roster::RosterDigest;
 use crate::id::{AgentNumber, LogIndex, RequestId, ServerId, SessionId, Term, WallTime};
@@ -37,6 +38,20 @@ pub enum Call {
     /// The caller is gone: no reply is wanted, a waiter is to be freed. A write may still take
     /// effect.
     Cancel(CallId),
+}
+
+impl Call {
+    /// The same for a server that speaks `lockmesh/1`, which knows less: a session that was given up
+    /// is destroyed there, without the reason.
+    #[must_use]
+    pub fn for_first_dialect(self) -> Self {
+        match self {
+            Self::Begin(id, Request::Propose(request, Command::GiveUpSession { session, .. })) => {
+                Self::Begin(id, Request::Propose(request, Command::DestroySession(session)))
+            }
+            known => known,
+        }
+    }
 }
 
 /// A caller's frame.
@@ -155,6 +170,37 @@ pub enum Response {
     NodeLeases(NodeLeases),
     /// No answer could be had.
     Unavailable(Unavailable),
+    /// The agent lives, and guards on its node gave sessions up. Only for a peer that speaks
+    /// `lockmesh/2`.
+    AliveGivingUp(Box<NodeAnswer>),
+}
+
+impl Response {
+    /// The response that carries what a node answered.
+    pub fn alive(answer: NodeAnswer) -> Self {
+        match answer.given_up {
+            None => Self::Alive(answer.renewal),
+            Some(_) => Self::AliveGivingUp(Box::new(answer)),
+        }
+    }
+
+    /// What a node answered; none where this is no such response.
+    pub fn node_answer(&self) -> Option<NodeAnswer> {
+        match self {
+            Self::Alive(renewal) => Some((*renewal).into()),
+            Self::AliveGivingUp(answer) => Some(**answer),
+            _ => None,
+        }
+    }
+
+    /// The same for a peer that speaks `lockmesh/1`, which knows less.
+    #[must_use]
+    pub fn for_first_dialect(self) -> Self {
+        match self {
+            Self::AliveGivingUp(answer) => Self::Alive(answer.renewal),
+            known => known,
+        }
+    }
 }
 
 /// Why no answer could be had, and what became of the request.

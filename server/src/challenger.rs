@@ -17,8 +17,9 @@ use crate::peers::Peers;
 use bytes::Bytes;
 use lockmesh_core::frontend::{ChallengeWanted, MeshItemsWanted, QuestionWanted};
 use lockmesh_net::node::NodeConnection;
+use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::id::NodeName;
-use lockmesh_protocol::lease::{Challenge, NodeQuestion, Renewal};
+use lockmesh_protocol::lease::{Challenge, NodeQuestion};
 use lockmesh_protocol::rpc::Request;
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -195,13 +196,13 @@ impl Agent {
     async fn hand_on(&self, question: NodeQuestion) {
         let challenge = question.challenge;
         let answer = self.connection.answer(Request::AskNode(question), challenge, LATE_TIMEOUT);
-        if let Ok(Some(renewal)) = timeout(LATE_TIMEOUT, answer).await {
+        if let Ok(Some(answer)) = timeout(LATE_TIMEOUT, answer).await {
             // It always gets in, and the driver may be gone.
-            let _ = self.sender.post(DriverEvent::AgentAnswered(renewal));
+            let _ = self.sender.post(DriverEvent::AgentAnswered(answer));
         }
     }
 
-    fn tell(&self, challenge: Challenge, answer: Option<Renewal>) {
+    fn tell(&self, challenge: Challenge, answer: Option<NodeAnswer>) {
         if answer.is_none() {
             SERVER.agents.challenges_unanswered.inc();
         }
@@ -268,8 +269,8 @@ mod tests {
             match events.pop() {
                 Some(DriverEvent::Challenged { challenge, answer }) => {
                     let secret = LeaseKey::default().secret(LEASE);
-                    assert!(answer.is_none_or(|answer| secret.made(&answer)));
-                    (challenge.nonce, answer.map(|answer| answer.nonce))
+                    assert!(answer.is_none_or(|answer| secret.made(&answer.renewal)));
+                    (challenge.nonce, answer.map(|answer| answer.renewal.nonce))
                 }
                 other => panic!("not what was asked: {other:?}"),
             }

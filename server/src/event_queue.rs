@@ -15,8 +15,9 @@ use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_core::setback::LogPosition;
 use lockmesh_core::state::LongRead;
 use lockmesh_net::Peer;
+use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::id::ServerId;
-use lockmesh_protocol::lease::{Challenge, Renewal};
+use lockmesh_protocol::lease::Challenge;
 use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -70,10 +71,10 @@ pub enum DriverEvent {
         /// What it was asked.
         challenge: Challenge,
         /// What it said; none where it said nothing in time, or was not reached.
-        answer: Option<Renewal>,
+        answer: Option<NodeAnswer>,
     },
     /// A node answered an agent that was to ask it.
-    AgentAnswered(Renewal),
+    AgentAnswered(NodeAnswer),
     /// Another server says that this one was removed from the quorum.
     Removed,
     /// A reader of a checkpoint is closed.

@@ -1,6 +1,6 @@
 //! Samples of everything that is stored or replicated must be read for ever, each as what it was.
 //!
-//! `format/v1.txt` holds one encoded sample a line, in hexadecimal behind its name. A variant that
+//! `format/v1.txt`, and `v2.txt` for what version 1 cannot hold, have one encoded sample a line, in hexadecimal behind its name. A variant that
 //! was removed, renamed or moved, or a struct that changed, fails by that name. The newest
 //! version's samples are also written again to the same bytes, and every variant has one.
 //! `UPDATE_SAMPLES=1` adds those that are missing and never changes a line.
@@ -20,10 +20,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::path::Path;
 
-/// The samples of version 1, by their names.
+/// The samples of all versions, by their names.
 fn recorded() -> BTreeMap<String, String> {
-    let text = include_str!("format/v1.txt");
-    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let texts = [include_str!("format/v1.txt"), include_str!("format/v2.txt")];
+    let lines = texts.into_iter().flat_map(str::lines).filter(|line| !line.starts_with('#'));
     let pairs = lines.map(|line| line.split_once(' ').expect("a line is a name and its bytes"));
     pairs.map(|(name, bytes)| (name.to_owned(), bytes.to_owned())).collect()
 }
@@ -98,18 +98,21 @@ fn every_sample_of_every_version_is_read_and_the_newest_written_again() {
 #[test]
 fn what_is_stored_now_is_what_was_recorded() {
     let recorded = recorded();
-    let missing: Vec<String> = current()
+    let missing: Vec<(u8, String)> = current()
         .into_iter()
         .filter(|(_, bytes)| !recorded.values().any(|known| *known == hex(bytes)))
-        .map(|(name, bytes)| format!("{name} {}\n", hex(&bytes)))
+        .map(|(name, bytes)| (bytes[0], format!("{name} {}\n", hex(&bytes))))
         .collect();
     if std::env::var_os("UPDATE_SAMPLES").is_none() {
-        assert!(missing.is_empty(), "UPDATE_SAMPLES=1 records these too:\n{}", missing.concat());
+        assert!(missing.is_empty(), "UPDATE_SAMPLES=1 records these too:\n{missing:?}");
         return;
     }
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/format/v1.txt");
-    let text = std::fs::read_to_string(&file).expect("the samples can be read") + &missing.concat();
-    std::fs::write(file, text).expect("the samples can be written");
+    for version in format::FIRST..=format::NEWEST {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/format/v{version}.txt"));
+        let mut text = std::fs::read_to_string(&file).expect("the samples can be read");
+        text.extend(missing.iter().filter(|(of, _)| *of == version).map(|(_, line)| line.as_str()));
+        std::fs::write(file, text).expect("the samples can be written");
+    }
 }
 
 /// How many variants an enum has, as its own decoder says.

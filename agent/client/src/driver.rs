@@ -306,7 +306,7 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
             let told = NodeLease::of(answer.value, client.clock().now());
             told.map(Response::NodeLease).map_err(|why| client.garbled(why))
         }
-        Request::DestroySession(session) => sessions.destroy(&session).await.map(|()| Response::Done),
+        Request::EndSession(session, reason) => sessions.end(&session, reason).await.map(|()| Response::Done),
         Request::Get(key, read) => {
             let answer = kv.get(&key, &read).await?;
             Ok(Response::Entries(answer.value.into_iter().collect(), answer.index))

@@ -2,7 +2,9 @@
 
 use crate::client::{Answer, CALL_TIMEOUT, Client, Target, accept};
 use crate::connection::Verb;
+use crate::duration::format_duration;
 use crate::error::Error;
+use crate::holder::EndReason;
 use crate::read::Read;
 use crate::shape::session::{Created, NewSession, Session, SessionEvent};
 use bytes::Bytes;
@@ -42,6 +44,21 @@ impl Sessions<'_> {
     /// safe.
     pub async fn destroy(&self, id: &str) -> Result<(), Error> {
         let target = Target::new("/v1/session/destroy/").name(id);
+        self.client.write(Verb::Put, target, Bytes::new()).await.map(|_| ())
+    }
+
+    /// Ends a session as a guard does: the agent retries that until it is done, also when this
+    /// process is gone.
+    ///
+    /// # Errors
+    /// As [`Self::destroy`].
+    pub(crate) async fn end(&self, id: &str, reason: EndReason) -> Result<(), Error> {
+        let target = Target::new("/v1/session/destroy/").name(id);
+        let target = match reason {
+            EndReason::Closed => target.flag("retry"),
+            EndReason::GivenUp(None) => target.flag("given-up"),
+            EndReason::GivenUp(Some(silent_for)) => target.with("given-up", &format_duration(silent_for)),
+        };
         self.client.write(Verb::Put, target, Bytes::new()).await.map(|_| ())
     }
 

@@ -35,8 +35,8 @@ const UNHEARD: &str = "no renewal of this node's lease was acknowledged since it
 /// What is told while the session is read after an interruption.
 const UNCONFIRMED: &str = "this node's lease was interrupted: whether the session lives is being looked at";
 /// What is told when nobody said in time that the session lives.
-const ENDED: &str = "node-silent: no renewal of this node's lease was acknowledged for two windows, \
-                     so this node's agent ends the session";
+const ENDED: &str = "given-up: no renewal of this node's lease was acknowledged until one window after \
+                     the deadline, so the agent ends the session";
 
 /// Something that this is told.
 #[derive(Clone, Debug, PartialEq, Eq)]

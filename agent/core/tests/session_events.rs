@@ -203,14 +203,14 @@ fn a_grace_of_one_window_after_the_deadline_it_is_lost_and_ended() {
     assert_eq!((story.state(), story.events.wants_end()), (SessionState::Suspended, false));
     story.pass(MS);
     assert_eq!((story.state(), story.events.wants_end()), (SessionState::Lost, true));
-    assert!(story.reason().starts_with("node-silent: "));
+    assert!(story.reason().starts_with("given-up: "));
     // The guards were told: it does not come back.
     story.renewed(story.now);
     story.read(story.now, THERE);
     assert_eq!((story.state(), story.events.wants_end()), (SessionState::Lost, true));
     assert!(!story.events.wants_read());
     story.read(story.now, SessionView::Gone("node-failed".into()));
-    assert!(story.reason().starts_with("node-silent: ") && !story.events.wants_end());
+    assert!(story.reason().starts_with("given-up: ") && !story.events.wants_end());
     assert!(story.events.is_over());
 }
 

@@ -265,6 +265,7 @@ pub(super) fn loss(loss: &Loss) -> shape::lockmesh::Loss {
         LossCause::NodeLeft => ("node-left", None),
         LossCause::NodeForcedToLeave => ("node-forced-to-leave", None),
         LossCause::NodeReaped => ("node-reaped", None),
+        LossCause::GivenUp { .. } => ("given-up", None),
     };
     let (health_window, confirmed_by, silent_for) = match &loss.cause {
         LossCause::NodeFailed { window, confirmed_by, silent_for } => (
@@ -272,6 +273,7 @@ pub(super) fn loss(loss: &Loss) -> shape::lockmesh::Loss {
             confirmed_by.iter().map(ToString::to_string).collect(),
             silence(*silent_for),
         ),
+        LossCause::GivenUp { silent_for } => (String::new(), Vec::new(), silence(*silent_for)),
         _ => Default::default(),
     };
     let lost = |key: &lockmesh_protocol::id::Key, fence: u64| shape::lockmesh::LostKey {

@@ -27,7 +27,7 @@ use bytes::Bytes;
 use driver::Driver;
 use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{
-    Answered, Load, LocalCall, NotReady, QuorumClientConfig, unexpected,
+    Answered, EndReason, Load, LocalCall, NotReady, QuorumClientConfig, unexpected,
 };
 use lockmesh_net::{Endpoint, Identity, QuicOptions};
 use lockmesh_protocol::command::{AgentRegistration, Command, NewEntry, NodeLeave};
@@ -145,6 +145,20 @@ impl Upstream {
     ) -> Result<(LogIndex, Applied), Unavailable> {
         match self.0.clone().call(LocalCall::Acquire { new, session, wait }).await? {
             Answered::Acquired(mark, applied) => Ok((mark, applied)),
+            other => Err(misfit(other)),
+        }
+    }
+
+    /// Ends a session. The agent retries that until it is done, also when the future is dropped; of
+    /// one that was given up only the order is awaited.
+    ///
+    /// # Errors
+    /// The servers have not reported the outcome within the hold timeout. The agent goes on, unless
+    /// the session is [certain](Unavailable::certainly_not_done) to live because too many are being
+    /// ended.
+    pub async fn end_session(&self, session: SessionId, reason: EndReason) -> Result<(), Unavailable> {
+        match self.0.clone().call(LocalCall::EndSession { session, reason }).await? {
+            Answered::Response(Response::Applied(_) | Response::Done) => Ok(()),
             other => Err(misfit(other)),
         }
     }

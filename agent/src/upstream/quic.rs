@@ -8,10 +8,10 @@ use lockmesh_agent_core::quorum_client::{ConnectionEnd, ConnectionId, Input};
 use lockmesh_net::client::try_each;
 use lockmesh_net::frame::{FrameQueue, TooLong};
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
-use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose, Role};
+use lockmesh_net::{Close, Connection, Dialect, Endpoint, LinkError, Purpose, Role};
 use lockmesh_protocol::rpc::{Call, ReplyFrame, Request};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -35,6 +35,8 @@ pub(super) struct QuicConnection {
     calls: Lane,
     renewals: Lane,
     given_up: Notify,
+    /// What the server understands, once there is a connection.
+    dialect: OnceLock<Dialect>,
 }
 
 /// What waits to be sent on one stream.
@@ -54,7 +56,7 @@ struct SendQueue {
 impl QuicConnection {
     pub(super) fn new(id: ConnectionId, server: String) -> Arc<Self> {
         let (calls, renewals) = (Lane::default(), Lane::default());
-        Arc::new(Self { id, server, calls, renewals, given_up: Notify::new() })
+        Arc::new(Self { id, server, calls, renewals, given_up: Notify::new(), dialect: OnceLock::new() })
     }
 
     /// Its id.
@@ -73,8 +75,12 @@ impl QuicConnection {
             Call::Begin(_, Request::RenewLease(_)) => &self.renewals,
             _ => &self.calls,
         };
+        let known_to_first = match self.dialect.get() {
+            Some(Dialect::First) => Some(call.clone().for_first_dialect()),
+            _ => None,
+        };
         let mut queue = lane.lock();
-        queue.frames.push(call)?;
+        queue.frames.push(known_to_first.as_ref().unwrap_or(call))?;
         queue.is_full = queue.frames.byte_count() >= BYTES_IN_LINE;
         let is_full = queue.is_full;
         // The task that wakes up needs the lock at once.
@@ -164,6 +170,7 @@ impl QuicConnection {
         tell: &(impl Fn(Input) + Sync),
     ) -> Result<&'static str, LinkError> {
         let (mut sender, mut receiver) = connection.open(Purpose::Calls).await?;
+        self.dialect.get_or_init(|| connection.dialect());
         tell(Input::Connected(self.id));
         tokio::select! {
             ended = self.send_frames(&self.calls, &mut sender, counters, tell) => ended,

@@ -3,6 +3,7 @@
 
 use crate::client::{CallClient, try_each};
 use crate::{Close, Connection, Endpoint, LinkError, Role};
+use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::lease::{Challenge, Renewal};
 use lockmesh_protocol::rpc::{Request, Response};
@@ -35,16 +36,22 @@ impl NodeConnection {
 
     /// What the agent answers to a challenge, or to a request that hands one on: its renewal; none
     /// where it answers anything else, or not within `limit`.
-    pub async fn answer(&self, request: Request, challenge: Challenge, limit: Duration) -> Option<Renewal> {
+    pub async fn answer(
+        &self,
+        request: Request,
+        challenge: Challenge,
+        limit: Duration,
+    ) -> Option<NodeAnswer> {
         let (node, address) = (&self.node, &self.address);
         match self.call(request, limit).await {
             // It answers nothing else than what it was asked.
-            Ok(Response::Alive(renewal)) => {
-                Some(renewal).filter(|r| r.lease == challenge.lease && r.nonce == challenge.nonce)
-            }
-            Ok(other) => {
-                tracing::debug!(%node, answer = ?other, "an agent has no renewal to answer with");
-                None
+            Ok(response) => {
+                let Some(answer) = response.node_answer() else {
+                    tracing::debug!(%node, answer = ?response, "an agent has no renewal to answer with");
+                    return None;
+                };
+                let Renewal { lease, nonce, .. } = answer.renewal;
+                Some(answer).filter(|_| (lease, nonce) == (challenge.lease, challenge.nonce))
             }
             Err(error) => {
                 tracing::debug!(%node, address, %error, "cannot ask an agent");

@@ -9,9 +9,9 @@ use crate::expiry;
 use crate::frame::{FrameCutter, FrameError};
 use crate::peer::{Peer, Role};
 use crate::random;
-use crate::tls::{self, Identity, ResetSecret};
+use crate::tls::{self, Dialect, Identity, ResetSecret};
 use bytes::Bytes;
-use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use quinn::crypto::{CryptoError, HmacKey};
 use quinn::{
     AckFrequencyConfig, ClientConfig, ConnectionError, ConnectionId, ConnectionIdGenerator, EndpointConfig,
@@ -287,8 +287,17 @@ impl Arrival {
 pub struct Connection {
     connection: quinn::Connection,
     peer: Peer,
+    dialect: Dialect,
     /// Looks after the end of the peer's certificate as long as there is a clone.
     _watch: Arc<CertificateWatch>,
+}
+
+/// What both ends speak, as TLS negotiated it.
+fn negotiated(connection: &quinn::Connection) -> Dialect {
+    let data = connection.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
+    let dialect = data.and_then(|data| Dialect::named(data.protocol.as_deref()?));
+    // TLS refuses a peer that speaks none; the first is understood by all.
+    dialect.unwrap_or(Dialect::First)
 }
 
 /// The task that closes a connection when the peer's certificate ends; it ends with this value.
@@ -307,7 +316,9 @@ impl Connection {
         match chain.and_then(tls::verified_peer) {
             Ok((peer, end)) => {
                 let watch = tokio::spawn(close_at(connection.clone(), peer.clone(), end));
-                Ok(Self { connection, peer, _watch: Arc::new(CertificateWatch(watch.abort_handle())) })
+                let dialect = negotiated(&connection);
+                let _watch = Arc::new(CertificateWatch(watch.abort_handle()));
+                Ok(Self { connection, peer, dialect, _watch })
             }
             Err(reason) => {
                 connection.close(Close::Denied.code(), reason.as_bytes());
@@ -325,6 +336,11 @@ impl Connection {
     /// Who is at the other end, as its certificate says.
     pub fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    /// What the other end understands.
+    pub fn dialect(&self) -> Dialect {
+        self.dialect
     }
 
     /// Where the other end is now.

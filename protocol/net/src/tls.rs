@@ -20,8 +20,37 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// The protocol's name inside TLS; a peer that speaks another one is refused.
-const ALPN: &[u8] = b"lockmesh/1";
+/// What two peers can say to each other: the newest version of the protocol that both speak. TLS
+/// negotiates it (ALPN), and refuses a peer that speaks none of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Dialect {
+    /// The peer is of a build before cluster format 2.
+    First,
+    /// Adds [`Response::AliveGivingUp`](lockmesh_protocol::rpc::Response::AliveGivingUp) and
+    /// [`Command::GiveUpSession`](lockmesh_protocol::command::Command::GiveUpSession).
+    Second,
+}
+
+impl Dialect {
+    /// The newest first, which is preferred.
+    const ALL: [Self; 2] = [Self::Second, Self::First];
+
+    fn alpn(self) -> &'static [u8] {
+        match self {
+            Self::First => b"lockmesh/1",
+            Self::Second => b"lockmesh/2",
+        }
+    }
+
+    /// The one of this name.
+    pub(crate) fn named(alpn: &[u8]) -> Option<Self> {
+        Self::ALL.into_iter().find(|dialect| dialect.alpn() == alpn)
+    }
+
+    fn all_alpn() -> Vec<Vec<u8>> {
+        Self::ALL.map(|dialect| dialect.alpn().to_vec()).to_vec()
+    }
+}
 
 /// Where a member's certificate, its key and the trusted authorities lie.
 #[derive(Clone, Debug)]
@@ -214,7 +243,7 @@ fn server_config(
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain, key)
         .map_err(|error| error.to_string())?;
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = Dialect::all_alpn();
     // Connections live for days, so remembering them for a faster handshake would only cost memory;
     // and a resumed one would not look at the peer's certificate again.
     config.send_tls13_tickets = 0;
@@ -239,7 +268,7 @@ fn client_config(
         .with_custom_certificate_verifier(verifier)
         .with_client_auth_cert(chain, key)
         .map_err(|error| error.to_string())?;
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = Dialect::all_alpn();
     config.resumption = rustls::client::Resumption::disabled();
     Ok(config)
 }

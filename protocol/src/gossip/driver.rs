@@ -17,6 +17,8 @@ use super::engine::{Effects, Engine};
 use super::health::Health;
 use super::member::{Incarnation, MemberId, Standing, Update};
 use super::packet::{ChallengeAnswer, Header, MAX_PACKET_BYTES, Message, Packet, PacketError};
+use crate::given_up::GivenUpSessions;
+use crate::lease::AuthenticationCode;
 use crate::time::Time;
 use crate::token_bucket::TokenBucket;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -57,7 +59,7 @@ pub struct Outbox {
     /// A member asks for a server whether this process lives, with a nonce.
     pub challenges: Vec<(MemberId, u64)>,
     /// What a member answers that was asked so.
-    pub answers: Vec<(MemberId, ChallengeAnswer)>,
+    pub answers: Vec<(MemberId, ChallengeAnswer, Option<(GivenUpSessions, AuthenticationCode)>)>,
 }
 
 /// What has happened so far, for the figures of a process.
@@ -211,7 +213,10 @@ impl Gossip {
         }
         match packet.header.message {
             Message::Challenge(nonce) => outbox.challenges.push((from, nonce)),
-            Message::Renewal(answer) => outbox.answers.push((from, answer)),
+            Message::Renewal(answer) => outbox.answers.push((from, answer, None)),
+            Message::GivingUp(answer, sessions, code) => {
+                outbox.answers.push((from, answer, Some((sessions, code))));
+            }
             _ => {
                 let effects = self.engine.hear(now, stretch, from, &packet.header);
                 self.carry_out(effects, outbox);

@@ -303,7 +303,7 @@ impl foca::Codec<MemberId> for Words {
             Message::ForwardedAck(origin, probe_number) => Said::ForwardedAck { origin, probe_number },
             Message::Gossip => Said::Gossip,
             // Jurors' words, which the driver has taken.
-            Message::Challenge(_) | Message::Renewal(_) => return Err(Unsayable),
+            Message::Challenge(_) | Message::Renewal(_) | Message::GivingUp(..) => return Err(Unsayable),
         };
         Ok(foca::Header { src, src_incarnation: header.incarnation, dst: header.to, message })
     }

@@ -24,6 +24,7 @@ use super::roster::{Roster, RosterDigest, RosterMember, RosterNews};
 use super::schedule::Schedule;
 use super::seal::{KeyRing, NONCE_BYTES, SealError};
 use super::verdict::{Verdict, VerdictKey};
+use crate::given_up::{GivenUp, NodeAnswer};
 use crate::id::LogIndex;
 use crate::lease::{Challenge, HealthWindow, LeaseId, Renewal};
 use crate::random::Random;
@@ -98,7 +99,7 @@ pub struct Output {
     /// Members ask for a server whether this host lives: they are to be [answered](Mesh::answer).
     pub challenges: Vec<(MemberId, Challenge)>,
     /// What members answer that were [asked](Mesh::ask). Whether it is true, the servers know.
-    pub renewals: Vec<Renewal>,
+    pub answers: Vec<NodeAnswer>,
 }
 
 /// What has happened so far, besides the gossip within.
@@ -330,10 +331,16 @@ impl Mesh {
     }
 
     /// Answers a member that asks for a server whether this host lives.
-    pub fn answer(&mut self, now: Time, to: MemberId, renewal: &Renewal, output: &mut Output) {
-        let Renewal { lease, sequence, nonce, code } = *renewal;
-        if MemberId::of_agent(lease) == self.me() {
-            let message = Message::Renewal(ChallengeAnswer { sequence, nonce, code });
+    /// Sessions that were given up go first, in a datagram of their own: the member reports to the
+    /// server what comes first, and one of an earlier build drops that datagram.
+    pub fn answer(&mut self, now: Time, to: MemberId, answer: &NodeAnswer, output: &mut Output) {
+        let Renewal { lease, sequence, nonce, code } = answer.renewal;
+        if MemberId::of_agent(lease) != self.me() {
+            return;
+        }
+        let renewal = ChallengeAnswer { sequence, nonce, code };
+        let giving_up = answer.given_up.map(|list| Message::GivingUp(renewal, list.sessions, list.code));
+        for message in giving_up.into_iter().chain([Message::Renewal(renewal)]) {
             self.act(now, output, |gossip, outbox| gossip.say(to, message, outbox));
         }
     }
@@ -369,11 +376,12 @@ impl Mesh {
         for (from, nonce) in outbox.challenges {
             self.take_challenge(now, from, nonce, output);
         }
-        let renewal = |(from, answer): (MemberId, ChallengeAnswer)| {
-            let ChallengeAnswer { sequence, nonce, code } = answer;
-            Some(Renewal { lease: from.lease()?, sequence, nonce, code })
-        };
-        output.renewals.extend(outbox.answers.into_iter().filter_map(renewal));
+        for (from, ChallengeAnswer { sequence, nonce, code }, list) in outbox.answers {
+            let Some(lease) = from.lease() else { continue };
+            let renewal = Renewal { lease, sequence, nonce, code };
+            let given_up = list.map(|(sessions, code)| GivenUp { lease, sessions, code });
+            output.answers.push(NodeAnswer { renewal, given_up });
+        }
         for item in outbox.items {
             self.take_item(now, &item, false, output);
         }

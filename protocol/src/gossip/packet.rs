@@ -11,8 +11,11 @@
 //! nothing in it is believed here.
 
 use super::member::{Incarnation, MEMBER_BYTES, MemberId, Standing, Update};
+use crate::given_up::{GivenUpSession, GivenUpSessions};
+use crate::id::SessionId;
 use crate::lease::AuthenticationCode;
 use bytes::{Buf, BufMut, TryGetError};
+use std::time::Duration;
 
 /// A packet is no longer than this, so that a sealed one fits into what every network carries in
 /// one piece.
@@ -43,6 +46,9 @@ pub enum Message {
     Challenge(u64),
     /// I live: hand this renewal to the servers.
     Renewal(ChallengeAnswer),
+    /// The same, with the sessions that guards on this host gave up. A member of an earlier build
+    /// drops it, so a plain [`Message::Renewal`] goes with it.
+    GivingUp(ChallengeAnswer, GivenUpSessions, AuthenticationCode),
 }
 
 /// A renewal of the sender's lease that answers a challenge.
@@ -65,6 +71,7 @@ impl Message {
             | Self::IndirectAck(about, _)
             | Self::ForwardedAck(about, _) => Some(about),
             Self::Ping(_) | Self::Ack(_) | Self::Gossip | Self::Challenge(_) | Self::Renewal(_) => None,
+            Self::GivingUp(..) => None,
         }
     }
 }
@@ -128,6 +135,7 @@ impl Header {
             Message::Gossip => (6, None, None),
             Message::Challenge(_) => (7, None, None),
             Message::Renewal(_) => (8, None, None),
+            Message::GivingUp(..) => (9, None, None),
         };
         buffer.put_u8(word);
         if let Some(about) = about {
@@ -139,6 +147,11 @@ impl Header {
         match self.message {
             Message::Challenge(nonce) => buffer.put_u64(nonce),
             Message::Renewal(answer) => answer.write(buffer),
+            Message::GivingUp(answer, sessions, code) => {
+                answer.write(buffer);
+                write_given_up(&sessions, buffer);
+                buffer.put_slice(&code.0);
+            }
             _ => {}
         }
     }
@@ -160,6 +173,10 @@ impl Header {
             6 => Message::Gossip,
             7 => Message::Challenge(buffer.try_get_u64()?),
             8 => Message::Renewal(ChallengeAnswer::read(buffer)?),
+            9 => {
+                let (answer, sessions) = (ChallengeAnswer::read(buffer)?, read_given_up(buffer)?);
+                Message::GivingUp(answer, sessions, read_code(buffer)?)
+            }
             unknown => return Err(PacketError::Unknown(unknown)),
         };
         Ok(Self { incarnation, to, message })
@@ -175,10 +192,36 @@ impl ChallengeAnswer {
 
     fn read(buffer: &mut impl Buf) -> Result<Self, TryGetError> {
         let (sequence, nonce) = (buffer.try_get_u64()?, buffer.try_get_u64()?);
-        let mut code = [0; 16];
-        buffer.try_copy_to_slice(&mut code)?;
-        Ok(Self { sequence, nonce, code: AuthenticationCode(code) })
+        Ok(Self { sequence, nonce, code: read_code(buffer)? })
     }
+}
+
+fn read_code(buffer: &mut impl Buf) -> Result<AuthenticationCode, TryGetError> {
+    let mut code = [0; 16];
+    buffer.try_copy_to_slice(&mut code)?;
+    Ok(AuthenticationCode(code))
+}
+
+fn write_given_up(sessions: &GivenUpSessions, buffer: &mut impl BufMut) {
+    buffer.put_u8(sessions.as_slice().len() as u8);
+    for listed in sessions.as_slice() {
+        buffer.put_slice(listed.session.as_bytes());
+        // Behind 0, which stands for none.
+        buffer.put_u64(listed.silent_for.map_or(0, |silent| silent.as_micros() as u64 + 1));
+    }
+}
+
+fn read_given_up(buffer: &mut impl Buf) -> Result<GivenUpSessions, PacketError> {
+    let length = buffer.try_get_u8()?;
+    let mut sessions = Vec::new();
+    for _ in 0..length {
+        let mut session = [0; 16];
+        buffer.try_copy_to_slice(&mut session)?;
+        let silent_for = buffer.try_get_u64()?.checked_sub(1).map(Duration::from_micros);
+        sessions.push(GivenUpSession { session: SessionId::from_random(session), silent_for });
+    }
+    // No sender lists more.
+    GivenUpSessions::try_from(sessions).map_err(|_| PacketError::Short)
 }
 
 /// Writes what is said of a member; none where it is said to be dead.

@@ -2,6 +2,7 @@
 
 use crate::mesh::{MS, SECOND, agent};
 use bytes::Bytes;
+use lockmesh_protocol::given_up::{GivenUpSession, MAX_GIVEN_UP, NodeAnswer};
 use lockmesh_protocol::gossip::event::{EventFilters, LamportTime, UserEvent};
 use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::mesh::{Mesh, MeshNews, Output};
@@ -9,8 +10,8 @@ use lockmesh_protocol::gossip::packet::{Header, Message};
 use lockmesh_protocol::gossip::roster::{Roster, RosterDigest, RosterMember};
 use lockmesh_protocol::gossip::seal::KeyRing;
 use lockmesh_protocol::gossip::verdict::{Verdict, VerdictSigner};
-use lockmesh_protocol::id::{EventId, LogIndex};
-use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseId, LeaseKey, Renewal};
+use lockmesh_protocol::id::{EventId, LogIndex, SessionId};
+use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseId, LeaseKey};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,7 +49,7 @@ pub(crate) struct Fleet {
     verdicts: Vec<(MemberId, Verdict)>,
     /// Who was asked, by whom, and who heard which answer.
     challenges: Vec<(MemberId, (MemberId, Challenge))>,
-    renewals: Vec<(MemberId, Renewal)>,
+    answers: Vec<(MemberId, NodeAnswer)>,
     /// Whom an event has reached.
     pub(crate) events: Vec<(MemberId, UserEvent)>,
     /// How many bytes were sent.
@@ -130,7 +131,7 @@ impl Fleet {
             accused: Vec::new(),
             verdicts: Vec::new(),
             challenges: Vec::new(),
-            renewals: Vec::new(),
+            answers: Vec::new(),
             events: Vec::new(),
             bytes: 0,
             syncs: 0,
@@ -212,7 +213,7 @@ impl Fleet {
         }
         self.events.extend(output.events.into_iter().map(|event| (me, event)));
         self.challenges.extend(output.challenges.into_iter().map(|asked| (me, asked)));
-        self.renewals.extend(output.renewals.into_iter().map(|renewal| (me, renewal)));
+        self.answers.extend(output.answers.into_iter().map(|answer| (me, answer)));
     }
 }
 
@@ -505,9 +506,30 @@ fn a_host_is_asked_by_another_one_and_its_answer_is_a_renewal() {
     fleet.pass(MS * 20);
     assert_eq!(fleet.challenges, [(agent(2), (agent(1), challenge))]);
     let renewal = SECRET.secret(lease(2)).renewal(lease(2), 5, challenge.nonce);
-    fleet.act(address(2), |mesh, now, output| mesh.answer(now, agent(1), &renewal, output));
+    fleet.act(address(2), |mesh, now, output| mesh.answer(now, agent(1), &renewal.into(), output));
     fleet.pass(MS * 20);
-    assert_eq!(fleet.renewals, [(agent(1), renewal)]);
+    assert_eq!(fleet.answers, [(agent(1), renewal.into())]);
+}
+
+/// A datagram of its own, which goes first: a member of an earlier build drops it and takes the
+/// plain renewal behind it.
+#[test]
+fn an_answer_names_the_sessions_that_were_given_up() {
+    let mut fleet = Fleet::of(4);
+    let session = |number: u8| GivenUpSession {
+        session: SessionId::from_random([number; 16]),
+        silent_for: (number > 0).then_some(Duration::from_micros(3_000_001)),
+    };
+    let sessions: Vec<_> = (0..MAX_GIVEN_UP as u8).map(session).collect();
+    let secret = SECRET.secret(lease(2));
+    let given_up = secret.give_up(lease(2), sessions.try_into().expect("they fit"));
+    let renewal = secret.renewal(lease(2), 5, 77);
+    let answer = NodeAnswer { renewal, given_up: Some(given_up) };
+    fleet.act(address(2), |mesh, now, output| mesh.answer(now, agent(1), &answer, output));
+    fleet.pass(MS * 20);
+    assert_eq!(fleet.answers, [(agent(1), answer), (agent(1), renewal.into())]);
+    let (_, heard) = fleet.answers[0];
+    assert!(heard.given_up.is_some_and(|given_up| secret.made_list(&given_up)));
 }
 
 #[test]
@@ -517,10 +539,10 @@ fn nobody_is_asked_who_is_not_in_the_roster_and_nobody_answers_for_another_lease
         let challenge = Challenge { lease, nonce: 77 };
         fleet.act(address(1), |mesh, now, output| mesh.ask(now, challenge, output));
         let renewal = SECRET.secret(lease).renewal(lease, 5, challenge.nonce);
-        fleet.act(address(2), |mesh, now, output| mesh.answer(now, agent(1), &renewal, output));
+        fleet.act(address(2), |mesh, now, output| mesh.answer(now, agent(1), &renewal.into(), output));
     }
     fleet.pass(MS * 20);
-    assert!(fleet.challenges.is_empty() && fleet.renewals.is_empty());
+    assert!(fleet.challenges.is_empty() && fleet.answers.is_empty());
 }
 
 #[test]

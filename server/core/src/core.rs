@@ -619,6 +619,8 @@ impl Core {
             let what = format!("{} writes wait for their commit", self.config.max_pending_proposals);
             return outbox.fail(token, Unavailable::Overloaded(what));
         }
+        let command = self.as_the_cluster_reads_it(proposal.command);
+        let proposal = Proposal { command, ..proposal };
         if let Err(why) = self.fits_format(&proposal.command) {
             return outbox.fail(token, why);
         }

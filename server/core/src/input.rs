@@ -7,6 +7,7 @@ use crate::raft::message::PeerMessage;
 use crate::setback::LogPosition;
 use crate::state::State;
 use bytes::Bytes;
+use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, SessionId, WallTime};
 use lockmesh_protocol::lease::{Challenge, LeaseId, Renewal};
 use lockmesh_protocol::query::Consistency;
@@ -58,9 +59,9 @@ pub enum Input {
     /// What a node answered that was to be asked whether it lives, see
     /// [`crate::Outbox::challenges`]; none where it could not be reached, or did not answer in
     /// time.
-    Challenged(Challenge, Option<Renewal>),
+    Challenged(Challenge, Option<NodeAnswer>),
     /// What a node answered to an agent that was to ask it, see [`crate::Outbox::questions`].
-    AgentAnswered(Renewal),
+    AgentAnswered(NodeAnswer),
     /// Every log write up to this number is on disk.
     Persisted(u64),
     /// This checkpoint of the state is on disk: the log behind it may be compacted.

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// Why sessions are lost, in the order of [`Losses`], in words for labels.
-pub const LOSS_CAUSES: [&str; 10] = [
+pub const LOSS_CAUSES: [&str; 11] = [
     "destroyed",
     "ttl_expired",
     "check_critical",
@@ -25,6 +25,7 @@ pub const LOSS_CAUSES: [&str; 10] = [
     "node_left",
     "node_forced_to_leave",
     "node_reaped",
+    "given_up",
 ];
 
 /// What became of accusations of agents in the mesh, in the order of [`Accusation`], in words for
@@ -93,6 +94,8 @@ pub struct Observed {
     /// Answers of nodes under check that were not made with the secret of the node's lease: whoever
     /// handed them on has lied.
     pub forged_answers: u64,
+    /// Sessions that were ended because an answer to a challenge named them as given up.
+    pub given_up_by_answer: u64,
     /// Verdicts that were applied, by window in the order of
     /// [`lockmesh_protocol::lease::HealthWindow::ALL`].
     pub verdicts: [u64; 3],
@@ -188,6 +191,7 @@ fn number_of(cause: &LossCause) -> usize {
         LossCause::NodeLeft => 7,
         LossCause::NodeForcedToLeave => 8,
         LossCause::NodeReaped => 9,
+        LossCause::GivenUp { .. } => 10,
     }
 }
 

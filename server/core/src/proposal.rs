@@ -16,4 +16,8 @@ pub struct Proposal {
     pub command: Command,
 }
 
-impl Stored for Proposal {}
+impl Stored for Proposal {
+    fn version(&self) -> u8 {
+        self.command.since()
+    }
+}

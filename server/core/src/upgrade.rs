@@ -41,6 +41,16 @@ impl Core {
         }
     }
 
+    /// The command, or one of the same effect that the cluster's format has.
+    pub(crate) fn as_the_cluster_reads_it(&self, command: Command) -> Command {
+        match command {
+            Command::GiveUpSession { session, .. } if command.since() > self.state.format() => {
+                Command::DestroySession(session)
+            }
+            command => command,
+        }
+    }
+
     /// Whether every server of the roster can read a command.
     pub(crate) fn fits_format(&self, command: &Command) -> Result<(), Unavailable> {
         let (since, at) = (command.since(), self.state.format());

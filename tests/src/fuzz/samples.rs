@@ -186,6 +186,7 @@ pub fn changes() -> Vec<Change> {
         LossCause::NodeLeft,
         LossCause::NodeForcedToLeave,
         LossCause::NodeReaped,
+        LossCause::GivenUp { silent_for: Duration::from_millis(3_000) },
     ];
     let statuses = [MemberStatus::Restarting, MemberStatus::Left, MemberStatus::Failed].map(|status| {
         let agent = Agent { status, ..(*agent()).clone() };
@@ -353,6 +354,7 @@ fn member_commands() -> Vec<Command> {
         Command::ReapMember { lease: lease(), term: Term(3), base: 0 },
         Command::EndRestart { agent: AgentNumber(1), announced_at: LogIndex(8), term: Term(3), base: 0 },
         Command::RotateGossipKey { from: 1 },
+        Command::GiveUpSession { session: session_id(), silent_for: Duration::from_millis(3_000) },
     ]
 }
 

@@ -11,11 +11,12 @@ use super::stage::{Event, Stage};
 use super::world::World;
 use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input};
 use lockmesh_core::frontend::{ChallengeWanted, MeshItemsWanted, QuestionWanted};
+use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::mesh::Output;
 use lockmesh_protocol::id::ServerId;
-use lockmesh_protocol::lease::{Challenge, Renewal};
-use lockmesh_protocol::rpc::{Response, Unavailable};
+use lockmesh_protocol::lease::Challenge;
+use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
@@ -114,7 +115,7 @@ impl World {
                 self.agents[agent].challenge(&mut self.stage, &mut self.judge, challenger, challenge);
             }
             Event::HandOn(agent, _, question) if self.agents[agent].is_liar(&self.stage) => {
-                let forged = forge(&mut self.stage, question.challenge);
+                let forged = forge(&mut self.stage, question.challenge).into();
                 hand_back(&mut self.stage, agent, question, forged);
             }
             Event::HandOn(agent, asked, question) => {
@@ -122,7 +123,7 @@ impl World {
                 self.stage.send(from, to, Event::Challenge(asked, question));
                 self.agents[agent].ask_by_datagram(&mut self.stage, &mut self.judge, question);
             }
-            Event::HandBack(agent, question, renewal) => hand_back(&mut self.stage, agent, question, renewal),
+            Event::HandBack(agent, question, answer) => hand_back(&mut self.stage, agent, question, answer),
             Event::Challenged(question, answer) => self.challenged(question, answer),
             _ => {}
         }
@@ -135,7 +136,7 @@ impl World {
     }
 
     /// A question was answered, or not in time: the first of both counts.
-    fn challenged(&mut self, question: Question, answer: Option<Renewal>) {
+    fn challenged(&mut self, question: Question, answer: Option<NodeAnswer>) {
         if !self.questions.remove(&question.number) {
             return;
         }
@@ -155,9 +156,9 @@ impl World {
 }
 
 /// An agent hands on what another one has answered.
-fn hand_back(stage: &mut Stage, agent: usize, question: Question, renewal: Renewal) {
+fn hand_back(stage: &mut Stage, agent: usize, question: Question, answer: NodeAnswer) {
     let (from, to) = (Place::Agent(agent), Place::Server(question.server));
-    stage.send(from, to, Event::Challenged(question, Some(renewal)));
+    stage.send(from, to, Event::Challenged(question, Some(answer)));
 }
 
 impl Agent {
@@ -183,27 +184,36 @@ impl Agent {
         answer: &Result<Answered, Unavailable>,
     ) -> bool {
         let Some(challenger) = self.questions.remove(&token) else { return false };
-        if let Ok(Answered::Response(Response::Alive(renewal))) = answer {
-            match challenger {
-                Challenger::Server(question) => self.answer_server(stage, question, *renewal),
-                Challenger::Member(to) => self.answer_by_datagram(stage, judge, to, renewal),
-            }
+        let answer = answer.as_ref().ok().and_then(|answered| match answered {
+            Answered::Response(response) => response.node_answer(),
+            _ => None,
+        });
+        match (challenger, answer) {
+            (Challenger::Server(question), Some(answer)) => self.answer_server(stage, question, answer),
+            (Challenger::Member(to), Some(answer)) => self.answer_by_datagram(stage, judge, to, &answer),
+            (_, None) => {}
         }
         true
     }
 
-    fn answer_server(&self, stage: &mut Stage, question: Question, renewal: Renewal) {
+    fn answer_server(&self, stage: &mut Stage, question: Question, answer: NodeAnswer) {
         let (to, event) = match question.through {
-            Some(agent) => (Place::Agent(agent), Event::HandBack(agent, question, renewal)),
-            None => (Place::Server(question.server), Event::Challenged(question, Some(renewal))),
+            Some(agent) => (Place::Agent(agent), Event::HandBack(agent, question, answer)),
+            None => (Place::Server(question.server), Event::Challenged(question, Some(answer))),
         };
         stage.send(Place::Agent(self.place), to, event);
     }
 
-    fn answer_by_datagram(&mut self, stage: &mut Stage, judge: &mut Judge, to: MemberId, renewal: &Renewal) {
+    fn answer_by_datagram(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        to: MemberId,
+        answer: &NodeAnswer,
+    ) {
         let (now, mut output) = (self.boot_time(stage), Output::default());
         if let Some(mesh) = self.member.mesh_mut() {
-            mesh.answer(now, to, renewal, &mut output);
+            mesh.answer(now, to, answer, &mut output);
         }
         self.send_output(stage, judge, output);
     }
@@ -219,7 +229,8 @@ impl Agent {
     }
 
     /// Another agent has answered this one: the server that asked hears it.
-    pub(super) fn hand_back_by_datagram(&mut self, stage: &mut Stage, renewal: Renewal) {
+    pub(super) fn hand_back_by_datagram(&mut self, stage: &mut Stage, answer: NodeAnswer) {
+        let renewal = answer.renewal;
         let now = stage.now;
         let is_answered = |question: &mut Question| {
             (question.challenge.lease, question.challenge.nonce) == (renewal.lease, renewal.nonce)
@@ -227,7 +238,7 @@ impl Agent {
         for question in self.member.awaited.extract_if(.., is_answered) {
             if now.since(question.asked) < JUROR_TIMEOUT {
                 stage.hit(Mark::AnsweredByDatagram);
-                hand_back(stage, self.place, question, renewal);
+                hand_back(stage, self.place, question, answer);
             }
         }
     }

@@ -3,8 +3,8 @@
 
 use super::draw::Draw;
 use super::judge::Judge;
-use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
-use lockmesh_client::holder::{Moment, NodeLease, Request, Response, Write};
+use lockmesh_agent_core::quorum_client::{Answered, EndReason, LocalCall};
+use lockmesh_client::holder::{EndReason as Ending, Moment, NodeLease, Request, Response, Write};
 use lockmesh_client::shape::session::SessionEvent;
 use lockmesh_client::{Acquired, Consistency as Freshness, Entry, Error, HealthWindow as Window, Read};
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
@@ -76,7 +76,13 @@ pub fn local_call(draw: &mut Draw, agent: usize, request: Request) -> LocalCall 
         Request::Acquire(write, session, None) => {
             Command::Kv(KvCommand::Acquire(entry(write), id_of(&session)))
         }
-        Request::DestroySession(session) => Command::DestroySession(id_of(&session)),
+        Request::EndSession(session, reason) => {
+            let reason = match reason {
+                Ending::Closed => EndReason::Closed,
+                Ending::GivenUp(silent_for) => EndReason::GivenUp(silent_for),
+            };
+            return LocalCall::EndSession { session: id_of(&session), reason };
+        }
         Request::Release(write, session) => Command::Kv(KvCommand::Release(entry(write), id_of(&session))),
         Request::Cas(write, index) => {
             Command::Kv(KvCommand::Cas(entry(write), Some(index).filter(|index| *index > 0).map(LogIndex)))

@@ -47,9 +47,10 @@ impl LeaseTurn {
                 self.answers.extend(answers);
                 self.relayed.extend(acknowledged);
             }
-            DriverEvent::Challenged(challenge, Some(renewal)) => {
-                let is_answer = (renewal.lease, renewal.nonce) == (challenge.lease, challenge.nonce);
-                self.answers.extend(is_answer.then_some(*renewal));
+            DriverEvent::Challenged(challenge, Some(answer)) => {
+                let is_answer =
+                    (answer.renewal.lease, answer.renewal.nonce) == (challenge.lease, challenge.nonce);
+                self.answers.extend(is_answer.then_some(answer.renewal));
             }
             _ => {}
         }

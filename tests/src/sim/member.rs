@@ -211,8 +211,8 @@ impl Agent {
         for (from, challenge) in output.challenges {
             self.challenge(stage, judge, Challenger::Member(from), challenge);
         }
-        for renewal in output.renewals {
-            self.hand_back_by_datagram(stage, renewal);
+        for answer in output.answers {
+            self.hand_back_by_datagram(stage, answer);
         }
     }
 

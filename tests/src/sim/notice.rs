@@ -129,7 +129,8 @@ impl World {
                     | LossCause::HostReplaced
                     | LossCause::NodeLeft
                     | LossCause::NodeForcedToLeave
-                    | LossCause::NodeReaped => {}
+                    | LossCause::NodeReaped
+                    | LossCause::GivenUp { .. } => {}
                 }
             }
             Change::Cleared => {

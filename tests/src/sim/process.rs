@@ -23,8 +23,9 @@ use lockmesh_core::{ClusterStart, Core, CoreConfig, TimerConfig};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::format;
+use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term, WallTime};
-use lockmesh_protocol::lease::{Challenge, Renewal};
+use lockmesh_protocol::lease::Challenge;
 use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::Blocking;
 use lockmesh_protocol::record::NewServer;
@@ -54,9 +55,9 @@ pub enum DriverEvent {
     /// What was sent to a server was lost.
     Unreachable(ServerId),
     /// A node was asked whether it lives.
-    Challenged(Challenge, Option<Renewal>),
+    Challenged(Challenge, Option<NodeAnswer>),
     /// What a node answered to an agent that asked it.
-    AgentAnswered(Renewal),
+    AgentAnswered(NodeAnswer),
     /// Another server says that this one was removed.
     Removed,
     /// Another server remembers that this one had come so far.

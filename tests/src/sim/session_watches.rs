@@ -10,12 +10,11 @@ use super::judge::Judge;
 use super::marks::Mark;
 use super::stage::{Event, Stage};
 use lockmesh_agent_core::lease::LeaseState;
-use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input, LocalCall};
+use lockmesh_agent_core::quorum_client::{Answered, CallToken, EndReason, Input, LocalCall};
 use lockmesh_agent_core::session_events::{SessionEvent, SessionEvents, SessionView};
 use lockmesh_agent_core::session_watch::{
     Found, Input as Told, LINGER, Orders, READ_WAIT, ReadOrder, SessionWatch,
 };
-use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, NodeName, SessionId};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::{Response, Unavailable};
@@ -194,7 +193,7 @@ impl Agent {
             WatchTimer::End => {
                 if self.watches.watched.contains_key(&session) {
                     stage.hit(Mark::SessionGivenUp);
-                    let call = LocalCall::Propose(Command::DestroySession(session));
+                    let call = LocalCall::EndSession { session, reason: EndReason::GivenUp(None) };
                     self.call_for_watch(stage, judge, WatchCall::End(session), call);
                 }
             }

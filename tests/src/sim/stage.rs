@@ -17,8 +17,8 @@ use bytes::Bytes;
 use lockmesh_agent_core::quorum_client::CallToken;
 use lockmesh_core::frontend::{Caller, PartWanted};
 use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId};
-use lockmesh_protocol::lease::Renewal;
 use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -94,9 +94,9 @@ pub enum Event {
     /// A server's question comes to an agent that is to ask another one.
     HandOn(usize, usize, Question),
     /// What the other one answered comes to that agent.
-    HandBack(usize, Question, Renewal),
+    HandBack(usize, Question, NodeAnswer),
     /// Its answer comes to the server, or none came in time.
-    Challenged(Question, Option<Renewal>),
+    Challenged(Question, Option<NodeAnswer>),
     /// Whoever asked has waited long enough for an answer to a call.
     Tired(Requester, u64),
     /// A fault of a kind happens.

@@ -96,6 +96,11 @@ impl Holder {
             // acquired since. A slot's name on the list may keep others out and is taken off in any
             // case.
             Goal::Lock(_) if !may_be_held => self.end_with(hold, Ok(false)),
+            // No server was reached for a while, and the process may end soon: the end of the
+            // session, which the agent retries, is all that has to get out.
+            _ if self.is_suspended() && self.session_use == SessionUse::OneHold && !hold.is_awaited => {
+                self.end_with(hold, Ok(false));
+            }
             Goal::Lock(_) | Goal::Slot(_) => self.give_back_now(hold),
         }
     }

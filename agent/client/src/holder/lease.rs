@@ -30,6 +30,8 @@ pub(crate) enum Step {
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
     ttl: Duration,
+    /// When the last acknowledged renewal was sent.
+    acknowledged: Moment,
     deadline: Moment,
     jeopardy_at: Moment,
     renew_at: Moment,
@@ -42,9 +44,15 @@ impl Lease {
     pub(crate) fn new(ttl: Duration, sent: Moment, spread: f64) -> Self {
         let retry = (ttl / 100).clamp(Duration::from_millis(20), LONGEST_RETRY);
         let backoff = Backoff::new(retry, LONGEST_RETRY);
-        let mut lease = Self { ttl, deadline: sent, jeopardy_at: sent, renew_at: sent, backoff };
+        let mut lease =
+            Self { ttl, acknowledged: sent, deadline: sent, jeopardy_at: sent, renew_at: sent, backoff };
         lease.renewed(sent, spread);
         lease
+    }
+
+    /// The time since the last acknowledged renewal was sent.
+    pub(crate) fn unrenewed_for(&self, now: Moment) -> Duration {
+        now.since(self.acknowledged)
     }
 
     /// The moment from which nobody can promise that the session lives.
@@ -73,6 +81,7 @@ impl Lease {
     /// A renewal that was sent at `sent` has been acknowledged.
     pub(crate) fn renewed(&mut self, sent: Moment, spread: f64) {
         let margin = (self.ttl / 20).max(LEAST_MARGIN);
+        self.acknowledged = self.acknowledged.max(sent);
         // An acknowledgement of an earlier renewal takes nothing back.
         self.deadline = self.deadline.max(sent + self.ttl.saturating_sub(margin));
         self.jeopardy_at = self.jeopardy_at.max(sent + (self.ttl / 2).saturating_sub(margin));

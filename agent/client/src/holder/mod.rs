@@ -57,7 +57,7 @@ pub use id::{HoldId, HolderRequest};
 pub use input::{Input, Response, WaitLimit, Wanted};
 pub use moment::Moment;
 pub use node_lease::{NodeLease, NodeLeaseState};
-pub use outbox::{Event, Grant, Notice, Outbox, Request, Write};
+pub use outbox::{EndReason, Event, Grant, Notice, Outbox, Request, Write};
 pub use state::GuardState;
 
 use crate::backoff::Jitter;

@@ -35,8 +35,8 @@ pub enum Request {
     /// index; 0 for an answer at once. An agent that does not know of nodes' leases refuses that
     /// with 404 or 405.
     NodeLease(String, Read),
-    /// Ends a session.
-    DestroySession(String),
+    /// Ends a session, for this reason.
+    EndSession(String, EndReason),
     /// Reads one key.
     Get(String, Read),
     /// Reads all keys that start with this.
@@ -49,6 +49,16 @@ pub enum Request {
     Cas(Write, u64),
     /// Deletes a key.
     Delete(String),
+}
+
+/// Why a session ends. The agent retries either until it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// It is needed no more.
+    Closed,
+    /// No renewal was acknowledged for so long; none where the node's lease was not renewed, of
+    /// which the agent knows more.
+    GivenUp(Option<Duration>),
 }
 
 /// What is written.

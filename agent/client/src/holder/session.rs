@@ -3,7 +3,7 @@
 use super::lease::{Lease, Step};
 use super::moment::Moment;
 use super::node_lease::{Belief, NodeLease, NodeLeaseState, NodeWatch};
-use super::outbox::{Event, Notice, Request};
+use super::outbox::{EndReason, Event, Notice, Request};
 use super::state::GuardState;
 use super::watch::CAUSE_LIMIT;
 use super::{Hold, HoldId, HoldStage, Holder, HolderRequest, RequestPurpose, SessionUse, WATCH_TIMEOUT};
@@ -58,6 +58,7 @@ pub(super) struct EndingId(u64);
 #[derive(Debug)]
 pub(super) struct Ending {
     session: String,
+    reason: EndReason,
     tries_left: u32,
     backoff: Backoff,
     pub(super) wakes_at: Option<Moment>,
@@ -214,12 +215,13 @@ impl Holder {
         }
         if kept.lease.step(self.now) == Step::Lost {
             self.outbox.notices.push(Notice::DeadlinePassed(kept.id.clone()));
-            self.lose_and_destroy(Loss::Deadline);
+            let silent_for = kept.lease.unrenewed_for(self.now);
+            self.lose_and_end(Loss::Deadline, EndReason::GivenUp(Some(silent_for)));
             if self.session_use == SessionUse::OneHold {
                 self.go_on_with_session();
             }
         } else if kept.node.is_unheard(self.now) {
-            self.lose_and_destroy(Loss::NodeDeadline);
+            self.lose_and_end(Loss::NodeDeadline, EndReason::GivenUp(None));
         } else if kept.node.is_overdue(self.now) {
             self.suspend();
         } else {
@@ -229,10 +231,10 @@ impl Holder {
     }
 
     /// Whoever waits for what it held need not wait for the server to notice, too.
-    fn lose_and_destroy(&mut self, loss: Loss) {
+    fn lose_and_end(&mut self, loss: Loss, reason: EndReason) {
         let Some(id) = self.session.id().map(str::to_owned) else { return };
         if self.lose_session(loss) {
-            self.destroy(id, DESTROY_TRIES, Then::Nothing);
+            self.begin_ending((id, reason), DESTROY_TRIES, Then::Nothing);
         }
     }
 
@@ -314,7 +316,7 @@ impl Holder {
             return self.without_node_lease();
         }
         if is_first && !error.is_transient() {
-            return self.lose_and_destroy(Loss::Unwatched(error.to_string()));
+            return self.lose_and_end(Loss::Unwatched(error.to_string()), EndReason::Closed);
         }
         // What was promised stands until its end, and nobody but the agent makes it longer.
         kept.node.failed(self.now, &mut self.jitter);
@@ -404,9 +406,10 @@ impl Holder {
         // A session that comes to be all the same ends with its TTL.
         self.cancel(creation);
         let Some(id) = self.session.id().map(str::to_owned) else { return false };
+        let reason = if self.is_suspended() { EndReason::GivenUp(None) } else { EndReason::Closed };
         let ends = self.lose_session(Loss::Closed);
         if ends {
-            self.destroy(id, if is_awaited { 1 } else { DESTROY_TRIES }, then);
+            self.begin_ending((id, reason), if is_awaited { 1 } else { DESTROY_TRIES }, then);
         }
         ends
     }
@@ -422,11 +425,16 @@ impl Holder {
         self.is_abandoned && self.holds.is_empty() && self.end_session(false, Then::Nothing)
     }
 
-    fn destroy(&mut self, session: String, tries: u32, then: Then) {
+    /// `true` if the node's deadline has passed and the agent has not vouched for the session since.
+    pub(super) fn is_suspended(&self) -> bool {
+        self.session.kept.as_ref().is_some_and(|kept| kept.node.belief == Belief::Suspended)
+    }
+
+    fn begin_ending(&mut self, (session, reason): (String, EndReason), tries: u32, then: Then) {
         self.last_ending += 1;
         let id = EndingId(self.last_ending);
         let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(3));
-        self.endings.insert(id, Ending { session, tries_left: tries, backoff, wakes_at: None, then });
+        self.endings.insert(id, Ending { session, reason, tries_left: tries, backoff, wakes_at: None, then });
         self.destroy_again(id);
     }
 
@@ -434,7 +442,7 @@ impl Holder {
         let Some(ending) = self.endings.get_mut(&id) else { return };
         ending.tries_left -= 1;
         ending.wakes_at = None;
-        let request = Request::DestroySession(ending.session.clone());
+        let request = Request::EndSession(ending.session.clone(), ending.reason);
         self.send(RequestPurpose::Ending(id), request);
     }
 
@@ -460,7 +468,7 @@ impl Holder {
     pub(super) fn replace_session(&mut self) {
         let Some(id) = self.session.kept.as_ref().map(|kept| kept.id.clone()) else { return };
         if self.lose_session(Loss::SessionGone) {
-            self.destroy(id, DESTROY_TRIES, Then::Nothing);
+            self.begin_ending((id, EndReason::Closed), DESTROY_TRIES, Then::Nothing);
         }
         self.session.kept = None;
     }

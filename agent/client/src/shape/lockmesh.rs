@@ -75,9 +75,10 @@ impl Loss {
     /// confirmed by s1, s3)`.
     pub fn in_words(&self) -> String {
         let known = |words: &str, what: String| (!what.is_empty()).then(|| format!("{words}{what}"));
+        let silence = if self.cause == "given-up" { "no renewal acknowledged for " } else { "silent for " };
         let details = [
             known("", self.check_id.clone()),
-            known("silent for ", self.silent_for.clone()),
+            known(silence, self.silent_for.clone()),
             known("window ", self.health_window.clone()),
             known("confirmed by ", self.confirmed_by.join(", ")),
         ];

@@ -10,8 +10,8 @@ mod watching;
 
 use bytes::Bytes;
 use lockmesh_client::holder::{
-    Event, Goal, Grant, GuardState, HoldId, Holder, HolderRequest, Input, LockGoal, Moment, NodeLease,
-    NodeLeaseState, Notice, Outbox, Request, Response, SessionUse, WaitLimit, Wanted,
+    EndReason, Event, Goal, Grant, GuardState, HoldId, Holder, HolderRequest, Input, LockGoal, Moment,
+    NodeLease, NodeLeaseState, Notice, Outbox, Request, Response, SessionUse, WaitLimit, Wanted,
 };
 use lockmesh_client::{Acquired, Entry, Error, LOCK_FLAGS, Loss, SessionOptions};
 use std::time::Duration;
@@ -189,7 +189,8 @@ fn word(request: &Request) -> &'static str {
         Request::Renew(..) => "renew",
         Request::FindSession(..) => "find",
         Request::NodeLease(..) => "node lease",
-        Request::DestroySession(_) => "destroy",
+        Request::EndSession(_, EndReason::Closed) => "destroy",
+        Request::EndSession(_, EndReason::GivenUp(_)) => "give up",
         Request::Get(..) => "get",
         Request::List(..) => "list",
         Request::Acquire(..) => "acquire",

@@ -312,6 +312,35 @@ fn what_is_suspended_is_given_back_like_what_is_held() {
     assert!(matches!(story.told_release(), Some(Ok(true))));
 }
 
+/// `lockmesh lock` after an outage: its release waited for servers, the process ended, and nobody
+/// ended the session.
+#[test]
+fn a_suspended_hold_that_is_dropped_is_given_up_at_once() {
+    let mut story = Story::holding_on_a_node();
+    story.pass(WINDOW);
+    assert_eq!(story.state(), GuardState::Suspended);
+    story.tell(Input::Drop(JOB));
+    assert!(
+        matches!(story.request("give up"), Request::EndSession(id, EndReason::GivenUp(None)) if id == "S1")
+    );
+    assert!(!story.asked().contains(&"release"));
+}
+
+#[test]
+fn a_session_that_was_not_renewed_for_its_ttl_is_given_up_with_that_time() {
+    let mut story = Story::begin(SessionUse::OneHold);
+    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
+    story.answer("create", Ok(Response::Created("S1".into())));
+    story.grant(5);
+    story.renews = false;
+    story.pass(BELIEF);
+    assert_eq!(story.told_loss(), Some(&Loss::Deadline));
+    let Request::EndSession(_, EndReason::GivenUp(Some(silent_for))) = story.request("give up") else {
+        panic!("it is not given up: {:?}", story.asked())
+    };
+    assert!(*silent_for >= BELIEF, "{silent_for:?}");
+}
+
 #[test]
 fn a_release_that_went_unheard_while_the_host_slept_is_tried_again_where_the_session_lives() {
     let mut story = Story::with_node_lease(SessionUse::Shared);

@@ -78,6 +78,14 @@ pub enum LocalCall {
         /// Whether to wait for news.
         blocking: Option<Blocking>,
     },
+    /// Ends a session, and retries that until the servers report the outcome, also when the caller
+    /// is gone.
+    EndSession {
+        /// The session.
+        session: SessionId,
+        /// Why it ends.
+        reason: EndReason,
+    },
     /// Takes a lock, or waits in its queue.
     Acquire {
         /// The lock's entry.
@@ -87,6 +95,16 @@ pub enum LocalCall {
         /// How long it is waited for.
         wait: Duration,
     },
+}
+
+/// Why a client ends a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// It needs the session no more. It waits for the outcome.
+    Closed,
+    /// No renewal was acknowledged for so long, as the guard knows; none where it was the node's
+    /// lease, of which the agent knows. Answered at once.
+    GivenUp(Option<Duration>),
 }
 
 /// Why a connection is none any more.

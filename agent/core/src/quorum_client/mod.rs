@@ -23,6 +23,7 @@
 //! | `requests.rs` | requests, and when each may be tried again |
 //! | `shared_reads.rs` | blocking reads that share one upstream request |
 //! | `lock_waits.rs` | waits for locks, and what becomes of them when nobody waits any more |
+//! | `session_ends.rs` | ends of sessions, retried until they are done |
 //! | `registrar.rs` | the agent's registration with the leader |
 //! | `renewals.rs` | the node lease: when it is renewed and how, and what follows from the answers |
 //! | `routes.rs` | the links, and what each is for: does what the tracker says |
@@ -45,9 +46,10 @@ mod registrar;
 mod renewals;
 mod requests;
 mod routes;
+mod session_ends;
 mod shared_reads;
 
-pub use input::{CallToken, ConnectionEnd, ConnectionId, Input, LocalCall};
+pub use input::{CallToken, ConnectionEnd, ConnectionId, EndReason, Input, LocalCall};
 pub use outbox::{Answered, Dial, Notice, Outbox, unexpected};
 pub use readiness::NotReady;
 
@@ -58,6 +60,7 @@ use crate::servers::Slot;
 use links::Link;
 use lock_waits::LockWait;
 use lockmesh_protocol::command::AgentRegistration;
+use lockmesh_protocol::id::SessionId;
 use lockmesh_protocol::lease::LeaseId;
 use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::random::Random;
@@ -67,6 +70,7 @@ use owner::{Effort, Owner, RequestNumber, SharedReadNumber};
 use registrar::Registrar;
 use renewals::Renewals;
 use requests::PendingRequest;
+use session_ends::SessionEnds;
 use shared_reads::{SharedQuery, SharedReads};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -136,6 +140,8 @@ enum Caller {
     SharedRead { number: SharedReadNumber, until: Time },
     /// A lock.
     LockWait,
+    /// The end of a session.
+    SessionEnd(SessionId),
 }
 
 /// What there is to do when a time has come.
@@ -188,6 +194,7 @@ pub struct QuorumClient {
     callers: BTreeMap<CallToken, Caller>,
     shared_reads: SharedReads,
     lock_waits: BTreeMap<CallToken, LockWait>,
+    session_ends: SessionEnds,
     timers: BTreeSet<(Time, Timer)>,
     /// Whether there was more to do than fits a turn.
     is_more: bool,
@@ -229,6 +236,7 @@ impl QuorumClient {
             callers: BTreeMap::new(),
             shared_reads: SharedReads::default(),
             lock_waits: BTreeMap::new(),
+            session_ends: SessionEnds::default(),
             timers: BTreeSet::new(),
             is_more: true,
             random,
@@ -379,6 +387,7 @@ impl QuorumClient {
             LocalCall::Read { query, consistency, blocking } => {
                 return self.read(token, query, consistency, blocking);
             }
+            LocalCall::EndSession { session, reason } => return self.end_session(token, session, reason),
             LocalCall::Acquire { new, session, wait } => return self.acquire(token, new, session, wait),
         };
         self.callers.insert(token, Caller::Request(number));
@@ -405,6 +414,10 @@ impl QuorumClient {
                 self.cancel(number);
             }
             Some(Caller::SharedRead { .. }) => drop(self.leave_shared_read(token)),
+            Some(&Caller::SessionEnd(session)) => {
+                self.callers.remove(&token);
+                self.session_ends.leave(&session, token);
+            }
             // None: the answer was given, and its caller is gone before it heard of the grant.
             Some(Caller::LockWait) | None => self.abandon_wait(token),
         }

@@ -1,6 +1,7 @@
 //! Who waits for a request, by which number it is known, and how hard it is tried.
 
 use super::input::CallToken;
+use lockmesh_protocol::id::SessionId;
 use std::time::Duration;
 
 /// How long a shared read waits at the server before it is begun anew.
@@ -20,6 +21,7 @@ pub(super) enum Owner {
     Caller(CallToken),
     SharedRead(SharedReadNumber),
     LockWait(CallToken),
+    SessionEnd(SessionId),
 }
 
 /// How often a request is tried.

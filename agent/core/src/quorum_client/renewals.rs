@@ -17,12 +17,14 @@ use super::calls::{CallKind, PendingCall, RetryScope};
 use super::input::CallToken;
 use super::outbox::{Answered, Notice};
 use super::requests::shutting_down;
+use super::session_ends::SessionEnds;
 use super::{Counts, QuorumClient};
 use crate::lease::LeaseState;
 use crate::request_ids::Registration;
 use crate::servers::Slot;
 use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::command::Command;
+use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseAck, LeaseEnd, LeaseId, LeaseSecret, Renewal};
 use lockmesh_protocol::record::{SERF_HEALTH, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -182,7 +184,13 @@ impl Renewals {
 
     /// A server asks whether this agent lives. The answer is a renewal, but its acknowledgement
     /// does not come back this way: so the next renewal of the agent's own is due.
-    fn answer(&mut self, challenge: Challenge, now: Time, counts: &mut Counts) -> Response {
+    fn answer(
+        &mut self,
+        challenge: Challenge,
+        now: Time,
+        ends: &mut SessionEnds,
+        counts: &mut Counts,
+    ) -> Response {
         let Some(lease) = self.living_mut(challenge.lease) else {
             return Response::LeaseEnded(challenge.lease, LeaseEnd::Unknown);
         };
@@ -191,7 +199,9 @@ impl Renewals {
             // Several servers ask at once, each a few times: one renewal is enough for all of them.
             lease.round.due = lease.round.due.min(now.max(lease.round.began + STEP));
         }
-        Response::Alive(lease.unacknowledged_renewal(challenge.nonce))
+        let renewal = lease.unacknowledged_renewal(challenge.nonce);
+        let given_up = ends.next_named().map(|sessions| lease.secret.give_up(lease.id, sessions));
+        Response::alive(NodeAnswer { renewal, given_up })
     }
 }
 
@@ -348,7 +358,11 @@ impl QuorumClient {
     pub(super) fn challenged(&mut self, token: CallToken, challenge: Challenge) {
         let answer = match self.is_closed {
             true => Err(shutting_down()),
-            false => Ok(Answered::Response(self.renewals.answer(challenge, self.now, &mut self.counts))),
+            false => {
+                let ends = &mut self.session_ends;
+                let answer = self.renewals.answer(challenge, self.now, ends, &mut self.counts);
+                Ok(Answered::Response(answer))
+            }
         };
         self.outbox.answers.push((token, answer));
     }

@@ -95,6 +95,11 @@ impl PendingRequest {
         matches!(self.request, Request::Propose(..))
     }
 
+    /// `true` if the same command under another request id has the same effect.
+    fn may_be_a_second_command(&self) -> bool {
+        matches!(self.owner, Owner::SessionEnd(_))
+    }
+
     fn scope(&self) -> RetryScope {
         match (&self.request, self.effort, self.addressee) {
             (request, Effort::Once, _) if is_of_mesh(request) => RetryScope::Aside,
@@ -178,7 +183,7 @@ impl QuorumClient {
             return true;
         }
         // Under a fresh id it would be a second command, and the first one may have taken effect.
-        if pending.was_sent {
+        if pending.was_sent && !pending.may_be_a_second_command() {
             let why = unknown("the agent had to register again before the servers answered");
             self.finish(number, Err(why));
             return false;
@@ -329,6 +334,11 @@ impl QuorumClient {
         let reason = match failure {
             // Only a later attempt can tell what became of an earlier one.
             AttemptFailure::Final(reason) if pending.was_sent => reason,
+            AttemptFailure::Final(reason @ (Unavailable::Overloaded(_) | Unavailable::Disk(_)))
+                if matches!(pending.owner, Owner::SessionEnd(_)) =>
+            {
+                return self.give_up(number, reason);
+            }
             AttemptFailure::Final(reason) => return self.finish(number, Err(reason)),
             AttemptFailure::Again(reason) => {
                 // A home server that has lost the leader is no help; the leader itself is.
@@ -397,7 +407,7 @@ impl QuorumClient {
 
     fn give_up(&mut self, number: RequestNumber, reason: Unavailable) {
         let was_sent = self.requests.get(&number).is_some_and(|pending| pending.was_sent);
-        if was_sent && self.resolve_in_background(number) {
+        if self.resolve_in_background(number, &reason) {
             return;
         }
         let reason = match (self.is_closed, was_sent) {
@@ -413,22 +423,34 @@ impl QuorumClient {
         self.finish(number, Err(reason));
     }
 
-    /// Keeps retrying the enqueue of a lock wait under the same request id after its hold timeout,
-    /// until the servers report the outcome; returns `false` for every other request. The caller is
-    /// answered now. A grant that takes effect later would otherwise last as long as the session,
-    /// which a client that shares it between holds keeps renewing.
-    fn resolve_in_background(&mut self, number: RequestNumber) -> bool {
+    /// Keeps retrying a request after its hold timeout until the servers report the outcome, where
+    /// something is held for no one otherwise; returns `false` for every other request. The caller
+    /// is answered now.
+    ///
+    /// - The enqueue of a lock wait that was sent: a grant that takes effect later would last as
+    ///   long as the session, which a client that shares it between holds keeps renewing.
+    /// - The end of a session, of which the client may be gone.
+    fn resolve_in_background(&mut self, number: RequestNumber, reason: &Unavailable) -> bool {
         let is_stopping = self.is_closed || self.in_hurry;
         let Some(pending) = self.requests.get_mut(&number) else { return false };
-        let Owner::LockWait(token) = pending.owner else { return false };
         let is_enqueue =
             matches!(&pending.request, Request::Propose(_, Command::Kv(KvCommand::Enqueue { .. })));
-        if is_stopping || !is_enqueue {
-            return false;
+        let failure = if pending.was_sent { unknown(LOST) } else { reason.clone() };
+        let owner = pending.owner;
+        match owner {
+            Owner::LockWait(_) if is_enqueue && pending.was_sent && !is_stopping => {}
+            Owner::SessionEnd(_) if !self.is_closed => {}
+            _ => return false,
         }
-        pending.backoff = Backoff::new(RESOLVE_BACKOFF, self.random.number());
-        (pending.effort, pending.deadline) = (Effort::Endless, None);
-        self.lock_wait_unresolved(token, unknown(LOST));
+        if pending.effort == Effort::Held {
+            pending.backoff = Backoff::new(RESOLVE_BACKOFF, self.random.number());
+            (pending.effort, pending.deadline) = (Effort::Endless, None);
+            match owner {
+                Owner::LockWait(token) => self.lock_wait_unresolved(token, failure),
+                Owner::SessionEnd(session) => self.session_end_unresolved(&session, &failure),
+                Owner::Caller(_) | Owner::SharedRead(_) => {}
+            }
+        }
         self.pause(number, no_leader());
         true
     }
@@ -444,6 +466,7 @@ impl QuorumClient {
             }
             Owner::SharedRead(read) => self.shared_read_answered(read, result),
             Owner::LockWait(token) => self.lock_wait_answered(token, result),
+            Owner::SessionEnd(session) => self.session_end_answered(session, result),
         }
     }
 

@@ -7,6 +7,7 @@ mod lock_waits;
 mod reads;
 mod requests;
 mod routes;
+mod session_ends;
 
 use lockmesh_agent_core::quorum_client::{
     Answered, CallToken, ConnectionEnd, ConnectionId, Input, LocalCall, NotReady, Notice, Outbox,

@@ -8,6 +8,7 @@ use super::super::go::json::{JsonError, Object, first_value};
 use super::super::shapes;
 use super::membership::DETAILS_TIMEOUT;
 use http::Response;
+use lockmesh_agent_core::quorum_client::EndReason;
 use lockmesh_client::shape;
 use lockmesh_net::random;
 use lockmesh_protocol::command::Command;
@@ -228,11 +229,31 @@ fn fresh_id() -> Result<SessionId, Failure> {
 
 pub(super) async fn destroy(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
-    let applied = call.propose(Command::DestroySession(named(call)?)).await?;
+    let session = named(call)?;
+    if let Some(reason) = end_reason(call)? {
+        call.api.upstream.end_session(session, reason).await?;
+        return Ok(answer::flag(true, call.layout()));
+    }
+    let applied = call.propose(Command::DestroySession(session)).await?;
     match applied.reply {
         Reply::Refused(refusal) => Err(refusal.into()),
         _ => Ok(answer::with_write_index(answer::flag(true, call.layout()), applied.index)),
     }
+}
+
+/// Why a guard ends its session; none for a plain destroy. With a reason the agent retries the end
+/// until the servers report it done, also when the client is gone.
+fn end_reason(call: &Call<'_>) -> Result<Option<EndReason>, Failure> {
+    let Some(given_up) = call.params.value("given-up") else {
+        return Ok(call.params.has("retry").then_some(EndReason::Closed));
+    };
+    if given_up.is_empty() {
+        return Ok(Some(EndReason::GivenUp(None)));
+    }
+    let nanoseconds = duration::parse(given_up).map_err(|error| {
+        Failure::refused(format!("Invalid given-up {given_up:?}: {error}; use a duration such as 3s"))
+    })?;
+    Ok(Some(EndReason::GivenUp(Some(clamped(nanoseconds)))))
 }
 
 pub(super) async fn renew(call: &Call<'_>) -> Result<Response<Body>, Failure> {

@@ -29,7 +29,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use lockmesh_agent_core::lease::LeaseState;
-use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
+use lockmesh_agent_core::quorum_client::{Answered, EndReason, LocalCall};
 use lockmesh_client::Clock;
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
@@ -235,6 +235,15 @@ impl Quorum {
     }
 }
 
+fn end(session: SessionId, reason: EndReason) -> Command {
+    match reason {
+        EndReason::Closed => Command::DestroySession(session),
+        EndReason::GivenUp(silent_for) => {
+            Command::GiveUpSession { session, silent_for: silent_for.unwrap_or_default() }
+        }
+    }
+}
+
 impl upstream::Quorum for Quorum {
     fn call(self: Arc<Self>, call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
         Box::pin(async move {
@@ -244,6 +253,7 @@ impl upstream::Quorum for Quorum {
                 LocalCall::Read { query, consistency, blocking } => {
                     Call::Read { query, consistency, blocking }
                 }
+                LocalCall::EndSession { session, reason } => Call::Propose(None, end(session, reason)),
                 LocalCall::Acquire { new, session, wait } => return self.acquire(new, session, wait).await,
             };
             match self.answer(request).await {

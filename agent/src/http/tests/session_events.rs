@@ -93,7 +93,7 @@ async fn a_silent_lease_leads_through_jeopardy_to_the_end_of_the_session() {
         let passed = stand.now().since(begun);
         assert!(passed.as_millis().abs_diff(after) < 50, "{state} after {passed:?}");
     }
-    assert!(event["Reason"].as_str().unwrap().starts_with("node-silent: "), "{event}");
+    assert!(event["Reason"].as_str().unwrap().starts_with("given-up: "), "{event}");
     // The agent ends it, once, and for whoever asks later that is why.
     let mut news = stand.quorum.news.subscribe();
     let before = stand.quorum.state.lock().unwrap().1;

@@ -5,8 +5,9 @@ use crate::raft::log::SnapshotMeta;
 use crate::raft::message::PeerMessage;
 use crate::setback::LogPosition;
 use crate::state::State;
+use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::id::{LogIndex, ServerId};
-use lockmesh_protocol::lease::{Challenge, Renewal};
+use lockmesh_protocol::lease::Challenge;
 use lockmesh_protocol::peer::Peer;
 use lockmesh_protocol::rpc::{CallId, Request};
 use std::sync::Arc;
@@ -74,10 +75,10 @@ pub enum Event {
         /// Which one.
         challenge: Challenge,
         /// What the node answered; none where it could not be reached, or did not answer in time.
-        answer: Option<Renewal>,
+        answer: Option<NodeAnswer>,
     },
     /// What a node answered to an agent that asked it, see [`super::Actions::questions`].
-    AgentAnswered(Renewal),
+    AgentAnswered(NodeAnswer),
     /// The disk began to refuse, or takes writes again.
     Disk(DiskHealth),
     /// One of the readers of a checkpoint that were opened is closed.

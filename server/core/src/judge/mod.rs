@@ -28,6 +28,7 @@
 //! | `turn/renewals.rs` | renewals as they arrive, and their acknowledgement |
 //! | `turn/accusations.rs` | what agents in the mesh suspect opens checks |
 //! | `turn/verdict.rs` | opens checks, proposes verdicts |
+//! | `turn/given_up.rs` | ends sessions that their guards gave up |
 //! | `turn/agents.rs` | has agents ask nodes, too |
 //! | `turn/node_leases.rs` | how nodes' leases stand, for whoever asks |
 //!

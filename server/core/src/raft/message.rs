@@ -92,6 +92,8 @@ pub enum MessageKind {
     Event,
     /// The leader tells the cluster's time, which datagrams of the mesh are stamped with.
     ClusterTime,
+    /// A follower passes on which sessions guards of a node gave up. From format 2 on.
+    GivenUp,
 }
 
 impl MessageKind {
@@ -109,6 +111,7 @@ impl MessageKind {
                 | Self::Accusations
                 | Self::Event
                 | Self::ClusterTime
+                | Self::GivenUp
         )
     }
 }

@@ -19,6 +19,7 @@ use super::rows::{CheckKey, MemberCounts};
 use super::step::Step;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{NodeFailure, NodeLeave};
+use lockmesh_protocol::given_up::GivenUp;
 use lockmesh_protocol::id::{AgentNumber, CheckId, LogIndex, NodeName, SessionId, Term};
 use lockmesh_protocol::lease::{HealthWindow, LeaseEnd, LeaseId, Renewal};
 use lockmesh_protocol::record::{Agent, Check, CheckStatus, LossCause, MemberStatus, Session};
@@ -229,6 +230,11 @@ impl State {
     /// Whether a renewal was made with the secret of its lease.
     pub fn is_authentic(&self, renewal: &Renewal) -> bool {
         self.lease_key.secret(renewal.lease).made(renewal)
+    }
+
+    /// `true` if a list of given-up sessions was made with the secret of its lease.
+    pub fn is_authentic_list(&self, given_up: &GivenUp) -> bool {
+        self.lease_key.secret(given_up.lease).made_list(given_up)
     }
 
     /// Where an agent is asked whether it lives, as `host:port`; none where it listens nowhere.

@@ -23,7 +23,8 @@ impl Step<'_> {
         // Each new leader that finds no cluster says it; only the first one counts.
         if self.state.cluster_id.is_empty() {
             self.set(Change::ClusterId(cluster_id.into()));
-            self.set(Change::Format(format::FIRST));
+            let formats = servers.iter().map(|server| server.format);
+            self.set(Change::Format(formats.min().unwrap_or(format::FIRST)));
             self.set(Change::LeaseKey(lease_key));
             for server in servers {
                 self.set(Change::Server(server.id, Some(Arc::new(server.clone()))));

@@ -7,6 +7,7 @@ use lockmesh_protocol::id::{SessionId, Term};
 use lockmesh_protocol::record::{CheckStatus, LossCause, Session, SessionSpec};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::sync::Arc;
+use std::time::Duration;
 
 impl Step<'_> {
     pub(super) fn create_session(&mut self, new: &SessionSpec) -> Reply {
@@ -22,6 +23,12 @@ impl Step<'_> {
     /// Ends a session. An unknown one has ended already, so that is a success.
     pub(super) fn destroy_session(&mut self, session: SessionId) -> Reply {
         self.end_session(session, LossCause::Destroyed);
+        Reply::Done
+    }
+
+    /// Ends a session that its guard gave up.
+    pub(super) fn give_up_session(&mut self, session: SessionId, silent_for: Duration) -> Reply {
+        self.end_session(session, LossCause::GivenUp { silent_for });
         Reply::Done
     }
 

@@ -67,6 +67,7 @@ impl<'a> Step<'a> {
             Command::Kv(command) => self.kv(command),
             Command::CreateSession(session) => self.create_session(session),
             Command::DestroySession(session) => self.destroy_session(*session),
+            Command::GiveUpSession { session, silent_for } => self.give_up_session(*session, *silent_for),
             Command::Txn(ops) => self.txn(ops),
             Command::Register(registration) => self.register(registration),
             Command::Deregister(deregistration) => self.deregister(deregistration),

@@ -16,6 +16,7 @@ use lockmesh_protocol::record::{
     Autopilot, Behavior, Check, CheckStatus, Incarnation, NewServer, Node, Service, ServiceCheck, SessionSpec,
 };
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// A line as a command; none if its first word is not a command's.
 pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
@@ -27,6 +28,11 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
     let command = match words.word()?.as_str() {
         "session" => Command::CreateSession(new_session(&mut words)?),
         "destroy" => Command::DestroySession(session_id(&mut words)?),
+        "give-up" => {
+            let session = session_id(&mut words)?;
+            let silent_for = words.number_option("silent-ms")?.unwrap_or(0);
+            Command::GiveUpSession { session, silent_for: Duration::from_millis(silent_for) }
+        }
         "expire" => {
             let session = session_id(&mut words)?;
             let term = Term(words.number_option("term")?.unwrap_or(1));

@@ -210,6 +210,9 @@ pub(crate) fn loss(loss: &Loss) -> String {
         LossCause::HostReplaced => "lost its host".into(),
         LossCause::NodeLeft => "lost its node, which left".into(),
         LossCause::NodeForcedToLeave => "lost its node, which was made to leave".into(),
+        LossCause::GivenUp { silent_for } => {
+            format!("was given up, not renewed for {} ms", silent_for.as_millis())
+        }
         LossCause::NodeReaped => "lost its node, which was forgotten".into(),
     };
     let keys: Vec<String> = loss.keys.iter().map(|(key, fence)| format!("{key} (fence {fence})")).collect();

@@ -3,6 +3,7 @@
 //! shorter than a window costs no session, and a dead host's locks pass on soon after it.
 
 mod agents;
+mod given_up;
 mod mesh;
 mod node_leases;
 mod restarts;
@@ -14,8 +15,9 @@ use lockmesh_core::frontend::{CallRef, Event};
 use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::message::MessageKind;
 use lockmesh_protocol::command::{AgentRegistration, Command, Deregistration, NodeFailure, Registration};
+use lockmesh_protocol::given_up::{GivenUpSession, NodeAnswer};
 use lockmesh_protocol::id::{CheckId, LogIndex, ServerId, SessionId};
-use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseEnd, LeaseId, LeaseSecret, Renewal};
+use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseEnd, LeaseId, LeaseSecret};
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::{
     Agent, Behavior, Check, CheckStatus, Incarnation, LossCause, MemberStatus, Node, SessionSpec,
@@ -51,6 +53,18 @@ struct Host {
     answers: BTreeSet<ServerId>,
     /// The agents that it answers.
     answers_agents: BTreeSet<String>,
+    /// The sessions that its guards gave up.
+    given_up: Vec<GivenUpSession>,
+}
+
+impl Host {
+    /// Its next answer to a challenge.
+    fn answer(&self, nonce: u64) -> NodeAnswer {
+        let renewal = self.secret.renewal(self.lease, self.sequence, nonce);
+        let sessions = self.given_up.as_slice().try_into().expect("they fit");
+        let given_up = (!self.given_up.is_empty()).then(|| self.secret.give_up(self.lease, sessions));
+        NodeAnswer { renewal, given_up }
+    }
 }
 
 /// Three servers, and hosts that renew.
@@ -140,6 +154,7 @@ impl Fleet {
             home: None,
             answers: self.cluster.servers.keys().copied().collect(),
             answers_agents: BTreeSet::new(),
+            given_up: Vec::new(),
         };
         self.hosts.insert(name.into(), host);
     }
@@ -227,16 +242,16 @@ impl Fleet {
         }
     }
 
-    fn answer_of(&mut self, asked_by: ServerId, challenge: Challenge) -> Option<Renewal> {
+    fn answer_of(&mut self, asked_by: ServerId, challenge: Challenge) -> Option<NodeAnswer> {
         let host = self.hosts.values_mut().find(|host| host.lease == challenge.lease)?;
         if !host.answers.contains(&asked_by) {
             return None;
         }
         host.sequence += 1;
-        Some(host.secret.renewal(host.lease, host.sequence, challenge.nonce))
+        Some(host.answer(challenge.nonce))
     }
 
-    fn tell(&mut self, id: ServerId, challenge: Challenge, answer: Option<Renewal>) {
+    fn tell(&mut self, id: ServerId, challenge: Challenge, answer: Option<NodeAnswer>) {
         if !self.stuck.contains(&id) {
             self.cluster.turn(id, Some(Event::Challenged { challenge, answer }));
             self.cluster.deliver();

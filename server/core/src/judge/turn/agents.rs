@@ -7,8 +7,9 @@
 use crate::core::Core;
 use crate::outbox::{Outbox, QuestionWanted};
 use crate::state::State;
+use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::id::AgentNumber;
-use lockmesh_protocol::lease::{Challenge, NodeQuestion, Renewal};
+use lockmesh_protocol::lease::{Challenge, NodeQuestion};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::record::{Agent, MemberStatus};
 use lockmesh_protocol::time::Time;
@@ -28,8 +29,11 @@ impl Core {
     }
 
     /// What a node answered to an agent.
-    pub(crate) fn agent_answered(&mut self, now: Time, renewal: Renewal, outbox: &mut Outbox) {
-        if self.hear_answer(now, renewal, outbox) {
+    pub(crate) fn agent_answered(&mut self, now: Time, answer: NodeAnswer, outbox: &mut Outbox) {
+        if let Some(given_up) = &answer.given_up {
+            self.take_given_up(given_up, outbox);
+        }
+        if self.hear_answer(now, answer.renewal, outbox) {
             self.observer.observed.saved_by_agents += 1;
         }
     }

@@ -7,6 +7,7 @@ use crate::judge::messages::{BATCH, CheckList, JurorReports, LeaseAnswer, MAX_CO
 use crate::outbox::Outbox;
 use crate::raft::message::{MessageKind, PeerMessage};
 use bytes::Bytes;
+use lockmesh_protocol::given_up::GivenUp;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::lease::{LeaseId, Renewal};
 use lockmesh_protocol::time::Time;
@@ -55,11 +56,17 @@ impl Core {
                 let accusations = Self::read_context::<Vec<(LeaseId, LeaseId)>>(message).unwrap_or_default();
                 self.hear_accusations(now, accusations);
             }
+            MessageKind::GivenUp if self.is_serving() => {
+                if let Some(given_up) = Self::read_context::<GivenUp>(message) {
+                    self.take_given_up(&given_up, outbox);
+                }
+            }
             // They are the judge's all the same: the engine must not see them.
             MessageKind::LeaseAnswers
             | MessageKind::CheckNodes
             | MessageKind::NodeReports
-            | MessageKind::Accusations => {}
+            | MessageKind::Accusations
+            | MessageKind::GivenUp => {}
             _ => return false,
         }
         true

@@ -5,6 +5,7 @@ mod accusations;
 mod agents;
 mod brake;
 mod checks;
+mod given_up;
 mod messages;
 mod node_leases;
 mod registrations;

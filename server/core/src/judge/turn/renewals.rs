@@ -10,6 +10,7 @@ use crate::input::{CallToken, LeaseCaller};
 use crate::judge::messages::LeaseAnswer;
 use crate::outbox::{Outbox, not_leader};
 use crate::read_index::Reader;
+use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::lease::{Challenge, LeaseAck, LeaseId, Renewal};
 use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
@@ -37,9 +38,13 @@ impl Core {
         &mut self,
         now: Time,
         challenge: Challenge,
-        answer: Option<Renewal>,
+        answer: Option<NodeAnswer>,
         outbox: &mut Outbox,
     ) {
+        if let Some(given_up) = answer.and_then(|answer| answer.given_up) {
+            self.take_given_up(&given_up, outbox);
+        }
+        let answer = answer.map(|answer| answer.renewal);
         let is_answer = |renewal: &Renewal| {
             (renewal.lease, renewal.nonce) == (challenge.lease, challenge.nonce)
                 && self.state.is_authentic(renewal)

@@ -21,8 +21,8 @@ impl Fleet {
                 let Some(host) = self.hosts.get_mut(wanted.question.node.as_str()) else { continue };
                 if host.lease == challenge.lease && host.answers_agents.contains(&agent) {
                     host.sequence += 1;
-                    let renewal = host.secret.renewal(host.lease, host.sequence, challenge.nonce);
-                    self.cluster.turn(id, Some(Event::AgentAnswered(renewal)));
+                    let answer = host.answer(challenge.nonce);
+                    self.cluster.turn(id, Some(Event::AgentAnswered(answer)));
                     self.cluster.deliver();
                 }
             }
@@ -30,7 +30,7 @@ impl Fleet {
     }
 
     /// So many hosts, the first of which no server can reach, nor it them.
-    fn cut_off(hosts: usize) -> Self {
+    pub(super) fn cut_off(hosts: usize) -> Self {
         let mut fleet = Self::start();
         (1..=hosts).for_each(|number| fleet.host(&format!("h{number}")));
         fleet.session("fast", "h1", HealthWindow::Fast);
@@ -115,7 +115,7 @@ fn an_answer_to_another_check_or_one_that_was_forged_keeps_nothing() {
     let forged = fleet.hosts["h2"].secret.renewal(host.lease, 99, nonce);
     let (leader, former) = (fleet.cluster.leader(), host.secret.renewal(host.lease, 99, nonce ^ 1));
     for answer in [forged, former] {
-        fleet.cluster.turn(leader, Some(Event::AgentAnswered(answer)));
+        fleet.cluster.turn(leader, Some(Event::AgentAnswered(answer.into())));
     }
     let observed = fleet.cluster.servers.get_mut(&leader).expect("it runs").frontend.take_observed();
     assert_eq!((observed.saved_by_agents, observed.forged_answers), (0, 1));

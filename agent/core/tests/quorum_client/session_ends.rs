@@ -1,0 +1,131 @@
+//! Ends of sessions that the agent sees through: retried until the servers report them done, and
+//! named in the answers to challenges.
+
+use super::*;
+use lockmesh_agent_core::quorum_client::EndReason;
+use lockmesh_protocol::given_up::{GivenUp, GivenUpSession, MAX_GIVEN_UP};
+use lockmesh_protocol::lease::Challenge;
+
+impl Story {
+    fn end(&mut self, session: SessionId, reason: EndReason) -> CallToken {
+        self.call(LocalCall::EndSession { session, reason })
+    }
+
+    /// What the agent answers to a challenge besides its renewal.
+    fn named(&mut self) -> Option<GivenUp> {
+        let lease = self.client.registered_lease().expect("it is registered");
+        self.last_token += 1;
+        let token = CallToken(self.last_token);
+        self.tell(Input::Challenge(token, Challenge { lease, nonce: 77 }));
+        let Ok(Answered::Response(response)) = self.heard(token) else { panic!("it does not answer") };
+        let answer = response.node_answer().expect("it lives");
+        assert_eq!(answer.renewal.nonce, 77);
+        let secret = LeaseKey::default().secret(lease);
+        assert!(answer.given_up.is_none_or(|given_up| secret.made_list(&given_up)));
+        answer.given_up
+    }
+}
+
+fn numbered(number: u8) -> SessionId {
+    SessionId::from_random([number; 16])
+}
+
+#[test]
+fn the_guard_of_a_given_up_session_need_not_wait_and_the_servers_are_told_until_they_answer() {
+    let mut story = Story::at_rest();
+    story.leader = None;
+    story.kill(A);
+    let token = story.end(session(), EndReason::GivenUp(None));
+    assert_eq!(story.heard(token), Ok(Answered::Response(Response::Done)));
+    story.pass(3 * HOLD);
+    let named = story.named().expect("it is named");
+    let [GivenUpSession { session: of, silent_for: Some(silent_for) }] = named.sessions.as_slice() else {
+        panic!("not what was given up: {named:?}")
+    };
+    assert_eq!(*of, session());
+    assert!(*silent_for < 10 * SECOND, "as long as when it was given up: {silent_for:?}");
+    story.elect(B);
+    let sent = story.until_asked();
+    let Request::Propose(_, Command::GiveUpSession { session: of, silent_for: sent_silence }) = &sent.request
+    else {
+        panic!("no session is given up: {sent:?}")
+    };
+    assert_eq!((*of, sent_silence), (session(), silent_for));
+    story.answer(&sent, applied(40, Reply::Done));
+    assert_eq!(story.named(), None);
+    assert_eq!(story.client.session_ends(), 0);
+}
+
+#[test]
+fn the_end_of_a_session_goes_on_though_its_client_is_gone() {
+    for is_cancelled in [true, false] {
+        let mut story = Story::at_rest();
+        let token = story.end(session(), EndReason::Closed);
+        story.only();
+        if is_cancelled {
+            story.tell(Input::Cancel(token));
+        }
+        story.leader = None;
+        story.kill(A);
+        story.pass(2 * HOLD);
+        match is_cancelled {
+            true => assert!(story.answers.is_empty()),
+            false => assert!(story.heard_unknown(token).contains("unknown whether")),
+        }
+        let named = story.named().expect("it is named");
+        assert_eq!(named.sessions.as_slice(), [GivenUpSession { session: session(), silent_for: None }]);
+        story.elect(B);
+        let again = story.until_asked();
+        assert!(
+            matches!(&again.request, Request::Propose(_, Command::DestroySession(of)) if *of == session())
+        );
+        story.answer(&again, applied(40, Reply::Done));
+        assert!(story.answers.is_empty() && story.named().is_none());
+    }
+}
+
+#[test]
+fn servers_that_have_too_much_to_do_are_told_again() {
+    let mut story = Story::at_rest();
+    let token = story.end(session(), EndReason::Closed);
+    for _ in 0..5 {
+        let sent = story.until_asked();
+        let busy = Unavailable::Overloaded("4 writes wait for their commit".into());
+        story.answer(&sent, Response::Unavailable(busy));
+        assert!(story.asked.is_empty(), "not at once");
+        story.pass(5 * SECOND);
+    }
+    assert!(matches!(story.heard(token), Err(Unavailable::Overloaded(_))));
+    let sent = story.until_asked();
+    story.answer(&sent, applied(40, Reply::Done));
+    assert_eq!(story.client.session_ends(), 0);
+}
+
+#[test]
+fn where_more_are_given_up_than_fit_all_of_them_have_their_turn() {
+    let mut story = Story::at_rest();
+    story.leader = None;
+    story.kill(A);
+    let count = MAX_GIVEN_UP as u8 * 2 + 3;
+    for number in 1..=count {
+        story.end(numbered(number), EndReason::GivenUp(Some(SECOND)));
+    }
+    let mut named = BTreeSet::new();
+    for _ in 0..3 {
+        let list = story.named().expect("they are named");
+        assert_eq!(list.sessions.as_slice().len(), MAX_GIVEN_UP);
+        named.extend(list.sessions.as_slice().iter().map(|listed| listed.session));
+    }
+    assert_eq!(named.len(), usize::from(count));
+}
+
+#[test]
+fn a_session_is_ended_once_however_often_that_is_wanted() {
+    let mut story = Story::at_rest();
+    let given_up = story.end(session(), EndReason::GivenUp(Some(SECOND)));
+    let closed = story.end(session(), EndReason::Closed);
+    assert_eq!(story.heard(given_up), Ok(Answered::Response(Response::Done)));
+    let sent = story.only();
+    story.answer(&sent, applied(40, Reply::Done));
+    assert_eq!(story.heard_applied(closed), 40);
+}
