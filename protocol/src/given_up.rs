@@ -1,10 +1,8 @@
-//! Sessions that guards on a node gave up, as the node tells the servers: an authenticated list that
-//! travels with each answer to a challenge.
-//!
+//! Sessions that guards on a node gave up, as the node tells the servers: an authenticated list
+//! that travels with each answer to a challenge.
 //! A node that no server reaches stays alive by its answers to challenges of other agents. Its
 //! guards hear of no acknowledgement and give their sessions up, but no command of the node reaches
 //! a server, so the list is the only way to end those sessions.
-//!
 //! **Invariant:** the list ends sessions and keeps none alive. It is bound to the lease and to no
 //! challenge: a session that was given up never becomes valid again, so a repeated or relayed list
 //! does no harm.

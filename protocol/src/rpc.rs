@@ -41,8 +41,8 @@ pub enum Call {
 }
 
 impl Call {
-    /// The same for a server that speaks `lockmesh/1`, which knows less: a session that was given up
-    /// is destroyed there, without the reason.
+    /// The same for a server that speaks `lockmesh/1`, which knows less: a session that was given
+    /// up is destroyed there, without the reason.
     #[must_use]
     pub fn for_first_dialect(self) -> Self {
         match self {
@@ -364,7 +364,6 @@ pub struct ServerStatus {
 }
 
 /// Reads the messages of a frame, and stops at the first that is too many.
-///
 /// # Errors
 /// The bytes hold something else than such messages, or too many. No message of the frame is to be
 /// acted upon: its sender is at fault.

@@ -1,9 +1,9 @@
 //! Samples of everything that is stored or replicated must be read for ever, each as what it was.
-//!
-//! `format/v1.txt`, and `v2.txt` for what version 1 cannot hold, have one encoded sample a line, in hexadecimal behind its name. A variant that
-//! was removed, renamed or moved, or a struct that changed, fails by that name. The newest
-//! version's samples are also written again to the same bytes, and every variant has one.
-//! `UPDATE_SAMPLES=1` adds those that are missing and never changes a line.
+//! `format/v1.txt`, and `v2.txt` for what version 1 cannot hold, have one encoded sample a line, in
+//! hexadecimal behind its name. A variant that was removed, renamed or moved, or a struct that
+//! changed, fails by that name. The newest version's samples are also written again to the same
+//! bytes, and every variant has one. `UPDATE_SAMPLES=1` adds those that are missing and never
+//! changes a line.
 
 use lockmesh_core::Proposal;
 use lockmesh_core::raft::log::{EntryKind, LogBatch};
@@ -190,6 +190,7 @@ fn covers_by_words(commands: &[Command], rows: &[Change]) {
         "NodeLeft",
         "NodeForcedToLeave",
         "NodeReaped",
+        "GivenUp",
     ];
     has_all::<LossCause>(&shown, &causes);
     has_all::<HealthWindow>(&shown, &["Fast", "Default", "Safe"]);

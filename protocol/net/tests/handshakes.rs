@@ -2,10 +2,11 @@
 
 use lockmesh_net::certificate::Authority;
 use lockmesh_net::{
-    Connection, Endpoint, Identity, IdentityFiles, LinkError, Peer, Purpose, QuicOptions, Role,
+    Connection, Dialect, Endpoint, Identity, IdentityFiles, LinkError, Peer, Purpose, QuicOptions, Role,
 };
 use lockmesh_protocol::rpc::{Call, CallFrame, CallId};
 use quinn::crypto::rustls::QuicClientConfig;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -173,17 +174,44 @@ async fn a_peer_without_a_certificate_is_refused() {
 }
 
 fn without_certificate(authority: &Path) -> quinn::ClientConfig {
-    use rustls::pki_types::{CertificateDer, pem::PemObject};
+    in_first_dialect(trusting(authority).with_no_client_auth())
+}
+
+type TlsBuilder = rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert>;
+
+fn trusting(authority: &Path) -> TlsBuilder {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+    rustls::ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()
         .with_root_certificates(roots)
-        .with_no_client_auth();
+}
+
+fn in_first_dialect(mut tls: rustls::ClientConfig) -> quinn::ClientConfig {
     tls.alpn_protocols = vec![b"lockmesh/1".to_vec()];
     quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()))
+}
+
+#[tokio::test]
+async fn both_ends_know_what_the_other_one_understands() {
+    let cluster = Cluster::new();
+    let listener = cluster.listen(Role::Server);
+    let (accepted, dialled) = meet(&listener, &cluster.dialler(Role::Agent), Role::Server).await;
+    let dialects = (accepted.unwrap().dialect(), dialled.unwrap().dialect());
+    assert_eq!(dialects, (Dialect::Second, Dialect::Second));
+    // A peer of an earlier build.
+    let files = cluster.files(Role::Agent, DAY);
+    let chain = vec![CertificateDer::from_pem_file(&files.certificate).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(&files.key).unwrap();
+    let tls = trusting(&files.authorities).with_client_auth_cert(chain, key).unwrap();
+    let dialler = quinn::Endpoint::client(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = listener.local_address().unwrap();
+    let connecting = dialler.connect_with(in_first_dialect(tls), address, "server.lockmesh").unwrap();
+    let accept = async { listener.accept().await.unwrap().handshake().await };
+    let (accepted, dialled) = tokio::join!(accept, connecting);
+    assert_eq!((accepted.unwrap().dialect(), dialled.is_ok()), (Dialect::First, true));
 }
 
 #[tokio::test]

@@ -425,7 +425,8 @@ impl Holder {
         self.is_abandoned && self.holds.is_empty() && self.end_session(false, Then::Nothing)
     }
 
-    /// `true` if the node's deadline has passed and the agent has not vouched for the session since.
+    /// `true` if the node's deadline has passed and the agent has not vouched for the session
+    /// since.
     pub(super) fn is_suspended(&self) -> bool {
         self.session.kept.as_ref().is_some_and(|kept| kept.node.belief == Belief::Suspended)
     }

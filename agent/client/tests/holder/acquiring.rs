@@ -185,7 +185,7 @@ fn a_grant_to_a_session_that_is_believed_in_no_more_is_none() {
     story.renews = false;
     story.answer("get", job_held_by("S2", 8));
     story.pass(BELIEF + SECOND);
-    assert_eq!(story.asked(), ["acquire", "destroy"]);
+    assert_eq!(story.asked(), ["acquire", "give up"]);
     story.answer("acquire", granted(5));
     assert!(story.told_acquired().is_none() && !story.is_held());
     story.answer("create", Ok(Response::Created("S3".into())));

@@ -73,7 +73,7 @@ fn a_session_that_nobody_vouches_for_is_given_up_after_a_while() {
     assert!(story.events.is_empty());
     story.pass(SECOND);
     assert!(matches!(&story.events[0], Event::Kept(Err(Error::SessionLost(Loss::NodeDeadline)))));
-    assert_eq!(story.asked(), ["destroy"]);
+    assert_eq!(story.asked(), ["give up"]);
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn what_is_suspended_is_given_back_like_what_is_held() {
     story.pass(WINDOW);
     story.tell(Input::Release(JOB));
     story.answer("release", Ok(Response::Verdict(true)));
-    story.answer("destroy", Ok(Response::Done));
+    story.answer("give up", Ok(Response::Done));
     assert!(matches!(story.told_release(), Some(Ok(true))));
 }
 

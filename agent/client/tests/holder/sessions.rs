@@ -51,7 +51,7 @@ fn renewals_that_are_lost_are_tried_again_until_the_deadline() {
     assert_eq!(story.now.since(begun), BELIEF);
     assert_eq!(story.told_loss(), Some(&Loss::Deadline));
     assert!(matches!(&story.events[..], [Event::SessionLost(Loss::Deadline), Event::Lost(JOB, _)]));
-    assert_eq!(story.asked(), ["destroy"], "and the watch is given up");
+    assert_eq!(story.asked(), ["give up"], "and the watch is over");
     assert!(story.notices.contains(&Notice::DeadlinePassed("S1".into())));
 }
 
@@ -121,8 +121,8 @@ fn a_lost_session_is_destroyed_and_five_times_is_enough() {
     story.renews = false;
     story.pass(BELIEF);
     for _ in 0..5 {
-        assert_eq!(story.asked(), ["destroy"]);
-        story.answer("destroy", Err(unheard()));
+        assert_eq!(story.asked(), ["give up"]);
+        story.answer("give up", Err(unheard()));
         story.pass(3 * SECOND);
     }
     assert_eq!(story.asked(), [] as [&str; 0]);
@@ -136,7 +136,7 @@ fn a_session_whose_creation_took_longer_than_its_ttl_is_not_used() {
     story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story.pass(20 * SECOND);
     story.answer("create", Ok(Response::Created("S1".into())));
-    assert_eq!(story.asked(), ["destroy", "create"]);
+    assert_eq!(story.asked(), ["give up", "create"]);
     story.answer("create", Ok(Response::Created("S2".into())));
     story.grant(5);
     assert!(story.is_held());

@@ -1,19 +1,18 @@
 //! The wait for a lock: a position in the state's queue, kept for as long as somebody waits for the
 //! answer.
-//!
 //! ```text
 //! Enqueue ──▶ Granted, or refused                       the answer, at once
 //!        └──▶ Queued{queue position} ──▶ QueuePosition, parked ──▶ granted, or not        the answer
 //!                             ├─ the time is over ──▶ StopWaiting ──▶ QueuePosition: granted, or not        the answer
 //!                             └─ the client is gone, the agent stops ──▶ Leave
 //! ```
-//!
 //! The wait itself keeps no sequence of the request ids: only the commands before and after it do.
 //! **Invariant:** an answer that nobody hears is taken back. Whoever is gone before the answer came
 //! leaves the queue, and a lock that was granted to it meanwhile is released, unless its session
-//! has acquired it again. That includes a grant that takes effect after the hold timeout: the enqueue
-//! is retried under its request id until its outcome is known. Whoever is told *no* was granted nothing: a grant that came before the
-//! wait was stopped is told, one that is given back is told as *unknown*.
+//! has acquired it again. That includes a grant that takes effect after the hold timeout: the
+//! enqueue is retried under its request id until its outcome is known. Whoever is told *no* was
+//! granted nothing: a grant that came before the wait was stopped is told, one that is given back
+//! is told as *unknown*.
 
 use super::input::CallToken;
 use super::outbox::{Answered, Notice};
@@ -134,8 +133,8 @@ impl QuorumClient {
         self.set_stage(token, WaitStage::PausingToTakeBack { enqueued_at_index, attempt });
     }
 
-    /// The hold timeout is over and the outcome of the enqueue is unknown: the caller is told so, if
-    /// it is still there. The request goes on, and what it turns out to have been granted is
+    /// The hold timeout is over and the outcome of the enqueue is unknown: the caller is told so,
+    /// if it is still there. The request goes on, and what it turns out to have been granted is
     /// released.
     pub(super) fn lock_wait_unresolved(&mut self, token: CallToken, failure: Unavailable) {
         let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };

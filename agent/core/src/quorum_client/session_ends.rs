@@ -1,10 +1,8 @@
 //! Ends of sessions that the agent sees through, although the client that asked for one is gone.
-//!
 //! A guard that stops believing in its session ends it, so that the locks pass on. Often no server
 //! can be reached at that moment, and the client process ends soon after. The agent outlives it: it
 //! retries the end until the servers report it done, and names the session in each answer to a
 //! challenge, which may reach a server when no command does.
-//!
 //! **Invariant:** an end is never taken back. A session whose end was ordered is in the list until
 //! the servers report the outcome or the agent stops.
 
@@ -39,8 +37,8 @@ struct SessionEnd {
 }
 
 impl SessionEnds {
-    /// The next sessions to name; none where no end is under way. Where there are more than fit, all
-    /// of them have their turn.
+    /// The next sessions to name; none where no end is under way. Where there are more than fit,
+    /// all of them have their turn.
     pub(super) fn next_named(&mut self) -> Option<GivenUpSessions> {
         let after = self.named_last.map_or(Bound::Unbounded, Bound::Excluded);
         let listed = |(session, end): (&SessionId, &SessionEnd)| GivenUpSession {

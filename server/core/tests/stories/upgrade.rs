@@ -5,15 +5,16 @@ use crate::solo::Disk;
 use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_core::{Input, State};
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::format::FormatError;
+use lockmesh_protocol::format::{self, FormatError};
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::record::{NewServer, Server as Row};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// The format of the later build.
-const LATER: u8 = 2;
+/// The format of this build, and of a later one.
+const NOW: u8 = format::NEWEST;
+const LATER: u8 = NOW + 1;
 
 impl Cluster {
     /// Starts a server anew with a build that reads formats up to this, and lets it tell the others
@@ -51,7 +52,7 @@ fn refusal(reply: &Reply) -> &str {
 #[test]
 fn the_format_rises_as_soon_as_every_server_reads_it_and_never_before() {
     let mut cluster = Cluster::start(3);
-    for (id, formats) in [(1, [1, 1, 1]), (2, [1, 1, 1]), (3, [2, 2, 2])] {
+    for (id, formats) in [(1, [NOW; 3]), (2, [NOW; 3]), (3, [LATER; 3])] {
         assert_eq!(cluster.install(id, LATER), Reply::Done);
         cluster.run(3 * SECOND);
         cluster.put("in between");
@@ -65,14 +66,19 @@ fn a_server_that_reads_less_is_not_admitted_in_words() {
     (1..=3).for_each(|id| assert_eq!(cluster.install(id, LATER), Reply::Done));
     cluster.run(3 * SECOND);
     let (node_id, address) = (String::new(), "d:8300".into());
-    let new = NewServer { node: "d".into(), node_id, address, instance_id: "d-1".into(), format: 1 };
+    let new = NewServer { node: "d".into(), node_id, address, instance_id: "d-1".into(), format: NOW };
     let reply = cluster.command(Command::AdmitServer(new));
-    let expected = "server d reads formats up to 1, but the cluster is at 2: install a newer lockmesh there";
+    let expected = format!(
+        "server d reads formats up to {NOW}, but the cluster is at {LATER}: install a newer lockmesh there"
+    );
     assert_eq!(refusal(&reply), expected);
     let row = cluster.state().server(ServerId(2)).expect("it is in the roster").clone();
-    let put_back = Row { format: 1, ..Row::clone(&row) };
+    let put_back = Row { format: NOW, ..Row::clone(&row) };
     let reply = cluster.command(Command::UpdateServer(put_back));
-    assert!(refusal(&reply).contains("reads formats up to 1, but the cluster is at 2"), "{reply:?}");
+    assert!(
+        refusal(&reply).contains(&format!("reads formats up to {NOW}, but the cluster is at {LATER}")),
+        "{reply:?}"
+    );
     assert_eq!(cluster.state().server(ServerId(2)), Some(&row));
 }
 
@@ -95,8 +101,11 @@ fn raised_without(absent: ServerId) -> Cluster {
 fn stopped_in_words(cluster: &Cluster, id: ServerId) {
     let core = &cluster.servers[&id].core;
     let why = core.unreadable().expect("its build cannot read on");
-    assert_eq!(*why, FormatError::Unknown { found: LATER, known: 1 });
-    assert!(why.to_string().contains("this build reads formats up to 1: install a newer lockmesh"), "{why}");
+    assert_eq!(*why, FormatError::Unknown { found: LATER, known: NOW });
+    assert!(
+        why.to_string().contains(&format!("reads formats up to {NOW}: install a newer lockmesh")),
+        "{why}"
+    );
     assert!(!core.is_serving());
 }
 
@@ -104,7 +113,7 @@ fn stopped_in_words(cluster: &Cluster, id: ServerId) {
 fn a_build_that_was_put_back_stops_at_the_newer_format_and_a_newer_one_goes_on_there() {
     let absent = ServerId(3);
     let mut cluster = raised_without(absent);
-    cluster.restart_reading(absent, 1);
+    cluster.restart_reading(absent, NOW);
     cluster.run(3 * SECOND);
     stopped_in_words(&cluster, absent);
     let stopped_at = cluster.servers[&absent].core.snapshot_meta().index;
@@ -129,13 +138,13 @@ fn a_build_that_reads_less_stops_at_a_snapshot_and_at_its_own_folder_of_the_newe
     let (node_id, address) = (String::new(), "d:8300".into());
     let new = NewServer { node: "d".into(), node_id, address, instance_id: "d-1".into(), format: LATER };
     let Reply::Server(id) = cluster.command(Command::AdmitServer(new)) else { panic!("it is admitted") };
-    cluster.servers.insert(id, Server::open_reading(id, Disk::new(SnapshotMeta::default()), 1));
+    cluster.servers.insert(id, Server::open_reading(id, Disk::new(SnapshotMeta::default()), NOW));
     let leader = cluster.leader();
     cluster.ask(leader, |token| Input::AddServer(token, id));
     cluster.run(SECOND);
     stopped_in_words(&cluster, id);
 
-    cluster.restart_reading(id, 1);
+    cluster.restart_reading(id, NOW);
     stopped_in_words(&cluster, id);
     cluster.run(SECOND);
     cluster.restart_reading(id, LATER);

@@ -1,10 +1,9 @@
 //! Sessions that guards gave up while no server heard their node: named in its answers to
 //! challenges, ended by the leader.
-//!
 //! A node that agents reach and servers do not stays alive by these answers. No acknowledgement
-//! goes back to it, so its guards stop believing in their locks; without the list the locks would be
-//! held for no one. **Invariants:** a list ends sessions of the node alone under whose lease it was
-//! made; it is no renewal; one that is repeated, late or forged changes nothing.
+//! goes back to it, so its guards stop believing in their locks; without the list the locks would
+//! be held for no one. **Invariants:** a list ends sessions of the node alone under whose lease it
+//! was made; it is no renewal; one that is repeated, late or forged changes nothing.
 
 use crate::core::{Core, Origin};
 use crate::outbox::Outbox;

@@ -26,11 +26,11 @@ impl Fleet {
     }
 }
 
-/// The servers kept the node by its answers to agents, its guard had given up: the lock was held for
-/// no one for as long as the network stayed so, without a TTL for ever.
+/// The servers kept the node by its answers to agents, its guard had given up: the lock was held
+/// for no one for as long as the network stayed so, without a TTL for ever.
 #[test]
 fn a_session_that_was_given_up_ends_though_agents_alone_reach_its_node() {
-    let mut fleet = Fleet::cut_off(5);
+    let mut fleet = Fleet::cut_off(4);
     fleet.at("h1").answers_agents = ["h3".to_owned()].into();
     fleet.session("other", "h1", HealthWindow::Default);
     fleet.run(5 * SECOND);
