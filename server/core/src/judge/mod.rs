@@ -28,6 +28,7 @@
 //! | `turn/renewals.rs` | renewals as they arrive, and their acknowledgement |
 //! | `turn/accusations.rs` | what agents in the mesh suspect opens checks |
 //! | `turn/verdict.rs` | opens checks, proposes verdicts |
+//! | `turn/force_leave.rs` | a living node is not made to leave |
 //! | `turn/agents.rs` | has agents ask nodes, too |
 //! | `turn/node_leases.rs` | how nodes' leases stand, for whoever asks |
 //!
@@ -69,6 +70,7 @@ use registrations::Registrations;
 use relay::Relay;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use turn::force_leave::WaitingForceLeave;
 use upkeep::Upkeep;
 use windows::Windows;
 
@@ -85,6 +87,7 @@ pub(crate) struct Judge {
     accusers: Accusers,
     brake: Brake,
     registrations: Registrations,
+    force_leaves: Vec<WaitingForceLeave>,
     upkeep: Upkeep,
     /// The agents on whom a verdict is proposed whose outcome is not known.
     deciding: BTreeSet<AgentNumber>,
@@ -105,6 +108,7 @@ impl Judge {
             accusers: Accusers::default(),
             brake: Brake::default(),
             registrations: Registrations::default(),
+            force_leaves: Vec::new(),
             upkeep: Upkeep::default(),
             deciding: BTreeSet::new(),
             answers: BTreeMap::new(),
@@ -132,6 +136,7 @@ impl Judge {
         self.windows.postpone(gap);
         self.brake.postpone(gap);
         self.registrations.postpone(gap);
+        self.force_leaves.iter_mut().for_each(|waiting| waiting.came = waiting.came + gap);
         self.upkeep.postpone(gap);
         self.juror.was_late(now);
     }
