@@ -66,7 +66,7 @@ impl Core {
             return None;
         }
         match self.liveness(now, node) {
-            Liveness::Gone => return Some(proposal),
+            Liveness::Gone => return Some(self.without_own_reply(proposal)),
             Liveness::Alive => self.read_index.arrive(now, Reader::Unchanged(token)),
             Liveness::Unknown(_) if self.judge.force_leaves.len() >= MAX_WAITING => {
                 let what =
@@ -86,7 +86,10 @@ impl Core {
         for waiting in std::mem::take(&mut self.judge.force_leaves) {
             let Some(node) = forced_node(&waiting.proposal.command) else { continue };
             match self.liveness(now, node) {
-                Liveness::Gone => self.batch.push((waiting.proposal, Origin::Client(waiting.token, now))),
+                Liveness::Gone => {
+                    let proposal = self.without_own_reply(waiting.proposal);
+                    self.batch.push((proposal, Origin::Client(waiting.token, now)));
+                }
                 Liveness::Alive => self.read_index.arrive(now, Reader::Unchanged(waiting.token)),
                 Liveness::Unknown(_) if now.since(waiting.came) >= LONGEST_WAIT => {
                     let why = format!(
@@ -112,6 +115,17 @@ impl Core {
         for waiting in std::mem::take(&mut self.judge.force_leaves) {
             outbox.fail(waiting.token, not_leader());
         }
+    }
+
+    /// An agent that prunes its own node is forgotten with its kept replies, so none may be kept for
+    /// it: a state that holds one is refused in a backup.
+    fn without_own_reply(&self, proposal: Proposal) -> Proposal {
+        let Command::LeaveNode(NodeLeave { node, prune: true, .. }) = &proposal.command else {
+            return proposal;
+        };
+        let member = self.state.member(&node.folded()).map(|agent| agent.number);
+        let request = proposal.request.filter(|request| Some(request.agent) != member);
+        Proposal { request, ..proposal }
     }
 
     fn liveness(&self, now: Time, node: &NodeName) -> Liveness {

@@ -169,6 +169,15 @@ fn a_restarting_node_is_a_living_one_until_its_time_is_over() {
 }
 
 #[test]
+fn an_agent_that_prunes_its_own_failed_node_leaves_no_reply_behind() {
+    let mut fleet = Fleet::with_holder();
+    assert_eq!(fleet.status("a1"), MemberStatus::Failed, "the agent that asks never renews");
+    assert_done(&fleet.force_leave("a1", true));
+    let state = fleet.cluster.servers[&fleet.cluster.leader()].frontend.core().state();
+    assert_eq!((state.member(&"a1".into()), state.check()), (None, Ok(())));
+}
+
+#[test]
 fn a_failed_node_that_registers_in_front_of_a_force_leave_is_a_living_one() {
     let mut fleet = Fleet::with_holder();
     fleet.kill("h1");
