@@ -28,6 +28,7 @@
 //! | `turn/renewals.rs` | renewals as they arrive, and their acknowledgement |
 //! | `turn/accusations.rs` | what agents in the mesh suspect opens checks |
 //! | `turn/verdict.rs` | opens checks, proposes verdicts |
+//! | `turn/reachability.rs` | nodes that answer challenges, but whose renewals do not arrive |
 //! | `turn/force_leave.rs` | a living node is not made to leave |
 //! | `turn/agents.rs` | has agents ask nodes, too |
 //! | `turn/node_leases.rs` | how nodes' leases stand, for whoever asks |
@@ -62,7 +63,7 @@ use brake::Brake;
 use checks::Checks;
 use juror::Juror;
 use lockmesh_protocol::id::{AgentNumber, ServerId};
-use lockmesh_protocol::lease::{HealthWindow, LeaseEnd};
+use lockmesh_protocol::lease::{HealthWindow, LeaseEnd, LeaseId};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::time::Time;
 use messages::LeaseAnswer;
@@ -89,6 +90,8 @@ pub(crate) struct Judge {
     registrations: Registrations,
     force_leaves: Vec<WaitingForceLeave>,
     upkeep: Upkeep,
+    /// The nodes whose renewals do not arrive, by their leases.
+    cut_off: BTreeMap<AgentNumber, LeaseId>,
     /// The agents on whom a verdict is proposed whose outcome is not known.
     deciding: BTreeSet<AgentNumber>,
     /// Answers to renewals that other servers relayed: told at the end of the turn.
@@ -110,6 +113,7 @@ impl Judge {
             registrations: Registrations::default(),
             force_leaves: Vec::new(),
             upkeep: Upkeep::default(),
+            cut_off: BTreeMap::new(),
             deciding: BTreeSet::new(),
             answers: BTreeMap::new(),
             random,

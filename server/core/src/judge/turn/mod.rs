@@ -8,6 +8,7 @@ mod checks;
 pub(super) mod force_leave;
 mod messages;
 mod node_leases;
+mod reachability;
 mod registrations;
 mod relay;
 mod renewals;
@@ -45,6 +46,7 @@ impl Core {
         self.judge.brake = Brake::default();
         self.judge.upkeep = Upkeep::default();
         self.judge.deciding.clear();
+        self.judge.cut_off.clear();
         self.drop_registrations(outbox);
         self.drop_force_leaves(outbox);
         self.refuse_relayed(now, outbox);
@@ -74,6 +76,7 @@ impl Core {
             judge.windows.restart(now, state);
             judge.upkeep.restart(now, state);
             judge.checks.close_all();
+            judge.cut_off.clear();
             return;
         }
         for change in changes {
@@ -95,6 +98,7 @@ impl Core {
         if self.is_serving() {
             self.judge.accusers.forget(now);
             self.hear_own_answers(now, outbox);
+            self.forget_cut_off();
             self.open_checks(now);
             self.update_brake(now);
             // One that answers nobody hears no renewals: it ends nothing by silence until another

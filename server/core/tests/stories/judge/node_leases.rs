@@ -19,7 +19,7 @@ impl Fleet {
         }
     }
 
-    fn leases_of(&mut self, node: &str) -> Vec<NodeLease> {
+    pub(super) fn leases_of(&mut self, node: &str) -> Vec<NodeLease> {
         self.leases(NodeLeaseQuery::Of(node.into())).leases
     }
 
