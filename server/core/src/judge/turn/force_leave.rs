@@ -117,8 +117,8 @@ impl Core {
         }
     }
 
-    /// An agent that prunes its own node is forgotten with its kept replies, so none may be kept for
-    /// it: a state that holds one is refused in a backup.
+    /// An agent that prunes its own node is forgotten with its kept replies, so none may be kept
+    /// for it: a state that holds one is refused in a backup.
     fn without_own_reply(&self, proposal: Proposal) -> Proposal {
         let Command::LeaveNode(NodeLeave { node, prune: true, .. }) = &proposal.command else {
             return proposal;
