@@ -66,7 +66,7 @@ impl HealthWindow {
     }
 
     /// The word that clients use.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Fast => "fast",
             Self::Default => "default",
@@ -176,6 +176,11 @@ pub struct LeaseAck {
     pub term: Term,
 }
 
+/// The first entry of [`NodeLease::suspected_by`] for a node that answers challenges while none of
+/// its own renewals has arrived for its window. It is no node's name, because names have no spaces;
+/// an agent of an older build shows it as it is.
+pub const MISSING_RENEWALS: &str = "missing renewals";
+
 /// How a node's lease stands, as the leader judges it. A leader knows only what it has heard
 /// itself: nothing of this is in the replicated state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -189,7 +194,8 @@ pub struct NodeLease {
     /// How long until the windows are over, in the order of [`HealthWindow::ALL`], unless the node
     /// is heard before; none while no silence ends anything, as during an announced restart.
     pub ends_in: Option<[Duration; HealthWindow::ALL.len()]>,
-    /// Nodes that say that this one does not answer them, by their folded names; at most a few.
+    /// Nodes that say that this one does not answer them, by their folded names; at most a few. The
+    /// first one is [`MISSING_RENEWALS`] if the node does not renew.
     pub suspected_by: Vec<NodeName>,
 }
 
@@ -215,6 +221,11 @@ impl NodeLease {
     /// How long until a window is over, unless the node is heard before.
     pub fn ends_in(&self, window: HealthWindow) -> Option<Duration> {
         self.ends_in.map(|ends_in| ends_in[window as usize])
+    }
+
+    /// `true` if the node answers challenges and does not renew: see [`MISSING_RENEWALS`].
+    pub fn lacks_renewals(&self) -> bool {
+        self.suspected_by.first().is_some_and(|first| first.as_str() == MISSING_RENEWALS)
     }
 
     /// The window by which the node is judged first.

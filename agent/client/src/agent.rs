@@ -139,12 +139,13 @@ impl Agent<'_> {
         self.order(Target::new("/v1/agent/leave")).await
     }
 
-    /// Makes another node leave the cluster, however it stands: its sessions end. With `prune` it
-    /// is not shown as one that left either. The agent of a node that lives registers it again.
+    /// Makes a failed node leave the cluster: its sessions end. With `prune` it is not shown as one
+    /// that left either. For a node that is alive the answer is the same and nothing changes:
+    /// [`Agent::members`] tells which it was.
     ///
     /// # Errors
-    /// [`Error::Refused`] where there is no such member. After any other error it may have left:
-    /// [`Agent::members`] tells.
+    /// [`Error::Refused`] where there is no such member, or the servers do not know yet whether it
+    /// lives. After any other error it may have left.
     pub async fn force_leave(&self, node: &str, prune: bool) -> Result<(), Error> {
         let target = Target::new("/v1/agent/force-leave/").name(node);
         self.order(if prune { target.flag("prune") } else { target }).await

@@ -293,7 +293,9 @@ async fn answer(shared: Arc<HoldersShared>, number: HolderRequest, request: Requ
 async fn carry_out(client: &Client, request: Request) -> Result<Response, Error> {
     let (kv, sessions) = (client.kv(), client.sessions());
     match request {
-        Request::CreateSession(options) => sessions.create(&options.request()).await.map(Response::Created),
+        Request::CreateSession(options) => {
+            sessions.create_and_tell_window(&options.request()).await.map(Response::Created)
+        }
         Request::Renew(session, limit) => {
             sessions.renew_within(&session, limit).await.map(|found| Response::Found(found.is_some()))
         }

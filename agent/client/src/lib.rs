@@ -94,6 +94,6 @@ pub use operator::Operator;
 pub use read::{Consistency, Read};
 pub use semaphore::{Semaphore, SemaphoreGuard};
 pub use session::Sessions;
-pub use session_options::{DEFAULT_TTL, HealthWindow, SessionOptions};
+pub use session_options::{DEFAULT_TTL, DEFAULT_TTL_SAFE, HealthWindow, SessionOptions};
 pub use settings::Settings;
 pub use txn::{Outcome, Txn};

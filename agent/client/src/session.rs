@@ -4,8 +4,10 @@ use crate::client::{Answer, CALL_TIMEOUT, Client, Target, accept};
 use crate::connection::Verb;
 use crate::duration::format_duration;
 use crate::error::Error;
+use crate::holder::CreatedSession;
 use crate::holder::EndReason;
 use crate::read::Read;
+use crate::session_options::HealthWindow;
 use crate::shape::session::{Created, NewSession, Session, SessionEvent};
 use bytes::Bytes;
 use std::time::Duration;
@@ -31,9 +33,15 @@ impl Sessions<'_> {
     /// ends with its TTL; one without a TTL stays until somebody finds it in [`Sessions::list`] and
     /// destroys it.
     pub async fn create(&self, session: &NewSession) -> Result<String, Error> {
+        Ok(self.create_and_tell_window(session).await?.id)
+    }
+
+    /// The same, with the health window that the session has.
+    pub(crate) async fn create_and_tell_window(&self, session: &NewSession) -> Result<CreatedSession, Error> {
         let body = serde_json::to_vec(session).map_err(|error| Error::Settings(error.to_string()))?;
         let reply = self.client.write(Verb::Put, Target::new("/v1/session/create"), body.into()).await?;
-        Ok(self.client.parse::<Created>(&reply)?.id)
+        let window = reply.header("x-lockmesh-health-window").and_then(HealthWindow::parse);
+        Ok(CreatedSession { id: self.client.parse::<Created>(&reply)?.id, window })
     }
 
     /// Ends a session. Its keys are released or deleted and closed for its lock-delay; no error if

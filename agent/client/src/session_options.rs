@@ -2,12 +2,19 @@
 
 use crate::duration::format_duration;
 use crate::error::Error;
+use crate::holder::lease::{LONGEST_RETRY, least_ttl, tolerated_outage};
 use crate::shape::session::NewSession;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// The TTL that Consul's own lock clients use.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(15);
+
+/// The default TTL with [`HealthWindow::Safe`], whose outages the other one does not outlast.
+pub const DEFAULT_TTL_SAFE: Duration = Duration::from_secs(30);
+
+/// The check that stands for a node's own health.
+const NODE_HEALTH: &str = "serfHealth";
 
 /// The shortest TTL that any agent can be told to allow, and the longest.
 const TTL_RANGE: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(86_400);
@@ -20,7 +27,8 @@ pub enum HealthWindow {
     Fast,
     /// 5 s.
     Default,
-    /// 15 s: for holders that would rather wait than fail over in vain.
+    /// 15 s: for holders that would rather wait than fail over in vain. Needs a TTL of at least
+    /// [`HealthWindow::least_ttl`].
     Safe,
 }
 
@@ -36,7 +44,52 @@ impl HealthWindow {
             Self::Safe => "safe",
         }
     }
+
+    /// Reads the word that the agent uses; none for one that is unknown here.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|window| window.as_str() == word)
+    }
+
+    /// The longest outage that ends no session.
+    pub const fn duration(self) -> Duration {
+        match self {
+            Self::Fast => Duration::from_millis(1_500),
+            Self::Default => Duration::from_secs(5),
+            Self::Safe => Duration::from_secs(15),
+        }
+    }
+
+    /// The shortest TTL with which a guard holds on for as long as the window lasts. With `fast`
+    /// and `default` any TTL is accepted: those that agents allow unless told otherwise are longer.
+    pub const fn least_ttl(self) -> Duration {
+        match self {
+            Self::Fast | Self::Default => Duration::ZERO,
+            Self::Safe => least_ttl(self.duration()),
+        }
+    }
+
+    /// The TTL of a session whose creator names none.
+    pub const fn default_ttl(self) -> Duration {
+        match self {
+            Self::Fast | Self::Default => DEFAULT_TTL,
+            Self::Safe => DEFAULT_TTL_SAFE,
+        }
+    }
 }
+
+/// With the default TTL there is room for the pause behind the last renewal that failed.
+const fn is_tolerated_by_default(window: HealthWindow) -> bool {
+    let longest = window.duration().saturating_add(LONGEST_RETRY);
+    tolerated_outage(window.default_ttl()).as_micros() >= longest.as_micros()
+}
+
+const _: () = {
+    assert!(is_tolerated_by_default(HealthWindow::Fast) && is_tolerated_by_default(HealthWindow::Default));
+    assert!(is_tolerated_by_default(HealthWindow::Safe));
+    // Agents accept no less than 10 s unless `http.session_ttl_min` was changed.
+    let outage = HealthWindow::Default.duration();
+    assert!(tolerated_outage(Duration::from_secs(10)).as_micros() >= outage.as_micros());
+};
 
 /// What kind of session to keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,8 +97,10 @@ pub struct SessionOptions {
     /// A name for people.
     pub name: String,
     /// The server ends the session when it was not renewed for twice this long; the keeper gives it
-    /// up after this long. At least 10 s unless the cluster allows less, at most a day.
-    pub ttl: Duration,
+    /// up after this long. At least 10 s unless the cluster allows less, at most a day; at least
+    /// [`HealthWindow::least_ttl`]. `None` for 15 s, and for 30 s with [`HealthWindow::Safe`], also
+    /// where that is the agent's default.
+    pub ttl: Option<Duration>,
     /// How long its keys stay closed after an end that is not a release; `None` for the agent's
     /// default of 15 s.
     pub lock_delay: Option<Duration>,
@@ -63,7 +118,7 @@ impl Default for SessionOptions {
     fn default() -> Self {
         Self {
             name: "Lockmesh session".into(),
-            ttl: DEFAULT_TTL,
+            ttl: None,
             lock_delay: None,
             delete_keys: false,
             node_checks: None,
@@ -79,25 +134,59 @@ impl SessionOptions {
     }
 
     /// Whether a session can be kept so: one without a TTL could not be believed in for any time at
-    /// all.
+    /// all, and one whose TTL is shorter than its window not for as long as the window promises.
     ///
     /// # Errors
     /// [`Error::Settings`] with what to change.
     pub fn check(&self) -> Result<(), Error> {
-        if TTL_RANGE.contains(&self.ttl) {
-            return Ok(());
+        if let Some(ttl) = self.ttl.filter(|ttl| !TTL_RANGE.contains(ttl)) {
+            let ttl = format_duration(ttl);
+            return Err(Error::Settings(format!(
+                "a session cannot be kept with a TTL of {ttl}: choose 100ms to 24h, and no less than the agent's \
+                 `http.session_ttl_min`, which is 10s unless it was changed"
+            )));
         }
-        let ttl = format_duration(self.ttl);
+        self.health_window.map_or(Ok(()), |window| self.check_window(window, ""))
+    }
+
+    /// Whether the TTL fits the window that the agent has chosen for a session of these options.
+    ///
+    /// # Errors
+    /// As [`SessionOptions::check`].
+    pub(crate) fn check_default_window(&self, window: HealthWindow) -> Result<(), Error> {
+        self.check_window(window, ", this agent's `session.default_health_window`")
+    }
+
+    fn check_window(&self, window: HealthWindow, whose: &str) -> Result<(), Error> {
+        let least = window.least_ttl();
+        let Some(ttl) = self.ttl.filter(|ttl| *ttl < least && self.depends_on_its_node()) else {
+            return Ok(());
+        };
+        let outages = [tolerated_outage(ttl), window.duration()].map(format_duration);
+        let (ttl, least, [tolerated, wanted]) = (format_duration(ttl), format_duration(least), outages);
         Err(Error::Settings(format!(
-            "a session cannot be kept with a TTL of {ttl}: choose 100ms to 24h, and no less than the agent's \
-             `http.session_ttl_min`, which is 10s unless it was changed"
+            "a TTL of {ttl} is too short for the window {}{whose}: the lock would be given up after an outage of \
+             {tolerated}, not {wanted}; choose a TTL of {least} or more, or the window default",
+            window.as_str(),
         )))
+    }
+
+    /// Whether its node's silence ends it.
+    fn depends_on_its_node(&self) -> bool {
+        self.node_checks.as_ref().is_none_or(|checks| checks.iter().any(|check| check == NODE_HEALTH))
+    }
+
+    /// The TTL of a session that is created now, where `default` is the agent's default window as
+    /// far as that is known.
+    pub(crate) fn ttl_with(&self, default: Option<HealthWindow>) -> Duration {
+        let window = self.health_window.or(default).filter(|_| self.depends_on_its_node());
+        self.ttl.unwrap_or(window.unwrap_or(HealthWindow::Default).default_ttl())
     }
 
     pub(crate) fn request(&self) -> NewSession {
         NewSession {
             name: Some(self.name.clone()),
-            ttl: Some(format_duration(self.ttl)),
+            ttl: Some(format_duration(self.ttl_with(None))),
             lock_delay: self.lock_delay.map(lock_delay_text),
             behavior: Some(if self.delete_keys { "delete" } else { "release" }.into()),
             node_checks: self.node_checks.clone(),
@@ -112,5 +201,50 @@ fn lock_delay_text(delay: Duration) -> String {
     match delay {
         Duration::ZERO => "0s".into(),
         delay => format_duration(delay.max(Duration::from_micros(1))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(ttl: u64, window: Option<HealthWindow>) -> SessionOptions {
+        SessionOptions {
+            ttl: Some(Duration::from_secs(ttl)),
+            health_window: window,
+            ..SessionOptions::default()
+        }
+    }
+
+    #[test]
+    fn a_ttl_is_at_least_as_long_as_its_window_needs() {
+        let safe = Some(HealthWindow::Safe);
+        let refused = options(25, safe).check().expect_err("it is too short").to_string();
+        for part in
+            ["a TTL of 25s is too short for the window safe:", "an outage of 14500ms, not 15s", "26s or more"]
+        {
+            assert!(refused.contains(part), "{refused}");
+        }
+        assert!(
+            options(26, safe).check().is_ok() && options(10, Some(HealthWindow::Default)).check().is_ok()
+        );
+        // Its node's silence does not end it.
+        let without_checks = SessionOptions { node_checks: Some(Vec::new()), ..options(15, safe) };
+        assert!(without_checks.check().is_ok());
+        assert!(options(15, None).check().is_ok());
+        let refused =
+            options(15, None).check_default_window(HealthWindow::Safe).expect_err("too short").to_string();
+        assert!(refused.contains("safe, this agent's `session.default_health_window`:"), "{refused}");
+    }
+
+    #[test]
+    fn the_default_ttl_follows_the_window() {
+        let ttl = |window, default| {
+            let options = SessionOptions { health_window: window, ..SessionOptions::default() };
+            (options.check().is_ok(), options.ttl_with(default).as_secs())
+        };
+        let (safe, default) = (Some(HealthWindow::Safe), Some(HealthWindow::Default));
+        assert_eq!([ttl(None, None), ttl(default, safe)], [(true, 15); 2]);
+        assert_eq!([ttl(safe, None), ttl(None, safe)], [(true, 30); 2]);
     }
 }

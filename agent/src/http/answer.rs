@@ -6,6 +6,7 @@ use http::{Response, StatusCode};
 use lockmesh_client::outcome::{self, Outcome};
 use lockmesh_client::shape::json::{Layout, render};
 use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::query::{Answer, Consistency};
 use lockmesh_protocol::reply::Refusal;
 use lockmesh_protocol::rpc::Unavailable;
@@ -20,6 +21,7 @@ const EFFECTIVE_CONSISTENCY: HeaderName = HeaderName::from_static("x-consul-effe
 const OUR_INDEX: HeaderName = HeaderName::from_static("x-lockmesh-index");
 const OUR_QUEUED: HeaderName = HeaderName::from_static("x-lockmesh-queued");
 const OUR_FENCE: HeaderName = HeaderName::from_static("x-lockmesh-fence");
+const OUR_HEALTH_WINDOW: HeaderName = HeaderName::from_static("x-lockmesh-health-window");
 const OUR_CHANGES: HeaderName = HeaderName::from_static("x-lockmesh-reloaded");
 const OUR_OUTCOME: HeaderName = HeaderName::from_static(outcome::HEADER);
 const OUR_LOCK_DELAY: HeaderName = HeaderName::from_static("x-lockmesh-lock-delay");
@@ -242,6 +244,12 @@ pub(super) fn with_write_index(mut response: Response<Body>, index: LogIndex) ->
 /// Where a lock was asked for that was granted after a wait.
 pub(super) fn with_queued(mut response: Response<Body>, asked: LogIndex) -> Response<Body> {
     response.headers_mut().insert(OUR_QUEUED, asked.0.into());
+    response
+}
+
+/// The health window of a session that was created, which its creator need not have named.
+pub(super) fn with_health_window(mut response: Response<Body>, window: HealthWindow) -> Response<Body> {
+    response.headers_mut().insert(OUR_HEALTH_WINDOW, HeaderValue::from_static(window.as_str()));
     response
 }
 

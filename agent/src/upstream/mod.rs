@@ -346,11 +346,11 @@ impl Upstream {
         outcome
     }
 
-    /// Makes another node leave the cluster. Its agent registers it again, if it runs.
+    /// Makes another node leave the cluster, unless the leader knows that it lives.
     ///
     /// # Errors
-    /// Unless [`Unavailable::certainly_not_done`], the node may have left. To try again is safe,
-    /// but may end what its agent began anew.
+    /// Unless [`Unavailable::certainly_not_done`], the node may have left. To try again is safe:
+    /// if its agent is back, the node lives.
     pub async fn force_leave(&self, node: NodeName, prune: bool) -> Result<Applied, Unavailable> {
         self.propose(Command::LeaveNode(NodeLeave { node, lease: None, prune })).await
     }

@@ -590,11 +590,11 @@ impl Core {
         self.batch.push((self.own(command), Origin::Nobody));
     }
 
-    /// Whether this leader has proposed a command that is not applied yet.
-    pub(crate) fn is_on_its_way(&self, command: &Command) -> bool {
+    /// Whether this leader has proposed such a command that is not applied yet.
+    pub(crate) fn is_on_its_way(&self, is_meant: impl Fn(&Command) -> bool) -> bool {
         let pending = self.pending.iter().filter_map(|pending| pending.proposal.as_ref());
         let proposals = self.batch.iter().map(|(proposal, _)| proposal);
-        pending.chain(proposals).any(|proposal| proposal.command == *command)
+        pending.chain(proposals).any(|proposal| is_meant(&proposal.command))
     }
 
     /// Notes who waits for the change of membership at `index`.
@@ -624,8 +624,8 @@ impl Core {
         if let Err(why) = self.fits_format(&proposal.command) {
             return outbox.fail(token, why);
         }
-        // A process that registers for a node of which another one may live waits.
-        let Some(proposal) = self.hold_registration(now, token, proposal, outbox) else { return };
+        // Some wait until it is known whether a node lives.
+        let Some(proposal) = self.hold_for_judge(now, token, proposal, outbox) else { return };
         // In front of the request, in the same batch: it finds the lock as it is by the leader's
         // clock.
         self.end_delays_that_are_over(now, &proposal.command);
@@ -748,6 +748,7 @@ impl Core {
                     outbox.replies.push((token, Response::Renewed(session)));
                 }
                 Reader::Lease(caller, renewal) => self.answer_renewal(caller, renewal, outbox),
+                Reader::Unchanged(token) => self.answer_unchanged(token, outbox),
             }
         }
     }
@@ -956,7 +957,7 @@ impl Core {
     fn refuse_reader(&mut self, reader: Reader, outbox: &mut Outbox) {
         match reader {
             Reader::Query(token) => outbox.refused_reads.push((token, not_leader())),
-            Reader::Renewal(token, _) => outbox.fail(token, not_leader()),
+            Reader::Renewal(token, _) | Reader::Unchanged(token) => outbox.fail(token, not_leader()),
             Reader::Lease(caller, _) => self.refuse_renewal(caller, outbox),
         }
     }

@@ -91,6 +91,8 @@ pub struct Observed {
     pub mesh_syncs: u64,
     /// Answers of nodes under check that came through agents before any server heard the node.
     pub saved_by_agents: u64,
+    /// Nodes that answer challenges and whose renewals stopped arriving.
+    pub nodes_cut_off: u64,
     /// Answers of nodes under check that were not made with the secret of the node's lease: whoever
     /// handed them on has lied.
     pub forged_answers: u64,

@@ -31,6 +31,8 @@ pub(crate) enum Reader {
     Renewal(CallToken, SessionId),
     /// Wants to know the same of a lease.
     Lease(LeaseCaller, Renewal),
+    /// Wanted a change that this leader need not make: answered as done.
+    Unchanged(CallToken),
 }
 
 /// Since when somebody waits.

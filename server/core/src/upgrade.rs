@@ -35,7 +35,7 @@ impl Core {
         let least = formats.chain([self.config.format]).min();
         let Some(format) = least.filter(|format| *format > self.state.format()) else { return };
         let raise = Command::RaiseFormat(format);
-        if !self.is_on_its_way(&raise) {
+        if !self.is_on_its_way(|command| *command == raise) {
             tracing::info!(format, "every server reads a newer format: the cluster goes on to it");
             self.gather_own(raise);
         }

@@ -148,6 +148,7 @@ pub(crate) struct Levels {
     /// By status.
     pub(crate) members: IntGaugeVec,
     pub(crate) node_checks_open: IntGauge,
+    pub(crate) nodes_without_renewals: IntGauge,
     pub(crate) node_brake: IntGauge,
     pub(crate) mesh_members: IntGauge,
     pub(crate) mesh_cells: IntGauge,
@@ -311,6 +312,10 @@ impl Levels {
             watches: gauge("watches", "Blocking queries that are parked"),
             members,
             node_checks_open: gauge("node_checks_open", "Silent nodes that are asked, on the leader"),
+            nodes_without_renewals: gauge(
+                "nodes_without_renewals",
+                "Nodes that answer challenges and do not renew, on the leader",
+            ),
             node_brake: gauge(
                 "node_brake",
                 "1 where so many nodes are silent that this leader fails none before 15 seconds",

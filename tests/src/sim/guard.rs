@@ -458,7 +458,7 @@ impl Guard {
             if delays { self.draw.duration(plan.lock_delay / 4, plan.lock_delay) } else { Duration::ZERO };
         let delete_keys = self.draw.once_in(4);
         SessionOptions {
-            ttl,
+            ttl: Some(ttl),
             lock_delay: Some(lock_delay),
             delete_keys,
             health_window,

@@ -56,7 +56,7 @@ pub fn local_call(draw: &mut Draw, agent: usize, request: Request) -> LocalCall 
                 lock_delay: options.lock_delay.unwrap_or_default(),
                 behavior: if options.delete_keys { Behavior::Delete } else { Behavior::Release },
                 ttl_text: String::new(),
-                ttl: Some(options.ttl).filter(|ttl| !ttl.is_zero()),
+                ttl: options.ttl.filter(|ttl| !ttl.is_zero()),
                 checks: Vec::new(),
                 node_checks: vec!["serfHealth".into()],
                 service_checks: None,
@@ -152,7 +152,7 @@ pub fn response(kind: Kind, answer: Result<Answered, Unavailable>) -> Result<Res
 
 fn written(kind: Kind, applied: Applied) -> Result<Response, Error> {
     Ok(match applied.reply {
-        Reply::Session(id) => Response::Created(id.to_string()),
+        Reply::Session(id) => Response::Created(id.to_string().into()),
         Reply::Granted { fence } => Response::Acquired(Acquired::Granted { fence: Some(fence.0) }),
         Reply::Delayed { remaining } => Response::Acquired(Acquired::Refused { delay: Some(remaining) }),
         Reply::Succeeded(_) if kind == Kind::Acquire => Response::Acquired(Acquired::Refused { delay: None }),

@@ -10,6 +10,7 @@
 use super::agent::Agent;
 use super::clock::Clock;
 use super::guard::{Act, Guard, GuardEvent, holder_in, holder_of};
+use super::history::Past;
 use super::invariant::AgentEvent;
 use super::judge::Judge;
 use super::marks::{Mark, Marks};
@@ -19,7 +20,7 @@ use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input};
 use lockmesh_client::holder::HolderRequest;
 use lockmesh_client::shape::session::SessionEvent;
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::command::{Command, KvCommand};
+use lockmesh_protocol::command::{Command, KvCommand, NodeLeave};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::record::LossCause;
@@ -202,6 +203,15 @@ impl World {
             return;
         };
         self.stage.marks.add(&failed_guards(&past.changes, &self.agents));
+        if is_forced_leave(past) {
+            let ended: Vec<SessionId> = ended_sessions(&past.changes).collect();
+            let index = past.index;
+            // Only of a node that had failed: `force_leave` looks at that.
+            for guard in self.agents.iter_mut().flat_map(|agent| &mut agent.guards.all) {
+                ended.iter().for_each(|session| guard.revoked(&mut self.stage, index, (Some(session), None)));
+            }
+            return;
+        }
         let victim = match past.proposal.as_ref().map(|proposal| &proposal.command) {
             _ if past.changes.contains(&Change::Cleared) => (None, None),
             Some(Command::Kv(KvCommand::DeleteCas(key, _))) => match self.holder_before(index, key) {
@@ -244,4 +254,18 @@ impl World {
             self.judge.object("guards", what);
         }
     }
+}
+
+/// Whether this entry made a node leave that did not leave by itself.
+fn is_forced_leave(past: &Past) -> bool {
+    let command = past.proposal.as_ref().map(|proposal| &proposal.command);
+    matches!(command, Some(Command::LeaveNode(NodeLeave { lease: None, .. })))
+}
+
+/// The sessions that ended by this.
+fn ended_sessions(changes: &[Change]) -> impl Iterator<Item = SessionId> {
+    changes.iter().filter_map(|change| match change {
+        Change::Loss(_, Some(loss)) => Some(loss.session),
+        _ => None,
+    })
 }

@@ -124,11 +124,11 @@ impl World {
                     LossCause::CheckCritical(_) => self.stage.hit(Mark::EndedByCheck),
                     LossCause::NodeDeregistered => self.stage.hit(Mark::EndedWithNode),
                     LossCause::NodeFailed { .. } => self.stage.hit(Mark::NodeFailed),
+                    LossCause::NodeForcedToLeave => self.stage.hit(Mark::ForcedToLeave),
                     LossCause::CheckDeregistered(_)
                     | LossCause::Destroyed
                     | LossCause::HostReplaced
                     | LossCause::NodeLeft
-                    | LossCause::NodeForcedToLeave
                     | LossCause::NodeReaped
                     | LossCause::GivenUp { .. } => {}
                 }

@@ -492,6 +492,9 @@ impl Process {
         if observed.saved_by_agents > 0 {
             stage.hit(Mark::SavedByAgent);
         }
+        if observed.nodes_cut_off > 0 {
+            stage.hit(Mark::WithoutRenewals);
+        }
         if observed.forged_answers > 0 {
             stage.hit(Mark::ForgedAnswer);
         }

@@ -8,14 +8,14 @@ use lockmesh_tests::process::{Process, run};
 use serde_json::{Value, json};
 
 /// One server, and the agents of two nodes.
-struct Nodes {
+pub(super) struct Nodes {
     fleet: Fleet,
     address: String,
     server: Process,
 }
 
 impl Nodes {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let fleet = Fleet::new();
         fleet.issue("s1", "server", "s1");
         let config = fleet.config("server", "s1", "info", "[rpc]\nlisten = \"127.0.0.1:0\"");
@@ -27,7 +27,7 @@ impl Nodes {
     }
 
     /// The agent of a node, once it serves.
-    fn agent(&self, name: &str, settings: &[&str]) -> Process {
+    pub(super) fn agent(&self, name: &str, settings: &[&str]) -> Process {
         let socket = self.fleet.at(&format!("{name}.sock"));
         let rest = format!(
             "listen = \"127.0.0.1:0\"\n[http]\ntcp = \"\"\nsocket = \"{socket}\"\n[upstream]\nservers = [\"{}\"]",
@@ -39,12 +39,12 @@ impl Nodes {
         process
     }
 
-    fn client(&self, name: &str) -> Client {
+    pub(super) fn client(&self, name: &str) -> Client {
         Client { address: Address::Unix(self.fleet.path(&format!("{name}.sock"))) }
     }
 
     /// A command of `lockmesh` against a node's agent.
-    fn command(&self, name: &str, words: &[&str]) -> (i32, String, String) {
+    pub(super) fn command(&self, name: &str, words: &[&str]) -> (i32, String, String) {
         let address = format!("unix://{}", self.fleet.at(&format!("{name}.sock")));
         run(&[words, &["--http-addr", &address]].concat())
     }
@@ -118,7 +118,14 @@ fn a_node_is_made_to_leave_by_its_name_and_leaves_on_sigterm_where_that_is_confi
     let (code, _, said) = nodes.command("web-1", &["join", &nodes.address]);
     assert_eq!(code, 0, "{said}");
 
+    // A living node is left alone, as in Consul.
     let session = nodes.client("web-2").session();
+    nodes.client("web-1").put("/v1/agent/force-leave/web-2", "").expect_text(200, "");
+    let (code, _, said) = nodes.command("web-1", &["force-leave", "--prune", "WEB-2"]);
+    assert!(code == 1 && said.contains("web-2 is alive: force-leave has no effect"), "{code} {said}");
+    assert_eq!(nodes.member("web-2", "web-1")["State"], "alive");
+    assert!(nodes.client("web-1").session_info(&session).is_some());
+
     second.signal("TERM");
     assert_eq!(second.ends(), 0);
     second.says("this node left the cluster");

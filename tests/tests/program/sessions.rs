@@ -1,8 +1,11 @@
 //! Assertions 27–38: how sessions begin, what they show, and everything that ends them.
 
+use super::leave::Nodes;
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::number;
-use lockmesh_tests::http::Client;
+use lockmesh_tests::fleet::wait_until;
+use lockmesh_tests::http::{Address, Client};
+use lockmesh_tests::process::Process;
 use serde_json::{Value, json};
 use std::sync::OnceLock;
 
@@ -362,4 +365,26 @@ fn assertion_38_a_node_takes_its_sessions_along_even_without_checks() {
     deregister(&client, json!({"Node": "a38-Node"}));
     assert_eq!(client.session_info(&session), None);
     assert_eq!(client.holder("a38/key"), None);
+}
+
+#[test]
+fn the_ttl_of_a_lock_fits_the_window_that_is_its_agent_s_default() {
+    let nodes = Nodes::new();
+    let _agent = nodes.agent("web-1", &["--set", "session.default_health_window=safe"]);
+    let (code, _, said) = nodes.command("web-1", &["lock", "--ttl", "15s", "job", "--", "true"]);
+    assert!(code == 1 && said.contains("this agent's `session.default_health_window`"), "{code} {said}");
+    let (code, _, said) = nodes.command("web-1", &["elect", "--window", "safe", "--ttl", "25s", "job"]);
+    assert!(code == 2 && said.contains("choose a TTL of 26s or more"), "{code} {said}");
+
+    let client = nodes.client("web-1");
+    let Address::Unix(socket) = &client.address else { unreachable!("it listens there alone") };
+    let address = format!("unix://{}", socket.display());
+    let lock = Process::lockmesh(&["lock", "job", "--http-addr", &address, "--", "sleep", "600"]);
+    wait_until(|| client.get("/v1/kv/job/.lock").status == 200);
+    // What did not fit has ended.
+    let sessions = client.get("/v1/session/list").expect(200).json();
+    let ttls: Vec<_> = sessions.as_array().expect("sessions").iter().map(|session| &session["TTL"]).collect();
+    assert_eq!((ttls.as_slice(), &sessions[0]["HealthWindow"]), (&[&json!("30s")][..], &json!("safe")));
+    lock.signal("TERM");
+    lock.ends();
 }

@@ -28,14 +28,15 @@ pub struct Args {
     /// What this candidate says of itself; the host's name unless told otherwise
     #[arg(long, value_name = "TEXT")]
     value: Option<String>,
-    /// How long the office outlives this process at least
-    #[arg(long, value_name = "DURATION", value_parser = ttl, default_value = "15s")]
-    ttl: Duration,
+    /// Session TTL: minimum time before another candidate can win after a crash; at least 26s with
+    /// the window safe [default: 15s; 30s with safe]
+    #[arg(long, value_name = "DURATION", value_parser = ttl)]
+    ttl: Option<Duration>,
     /// How long nobody else is elected after the office was lost; 15s unless told otherwise
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     lock_delay: Option<Duration>,
-    /// How long this host may stay silent before another one is elected: fast (1.5 s), default (5
-    /// s) or safe (15 s); the agent's default unless told otherwise
+    /// How long this host may be unreachable before another one is elected: fast (1.5 s), default
+    /// (5 s) or safe (15 s, needs a TTL of 26s or more); the agent's default unless told otherwise
     #[arg(long, value_name = "WORD", value_parser = window_parser())]
     window: Option<HealthWindow>,
     /// The key's flags; 0 for an election that others hold with plain requests
@@ -59,6 +60,7 @@ pub struct Args {
 /// process any more, at the latest when its session ends.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let client = context.client()?;
+    args.session().check().map_err(CliError::usage)?;
     let election = args.election(&client);
     if args.show {
         let leader = election.leader().await?;
@@ -87,16 +89,19 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
 impl Args {
     fn election(&self, client: &Client) -> Election {
         let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let session = SessionOptions {
+        Election::new(client, self.name.trim_start_matches('/'))
+            .candidate(self.value.clone().unwrap_or_else(host))
+            .session(self.session())
+            .flags(self.flags)
+    }
+
+    fn session(&self) -> SessionOptions {
+        SessionOptions {
             ttl: self.ttl,
             lock_delay: self.lock_delay,
             health_window: self.window,
             ..SessionOptions::named(format!("lockmesh elect at '{}'", self.name))
-        };
-        Election::new(client, self.name.trim_start_matches('/'))
-            .candidate(self.value.clone().unwrap_or_else(host))
-            .session(session)
-            .flags(self.flags)
+        }
     }
 }
 

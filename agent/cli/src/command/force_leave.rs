@@ -1,14 +1,18 @@
-//! `lockmesh force-leave`: a node that will not come back leaves the cluster.
+//! `lockmesh force-leave`: a failed node that will not come back leaves the cluster.
 
 use super::context::Context;
 use super::error::CliError;
 use super::output::print_line;
+use lockmesh_client::shape::agent::Member;
 use std::process::ExitCode;
 
-/// Make a node leave the cluster, such as one that failed and will not come back
+/// Consul's number for a member that is alive.
+const ALIVE: u8 = 1;
+
+/// Make a failed node leave the cluster, such as one that will not come back
 ///
-/// The node is deregistered, and all its sessions end, those without checks too. Where its agent
-/// lives it registers the node again, without its sessions.
+/// The node is deregistered, and all its sessions end, those without checks too. A node that is
+/// alive or restarting is left alone, and the command fails: run `lockmesh leave` on that node.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The node's name
@@ -21,14 +25,60 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// There is no such member, or the agent cannot reach the servers: nothing was changed. Or it gave
-/// no answer: `lockmesh members` tells whether the node left.
+/// There is no such member, it is alive, or the agent cannot reach the servers: nothing was
+/// changed. Or it gave no answer: `lockmesh members` tells whether the node left.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let Args { node, prune } = args;
-    context.client()?.agent().force_leave(&node, prune).await?;
+    let client = context.client()?;
+    client.agent().force_leave(&node, prune).await?;
+    // As in Consul, the answer is the same for a node that refutes it.
+    let members = client.agent().members().await?;
+    if let Some(why) =
+        members.iter().find(|member| member.name.eq_ignore_ascii_case(&node)).and_then(no_effect)
+    {
+        return Err(CliError::failed(why));
+    }
     print_line(&match prune {
         true => format!("{node} left the cluster and is forgotten"),
         false => format!("{node} left the cluster"),
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why a force-leave of this member had no effect; none if it left.
+fn no_effect(member: &Member) -> Option<String> {
+    let name = &member.name;
+    match member.state.as_str() {
+        "restarting" => Some(format!(
+            "{name} is restarting: force-leave has no effect before it is back or has failed; its agent has 30 s"
+        )),
+        _ if member.status == ALIVE => Some(format!(
+            "{name} is alive: force-leave has no effect; run `lockmesh leave` on it, or retry once `lockmesh members` \
+             shows it as failed"
+        )),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_that_is_alive_afterwards_was_left_alone() {
+        let member = |status: u8, state: &str| Member {
+            name: "n1".into(),
+            status,
+            state: state.into(),
+            ..Member::default()
+        };
+        // Consul's agents have no word of their own.
+        for (status, state) in [(1, "alive"), (1, "")] {
+            let why = no_effect(&member(status, state)).unwrap_or_default();
+            assert!(why.starts_with("n1 is alive: force-leave has no effect; run `lockmesh leave`"), "{why}");
+        }
+        let why = no_effect(&member(1, "restarting")).unwrap_or_default();
+        assert!(why.starts_with("n1 is restarting"), "{why}");
+        assert_eq!(no_effect(&member(3, "left")).or(no_effect(&member(4, "failed"))), None);
+    }
 }

@@ -42,15 +42,29 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         (false, false) => table(&members).print()?,
     }
     if !args.json {
-        members.iter().filter(|member| member.status == FAILED).for_each(|member| warn(&advice(member)));
+        members.iter().filter_map(advice).for_each(|advice| warn(&advice));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What to do about a member that failed.
-fn advice(member: &Member) -> String {
+/// What to do about a member that failed, or that the servers do not reach.
+fn advice(member: &Member) -> Option<String> {
     let name = &member.name;
-    format!("{name} failed. If it will not come back, make it leave: lockmesh force-leave {name}")
+    if member.status == FAILED {
+        return Some(format!(
+            "{name} failed. If it will not come back, make it leave: lockmesh force-leave {name}"
+        ));
+    }
+    is_cut_off(member).then(|| {
+        format!(
+            "{name} answers challenges, but its renewals do not reach the servers: its sessions are kept, and its \
+             guards give up their locks. Check its network to the servers (UDP, both ways)"
+        )
+    })
+}
+
+fn is_cut_off(member: &Member) -> bool {
+    member.node_lease.as_ref().is_some_and(|lease| lease.servers_unreachable)
 }
 
 fn table(members: &[Member]) -> Table {
@@ -117,7 +131,8 @@ fn address(member: &Member) -> String {
 fn status(member: &Member) -> String {
     // Consul's agents have no word of their own.
     if !member.state.is_empty() {
-        return member.state.clone();
+        let unreachable = if is_cut_off(member) { " (servers unreachable)" } else { "" };
+        return format!("{}{unreachable}", member.state);
     }
     match member.status {
         1 => "alive".into(),
@@ -156,6 +171,7 @@ mod tests {
             health_window: "fast".into(),
             deadline_in_ms: Some(300),
             last_heard_ago_ms: Some(ago),
+            servers_unreachable: false,
             suspected_by: suspected_by.iter().map(ToString::to_string).collect(),
         };
         let member = |name: &str, state: &str, node_lease| Member {
@@ -201,6 +217,26 @@ mod tests {
         }
         let shown = table(&[known(4, "failed")]).render();
         assert!(shown.ends_with("n1    -        failed  2026-11-21 08:41:12Z  -     -      -"), "{shown}");
-        assert!(advice(&known(4, "failed")).ends_with("lockmesh force-leave n1"));
+        let advised = advice(&known(4, "failed")).unwrap_or_default();
+        assert!(advised.ends_with("lockmesh force-leave n1"), "{advised}");
+        assert_eq!(advice(&known(1, "alive")), None);
+    }
+
+    #[test]
+    fn a_member_that_does_not_reach_the_servers_is_shown_with_a_hint() {
+        let node_lease =
+            NodeLease { servers_unreachable: true, last_heard_ago_ms: Some(200), ..NodeLease::default() };
+        let member = Member {
+            name: "n1".into(),
+            status: 1,
+            state: "alive".into(),
+            node_lease: Some(node_lease),
+            ..Member::default()
+        };
+        for shown in [table(std::slice::from_ref(&member)), detailed_table(std::slice::from_ref(&member))] {
+            assert!(shown.render().contains("  alive (servers unreachable)  "), "{}", shown.render());
+        }
+        let advised = advice(&member).unwrap_or_default();
+        assert!(advised.starts_with("n1 answers challenges, but"), "{advised}");
     }
 }

@@ -285,6 +285,7 @@ mod tests {
             health_window: "safe".into(),
             deadline_in_ms: Some(0),
             last_heard_ago_ms: Some(17_000),
+            servers_unreachable: false,
             suspected_by: vec!["n2".into()],
         };
         let shown = details(&Session { node_lease: Some(lease), ..unknown }).render();

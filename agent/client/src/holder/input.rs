@@ -7,6 +7,7 @@ use super::node_lease::NodeLease;
 use crate::entry::Acquired;
 use crate::entry::Entry;
 use crate::error::Error;
+use crate::session_options::HealthWindow;
 use bytes::Bytes;
 use std::time::Duration;
 
@@ -67,11 +68,32 @@ impl WaitLimit {
     }
 }
 
+/// A session that the agent has created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreatedSession {
+    /// Its id.
+    pub id: String,
+    /// The health window that it has; none from an agent that does not report it, such as Consul's.
+    pub window: Option<HealthWindow>,
+}
+
+impl From<String> for CreatedSession {
+    fn from(id: String) -> Self {
+        Self { id, window: None }
+    }
+}
+
+impl From<&str> for CreatedSession {
+    fn from(id: &str) -> Self {
+        Self::from(id.to_owned())
+    }
+}
+
 /// What a request was answered.
 #[derive(Clone, Debug)]
 pub enum Response {
-    /// The session of this id was created.
-    Created(String),
+    /// This session was created.
+    Created(CreatedSession),
     /// Whether the session that was renewed or asked for is there.
     Found(bool),
     /// What the agent says of the session and of its node's lease.
@@ -87,9 +109,9 @@ pub enum Response {
 }
 
 impl Response {
-    pub(super) fn created(self) -> String {
-        let Self::Created(id) = self else { unreachable!("no answer to a creation: {self:?}") };
-        id
+    pub(super) fn created(self) -> CreatedSession {
+        let Self::Created(created) = self else { unreachable!("no answer to a creation: {self:?}") };
+        created
     }
 
     pub(super) fn found(self) -> bool {

@@ -13,7 +13,36 @@ use std::time::Duration;
 const LEAST_MARGIN: Duration = Duration::from_millis(50);
 
 /// The most a renewal waits after one that failed.
-const LONGEST_RETRY: Duration = Duration::from_secs(1);
+pub(crate) const LONGEST_RETRY: Duration = Duration::from_secs(1);
+
+/// When a session is renewed after the last renewal was sent, in percent of its TTL: the earliest
+/// and the latest time.
+const RENEWAL_PERCENT: (u32, u32) = (30, 37);
+
+/// How much earlier than its TTL a session is given up: the larger of this part of it and
+/// [`LEAST_MARGIN`].
+const MARGIN_PART: u32 = 20;
+
+/// The longest outage that costs no guard its hold, however soon before a renewal it begins.
+pub(crate) const fn tolerated_outage(ttl: Duration) -> Duration {
+    let latest_renewal = Duration::from_micros(ttl.as_micros() as u64 * RENEWAL_PERCENT.1 as u64 / 100);
+    ttl.saturating_sub(margin(ttl)).saturating_sub(latest_renewal)
+}
+
+/// The shortest TTL in whole seconds whose guard tolerates an outage.
+pub(crate) const fn least_ttl(outage: Duration) -> Duration {
+    let mut seconds = 1;
+    while tolerated_outage(Duration::from_secs(seconds)).as_micros() < outage.as_micros() {
+        seconds += 1;
+    }
+    Duration::from_secs(seconds)
+}
+
+/// How long before the end of the TTL the deadline is.
+const fn margin(ttl: Duration) -> Duration {
+    let part = Duration::from_micros(ttl.as_micros() as u64 / MARGIN_PART as u64);
+    if part.as_micros() > LEAST_MARGIN.as_micros() { part } else { LEAST_MARGIN }
+}
 
 /// What the holder should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,13 +109,14 @@ impl Lease {
 
     /// A renewal that was sent at `sent` has been acknowledged.
     pub(crate) fn renewed(&mut self, sent: Moment, spread: f64) {
-        let margin = (self.ttl / 20).max(LEAST_MARGIN);
+        let margin = margin(self.ttl);
         self.acknowledged = self.acknowledged.max(sent);
         // An acknowledgement of an earlier renewal takes nothing back.
         self.deadline = self.deadline.max(sent + self.ttl.saturating_sub(margin));
         self.jeopardy_at = self.jeopardy_at.max(sent + (self.ttl / 2).saturating_sub(margin));
-        // Between 30 % and 37 % of the TTL.
-        self.renew_at = sent + self.ttl.mul_f64(0.30 + 0.07 * spread);
+        let (earliest, latest) = RENEWAL_PERCENT;
+        let share = f64::from(earliest) / 100.0 + f64::from(latest - earliest) / 100.0 * spread;
+        self.renew_at = sent + self.ttl.mul_f64(share);
         self.backoff.succeeded();
     }
 
@@ -151,6 +181,17 @@ mod tests {
         }
         assert_eq!(now, lease.deadline());
         assert!(tries >= 6, "{tries}");
+    }
+
+    #[test]
+    fn an_outage_that_a_ttl_tolerates_costs_no_hold_however_soon_before_a_renewal_it_begins() {
+        for ttl in [10, 15, 26, 30].map(Duration::from_secs) {
+            let lease = Lease::new(ttl, at(0), 1.0);
+            let Step::Sleep(renewal) = lease.step(at(0)) else { panic!("{ttl:?}") };
+            assert_eq!(renewal + tolerated_outage(ttl), lease.deadline(), "{ttl:?}");
+        }
+        assert_eq!(tolerated_outage(Duration::from_secs(15)), Duration::from_millis(8_700));
+        assert_eq!(least_ttl(Duration::from_secs(15)), Duration::from_secs(26));
     }
 
     #[test]

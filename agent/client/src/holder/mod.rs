@@ -43,7 +43,7 @@ mod give_back;
 mod goal;
 mod id;
 mod input;
-mod lease;
+pub(crate) mod lease;
 mod moment;
 mod node_lease;
 mod outbox;
@@ -54,7 +54,7 @@ mod watch;
 
 pub use goal::{Goal, LockGoal, SEMAPHORE_FLAGS, SlotGoal};
 pub use id::{HoldId, HolderRequest};
-pub use input::{Input, Response, WaitLimit, Wanted};
+pub use input::{CreatedSession, Input, Response, WaitLimit, Wanted};
 pub use moment::Moment;
 pub use node_lease::{NodeLease, NodeLeaseState};
 pub use outbox::{EndReason, Event, Grant, Notice, Outbox, Request, Write};
@@ -63,7 +63,7 @@ pub use state::GuardState;
 use crate::backoff::Jitter;
 use crate::error::Error;
 use crate::loss::Loss;
-use crate::session_options::SessionOptions;
+use crate::session_options::{HealthWindow, SessionOptions};
 use attempt::Attempt;
 use give_back::GiveBack;
 use session::{Ending, EndingId, Session};
@@ -88,6 +88,8 @@ pub enum SessionUse {
 #[derive(Debug)]
 pub struct Holder {
     options: SessionOptions,
+    /// The window that the agent last gave to a session for which none was named.
+    default_window: Option<HealthWindow>,
     session_use: SessionUse,
     now: Moment,
     outbox: Outbox,
@@ -104,7 +106,7 @@ pub struct Holder {
 /// What a request is for.
 #[derive(Clone, Copy, Debug)]
 enum RequestPurpose {
-    Creation { sent: Moment },
+    Creation { sent: Moment, ttl: Duration },
     Renewal { sent: Moment },
     NodeLease,
     Ending(EndingId),
@@ -144,6 +146,7 @@ impl Holder {
     pub fn new(options: SessionOptions, session_use: SessionUse, seed: u64) -> Self {
         Self {
             options,
+            default_window: None,
             session_use,
             now: Moment::default(),
             outbox: Outbox::default(),
@@ -274,8 +277,8 @@ impl Holder {
         match self.requests.remove(&number) {
             // It was cancelled.
             None => {}
-            Some(RequestPurpose::Creation { sent }) => {
-                self.session_created(sent, result.map(Response::created));
+            Some(RequestPurpose::Creation { sent, ttl }) => {
+                self.session_created((sent, ttl), result.map(Response::created));
             }
             Some(RequestPurpose::Renewal { sent }) => self.renewed(sent, result.map(Response::found)),
             Some(RequestPurpose::NodeLease) => self.node_lease_told(result.map(Response::node_lease)),

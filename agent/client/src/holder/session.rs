@@ -1,5 +1,6 @@
 //! The session of a holder: created, renewed, suspended and resumed, lost, destroyed.
 
+use super::input::CreatedSession;
 use super::lease::{Lease, Step};
 use super::moment::Moment;
 use super::node_lease::{Belief, NodeLease, NodeLeaseState, NodeWatch};
@@ -11,6 +12,7 @@ use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::loss::Loss;
 use crate::read::Read;
+use crate::session_options::SessionOptions;
 use std::time::Duration;
 
 /// How often a session's end is tried to be told to the agent before it is left to its TTL, where
@@ -138,15 +140,21 @@ impl Session {
 
 impl Holder {
     pub(super) fn create_session(&mut self) {
-        let request = Request::CreateSession(self.options.clone());
+        let ttl = self.options.ttl_with(self.default_window);
+        let request = Request::CreateSession(SessionOptions { ttl: Some(ttl), ..self.options.clone() });
         // Counted from now: the server begins to count when this has arrived, which is later.
-        self.session.creation = Some(self.send(RequestPurpose::Creation { sent: self.now }, request));
+        self.session.creation = Some(self.send(RequestPurpose::Creation { sent: self.now, ttl }, request));
     }
 
-    pub(super) fn session_created(&mut self, sent: Moment, result: Result<String, Error>) {
+    pub(super) fn session_created(
+        &mut self,
+        (sent, ttl): (Moment, Duration),
+        result: Result<CreatedSession, Error>,
+    ) {
         self.session.creation = None;
-        let result = result.map(|id| {
-            let lease = Lease::new(self.options.ttl, sent, self.jitter.fraction());
+        let Some(result) = result.map(|created| self.fitting(created, ttl)).transpose() else { return };
+        let result = result.flatten().map(|id| {
+            let lease = Lease::new(ttl, sent, self.jitter.fraction());
             let is_awaited = self.session_use == SessionUse::Shared;
             self.session.kept = Some(Kept::new(id, lease, self.now, is_awaited));
         });
@@ -165,6 +173,24 @@ impl Holder {
                 }
             }
         }
+    }
+
+    /// Returns the id of a session whose TTL fits the window that the agent gave it. Any other
+    /// session is ended; `None` if one with the default TTL of that window is created instead.
+    fn fitting(&mut self, created: CreatedSession, ttl: Duration) -> Option<Result<String, Error>> {
+        let CreatedSession { id, window } = created;
+        let window = window.filter(|_| self.options.health_window.is_none());
+        self.default_window = window.or(self.default_window);
+        let sent = SessionOptions { ttl: Some(ttl), ..self.options.clone() };
+        let Some(Err(error)) = window.map(|window| sent.check_default_window(window)) else {
+            return Some(Ok(id));
+        };
+        self.begin_ending((id, EndReason::Closed), DESTROY_TRIES, Then::Nothing);
+        if self.options.ttl.is_some() {
+            return Some(Err(error));
+        }
+        self.create_session();
+        None
     }
 
     /// Those that wait for a session, or for the agent's word that it lives.

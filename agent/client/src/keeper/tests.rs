@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout};
 const TTL: Duration = Duration::from_secs(10);
 
 async fn kept(fake: &Fake) -> SessionKeeper {
-    let options = SessionOptions { ttl: TTL, ..SessionOptions::named("test") };
+    let options = SessionOptions { ttl: Some(TTL), ..SessionOptions::named("test") };
     SessionKeeper::create(&fake.client(), &options).await.expect("a session")
 }
 
@@ -100,7 +100,7 @@ async fn an_agent_that_is_not_there_is_named() {
 async fn a_session_that_could_never_be_believed_in_is_not_asked_for() {
     let fake = Fake::start();
     for ttl in [Duration::ZERO, Duration::from_millis(99), Duration::from_secs(86_401)] {
-        let options = SessionOptions { ttl, ..SessionOptions::named("test") };
+        let options = SessionOptions { ttl: Some(ttl), ..SessionOptions::named("test") };
         let refused = SessionKeeper::create(&fake.client(), &options).await.expect_err("it makes no sense");
         assert!(matches!(refused, Error::Settings(_)), "{refused}");
         // Whoever waits for a lock hears of it too, instead of beginning anew for ever.

@@ -110,6 +110,10 @@ pub struct NodeLease {
     /// How long ago the leader heard the node, in milliseconds; left out where it has not yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_heard_ago_ms: Option<u64>,
+    /// Set when the node answers challenges, but none of its renewals has reached the servers for
+    /// its window, so its guards give up their locks.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub servers_unreachable: bool,
     /// Nodes that say that this one does not answer them, at most a few.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "null_as_default")]
     pub suspected_by: Vec<String>,

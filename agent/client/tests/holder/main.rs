@@ -10,10 +10,11 @@ mod watching;
 
 use bytes::Bytes;
 use lockmesh_client::holder::{
-    EndReason, Event, Goal, Grant, GuardState, HoldId, Holder, HolderRequest, Input, LockGoal, Moment,
-    NodeLease, NodeLeaseState, Notice, Outbox, Request, Response, SessionUse, WaitLimit, Wanted,
+    CreatedSession, EndReason, Event, Goal, Grant, GuardState, HoldId, Holder, HolderRequest, Input,
+    LockGoal, Moment, NodeLease, NodeLeaseState, Notice, Outbox, Request, Response, SessionUse, WaitLimit,
+    Wanted,
 };
-use lockmesh_client::{Acquired, Entry, Error, LOCK_FLAGS, Loss, SessionOptions};
+use lockmesh_client::{Acquired, Entry, Error, HealthWindow, LOCK_FLAGS, Loss, SessionOptions};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -43,7 +44,11 @@ struct Story {
 
 impl Story {
     fn begin(session_use: SessionUse) -> Self {
-        let options = SessionOptions { ttl: TTL, ..SessionOptions::named("story") };
+        let options = SessionOptions { ttl: Some(TTL), ..SessionOptions::named("story") };
+        Self::with_options(options, session_use)
+    }
+
+    fn with_options(options: SessionOptions, session_use: SessionUse) -> Self {
         Self {
             holder: Holder::new(options, session_use, 7),
             now: Moment::default() + SECOND,

@@ -193,3 +193,74 @@ fn what_cannot_be_created_is_told() {
     story.tell(Input::Abandon);
     assert!(story.holder.is_done());
 }
+
+/// A session of an agent that reports its window.
+fn created(id: &str, window: HealthWindow) -> Result<Response, Error> {
+    Ok(Response::Created(CreatedSession { id: id.into(), window: Some(window) }))
+}
+
+/// A holder whose session has this TTL and window, and that wants a lock.
+fn wanting_with(ttl: Option<Duration>, health_window: Option<HealthWindow>) -> Story {
+    let options = SessionOptions { ttl, health_window, ..SessionOptions::named("story") };
+    let mut story = Story::with_options(options, SessionUse::OneHold);
+    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
+    story
+}
+
+/// The TTL of the creation that is under way.
+fn asked_ttl(story: &Story) -> Duration {
+    let asked = story.asked.iter().find_map(|(_, request)| match request {
+        Request::CreateSession(options) => options.ttl,
+        _ => None,
+    });
+    asked.unwrap_or_else(|| panic!("no session is created: {:?}", story.asked))
+}
+
+#[test]
+fn a_guard_outlasts_an_outage_of_its_window_however_soon_before_a_renewal_it_begins() {
+    for window in HealthWindow::ALL {
+        let mut story = wanting_with(None, Some(window));
+        story.renews = false;
+        let ttl = asked_ttl(&story);
+        story.answer("create", created("S1", window));
+        story.grant(5);
+        // The latest renewal is due after 37 % of the TTL; nothing is acknowledged from then on.
+        story.pass(ttl * 37 / 100 + window.duration());
+        assert!(story.is_held(), "{window:?}");
+    }
+}
+
+#[test]
+fn a_session_whose_window_is_the_agent_s_default_has_a_ttl_that_fits_it() {
+    let mut story = wanting_with(None, None);
+    assert_eq!(asked_ttl(&story), 15 * SECOND);
+    story.answer("create", created("S1", HealthWindow::Safe));
+    assert_eq!(story.asked(), ["destroy", "create"]);
+    assert_eq!(asked_ttl(&story), 30 * SECOND);
+    story.answer("create", created("S2", HealthWindow::Safe));
+    story.answer("destroy", Ok(Response::Done));
+    story.grant(5);
+    assert_eq!(story.holder.session(), Some("S2"));
+    assert_eq!(story.remaining(), 30 * SECOND * 95 / 100);
+}
+
+#[test]
+fn a_ttl_that_is_too_short_for_the_agent_s_default_window_is_refused() {
+    let mut story = wanting_with(Some(15 * SECOND), None);
+    story.answer("create", created("S1", HealthWindow::Safe));
+    assert_eq!(story.asked(), ["destroy"]);
+    let refused = match &story.events[..] {
+        [Event::Acquired(JOB, Err(error @ Error::Settings(_)))] => error.to_string(),
+        events => panic!("not refused: {events:?}"),
+    };
+    assert!(
+        refused.contains("`session.default_health_window`") && refused.contains("26s or more"),
+        "{refused}"
+    );
+    // No window but the safe one asks for more.
+    for window in [HealthWindow::Fast, HealthWindow::Default] {
+        let mut story = wanting_with(Some(10 * SECOND), None);
+        story.answer("create", created("S1", window));
+        story.grant(5);
+    }
+}

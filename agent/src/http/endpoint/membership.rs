@@ -41,7 +41,8 @@ pub(super) async fn leave(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     Ok(answer::nothing())
 }
 
-/// Makes a node leave, however it stands. The agent of one that lives registers it again.
+/// Makes a failed node leave. For one that lives the answer is the same and nothing changes, as in
+/// Consul, whose agent refutes it.
 pub(super) async fn force_leave(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let named = NodeName::from(call.tail);

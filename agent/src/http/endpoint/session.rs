@@ -157,7 +157,8 @@ pub(super) async fn create(call: &Call<'_>, body: Body) -> Result<Response<Body>
         match applied.reply {
             Reply::Session(id) => {
                 let created = shape::session::Created { id: id.to_string() };
-                return Ok(answer::with_write_index(answer::json(&created, call.layout()), applied.index));
+                let response = answer::with_write_index(answer::json(&created, call.layout()), applied.index);
+                return Ok(answer::with_health_window(response, session.health_window));
             }
             // Not an earlier attempt of ours, which would be answered as it was then: somebody
             // else's id.

@@ -5,7 +5,7 @@ use crate::http::Api;
 use crate::reload::{self, Order};
 use lockmesh_protocol::command::{AgentRegistration, Command, NodeFailure};
 use lockmesh_protocol::id::{ServerId, Term};
-use lockmesh_protocol::lease::{HealthWindow, LeaseId, NodeLease};
+use lockmesh_protocol::lease::{HealthWindow, LeaseId, MISSING_RENEWALS, NodeLease};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::rpc::Unavailable;
 use serde_json::{Value, json};
@@ -124,6 +124,13 @@ async fn what_the_leader_knows_of_a_member_s_lease_is_shown_and_nothing_without_
         "SuspectedBy": ["web-1"],
     });
     assert_eq!(shown, expected);
+    // What the leader misses is not a node, and Consul's status stays.
+    let suspected_by = vec![MISSING_RENEWALS.into(), "web-1".into()];
+    *stand.quorum.leases.lock().unwrap() = vec![NodeLease { suspected_by, ..known.clone() }];
+    let cut_off = member(&stand, "web-3").await;
+    assert_eq!((&cut_off["Status"], &cut_off["State"]), (&json!(1), &json!("alive")));
+    assert_eq!(cut_off["NodeLease"]["ServersUnreachable"], json!(true));
+    assert_eq!(cut_off["NodeLease"]["SuspectedBy"], json!(["web-1"]));
     // While a restart is waited for no silence counts.
     let quiet = NodeLease { shortest: None, ends_in: None, suspected_by: vec![], ..known };
     *stand.quorum.leases.lock().unwrap() = vec![quiet];

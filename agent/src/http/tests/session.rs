@@ -46,12 +46,19 @@ async fn a_window_is_shown_where_it_is_not_the_default() {
         let id = stand.session(body).await;
         let session = stand.get(&format!("/v1/session/info/{id}")).await.json()[0].clone();
         assert_eq!(session.get("HealthWindow").and_then(|window| window.as_str()), shown, "{body}");
+        // What a client did not name it is told with the answer, for its TTL must fit.
+        let created = stand.put("/v1/session/create", body).await;
+        assert_eq!(created.header("x-lockmesh-health-window"), Some(shown.unwrap_or("default")), "{body}");
     }
     let limits = HttpLimits { default_health_window: HealthWindow::Safe, ..HttpLimits::default() };
     let stand = Stand::with_limits(limits);
     let id = stand.session("").await;
     let session = stand.get(&format!("/v1/session/info/{id}")).await.json()[0].clone();
     assert_eq!(session["HealthWindow"], "safe");
+    // A client without a guard is kept for twice its TTL: any will do.
+    let created = stand.put("/v1/session/create", r#"{"TTL":"15s"}"#).await;
+    assert!(created.json()["ID"].is_string(), "{created:?}");
+    assert_eq!(created.header("x-lockmesh-health-window"), Some("safe"));
 }
 
 #[tokio::test]

@@ -276,7 +276,7 @@ impl Core {
         self.autopilot.leaving.retain(|id| self.state.server(*id).is_some());
         for id in self.autopilot.leaving.clone() {
             let forget = Command::ForgetServer(id);
-            if !self.is_on_its_way(&forget) {
+            if !self.is_on_its_way(|command| *command == forget) {
                 self.gather_own(forget);
             }
         }

@@ -38,7 +38,9 @@ impl Core {
         let is_due = now.since(applied_at) >= self.config.corruption_check_interval && self.applied.0 > last;
         let may_begin = || {
             let is_alone = self.engine.membership().each().all(|member| member == self.config.id);
-            !is_alone && !self.corruption.is_paused && !self.is_on_its_way(&Command::CorruptionCheck)
+            !is_alone
+                && !self.corruption.is_paused
+                && !self.is_on_its_way(|command| *command == Command::CorruptionCheck)
         };
         if is_due && may_begin() {
             self.gather_own(Command::CorruptionCheck);

@@ -44,6 +44,8 @@ pub struct Figures {
     pub members: MemberCounts,
     /// Nodes that are silent, and asked whether they live, where this one leads.
     pub open_checks: usize,
+    /// On the leader, the number of nodes that answer challenges and do not renew.
+    pub nodes_without_renewals: usize,
     /// Agents in the mesh.
     pub mesh_members: usize,
     /// The cells that they are in.
@@ -108,6 +110,7 @@ impl Frontend {
             unpersisted_since: self.unpersisted_since(),
             members: state.member_counts(),
             open_checks: self.core.judge.open_checks(),
+            nodes_without_renewals: self.core.judge.cut_off_len(),
             mesh_members: self.core.mesh_len(),
             mesh_cells: self.core.mesh_cells(),
             gossip_key: state.gossip_key(),

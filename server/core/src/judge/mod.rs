@@ -29,6 +29,8 @@
 //! | `turn/accusations.rs` | what agents in the mesh suspect opens checks |
 //! | `turn/verdict.rs` | opens checks, proposes verdicts |
 //! | `turn/given_up.rs` | ends sessions that their guards gave up |
+//! | `turn/reachability.rs` | nodes that answer challenges, but whose renewals do not arrive |
+//! | `turn/force_leave.rs` | a living node is not made to leave |
 //! | `turn/agents.rs` | has agents ask nodes, too |
 //! | `turn/node_leases.rs` | how nodes' leases stand, for whoever asks |
 //!
@@ -62,7 +64,7 @@ use brake::Brake;
 use checks::Checks;
 use juror::Juror;
 use lockmesh_protocol::id::{AgentNumber, ServerId};
-use lockmesh_protocol::lease::{HealthWindow, LeaseEnd};
+use lockmesh_protocol::lease::{HealthWindow, LeaseEnd, LeaseId};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::time::Time;
 use messages::LeaseAnswer;
@@ -70,6 +72,7 @@ use registrations::Registrations;
 use relay::Relay;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use turn::force_leave::WaitingForceLeave;
 use upkeep::Upkeep;
 use windows::Windows;
 
@@ -86,7 +89,10 @@ pub(crate) struct Judge {
     accusers: Accusers,
     brake: Brake,
     registrations: Registrations,
+    force_leaves: Vec<WaitingForceLeave>,
     upkeep: Upkeep,
+    /// The nodes whose renewals do not arrive, by their leases.
+    cut_off: BTreeMap<AgentNumber, LeaseId>,
     /// The agents on whom a verdict is proposed whose outcome is not known.
     deciding: BTreeSet<AgentNumber>,
     /// Answers to renewals that other servers relayed: told at the end of the turn.
@@ -106,7 +112,9 @@ impl Judge {
             accusers: Accusers::default(),
             brake: Brake::default(),
             registrations: Registrations::default(),
+            force_leaves: Vec::new(),
             upkeep: Upkeep::default(),
+            cut_off: BTreeMap::new(),
             deciding: BTreeSet::new(),
             answers: BTreeMap::new(),
             random,
@@ -133,6 +141,7 @@ impl Judge {
         self.windows.postpone(gap);
         self.brake.postpone(gap);
         self.registrations.postpone(gap);
+        self.force_leaves.iter_mut().for_each(|waiting| waiting.came = waiting.came + gap);
         self.upkeep.postpone(gap);
         self.juror.was_late(now);
     }

@@ -43,6 +43,8 @@ pub(super) struct MemberWindow {
     pub(super) lease: LeaseId,
     /// When it was heard last, or began to be judged.
     pub(super) heard: Time,
+    /// When it renewed last on its own account, and not by the answer to a challenge.
+    pub(super) renewed: Time,
     pub(super) status: MemberStatus,
     /// Whether it announced a restart whose time is not over.
     is_restarting: bool,
@@ -57,7 +59,8 @@ impl MemberWindow {
     fn new(heard: Time, agent: &Agent, shortest: Option<HealthWindow>) -> Self {
         let (lease, status) = (agent.lease(), agent.status);
         let is_restarting = status == MemberStatus::Restarting && agent.restart_announced.is_some();
-        Self { lease, heard, status, is_restarting, shortest, shortened: None, overdue: heard }
+        let renewed = heard;
+        Self { lease, heard, renewed, status, is_restarting, shortest, shortened: None, overdue: heard }
     }
 
     /// When a window ends. While the brake is on, all are as long as the longest.
@@ -123,7 +126,8 @@ impl Windows {
         let heard = known.filter(|_| !is_heard).map_or(now, |known| known.heard);
         let shortened = known.and_then(|known| known.shortened);
         let window = MemberWindow::new(heard, agent, state.shortest_window(&agent.node));
-        self.set(number, MemberWindow { shortened, ..window });
+        let renewed = known.filter(|_| !is_heard).map_or(now, |known| known.renewed);
+        self.set(number, MemberWindow { shortened, renewed, ..window });
     }
 
     /// A session of this window was made on the member's node.
@@ -146,6 +150,14 @@ impl Windows {
             let window = MemberWindow { heard, shortest, shortened: None, overdue: heard, ..*known };
             self.set(lease.agent, window);
             self.renewed.insert(lease.agent, (lease, now));
+        }
+    }
+
+    /// The holder of this lease renewed it on its own account.
+    pub(super) fn renewed_itself(&mut self, now: Time, lease: LeaseId) {
+        let known = self.members.get_mut(&lease.agent).filter(|known| known.lease == lease);
+        if let Some(known) = known {
+            known.renewed = now.max(known.renewed);
         }
     }
 
@@ -178,6 +190,7 @@ impl Windows {
             std::mem::take(&mut self.queue).into_iter().map(|(at, number)| (at + gap, number)).collect();
         for member in self.members.values_mut() {
             member.heard = member.heard + gap;
+            member.renewed = member.renewed + gap;
             member.overdue = member.overdue + gap;
             member.shortened = member.shortened.map(|(window, since)| (window, since + gap));
         }

@@ -3,6 +3,7 @@
 //! shorter than a window costs no session, and a dead host's locks pass on soon after it.
 
 mod agents;
+mod force_leave;
 mod given_up;
 mod mesh;
 mod node_leases;

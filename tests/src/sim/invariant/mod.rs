@@ -14,6 +14,7 @@
 //! | `acknowledgements` | a leader that is one acknowledges a renewal, and none while it decides |
 //! | `verdicts` | a verdict needs a majority of its index, is about the present lease, and agents believe no other |
 //! | `silence` | no verdict comes sooner than its window after the leader heard of the node |
+//! | `force_leave` | a force-leave takes effect on nodes that have failed or left alone |
 //! | `no_lost_write` | a write that was answered is in the log, where the answer says |
 //! | `exactly_once` | a request takes effect once, however often it is sent |
 //! | `outcomes` | what a client was told is not done is never done |
@@ -37,6 +38,7 @@ mod durable;
 mod exactly_once;
 mod fairness;
 mod fencing;
+mod force_leave;
 mod fresh_reads;
 mod holder_alive;
 mod leadership;
@@ -264,6 +266,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(acknowledgements::Acknowledgements::default()),
         Box::new(verdicts::Verdicts),
         Box::new(silence::Silence::default()),
+        Box::new(force_leave::ForceLeave::default()),
         Box::new(no_lost_write::NoLostWrite::default()),
         Box::new(exactly_once::ExactlyOnce::default()),
         Box::new(outcomes::Outcomes::default()),

@@ -29,7 +29,10 @@ pub(super) struct MutualExclusion {
 impl MutualExclusion {
     fn applied(&mut self, past: &Past) -> Result<(), String> {
         let failed = past.changes.iter().filter_map(|change| match change {
-            Change::Loss(_, Some(loss)) if matches!(loss.cause, LossCause::NodeFailed { .. }) => {
+            // That the node of the second one had failed, `force_leave` looks.
+            Change::Loss(_, Some(loss))
+                if matches!(loss.cause, LossCause::NodeFailed { .. } | LossCause::NodeForcedToLeave) =>
+            {
                 Some((loss.session, past.at))
             }
             _ => None,

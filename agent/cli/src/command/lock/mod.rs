@@ -64,15 +64,15 @@ pub struct Options {
     /// end of its lease
     #[arg(long, value_name = "COUNT")]
     monitor_retry: Option<u32>,
-    /// How long the lock outlives this process at least; at least 10s unless the cluster allows
-    /// less
-    #[arg(long, value_name = "DURATION", value_parser = ttl, default_value = "15s")]
-    ttl: Duration,
+    /// Session TTL: minimum time before the lock can pass on after this process dies; at least 10s
+    /// unless the cluster allows less, and 26s with the window safe [default: 15s; 30s with safe]
+    #[arg(long, value_name = "DURATION", value_parser = ttl)]
+    ttl: Option<Duration>,
     /// How long nobody else is given the lock after it was lost; 15s unless told otherwise
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     lock_delay: Option<Duration>,
-    /// How long this host may stay silent before the lock passes on: fast (1.5 s), default (5 s) or
-    /// safe (15 s); the agent's default unless told otherwise
+    /// How long this host may be unreachable before the lock is released: fast (1.5 s), default (5
+    /// s) or safe (15 s, needs a TTL of 26s or more); the agent's default unless told otherwise
     #[arg(long, value_name = "WORD", value_parser = window_parser())]
     window: Option<HealthWindow>,
     /// What to do while a renewal is overdue: ignore it, or send the command SIGTERM (term)
@@ -127,6 +127,7 @@ pub async fn hold_and_run(
     let words = program.words()?;
     let client = context.client()?;
     let session = options.session(&program.name, &words);
+    session.check().map_err(CliError::usage)?;
     let name = program.prefix();
     let wanted = if holders == 1 && !always_semaphore {
         // The key that `consul lock` takes, so that the two exclude each other.
@@ -141,8 +142,11 @@ pub async fn hold_and_run(
     let mut signals = Signals::take()?;
     options.tell("waiting for the lock");
     let acquired = wanted.acquire(options.wait_limit(), &mut signals).await;
-    let Some(held) = acquired? else {
+    if !matches!(acquired, Ok(Some(_))) {
+        // A session that was created is ended before this process is.
         wanted.settle().await;
+    }
+    let Some(held) = acquired? else {
         return Err(CliError::failed(format!("{name} was not to be had in time; nothing was run")));
     };
     options.tell(&format!(
@@ -265,7 +269,9 @@ fn on_jeopardy_parser() -> impl TypedValueParser<Value = OnJeopardy> {
 /// How long a session that is kept may live; the agent's `http.session_ttl_min` may ask for more.
 pub(super) fn ttl(text: &str) -> Result<Duration, String> {
     let ttl = duration(text)?;
-    SessionOptions { ttl, ..SessionOptions::default() }.check().map_err(|error| error.to_string())?;
+    SessionOptions { ttl: Some(ttl), ..SessionOptions::default() }
+        .check()
+        .map_err(|error| error.to_string())?;
     Ok(ttl)
 }
 
@@ -312,7 +318,7 @@ mod tests {
         assert_eq!(args.options.wait_limit(), WaitLimit::Within(Duration::from_secs(90)));
         assert_eq!(args.program.prefix(), "a");
         let session = args.options.session("a", &[]);
-        assert_eq!((session.ttl, session.lock_delay), (Duration::from_secs(30), Some(Duration::ZERO)));
+        assert_eq!((session.ttl, session.lock_delay), (Some(Duration::from_secs(30)), Some(Duration::ZERO)));
         assert_eq!(parse("lockmesh lock a -- x").expect("good").options.wait_limit(), WaitLimit::Endless);
         let args = parse("lockmesh lock --window fast --on-jeopardy=term a -- x").expect("good");
         assert_eq!(args.options.session("a", &[]).health_window, Some(HealthWindow::Fast));
@@ -351,6 +357,33 @@ mod tests {
         }
         for line in ["lockmesh lock a", "lockmesh lock / -- x"] {
             assert!(parse(line).expect("the shape is good").program.words().is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_ttl_that_is_too_short_for_the_window_is_refused() {
+        let check = |line: &str| {
+            let args = parse(&format!("lockmesh lock {line} a -- x")).expect("the shape is good");
+            args.options.session("a", &[]).check().map_err(|error| error.to_string())
+        };
+        let refused = check("--window safe --ttl 25s").expect_err("it is too short");
+        assert!(refused.contains("choose a TTL of 26s or more"), "{refused}");
+        for line in ["--window safe --ttl 26s", "--window safe", "--window default --ttl 10s", "--ttl 15s"] {
+            assert_eq!(check(line), Ok(()), "{line}");
+        }
+        // The texts of the help name the numbers.
+        assert_eq!(HealthWindow::Safe.least_ttl(), Duration::from_secs(26));
+        assert_eq!(
+            [HealthWindow::Default, HealthWindow::Safe].map(|window| window.default_ttl().as_secs()),
+            [15, 30]
+        );
+    }
+
+    #[test]
+    fn windows_last_as_long_for_guards_as_for_servers() {
+        for window in lockmesh_protocol::lease::HealthWindow::ALL {
+            let known = HealthWindow::parse(window.as_str()).expect("the same words");
+            assert_eq!(known.duration(), window.duration(), "{window:?}");
         }
     }
 

@@ -48,7 +48,7 @@ impl Core {
                 continue;
             }
             let command = self.given_up_end(*session, *silent_for);
-            if !self.is_on_its_way(&command) {
+            if !self.is_on_its_way(|under_way| *under_way == command) {
                 self.observer.observed.given_up_by_answer += 1;
                 tracing::info!(%session, node = %agent.node, ?silent_for, "ending a session that its guard gave up");
                 self.batch.push((self.own(command), Origin::Nobody));

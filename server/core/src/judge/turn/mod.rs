@@ -5,9 +5,11 @@ mod accusations;
 mod agents;
 mod brake;
 mod checks;
+pub(super) mod force_leave;
 mod given_up;
 mod messages;
 mod node_leases;
+mod reachability;
 mod registrations;
 mod relay;
 mod renewals;
@@ -15,14 +17,17 @@ mod upkeep;
 mod verdict;
 
 use crate::core::Core;
+use crate::input::CallToken;
 use crate::judge::accusers::Accusers;
 use crate::judge::brake::Brake;
 use crate::judge::checks::Checks;
 use crate::judge::upkeep::Upkeep;
 use crate::judge::windows::Windows;
 use crate::outbox::Outbox;
+use crate::proposal::Proposal;
 use crate::state::State;
 use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::Command;
 use lockmesh_protocol::time::Time;
 
 impl Core {
@@ -42,8 +47,26 @@ impl Core {
         self.judge.brake = Brake::default();
         self.judge.upkeep = Upkeep::default();
         self.judge.deciding.clear();
+        self.judge.cut_off.clear();
         self.drop_registrations(outbox);
+        self.drop_force_leaves(outbox);
         self.refuse_relayed(now, outbox);
+    }
+
+    /// Takes a proposal that depends on whether a node lives; returns what may go into the log.
+    pub(crate) fn hold_for_judge(
+        &mut self,
+        now: Time,
+        token: CallToken,
+        proposal: Proposal,
+        outbox: &mut Outbox,
+    ) -> Option<Proposal> {
+        match &proposal.command {
+            // Another process of the node may live: it keeps its place.
+            Command::RegisterAgent(_) => self.hold_registration(now, token, proposal, outbox),
+            Command::LeaveNode(_) => self.hold_force_leave(now, token, proposal, outbox),
+            _ => Some(proposal),
+        }
     }
 
     /// The leader learns what became true.
@@ -54,6 +77,7 @@ impl Core {
             judge.windows.restart(now, state);
             judge.upkeep.restart(now, state);
             judge.checks.close_all();
+            judge.cut_off.clear();
             return;
         }
         for change in changes {
@@ -75,6 +99,7 @@ impl Core {
         if self.is_serving() {
             self.judge.accusers.forget(now);
             self.hear_own_answers(now, outbox);
+            self.forget_cut_off();
             self.open_checks(now);
             self.update_brake(now);
             // One that answers nobody hears no renewals: it ends nothing by silence until another
@@ -84,6 +109,7 @@ impl Core {
                 self.look_at_registrations(now, outbox);
                 self.run_upkeep(now);
             }
+            self.look_at_force_leaves(now, outbox);
             self.tell_jurors(now, outbox);
             self.ask_through_agents(now, outbox);
         }

@@ -46,7 +46,7 @@ impl Core {
             shortest: self.state.shortest_window(&agent.node),
             heard_ago: renewed.map(|at| now.since(at)),
             ends_in: fast.zip(default).zip(safe).map(|((fast, default), safe)| [fast, default, safe]),
-            suspected_by: self.suspected_by(agent.number).to_vec(),
+            suspected_by: self.suspicions(lease),
         })
     }
 }

@@ -119,6 +119,7 @@ impl Core {
         let shortest = self.state.shortest_window(&agent.node);
         self.blame_accuser(now, lease.agent);
         self.judge.windows.heard(now, lease, shortest);
+        self.note_whether_it_renews(now, renewal);
         self.judge.juror.heard(lease);
         self.refuse_registrations(now, renewal, outbox);
         if !self.judge.registrations.wait_for(lease) {

@@ -3,7 +3,7 @@
 
 use super::{Fleet, SECOND};
 use lockmesh_core::frontend::Event;
-use lockmesh_protocol::lease::{HealthWindow, LeaseId};
+use lockmesh_protocol::lease::{HealthWindow, LeaseId, MISSING_RENEWALS};
 use lockmesh_protocol::record::MemberStatus;
 use std::collections::BTreeSet;
 
@@ -44,6 +44,33 @@ impl Fleet {
     fn asked_through(&self, lease: LeaseId) -> BTreeSet<&str> {
         let asked = self.asked.iter().filter(|(_, challenge, _)| challenge.lease == lease);
         asked.map(|(_, _, agent)| agent.as_str()).collect()
+    }
+
+    /// A node that nine agents reach and no server.
+    fn reached_by_agents() -> Self {
+        let mut fleet = Self::cut_off(10);
+        fleet.at("h1").answers_agents = (2..=10).map(|number| format!("h{number}")).collect();
+        fleet
+    }
+
+    /// Whether the leader reports the node as one that does not renew: in its gauge, and with its
+    /// lease.
+    #[track_caller]
+    fn is_reported(&mut self, name: &str) -> bool {
+        let leader = self.cluster.leader();
+        let figures = self.cluster.servers[&leader].frontend.figures(self.cluster.now());
+        let leases = self.leases_of(name);
+        let is_told = leases.iter().any(|lease| lease.lacks_renewals());
+        assert_eq!(figures.nodes_without_renewals > 0, is_told, "{leases:?}");
+        is_told
+    }
+
+    /// How many nodes the leader reports so.
+    fn without_renewals(&self) -> usize {
+        self.cluster.servers[&self.cluster.leader()]
+            .frontend
+            .figures(self.cluster.now())
+            .nodes_without_renewals
     }
 
     fn saved_by_agents(&mut self) -> u64 {
@@ -121,4 +148,57 @@ fn an_answer_to_another_check_or_one_that_was_forged_keeps_nothing() {
     assert_eq!((observed.saved_by_agents, observed.forged_answers), (0, 1));
     fleet.run(2 * SECOND);
     assert!(!fleet.lives("fast"));
+}
+
+#[test]
+fn a_node_that_only_answers_for_its_window_is_reported_until_it_renews() {
+    let mut fleet = Fleet::reached_by_agents();
+    let since = fleet.hosts["h1"].renewed;
+    let window = HealthWindow::Fast.validity();
+    while fleet.cluster.now().since(since) < window {
+        assert!(!fleet.is_reported("h1"), "after {:?}", fleet.cluster.now().since(since));
+        fleet.step();
+    }
+    fleet.run_until(2 * SECOND, |fleet| fleet.without_renewals() > 0);
+    // It stands in front of those that accuse the node.
+    assert_eq!(fleet.leases_of("h1")[0].suspected_by[0], MISSING_RENEWALS.into());
+    for _ in 0..100 {
+        fleet.run(SECOND / 10);
+        assert!(fleet.is_reported("h1") && fleet.lives("fast"), "it is reported all the time");
+    }
+    // A server whose challenges it answers acknowledges nothing either.
+    fleet.at("h1").answers = fleet.cluster.servers.keys().copied().collect();
+    fleet.run(3 * SECOND);
+    assert!(fleet.is_reported("h1") && fleet.lives("fast"));
+    let follower = fleet.cluster.follower();
+    fleet.renew("h1", follower);
+    fleet.run(SECOND / 10);
+    assert!(!fleet.is_reported("h1"));
+}
+
+#[test]
+fn a_node_that_renews_now_and_then_is_not_reported() {
+    let mut fleet = Fleet::reached_by_agents();
+    let leader = fleet.cluster.leader();
+    for _ in 0..10 {
+        fleet.renew("h1", leader);
+        fleet.run(HealthWindow::Fast.validity() - SECOND / 10);
+        assert!(!fleet.is_reported("h1"));
+    }
+}
+
+#[test]
+fn a_node_that_answers_nobody_is_reported_no_more_and_a_new_leader_begins_anew() {
+    let mut fleet = Fleet::reached_by_agents();
+    fleet.run(5 * SECOND);
+    assert!(fleet.is_reported("h1"));
+    fleet.depose();
+    assert!(!fleet.is_reported("h1"), "the new leader has waited for no window yet");
+    fleet.run(5 * SECOND);
+    assert!(fleet.is_reported("h1"));
+    fleet.kill("h1");
+    fleet.at("h1").answers_agents.clear();
+    fleet.run_until(10 * SECOND, |fleet| fleet.status("h1") == MemberStatus::Failed);
+    fleet.run(SECOND);
+    assert!(!fleet.is_reported("h1"));
 }

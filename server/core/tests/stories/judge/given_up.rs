@@ -19,7 +19,7 @@ impl Fleet {
     }
 
     /// Why sessions ended, the newest first.
-    fn causes(&self) -> Vec<LossCause> {
+    fn loss_causes(&self) -> Vec<LossCause> {
         let state = self.cluster.servers[&self.cluster.leader()].frontend.core().state();
         let (_, Rows::Losses(losses)) = state.query(&Query::Losses) else { panic!("no losses") };
         losses.iter().rev().map(|loss| loss.cause.clone()).collect()
@@ -38,10 +38,10 @@ fn a_session_that_was_given_up_ends_though_agents_alone_reach_its_node() {
     fleet.give_up("h1", "fast");
     let took = fleet.run_until(2 * SECOND, |fleet| !fleet.lives("fast"));
     assert!(took < SECOND, "{took:?}");
-    assert_eq!(fleet.causes()[0], LossCause::GivenUp { silent_for: SILENT_FOR });
+    assert_eq!(fleet.loss_causes()[0], LossCause::GivenUp { silent_for: SILENT_FOR });
     fleet.run(20 * SECOND);
     assert!(fleet.lives("other") && fleet.status("h1") == MemberStatus::Alive);
-    assert_eq!(fleet.causes().len(), 1, "named again and again, ended once");
+    assert_eq!(fleet.loss_causes().len(), 1, "named again and again, ended once");
 }
 
 /// A juror that is a server hands the list on to the leader.

@@ -6,7 +6,7 @@ use crate::frontend::assert_denied;
 use bytes::Bytes;
 use lockmesh_core::observed::{ACCUSATION_OUTCOMES, Accusation, Observed};
 use lockmesh_core::raft::TICK;
-use lockmesh_protocol::command::{Command, NodeLeave};
+use lockmesh_protocol::command::Command;
 use lockmesh_protocol::gossip::event::{EventFilters, LamportTime, UserEvent};
 use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::mesh::MeshNews;
@@ -227,8 +227,7 @@ fn any_server_tells_who_is_in_the_mesh_and_nobody_who_has_failed_or_left() {
     let mut fleet = Fleet::of(4, HealthWindow::Default);
     fleet.assert_roster("h1", &["h1", "h2", "h3", "h4"]);
     fleet.kill("h2");
-    let leave = NodeLeave { node: "h3".into(), lease: None, prune: false };
-    let answer = fleet.cluster.command(Command::LeaveNode(leave));
+    let answer = fleet.leave("h3");
     assert!(matches!(answer, Response::Applied(_)), "{answer:?}");
     assert!(fleet.announce(1, 1), "h1 comes back, and is asked as any other meanwhile");
     fleet.run_until(10 * SECOND, |fleet| fleet.status("h2") == MemberStatus::Failed);

@@ -1,7 +1,6 @@
 //! What the leader tells people of nodes' leases: what it has heard itself, and nothing else.
 
 use super::{Fleet, SECOND, agent};
-use lockmesh_protocol::command::{Command, NodeLeave};
 use lockmesh_protocol::id::AgentNumber;
 use lockmesh_protocol::lease::{HealthWindow, NodeLease, NodeLeaseQuery, NodeLeases};
 use lockmesh_protocol::record::MemberStatus;
@@ -20,7 +19,7 @@ impl Fleet {
         }
     }
 
-    fn leases_of(&mut self, node: &str) -> Vec<NodeLease> {
+    pub(super) fn leases_of(&mut self, node: &str) -> Vec<NodeLease> {
         self.leases(NodeLeaseQuery::Of(node.into())).leases
     }
 
@@ -142,7 +141,7 @@ fn of_a_node_that_restarts_there_is_no_deadline_and_of_one_that_left_there_is_no
     assert!(fleet.announce(1, 1));
     let lease = fleet.lease_of("h1");
     assert!(lease.ends_in.is_none() && lease.heard_ago.is_some(), "{lease:?}");
-    fleet.cluster.command(Command::LeaveNode(NodeLeave { node: "h1".into(), lease: None, prune: false }));
+    fleet.leave("h1");
     assert!(fleet.leases_of("h1").is_empty());
     fleet.host("h1");
     assert_eq!(fleet.lease_of("h1").heard_ago, None);

@@ -3,7 +3,7 @@
 
 use super::{Fleet, SECOND, SLACK, agent, assert_within, process};
 use lockmesh_core::raft::TICK;
-use lockmesh_protocol::command::{Command, NodeLeave};
+use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{Generation, RequestId};
 use lockmesh_protocol::lease::{HealthWindow, RESTART_WINDOW};
 use lockmesh_protocol::record::{Incarnation, MemberStatus};
@@ -185,15 +185,4 @@ fn an_agent_that_does_not_end_after_all_is_judged_by_its_own_windows_again() {
     fleet.kill("h1");
     let took = fleet.time_of_death("h1", "fast");
     assert_within(took, HealthWindow::Fast.validity());
-}
-
-#[test]
-fn whoever_makes_a_restarting_node_leave_ends_its_sessions_at_once() {
-    let mut fleet = Fleet::with_sessions();
-    fleet.stop();
-    fleet.run(SECOND);
-    let leave = NodeLeave { node: "h1".into(), lease: None, prune: false };
-    let answer = fleet.cluster.command(Command::LeaveNode(leave));
-    assert!(matches!(answer, Response::Applied(_)), "{answer:?}");
-    assert!(fleet.none_lives() && fleet.member("h1").restart_announced.is_none());
 }
