@@ -12,6 +12,7 @@
 //! | [`error`], [`output`] | what is said on stderr and stdout |
 //! | [`dev`], [`agent`], [`server`] | the processes that stay |
 //! | [`lock`], [`elect`], [`semaphore`], [`locks`], [`session`], [`kv`], [`watch`], [`event`] | what applications do |
+//! | [`supervise`] | what starts the programs of `lock`, `elect`, `semaphore` and `watch`, and ends them |
 //! | [`members`], [`leave`], [`force_leave`], [`join`], [`operator`], [`reload`], [`config`], [`bench`], [`version`], [`completions`] | what operators do |
 
 pub mod agent;
@@ -40,6 +41,7 @@ pub mod semaphore;
 pub mod server;
 pub mod session;
 pub mod spelling;
+pub mod supervise;
 pub mod version;
 pub mod watch;
 
@@ -85,6 +87,8 @@ enum Command {
     #[command(hide = true)]
     Snapshot(Online<operator::snapshot::Args>),
     Bench(Online<bench::Args>),
+    #[command(hide = true)]
+    Supervise(supervise::Args),
     Config(config::Args),
     Version(version::Args),
     Completions(completions::Args),
@@ -165,6 +169,7 @@ fn understand_process(arguments: &[OsString]) -> Option<Invocation> {
     let command = match own.first()?.to_str()? {
         "agent" => Command::Agent(alone(own)?),
         "server" => Command::Server(alone(own)?),
+        supervise::COMMAND => Command::Supervise(alone(own)?),
         _ => return None,
     };
     Some(Invocation { command })
@@ -208,6 +213,7 @@ impl Command {
                 operator::snapshot::run(online.args, &online.connection.context()?).await
             }
             Self::Bench(online) => bench::run(online.args, &online.connection.context()?).await,
+            Self::Supervise(args) => supervise::run(args).await,
             Self::Config(args) => config::run(args).await,
             Self::Version(args) => version::run(args).await,
             Self::Completions(args) => completions::run(args, &mut command()).await,
