@@ -19,6 +19,7 @@ pub mod agent;
 pub mod bench;
 pub mod completions;
 pub mod config;
+mod confirm;
 pub mod context;
 pub mod dev;
 pub mod elect;
@@ -270,6 +271,8 @@ mod tests {
             &["kv", "put", "key", "-5"],
             &["kv", "get", "-recurse=true", "-stale", "-http-addr", "unix:///s", "prefix"],
             &["kv", "delete", "-recurse", ""],
+            &["kv", "delete", "-recurse", "--yes", ""],
+            &["snapshot", "restore", "--yes", "file"],
             &["session", "create", "-ttl=10s", "-behavior=delete", "-node-check=a", "-node-check=b"],
             &["watch", "-type=key", "-key=a", "-shell=false", "/bin/sh", "-c", "cat -key"],
             &["watch", "-type=event", "-name=deploy", "cat"],
