@@ -8,14 +8,14 @@ use lockmesh_tests::process::{Process, run};
 use serde_json::{Value, json};
 
 /// One server, and the agents of two nodes.
-struct Nodes {
+pub(super) struct Nodes {
     fleet: Fleet,
     address: String,
     server: Process,
 }
 
 impl Nodes {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let fleet = Fleet::new();
         fleet.issue("s1", "server", "s1");
         let config = fleet.config("server", "s1", "info", "[rpc]\nlisten = \"127.0.0.1:0\"");
@@ -27,7 +27,7 @@ impl Nodes {
     }
 
     /// The agent of a node, once it serves.
-    fn agent(&self, name: &str, settings: &[&str]) -> Process {
+    pub(super) fn agent(&self, name: &str, settings: &[&str]) -> Process {
         let socket = self.fleet.at(&format!("{name}.sock"));
         let rest = format!(
             "listen = \"127.0.0.1:0\"\n[http]\ntcp = \"\"\nsocket = \"{socket}\"\n[upstream]\nservers = [\"{}\"]",
@@ -44,7 +44,7 @@ impl Nodes {
     }
 
     /// A command of `lockmesh` against a node's agent.
-    fn command(&self, name: &str, words: &[&str]) -> (i32, String, String) {
+    pub(super) fn command(&self, name: &str, words: &[&str]) -> (i32, String, String) {
         let address = format!("unix://{}", self.fleet.at(&format!("{name}.sock")));
         run(&[words, &["--http-addr", &address]].concat())
     }
