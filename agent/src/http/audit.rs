@@ -157,7 +157,8 @@ fn request(call: &Call<'_>) -> String {
 
 fn cut(mut text: String) -> String {
     if text.len() > MAX_TEXT {
-        text.truncate(text.floor_char_boundary(MAX_TEXT));
+        let end = (0..=MAX_TEXT).rev().find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or_default());
         text.push('…');
     }
     text

@@ -4,15 +4,16 @@
 use super::leave::Nodes;
 use lockmesh_tests::http::{Address, Client};
 use lockmesh_tests::process::run;
+use std::net::TcpListener;
 
 #[test]
 fn operators_use_the_socket_and_leave_a_line() {
     let nodes = Nodes::new();
-    let agent = nodes.agent("web-1", &["--set", "http.tcp=127.0.0.1:0"]);
-    let ready = agent.says(" ready");
-    let tcp = ready.split("http=").nth(1).and_then(|rest| rest.split_whitespace().next());
-    let tcp = tcp.expect("it says where it listens");
-    let over_tcp = Client { address: Address::Tcp(tcp.parse().expect("an address")) };
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let address = port.expect("a free port");
+    let tcp = &address.to_string();
+    let agent = nodes.agent("web-1", &["--set", &format!("http.tcp={tcp}")]);
+    let over_tcp = Client { address: Address::Tcp(address) };
 
     // Applications notice nothing.
     over_tcp.put("/v1/kv/app/a", "x").expect(200);
