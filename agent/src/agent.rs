@@ -120,6 +120,7 @@ impl Agent {
         let api = Api::new(upstream.clone(), identity, limits, Arc::clone(&checks))
             .with_events(Arc::clone(&events))
             .with_reload(reload)
+            .with_operator_socket(config.http.operator_socket().map(PathBuf::from))
             .with_allowed_hosts(config.http.allowed_hosts);
         let check_sync = tokio::spawn(Arc::clone(&checks).run(stopping.clone()));
         let session_watches = Arc::clone(&api.session_watches);

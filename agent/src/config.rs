@@ -73,6 +73,9 @@ pub struct HttpConfig {
     /// The names, besides `localhost` and the node's, by which requests over TCP may call this
     /// host, without a port. At most 64.
     pub allowed_hosts: Vec<String>,
+    /// Whether requests of operators are accepted over TCP although there is a Unix socket: without
+    /// one they always are.
+    pub operator_over_tcp: bool,
     /// The Unix socket's path; empty for none.
     pub socket: PathBuf,
     /// The socket's permissions, octal.
@@ -268,6 +271,7 @@ impl Default for HttpConfig {
             tcp: Some(SocketAddr::from(([127, 0, 0, 1], 8500))),
             allow_non_loopback: false,
             allowed_hosts: Vec::new(),
+            operator_over_tcp: false,
             socket: "/run/lockmesh/agent.sock".into(),
             socket_mode: FileMode(0o660),
             socket_group: String::new(),
@@ -294,6 +298,12 @@ impl HttpConfig {
     /// The Unix socket's path, where there shall be one.
     pub fn socket_path(&self) -> Option<&Path> {
         (!self.socket.as_os_str().is_empty()).then_some(self.socket.as_path())
+    }
+
+    /// The socket on which alone operators' requests are accepted; none if every client may send
+    /// them.
+    pub fn operator_socket(&self) -> Option<&Path> {
+        self.socket_path().filter(|_| !self.operator_over_tcp)
     }
 
     /// Refuses values that cannot work, each by its key.

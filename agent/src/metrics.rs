@@ -257,6 +257,7 @@ const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 8] = [
         &LIMITS,
         &[
             "accept",
+            "audit",
             "body_read_timeout",
             "body_size",
             "checks",
@@ -265,6 +266,7 @@ const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 8] = [
             "events",
             "header_read_timeout",
             "host",
+            "operator_over_tcp",
             "snapshot_size",
             "txn_operations",
             "value_size",

@@ -80,6 +80,11 @@ impl Failure {
         Self::refused(text).with_outcome(Outcome::Unknown)
     }
 
+    /// The status of the response.
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
+    }
+
     /// The same, with another outcome than a refusal.
     pub(super) fn with_outcome(self, outcome: Outcome) -> Self {
         Self { outcome, ..self }

@@ -1,5 +1,6 @@
 //! What every request is served from.
 
+use super::audit::Audit;
 use crate::checks::Checks;
 use crate::events::Events;
 use crate::node::Identity;
@@ -7,6 +8,7 @@ use crate::reload::Asking;
 use crate::session_watches::SessionWatches;
 use crate::upstream::Upstream;
 use lockmesh_protocol::lease::HealthWindow;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -94,6 +96,10 @@ pub struct Api {
     pub reload: Asking,
     /// The names, besides its own, by which requests over TCP may call this host.
     pub allowed_hosts: Vec<String>,
+    /// The Unix socket on which alone operators' requests are accepted; none if every client may
+    /// send them.
+    pub operator_socket: Option<PathBuf>,
+    pub(super) audit: Audit,
     token_seen: AtomicBool,
 }
 
@@ -113,6 +119,8 @@ impl Api {
             events,
             reload: Asking::default(),
             allowed_hosts: Vec::new(),
+            operator_socket: None,
+            audit: Audit::default(),
             token_seen: AtomicBool::new(false),
         }
     }
@@ -133,6 +141,12 @@ impl Api {
     #[must_use]
     pub fn with_allowed_hosts(self, allowed_hosts: Vec<String>) -> Self {
         Self { allowed_hosts, ..self }
+    }
+
+    /// The same, with operators' requests accepted on this Unix socket alone.
+    #[must_use]
+    pub fn with_operator_socket(self, operator_socket: Option<PathBuf>) -> Self {
+        Self { operator_socket, ..self }
     }
 
     /// Says once in the agent's life that tokens have no meaning yet.

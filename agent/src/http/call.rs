@@ -5,6 +5,7 @@ use super::api::Api;
 use super::body::Body;
 use super::go::query::Params;
 use super::go::{duration, number};
+use super::peer::Peer;
 use bytes::{Bytes, BytesMut};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode, header};
@@ -33,6 +34,8 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Call<'a> {
     /// What it is served from.
     pub(super) api: &'a Api,
+    /// The client.
+    pub(super) peer: Peer,
     /// Method, URI and headers.
     pub(super) head: &'a Parts,
     /// What the path has behind the endpoint's own, decoded.

@@ -17,6 +17,8 @@
 //! | [`api`] | what every request is served from: upstream, identity, limits, checks |
 //! | [`listener`] | the sockets: which, with which rights, and who may not have them |
 //! | [`serve`](mod@serve) | connections: how many, how long, and their end |
+//! | `peer` | the client at the other end of a connection |
+//! | `audit` | one log line for each operator request and each recursive delete |
 //! | `body` | what a request brings and a response carries |
 //! | `guard` | the deadline of a request's head |
 //! | `host` | whether a request over TCP names this host |
@@ -43,17 +45,20 @@ pub mod router;
 pub mod serve;
 
 mod answer;
+mod audit;
 mod body;
 mod call;
 mod event_stream;
 mod file_body;
 mod guard;
 mod host;
+mod peer;
 mod shapes;
 
 pub use api::{Api, HttpLimits};
 pub use body::Body;
 pub use listener::{ListenError, Listeners, UnixSocket};
+pub use peer::Peer;
 pub use serve::serve;
 pub(crate) use shapes::loss_in_words;
 pub use shapes::session_event;

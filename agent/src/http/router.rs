@@ -5,12 +5,14 @@
 
 use super::answer::{Failure, nothing, text};
 use super::api::Api;
+use super::audit::{self, Action};
 use super::body::Body;
 use super::call::Call;
 use super::endpoint;
-use super::endpoint::table::{ROUTES, Route};
+use super::endpoint::table::{ROUTES, Right, Route};
 use super::go::{path, query};
 use super::host;
+use super::peer::Peer;
 use crate::metrics;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -23,32 +25,25 @@ const NO_VERSION: &str =
     "Invalid URL path: if attempting to use the HTTP API, ensure the path starts with '/v1/'\n";
 const NO_UI: &str = "Consul Agent: UI disabled. To enable, set ui_config.enabled=true in the agent configuration and restart.";
 
-/// Answers one request that came over TCP.
-pub(super) async fn respond_over_tcp(api: &Api, request: Request<Body>) -> Response<Body> {
-    let arrived = Instant::now();
-    let (head, body) = request.into_parts();
-    match host::check(api, &head) {
-        Ok(()) => respond(api, Request::from_parts(head, body)).await,
-        Err(failure) => {
-            let response = failure.into_response();
-            metrics::count_request("host", response.status().as_str(), false, arrived.elapsed());
-            response
-        }
-    }
-}
-
 /// Answers one request. Dropping the future cancels whatever it waits for.
-pub async fn respond(api: &Api, request: Request<Body>) -> Response<Body> {
+pub async fn respond(api: &Api, peer: Peer, request: Request<Body>) -> Response<Body> {
     let arrived = Instant::now();
     let (head, body) = request.into_parts();
-    let (response, name) = answer(api, &head, body).await;
+    if matches!(peer, Peer::Tcp(_))
+        && let Err(failure) = host::check(api, &head)
+    {
+        let response = failure.into_response();
+        metrics::count_request("host", response.status().as_str(), false, arrived.elapsed());
+        return response;
+    }
+    let (response, name) = answer(api, peer, &head, body).await;
     let may_wait = may_wait(head.uri.query().unwrap_or_default());
     metrics::count_request(name, response.status().as_str(), may_wait, arrived.elapsed());
     response
 }
 
 /// The response, and the name under which it is counted.
-async fn answer(api: &Api, head: &Parts, body: Body) -> (Response<Body>, &'static str) {
+async fn answer(api: &Api, peer: Peer, head: &Parts, body: Body) -> (Response<Body>, &'static str) {
     let Some(decoded) = path::decode(head.uri.path()) else {
         let failure = Failure::bad_request("400 Bad Request: invalid URL escape");
         return (failure.into_response(), "invalid");
@@ -67,38 +62,75 @@ async fn answer(api: &Api, head: &Parts, body: Body) -> (Response<Body>, &'stati
             None => (unknown(&decoded), "unknown"),
         };
     };
-    let mut response = guarded(api, head, route, tail, body).await;
+    let mut response = guarded((api, peer), head, route, tail, body).await;
     response.headers_mut().insert(DEFAULT_ACL_POLICY, HeaderValue::from_static("allow"));
     (response, route.path)
 }
 
-/// What comes before an endpoint: query string, `OPTIONS`, method.
-async fn guarded(api: &Api, head: &Parts, route: &Route, tail: &str, body: Body) -> Response<Body> {
+/// What comes before an endpoint: query string, `OPTIONS`, method, the right to it.
+async fn guarded(
+    (api, peer): (&Api, Peer),
+    head: &Parts,
+    route: &Route,
+    tail: &str,
+    body: Body,
+) -> Response<Body> {
     let Ok(params) = query::parse(head.uri.query().unwrap_or_default()) else {
         return Failure::refused("").into_response();
     };
     if head.method == Method::OPTIONS {
         return allowing(nothing(), route);
     }
-    if !route.methods.contains(&head.method) {
+    let Some(right) = route.right(&head.method) else {
         let words = format!("method {} not allowed", head.method);
         return allowing(Failure::new(StatusCode::METHOD_NOT_ALLOWED, words).into_response(), route);
-    }
+    };
     if params.non_empty("token").is_some()
         || head.headers.contains_key("x-consul-token")
         || head.headers.contains_key(header::AUTHORIZATION)
     {
         api.note_token();
     }
-    let call = Call { api, head, tail, params };
-    endpoint::run(route.endpoint, &call, body).await.unwrap_or_else(Failure::into_response)
+    let call = Call { api, peer, head, tail, params };
+    let answer = match right {
+        Right::Read | Right::Write => endpoint::run(route.endpoint, &call, body).await,
+        // Boxed, so that the hot paths do not pay for it in memory.
+        Right::Operate => Box::pin(operated(&call, route, body)).await,
+    };
+    answer.unwrap_or_else(Failure::into_response)
+}
+
+/// An operator's request: only from where operators are, and never without a line in the log.
+async fn operated(call: &Call<'_>, route: &Route, body: Body) -> Result<Response<Body>, Failure> {
+    let answer = async {
+        check_operator(call)?;
+        endpoint::run(route.endpoint, call, body).await
+    };
+    audit::recorded(call, Action::Operate, &[], answer).await
+}
+
+/// Refuses an operator's request that any user of this host, or any host, could have sent.
+fn check_operator(call: &Call<'_>) -> Result<(), Failure> {
+    let (Peer::Tcp(_), Some(socket)) = (call.peer, &call.api.operator_socket) else { return Ok(()) };
+    metrics::LIMITS.with_label_values(&["operator_over_tcp"]).inc();
+    Err(Failure::new(
+        StatusCode::FORBIDDEN,
+        format!(
+            "{} {} is an operator request, which this agent accepts on its Unix socket only: set \
+             CONSUL_HTTP_ADDR=unix://{}, as a user who may open that socket, or set `http.operator_over_tcp = true` in \
+             the agent's configuration",
+            call.head.method,
+            call.head.uri.path(),
+            socket.display(),
+        ),
+    ))
 }
 
 fn allowing(mut response: Response<Body>, route: &Route) -> Response<Body> {
     let mut list = String::from("OPTIONS");
-    for method in route.methods {
+    for verb in route.verbs {
         list.push(',');
-        list.push_str(method.as_str());
+        list.push_str(verb.method.as_str());
     }
     let value = HeaderValue::try_from(list).expect("methods are ASCII words");
     response.headers_mut().insert(header::ALLOW, value);

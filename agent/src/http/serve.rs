@@ -9,6 +9,7 @@ use super::api::Api;
 use super::body::Body;
 use super::guard::{Guarded, Phase};
 use super::listener::Listeners;
+use super::peer::Peer;
 use super::router;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -138,7 +139,7 @@ async fn accept_tcp(gate: Arc<Gate>, listener: TcpListener) {
                     // Answers are written in one piece: to hold them back for more would only delay
                     // them.
                     let _ = socket.set_nodelay(true);
-                    connections.spawn(connection(gate.clone(), socket, "tcp", Some(client.ip())));
+                    connections.spawn(connection(gate.clone(), socket, Peer::Tcp(client)));
                 }
                 Err(error) => pause(&error).await,
             },
@@ -158,7 +159,8 @@ async fn accept_unix(gate: Arc<Gate>, listener: UnixListener) {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((socket, _)) => {
-                    connections.spawn(connection(gate.clone(), socket, "unix", None));
+                    let peer = Peer::of(&socket);
+                    connections.spawn(connection(gate.clone(), socket, peer));
                 }
                 Err(error) => pause(&error).await,
             },
@@ -188,11 +190,11 @@ async fn pause(error: &io::Error) {
     tokio::time::sleep(ACCEPT_BACKOFF).await;
 }
 
-async fn connection<S>(gate: Arc<Gate>, mut socket: S, listener: &'static str, client: Option<IpAddr>)
+async fn connection<S>(gate: Arc<Gate>, mut socket: S, peer: Peer)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let admission = match gate.admit(listener, client) {
+    let admission = match gate.admit(peer.listener(), peer.ip()) {
         Ok(admission) => admission,
         Err(excess) => return turn_away(&mut socket, excess).await,
     };
@@ -204,10 +206,7 @@ where
         let serving = phase.clone().serve();
         async move {
             let request = request.map(Body::arriving);
-            let response = match client {
-                Some(_) => router::respond_over_tcp(api, request).await,
-                None => router::respond(api, request).await,
-            };
+            let response = router::respond(api, peer, request).await;
             drop(serving);
             Ok::<_, Infallible>(response)
         }

@@ -9,7 +9,7 @@ use http::Request;
 use http_body_util::BodyExt;
 use lockmesh_agent::checks::Checks;
 use lockmesh_agent::http::go::{json, path, query};
-use lockmesh_agent::http::{Api, Body, HttpLimits, archive, endpoint, router};
+use lockmesh_agent::http::{Api, Body, HttpLimits, Peer, archive, endpoint, router};
 use lockmesh_agent::node::Identity;
 use lockmesh_agent::upstream::{BoxFuture, Quorum, Upstream};
 use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
@@ -146,7 +146,8 @@ pub fn http_request(data: &[u8]) {
     runtime.block_on(async {
         let turn = AtomicUsize::new(data.iter().map(|byte| usize::from(*byte)).sum());
         let quorum = Nonsense { responses: samples::responses(), turn };
-        let response = router::respond(&api(Upstream::new(Arc::new(quorum))), request).await;
+        let peer = Peer::Unix { uid: Some(0), pid: None };
+        let response = router::respond(&api(Upstream::new(Arc::new(quorum))), peer, request).await;
         // A body that breaks off is an answer too; what matters is that it ends.
         let _ = response.into_body().collect().await;
     });

@@ -7,8 +7,10 @@
 //! below.
 
 mod agent;
+mod audit;
 mod bad_input;
 mod blocking;
+mod children;
 mod cluster;
 mod conventions;
 mod copied;

@@ -2,9 +2,9 @@
 
 use super::context::Context;
 use super::error::CliError;
-use super::lock::child::{Program, Signals};
+use super::lock::child::{Input, Program, Signals};
 use super::lock::held::{self, Ended, Held, OnJeopardy};
-use super::lock::{duration, ttl, window_parser};
+use super::lock::{duration, orphan_grace, ttl, window_parser};
 use super::output::{print_line, printable};
 use lockmesh_client::{Client, Election, HealthWindow, LOCK_FLAGS, Leader, Observer, SessionOptions};
 use std::ffi::OsString;
@@ -75,10 +75,10 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
             _ = signals.end() => Ok(ExitCode::SUCCESS),
         };
     }
-    let json = args.json;
+    let (json, grace) = (args.json, orphan_grace(args.ttl, args.lock_delay));
     let ended = tokio::select! {
         failed = observe(observer, json) => Err(failed),
-        ended = campaign(&election, &args.command, &mut signals) => ended,
+        ended = campaign(&election, &args.command, grace, &mut signals) => ended,
     };
     // What was given up in the middle is given back, if that does not take long; otherwise it ends
     // with the session.
@@ -122,6 +122,7 @@ async fn observe(mut observer: Observer, json: bool) -> CliError {
 async fn campaign(
     election: &Election,
     words: &[OsString],
+    grace: Duration,
     signals: &mut Signals,
 ) -> Result<ExitCode, CliError> {
     loop {
@@ -135,8 +136,8 @@ async fn campaign(
         let ended = if words.is_empty() {
             serve(&held, signals).await
         } else {
-            let program =
-                Program { words: words.to_vec(), pass_stdin: false, environment: held.environment() };
+            let (words, environment) = (words.to_vec(), held.environment());
+            let program = Program { words, stdin: Input::Null, environment, grace };
             held::run(&held, &program, OnJeopardy::Ignore, signals).await.map(|ended| match ended {
                 Ended::Itself(end) => Some(ExitCode::from(end.shell_code())),
                 Ended::Lost(_) => None,

@@ -12,12 +12,14 @@
 //! | [`error`], [`output`] | what is said on stderr and stdout |
 //! | [`dev`], [`agent`], [`server`] | the processes that stay |
 //! | [`lock`], [`elect`], [`semaphore`], [`locks`], [`session`], [`kv`], [`watch`], [`event`] | what applications do |
+//! | [`supervise`] | what starts the programs of `lock`, `elect`, `semaphore` and `watch`, and ends them |
 //! | [`members`], [`leave`], [`force_leave`], [`join`], [`operator`], [`reload`], [`config`], [`bench`], [`version`], [`completions`] | what operators do |
 
 pub mod agent;
 pub mod bench;
 pub mod completions;
 pub mod config;
+mod confirm;
 pub mod context;
 pub mod dev;
 pub mod elect;
@@ -40,6 +42,7 @@ pub mod semaphore;
 pub mod server;
 pub mod session;
 pub mod spelling;
+pub mod supervise;
 pub mod version;
 pub mod watch;
 
@@ -85,6 +88,8 @@ enum Command {
     #[command(hide = true)]
     Snapshot(Online<operator::snapshot::Args>),
     Bench(Online<bench::Args>),
+    #[command(hide = true)]
+    Supervise(supervise::Args),
     Config(config::Args),
     Version(version::Args),
     Completions(completions::Args),
@@ -165,6 +170,7 @@ fn understand_process(arguments: &[OsString]) -> Option<Invocation> {
     let command = match own.first()?.to_str()? {
         "agent" => Command::Agent(alone(own)?),
         "server" => Command::Server(alone(own)?),
+        supervise::COMMAND => Command::Supervise(alone(own)?),
         _ => return None,
     };
     Some(Invocation { command })
@@ -208,6 +214,7 @@ impl Command {
                 operator::snapshot::run(online.args, &online.connection.context()?).await
             }
             Self::Bench(online) => bench::run(online.args, &online.connection.context()?).await,
+            Self::Supervise(args) => supervise::run(args).await,
             Self::Config(args) => config::run(args).await,
             Self::Version(args) => version::run(args).await,
             Self::Completions(args) => completions::run(args, &mut command()).await,
@@ -264,6 +271,8 @@ mod tests {
             &["kv", "put", "key", "-5"],
             &["kv", "get", "-recurse=true", "-stale", "-http-addr", "unix:///s", "prefix"],
             &["kv", "delete", "-recurse", ""],
+            &["kv", "delete", "-recurse", "--yes", ""],
+            &["snapshot", "restore", "--yes", "file"],
             &["session", "create", "-ttl=10s", "-behavior=delete", "-node-check=a", "-node-check=b"],
             &["watch", "-type=key", "-key=a", "-shell=false", "/bin/sh", "-c", "cat -key"],
             &["watch", "-type=event", "-name=deploy", "cat"],

@@ -2,23 +2,28 @@
 //!
 //! The handler gets the view as JSON on stdin and its index as `CONSUL_INDEX` and `LOCKMESH_INDEX`.
 //! Handlers run one after the other; what changed meanwhile is seen by the next one, once.
+//!
+//! A handler runs under a supervisor, in a process group of its own. SIGTERM, SIGINT, SIGQUIT and
+//! SIGHUP are passed on to the group and end the watch; SIGKILL follows after 5 s.
 
 use super::context::{ConsistencyArgs, Context};
 use super::error::CliError;
 use super::kv::entry::shape_of;
+use super::lock::child::{Child, End, GRACE, Input, Program, Signals, stop_ourselves};
 use super::output::{print_json, warn};
 use lockmesh_client::shape::catalog::Service;
 use lockmesh_client::shape::health::ServiceInstance;
 use lockmesh_client::{Answer, Client, Error, Read};
 use lockmesh_net::random;
 use lockmesh_protocol::backoff::Backoff;
+use rustix::process::Signal;
 use serde::Serialize;
 use serde_json::Value;
 use std::ffi::OsString;
-use std::process::{ExitCode, ExitStatus, Stdio};
+use std::process::ExitCode;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
+use tokio::net::unix::pipe::Sender;
 
 /// How long one blocking query waits for news.
 const WAIT: Duration = Duration::from_secs(300);
@@ -89,19 +94,32 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let read = args.consistency.read();
     if args.child.is_empty() {
         print_json(&view.look(&client, &read).await?.value)?;
-    } else {
-        follow(&view, &client, read, &Handler::of(&args)).await?;
+        return Ok(ExitCode::SUCCESS);
     }
-    Ok(ExitCode::SUCCESS)
+    // From here on a signal ends the handler first.
+    let mut signals = Signals::take()?;
+    let signal = follow(&view, &client, read, &Handler::of(&args), &mut signals).await?;
+    Ok(ExitCode::from(End::Killed(signal.as_raw()).shell_code()))
 }
 
-/// Runs the handler for every change, until it or the agent says no.
-async fn follow(view: &View, client: &Client, read: Read, handler: &Handler) -> Result<(), CliError> {
+/// Runs the handler for every change, until a signal ends the watch.
+async fn follow(
+    view: &View,
+    client: &Client,
+    read: Read,
+    handler: &Handler,
+    signals: &mut Signals,
+) -> Result<Signal, CliError> {
     let mut index = 0;
     let mut seen = None;
     let mut backoff = Backoff::new(RETRY_BACKOFF, random::seed());
     loop {
-        match view.look(client, &read.newer_than(index, WAIT)).await {
+        let newer = read.newer_than(index, WAIT);
+        let looked = tokio::select! {
+            looked = view.look(client, &newer) => looked,
+            signal = end_of(signals) => return Ok(signal),
+        };
+        match looked {
             Ok(answer) => {
                 backoff.reset();
                 // An index that went back counts anew: the agent lost its memory, or a backup was
@@ -112,7 +130,9 @@ async fn follow(view: &View, client: &Client, read: Read, handler: &Handler) -> 
                 if next != index
                     && let Some(news) = view.news(seen.as_ref(), &answer.value)
                 {
-                    handler.handle(&news, answer.index).await?;
+                    if let Some(signal) = handler.handle(&news, answer.index, signals).await? {
+                        return Ok(signal);
+                    }
                     seen = Some(answer.value);
                 }
                 index = next;
@@ -125,9 +145,23 @@ async fn follow(view: &View, client: &Client, read: Read, handler: &Handler) -> 
             Err(error) if error.is_transient() => {
                 let pause = backoff.next_pause();
                 warn(&format!("{error}; trying again in {:.1} s", pause.as_secs_f64()));
-                tokio::time::sleep(pause).await;
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    signal = end_of(signals) => return Ok(signal),
+                }
             }
             Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The next signal that ends the watch while no handler runs.
+async fn end_of(signals: &mut Signals) -> Signal {
+    loop {
+        match signals.next().await {
+            Signal::TSTP => stop_ourselves(),
+            Signal::USR1 | Signal::USR2 => {}
+            signal => return signal,
         }
     }
 }
@@ -219,42 +253,60 @@ impl Handler {
         Self { child: args.child.clone(), shell: args.shell.unwrap_or(args.child.len() == 1) }
     }
 
-    /// Runs the handler and waits for its end; one that fails ends the watch.
-    async fn handle(&self, value: &Value, index: u64) -> Result<(), CliError> {
-        let status = self.spawn_and_wait(value, index).await.map_err(|error| {
-            CliError::failed(format!("cannot run {:?}: {error}", self.child[0].to_string_lossy()))
-        })?;
-        match status.success() {
-            true => Ok(()),
-            false => Err(CliError::failed(format!("the handler ended with {status}, and with it the watch"))),
+    /// Runs the handler and waits for its end. One that fails ends the watch; so does a signal, which
+    /// is returned when the handler has ended.
+    async fn handle(
+        &self,
+        value: &Value,
+        index: u64,
+        signals: &mut Signals,
+    ) -> Result<Option<Signal>, CliError> {
+        let cannot =
+            |error| CliError::failed(format!("cannot run {:?}: {error}", self.child[0].to_string_lossy()));
+        let (mut child, writer) = self.start(index).map_err(cannot)?;
+        child.started().await.map_err(cannot)?;
+        // A handler need not read its input, so that is not waited for.
+        let text = format!("{value}\n");
+        let writing = tokio::spawn(async move {
+            let mut writer = writer;
+            let _ = writer.write_all(text.as_bytes()).await;
+        });
+        let ended = loop {
+            tokio::select! {
+                end = child.ended() => break Ok(end),
+                signal = signals.next() => match signal {
+                    Signal::TSTP => {
+                        child.signal(Signal::STOP);
+                        stop_ourselves();
+                        child.signal(Signal::CONT);
+                    }
+                    Signal::USR1 | Signal::USR2 => child.signal(signal),
+                    signal => {
+                        child.stop_by(signal, GRACE).await;
+                        break Err(signal);
+                    }
+                },
+            }
+        };
+        writing.abort();
+        match ended {
+            Err(signal) => Ok(Some(signal)),
+            Ok(End::Code(0)) => Ok(None),
+            Ok(end) => Err(CliError::failed(format!("the handler ended with {end}, and with it the watch"))),
         }
     }
 
-    async fn spawn_and_wait(&self, value: &Value, index: u64) -> std::io::Result<ExitStatus> {
-        let mut child = self
-            .command()
-            .env("CONSUL_INDEX", index.to_string())
-            .env("LOCKMESH_INDEX", index.to_string())
-            .stdin(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()?;
-        if let Some(mut stdin) = child.stdin.take() {
-            // A handler need not read what it is told.
-            let _ = stdin.write_all(format!("{value}\n").as_bytes()).await;
-        }
-        child.wait().await
-    }
-
-    fn command(&self) -> Command {
-        if !self.shell {
-            let mut command = Command::new(&self.child[0]);
-            command.args(&self.child[1..]);
-            return command;
-        }
-        let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
-        let mut command = Command::new(shell.unwrap_or_else(|| "/bin/sh".into()));
-        command.arg("-c").arg(self.child.join(&OsString::from(" ")));
-        command
+    /// Starts the handler, and gives what its standard input is written to.
+    fn start(&self, index: u64) -> std::io::Result<(Child, Sender)> {
+        let (reader, writer) = std::io::pipe()?;
+        let words = if self.shell { Program::in_shell(&self.child) } else { self.child.clone() };
+        let program = Program {
+            words,
+            stdin: Input::Other(reader.into()),
+            environment: ["CONSUL_INDEX", "LOCKMESH_INDEX"].map(|name| (name, index.to_string())).into(),
+            grace: GRACE,
+        };
+        Ok((Child::start(&program)?, Sender::from_owned_fd(writer.into())?))
     }
 }
 
@@ -318,16 +370,5 @@ mod tests {
         assert!(is_wanted(&instance, &["a".into()], false));
         assert!(!is_wanted(&instance, &["b".into()], false));
         assert!(!is_wanted(&instance, &[], true));
-    }
-
-    #[tokio::test]
-    async fn a_handler_gets_the_view_and_its_index() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let file = folder.path().join("seen");
-        let line = format!("(echo $CONSUL_INDEX; cat) > {}; exit $CONSUL_INDEX", file.display());
-        let handler = Handler { child: vec![line.into()], shell: true };
-        let error = handler.handle(&json!({ "Key": "k" }), 7).await.expect_err("it ends with 7");
-        assert!(error.to_string().contains("exit status: 7"), "{error}");
-        assert_eq!(std::fs::read_to_string(file).expect("it was written"), "7\n{\"Key\":\"k\"}\n");
     }
 }

@@ -83,6 +83,7 @@ impl AgentFolder {
         let mut settings = Vec::new();
         if let Some(http) = self.http {
             settings.push(format!("http.tcp={http}"));
+            settings.push("http.operator_over_tcp=true".into());
             settings.extend(options.allow_non_loopback.then(|| "http.allow_non_loopback=true".into()));
         }
         if options.session_ttl_min != HttpConfig::default().session_ttl_min {

@@ -84,7 +84,8 @@ pub(super) fn loopback_agent(
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         advertise: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         node,
-        http,
+        // For development: every user of this host may try everything.
+        http: HttpConfig { operator_over_tcp: true, ..http },
         upstream: UpstreamConfig { servers, ..UpstreamConfig::default() },
         ..AgentConfig::default()
     }

@@ -1,6 +1,7 @@
 //! `/v1/kv/…`: keys, and the locks on them. The hot path of the whole API.
 
 use super::super::answer::{self, Failure, MetaKind};
+use super::super::audit::{self, Action};
 use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
 use super::super::go::number::parse_u64;
@@ -26,6 +27,10 @@ const LONG_LISTING: usize = 512;
 pub(super) async fn run(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
     match *call.method() {
         Method::PUT => put(call, body).await,
+        // Boxed, so that a waiting request on a key costs no memory for it.
+        Method::DELETE if call.params.has("recurse") => {
+            Box::pin(audit::recorded(call, Action::DeleteTree, &[call.tail], delete(call))).await
+        }
         Method::DELETE => delete(call).await,
         _ => get(call).await,
     }

@@ -1,11 +1,51 @@
-//! The table that names every endpoint, with its path and its methods.
+//! The table that names every endpoint, with its path, its methods, and the right that each method
+//! needs. A route cannot be written without one.
 
 use http::Method;
 
-const GET: &[Method] = &[Method::GET];
-const PUT: &[Method] = &[Method::PUT];
+const GET: &[Verb] = &[read(Method::GET)];
+const PUT: &[Verb] = &[write(Method::PUT)];
+/// A write that operators make.
+const OPERATE: &[Verb] = &[operate(Method::PUT)];
+/// Settings that every client reads and operators change.
+const GET_OR_OPERATE: &[Verb] = &[read(Method::GET), operate(Method::PUT)];
+const OPERATE_DELETE: &[Verb] = &[operate(Method::DELETE)];
+const OPERATE_POST: &[Verb] = &[operate(Method::POST)];
+const KEYS: &[Verb] = &[read(Method::GET), write(Method::PUT), write(Method::DELETE)];
 /// What monitoring may use.
-const GET_OR_HEAD: &[Method] = &[Method::GET, Method::HEAD];
+const GET_OR_HEAD: &[Verb] = &[read(Method::GET), read(Method::HEAD)];
+
+/// What a request does, and so who may send it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::http) enum Right {
+    /// Changes nothing. Every client may.
+    Read,
+    /// A write of an application: keys, sessions, checks, events, the catalog. Every client may, as
+    /// in Consul without access control.
+    Write,
+    /// Changes the servers, the mesh, this agent or its node's membership, or the whole state at
+    /// once. Accepted on the Unix socket alone, if there is one, and logged for audit.
+    Operate,
+}
+
+/// A method of a route, and the right that it needs.
+#[derive(Debug)]
+pub(in crate::http) struct Verb {
+    pub(in crate::http) method: Method,
+    pub(in crate::http) right: Right,
+}
+
+const fn read(method: Method) -> Verb {
+    Verb { method, right: Right::Read }
+}
+
+const fn write(method: Method) -> Verb {
+    Verb { method, right: Right::Write }
+}
+
+const fn operate(method: Method) -> Verb {
+    Verb { method, right: Right::Operate }
+}
 
 /// What answers a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,14 +114,14 @@ pub(in crate::http) struct Route {
     /// Its path, also its name in the metrics.
     pub(in crate::http) path: &'static str,
     /// Its methods, as `Allow` lists them.
-    pub(in crate::http) methods: &'static [Method],
+    pub(in crate::http) verbs: &'static [Verb],
     /// What answers.
     pub(in crate::http) endpoint: Endpoint,
 }
 
 /// Every endpoint with its path and its methods.
 pub(in crate::http) static ROUTES: &[Route] = &[
-    route("/v1/kv/", &[Method::GET, Method::PUT, Method::DELETE], Endpoint::Kv),
+    route("/v1/kv/", KEYS, Endpoint::Kv),
     route("/v1/session/create", PUT, Endpoint::SessionCreate),
     route("/v1/session/destroy/", PUT, Endpoint::SessionDestroy),
     route("/v1/session/renew/", PUT, Endpoint::SessionRenew),
@@ -107,15 +147,15 @@ pub(in crate::http) static ROUTES: &[Route] = &[
     route("/v1/health/service/", GET, Endpoint::HealthService),
     route("/v1/agent/self", GET, Endpoint::AgentSelf),
     route("/v1/agent/members", GET, Endpoint::AgentMembers),
-    route("/v1/agent/leave", PUT, Endpoint::AgentLeave),
-    route("/v1/agent/force-leave/", PUT, Endpoint::AgentForceLeave),
-    route("/v1/agent/join/", PUT, Endpoint::AgentJoin),
-    route("/v1/agent/maintenance", PUT, Endpoint::AgentMaintenance),
+    route("/v1/agent/leave", OPERATE, Endpoint::AgentLeave),
+    route("/v1/agent/force-leave/", OPERATE, Endpoint::AgentForceLeave),
+    route("/v1/agent/join/", OPERATE, Endpoint::AgentJoin),
+    route("/v1/agent/maintenance", OPERATE, Endpoint::AgentMaintenance),
     route("/v1/agent/metrics", GET, Endpoint::AgentMetrics),
     route("/v1/agent/host", GET, Endpoint::AgentHost),
     route("/v1/agent/version", GET, Endpoint::AgentVersion),
     route("/v1/agent/connect/ca/roots", GET, Endpoint::AgentRoots),
-    route("/v1/agent/reload", PUT, Endpoint::AgentReload),
+    route("/v1/agent/reload", OPERATE, Endpoint::AgentReload),
     route("/v1/agent/checks", GET, Endpoint::AgentChecks),
     route("/v1/agent/check/register", PUT, Endpoint::CheckRegister),
     route("/v1/agent/check/deregister/", PUT, Endpoint::CheckDeregister),
@@ -124,18 +164,14 @@ pub(in crate::http) static ROUTES: &[Route] = &[
     route("/v1/agent/check/fail/", PUT, Endpoint::CheckFail),
     route("/v1/agent/check/update/", PUT, Endpoint::CheckUpdate),
     route("/v1/operator/raft/configuration", GET, Endpoint::RaftConfiguration),
-    route("/v1/operator/raft/peer", &[Method::DELETE], Endpoint::RaftPeer),
-    route("/v1/operator/raft/transfer-leader", &[Method::POST], Endpoint::RaftTransferLeader),
-    route(
-        "/v1/operator/autopilot/configuration",
-        &[Method::GET, Method::PUT],
-        Endpoint::AutopilotConfiguration,
-    ),
+    route("/v1/operator/raft/peer", OPERATE_DELETE, Endpoint::RaftPeer),
+    route("/v1/operator/raft/transfer-leader", OPERATE_POST, Endpoint::RaftTransferLeader),
+    route("/v1/operator/autopilot/configuration", GET_OR_OPERATE, Endpoint::AutopilotConfiguration),
     route("/v1/operator/autopilot/health", GET, Endpoint::AutopilotHealth),
     route("/v1/operator/gossip", GET, Endpoint::GossipKey),
-    route("/v1/operator/gossip/rotate", PUT, Endpoint::GossipRotate),
-    route("/v1/snapshot", &[Method::GET, Method::PUT], Endpoint::Snapshot),
-    route("/v1/lockmesh/servers", &[Method::GET, Method::PUT], Endpoint::Servers),
+    route("/v1/operator/gossip/rotate", OPERATE, Endpoint::GossipRotate),
+    route("/v1/snapshot", GET_OR_OPERATE, Endpoint::Snapshot),
+    route("/v1/lockmesh/servers", GET_OR_OPERATE, Endpoint::Servers),
     route("/v1/lockmesh/locks", GET, Endpoint::Locks),
     route("/v1/lockmesh/losses", GET, Endpoint::Losses),
     route("/metrics", GET_OR_HEAD, Endpoint::Metrics),
@@ -143,6 +179,44 @@ pub(in crate::http) static ROUTES: &[Route] = &[
     route("/health/ready", GET_OR_HEAD, Endpoint::Ready),
 ];
 
-const fn route(path: &'static str, methods: &'static [Method], endpoint: Endpoint) -> Route {
-    Route { path, methods, endpoint }
+const fn route(path: &'static str, verbs: &'static [Verb], endpoint: Endpoint) -> Route {
+    Route { path, verbs, endpoint }
+}
+
+impl Route {
+    /// The right that a method needs; none for a method that the route does not have.
+    pub(in crate::http) fn right(&self, method: &Method) -> Option<Right> {
+        self.verbs.iter().find(|verb| verb.method == method).map(|verb| verb.right)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_needs_an_operator_is_this() {
+        let operated = ROUTES.iter().flat_map(|route| {
+            let verbs = route.verbs.iter().filter(|verb| verb.right == Right::Operate);
+            verbs.map(|verb| format!("{} {}", verb.method, route.path))
+        });
+        assert_eq!(
+            operated.collect::<Vec<_>>(),
+            [
+                "PUT /v1/agent/leave",
+                "PUT /v1/agent/force-leave/",
+                "PUT /v1/agent/join/",
+                "PUT /v1/agent/maintenance",
+                "PUT /v1/agent/reload",
+                "DELETE /v1/operator/raft/peer",
+                "POST /v1/operator/raft/transfer-leader",
+                "PUT /v1/operator/autopilot/configuration",
+                "PUT /v1/operator/gossip/rotate",
+                "PUT /v1/snapshot",
+                "PUT /v1/lockmesh/servers",
+            ]
+        );
+        let reads = ROUTES.iter().flat_map(|route| route.verbs).filter(|verb| verb.right == Right::Read);
+        assert!(reads.into_iter().all(|verb| verb.method == Method::GET || verb.method == Method::HEAD));
+    }
 }

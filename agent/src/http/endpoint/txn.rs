@@ -1,6 +1,7 @@
 //! `/v1/txn`: several operations, all or none.
 
 use super::super::answer::{self, Failure};
+use super::super::audit::{self, Action};
 use super::super::body::Body;
 use super::super::call::Call;
 use super::super::go::json::{JsonError, Object, first_value, kind};
@@ -36,11 +37,24 @@ pub(super) async fn run(call: &Call<'_>, body: Body) -> Result<Response<Body>, F
         parse_body(&body).map_err(|error| Failure::bad_request(format!("Failed to parse body: {error}")))?;
     check_sizes(call, &operations)?;
     let operations: Vec<TxnOp> = operations.into_iter().flatten().collect();
-    if operations.iter().any(TxnOp::is_write) {
+    let trees = deleted_trees(&operations);
+    let trees: Vec<&str> = trees.iter().map(Key::as_str).collect();
+    if !trees.is_empty() {
+        audit::recorded(call, Action::DeleteTree, &trees, write(call, operations)).await
+    } else if operations.iter().any(TxnOp::is_write) {
         write(call, operations).await
     } else {
         read(call, operations).await
     }
+}
+
+/// The prefixes that a transaction deletes.
+fn deleted_trees(operations: &[TxnOp]) -> Vec<Key> {
+    let trees = operations.iter().filter_map(|operation| match operation {
+        TxnOp::Kv(TxnKv { verb: KvVerb::DeleteTree, key, .. }) => Some(key.clone()),
+        _ => None,
+    });
+    trees.collect()
 }
 
 fn check_sizes(call: &Call<'_>, operations: &[Option<TxnOp>]) -> Result<(), Failure> {

@@ -59,7 +59,7 @@ impl Stand {
             let Some(Order::Leave(order)) = orders.recv().await else { panic!("it was not asked to leave") };
             order.carried_out(upstream.leave(&"node-one".into()).await);
         };
-        let (response, ()) = tokio::join!(crate::http::router::respond(&api, request), process);
+        let (response, ()) = tokio::join!(crate::http::router::respond(&api, super::LOCAL, request), process);
         super::reply(response).await
     }
 }

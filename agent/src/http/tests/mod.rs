@@ -19,7 +19,7 @@ mod txn;
 
 use super::body::Body;
 use super::router::respond;
-use super::{Api, HttpLimits};
+use super::{Api, HttpLimits, Peer};
 use crate::boot_clock::BootClock;
 use crate::checks::{CheckLimits, Checks};
 use crate::node::Identity;
@@ -48,6 +48,9 @@ use tokio::sync::watch;
 
 const NODE_ID: &str = "40e4a748-2192-161a-0510-9bf59fe950b5";
 const SERVER_ADDRESS: &str = "127.0.0.1:8300";
+
+/// A client on the Unix socket.
+const LOCAL: Peer = Peer::Unix { uid: Some(1000), pid: Some(7) };
 
 /// A quorum of one, without a log, a disk or a network.
 #[derive(Debug)]
@@ -364,7 +367,11 @@ impl Stand {
     }
 
     pub(super) async fn send(&self, request: Request<Body>) -> Reply {
-        reply(respond(&self.api, request).await).await
+        self.send_from(LOCAL, request).await
+    }
+
+    pub(super) async fn send_from(&self, peer: Peer, request: Request<Body>) -> Reply {
+        reply(respond(&self.api, peer, request).await).await
     }
 
     pub(super) async fn call(&self, method: &str, path: &str, body: impl Into<Bytes>) -> Reply {

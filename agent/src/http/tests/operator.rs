@@ -272,3 +272,121 @@ async fn the_gossip_key_is_shown_by_its_number_and_an_order_that_is_repeated_cou
         .await
         .is(400, r#"Invalid query parameter: "ns" - Namespaces are a Consul Enterprise feature"#);
 }
+
+/// Sends a request over TCP to an agent that has a Unix socket as well, or none.
+async fn over_tcp(stand: &Stand, method: &str, path: &str) -> super::Reply {
+    let request = http::Request::builder().method(method).uri(path).header("host", "localhost");
+    let peer = crate::http::Peer::Tcp(([127, 0, 0, 1], 4711).into());
+    stand.send_from(peer, request.body(crate::http::Body::from(bytes::Bytes::new())).unwrap()).await
+}
+
+#[tokio::test]
+async fn over_tcp_operators_are_sent_to_the_socket() {
+    let mut stand = stand();
+    let orders =
+        [("DELETE", "/v1/operator/raft/peer?id=uuid-3"), ("PUT", "/v1/agent/maintenance?enable=true")];
+    for (method, path) in orders {
+        let accepted = over_tcp(&stand, method, path).await;
+        assert_eq!(accepted.status, 200, "there is no other way in: {accepted:?}");
+    }
+    let api = std::sync::Arc::get_mut(&mut stand.api).expect("nothing else has it");
+    api.operator_socket = Some("/run/a.sock".into());
+    stand.quorum.orders.lock().unwrap().clear();
+    let more = [
+        ("POST", "/v1/operator/raft/transfer-leader"),
+        ("PUT", "/v1/operator/autopilot/configuration"),
+        ("PUT", "/v1/operator/gossip/rotate"),
+        ("PUT", "/v1/lockmesh/servers?address=h:1"),
+        ("PUT", "/v1/snapshot"),
+        ("PUT", "/v1/agent/reload"),
+        ("PUT", "/v1/agent/leave"),
+        ("PUT", "/v1/agent/force-leave/web-1"),
+        ("PUT", "/v1/agent/join/h:1"),
+    ];
+    for (method, path) in orders.into_iter().chain(more) {
+        let refused = over_tcp(&stand, method, path).await;
+        refused.failed(403, "refused");
+        let told = refused.text();
+        assert!(told.contains("CONSUL_HTTP_ADDR=unix:///run/a.sock,"), "{told}");
+        assert!(told.contains("http.operator_over_tcp"), "{told}");
+    }
+    assert_eq!(stand.quorum.orders.lock().unwrap().len(), 0, "nothing was done");
+    assert_eq!(stand.call("DELETE", orders[0].1, "").await.status, 200, "the socket may");
+    for (method, path) in [
+        ("GET", "/v1/operator/raft/configuration"),
+        ("GET", "/v1/lockmesh/servers"),
+        ("PUT", "/v1/kv/a"),
+        ("DELETE", "/v1/kv/?recurse"),
+        ("PUT", "/v1/session/destroy/6f7e1c3e-2f0a-4d35-8a60-0f4b2ac7a001"),
+    ] {
+        assert_eq!(over_tcp(&stand, method, path).await.status, 200, "{path} is every client's");
+    }
+}
+
+/// The lines of the audit log.
+#[derive(Clone, Default)]
+struct Lines(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target() == "audit"
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0.push_str(&format!("{}={value:?} ", field.name()));
+            }
+        }
+        let mut text = Text(format!("{} ", event.metadata().level()));
+        event.record(&mut text);
+        self.0.lock().unwrap().push(text.0.trim_end().to_owned());
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn operators_and_recursive_deletes_leave_a_line() {
+    let mut stand = stand();
+    let api = std::sync::Arc::get_mut(&mut stand.api).expect("nothing else has it");
+    api.operator_socket = Some("/run/a.sock".into());
+    let lines = Lines::default();
+    let _guard = tracing::subscriber::set_default(lines.clone());
+    stand.call("DELETE", "/v1/operator/raft/peer?id=uuid-3&token=secret", "").await;
+    over_tcp(&stand, "PUT", "/v1/agent/leave").await;
+    stand.put("/v1/kv/app/a", "value").await;
+    stand.call("DELETE", "/v1/kv/app/%0Aa?recurse", "").await;
+    stand.call("DELETE", "/v1/kv/app/?recurse", "").await;
+    let tree = r#"[{"KV": {"Verb": "delete-tree", "Key": "b"}}, {"KV": {"Verb": "set", "Key": "c", "Value": "eA=="}}]"#;
+    stand.put("/v1/txn", tree).await;
+    stand.call("DELETE", "/v1/kv/c", "").await;
+    let unix = "peer=unix uid=1000 pid=7 node=node-one";
+    assert_eq!(
+        *lines.0.lock().unwrap(),
+        [
+            format!(
+                r#"INFO message=operator request {unix} request="DELETE /v1/operator/raft/peer?id=uuid-3" result="200""#
+            ),
+            r#"INFO message=operator request peer=127.0.0.1:4711 node=node-one request="PUT /v1/agent/leave" result="403""#
+                .to_owned(),
+            format!(
+                r#"INFO message=recursive delete {unix} request="DELETE /v1/kv/app/?recurse" keys="[\"app/\"]" result="200""#
+            ),
+            format!(
+                r#"INFO message=recursive delete {unix} request="PUT /v1/txn" keys="[\"b\"]" result="200""#
+            ),
+        ]
+    );
+}

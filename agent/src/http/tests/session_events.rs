@@ -42,7 +42,7 @@ impl Stand {
             .uri(format!("/v1/session/events/{session}"))
             .header("accept", "text/event-stream")
             .body(Body::empty());
-        let response = respond(&self.api, request.unwrap()).await;
+        let response = respond(&self.api, super::LOCAL, request.unwrap()).await;
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         response.into_body()
     }

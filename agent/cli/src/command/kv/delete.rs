@@ -1,5 +1,7 @@
 //! `lockmesh kv delete`: one key, or all under a prefix.
 
+use super::super::confirm::confirm;
+use super::super::context::Context;
 use super::super::error::CliError;
 use super::super::output::print_line;
 use super::entry::key_of;
@@ -20,9 +22,12 @@ pub(super) struct Args {
     /// Delete every key that starts with the prefix
     #[arg(long)]
     recurse: bool,
+    /// Do not ask before every key is deleted; without a terminal nothing is asked
+    #[arg(long)]
+    yes: bool,
 }
 
-pub(super) async fn run(args: Args, client: &Client) -> Result<(), CliError> {
+pub(super) async fn run(args: Args, client: &Client, context: &Context) -> Result<(), CliError> {
     let said = CliError::in_consuls_words::<String>;
     match (args.cas, args.modify_index) {
         (true, _) if args.recurse => return Err(said("Cannot specify both -cas and -recurse!".into())),
@@ -36,6 +41,9 @@ pub(super) async fn run(args: Args, client: &Client) -> Result<(), CliError> {
             CliError::usage("name the prefix; every key there is goes with: lockmesh kv delete --recurse ''")
         })?;
         let prefix = prefix.strip_prefix('/').unwrap_or(prefix);
+        if prefix.is_empty() {
+            confirm(context, args.yes, "loses every key, and with the keys every lock on them").await?;
+        }
         client.kv().delete_tree(prefix).await?;
         return print_line(&format!("Success! Deleted keys with prefix: {prefix}"));
     }

@@ -39,7 +39,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     match args.command {
         Command::Get(args) => get::run(args, &client).await,
         Command::Put(args) => put::run(args, &client).await,
-        Command::Delete(args) => delete::run(args, &client).await,
+        Command::Delete(args) => delete::run(args, &client, context).await,
         Command::List(args) => list::run(args, &client).await,
         Command::Export(args) => transfer::export(args, &client).await,
         Command::Import(args) => transfer::import(args, &client).await,

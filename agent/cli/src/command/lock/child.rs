@@ -1,32 +1,64 @@
 //! The process that runs while something is held: started, signalled and waited for, as a group.
 //!
+//! A supervisor starts it (see [`supervise`](crate::command::supervise)) and ends its group if this
+//! process dies, `kill -9` included. The supervisor neither reaps the program nor passes signals on:
+//! this process is the child subreaper, so the program becomes its child when the supervisor exits,
+//! and signals go to the group directly. A supervisor that is killed takes the program along.
+//!
 //! Orphans of the group are adopted and reaped; as process 1 of a container, all orphans are. Never
-//! waits for a process that somebody else in this program started.
+//! waits for a process that other code in this program started.
 
+use crate::command::supervise::{self, ARGV0, COMMAND};
+use lockmesh_protocol::duration;
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, kill_process_group, set_child_subreaper,
-    test_kill_process_group, wait, waitpgid, waitpid,
+    Pid, Signal, WaitOptions, WaitStatus, getpgrp, getpid, kill_process, kill_process_group,
+    set_child_subreaper, test_kill_process_group, wait, waitpgid, waitpid,
 };
 use std::ffi::OsString;
+use std::fmt;
 use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use tokio::net::UnixStream;
 use tokio::signal::unix::{self, SignalKind};
 use tokio::time::{Instant, sleep};
 use tracing::debug;
 
-/// How often a dying group is looked at: its last members need not be ours to wait for.
+/// How often a dying group is checked: its last members need not be children of this process.
 const GROUP_POLL: Duration = Duration::from_millis(20);
 
-/// What to run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The time between SIGTERM and SIGKILL: much less than the usual lock-delay, during which the lock
+/// is granted to no other session.
+pub const GRACE: Duration = Duration::from_secs(5);
+
+/// This program's file, also after an upgrade has replaced it.
+const OURSELVES: &str = "/proc/self/exe";
+
+/// A program to run.
+#[derive(Debug)]
 pub struct Program {
     /// The program and its arguments.
     pub words: Vec<OsString>,
-    /// Whether to give it our standard input.
-    pub pass_stdin: bool,
-    /// What to add to its environment.
+    /// Its standard input.
+    pub stdin: Input,
+    /// Additions to its environment.
     pub environment: Vec<(&'static str, String)>,
+    /// The time from SIGTERM to SIGKILL if this process dies.
+    pub grace: Duration,
+}
+
+/// The standard input of a program.
+#[derive(Debug)]
+pub enum Input {
+    /// None.
+    Null,
+    /// That of this process.
+    Ours,
+    /// Another open file.
+    Other(OwnedFd),
 }
 
 impl Program {
@@ -34,6 +66,12 @@ impl Program {
     pub fn in_shell(words: &[OsString]) -> Vec<OsString> {
         let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
         vec![shell.unwrap_or_else(|| "/bin/sh".into()), "-c".into(), words.join(&OsString::from(" "))]
+    }
+
+    /// With a terminal as standard input and that passed on, it stays in our group: another one may
+    /// not read from it.
+    fn has_group(&self) -> bool {
+        !(matches!(self.stdin, Input::Ours) && io::stdin().is_terminal())
     }
 }
 
@@ -47,7 +85,7 @@ pub enum End {
 }
 
 impl End {
-    /// What a shell makes of it.
+    /// The exit code that a shell gives for it.
     pub fn shell_code(self) -> u8 {
         match self {
             Self::Code(code) => code,
@@ -61,51 +99,100 @@ impl End {
     }
 }
 
-/// A process that was started.
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exit status {code}"),
+            Self::Killed(signal) => write!(f, "signal {signal}"),
+        }
+    }
+}
+
+/// A program under its supervisor.
 #[derive(Debug)]
 pub struct Child {
-    pid: Pid,
+    /// Known once the supervisor has started it.
+    pid: Option<Pid>,
     /// Whether it leads a process group of its own.
     has_group: bool,
-    /// Told by the kernel that some child changed.
+    supervisor: Supervisor,
+    /// Set by the kernel's notice that a child of this process changed.
     changes: unix::Signal,
     end: Option<End>,
+    /// When SIGKILL follows SIGTERM.
+    deadline: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Supervisor {
+    pid: Pid,
+    /// Held open as long as the program shall run. The supervisor reports the start on it.
+    channel: UnixStream,
+    report: Vec<u8>,
+    is_gone: bool,
 }
 
 impl Child {
-    /// Starts a program in a process group of its own.
+    /// Starts a program in a process group of its own, or in ours if it shall read our terminal.
+    /// [`Self::started`] waits for it.
     ///
-    /// With a terminal as standard input and that passed on, it stays in our group: another one may
-    /// not read from it.
+    /// # Errors
+    /// The supervisor cannot be started. Nothing was run.
+    pub fn start(program: &Program) -> io::Result<Self> {
+        Self::start_under(Path::new(OURSELVES), program)
+    }
+
+    /// The same, with another file of this program as the supervisor.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_under(supervisor: &Path, program: &Program) -> io::Result<Self> {
+        // Before the start, so that no end is missed.
+        let changes = unix::signal(SignalKind::child())?;
+        // The program becomes a child of this process when its supervisor exits. Orphans of the
+        // group do as well: otherwise it would seem to live on in dead processes that are not
+        // reaped.
+        set_child_subreaper(Some(getpid()))?;
+        let (has_group, supervisor) = (program.has_group(), Supervisor::start(supervisor, program)?);
+        Ok(Self { pid: None, has_group, supervisor, changes, end: None, deadline: None })
+    }
+
+    /// Waits until the program runs. May be cancelled and called again.
     ///
     /// # Errors
     /// The program cannot be started. Nothing was run.
-    pub fn start(program: &Program) -> io::Result<Self> {
-        // Before the start, so that no end is missed.
-        let changes = unix::signal(SignalKind::child())?;
-        // Without this the group would seem to live on in dead orphans that nobody reaps.
-        set_child_subreaper(Some(getpid()))?;
-        let has_group = !(program.pass_stdin && io::stdin().is_terminal());
-        let (name, arguments) = program.words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-        let mut command = Command::new(name);
-        command.args(arguments).envs(program.environment.iter().map(|(name, value)| (name, value)));
-        command.stdin(if program.pass_stdin { Stdio::inherit() } else { Stdio::null() });
-        if has_group {
-            std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    pub async fn started(&mut self) -> io::Result<()> {
+        if self.pid.is_some() {
+            return Ok(());
         }
-        let pid = Pid::from_child(&command.spawn()?);
-        Ok(Self { pid, has_group, changes, end: None })
+        match self.supervisor.reported().await {
+            Ok(pid) => self.pid = Some(pid),
+            Err(error) => {
+                self.supervisor_ended().await;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reaps a supervisor that has nothing to supervise.
+    async fn supervisor_ended(&mut self) {
+        loop {
+            self.reap();
+            if self.supervisor.is_gone {
+                return;
+            }
+            self.changes.recv().await;
+        }
     }
 
     /// Sends a signal to all of its group. A group that is gone already needs none.
     pub fn signal(&self, signal: Signal) {
-        let sent = if self.has_group {
-            kill_process_group(self.pid, signal)
-        } else {
-            kill_process(self.pid, signal)
-        };
+        // Its number may be another process's by now, unless a group still has it.
+        let Some(pid) = self.pid.filter(|_| self.has_group || self.end.is_none()) else { return };
+        let sent = if self.has_group { kill_process_group(pid, signal) } else { kill_process(pid, signal) };
         if let Err(error) = sent {
-            debug!(pid = %self.pid, ?signal, %error, "the signal did not arrive");
+            debug!(%pid, ?signal, %error, "signal not delivered");
         }
     }
 
@@ -113,52 +200,139 @@ impl Child {
     pub async fn ended(&mut self) -> End {
         loop {
             self.reap();
-            if let Some(end) = self.end {
-                return end;
-            }
-            self.changes.recv().await;
+            match self.end {
+                Some(end) if self.supervisor.is_gone => return end,
+                // Nothing would end it any more if this process died now.
+                None if self.supervisor.is_gone => return self.stop(GRACE).await,
+                _ => self.changes.recv().await,
+            };
         }
     }
 
-    /// Ends the whole group: asks first, and after `grace` does not ask any more.
+    /// Ends the whole group: SIGTERM, and SIGKILL after `grace`.
     pub async fn stop(&mut self, grace: Duration) -> End {
-        let deadline = Instant::now() + grace;
-        self.signal(Signal::TERM);
-        // A stopped process hears of it only when it goes on.
+        self.stop_by(Signal::TERM, grace).await
+    }
+
+    /// Ends the whole group: this signal, and SIGKILL after `grace`. May be cancelled and called
+    /// again, and the grace then counts from the first call.
+    pub async fn stop_by(&mut self, signal: Signal, grace: Duration) -> End {
+        if self.started().await.is_err() {
+            return End::Killed(Signal::KILL.as_raw());
+        }
+        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + grace);
+        self.reap();
+        self.signal(signal);
+        // A stopped process receives it only when it continues.
         self.signal(Signal::CONT);
-        while self.is_anybody_left() && Instant::now() < deadline {
+        while self.is_any_left() && Instant::now() < deadline {
             sleep(GROUP_POLL).await;
             self.reap();
         }
-        if self.is_anybody_left() {
+        if self.is_any_left() {
             self.signal(Signal::KILL);
         }
-        self.ended().await
+        self.reaped().await
     }
 
-    /// Ends the whole group at once, without asking.
+    /// Ends the whole group at once by SIGKILL.
     pub async fn kill(&mut self) -> End {
+        if self.started().await.is_err() {
+            return End::Killed(Signal::KILL.as_raw());
+        }
         self.signal(Signal::KILL);
-        self.ended().await
+        self.reaped().await
     }
 
-    fn is_anybody_left(&self) -> bool {
-        self.end.is_none() || (self.has_group && test_kill_process_group(self.pid).is_ok())
+    async fn reaped(&mut self) -> End {
+        loop {
+            self.reap();
+            match self.end {
+                Some(end) if self.supervisor.is_gone => return end,
+                _ => self.changes.recv().await,
+            };
+        }
     }
 
-    /// Takes note of who has ended. Orphans of the group are ours since we adopt them; process 1 is
-    /// given all others too. Anybody else's children are left to who waits for them.
+    fn is_any_left(&self) -> bool {
+        let group = self.pid.filter(|_| self.has_group);
+        self.end.is_none() || group.is_some_and(|group| test_kill_process_group(group).is_ok())
+    }
+
+    /// Records which processes have ended. Orphans of the group are adopted by this process; process
+    /// 1 is given all others too. All other children are left to the code that waits for them.
     fn reap(&mut self) {
-        let none = WaitOptions::NOHANG;
-        while let Ok(Some((pid, status))) = match (getpid().is_init(), self.has_group) {
-            (true, _) => wait(none),
-            (false, true) => waitpgid(self.pid, none),
-            (false, false) if self.end.is_none() => waitpid(Some(self.pid), none),
-            // It was reaped: by now its number may be another process's.
-            (false, false) => return,
-        } {
-            if pid == self.pid {
+        while let Ok(Some((pid, status))) = self.next_ended() {
+            if Some(pid) == self.pid {
                 self.end = self.end.or(End::of(status));
+            } else if pid == self.supervisor.pid {
+                self.supervisor.is_gone = true;
+            }
+        }
+    }
+
+    fn next_ended(&self) -> rustix::io::Result<Option<(Pid, WaitStatus)>> {
+        let none = WaitOptions::NOHANG;
+        if getpid().is_init() {
+            return wait(none);
+        }
+        // First, for the program is a child of this process from before the supervisor has ended.
+        if !self.supervisor.is_gone
+            && let Some(ended) = waitpid(Some(self.supervisor.pid), none)?
+        {
+            return Ok(Some(ended));
+        }
+        match self.pid {
+            Some(group) if self.has_group => waitpgid(group, none),
+            Some(pid) if self.end.is_none() => waitpid(Some(pid), none),
+            // It was reaped: by now its number may be another process's.
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Supervisor {
+    fn start(file: &Path, program: &Program) -> io::Result<Self> {
+        // Both ends are closed on exec, so that no other child of this process keeps one open.
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+        let mut command = Command::new(file);
+        // No signal that is sent to processes by the name of `lockmesh` ends both.
+        command.arg0(ARGV0).arg(COMMAND);
+        command.arg("--grace").arg(duration::format(program.grace));
+        if !program.has_group() {
+            command.arg("--group").arg(getpgrp().to_string());
+        }
+        command.arg("--").args(&program.words);
+        command.envs(program.environment.iter().map(|(name, value)| (name, value)));
+        // A group of its own, so that keys pressed at the terminal do not reach it.
+        command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0);
+        let stdin = io::stdin();
+        supervise::send_input(
+            &ours,
+            match &program.stdin {
+                Input::Null => None,
+                Input::Ours => Some(stdin.as_fd()),
+                Input::Other(file) => Some(file.as_fd()),
+            },
+        )?;
+        let pid = Pid::from_child(&command.spawn()?);
+        ours.set_nonblocking(true)?;
+        Ok(Self { pid, channel: UnixStream::from_std(ours)?, report: Vec::new(), is_gone: false })
+    }
+
+    /// The program's number, once it runs.
+    async fn reported(&mut self) -> io::Result<Pid> {
+        loop {
+            if let Some(report) = supervise::read_report(&self.report) {
+                return report;
+            }
+            self.channel.readable().await?;
+            let mut bytes = [0; 16];
+            match self.channel.try_read(&mut bytes) {
+                Ok(0) => return Err(io::Error::other("its supervisor ended before it was started")),
+                Ok(length) => self.report.extend_from_slice(&bytes[..length]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
             }
         }
     }
@@ -228,131 +402,6 @@ pub fn stop_ourselves() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::{AsyncBufReadExt, BufReader};
-    use tokio::net::unix::pipe;
-
-    fn shell(text: &str) -> Program {
-        let words = ["/bin/sh", "-c", text].map(OsString::from).into();
-        Program { words, pass_stdin: false, environment: vec![("LOCKMESH_FENCE", "7".into())] }
-    }
-
-    /// A named pipe that the child writes lines into, so that tests wait for facts and not for
-    /// time.
-    struct Pipe {
-        _folder: tempfile::TempDir,
-        path: String,
-        lines: tokio::io::Lines<BufReader<pipe::Receiver>>,
-    }
-
-    impl Pipe {
-        fn new() -> Self {
-            let folder = tempfile::tempdir().expect("a temporary folder");
-            let path = folder.path().join("pipe");
-            rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
-                .expect("a pipe in a fresh folder");
-            let receiver = pipe::OpenOptions::new().read_write(true).open_receiver(&path).expect("it opens");
-            let lines = BufReader::new(receiver).lines();
-            Self { _folder: folder, path: path.to_str().expect("text").to_owned(), lines }
-        }
-
-        async fn line(&mut self) -> String {
-            self.lines.next_line().await.expect("readable").expect("the pipe is held open")
-        }
-    }
-
-    #[tokio::test]
-    async fn its_end_is_told() {
-        for (text, end, code) in
-            [("exit 0", End::Code(0), 0), ("exit 3", End::Code(3), 3), ("kill -9 $$", End::Killed(9), 137)]
-        {
-            let mut child = Child::start(&shell(text)).expect("it starts");
-            let ended = child.ended().await;
-            assert_eq!((ended, ended.shell_code()), (end, code), "{text}");
-            assert_eq!(child.ended().await, end, "and told again");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_program_that_is_not_there_is_an_error() {
-        let program = Program { words: vec!["/no/such/program".into()], ..shell("") };
-        assert_eq!(Child::start(&program).expect_err("not there").kind(), io::ErrorKind::NotFound);
-    }
-
-    #[tokio::test]
-    async fn the_environment_reaches_it_and_standard_input_does_not() {
-        let mut pipe = Pipe::new();
-        let text = format!("echo \"$LOCKMESH_FENCE,$(cat)\" > {}", pipe.path);
-        let mut child = Child::start(&shell(&text)).expect("it starts");
-        assert_eq!(pipe.line().await, "7,");
-        assert_eq!(child.ended().await, End::Code(0));
-    }
-
-    #[tokio::test]
-    async fn signals_reach_the_whole_group() {
-        let mut pipe = Pipe::new();
-        let path = &pipe.path;
-        let inner = format!(
-            "trap \"echo inner > {path}; exit\" USR1; echo ready > {path}; while :; do sleep 0.02; done"
-        );
-        let text = format!("trap 'echo outer > {path}' USR1; sh -c '{inner}' & wait; wait; wait");
-        let mut child = Child::start(&shell(&text)).expect("it starts");
-        assert_eq!(pipe.line().await, "ready");
-        child.signal(Signal::USR1);
-        let mut heard = [pipe.line().await, pipe.line().await];
-        heard.sort();
-        assert_eq!(heard, ["inner", "outer"]);
-        child.stop(Duration::from_secs(60)).await;
-    }
-
-    #[tokio::test]
-    async fn a_stop_is_asked_for_first() {
-        let mut pipe = Pipe::new();
-        let path = &pipe.path;
-        let text = format!(
-            "trap 'echo bye > {path}; exit 4' TERM; echo ready > {path}; while :; do sleep 0.02; done"
-        );
-        let mut child = Child::start(&shell(&text)).expect("it starts");
-        assert_eq!(pipe.line().await, "ready");
-        assert_eq!(child.stop(Duration::from_secs(600)).await, End::Code(4));
-        assert_eq!(pipe.line().await, "bye");
-    }
-
-    #[tokio::test]
-    async fn who_does_not_listen_is_killed_with_all_of_its_group() {
-        let mut pipe = Pipe::new();
-        let path = &pipe.path;
-        let deaf = format!("trap \"\" TERM; echo $$ > {path}; while :; do sleep 0.02; done");
-        // The child itself obeys; what it started does not.
-        let text = format!("sh -c '{deaf}' & wait");
-        let mut child = Child::start(&shell(&text)).expect("it starts");
-        let deaf: i32 = pipe.line().await.parse().expect("a process id");
-        let deaf = Pid::from_raw(deaf).expect("not zero");
-        assert_eq!(child.stop(Duration::from_millis(200)).await, End::Killed(15));
-        while is_running(deaf) {
-            sleep(GROUP_POLL).await;
-        }
-    }
-
-    #[tokio::test]
-    async fn a_stopped_process_can_be_ended_too() {
-        let mut child = Child::start(&shell("kill -STOP $$; exit 0")).expect("it starts");
-        assert_eq!(child.stop(Duration::from_secs(600)).await, End::Killed(15));
-    }
-
-    #[tokio::test]
-    async fn a_kill_asks_nobody() {
-        let mut pipe = Pipe::new();
-        let text = format!("trap '' TERM; echo ready > {}; while :; do sleep 0.02; done", pipe.path);
-        let mut child = Child::start(&shell(&text)).expect("it starts");
-        assert_eq!(pipe.line().await, "ready");
-        assert_eq!(child.kill().await, End::Killed(9));
-    }
-
-    /// Whether a process is there and no zombie.
-    fn is_running(pid: Pid) -> bool {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        status.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
-    }
 
     #[test]
     fn a_shell_is_given_one_line() {

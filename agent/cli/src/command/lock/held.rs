@@ -2,17 +2,13 @@
 //!
 //! The program never outlives the hold by more than the grace that it is given to end.
 
-use super::child::{Child, End, Program, Signals, stop_ourselves};
+use super::child::{Child, End, GRACE, Program, Signals, stop_ourselves};
 use crate::command::error::CliError;
 use lockmesh_client::{Error, GuardState, Lock, LockGuard, Loss, Semaphore, SemaphoreGuard};
 use rustix::process::Signal;
 use std::io::Write;
 use std::time::Duration;
 use tokio::time::timeout;
-
-/// How long a program may take to end after its lock was lost: much less than the usual lock-delay,
-/// during which nobody else is given the lock.
-pub const GRACE: Duration = Duration::from_secs(5);
 
 /// How long the end of this process may be held up by giving back what was given up.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -192,9 +188,16 @@ pub async fn run(
     signals: &mut Signals,
 ) -> Result<Ended, CliError> {
     let name = program.words.first().map(|name| name.to_string_lossy()).unwrap_or_default();
-    let mut child = Child::start(program)
-        .map_err(|error| CliError::failed(format!("cannot start {name}: {error}; nothing was run")))?;
+    let cannot = |error| CliError::failed(format!("cannot start {name}: {error}; nothing was run"));
+    let mut child = Child::start(program).map_err(cannot)?;
     let (mut state, mut was_asked) = (held.state(), false);
+    tokio::select! {
+        started = child.started() => started.map_err(cannot)?,
+        reason = held.lost() => {
+            end(&mut child, &reason, was_asked).await;
+            return Ok(Ended::Lost(reason));
+        }
+    }
     loop {
         tokio::select! {
             // A program that has ended did so under its lock, even if that is lost just now.

@@ -14,7 +14,7 @@ pub mod held;
 
 use super::context::Context;
 use super::error::CliError;
-use child::{End, Program, Signals};
+use child::{End, GRACE, Input, Program, Signals};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use held::{Ended, Held, OnJeopardy, WaitLimit, Wanted, say};
 use lockmesh_client::{HealthWindow, Lock, Semaphore, SessionOptions};
@@ -153,11 +153,20 @@ pub async fn hold_and_run(
         "holding it, fence {}",
         held.fence().map_or("unknown".into(), |fence| fence.to_string())
     ));
-    let program = Program { words, pass_stdin: program.pass_stdin, environment: held.environment() };
+    let stdin = if program.pass_stdin { Input::Ours } else { Input::Null };
+    let grace = orphan_grace(options.ttl, options.lock_delay);
+    let program = Program { words, stdin, environment: held.environment(), grace };
     let ended = held::run(&held, &program, options.on_jeopardy, &mut signals).await;
     // Also where the program could not be started.
     give_back(held, &wanted, &ended, options).await?;
     Ok(options.exit_code(&ended?))
+}
+
+/// The time from SIGTERM to SIGKILL for a program whose `lockmesh lock` was killed. The session lives
+/// for half of its TTL at least, since it was renewed by then, and a lock-delay follows: the program
+/// is gone before the lock is granted to another session.
+pub(super) fn orphan_grace(ttl: Duration, lock_delay: Option<Duration>) -> Duration {
+    GRACE.min(lock_delay.map_or(GRACE, |lock_delay| ttl / 2 + lock_delay))
 }
 
 /// Gives back what is held still, and takes the key away if nobody else wants it.
@@ -293,6 +302,15 @@ mod tests {
     fn words(args: &Args) -> Vec<String> {
         let words = args.program.words().expect("a command");
         words.iter().map(|word| word.to_str().expect("it was text").to_owned()).collect()
+    }
+
+    #[test]
+    fn an_orphan_is_killed_before_the_lock_can_pass_on() {
+        let second = Duration::from_secs(1);
+        assert_eq!(orphan_grace(second, None), GRACE, "the usual lock-delay is longer");
+        assert_eq!(orphan_grace(15 * second, Some(Duration::ZERO)), GRACE);
+        assert_eq!(orphan_grace(second, Some(Duration::ZERO)), second / 2);
+        assert_eq!(orphan_grace(second, Some(second)), second * 3 / 2);
     }
 
     #[test]

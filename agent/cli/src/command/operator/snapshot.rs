@@ -4,6 +4,7 @@
 //! the agent writes. What comes from stdin or goes to stdout lies in an unnamed temporary file in
 //! between: a backup is looked at as a whole before anybody is given a byte of it.
 
+use super::super::confirm::confirm;
 use super::super::context::{ConsistencyArgs, Context};
 use super::super::error::CliError;
 use super::super::instant;
@@ -40,6 +41,9 @@ enum Command {
         /// The file; `-` for stdin
         #[arg(value_name = "FILE")]
         file: PathBuf,
+        /// Do not ask; without a terminal nothing is asked
+        #[arg(long)]
+        yes: bool,
     },
     /// Look at every byte of a backup and say what it holds; needs no agent
     Inspect {
@@ -63,11 +67,12 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
             save_to_stdout(&context.client()?, &consistency.read()).await?;
         }
         Command::Save { file, consistency } => save(&file, &context.client()?, &consistency.read()).await?,
-        Command::Restore { file } => {
+        Command::Restore { file, yes } => {
             // A file that is no backup is refused here, in plain words, before the agent is
             // bothered with it.
             let mut source = open(&file)?;
-            Contents::of(&source, &file)?;
+            let contents = Contents::of(&source, &file)?;
+            confirm(context, yes, &contents.danger(&file)).await?;
             source.rewind().map_err(|error| cannot("read", &file, &error))?;
             context.client()?.operator().restore_snapshot(&mut File::from_std(source)).await?;
             print_line(&format!("Restored {}", file.display()))?;
@@ -156,6 +161,18 @@ impl Contents {
         Ok(Self { bytes, meta, kinds })
     }
 
+    /// What a restore of it does to a cluster.
+    fn danger(&self, file: &Path) -> String {
+        let count = |kind| self.kinds.get(kind).copied().unwrap_or_default();
+        let (keys, sessions) = (count("keys"), count("sessions"));
+        let (cluster, made) = (&self.meta.cluster_id, instant::utc(self.meta.made_at_ms));
+        format!(
+            "loses every change since the backup: its whole state is replaced by {} ({keys} keys, {sessions} sessions), \
+             made {made} of the cluster {cluster}",
+            file.display()
+        )
+    }
+
     fn table(&self) -> Table {
         let mut table = Table::new(["Cluster", &self.meta.cluster_id]);
         for (name, value) in [
@@ -237,6 +254,12 @@ mod tests {
         let text = contents.table().render();
         assert!(text.starts_with("Cluster  c1\nIndex    42\nTerm     3\n"), "{text}");
         assert!(text.ends_with("Rows     3\n  keys   2\n  other  1"), "{text}");
+    }
+
+    #[test]
+    fn a_question_names_what_replaces_the_state() {
+        let danger = contents(&backup()).expect("it is good").danger(Path::new("b.snap"));
+        assert!(danger.contains("b.snap (2 keys, 0 sessions)") && danger.ends_with("cluster c1"), "{danger}");
     }
 
     #[test]

@@ -1,0 +1,71 @@
+//! The client at the other end of a connection, as the system names it.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use tokio::net::UnixStream;
+
+/// A client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A process of this host, on the Unix socket.
+    Unix {
+        /// Its user, as the kernel recorded it when the process connected (`SO_PEERCRED`).
+        uid: Option<u32>,
+        /// Its number at that time. It may have ended since.
+        pid: Option<i32>,
+    },
+    /// Any client over TCP.
+    Tcp(SocketAddr),
+}
+
+impl Peer {
+    /// The process that connected to the Unix socket.
+    pub(super) fn of(socket: &UnixStream) -> Self {
+        let credentials = socket.peer_cred().ok();
+        Self::Unix {
+            uid: credentials.map(|credentials| credentials.uid()),
+            pid: credentials.and_then(|credentials| credentials.pid()),
+        }
+    }
+
+    /// The client's IP address, over TCP.
+    pub(super) fn ip(self) -> Option<IpAddr> {
+        match self {
+            Self::Unix { .. } => None,
+            Self::Tcp(address) => Some(address.ip()),
+        }
+    }
+
+    /// The listener, as the metrics name it.
+    pub(super) fn listener(self) -> &'static str {
+        match self {
+            Self::Unix { .. } => "unix",
+            Self::Tcp(_) => "tcp",
+        }
+    }
+
+    /// The user, on the Unix socket.
+    pub(super) fn uid(self) -> Option<u32> {
+        match self {
+            Self::Unix { uid, .. } => uid,
+            Self::Tcp(_) => None,
+        }
+    }
+
+    /// The process, on the Unix socket.
+    pub(super) fn pid(self) -> Option<i32> {
+        match self {
+            Self::Unix { pid, .. } => pid,
+            Self::Tcp(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix { .. } => f.write_str("unix"),
+            Self::Tcp(address) => address.fmt(f),
+        }
+    }
+}

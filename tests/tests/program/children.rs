@@ -1,0 +1,112 @@
+//! The programs that `lock` and `watch` start: how their ends are told, and that they do not outlive
+//! the process that started them.
+
+use lockmesh_tests::dev::{Dev, Shared};
+use lockmesh_tests::process::{Process, run};
+use std::process::Command;
+use std::sync::OnceLock;
+
+fn shared() -> Shared {
+    static SERVER: OnceLock<Dev> = OnceLock::new();
+    Dev::shared(&SERVER, &[])
+}
+
+/// Ends the words of a command with where the agent is.
+fn at(server: &Dev) -> String {
+    format!("--http-addr={}", server.http)
+}
+
+/// Says of each process whether it runs; one that only waits to be reaped does not.
+const SAY_WHO_RUNS: &str = "for pid in $pids; do \
+    if [ -d /proc/$pid ] && ! grep -q 'State:.Z' /proc/$pid/status; then echo $pid runs; fi; done";
+
+#[test]
+fn a_program_that_ignores_sigterm_ends_before_the_lock_of_its_killed_starter_passes_on() {
+    let server = shared();
+    // Without a lock-delay, so that the session's TTL is all that there is.
+    let lock = ["lock", &at(&server), "--ttl=10s", "--lock-delay=0s", "children/killed", "--", "sh", "-c"];
+    let deaf = "trap '' TERM; sleep 1000 & echo family $$ $!; wait; wait";
+    let holder = Process::lockmesh(&[&lock[..], &[deaf]].concat());
+    let family = holder.says("family ");
+    let family = family.strip_prefix("family ").expect("it begins the line");
+    holder.signal("KILL");
+    let next = format!("pids='{family}'; {SAY_WHO_RUNS}; echo next");
+    let next = Process::lockmesh(&[&lock[..], &[&next]].concat());
+    next.says("next");
+    assert!(!next.said().contains("runs"), "the program of the dead holder is gone: {}", next.said());
+}
+
+#[test]
+fn how_a_program_ends_is_told() {
+    let server = shared();
+    for (text, code) in [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("kill -TERM $$", 143)] {
+        let lock = ["lock", &at(&server), "--pass-exit-code", "children/ends", "--", "sh", "-c", text];
+        assert_eq!(run(&lock).0, code, "{text}");
+    }
+    let (code, _, said) = run(&["lock", &at(&server), "children/ends", "--", "/no/such/program"]);
+    assert_eq!(code, 1);
+    assert!(said.contains("cannot start /no/such/program: No such file"), "{said}");
+}
+
+#[test]
+fn a_signal_reaches_the_program_of_a_lock() {
+    let server = shared();
+    let text = "trap 'echo passed on; exit 5' USR1; echo runs; while :; do sleep 0.05; done";
+    let lock = ["lock", &at(&server), "--pass-exit-code", "children/signal", "--", "sh", "-c", text];
+    let holder = Process::lockmesh(&lock);
+    holder.says("runs");
+    holder.signal("USR1");
+    holder.says("passed on");
+    assert_eq!(holder.ends(), 5);
+}
+
+#[test]
+fn a_handler_gets_the_view_and_its_index_and_its_failure_ends_the_watch() {
+    let server = shared();
+    server.client().put("/v1/kv/children/view", "x").expect(200);
+    let watch =
+        ["watch", &at(&server), "--type=key", "--key=children/view", "cat; echo index $CONSUL_INDEX; exit 7"];
+    let (code, shown, said) = run(&watch);
+    assert_eq!(code, 1);
+    assert!(shown.contains("\"Key\":\"children/view\"") && shown.contains("index "), "{shown}");
+    assert!(said.contains("the handler ended with exit status 7"), "{said}");
+}
+
+#[test]
+fn a_watch_that_is_told_to_end_ends_its_handler_first() {
+    let server = shared();
+    server.client().put("/v1/kv/children/watched", "x").expect(200);
+    for (name, code) in [("TERM", 143), ("INT", 130)] {
+        let handler = format!(
+            "trap 'echo heard {name}; exit' {name}; sleep 1000 & echo family $$ $!; while :; do sleep 0.05; done"
+        );
+        let watch =
+            ["watch", &at(&server), "--type=key", "--key=children/watched", "--", "sh", "-c", &handler];
+        let watch = Process::lockmesh(&watch);
+        let family = watch.says("family ");
+        watch.signal(name);
+        watch.says(&format!("heard {name}"));
+        assert_eq!(watch.ends(), code);
+        let pids = family.strip_prefix("family ").expect("it begins the line");
+        assert_eq!(who_runs(pids), "", "the handler's group is gone");
+    }
+}
+
+#[test]
+fn a_handler_that_ignores_sigterm_is_killed() {
+    let server = shared();
+    server.client().put("/v1/kv/children/deaf", "x").expect(200);
+    let handler = "trap '' TERM; echo family $$; while :; do sleep 0.05; done";
+    let watch = ["watch", &at(&server), "--type=key", "--key=children/deaf", "--", "sh", "-c", handler];
+    let watch = Process::lockmesh(&watch);
+    let family = watch.says("family ");
+    watch.signal("TERM");
+    assert_eq!(watch.ends(), 143);
+    let pids = family.strip_prefix("family ").expect("it begins the line");
+    assert_eq!(who_runs(pids), "");
+}
+
+fn who_runs(pids: &str) -> String {
+    let output = Command::new("sh").args(["-c", &format!("pids='{pids}'; {SAY_WHO_RUNS}")]).output();
+    String::from_utf8(output.expect("sh can be started").stdout).expect("text")
+}
