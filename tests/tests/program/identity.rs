@@ -64,7 +64,8 @@ fn agents_whose_list_spans_two_clusters_register_with_neither_and_say_so() {
         std::thread::sleep(Duration::from_millis(200));
     }
     for (process, client) in &agents {
-        let lines = process.said().lines().filter(|line| line.contains("of more than one cluster")).count();
+        let is_error = |line: &&str| line.contains("ERROR") && line.contains("of more than one cluster");
+        let lines = process.said().lines().filter(is_error).count();
         assert_eq!(lines, 1, "{}", process.said());
         assert_eq!(metric(client, "lockmesh_upstream_registrations_total"), 0.0);
         assert_eq!(metric(client, "lockmesh_upstream_refused_servers"), 2.0);

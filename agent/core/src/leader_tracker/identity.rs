@@ -80,6 +80,12 @@ impl LeaderTracker {
         }
     }
 
+    /// `true` if the server at this slot has shown on this connection that it is of this agent's
+    /// cluster.
+    pub fn is_ours(&self, slot: Slot) -> bool {
+        self.servers.get(slot).is_some_and(|server| server.is_up && server.is_heard)
+    }
+
     /// `true` if the server at this slot is refused.
     pub fn is_refused(&self, slot: Slot) -> bool {
         self.servers.get(slot).is_some_and(|server| server.refusal.is_some())

@@ -96,6 +96,20 @@ fn a_pinned_agent_refuses_another_cluster_although_its_own_is_silent() {
 }
 
 #[test]
+fn a_lease_is_never_renewed_at_another_cluster() {
+    let mut story = pinned(&[A, B]);
+    story.pass(5 * SECOND);
+    assert_eq!(story.registered_at, [A]);
+    story.mute.insert(A);
+    story.pass(60 * SECOND);
+    story.kill(A);
+    story.pass(60 * SECOND);
+    assert!(story.dials[B] > 1, "it was met");
+    let elsewhere = story.renewals.iter().filter(|(_, asked)| asked.server == B).count();
+    assert_eq!(elsewhere, 0, "it would say that there is no such lease");
+}
+
+#[test]
 fn each_listed_server_is_contacted_within_a_minute_although_another_serves() {
     let mut story = pinned(&[A, B]);
     // The agent prefers its own cluster's servers, which alone the roster names.
