@@ -399,7 +399,9 @@ impl Driver {
             return self.next.push(Event::SnapshotFetched(None));
         };
         let sender = self.sender.clone();
-        self.peers.spawn(|endpoint| Fetch { endpoint, from, address, least }.run(sender));
+        // By the record: the state of a server that joins is still empty.
+        let cluster_id = self.record.membership().map(|membership| membership.cluster_id).unwrap_or_default();
+        self.peers.spawn(|endpoint| Fetch { endpoint, from, address, least, cluster_id }.run(sender));
     }
 
     fn fetched(&mut self, fetched: Option<Box<Fetched>>) -> Event {
