@@ -1,6 +1,7 @@
 //! The file that keeps the agent's cluster pin, so that a restart follows no other cluster.
 //!
-//! Which cluster is pinned, `agent/core` decides. **Invariant:** after a clean leave nothing is kept.
+//! Which cluster is pinned, `agent/core` decides. **Invariant:** after a clean leave nothing is
+//! kept.
 
 use crate::node::write_durably;
 use lockmesh_agent_core::cluster::Pin;
@@ -64,8 +65,8 @@ impl PinStore {
     /// Opens the pin of a data folder, and reads it. Without a folder nothing is kept.
     ///
     /// # Errors
-    /// The file cannot be read, or holds no pin. The agent must not start: it would follow whichever
-    /// cluster answers.
+    /// The file cannot be read, or holds no pin. The agent must not start: it would follow
+    /// whichever cluster answers.
     pub fn open(folder: &Path) -> Result<(Self, Option<Pin>), PinError> {
         let path = folder.join(FILE);
         let pin = match fs::read_to_string(&path) {

@@ -29,8 +29,8 @@ pub trait Role: Default + Serialize + DeserializeOwned {
     /// Its logs.
     fn log(&self) -> &LogConfig;
 
-    /// Takes over what may change while the process runs: where the certificate is, the log's level,
-    /// and the cluster of an agent.
+    /// Takes over what may change while the process runs: where the certificate is, the log's
+    /// level, and the cluster of an agent.
     fn take_reloadable(&mut self, from: &Self);
 }
 

@@ -1,5 +1,5 @@
-//! Two servers that founded a cluster each, by mistake, under one authority: no lock is ever granted
-//! in both.
+//! Two servers that founded a cluster each, by mistake, under one authority: no lock is ever
+//! granted in both.
 
 use super::reload::Fleet;
 use lockmesh_tests::fleet::wait_until;

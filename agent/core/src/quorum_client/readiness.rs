@@ -34,7 +34,8 @@ impl QuorumClient {
         if self.is_closed || self.in_hurry {
             reasons.push(NotReady::Stopping);
         }
-        // Refused servers beside a leader that serves are reported, and keep no call from its answer.
+        // Refused servers beside a leader that serves are reported, and keep no call from its
+        // answer.
         let complaint = self.complaint.clone().filter(|_| self.leader.is_none());
         reasons.extend(self.refusal.clone().or(complaint).map(NotReady::NotAdmitted));
         if self.registration().is_none() {

@@ -152,7 +152,8 @@ impl QuorumClient {
         self.attempt(number, slot);
     }
 
-    /// Why no server takes a request; a server of another cluster that answers is the likely reason.
+    /// Why no server takes a request; a server of another cluster that answers is the likely
+    /// reason.
     fn no_route(&self) -> Unavailable {
         self.complaint.clone().map_or_else(no_leader, Unavailable::NotAdmitted)
     }
