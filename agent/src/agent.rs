@@ -11,9 +11,11 @@ use crate::mesh::Member;
 use crate::mesh_questions::MeshQuestions;
 use crate::metrics;
 use crate::node::{self, NodeIdentity};
+use crate::pin::PinStore;
 use crate::reload::Asking;
 use crate::session_watches::SessionWatches;
 use crate::upstream::{Upstream, UpstreamOptions};
+use lockmesh_agent_core::cluster::ClusterChoice;
 use lockmesh_net::datagram::DatagramSocket;
 use lockmesh_net::{CertificateLife, Endpoint, Identity, QuicOptions, expiry};
 use lockmesh_protocol::command::AgentRegistration;
@@ -88,6 +90,7 @@ impl Agent {
         let listeners = listen(&config.http)?;
         let tcp = listeners.tcp_addresses();
         let socket = config.http.socket_path().map(PathBuf::from);
+        let (pins, pin) = PinStore::open(&config.data_dir)?;
         let endpoint = listen_for_servers(config.listen, &identity)?;
         let port = endpoint.local_address().map_or(config.listen.port(), |address| address.port());
         let advertise = config.advertised().unwrap_or_else(|| own_address(&config.upstream.servers));
@@ -100,6 +103,8 @@ impl Agent {
         let gossip_port = datagrams.as_ref().and_then(|socket| socket.local_address().ok());
         registration.gossip = gossip_port.map(|local| SocketAddr::new(advertise, local.port()));
         let mut upstream = UpstreamOptions::new(config.upstream.servers.clone(), identity, registration);
+        (upstream.cluster, upstream.pin) = (config.upstream.cluster(), pin);
+        upstream.pins = Arc::new(pins);
         upstream.hold_time = config.upstream.hold_timeout;
         upstream.probe_after = config.upstream.probe_after;
         let upstream = Upstream::start_on(Arc::clone(&endpoint), upstream);
@@ -177,6 +182,11 @@ impl Agent {
     pub fn replace_identity(&self, identity: &Identity) {
         self.upstream.replace_identity(identity);
         self.lives.send_replace(identity.lives().to_vec());
+    }
+
+    /// Takes another choice of its cluster into use.
+    pub fn choose_cluster(&self, choice: ClusterChoice) {
+        self.upstream.choose_cluster(choice);
     }
 
     /// Takes its node out of the cluster: the node is deregistered, and its sessions end. The agent

@@ -8,6 +8,7 @@ mod value;
 
 pub use value::{FileMode, WindowWord};
 
+use lockmesh_agent_core::cluster::ClusterChoice;
 use lockmesh_net::config::{
     ConfigError, LogConfig, NodeConfig, TlsConfig, check_length, check_path, check_range, empty_is_none,
 };
@@ -135,6 +136,9 @@ pub struct SessionConfig {
 pub struct UpstreamConfig {
     /// The servers as `host:port`. One that answers is enough; it tells of the others.
     pub servers: Vec<String>,
+    /// The cluster that the agent belongs to: its UUID; empty for the one that registers the agent
+    /// first; `any` for whichever answers.
+    pub cluster_id: String,
     /// How long a request is tried again while there is no leader. 0 s to 10 m.
     #[serde(with = "duration::text")]
     pub hold_timeout: Duration,
@@ -375,6 +379,7 @@ impl Default for UpstreamConfig {
     fn default() -> Self {
         Self {
             servers: vec!["127.0.0.1:8300".into()],
+            cluster_id: String::new(),
             hold_timeout: Duration::from_secs(7),
             probe_after: Duration::from_millis(100),
         }
@@ -382,6 +387,16 @@ impl Default for UpstreamConfig {
 }
 
 impl UpstreamConfig {
+    /// The cluster that the agent belongs to.
+    pub fn cluster(&self) -> ClusterChoice {
+        match self.cluster_id.as_str() {
+            "" => ClusterChoice::First,
+            "any" => ClusterChoice::Any,
+            // Servers name their cluster in this spelling.
+            id => ClusterChoice::Id(id.to_lowercase()),
+        }
+    }
+
     fn check(&self) -> Result<(), ConfigError> {
         if self.servers.is_empty() {
             return Err(ConfigError::new("upstream.servers", "must name at least one server as `host:port`"));
@@ -393,6 +408,12 @@ impl UpstreamConfig {
                 let problem = format!("has {server:?}, but a server is named as `host:port`");
                 return Err(ConfigError::new("upstream.servers", problem));
             }
+        }
+        if let ClusterChoice::Id(id) = self.cluster()
+            && uuid::Uuid::try_parse(&id).is_err()
+        {
+            let problem = format!("is {id:?}, but must be a cluster's UUID, \"any\", or empty");
+            return Err(ConfigError::new("upstream.cluster_id", problem));
         }
         let second = Duration::from_secs(1);
         check_length("upstream.hold_timeout", self.hold_timeout, Duration::ZERO, second * 600)?;
@@ -438,6 +459,9 @@ mod tests {
         assert!(complaint(|c| c.upstream.servers.clear()).starts_with("`upstream.servers`"));
         assert!(complaint(|c| c.upstream.servers.push("host".into())).contains("\"host\""));
         assert!(complaint(|c| c.upstream.servers.push("host:0".into())).contains("\"host:0\""));
+        assert!(
+            complaint(|c| c.upstream.cluster_id = "c1".into()).starts_with("`upstream.cluster_id` is \"c1\"")
+        );
         assert!(complaint(|c| c.upstream.probe_after = Duration::ZERO).starts_with("`upstream.probe_after`"));
         assert!(complaint(|c| c.http.max_transaction_operations = 129).contains("must be 1 to 128"));
         assert!(complaint(|c| c.advertise = "::".parse().ok()).starts_with("`advertise`"));

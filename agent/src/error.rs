@@ -1,6 +1,7 @@
 //! Why an agent cannot start.
 
 use crate::http::ListenError;
+use crate::pin::PinError;
 use lockmesh_net::config::ConfigError;
 use lockmesh_protocol::id::NodeName;
 use std::io;
@@ -23,6 +24,9 @@ pub enum AgentError {
         /// What the certificate says.
         certified: NodeName,
     },
+    /// It is not known to which cluster it belongs.
+    #[error(transparent)]
+    Pin(#[from] PinError),
     /// Applications cannot reach it.
     #[error(transparent)]
     Listen(#[from] ListenError),

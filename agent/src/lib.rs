@@ -14,6 +14,7 @@ mod mesh;
 pub mod mesh_questions;
 pub mod metrics;
 pub mod node;
+pub mod pin;
 pub mod reload;
 pub mod session_watches;
 pub mod upstream;

@@ -381,6 +381,11 @@ fn upstream_families(upstream: &Upstream) -> Vec<MetricFamily> {
             load.shared_reads,
         ),
         level("shared_read_waiters", "Local requests that share them", load.waiters),
+        level(
+            "refused_servers",
+            "Servers that are refused because they are not of this agent's cluster",
+            load.refused_servers,
+        ),
         level("registered", "1 where this agent has registered since it started", is_registered),
         level("leader_known", "1 where this agent knows who leads", knows_leader),
         lease_total("renewals", "Renewals of the node's lease that were sent", &counters.renewals),

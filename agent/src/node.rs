@@ -108,7 +108,7 @@ fn kept_id(data_dir: &Path) -> Result<String, NodeError> {
 }
 
 /// Writes a file whole or not at all.
-fn write_durably(path: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn write_durably(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     private::make_folder(folder).map_err(FileError::into_source)?;
     // Such a file is its owner's alone from the first moment.

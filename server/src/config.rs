@@ -63,10 +63,13 @@ pub struct RpcConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct QuorumConfig {
-    /// How many servers found the cluster, the same number on each of them. 0 to found none and be
-    /// told whom to join. 1 to found one alone, or none where there is somebody to join. At most 9;
-    /// an odd number is best.
+    /// The number of servers that found the cluster, the same on each of them; an odd number is
+    /// best. 0: this server founds none, and joins the one that `join` or an operator names. 1: it
+    /// founds one alone, unless `join` names servers. At most 9.
     pub bootstrap_expect: u32,
+    /// The id under which the cluster is founded, the same on all founders: the UUID of a cluster
+    /// that is lost and rebuilt. Empty to draw one.
+    pub cluster_id: String,
     /// Where other servers are, each as `host:port`. A name may stand for several addresses.
     pub join: Vec<String>,
     /// A follower that hears nothing of its leader for one to two times as long stands for
@@ -282,7 +285,8 @@ impl HttpConfig {
 
 impl Default for QuorumConfig {
     fn default() -> Self {
-        Self { bootstrap_expect: 1, join: Vec::new(), election_timeout: Duration::from_millis(200) }
+        let election_timeout = Duration::from_millis(200);
+        Self { bootstrap_expect: 0, cluster_id: String::new(), join: Vec::new(), election_timeout }
     }
 }
 
@@ -295,8 +299,14 @@ impl QuorumConfig {
         }
     }
 
+    /// The id under which this server founds a cluster, if one is configured.
+    pub fn cluster_id(&self) -> Option<String> {
+        (!self.cluster_id.is_empty()).then(|| self.cluster_id.to_lowercase())
+    }
+
     fn check(&self) -> Result<(), ConfigError> {
         check_range("quorum.bootstrap_expect", self.bootstrap_expect.into(), 0, 9)?;
+        check_cluster_id(&self.cluster_id)?;
         let (least, most) = (Duration::from_millis(100), Duration::from_secs(60));
         check_length("quorum.election_timeout", self.election_timeout, least, most)?;
         let is_address = |address: &String| {
@@ -312,6 +322,17 @@ impl QuorumConfig {
             }
         }
     }
+}
+
+fn check_cluster_id(id: &str) -> Result<(), ConfigError> {
+    let is_digit = |(at, byte): (usize, u8)| match at {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    };
+    if id.is_empty() || (id.len() == 36 && id.bytes().enumerate().all(is_digit)) {
+        return Ok(());
+    }
+    Err(ConfigError::new("quorum.cluster_id", format!("is {id:?}, but must be a cluster's UUID, or empty")))
 }
 
 impl Default for StorageConfig {
@@ -404,6 +425,10 @@ mod tests {
             [1, 0, 3, 0]
         );
         assert!(complaint(|c| c.quorum.join = vec!["a".into()]).starts_with("`quorum.join` holds \"a\""));
+        assert!(
+            complaint(|c| c.quorum.cluster_id = "c1".into()).starts_with("`quorum.cluster_id` is \"c1\"")
+        );
+        assert_eq!(ServerConfig::default().quorum.founders(), 0, "no server founds a cluster by accident");
         assert!(complaint(|c| c.quorum.bootstrap_expect = 10).starts_with("`quorum.bootstrap_expect`"));
     }
 

@@ -374,6 +374,7 @@ impl Driver {
 
     fn notice_roster(&mut self, change: RosterChange) {
         let state = self.frontend.core().state();
+        let cluster_id = state.cluster_id().to_owned();
         self.peers.update(state.servers().map(Arc::as_ref), state.last_server());
         // It tells what the roster may say by now, or an address that is no more; if it is still
         // needed, it begins anew.
@@ -382,7 +383,7 @@ impl Driver {
         }
         self.announcing = change.announce.map(|announcement| {
             let addresses = watch::channel(announcement.addresses).1;
-            self.peers.spawn(|endpoint| announce(endpoint, announcement.me, addresses))
+            self.peers.spawn(|endpoint| announce(endpoint, cluster_id, announcement.me, addresses))
         });
     }
 
@@ -398,7 +399,9 @@ impl Driver {
             return self.next.push(Event::SnapshotFetched(None));
         };
         let sender = self.sender.clone();
-        self.peers.spawn(|endpoint| Fetch { endpoint, from, address, least }.run(sender));
+        // By the record: the state of a server that joins is still empty.
+        let cluster_id = self.record.membership().map(|membership| membership.cluster_id).unwrap_or_default();
+        self.peers.spawn(|endpoint| Fetch { endpoint, from, address, least, cluster_id }.run(sender));
     }
 
     fn fetched(&mut self, fetched: Option<Box<Fetched>>) -> Event {

@@ -21,6 +21,8 @@ enum Phase {
     /// There is no driver yet.
     #[default]
     Starting,
+    /// There is no driver yet, because this server waits for that.
+    Waiting(String),
     /// The driver runs.
     Running(Report),
     /// There is no driver any more.
@@ -44,6 +46,15 @@ impl Health {
         *self.phase() = Phase::Running(report);
     }
 
+    /// The server belongs to no cluster yet, and waits for that.
+    pub(crate) fn wait(&self, what: &str) {
+        let mut phase = self.phase();
+        // It is told again and again.
+        if !matches!(&*phase, Phase::Waiting(known) if known == what) {
+            *phase = Phase::Waiting(what.into());
+        }
+    }
+
     /// There is no driver any more.
     pub(crate) fn end(&self) {
         *self.phase() = Phase::Ended;
@@ -60,6 +71,7 @@ impl Health {
             Phase::Starting => {
                 vec!["this server is starting, or waits for others to bootstrap the cluster".into()]
             }
+            Phase::Waiting(what) => vec![what.clone()],
             Phase::Ended => vec!["this server has ended".into()],
             Phase::Running(report) => {
                 let silence = now.saturating_duration_since(report.at);
@@ -76,7 +88,7 @@ impl Health {
             Phase::Running(report) => {
                 report.unpersisted_since.map_or(Duration::ZERO, |since| since.elapsed())
             }
-            Phase::Starting | Phase::Ended => Duration::ZERO,
+            Phase::Starting | Phase::Waiting(_) | Phase::Ended => Duration::ZERO,
         }
     }
 
@@ -107,6 +119,8 @@ mod tests {
     fn a_server_is_ready_when_its_driver_says_so_and_goes_on_to() {
         let (health, now) = (Health::default(), Instant::now());
         assert!(health.is_live() && health.not_ready(now).len() == 1, "there is no driver yet");
+        health.wait("waiting for 2 more of 3 servers");
+        assert_eq!(health.not_ready(now), ["waiting for 2 more of 3 servers"]);
         health.report(report(now, Vec::new()));
         assert_eq!(health.not_ready(now), [] as [String; 0]);
         assert_eq!(health.not_ready(now + 2 * STUCK_TIMEOUT), ["the driver has not run for 4 s"]);

@@ -134,7 +134,7 @@ impl Server {
         let record = record(&config, &folder, instance_id)?;
         let node = NodeName::from(node);
         // Before anything listens: others would refuse this server, and nobody here would say why.
-        check_certificate(&config, &node, &identity)?;
+        check_certificate(&node, &identity)?;
         let endpoint = Arc::new(listen(&config, &identity, socket)?);
         let dialling = Arc::new(Endpoint::dial_only(&identity, &dial_options()).map_err(ServerError::Dial)?);
         let address = endpoint.local_address().map_err(ServerError::Address)?;
@@ -159,6 +159,8 @@ impl Server {
             me: me.clone(),
             expect: config.quorum.founders(),
             join: config.quorum.join.clone(),
+            cluster_id: config.quorum.cluster_id(),
+            health: health.clone(),
             endpoint: Arc::clone(&dialling),
             sender: sender.clone(),
             runtime: Handle::current(),
@@ -255,6 +257,13 @@ fn record(config: &ServerConfig, folder: &HeldFolder, instance_id: String) -> Re
         if let Some(Membership { server, cluster_id, .. }) = record.membership().filter(|_| record.removed) {
             return Err(StartError::Removed { folder: config.data_dir.clone(), server, cluster_id });
         }
+        let configured = config.quorum.cluster_id();
+        if let (Some(expected), Some(Membership { cluster_id: found, .. })) =
+            (configured, record.membership())
+            && found != expected
+        {
+            return Err(StartError::NotConfigured { folder: config.data_dir.clone(), found, expected });
+        }
         return Ok(record);
     }
     // Without the record nobody knows what it promised: to draw a new instance id would make it two
@@ -270,9 +279,9 @@ fn record(config: &ServerConfig, folder: &HeldFolder, instance_id: String) -> Re
     Ok(record)
 }
 
-fn check_certificate(config: &ServerConfig, node: &NodeName, identity: &Identity) -> Result<(), ServerError> {
+fn check_certificate(node: &NodeName, identity: &Identity) -> Result<(), ServerError> {
     let certified = &identity.peer().node;
-    if config.quorum.founders() == 1 || certified.folded() == node.folded() {
+    if certified.folded() == node.folded() {
         return Ok(());
     }
     Err(ServerError::Certificate { node: node.clone(), certified: certified.clone() })

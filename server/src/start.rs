@@ -93,6 +93,19 @@ pub enum StartError {
         /// Whose it should be.
         expected: String,
     },
+    /// The configuration names another cluster than the data folder.
+    #[error(
+        "{folder} holds a server of the cluster {found}, but `quorum.cluster_id` is {expected}: correct the key, or empty \
+         the whole folder to found or join the other cluster; nothing was changed"
+    )]
+    NotConfigured {
+        /// The data folder.
+        folder: PathBuf,
+        /// Whose server it holds.
+        found: String,
+        /// Whose it should be.
+        expected: String,
+    },
     /// The files are copies, and the server is one of several.
     #[error(
         "{folder} is a copy: the log that server {server} of the cluster {cluster_id} left was {left}, the state {}, but \

@@ -38,7 +38,15 @@ pub async fn run(config: AgentConfig, sources: Sources, until_stdin_ends: bool) 
     // Not earlier: a start that is refused must not touch the file of an agent that runs.
     let _pid_file = PidFile::write(pid_file);
     let replace = |identity: &Identity| agent.replace_identity(identity);
-    let reload = || reloadable.reload(replace);
+    let reload = || {
+        let before = reloadable.config().upstream.cluster();
+        let outcome = reloadable.reload(replace);
+        let choice = reloadable.config().upstream.cluster();
+        if choice != before {
+            agent.choose_cluster(choice);
+        }
+        outcome
+    };
     let leave = async || agent.leave().await;
     let ending = signals.serve(agent.ready(), || tracing::info!("ready"), reload, leave).await;
     if leave_on_terminate && ending == Ending::Terminated {

@@ -29,14 +29,14 @@ pub trait Role: Default + Serialize + DeserializeOwned {
     /// Its logs.
     fn log(&self) -> &LogConfig;
 
-    /// Takes over what may change while the process runs: where the certificate is, and the log's
-    /// level.
+    /// Takes over what may change while the process runs: where the certificate is, the log's
+    /// level, and the cluster of an agent.
     fn take_reloadable(&mut self, from: &Self);
 }
 
 /// Both roles have the same sections for what is asked of them here.
 macro_rules! role {
-    ($config:ty) => {
+    ($config:ty, $take_own:expr) => {
         impl Role for $config {
             fn check(&self) -> Result<(), ConfigError> {
                 <$config>::check(self)
@@ -53,13 +53,16 @@ macro_rules! role {
             fn take_reloadable(&mut self, from: &Self) {
                 self.tls.clone_from(&from.tls);
                 self.log.level.clone_from(&from.log.level);
+                $take_own(self, from);
             }
         }
     };
 }
 
-role!(AgentConfig);
-role!(ServerConfig);
+role!(AgentConfig, |this: &mut AgentConfig, from: &AgentConfig| {
+    this.upstream.cluster_id.clone_from(&from.upstream.cluster_id);
+});
+role!(ServerConfig, |_: &mut ServerConfig, _: &ServerConfig| {});
 
 /// Where a configuration comes from besides its defaults.
 #[derive(Clone, Debug, Default)]

@@ -1,7 +1,7 @@
 //! The folder in which an agent, or `lockmesh dev`, keeps what must outlive it: its owner's alone,
 //! unless applications find the agent's socket in it.
 
-use lockmesh_agent::node;
+use lockmesh_agent::{node, pin};
 use lockmesh_net::files::FileError;
 use lockmesh_net::private::{self, FolderEntry};
 use std::fs::{self, File, TryLockError};
@@ -48,7 +48,7 @@ pub(crate) fn hold(folder: &Path) -> Result<Option<File>, HoldError> {
 /// Makes an agent's data folder, or closes an older one to other users.
 pub(crate) fn prepare_for_agent(folder: &Path, socket: Option<&Path>) -> Result<(), FileError> {
     let kind = |name: &str| match name {
-        node::FILE | LOCK_FILE => FolderEntry::Secret,
+        node::FILE | pin::FILE | LOCK_FILE => FolderEntry::Secret,
         _ => kind_of_rest(name),
     };
     prepare(folder, socket, kind)
@@ -58,7 +58,7 @@ pub(crate) fn prepare_for_agent(folder: &Path, socket: Option<&Path>) -> Result<
 /// closed by those who use them; that of a server which does not start this time is closed here.
 pub(crate) fn prepare_for_dev(folder: &Path, socket: &Path) -> Result<(), FileError> {
     let kind = |name: &str| match name {
-        node::FILE | LOCK_FILE | "tls" | "agent" | "server" => FolderEntry::Secret,
+        node::FILE | pin::FILE | LOCK_FILE | "tls" | "agent" | "server" => FolderEntry::Secret,
         _ if is_numbered(name, 's') => FolderEntry::Secret,
         // Applications find a socket in it; what else is in it is closed.
         _ if is_numbered(name, 'n') => FolderEntry::Public,

@@ -23,6 +23,11 @@ impl<T: Role> Reloadable<T> {
         Self { sources, config, identity }
     }
 
+    /// The configuration in use.
+    pub fn config(&self) -> &T {
+        &self.config
+    }
+
     /// Reads everything again. A good certificate that is another one than before goes to
     /// `replace`.
     ///
@@ -61,6 +66,7 @@ impl<T: Role> Reloadable<T> {
                     ),
                 })
             }
+            "upstream.cluster_id" => Some("upstream.cluster_id is in use".into()),
             // Told with the certificate, if another one lies there.
             key if key.starts_with("tls.") => None,
             key => Some(format!("{key} has changed, which takes a restart")),

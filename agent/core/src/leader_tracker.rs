@@ -6,6 +6,9 @@
 //! answers nobody is asked about it; questions have a pace, the slower the more agents there are,
 //! so that a fleet without a leader is no burden.
 
+mod identity;
+
+use crate::cluster::{Cluster, ClusterChoice, Verdict};
 use crate::servers::{KnownServer, KnownServers, Slot};
 use lockmesh_protocol::id::{ServerId, Term};
 use lockmesh_protocol::random::Random;
@@ -93,6 +96,12 @@ pub struct LeaderTracker {
     /// How many agents there are, as a server said last.
     fleet: u32,
     random: Random,
+    /// The cluster that this agent belongs to.
+    cluster: Cluster,
+    /// Servers to be given up because they are not of it.
+    refused: BTreeSet<Slot>,
+    /// Set when the agent moved to another cluster.
+    has_moved: bool,
 }
 
 /// What shall be done now, and when to ask again.
@@ -110,12 +119,15 @@ pub struct Actions {
     pub ask: Vec<Slot>,
     /// Dead, whatever the connection says.
     pub cut: Vec<Slot>,
+    /// Not of this agent's cluster: given up, and dialled again after a long pause.
+    pub refuse: Vec<Slot>,
     /// When that changes although nothing happens.
     pub wakes_at: Option<Time>,
 }
 
 impl LeaderTracker {
-    /// Knows configured servers only. `seed` makes this agent's pauses differ from others'.
+    /// Knows configured servers only, and follows any cluster unless [`Self::with_cluster`] says
+    /// which. `seed` makes this agent's pauses differ from others'.
     pub fn new(agent: &str, seeds: &[String], seed: u64, now: Time) -> Self {
         Self {
             servers: KnownServers::new(agent, seeds),
@@ -127,6 +139,9 @@ impl LeaderTracker {
             no_leader_since: now,
             fleet: 0,
             random: Random::new(seed),
+            cluster: Cluster::new(ClusterChoice::Any, None, now),
+            refused: BTreeSet::new(),
+            has_moved: false,
         }
     }
 
@@ -135,9 +150,9 @@ impl LeaderTracker {
         self.servers.get(slot).map(|server| server.address.as_str())
     }
 
-    /// The cluster whose roster is known; empty before any is.
+    /// The cluster that this agent belongs to; empty before that is known.
     pub fn cluster_id(&self) -> &str {
-        self.servers.cluster_id()
+        self.cluster.expected().unwrap_or_default()
     }
 
     /// Every slot that is known.
@@ -157,6 +172,7 @@ impl LeaderTracker {
             (server.is_up, server.is_heard, server.failures) = (true, false, 0);
             // Asked at once: what was known is of an earlier connection.
             (server.asked, server.not_before) = (None, None);
+            (server.index, server.older_since) = (None, None);
         }
     }
 
@@ -265,8 +281,18 @@ impl LeaderTracker {
         if !self.servers.get(slot).is_some_and(|server| server.is_up) {
             return;
         }
+        self.servers.server_mut(slot).is_asked = false;
+        match self.judge(slot, status, now) {
+            Verdict::Ours => {}
+            Verdict::Unknown => {
+                let server = self.servers.server_mut(slot);
+                (server.id, server.is_heard) = (None, false);
+                return self.is_no_leader(slot, now);
+            }
+            Verdict::Refused => return self.refuse(slot, now),
+        }
         let server = self.servers.server_mut(slot);
-        (server.is_asked, server.is_heard) = (false, true);
+        server.is_heard = true;
         server.silence = status.last_contact.unwrap_or_default();
         self.fleet = u32::try_from(status.agents).unwrap_or(u32::MAX);
         self.servers.learn(slot, status);
@@ -394,8 +420,13 @@ impl LeaderTracker {
         self.choose_home(now);
         self.notice_search(now);
         self.servers.forget_the_unlisted();
-        let mut actions = Actions { leader: self.leader, home: self.home, cut, ..Actions::default() };
+        let refuse = std::mem::take(&mut self.refused).into_iter().collect();
+        let mut actions = Actions { cut, refuse, ..Actions::default() };
+        if self.is_settled(now) {
+            (actions.leader, actions.home) = (self.leader, self.home);
+        }
         self.keep(&mut actions, now);
+        self.contact(&mut actions, now);
         self.ask(&mut actions, now);
         actions
     }
@@ -489,7 +520,8 @@ impl LeaderTracker {
 
     /// One that is connected already, or else the one that failed least.
     fn reserve(&self, ranked: &[Slot], needed: &BTreeSet<Slot>) -> Option<Slot> {
-        let free = ranked.iter().enumerate().filter(|(_, slot)| !needed.contains(slot));
+        let is_free = |slot: &Slot| !needed.contains(slot) && !self.is_refused(*slot);
+        let free = ranked.iter().enumerate().filter(|(_, slot)| is_free(slot));
         let costs = free.map(|(rank, slot)| {
             let server = self.servers.get(*slot);
             let is_up = server.is_some_and(|server| server.is_up);
@@ -535,6 +567,8 @@ impl LeaderTracker {
                 DOUBT_INTERVAL
             }
             _ if self.home == Some(slot) => HOME_INTERVAL,
+            // It has not shown yet that it is of this agent's cluster.
+            _ if !server.is_heard => DOUBT_INTERVAL,
             _ => return None,
         };
         let due = asked + pause.mul_f64(spread);

@@ -14,10 +14,12 @@
 //! | [`quorum_client`] | the one value that holds all others: local calls in, answers out; start here |
 //! | [`leader_tracker`] | leader discovery: which server leads, which is home, who is asked and dialled |
 //! | [`servers`] | the servers, configured and heard of |
+//! | [`cluster`] | cluster identity: which cluster the agent belongs to, and which servers it refuses |
 //! | [`admission`] | whether the servers take this agent |
 //! | [`request_ids`] | one id for all attempts of a command, and how many may be under way |
 
 pub mod admission;
+pub mod cluster;
 pub mod event_filter;
 pub mod event_log;
 pub mod leader_tracker;

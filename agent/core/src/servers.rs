@@ -1,6 +1,7 @@
 //! The servers as this agent knows them: where each can be dialled, and which the servers
 //! themselves say there are.
 
+use crate::cluster::ClusterRefusal;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::Status;
 use lockmesh_protocol::time::Time;
@@ -56,6 +57,18 @@ pub struct KnownServer {
     pub kept_until: Option<Time>,
     /// Another slot at which the same server is connected already.
     pub double_of: Option<Slot>,
+    /// The cluster that it named last; kept when the connection ends.
+    pub cluster: Option<String>,
+    /// Set if it is not of this agent's cluster; kept when the connection ends.
+    pub refusal: Option<ClusterRefusal>,
+    /// `true` once it has said which cluster it is of, or that it is of none.
+    pub has_answered: bool,
+    /// The index of its newest row, as it said on this connection; it counts the index base.
+    pub index: Option<LogIndex>,
+    /// Since when its index base has been an older copy's, on this connection.
+    pub older_since: Option<Time>,
+    /// When it is contacted although nothing needs it.
+    pub contact_at: Option<Time>,
     preference: u64,
 }
 
@@ -134,7 +147,9 @@ impl KnownServers {
         let mut slots: Vec<_> = self
             .iter()
             .filter(|(_, server)| server.double_of.is_none())
-            .map(|(slot, server)| (!is_listed(&self.rows, server), server.preference, slot))
+            .map(|(slot, server)| {
+                (server.refusal.is_some(), !is_listed(&self.rows, server), server.preference, slot)
+            })
             .collect();
         slots.sort_unstable();
         slots.into_iter().map(|(.., slot)| slot).collect()
@@ -174,17 +189,16 @@ impl KnownServers {
         self.iter().find(|(_, server)| is_it(server)).map(|(slot, _)| slot)
     }
 
-    /// The cluster whose roster is known; empty before any is.
-    pub fn cluster_id(&self) -> &str {
-        &self.version.0
+    /// The roster of another cluster, and who answered where, count no more.
+    pub(crate) fn forget_roster(&mut self) {
+        (self.rows, self.members, self.version) = (BTreeMap::new(), BTreeSet::new(), Default::default());
+        for server in self.servers.values_mut() {
+            (server.id, server.double_of, server.leaderless_since) = (None, None, None);
+        }
     }
 
-    /// Takes what a server says of itself and of the others.
+    /// Takes what a server of this agent's cluster says of itself and of the others.
     pub fn learn(&mut self, slot: Slot, status: &Status) {
-        // A server that has not found its quorum yet is nobody in particular.
-        if status.server == ServerId::default() {
-            return self.server_mut(slot).id = None;
-        }
         self.identify(slot, status.server);
         // Answers of several servers come in any order: what one that is behind says must not undo
         // newer news. Indexes of different clusters say nothing of each other.
@@ -267,6 +281,12 @@ impl KnownServer {
             is_removed: false,
             kept_until: None,
             double_of: None,
+            cluster: None,
+            refusal: None,
+            has_answered: false,
+            index: None,
+            older_since: None,
+            contact_at: None,
             preference,
         }
     }

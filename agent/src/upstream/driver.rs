@@ -11,6 +11,8 @@ use super::counters::UpstreamCounters;
 use super::quic::QuicConnection;
 use super::quorum::{BoxFuture, Quorum};
 use crate::boot_clock::BootClock;
+use crate::pin::PinStore;
+use lockmesh_agent_core::cluster::ClusterChoice;
 use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{
     Answered, CallToken, ConnectionEnd, ConnectionId, Counts, Input, Load, LocalCall, NotReady, Notice,
@@ -41,6 +43,8 @@ const INVITE_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) struct Driver {
     state: Mutex<ChannelState>,
     endpoint: Arc<Endpoint>,
+    /// Where the cluster is kept that registers the agent.
+    pins: Arc<PinStore>,
     counters: UpstreamCounters,
     /// The clock has to be looked at earlier than was thought.
     earlier: Notify,
@@ -67,7 +71,12 @@ struct ChannelState {
 
 impl Driver {
     /// Begins to connect and to register; must be called within a runtime.
-    pub(super) fn start(endpoint: Arc<Endpoint>, config: QuorumClientConfig) -> Arc<Self> {
+    pub(super) fn start(
+        endpoint: Arc<Endpoint>,
+        pins: Arc<PinStore>,
+        config: QuorumClientConfig,
+    ) -> Arc<Self> {
+        warn_of_any(&config.cluster);
         let node = config.registration.node.name.to_string();
         let state = ChannelState {
             client: QuorumClient::new(config, seed(), BootClock::default().now()),
@@ -81,6 +90,7 @@ impl Driver {
         let this = Arc::new(Self {
             state: Mutex::new(state),
             endpoint,
+            pins,
             counters: UpstreamCounters::default(),
             earlier: Notify::new(),
             node,
@@ -275,6 +285,17 @@ impl Driver {
             Notice::NotRegistered(reason) => {
                 tracing::warn!(%reason, "this agent is not registered yet; retrying");
             }
+            Notice::Pinned(pin) => {
+                tracing::info!(cluster = pin.cluster_id, index_base = pin.index_base, "pinned the cluster");
+                self.pins.note(pin);
+                // Beside the driver: the disk may take its time.
+                let pins = Arc::clone(&self.pins);
+                self.runtime.spawn_blocking(move || pins.write());
+            }
+            Notice::ClusterMismatch(reason) => tracing::error!("{reason}"),
+            Notice::ClusterMismatchOver => {
+                tracing::info!("all servers that answer are of this agent's cluster again");
+            }
             Notice::ConnectionFailed(reason) => {
                 tracing::warn!(%reason, "cannot reach a server; retrying as long as it is needed");
             }
@@ -381,6 +402,19 @@ impl Quorum for Driver {
         self.handle(Input::Stay { may_have_left });
     }
 
+    fn has_left(self: Arc<Self>) -> BoxFuture<()> {
+        Box::pin(async move {
+            let pins = Arc::clone(&self.pins);
+            // It panics nowhere; where the runtime ends, the file stays and says what was true.
+            let _ = tokio::task::spawn_blocking(move || pins.forget()).await;
+        })
+    }
+
+    fn choose_cluster(self: Arc<Self>, choice: ClusterChoice) {
+        warn_of_any(&choice);
+        self.handle(Input::ChooseCluster(choice));
+    }
+
     fn is_registered(&self) -> bool {
         self.lock().client.registration().is_some()
     }
@@ -410,6 +444,16 @@ impl Quorum for Driver {
             self.handle(Input::Close);
             self.endpoint.close("the agent is shutting down").await;
         })
+    }
+}
+
+/// An agent that follows any cluster may hold a lock that a holder in another cluster has too.
+fn warn_of_any(choice: &ClusterChoice) {
+    if *choice == ClusterChoice::Any {
+        tracing::warn!(
+            "`upstream.cluster_id` is \"any\": this agent follows whichever cluster answers, and two clusters may grant \
+             one lock"
+        );
     }
 }
 

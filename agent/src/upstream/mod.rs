@@ -23,8 +23,10 @@ mod quorum;
 pub use counters::UpstreamCounters;
 pub use quorum::{BoxFuture, Quorum};
 
+use crate::pin::PinStore;
 use bytes::Bytes;
 use driver::Driver;
+use lockmesh_agent_core::cluster::{ClusterChoice, Pin};
 use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{
     Answered, EndReason, Load, LocalCall, NotReady, QuorumClientConfig, unexpected,
@@ -60,6 +62,12 @@ pub struct UpstreamOptions {
     pub identity: Identity,
     /// How it registers before anything else.
     pub registration: AgentRegistration,
+    /// The cluster that it belongs to.
+    pub cluster: ClusterChoice,
+    /// The cluster that registered it in an earlier process.
+    pub pin: Option<Pin>,
+    /// Where the cluster is kept that registers it.
+    pub pins: Arc<PinStore>,
     /// How long a request is tried while there is no connection or no leader.
     pub hold_time: Duration,
     /// How long an answer is waited for from a server that is there.
@@ -78,6 +86,9 @@ impl UpstreamOptions {
             servers,
             identity,
             registration,
+            cluster: ClusterChoice::First,
+            pin: None,
+            pins: Arc::default(),
             hold_time: Duration::from_secs(7),
             answer_time: Duration::from_secs(60),
             probe_after: Duration::from_millis(100),
@@ -111,11 +122,13 @@ impl Upstream {
         let config = QuorumClientConfig {
             servers: options.servers,
             registration: options.registration,
+            cluster: options.cluster,
+            pin: options.pin,
             hold_time: options.hold_time,
             answer_time: options.answer_time,
             probe_after: options.probe_after,
         };
-        Self::new(Driver::start(endpoint, config))
+        Self::new(Driver::start(endpoint, options.pins, config))
     }
 
     /// Changes the state, exactly once.
@@ -340,10 +353,18 @@ impl Upstream {
             Ok(_) => Ok(()),
             Err(unavailable) => Err(unavailable),
         };
+        if outcome.is_ok() {
+            self.0.clone().has_left().await;
+        }
         if let Err(unavailable) = &outcome {
             self.0.clone().stay(!unavailable.certainly_not_done());
         }
         outcome
+    }
+
+    /// Takes another choice of this agent's cluster into use.
+    pub fn choose_cluster(&self, choice: ClusterChoice) {
+        self.0.clone().choose_cluster(choice);
     }
 
     /// Makes another node leave the cluster, unless the leader knows that it lives.

@@ -1,6 +1,7 @@
 //! What the rest of the agent needs of the quorum, whoever plays it.
 
 use super::counters::UpstreamCounters;
+use lockmesh_agent_core::cluster::ClusterChoice;
 use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{Answered, Load, LocalCall, NotReady};
 use lockmesh_net::Identity;
@@ -57,6 +58,14 @@ pub trait Quorum: Debug + Send + Sync {
 
     /// The agent's node did not leave, as far as is known; or it may have, and is to come back.
     fn stay(self: Arc<Self>, _may_have_left: bool) {}
+
+    /// The agent's node has left: nothing is kept of its cluster.
+    fn has_left(self: Arc<Self>) -> BoxFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// The configuration names another cluster, or none.
+    fn choose_cluster(self: Arc<Self>, _choice: ClusterChoice) {}
 
     /// Whether the agent has registered since it started.
     fn is_registered(&self) -> bool {

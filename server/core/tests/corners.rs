@@ -355,6 +355,48 @@ fn no_server_is_admitted_before_the_first_ones_have_their_ids() {
     assert_eq!(cluster.apply(admit), Reply::Server(ServerId(2)));
 }
 
+#[test]
+fn a_cluster_that_is_rebuilt_under_the_old_id_begins_above_all_that_the_old_one_gave() {
+    const OLD: &str = "6f2d0b6e-3c60-4d3f-9d5c-000000000001";
+    let founder = |instance_id: &str| {
+        let server = NewServer {
+            node: "s1".into(),
+            node_id: "1".into(),
+            address: "s1:1".into(),
+            instance_id: instance_id.into(),
+            format: format::NEWEST,
+        };
+        server.with_id(ServerId(1))
+    };
+    let found = |instance_id: &str| {
+        let mut cluster = Cluster { state: State::new(), index: 0 };
+        let (servers, lease_key) = (vec![founder(instance_id)], LeaseKey([7; 32]));
+        cluster.apply(Command::Bootstrap { cluster_id: OLD.into(), servers, lease_key });
+        cluster
+    };
+    let drawn = found(OLD);
+    assert_eq!((drawn.state.index_base(), drawn.state.fence()), (0, Fence(0)), "the id is the founder's own");
+    let mut rebuilt = found("6f2d0b6e-3c60-4d3f-9d5c-000000000002");
+    assert_eq!((rebuilt.state.index_base(), rebuilt.state.fence()), (1 << 32, Fence(1 << 32)));
+    assert_eq!(rebuilt.state.cluster_id(), OLD);
+    // By the index of this answer an agent knows the base before it registers.
+    let (index, _) = rebuilt.state.query(&Query::NodeChecks("web-1".into()));
+    assert_eq!(index, LogIndex((1 << 32) + 1));
+    rebuilt.state.check().expect("it is whole");
+
+    // A backup of another cluster brings neither its id nor lower numbers.
+    let rows = vec![Change::ClusterId("of the backup".into()), Change::Fence(Fence(3))];
+    for step in [
+        RestoreStep::Begin { id: 1 },
+        RestoreStep::Part { id: 1, number: 0, rows },
+        RestoreStep::Commit { id: 1, parts: 1 },
+    ] {
+        assert_eq!(rebuilt.apply(Command::Restore(step)), Reply::Done);
+    }
+    assert_eq!(rebuilt.state.cluster_id(), OLD, "the id is never taken from a backup");
+    assert!(rebuilt.state.fence() >= Fence(1 << 32) && rebuilt.state.index_base() >= 1 << 32);
+}
+
 /// A cluster with 2,000 keys under a prefix, and one beside it.
 fn crowded() -> Cluster {
     let mut cluster = Cluster::new();

@@ -24,6 +24,11 @@ const PRESENT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How many servers are listened to.
 const MAX_SERVERS: usize = 64;
 
+/// What a server waits for that was told neither to found a cluster nor to join one.
+const NOTHING_CONFIGURED: &str = "waiting to be told which cluster to found or to join: set `quorum.bootstrap_expect` to \
+    the number of servers that found a cluster (1 for a single server), or set `quorum.join`, or run `lockmesh operator \
+    raft add` with this server's address on a host of the cluster";
+
 /// A server among others.
 #[derive(Debug)]
 pub(crate) struct Bootstrap {
@@ -32,6 +37,10 @@ pub(crate) struct Bootstrap {
     standing: Standing,
     /// Whether this server asked a cluster to take it in: then it founds none.
     is_joining: bool,
+    /// The id under which this server founds a cluster, if one is configured.
+    cluster_id: Option<String>,
+    /// `true` if the configuration or an operator names servers to join.
+    has_addresses: bool,
     /// The others, by their instance ids.
     met: BTreeMap<String, Heard>,
 }
@@ -53,14 +62,26 @@ pub(crate) enum Decision {
     Promise(BootstrapPlan),
     /// All have promised: Raft may begin.
     Begin(BootstrapPlan),
-    /// There is a cluster: ask it to be taken in, at one of these addresses.
-    Join(Vec<String>),
+    /// There is a cluster of this id: ask it to be taken in, at one of these addresses.
+    Join(String, Vec<String>),
 }
 
 impl Bootstrap {
     /// `standing` is what was written down: free, or promised.
     pub(crate) fn new(me: NewServer, expect: u32, standing: Standing) -> Self {
-        Self { me, expect, standing, is_joining: false, met: BTreeMap::new() }
+        let met = BTreeMap::new();
+        Self { me, expect, standing, is_joining: false, cluster_id: None, has_addresses: false, met }
+    }
+
+    /// Takes the configured cluster id, if there is one, and whether servers to join are named.
+    #[must_use]
+    pub(crate) fn configured(self, cluster_id: Option<String>, has_addresses: bool) -> Self {
+        Self { cluster_id, has_addresses, ..self }
+    }
+
+    /// An operator named servers to join.
+    pub(crate) fn invited(&mut self) {
+        self.has_addresses = true;
     }
 
     /// What this server says of itself.
@@ -125,10 +146,21 @@ impl Bootstrap {
                     "there are two clusters here, {first} and {other}: let `quorum.join` name servers of one of them"
                 ));
             }
-            return Decision::Join(members.iter().map(|(_, server)| server.address.clone()).collect());
+            if let Some(wanted) = self.cluster_id.as_ref().filter(|wanted| wanted != first) {
+                return Decision::Trouble(format!(
+                    "{} belongs to the cluster {first}, but `quorum.cluster_id` is {wanted} here: let `quorum.join` name \
+                     servers of that cluster, or remove `quorum.cluster_id`",
+                    named(members[0].1)
+                ));
+            }
+            let addresses = members.iter().map(|(_, server)| server.address.clone()).collect();
+            return Decision::Join((*first).clone(), addresses);
         }
         // A cluster that was asked may have given this server an id already: to found another one
         // would make two of it.
+        if self.expect == 0 && !self.has_addresses && !self.is_joining {
+            return Decision::Wait(NOTHING_CONFIGURED.into());
+        }
         if self.is_joining || self.expect == 0 {
             return Decision::Wait("waiting for a server that belongs to a cluster".into());
         }
@@ -155,6 +187,8 @@ impl Bootstrap {
                 plan.servers.len(),
                 self.expect
             ))
+        } else if let Some(trouble) = self.id_contradiction(plan, other) {
+            Decision::Trouble(trouble)
         } else if plan.server(&self.me.instance_id).is_some() {
             Decision::Promise(plan.clone())
         } else if plan.node(&self.me.node).is_some() {
@@ -204,6 +238,9 @@ impl Bootstrap {
                 expect - founders.len()
             ));
         }
+        if let Some(trouble) = self.cluster_id.as_ref().and_then(|_| self.too_old(&founders)) {
+            return Decision::Trouble(trouble);
+        }
         // One proposes, or two plans could each find some who promise them.
         if founders[0].instance_id != self.me.instance_id {
             return Decision::Wait(format!("all are here: {names}; {} begins", named(founders[0])));
@@ -212,7 +249,34 @@ impl Bootstrap {
         let servers = ids.zip(&founders).map(|(id, server)| server.with_id(id)).collect();
         // The proposer's instance id is drawn for this data folder, so no other cluster has that
         // id.
-        Decision::Promise(BootstrapPlan { cluster_id: self.me.instance_id.clone(), servers })
+        let cluster_id = self.cluster_id.clone().unwrap_or_else(|| self.me.instance_id.clone());
+        Decision::Promise(BootstrapPlan { cluster_id, servers })
+    }
+
+    /// Why this server does not promise a plan under its cluster id: by that id agents know their
+    /// cluster, so all founders must mean the same one.
+    fn id_contradiction(&self, plan: &BootstrapPlan, other: &NewServer) -> Option<String> {
+        let is_drawn = plan.server(&plan.cluster_id).is_some();
+        let (theirs, ours) = match &self.cluster_id {
+            Some(ours) if *ours == plan.cluster_id => return None,
+            None if is_drawn => return None,
+            Some(ours) if is_drawn => ("an id of its own choice".to_owned(), ours.as_str()),
+            ours => (format!("the id {}", plan.cluster_id), ours.as_deref().unwrap_or("empty")),
+        };
+        Some(format!(
+            "{} founds a cluster under {theirs}, but `quorum.cluster_id` is {ours} here: set it alike on all founders, \
+             and empty the data folders of those that have promised another id",
+            named(other)
+        ))
+    }
+
+    /// Builds before the key would begin such a cluster with other numbers than this one.
+    fn too_old(&self, founders: &[&NewServer]) -> Option<String> {
+        let old = founders.iter().find(|founder| founder.format < self.me.format)?;
+        Some(format!(
+            "{} runs an older build, which ignores `quorum.cluster_id`: upgrade it first",
+            named(old)
+        ))
     }
 
     fn decide_promised(&self, now: Time, plan: &BootstrapPlan) -> Decision {

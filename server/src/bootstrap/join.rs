@@ -24,17 +24,24 @@ pub(super) async fn join(
     endpoint: Arc<Endpoint>,
     sender: EventSender,
     me: NewServer,
-    addresses: watch::Receiver<Vec<String>>,
+    (cluster_id, addresses): (String, watch::Receiver<Vec<String>>),
 ) {
     let instance_id = me.instance_id.clone();
     let is_admitted = |response| match response {
         // An answer to another instance would give this server somebody else's id.
-        Response::Joined(joined) => Some(joined).filter(|joined| is_of(joined, &instance_id)),
+        Response::Joined(joined) => {
+            Some(joined).filter(|joined| is_of(joined, &instance_id) && joined.cluster_id == cluster_id)
+        }
         _ => None,
     };
-    let joined =
-        call_until_done(&endpoint, &addresses, Request::AddServer(me), "joins the cluster", is_admitted)
-            .await;
+    let joined = call_until_done(
+        &endpoint,
+        (&cluster_id, &addresses),
+        Request::AddServer(me),
+        "joins the cluster",
+        is_admitted,
+    )
+    .await;
     // It always gets in; a driver that is gone needs it no more.
     let _ = sender.post(DriverEvent::Bootstrap(BootstrapEvent::Joined(joined)));
 }
@@ -45,15 +52,21 @@ fn is_of(joined: &Joined, instance_id: &str) -> bool {
 }
 
 /// Tells the leader where this server is now, until it knows.
-pub(crate) async fn announce(endpoint: Arc<Endpoint>, me: Server, addresses: watch::Receiver<Vec<String>>) {
+pub(crate) async fn announce(
+    endpoint: Arc<Endpoint>,
+    cluster_id: String,
+    me: Server,
+    addresses: watch::Receiver<Vec<String>>,
+) {
     let done = |response| matches!(response, Response::Done).then_some(());
-    call_until_done(&endpoint, &addresses, Request::Announce(me), "tells where it is now", done).await;
+    let request = Request::Announce(me);
+    call_until_done(&endpoint, (&cluster_id, &addresses), request, "tells where it is now", done).await;
     tracing::info!("the quorum knows the address of this server");
 }
 
 async fn call_until_done<T>(
     endpoint: &Endpoint,
-    addresses: &watch::Receiver<Vec<String>>,
+    (cluster_id, addresses): (&str, &watch::Receiver<Vec<String>>),
     request: Request,
     what: &str,
     mut wanted: impl FnMut(Response) -> Option<T>,
@@ -63,7 +76,7 @@ async fn call_until_done<T>(
     loop {
         let now = addresses.borrow().clone();
         for address in &now {
-            let reason = match ask_leader(endpoint, address, &request).await {
+            let reason = match ask_leader(endpoint, cluster_id, address, &request).await {
                 Ok(response) => match wanted(response) {
                     Some(wanted) => return wanted,
                     None => "it answered something else".into(),
@@ -79,12 +92,21 @@ async fn call_until_done<T>(
 }
 
 /// Asks the server at an address, and the leader that it names.
-async fn ask_leader(endpoint: &Endpoint, address: &str, request: &Request) -> Result<Response, String> {
+///
+/// Each is asked first which cluster it is of: an address may be another cluster's by now, and that
+/// one would take this server in.
+async fn ask_leader(
+    endpoint: &Endpoint,
+    cluster_id: &str,
+    address: &str,
+    request: &Request,
+) -> Result<Response, String> {
     let mut address = address.to_owned();
     // A limit, since two servers may name each other while the leadership moves.
     for _ in 0..MAX_HINTS {
         let connected = CallClient::connect_to(endpoint, &address).await;
         let mut client = connected.map_err(|error| error.to_string())?;
+        compare_cluster(&mut client, cluster_id, &address).await?;
         match client.call(request.clone(), TIMEOUT).await.map_err(|error| error.to_string())? {
             // Not to itself: a server that names its own address is about to learn better.
             Response::Unavailable(Unavailable::NotLeader { leader: Some(leader) }) if leader != address => {
@@ -95,4 +117,21 @@ async fn ask_leader(endpoint: &Endpoint, address: &str, request: &Request) -> Re
         }
     }
     Err("each server takes another one for the leader".into())
+}
+
+/// Refuses a server of another cluster.
+async fn compare_cluster(client: &mut CallClient, cluster_id: &str, address: &str) -> Result<(), String> {
+    let answer = client.call(Request::Status, TIMEOUT).await.map_err(|error| error.to_string())?;
+    match answer {
+        Response::Status(status) if status.cluster_id == cluster_id => Ok(()),
+        Response::Status(status) if status.cluster_id.is_empty() => {
+            Err(format!("the server at {address} has not learned its cluster yet"))
+        }
+        Response::Status(status) => Err(format!(
+            "the server at {address} belongs to the cluster {}, not to {cluster_id}: correct `quorum.join`",
+            status.cluster_id
+        )),
+        Response::Unavailable(reason) => Err(reason.to_string()),
+        other => Err(format!("the server at {address} does not tell its cluster: {other:?}")),
+    }
 }

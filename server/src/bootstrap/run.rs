@@ -6,6 +6,7 @@ use super::discovery::Discovery;
 use super::join::join;
 use super::{BootstrapEvent, BootstrapState, Record, RecordError};
 use crate::event_queue::{DriverEvent, EventReceiver, EventSender, ReplySink, WakeList};
+use crate::health::Health;
 use lockmesh_net::Endpoint;
 use lockmesh_protocol::bootstrap::{Introduction, Standing};
 use lockmesh_protocol::log_on_change::LogOnChange;
@@ -33,6 +34,10 @@ pub(crate) struct BootstrapLoop {
     pub(crate) expect: u32,
     /// Where others may be.
     pub(crate) join: Vec<String>,
+    /// The id under which this server founds a cluster, if one is configured.
+    pub(crate) cluster_id: Option<String>,
+    /// What monitoring is told meanwhile.
+    pub(crate) health: Health,
     pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) sender: EventSender,
     pub(crate) runtime: Handle,
@@ -61,7 +66,8 @@ impl BootstrapLoop {
             BootstrapState::Admitted(_) | BootstrapState::Member(_) => return Ok(Some(self.record)),
             BootstrapState::Free => Standing::Free,
         };
-        let bootstrap = Bootstrap::new(self.me.clone(), self.expect, standing);
+        let bootstrap = Bootstrap::new(self.me.clone(), self.expect, standing)
+            .configured(self.cluster_id.clone(), !self.join.is_empty());
         let introduction = bootstrap.introduction(Time(0));
         let (endpoint, sender, runtime) =
             (Arc::clone(&self.endpoint), self.sender.clone(), self.runtime.clone());
@@ -136,19 +142,22 @@ impl RunningLoop<'_> {
                     tracing::info!(cluster = plan.cluster_id, "all have promised: the cluster begins");
                     return Ok(true);
                 }
-                Decision::Join(addresses) => {
-                    self.begin_to_join(addresses);
+                Decision::Join(cluster_id, addresses) => {
+                    self.begin_to_join(cluster_id, addresses);
                     return Ok(false);
                 }
                 Decision::Wait(what) => {
+                    self.bootstrap_loop.health.wait(&what);
                     if self.log.is_new(&what) {
                         tracing::info!("{what}");
                     }
                     return Ok(false);
                 }
                 Decision::Trouble(what) => {
+                    let what = format!("cluster bootstrap is blocked: {what}");
+                    self.bootstrap_loop.health.wait(&what);
                     if self.log.is_new(&what) {
-                        tracing::error!("cluster bootstrap is blocked: {what}");
+                        tracing::error!("{what}");
                     }
                     return Ok(false);
                 }
@@ -156,8 +165,9 @@ impl RunningLoop<'_> {
         }
     }
 
-    fn begin_to_join(&mut self, addresses: Vec<String>) {
+    fn begin_to_join(&mut self, cluster_id: String, addresses: Vec<String>) {
         self.bootstrap.joins();
+        self.bootstrap_loop.health.wait(&format!("this server asks to join the cluster {cluster_id}"));
         if let Some((known, _)) = &self.joining {
             known.send_replace(addresses);
             return;
@@ -165,7 +175,8 @@ impl RunningLoop<'_> {
         tracing::info!("found a cluster: this server asks to join it");
         let BootstrapLoop { endpoint, sender, me, runtime, .. } = &*self.bootstrap_loop;
         let (known, addresses) = watch::channel(addresses);
-        let task = runtime.spawn(join(Arc::clone(endpoint), sender.clone(), me.clone(), addresses));
+        let task =
+            runtime.spawn(join(Arc::clone(endpoint), sender.clone(), me.clone(), (cluster_id, addresses)));
         self.joining = Some((known, task.abort_handle()));
     }
 
@@ -189,6 +200,7 @@ impl RunningLoop<'_> {
             Request::Invite(addresses) if self.bootstrap.is_free() => {
                 tracing::info!(addresses = addresses.join(" "), "an operator named servers to join");
                 addresses.iter().for_each(|address| self.discovery.look_at(address));
+                self.bootstrap.invited();
                 Response::Done
             }
             Request::Invite(_) => {
@@ -260,6 +272,8 @@ mod tests {
             me,
             expect: 3,
             join: Vec::new(),
+            cluster_id: None,
+            health: Health::default(),
             endpoint: Arc::new(endpoint),
             sender,
             runtime: Handle::current(),

@@ -129,6 +129,11 @@ impl PeerLink {
             return Err(LinkError::Lost("it finished the stream".into()));
         };
         match answer.first() {
+            // Ids of two clusters mean nothing to each other.
+            Some(answer) if answer.cluster_id != hello.cluster_id => {
+                let (theirs, ours) = (&answer.cluster_id, &hello.cluster_id);
+                return stranger(format!("a server of the cluster {theirs} is there, this one is of {ours}"));
+            }
             Some(answer) if (answer.from, answer.to) == (self.server, self.me) => {
                 // Before a message leaves: a server that lost what it acknowledged must not count.
                 if let Err(set_back) = peers.compare(answer, remembered) {

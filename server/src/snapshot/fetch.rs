@@ -21,6 +21,8 @@ pub(crate) struct Fetch {
     pub(crate) address: String,
     /// It must stand for this index or a later one.
     pub(crate) least: LogIndex,
+    /// It must be of this cluster: the address may be another one's by now.
+    pub(crate) cluster_id: String,
 }
 
 impl Fetch {
@@ -67,7 +69,14 @@ impl Fetch {
                     tracing::info!(from = self.from.0, parts, %reason, "asking for the snapshot again");
                     tokio::time::sleep(after).await;
                 }
-                DownloadStep::Done(fetched) => return Ok(fetched),
+                DownloadStep::Done(fetched) if fetched.state.cluster_id() == self.cluster_id => {
+                    return Ok(fetched);
+                }
+                DownloadStep::Done(fetched) => {
+                    let (found, expected) = (fetched.state.cluster_id(), &self.cluster_id);
+                    let at = &self.address;
+                    return Err(format!("the snapshot at {at} is of the cluster {found}, not of {expected}"));
+                }
                 DownloadStep::GiveUp(reason) => return Err(reason),
             }
         }
@@ -144,7 +153,8 @@ mod tests {
         let address = server.local_address().unwrap().to_string();
         let endpoint = Arc::new(Endpoint::dial_only(&identity, &QuicOptions::default()).unwrap());
         let serving = tokio::spawn(one_part_a_connection(server, sample_parts()));
-        let fetch = Fetch { endpoint, from: ServerId(1), address, least: LogIndex(7) };
+        let cluster_id = "c".into();
+        let fetch = Fetch { endpoint, from: ServerId(1), address, least: LogIndex(7), cluster_id };
         let fetched = fetch.fetch().await.expect("the snapshot");
         assert_eq!(fetched.state.cluster_id(), "c");
         assert_eq!(serving.await.unwrap(), [0, 1]);

@@ -90,7 +90,7 @@ impl Cluster {
             let node = NodeName::from(format!("s{number}"));
             let identity = prepare(&node).identity(Role::Server).expect("a server's certificate");
             let node_id = format!("00000000-0000-4000-8000-{number:012}");
-            let quorum = QuorumConfig::default();
+            let quorum = QuorumConfig { bootstrap_expect: 1, ..QuorumConfig::default() };
             Place { node, node_id, identity, address: free_address(), quorum, folders: 0, server: None }
         });
         let servers = places.collect();

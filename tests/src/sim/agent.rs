@@ -5,6 +5,7 @@
 //! takes nothing in for a while. How it is connected is in [`super::connections`], what its clients
 //! want in [`super::client`], which sessions its guards follow in [`super::session_watches`].
 
+use super::another_cluster;
 use super::challenges::{Challenger, port};
 use super::client::{Client, Wish};
 use super::clock::Clock;
@@ -15,8 +16,10 @@ use super::invariant::{AgentEvent, Fact};
 use super::judge::Judge;
 use super::marks::Mark;
 use super::member::Member;
+use super::process::CLUSTER_ID;
 use super::session_watches::SessionWatches;
 use super::stage::{Event, Stage};
+use lockmesh_agent_core::cluster::{ClusterChoice, Pin};
 use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{
     Answered, CallToken, ConnectionId, Counts, Input, LocalCall, Notice, Outbox, QuorumClient,
@@ -83,6 +86,8 @@ pub struct Agent {
     /// The server that it asked last for what every server can answer.
     pub home: Option<ServerId>,
     registration: Option<Registration>,
+    /// The cluster that its host's disk says it belongs to.
+    pin: Option<Pin>,
     /// When something was lost last that it sent to a server or should have heard of it.
     pub(super) disturbed: BTreeMap<ServerId, Time>,
     /// When it looks at the clock, if nothing happens.
@@ -118,7 +123,8 @@ impl Agent {
             boots: 1,
             attempts_failed: 0,
             turn: None,
-            upstream: upstream(stage, (place, 1), Time(0)),
+            upstream: upstream(stage, (place, 1), first_pin(stage), Time(0)),
+            pin: first_pin(stage),
             connections: BTreeMap::new(),
             given_up: BTreeMap::new(),
             calls: BTreeMap::new(),
@@ -199,7 +205,8 @@ impl Agent {
     }
 
     fn start_anew(&mut self, stage: &mut Stage, judge: &mut Judge, downtime: Duration) {
-        self.upstream = upstream(stage, (self.place, self.boots), self.clock.at(stage.now));
+        let pin = self.pin.clone();
+        self.upstream = upstream(stage, (self.place, self.boots), pin, self.clock.at(stage.now));
         self.connections.clear();
         self.given_up.clear();
         self.calls.clear();
@@ -523,7 +530,9 @@ impl Agent {
             }
             Notice::LeaseLost(_) => stage.hit(Mark::LeaseLost),
             Notice::NotRegistered(_) => self.attempts_failed += 1,
-            Notice::ConnectionFailed(_) => {}
+            Notice::Pinned(pin) => self.pin = Some(pin),
+            Notice::ClusterMismatch(_) => stage.hit(Mark::ClusterRefused),
+            Notice::ConnectionFailed(_) | Notice::ClusterMismatchOver => {}
         }
     }
 
@@ -624,7 +633,13 @@ fn local_call(request: &Request) -> LocalCall {
     }
 }
 
-fn upstream(stage: &mut Stage, (place, boots): (usize, u32), now: Time) -> QuorumClient {
+/// Where a server of another cluster is listed, agents belong to theirs already: a fresh one would
+/// register with neither.
+fn first_pin(stage: &Stage) -> Option<Pin> {
+    stage.plan.clients.lists_another_cluster.then(|| Pin { cluster_id: CLUSTER_ID.into(), index_base: 0 })
+}
+
+fn upstream(stage: &mut Stage, (place, boots): (usize, u32), pin: Option<Pin>, now: Time) -> QuorumClient {
     // Each life is a process of its own, on one boot of one host.
     let process = u128::from(stage.draw.bits());
     let clients = &stage.plan.clients;
@@ -640,6 +655,8 @@ fn upstream(stage: &mut Stage, (place, boots): (usize, u32), now: Time) -> Quoru
             gossip: stage.plan.mesh.is_on.then(|| SocketAddr::from(([127, 0, 0, 1], port(place)))),
             ..registration(place)
         },
+        cluster: ClusterChoice::First,
+        pin,
         hold_time: clients.timeout,
         answer_time: clients.timeout * 4,
         probe_after: PROBE_AFTER,
@@ -662,6 +679,8 @@ fn configured(stage: &Stage) -> Vec<String> {
     let next = if stage.plan.voters == 1 { 2 } else { 0 };
     let first = (1..=stage.plan.voters).map(|id| format!("s{id}:8300"));
     let all = first.chain((1..=next).map(|id| format!("t{id}:8300"))).chain(stage.addresses.keys().cloned());
+    let another = stage.plan.clients.lists_another_cluster.then(|| another_cluster::ADDRESS.to_owned());
+    let all = all.chain(another);
     all.collect::<BTreeSet<_>>().into_iter().collect()
 }
 

@@ -6,6 +6,7 @@
 //! which was on its way through the process.
 
 use super::agent::{Agent, LISTEN_INTERVAL};
+use super::another_cluster;
 use super::invariant::AgentEvent;
 use super::judge::Judge;
 use super::marks::Mark;
@@ -14,7 +15,7 @@ use super::plan::Retransmission;
 use super::stage::{Ask, Event, Requester, Stage};
 use lockmesh_agent_core::quorum_client::{ConnectionEnd, ConnectionId, Input, Outbox};
 use lockmesh_protocol::id::{RequestId, ServerId};
-use lockmesh_protocol::query::Consistency;
+use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Call, CallId, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -265,7 +266,8 @@ impl Agent {
 
     fn dial(&mut self, stage: &mut Stage, judge: &mut Judge, id: ConnectionId, address: &str) {
         let number = stage.call();
-        let server = stage.addresses.get(address).copied().unwrap_or(ServerId(0));
+        let server = another_cluster::at(address).or_else(|| stage.addresses.get(address).copied());
+        let server = server.unwrap_or(ServerId(0));
         self.see(stage, judge, AgentEvent::Dialled { connection: number, address, server });
         let connection = Connection {
             id,
@@ -309,6 +311,12 @@ impl Agent {
                     stage.hit(Mark::RetryElsewhere);
                 }
             }
+            // The agent's own question for a server's index base goes to all of them.
+            Request::Read {
+                query: Query::NodeChecks(_),
+                consistency: Consistency::Stale,
+                blocking: None,
+            } => {}
             Request::Read { consistency, blocking, .. }
                 if *consistency == Consistency::Stale
                     || blocking.is_some_and(|blocking| blocking.waits()) =>

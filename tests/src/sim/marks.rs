@@ -52,6 +52,7 @@ marks! {
     RetryForgotten: "a late duplicate was refused, because its reply was forgotten",
     RetryOfLostGrant: "a retried acquire was told no, since its hold had ended",
     RetryElsewhere: "a request was retried at another server",
+    ClusterRefused: "an agent refused a server of another cluster",
     AgentRestart: "an agent began a new life",
     RestartAnnounced: "an agent that was asked to end announced its restart to the servers",
     AgentEnded: "an agent ended as it should, and had answered everybody",

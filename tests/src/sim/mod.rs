@@ -18,6 +18,7 @@
 //! | `greetings` | how servers meet, and what they compare |
 //! | `network` | links that lose, delay, repeat, reorder, and are cut |
 //! | `agent`, `connections` | an agent: the quorum client, what its driver does around it, its connections |
+//! | `another_cluster` | a server that agents list by mistake |
 //! | `client`, `locker`, `writer`, `cataloguer`, `archivist`, `administrator` | who asks, for what, and how often |
 //! | `guard`, `guard_calls`, `guards` | programs that hold locks by the client library, their calls, and what they may believe |
 //! | `guard_promises` | what else the library promises them |
@@ -35,6 +36,7 @@
 pub mod administrator;
 pub mod agent;
 mod agent_faults;
+mod another_cluster;
 pub mod archivist;
 mod bounds;
 pub mod calm;

@@ -242,6 +242,8 @@ pub struct ClientPlan {
     pub watch: Duration,
     /// Whether somebody writes the health of nodes that agents live on, as no agent says it.
     pub rewrites_health: bool,
+    /// Whether agents are configured with a server of another cluster too.
+    pub lists_another_cluster: bool,
     /// Whether some make backups and restore them.
     pub archives: bool,
     /// How many keys are fought over.
@@ -297,6 +299,8 @@ impl Plan {
         if plan.corruption.comes.is_some() && draw.once_in(2) {
             plan.keep_witnesses();
         }
+        // Chance of its own, as above.
+        plan.clients.lists_another_cluster = Draw::new(draw.clone().bits().rotate_left(16)).once_in(6);
         plan.clients.rewrites_health = Draw::new(!draw.clone().bits()).once_in(8);
         plan.suit_guards();
         plan
@@ -522,6 +526,7 @@ impl ClientPlan {
             watchers: draw.within(1, 3) as usize,
             watch: *draw.pick(&[2, 30]) * SECOND,
             rewrites_health: false,
+            lists_another_cluster: false,
             archives: draw.once_in(3),
             locks: draw.within(1, 4),
             keys: draw.within(1, 12),

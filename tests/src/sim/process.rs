@@ -221,9 +221,12 @@ fn core_config(stage: &mut Stage, id: ServerId) -> CoreConfig {
 }
 
 /// What the first servers begin with.
+/// The simulated cluster.
+pub(super) const CLUSTER_ID: &str = "simulated";
+
 fn cluster_start(voters: u64) -> ClusterStart {
     let servers = (1..=voters).map(|id| newcomer(&format!("s{id}"), 1).with_id(ServerId(id)));
-    ClusterStart { cluster_id: "simulated".into(), servers: servers.collect(), ..ClusterStart::default() }
+    ClusterStart { cluster_id: CLUSTER_ID.into(), servers: servers.collect(), ..ClusterStart::default() }
 }
 
 /// A server on a node that wants to belong to the quorum, with the number of its data folder.

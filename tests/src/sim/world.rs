@@ -1,6 +1,7 @@
 //! The whole quorum with its clients, and the loop that lets one event happen after the other.
 
 use super::agent::Agent;
+use super::another_cluster;
 use super::bounds::Bounds;
 use super::chaos;
 use super::connections::CONNECT_TIMEOUT;
@@ -272,6 +273,9 @@ impl World {
 
     /// Where no process runs, whoever asks learns soon that there is none.
     fn asked(&mut self, to: ServerId, ask: Box<Ask>) {
+        if to == another_cluster::SERVER {
+            return self.another_cluster_asked(*ask);
+        }
         if self.machines.get(&to).is_none_or(|machine| machine.process.is_none()) {
             let wait = self.stage.around(Duration::from_millis(20));
             return self.stage.after(wait, Event::Tired(ask.by, ask.call));
@@ -285,7 +289,8 @@ impl World {
     /// vain.
     fn dialled(&mut self, to: ServerId, agent: usize, connection: u64) {
         let process = self.machines.get(&to).and_then(|machine| machine.process.as_ref());
-        let told = Event::Connection(agent, connection, process.is_some());
+        let is_there = process.is_some() || to == another_cluster::SERVER;
+        let told = Event::Connection(agent, connection, is_there);
         let is_heard = process.is_none_or(|process| process.stands_until.is_none());
         if !is_heard || !self.stage.send(Place::Server(to), Place::Agent(agent), told) {
             self.stage.after(CONNECT_TIMEOUT, Event::Connection(agent, connection, false));
@@ -299,7 +304,8 @@ impl World {
             process.is_some_and(|process| process.stands_until.is_none())
                 && self.stage.network.carries((Place::Server(id), Place::Agent(agent)))
         };
-        let servers: Vec<ServerId> = self.machines.keys().copied().filter(|id| is_heard(*id)).collect();
+        let servers = self.machines.keys().copied().filter(|id| is_heard(*id));
+        let servers: Vec<ServerId> = servers.chain([another_cluster::SERVER]).collect();
         if self.agents[agent].life == life {
             self.agents[agent].listened(&mut self.stage, &mut self.judge, &servers);
             self.judge_bounds(agent);

@@ -18,7 +18,12 @@ impl Nodes {
     pub(super) fn new() -> Self {
         let fleet = Fleet::new();
         fleet.issue("s1", "server", "s1");
-        let config = fleet.config("server", "s1", "info", "[rpc]\nlisten = \"127.0.0.1:0\"");
+        let config = fleet.config(
+            "server",
+            "s1",
+            "info",
+            "[rpc]\nlisten = \"127.0.0.1:0\"\n[quorum]\nbootstrap_expect = 1",
+        );
         let server = Process::lockmesh(&["server", "--config", &config]);
         let listens = server.says("the server listens");
         let address = listens.rsplit_once("address=").expect("it says where").1.to_owned();

@@ -19,6 +19,7 @@ mod dev_nodes;
 mod dev_servers;
 mod events;
 mod guides;
+mod identity;
 mod kill;
 mod kv;
 mod leave;

@@ -118,7 +118,12 @@ fn server_and_agent_read_again_on_sighup() {
     let fleet = Fleet::new();
     fleet.issue("s1", "server", "s1");
     fleet.issue("web-1", "agent", "web-1");
-    let config = fleet.config("server", "s1", "info", "[rpc]\nlisten = \"127.0.0.1:0\"");
+    let config = fleet.config(
+        "server",
+        "s1",
+        "info",
+        "[rpc]\nlisten = \"127.0.0.1:0\"\n[quorum]\nbootstrap_expect = 1",
+    );
     let server = Process::lockmesh(&["server", "--config", &config]);
     let listens = server.says("the server listens");
     let address = listens.rsplit_once("address=").expect("it says where").1.to_owned();
@@ -130,7 +135,7 @@ fn server_and_agent_read_again_on_sighup() {
     let agent = Process::lockmesh(&["agent", "--config", &config]);
     agent.says(" ready");
 
-    fleet.config("server", "s1", "debug", "[rpc]\nlisten = \"127.0.0.1:1\"");
+    fleet.config("server", "s1", "debug", "[rpc]\nlisten = \"127.0.0.1:1\"\n[quorum]\nbootstrap_expect = 1");
     fleet.issue("s1-new", "server", "s1");
     replace(&fleet.path("s1-new"), &fleet.path("s1"), "server");
     server.signal("HUP");

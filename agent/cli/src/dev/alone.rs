@@ -10,7 +10,7 @@ use lockmesh_agent::node::NodeIdentity;
 use lockmesh_agent::reload::Outcome;
 use lockmesh_net::config::NodeConfig;
 use lockmesh_net::{Development, Identity, Role};
-use lockmesh_server::config::{RpcConfig, ServerConfig};
+use lockmesh_server::config::{QuorumConfig, RpcConfig, ServerConfig};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -100,6 +100,7 @@ fn server_config(node: &NodeConfig, folder: &Path) -> ServerConfig {
         data_dir: folder.join("server"),
         node: node.clone(),
         rpc: RpcConfig { listen: any_port, advertise: String::new() },
+        quorum: QuorumConfig { bootstrap_expect: 1, ..QuorumConfig::default() },
         ..ServerConfig::default()
     }
 }

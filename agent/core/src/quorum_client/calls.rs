@@ -53,6 +53,8 @@ pub(super) enum CallKind {
     Registration,
     /// The server's status, asked for in this registration.
     Status(Option<Registration>),
+    /// The index that a server counts with, for its index base.
+    Index,
     /// A renewal of this lease, with this sequence.
     Renewal(LeaseId, u64),
 }

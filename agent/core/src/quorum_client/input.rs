@@ -1,5 +1,6 @@
 //! Everything that a [`QuorumClient`](super::QuorumClient) is told: a closed list.
 
+use crate::cluster::ClusterChoice;
 use lockmesh_protocol::command::{Command, NewEntry};
 use lockmesh_protocol::id::SessionId;
 use lockmesh_protocol::lease::Challenge;
@@ -50,6 +51,8 @@ pub enum Input {
     },
     /// There is a server at this address, as `host:port`: it is never forgotten.
     AddServer(String),
+    /// The configuration names another cluster, or none.
+    ChooseCluster(ClusterChoice),
     /// Blocking reads and waits for locks are answered with what there is, now and from now on.
     Hurry,
     /// Everything ends.

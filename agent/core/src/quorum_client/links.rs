@@ -17,6 +17,10 @@ use std::time::Duration;
 /// The pauses between attempts to connect.
 const RECONNECT_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 
+/// The pauses before a server is dialled again that is not of this agent's cluster: it is a
+/// configuration mistake, which no haste mends.
+const REFUSED_BACKOFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
+
 /// A connection on which nothing arrives for so long is quiet: longer than the pause between two
 /// signs of life, and shorter than what ends a connection.
 const QUIET_TIMEOUT: Duration = Duration::from_millis(2500);
@@ -62,6 +66,7 @@ pub(super) struct Link {
     /// What was told of its failures.
     pub(super) log: LogOnChange,
     backoff: Backoff,
+    refused_backoff: Backoff,
     /// Whether the oldest call is unanswered for too long, and when that is looked at again.
     slow: Option<Time>,
     traffic: Option<Traffic>,
@@ -81,6 +86,7 @@ impl Link {
             backlog: VecDeque::new(),
             log: LogOnChange::default(),
             backoff: Backoff::new(RECONNECT_BACKOFF, seed),
+            refused_backoff: Backoff::new(REFUSED_BACKOFF, seed),
             slow: None,
             traffic: None,
         }
@@ -128,6 +134,12 @@ impl Link {
         if !std::mem::take(&mut self.is_hastened) {
             self.state = LinkState::Pausing(now + pause);
         }
+    }
+
+    /// Waits for long before it is dialled again, whatever is urgent.
+    pub(super) fn pause_refused(&mut self, now: Time) {
+        self.is_hastened = false;
+        self.state = LinkState::Pausing(now + self.refused_backoff.next_pause());
     }
 
     /// When it is to be looked at: dialled again, or [`Link::notice_slowness`] called.

@@ -25,6 +25,7 @@
 //! | `lock_waits.rs` | waits for locks, and what becomes of them when nobody waits any more |
 //! | `session_ends.rs` | ends of sessions, retried until they are done |
 //! | `registrar.rs` | the agent's registration with the leader |
+//! | `identity.rs` | the agent's cluster: refused servers, and what operators are told of them |
 //! | `renewals.rs` | the node lease: when it is renewed and how, and what follows from the answers |
 //! | `routes.rs` | the links, and what each is for: does what the tracker says |
 //! | `links.rs` | the connection to one server, made as long as it is wanted |
@@ -36,6 +37,7 @@
 //! here waits.
 
 mod calls;
+mod identity;
 mod input;
 mod links;
 mod lock_waits;
@@ -54,6 +56,7 @@ pub use outbox::{Answered, Dial, Notice, Outbox, unexpected};
 pub use readiness::NotReady;
 
 use crate::admission::Admission;
+use crate::cluster::{ClusterChoice, ClusterRefusal, Pin};
 use crate::leader_tracker::LeaderTracker;
 use crate::request_ids::{Registration, RequestIds};
 use crate::servers::Slot;
@@ -86,6 +89,10 @@ pub struct QuorumClientConfig {
     /// How the agent registers before anything else; its node's name decides which servers it
     /// prefers.
     pub registration: AgentRegistration,
+    /// The cluster that the configuration names.
+    pub cluster: ClusterChoice,
+    /// The cluster that registered this agent in an earlier process.
+    pub pin: Option<Pin>,
     /// How long a request is tried while there is no connection or no leader.
     pub hold_time: Duration,
     /// How long an answer is waited for from a server that is there.
@@ -129,6 +136,8 @@ pub struct Load {
     pub shared_reads: usize,
     /// Local waiters that share them.
     pub waiters: usize,
+    /// Servers that are refused because they are not of this agent's cluster.
+    pub refused_servers: usize,
 }
 
 /// What a local caller waits for.
@@ -173,6 +182,12 @@ pub struct QuorumClient {
     admission: Admission,
     /// Why no server takes this agent, where that is so.
     refusal: Option<String>,
+    /// The servers that are refused because they are not of this agent's cluster, and the text that
+    /// says so.
+    refused: Vec<(String, ClusterRefusal)>,
+    complaint: Option<String>,
+    /// The pin as it was told last.
+    told_pin: Option<Pin>,
     registrar: Registrar,
     renewals: Renewals,
     /// Takes commands, renewals and linearizable reads; at first the registration alone.
@@ -211,17 +226,20 @@ impl QuorumClient {
     pub fn new(config: QuorumClientConfig, seed: u64, now: Time) -> Self {
         let mut random = Random::new(seed);
         let agent = config.registration.node.name.as_str();
+        let tracker = LeaderTracker::new(agent, &config.servers, random.number(), now);
         Self {
-            tracker: LeaderTracker::new(agent, &config.servers, random.number(), now),
+            tracker: tracker.with_cluster(config.cluster.clone(), config.pin.clone(), now),
             registrar: Registrar::new(random.number()),
             renewals: Renewals::new(random.number()),
-            config,
             now,
             outbox: Outbox::default(),
             tracker_is_due: true,
             tracker_wakes_at: None,
             admission: Admission::default(),
             refusal: None,
+            refused: Vec::new(),
+            complaint: None,
+            told_pin: config.pin.clone(),
             leader: None,
             home: None,
             routes_changed: false,
@@ -243,6 +261,7 @@ impl QuorumClient {
             counts: Counts::default(),
             in_hurry: false,
             is_closed: false,
+            config,
         }
     }
 
@@ -258,7 +277,7 @@ impl QuorumClient {
         Some(registration.lease)
     }
 
-    /// The cluster whose roster is known; empty before any is.
+    /// The cluster that this agent belongs to; empty before that is known.
     pub fn cluster_id(&self) -> &str {
         self.tracker.cluster_id()
     }
@@ -272,7 +291,8 @@ impl QuorumClient {
     pub fn load(&self) -> Load {
         let (shared_reads, waiters) = self.shared_reads.counts();
         let calls = self.links.values().map(|link| link.calls.len()).sum();
-        Load { calls, command_span: self.ids.span(), shared_reads, waiters }
+        let refused_servers = self.refused.len();
+        Load { calls, command_span: self.ids.span(), shared_reads, waiters, refused_servers }
     }
 
     /// When [`Input::Tick`] must be told, if nothing else happens before; at once where there was
@@ -327,6 +347,7 @@ impl QuorumClient {
             Input::Leave => self.registrar.is_leaving = true,
             Input::Stay { may_have_left } => self.stay(may_have_left),
             Input::AddServer(address) => self.tell(|tracker, _| tracker.add_server(&address)),
+            Input::ChooseCluster(choice) => self.choose_cluster(choice),
             Input::Hurry => self.hurry(),
             Input::Close => self.close(),
             Input::Tick => {}

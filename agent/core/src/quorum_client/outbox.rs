@@ -1,6 +1,7 @@
 //! Everything that a [`QuorumClient`](super::QuorumClient) wants done.
 
 use super::input::{CallToken, ConnectionId};
+use crate::cluster::Pin;
 use crate::request_ids::Registration;
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::lease::LeaseEnd;
@@ -62,6 +63,12 @@ pub enum Notice {
     },
     /// They did not, for this reason.
     NotRegistered(String),
+    /// The agent belongs to this cluster from now on, also after a restart.
+    Pinned(Pin),
+    /// Servers are refused because they are not of this agent's cluster.
+    ClusterMismatch(String),
+    /// None is any more.
+    ClusterMismatchOver,
     /// A server was not reached, or lost; it is tried again.
     ConnectionFailed(String),
     /// A lock that nobody waits for any more may stay granted until its session ends, for this

@@ -34,7 +34,10 @@ impl QuorumClient {
         if self.is_closed || self.in_hurry {
             reasons.push(NotReady::Stopping);
         }
-        reasons.extend(self.refusal.clone().map(NotReady::NotAdmitted));
+        // Refused servers beside a leader that serves are reported, and keep no call from its
+        // answer.
+        let complaint = self.complaint.clone().filter(|_| self.leader.is_none());
+        reasons.extend(self.refusal.clone().or(complaint).map(NotReady::NotAdmitted));
         if self.registration().is_none() {
             reasons.push(NotReady::NotRegistered);
         }

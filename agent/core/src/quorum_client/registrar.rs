@@ -125,6 +125,7 @@ impl QuorumClient {
         self.registrar.backoff.reset();
         self.registrar.log.reset();
         self.counts.registrations += 1;
+        self.tracker.registered();
         self.renewals.begin(&registration, self.now);
         let cluster = self.tracker.cluster_id().to_owned();
         self.outbox.notices.push(Notice::Registered { registration, cluster });

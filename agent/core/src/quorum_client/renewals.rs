@@ -226,7 +226,9 @@ impl QuorumClient {
         }
         let Some(lease) = self.renewals.living() else { return false };
         let is_untried = |slot: &Slot| {
-            let link = self.links.get(slot).filter(|_| !lease.round.tried.contains(slot));
+            // A server of another cluster would say that there is no such lease.
+            let is_fit = !lease.round.tried.contains(slot) && self.tracker.is_ours(*slot);
+            let link = self.links.get(slot).filter(|_| is_fit);
             link.is_some_and(|link| link.connection().is_some())
         };
         let roles = [self.home, self.leader].into_iter().flatten();

@@ -157,6 +157,12 @@ impl QuorumClient {
         self.attempt(number, slot);
     }
 
+    /// Why no server takes a request; a server of another cluster that answers is the likely
+    /// reason.
+    fn no_route(&self) -> Unavailable {
+        self.complaint.clone().map_or_else(no_leader, Unavailable::NotAdmitted)
+    }
+
     fn wait_for_route(&mut self, number: RequestNumber) {
         let pending = self.requests.get_mut(&number).expect("it is under way");
         if let Some(reason) = self.refusal.clone().filter(|_| pending.effort != Effort::Once) {
@@ -164,7 +170,8 @@ impl QuorumClient {
             return self.give_up(number, Unavailable::NotAdmitted(reason));
         }
         if pending.effort == Effort::Once || pending.deadline.is_some_and(|deadline| deadline <= self.now) {
-            return self.give_up(number, no_leader());
+            let why = self.no_route();
+            return self.give_up(number, why);
         }
         pending.stage = RequestStage::Unrouted;
         if let Some(deadline) = pending.deadline {
@@ -382,7 +389,10 @@ impl QuorumClient {
     pub(super) fn request_due(&mut self, number: RequestNumber) {
         let Some(pending) = self.requests.get_mut(&number) else { return };
         match pending.stage {
-            RequestStage::Unrouted => self.give_up(number, no_leader()),
+            RequestStage::Unrouted => {
+                let why = self.no_route();
+                self.give_up(number, why);
+            }
             _ => self.run_again(number),
         }
     }

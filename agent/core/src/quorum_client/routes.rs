@@ -42,6 +42,9 @@ impl QuorumClient {
                 self.links.entry(*slot).or_insert_with(|| Link::new(address, random.number()));
             }
         }
+        // First: nothing more is sent to them.
+        actions.refuse.iter().for_each(|slot| self.refuse(*slot));
+        self.notice_mismatch();
         self.publish(actions.leader, actions.home);
         self.assign_roles(&actions);
         self.forget_slots();
@@ -91,7 +94,9 @@ impl QuorumClient {
     /// Notices whether no server takes this agent.
     pub(super) fn notice_refusal(&mut self) {
         let slots: Vec<Slot> = self.tracker.slots().collect();
+        let are_foreign = !slots.is_empty() && slots.iter().all(|slot| self.tracker.is_refused(*slot));
         let refusal = self.admission.refusal(&slots);
+        let refusal = refusal.or_else(|| self.complaint.clone().filter(|_| are_foreign));
         if self.refusal != refusal {
             self.refusal = refusal;
             self.routes_changed = true;
@@ -126,6 +131,9 @@ impl QuorumClient {
 
     /// The next attempt to connect is made without delay.
     fn hasten(&mut self, slot: Slot) {
+        if self.tracker.is_refused(slot) {
+            return;
+        }
         let Some(link) = self.links.get_mut(&slot) else { return };
         match link.state {
             LinkState::Pausing(_) => {
@@ -196,7 +204,7 @@ impl QuorumClient {
     }
 
     /// All calls that wait are lost.
-    fn connection_is_over(&mut self, slot: Slot, connection: ConnectionId) {
+    pub(super) fn connection_is_over(&mut self, slot: Slot, connection: ConnectionId) {
         // From here on nothing counts that is told of it: its calls may be under way elsewhere.
         self.connections.remove(&connection);
         let link = self.links.get_mut(&slot).expect("a connection has a link");
@@ -216,7 +224,7 @@ impl QuorumClient {
             CallKind::Registration => {
                 self.registration_failed("the server was lost before it answered".into());
             }
-            CallKind::Status(_) => {}
+            CallKind::Status(_) | CallKind::Index => {}
             CallKind::Renewal(lease, sequence) => self.renewal_failed((lease, sequence)),
         }
     }
@@ -266,6 +274,7 @@ impl QuorumClient {
                 CallKind::Attempt(number) => self.answered(number, (slot, call.scope), response),
                 CallKind::Registration => self.registration_answered(slot, response),
                 CallKind::Status(registration) => self.status_answered(slot, registration, response),
+                CallKind::Index => self.index_answered(slot, &response),
                 CallKind::Renewal(lease, sequence) => {
                     self.renewal_answered(slot, (lease, sequence), response);
                 }
@@ -283,7 +292,7 @@ impl QuorumClient {
             }
             Some(CallKind::Registration) => self.registration_failed(reason),
             Some(CallKind::Renewal(lease, sequence)) => self.renewal_failed((lease, sequence)),
-            Some(CallKind::Status(_)) | None => {}
+            Some(CallKind::Status(_) | CallKind::Index) | None => {}
         }
     }
 
@@ -331,6 +340,8 @@ impl QuorumClient {
     /// Asks a server for its status.
     fn ask_status(&mut self, slot: Slot) {
         let Some(connection) = self.links.get(&slot).and_then(Link::connection) else { return };
+        // In front of it, so that the answers most often come in this order.
+        self.ask_index(slot, connection);
         self.counts.questions += 1;
         let kind = CallKind::Status(self.ids.registration());
         let deadline = self.now + STATUS_TIMEOUT;
@@ -351,7 +362,8 @@ impl QuorumClient {
     /// A server told its status, after it was asked in a certain registration.
     fn status_heard(&mut self, slot: Slot, registration: Option<Registration>, status: &Status) {
         // Only the leader's word counts: another server may not have applied the registration yet.
-        if status.leader == Some(status.server) {
+        // And only that of this agent's cluster.
+        if status.leader == Some(status.server) && self.tracker.accepts(slot, status) {
             // An answer to a question from before the present registration says nothing of it, and
             // whoever leads is sent that registration's commands: so it is asked again.
             if registration != self.ids.registration() {
@@ -367,5 +379,6 @@ impl QuorumClient {
         // connection seems to stand.
         self.admission.not_refused(slot);
         self.tell(|tracker, now| tracker.heard(slot, status, now));
+        self.notice_move();
     }
 }

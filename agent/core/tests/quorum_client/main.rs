@@ -1,6 +1,7 @@
 //! Stories of the quorum client: what it is told, and what it wants done then. Time is what the
 //! story says.
 
+mod identity;
 mod lease;
 mod leaving;
 mod lock_waits;
@@ -9,6 +10,7 @@ mod requests;
 mod routes;
 mod session_ends;
 
+use lockmesh_agent_core::cluster::{ClusterChoice, Pin};
 use lockmesh_agent_core::quorum_client::{
     Answered, CallToken, ConnectionEnd, ConnectionId, Input, LocalCall, NotReady, Notice, Outbox,
     QuorumClient, QuorumClientConfig,
@@ -78,6 +80,10 @@ struct Story {
     keeps_from: LogIndex,
     /// The renewals that were sent, and when.
     renewals: Vec<(Time, Asked)>,
+    /// The servers that are of another cluster than `c`, or of another index base, and which.
+    clusters: BTreeMap<&'static str, (&'static str, u64)>,
+    /// The servers at which the agent registered, in order.
+    registered_at: Vec<&'static str>,
     connections: BTreeMap<ConnectionId, &'static str>,
     /// How often each server was dialled.
     dials: BTreeMap<&'static str, u32>,
@@ -101,9 +107,16 @@ impl Story {
 
     /// The same, where only some of the servers are configured.
     fn begin_with(servers: &[&str]) -> Self {
+        Self::begin_in(servers, ClusterChoice::First, None)
+    }
+
+    /// The same, of an agent with this configured cluster and this pin.
+    fn begin_in(servers: &[&str], choice: ClusterChoice, pin: Option<Pin>) -> Self {
         let config = QuorumClientConfig {
             servers: servers.iter().map(|server| (*server).to_owned()).collect(),
             registration: AgentRegistration::of(node()),
+            cluster: choice,
+            pin,
             hold_time: HOLD,
             answer_time: Duration::from_secs(60),
             probe_after: Duration::from_millis(100),
@@ -123,6 +136,8 @@ impl Story {
             shortest: None,
             keeps_from: LogIndex(0),
             renewals: Vec::new(),
+            clusters: BTreeMap::new(),
+            registered_at: Vec::new(),
             connections: BTreeMap::new(),
             dials: BTreeMap::new(),
             asked: Vec::new(),
@@ -204,9 +219,15 @@ impl Story {
     fn answer_of_itself(&mut self, asked: &Asked) -> Option<Response> {
         let Asked { server, request, .. } = asked;
         match request {
+            Request::Read { query: Query::NodeChecks(_), consistency: Consistency::Stale, .. }
+                if !self.mute.contains(server) =>
+            {
+                Some(answer(self.cluster_of(server).1, Rows::Checks(Vec::new())))
+            }
             Request::Status if !self.mute.contains(server) => Some(Response::Status(self.status(server))),
             Request::Propose(None, Command::RegisterAgent(_)) if self.registers => {
                 self.registrations += 1;
+                self.registered_at.push(server);
                 let generation = Generation(self.registrations);
                 self.generation = Some(generation);
                 let lease = LeaseId { agent: AgentNumber(self.registrations), began: LogIndex(1) };
@@ -233,7 +254,15 @@ impl Story {
         })
     }
 
+    /// A server's cluster id and index base.
+    fn cluster_of(&self, server: &str) -> (&'static str, u64) {
+        self.clusters.get(server).copied().unwrap_or(("c", 0))
+    }
+
     fn status(&self, server: &str) -> Status {
+        let (cluster_id, _) = self.cluster_of(server);
+        // A server of another cluster is alone in it, and leads.
+        let is_apart = self.clusters.contains_key(server);
         let row = |address: &&str| ServerStatus {
             id: server_id(address),
             node_id: String::new(),
@@ -247,11 +276,11 @@ impl Story {
             version: String::new(),
         };
         Status {
-            cluster_id: "c".into(),
+            cluster_id: cluster_id.into(),
             server: server_id(server),
-            leader: self.leader.map(server_id),
+            leader: if is_apart { Some(server_id(server)) } else { self.leader.map(server_id) },
             term: Term(self.term),
-            servers: SERVERS.iter().map(row).collect(),
+            servers: SERVERS.iter().filter(|row| !is_apart || **row == server).map(row).collect(),
             caller: self.generation.map(|generation| AgentNumber(generation.0)),
             ..Status::default()
         }

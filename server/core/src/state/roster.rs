@@ -5,10 +5,11 @@
 //! gets one id.
 
 use super::State;
+use super::rows::TABLES;
 use super::step::Step;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::format;
-use lockmesh_protocol::id::{LogIndex, NodeName, ServerId};
+use lockmesh_protocol::id::{Fence, LogIndex, NodeName, ServerId};
 use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::record::{Autopilot, NewServer, Server};
 use lockmesh_protocol::reply::{Refusal, Reply};
@@ -17,11 +18,25 @@ use std::sync::Arc;
 /// How many servers a roster may hold.
 pub const SERVERS_MAX: usize = 64;
 
+/// How far indexes and fencing tokens of a cluster that is rebuilt under the old id begin above 0:
+/// as far as a recovery raises them.
+const REBUILD_JUMP: u64 = 1 << 32;
+
+/// `true` if a cluster's id was configured. A drawn one is the instance id of the founder that
+/// proposed it; both are UUIDs.
+fn is_given(cluster_id: &str, founders: &[Server]) -> bool {
+    let is_uuid = cluster_id.len() == 36 && cluster_id.bytes().filter(|byte| *byte == b'-').count() == 4;
+    is_uuid && founders.iter().all(|founder| founder.instance_id != cluster_id)
+}
+
 impl Step<'_> {
     /// The first command of a cluster's life.
     pub(super) fn bootstrap(&mut self, cluster_id: &str, servers: &[Server], lease_key: LeaseKey) -> Reply {
         // Each new leader that finds no cluster says it; only the first one counts.
         if self.state.cluster_id.is_empty() {
+            if is_given(cluster_id, servers) {
+                self.begin_above_the_old_cluster();
+            }
             self.set(Change::ClusterId(cluster_id.into()));
             let formats = servers.iter().map(|server| server.format);
             self.set(Change::Format(formats.min().unwrap_or(format::FIRST)));
@@ -35,6 +50,19 @@ impl Step<'_> {
             }
         }
         Reply::Done
+    }
+
+    /// The cluster is founded under the id of one that is lost: indexes and fencing tokens begin
+    /// above all that the lost one can have given. Agents that are pinned to it know the new one by
+    /// its index base.
+    fn begin_above_the_old_cluster(&mut self) {
+        self.set(Change::IndexBase(REBUILD_JUMP));
+        self.set(Change::Fence(Fence(REBUILD_JUMP)));
+        self.index = LogIndex(self.log_index.0 + REBUILD_JUMP);
+        // An answer's index counts the base only after its table has changed.
+        for table in TABLES {
+            self.touch(table);
+        }
     }
 
     pub(super) fn admit_server(&mut self, new: &NewServer) -> Reply {

@@ -97,7 +97,7 @@ fn a_server_that_finds_a_cluster_joins_it_whatever_it_expects() {
     for expect in [0, 1, 3] {
         let mut a = free("a", expect);
         hear(&mut a, "b", 3, Standing::Member { cluster_id: "c1".into(), server: ServerId(2) });
-        assert_eq!(a.decide(NOW), Decision::Join(vec!["b:8300".into()]));
+        assert_eq!(a.decide(NOW), Decision::Join("c1".into(), vec!["b:8300".into()]));
         hear(&mut a, "c", 3, Standing::Member { cluster_id: "c2".into(), server: ServerId(2) });
         assert!(trouble(&a).starts_with("there are two clusters here"));
     }
@@ -163,6 +163,59 @@ fn who_is_silent_is_not_here_but_its_promise_stands() {
     a.promised(wanted.clone());
     hear(&mut a, "b", 2, Standing::Promised(wanted.clone()));
     assert_eq!(a.decide(later), Decision::Begin(wanted));
+}
+
+#[test]
+fn no_server_founds_a_cluster_unless_it_is_told_to() {
+    let mut a = free("a", 0);
+    for key in ["`quorum.bootstrap_expect`", "1 for a single server", "`quorum.join`", "operator raft add"] {
+        assert!(wait(&a).contains(key), "{}", wait(&a));
+    }
+    a.invited();
+    assert_eq!(wait(&a), "waiting for a server that belongs to a cluster");
+    let a = free("a", 0).configured(None, true);
+    assert_eq!(wait(&a), "waiting for a server that belongs to a cluster");
+    // Nor does another one that waits make it a founder.
+    let mut a = free("a", 0);
+    hear(&mut a, "b", 0, Standing::Free);
+    assert!(wait(&a).starts_with("waiting to be told"));
+}
+
+#[test]
+fn a_cluster_is_rebuilt_under_the_configured_id_if_all_founders_agree() {
+    let given = |name: &str, id: &str| free(name, 2).configured(Some(id.into()), true);
+    let mut a = given("a", "old");
+    hear(&mut a, "b", 2, Standing::Free);
+    let wanted = BootstrapPlan { cluster_id: "old".into(), ..plan(&["a", "b"]) };
+    assert_eq!(a.decide(NOW), Decision::Promise(wanted.clone()));
+    let follow = |mut b: Bootstrap, plan: &BootstrapPlan| {
+        hear(&mut b, "a", 2, Standing::Promised(plan.clone()));
+        b
+    };
+    assert_eq!(follow(given("b", "old"), &wanted).decide(NOW), Decision::Promise(wanted.clone()));
+    let other = trouble(&follow(given("b", "other"), &wanted));
+    assert!(
+        other.contains("under the id old") && other.contains("`quorum.cluster_id` is other here"),
+        "{other}"
+    );
+    assert!(trouble(&follow(free("b", 2), &wanted)).contains("`quorum.cluster_id` is empty here"));
+    let drawn = trouble(&follow(given("b", "old"), &plan(&["a", "b"])));
+    assert!(drawn.contains("an id of its own choice, but `quorum.cluster_id` is old here"), "{drawn}");
+    // A build that does not know the key would begin with other numbers.
+    let mut old_build = introduction("b", 2, Standing::Free);
+    old_build.server.format = 0;
+    let mut a = given("a", "old");
+    a.hear(NOW, old_build);
+    assert!(trouble(&a).contains("runs an older build"));
+}
+
+#[test]
+fn a_server_joins_no_other_cluster_than_the_configured_one() {
+    let mut a = free("a", 0).configured(Some("old".into()), true);
+    hear(&mut a, "b", 3, Standing::Member { cluster_id: "other".into(), server: ServerId(2) });
+    assert!(
+        trouble(&a).starts_with("b at b:8300 belongs to the cluster other, but `quorum.cluster_id` is old")
+    );
 }
 
 /// A server with its disk.
@@ -244,7 +297,7 @@ fn storm(seed: u64, count: usize, expect: u32, emptying: bool) -> BTreeMap<Strin
                 node.has_begun = true;
                 begun.entry(plan.cluster_id).or_default().insert(instance_id);
             }
-            Decision::Join(_) => node.bootstrap.joins(),
+            Decision::Join(..) => node.bootstrap.joins(),
             Decision::Wait(_) | Decision::Trouble(_) => {}
         }
     }

@@ -17,7 +17,7 @@ use super::error::CliError;
 use child::{End, GRACE, Input, Program, Signals};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use held::{Ended, Held, OnJeopardy, WaitLimit, Wanted, say};
-use lockmesh_client::{HealthWindow, Lock, Semaphore, SessionOptions};
+use lockmesh_client::{DEFAULT_TTL, HealthWindow, Lock, Semaphore, SessionOptions};
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -165,7 +165,9 @@ pub async fn hold_and_run(
 /// The time from SIGTERM to SIGKILL for a program whose `lockmesh lock` was killed. The session lives
 /// for half of its TTL at least, since it was renewed by then, and a lock-delay follows: the program
 /// is gone before the lock is granted to another session.
-pub(super) fn orphan_grace(ttl: Duration, lock_delay: Option<Duration>) -> Duration {
+pub(super) fn orphan_grace(ttl: Option<Duration>, lock_delay: Option<Duration>) -> Duration {
+    // Without one the window decides, by which it is never shorter.
+    let ttl = ttl.unwrap_or(DEFAULT_TTL);
     GRACE.min(lock_delay.map_or(GRACE, |lock_delay| ttl / 2 + lock_delay))
 }
 

@@ -223,6 +223,8 @@ fn server_config(folder: &Path, node: &str, address: &str, all: &[String], log_l
     if all.len() > 1 {
         let others = all.iter().filter(|other| *other != address).collect::<Vec<_>>();
         config += &format!("[quorum]\nbootstrap_expect = {}\njoin = {others:?}\n", all.len());
+    } else {
+        config += "[quorum]\nbootstrap_expect = 1\n";
     }
     config
 }

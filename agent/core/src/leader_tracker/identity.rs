@@ -1,0 +1,337 @@
+//! Identity of servers: a server counts only after it has shown that it is of this agent's cluster.
+//!
+//! Ids, terms and applied indexes of two clusters mean nothing to each other, so nothing that a
+//! server says is used before its cluster id and index base are compared. **Invariant:** a refused
+//! server is never leader or home, and its roster never replaces the one that is known.
+
+use super::{Actions, LeaderTracker, wake_at};
+use crate::cluster::{
+    Cluster, ClusterChoice, ClusterRefusal, FOLLOW_TIMEOUT, INTRODUCTION_TIMEOUT, LAG_TIMEOUT, Pin, Verdict,
+};
+use crate::servers::Slot;
+use lockmesh_protocol::id::{LogIndex, ServerId, Term};
+use lockmesh_protocol::rpc::Status;
+use lockmesh_protocol::time::Time;
+use std::time::Duration;
+
+/// The interval between attempts to contact a listed server that nothing else needs, 70 to 130 % of
+/// this. Each listed server is contacted within 60 s.
+const CONTACT_INTERVAL: Duration = Duration::from_secs(40);
+
+/// The time that an agent without a pin gives its preferred server before it contacts all others.
+const INTRODUCTION_DELAY: Duration = Duration::from_millis(500);
+
+/// The maximum time that such a contact takes.
+const CONTACT_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl LeaderTracker {
+    /// Takes the configured cluster, and the pin of an earlier process.
+    #[must_use]
+    pub fn with_cluster(mut self, choice: ClusterChoice, pin: Option<Pin>, now: Time) -> Self {
+        self.cluster = Cluster::new(choice, pin, now);
+        self
+    }
+
+    /// The configuration names another cluster, or none.
+    pub fn choose_cluster(&mut self, choice: ClusterChoice, now: Time) {
+        let moves = self.cluster.choose(choice, now);
+        if moves {
+            self.move_to_another_cluster(now);
+        }
+        // All servers are judged again, by their next answers.
+        for (_, server) in self.servers.iter_mut() {
+            (server.refusal, server.older_since, server.index) = (None, None, None);
+            (server.is_asked, server.asked) = (false, None);
+        }
+        self.find_split();
+    }
+
+    /// The cluster that registered this agent; none before that, and none if it follows any.
+    pub fn pin(&self) -> Option<&Pin> {
+        self.cluster.pin()
+    }
+
+    /// A server that leads has registered this agent.
+    pub fn registered(&mut self) {
+        self.cluster.registered();
+    }
+
+    /// `true` once after the agent has moved to another cluster: its registration is void.
+    pub fn has_moved(&mut self) -> bool {
+        std::mem::take(&mut self.has_moved)
+    }
+
+    /// `true` if the index that a server counts with is not known on this connection.
+    pub fn wants_index(&self, slot: Slot) -> bool {
+        !self.cluster.follows_any() && self.servers.get(slot).is_some_and(|server| server.index.is_none())
+    }
+
+    /// A server answered a read under this index.
+    pub fn index_heard(&mut self, slot: Slot, index: LogIndex) {
+        let Some(server) = self.servers.get(slot).filter(|server| server.is_up && server.index.is_none())
+        else {
+            return;
+        };
+        let is_heard = server.is_heard;
+        self.servers.server_mut(slot).index = Some(index);
+        if !is_heard {
+            // Its status may have come first and was of no use then.
+            self.ask_again(slot);
+        }
+    }
+
+    /// `true` if the server at this slot has shown on this connection that it is of this agent's
+    /// cluster.
+    pub fn is_ours(&self, slot: Slot) -> bool {
+        self.servers.get(slot).is_some_and(|server| server.is_up && server.is_heard)
+    }
+
+    /// `true` if the server at this slot is refused.
+    pub fn is_refused(&self, slot: Slot) -> bool {
+        self.servers.get(slot).is_some_and(|server| server.refusal.is_some())
+    }
+
+    /// `true` if a server that says this is of this agent's cluster.
+    pub fn accepts(&self, slot: Slot, status: &Status) -> bool {
+        let is_newer =
+            |index: LogIndex| !self.cluster.is_older(index.0.saturating_sub(status.applied_index.0));
+        let index = self.servers.get(slot).and_then(|server| server.index);
+        !self.cluster.is_split
+            && !self.cluster.is_foreign(&status.cluster_id)
+            && (self.cluster.follows_any() || index.is_some_and(is_newer))
+    }
+
+    /// The refused servers, by address, and why.
+    pub fn refusals(&self) -> Vec<(String, ClusterRefusal)> {
+        let refused = self
+            .servers
+            .iter()
+            .filter_map(|(_, server)| Some((server.address.clone(), server.refusal.clone()?)));
+        let mut refused: Vec<_> = refused.collect();
+        refused.sort_unstable();
+        refused
+    }
+
+    /// What is wrong with the servers that are refused, in words for an operator.
+    pub fn complaint(&self) -> Option<String> {
+        let refusals = self.refusals();
+        let expected = self.cluster.expected().filter(|_| !refusals.is_empty())?;
+        if self.cluster.is_split {
+            let claims =
+                self.servers.iter().filter(|(_, server)| server.is_seed).filter_map(|(_, server)| {
+                    Some(format!("{} belongs to the cluster {}", server.address, server.cluster.as_ref()?))
+                });
+            let claims = claims.collect::<Vec<_>>().join(", ");
+            return Some(format!(
+                "the listed servers are of more than one cluster: {claims}. This agent registers with none of them; list \
+                 the servers of one cluster in `upstream.servers`, or set `upstream.cluster_id`"
+            ));
+        }
+        let whys = refusals.iter().map(|(address, refusal)| match refusal {
+            ClusterRefusal::OtherCluster(other) => format!("{address} belongs to the cluster {other}"),
+            ClusterRefusal::OlderCopy(base) => format!(
+                "{address} is an older copy of this agent's cluster (index base {base}, not {})",
+                self.cluster.index_base()
+            ),
+        });
+        let whys = whys.collect::<Vec<_>>().join(", ");
+        let ours = self
+            .servers
+            .iter()
+            .find(|(_, server)| server.refusal.is_none() && server.cluster.as_deref() == Some(expected));
+        let ours = ours.map(|(_, server)| format!(" ({})", server.address)).unwrap_or_default();
+        Some(format!(
+            "this agent belongs to the cluster {expected}{ours}, but {whys}: remove the wrong servers from \
+             `upstream.servers`; to move this agent to another cluster, set `upstream.cluster_id`"
+        ))
+    }
+
+    /// `true` once the agent knows with which cluster it may register.
+    pub(super) fn is_settled(&self, now: Time) -> bool {
+        if self.cluster.is_split {
+            return false;
+        }
+        let is_introduced = |server: &crate::servers::KnownServer| {
+            !server.is_seed || server.has_answered || server.failures > 0
+        };
+        !self.cluster.is_open()
+            || now >= self.cluster.began + INTRODUCTION_TIMEOUT
+            || self.servers.iter().all(|(_, server)| is_introduced(server))
+    }
+
+    /// Compares what a server says of itself with what this agent belongs to.
+    pub(super) fn judge(&mut self, slot: Slot, status: &Status, now: Time) -> Verdict {
+        let server = self.servers.server_mut(slot);
+        // It has not found its quorum yet, or holds nothing of its state.
+        if status.server == ServerId::default() || status.cluster_id.is_empty() {
+            server.has_answered = true;
+            return Verdict::Unknown;
+        }
+        server.cluster = Some(status.cluster_id.clone());
+        self.choose_current(&status.cluster_id, now);
+        self.find_split();
+        if self.cluster.is_split || self.cluster.is_foreign(&status.cluster_id) {
+            let server = self.servers.server_mut(slot);
+            server.has_answered = true;
+            // An agent that follows any cluster has nothing to complain of.
+            server.refusal = Some(ClusterRefusal::OtherCluster(status.cluster_id.clone()));
+            return Verdict::Refused;
+        }
+        if self.cluster.follows_any() {
+            self.servers.server_mut(slot).has_answered = true;
+            return Verdict::Ours;
+        }
+        self.judge_index_base(slot, status, now)
+    }
+
+    fn judge_index_base(&mut self, slot: Slot, status: &Status, now: Time) -> Verdict {
+        let server = self.servers.server_mut(slot);
+        let Some(index) = server.index else { return Verdict::Unknown };
+        let base = index.0.saturating_sub(status.applied_index.0);
+        server.has_answered = true;
+        if self.cluster.is_older(base) {
+            let since = *server.older_since.get_or_insert(now);
+            // Asked again: a follower may not have applied what raised it.
+            server.index = None;
+            if now.since(since) < LAG_TIMEOUT {
+                return Verdict::Unknown;
+            }
+            server.refusal = Some(ClusterRefusal::OlderCopy(base));
+            return Verdict::Refused;
+        }
+        (server.older_since, server.refusal) = (None, None);
+        if self.cluster.raise(base) {
+            self.doubt_all_but(slot, now);
+        }
+        Verdict::Ours
+    }
+
+    /// Without a pin the agent uses the cluster that it hears first, as long as a server says that
+    /// it is of it; one that follows any moves on after a while without a leader.
+    fn choose_current(&mut self, cluster_id: &str, now: Time) {
+        let may_move = if self.cluster.follows_any() {
+            self.leader.is_none() && now.since(self.no_leader_since) >= FOLLOW_TIMEOUT
+        } else {
+            self.cluster.is_open() && !self.is_claimed(self.cluster.expected())
+        };
+        let is_free =
+            self.cluster.expected().is_none() && (self.cluster.follows_any() || self.cluster.is_open());
+        if (may_move || is_free) && self.cluster.follow(cluster_id) {
+            self.move_to_another_cluster(now);
+        }
+    }
+
+    fn is_claimed(&self, cluster_id: Option<&str>) -> bool {
+        self.servers
+            .iter()
+            .any(|(_, server)| server.cluster.is_some() && server.cluster.as_deref() == cluster_id)
+    }
+
+    /// Notices whether the listed servers are of two clusters while the agent has yet to choose.
+    fn find_split(&mut self) {
+        let mut claims = self.servers.iter().filter(|(_, server)| server.is_seed);
+        let first = claims.find_map(|(_, server)| server.cluster.clone());
+        let is_other = |cluster: &Option<String>| cluster.is_some() && *cluster != first;
+        self.cluster.is_split = self.cluster.is_open()
+            && self.servers.iter().any(|(_, server)| server.is_seed && is_other(&server.cluster));
+    }
+
+    /// A refused server is given up, and tried again later.
+    pub(super) fn refuse(&mut self, slot: Slot, now: Time) {
+        self.is_no_leader(slot, now);
+        self.claimed = self.claimed.filter(|(claimed, _)| *claimed != slot);
+        if self.home == Some(slot) {
+            self.home = None;
+        }
+        let contact_at = self.next_contact(now);
+        let server = self.servers.server_mut(slot);
+        (server.id, server.is_heard, server.index) = (None, false, None);
+        server.contact_at = Some(contact_at);
+        self.refused.insert(slot);
+        if self.cluster.is_split {
+            // Those that were accepted before the split was known.
+            for (other, server) in self.servers.iter_mut() {
+                if server.is_seed && server.is_up && server.refusal.is_none() {
+                    server.refusal = server.cluster.clone().map(ClusterRefusal::OtherCluster);
+                    (server.id, server.is_heard, server.index) = (None, false, None);
+                    self.refused.insert(other);
+                }
+            }
+            (self.leader, self.home, self.claimed) = (None, None, None);
+        }
+    }
+
+    /// Servers below a raised index base have to show theirs again.
+    fn doubt_all_but(&mut self, slot: Slot, now: Time) {
+        let others: Vec<Slot> =
+            self.servers.iter().map(|(other, _)| other).filter(|other| *other != slot).collect();
+        self.move_to_another_cluster(now);
+        for other in others {
+            let server = self.servers.server_mut(other);
+            (server.is_heard, server.index) = (false, None);
+            self.ask_again(other);
+        }
+        self.has_moved = false;
+    }
+
+    /// Nothing that was learned of another cluster, or of an older copy, counts any more.
+    fn move_to_another_cluster(&mut self, now: Time) {
+        self.forget_leader(now);
+        (self.term, self.home, self.claimed) = (Term(0), None, None);
+        self.servers.forget_roster();
+        for (_, server) in self.servers.iter_mut() {
+            server.is_heard = false;
+        }
+        self.has_moved = true;
+    }
+
+    /// Listed servers that are contacted although nothing needs them.
+    pub(super) fn contact(&mut self, actions: &mut Actions, now: Time) {
+        if self.cluster.follows_any() {
+            return;
+        }
+        // Before the first registration all of them: by one alone it would not be known that the
+        // others are of another cluster.
+        let is_open = self.cluster.is_open();
+        // The preferred server comes first: the first that answers becomes home.
+        let others_at = self.cluster.began + INTRODUCTION_DELAY;
+        if is_open && self.home.is_none() && !self.cluster.is_split && now < others_at {
+            return wake_at(actions, others_at);
+        }
+        let slots: Vec<Slot> =
+            self.servers.iter().filter(|(_, server)| server.is_seed).map(|(slot, _)| slot).collect();
+        for slot in slots {
+            if is_open {
+                actions.keep.insert(slot);
+                continue;
+            }
+            let next = self.next_contact(now);
+            let server = self.servers.server_mut(slot);
+            if server.is_up && server.is_heard {
+                // It is of this cluster, and known to be.
+                server.contact_at = None;
+                continue;
+            }
+            if server.has_answered && server.refusal.is_none() {
+                continue;
+            }
+            let at = *server.contact_at.get_or_insert(next);
+            if now < at {
+                wake_at(actions, at);
+            } else if now < at + CONTACT_TIMEOUT {
+                actions.keep.insert(slot);
+                wake_at(actions, at + CONTACT_TIMEOUT);
+            } else {
+                server.contact_at = Some(next);
+                wake_at(actions, next);
+            }
+        }
+        if is_open && !self.cluster.is_split && now < self.cluster.began + INTRODUCTION_TIMEOUT {
+            wake_at(actions, self.cluster.began + INTRODUCTION_TIMEOUT);
+        }
+    }
+
+    fn next_contact(&mut self, now: Time) -> Time {
+        now + CONTACT_INTERVAL.mul_f64(self.spread())
+    }
+}

@@ -1,0 +1,228 @@
+//! Stories of an agent that meets servers of another cluster, or an older copy of its own.
+
+use super::*;
+use lockmesh_agent_core::leader_tracker::LeaderTracker;
+
+const RAISE: u64 = 1 << 32;
+
+fn mismatches(story: &Story) -> Vec<&str> {
+    let texts = story.notices.iter().filter_map(|notice| match notice {
+        Notice::ClusterMismatch(text) => Some(text.as_str()),
+        _ => None,
+    });
+    texts.collect()
+}
+
+fn overs(story: &Story) -> usize {
+    story.notices.iter().filter(|notice| **notice == Notice::ClusterMismatchOver).count()
+}
+
+fn pins(story: &Story) -> Vec<Pin> {
+    let pins = story.notices.iter().filter_map(|notice| match notice {
+        Notice::Pinned(pin) => Some(pin.clone()),
+        _ => None,
+    });
+    pins.collect()
+}
+
+fn pin(cluster_id: &str, index_base: u64) -> Pin {
+    Pin { cluster_id: cluster_id.into(), index_base }
+}
+
+/// An agent that was pinned to the cluster `c` by an earlier process; B is a cluster of its own.
+fn pinned(servers: &[&str]) -> Story {
+    let mut story = Story::begin_in(servers, ClusterChoice::First, Some(pin("c", 0)));
+    story.clusters.insert(B, ("d", 0));
+    story
+}
+
+#[test]
+fn the_first_registration_pins_the_cluster_once() {
+    let story = Story::at_rest();
+    assert_eq!(pins(&story), [pin("c", 0)]);
+    assert!(mismatches(&story).is_empty());
+}
+
+#[test]
+fn a_list_of_two_clusters_registers_a_fresh_agent_with_neither() {
+    for servers in [[A, B], [B, A]] {
+        let mut story = Story::begin_with(&servers);
+        story.clusters.insert(A, ("x", 0));
+        story.clusters.insert(B, ("y", 0));
+        let token = story.propose("k");
+        story.pass(60 * SECOND);
+        assert!(story.registered_at.is_empty(), "{servers:?}: {:?}", story.registered_at);
+        let texts = mismatches(&story);
+        assert!(!texts.is_empty() && texts.len() <= 2, "not with each try: {texts:?}");
+        let last = texts.last().expect("one");
+        for part in [A, B, "cluster x", "cluster y", "`upstream.servers`"] {
+            assert!(last.contains(part), "{part} in {last}");
+        }
+        assert!(
+            matches!(story.heard(token), Err(Unavailable::NotAdmitted(why)) if why.contains("cluster x"))
+        );
+        assert!(matches!(story.client.not_ready().first(), Some(NotReady::NotAdmitted(_))));
+        assert!(story.client.load().refused_servers == 2 && pins(&story).is_empty());
+        // Some seconds lie between two attempts at each.
+        assert!(story.dials.values().all(|dials| *dials <= 13), "{:?}", story.dials);
+        // B was emptied and joined the other cluster.
+        story.clusters.insert(B, ("x", 0));
+        story.clusters.remove(A);
+        story.clusters.clear();
+        story.pass(60 * SECOND);
+        assert_eq!((overs(&story), story.registered_at.len(), pins(&story)), (1, 1, vec![pin("c", 0)]));
+    }
+}
+
+#[test]
+fn a_pinned_agent_refuses_another_cluster_although_its_own_is_silent() {
+    let mut story = pinned(&[B, A]);
+    story.down.insert(A);
+    let token = story.propose("k");
+    story.pass(60 * SECOND);
+    assert!(story.registered_at.is_empty() && story.asked.is_empty());
+    assert_eq!(mismatches(&story).len(), 1, "once: {:?}", story.notices);
+    let text = mismatches(&story)[0];
+    assert!(text.contains("cluster c") && text.contains("b:1 belongs to the cluster d"), "{text}");
+    assert!(matches!(story.heard(token), Err(Unavailable::NotAdmitted(why)) if why.contains("cluster d")));
+    assert!(
+        matches!(story.client.not_ready().first(), Some(NotReady::NotAdmitted(why)) if why.contains("cluster d"))
+    );
+    assert!(story.dials[B] <= 13, "{:?}", story.dials);
+    story.down.clear();
+    story.pass(10 * SECOND);
+    assert_eq!(story.registered_at, [A]);
+    assert!(story.client.not_ready().is_empty(), "its own cluster serves");
+}
+
+#[test]
+fn a_lease_is_never_renewed_at_another_cluster() {
+    let mut story = pinned(&[A, B]);
+    story.pass(5 * SECOND);
+    assert_eq!(story.registered_at, [A]);
+    story.mute.insert(A);
+    story.pass(60 * SECOND);
+    story.kill(A);
+    story.pass(60 * SECOND);
+    assert!(story.dials[B] > 1, "it was met");
+    let elsewhere = story.renewals.iter().filter(|(_, asked)| asked.server == B).count();
+    assert_eq!(elsewhere, 0, "it would say that there is no such lease");
+}
+
+#[test]
+fn each_listed_server_is_contacted_within_a_minute_although_another_serves() {
+    let mut story = pinned(&[A, B]);
+    // The agent prefers its own cluster's servers, which alone the roster names.
+    story.down.insert(B);
+    story.pass(5 * SECOND);
+    assert_eq!((story.registered_at.as_slice(), mismatches(&story).len()), ([A].as_slice(), 0));
+    story.down.clear();
+    story.pass(60 * SECOND);
+    assert_eq!(mismatches(&story).len(), 1, "{:?}", story.notices);
+    assert!(mismatches(&story)[0].contains("a:1"), "it names both: {:?}", mismatches(&story));
+    assert!(story.client.not_ready().is_empty() && story.client.load().refused_servers == 1);
+    story.clusters.clear();
+    story.pass(60 * SECOND);
+    assert_eq!((overs(&story), story.client.load().refused_servers), (1, 0));
+}
+
+#[test]
+fn an_older_copy_is_refused_and_a_follower_that_lags_is_not() {
+    let mut story = Story::begin_in(&SERVERS, ClusterChoice::First, Some(pin("c", RAISE)));
+    for server in [B, C] {
+        story.clusters.insert(server, ("c", RAISE));
+    }
+    story.clusters.insert(A, ("c", 0));
+    story.down.extend([B, C]);
+    story.pass(10 * SECOND);
+    assert!(story.registered_at.is_empty());
+    assert!(mismatches(&story)[0].contains("older copy") && mismatches(&story)[0].contains("4294967296"));
+    // It has applied what it lacked.
+    story.clusters.insert(A, ("c", RAISE));
+    story.pass(30 * SECOND);
+    assert_eq!((story.registered_at.as_slice(), overs(&story)), ([A].as_slice(), 1));
+
+    let mut lags = Story::begin_in(&[A], ClusterChoice::First, Some(pin("c", RAISE)));
+    lags.clusters.insert(A, ("c", 0));
+    lags.pass(2 * SECOND);
+    lags.clusters.insert(A, ("c", RAISE));
+    lags.pass(2 * SECOND);
+    assert_eq!((lags.registered_at.as_slice(), mismatches(&lags).len()), ([A].as_slice(), 0));
+}
+
+#[test]
+fn a_cluster_rebuilt_under_the_old_id_is_accepted_and_pinned_anew() {
+    let mut story = Story::begin_in(&[A], ClusterChoice::First, Some(pin("c", 0)));
+    story.term = 40;
+    story.pass(5 * SECOND);
+    // Its terms and its log begin anew.
+    story.clusters.insert(A, ("c", RAISE));
+    (story.term, story.generation) = (1, None);
+    story.kill(A);
+    story.down.clear();
+    story.pass(5 * SECOND);
+    assert_eq!(story.registered_at, [A, A]);
+    assert_eq!(pins(&story).last(), Some(&pin("c", RAISE)));
+}
+
+#[test]
+fn the_configuration_moves_an_agent_and_any_follows_whichever_answers() {
+    let mut story = pinned(&[A, B]);
+    story.pass(5 * SECOND);
+    assert_eq!(story.registered_at, [A]);
+    story.tell(Input::ChooseCluster(ClusterChoice::Id("d".into())));
+    story.generation = None;
+    story.pass(60 * SECOND);
+    assert_eq!((story.registered_at.last(), pins(&story).last()), (Some(&B), Some(&pin("d", 0))));
+    assert!(mismatches(&story).last().is_some_and(|text| text.contains("a:1 belongs to the cluster c")));
+
+    let mut any = Story::begin_in(&[A, B], ClusterChoice::Any, None);
+    any.clusters.insert(B, ("d", 0));
+    any.down.insert(B);
+    any.pass(5 * SECOND);
+    any.kill(A);
+    any.down.remove(B);
+    any.pass(60 * SECOND);
+    assert_eq!((any.registered_at.as_slice(), mismatches(&any).len()), ([A, B].as_slice(), 0));
+    assert!(pins(&any).is_empty());
+}
+
+#[test]
+fn a_roster_of_another_cluster_never_replaces_ours() {
+    let status = |cluster: &str, server: u64, address: &str| Status {
+        cluster_id: cluster.into(),
+        server: ServerId(server),
+        leader: Some(ServerId(server)),
+        term: Term(99),
+        applied_index: LogIndex(1_000),
+        servers: vec![ServerStatus { id: ServerId(server), address: address.into(), ..row_of_nothing() }],
+        ..Status::default()
+    };
+    let seeds = [A.to_owned(), B.to_owned()];
+    let tracker = LeaderTracker::new("web-1", &seeds, 7, Time(0));
+    let mut tracker = tracker.with_cluster(ClusterChoice::First, Some(pin("c", 0)), Time(0));
+    let (ours, theirs) = (lockmesh_agent_core::servers::Slot(1), lockmesh_agent_core::servers::Slot(2));
+    for (slot, said) in [(ours, status("c", 1, A)), (theirs, status("d", 1, "elsewhere:1"))] {
+        tracker.connected(slot);
+        tracker.index_heard(slot, LogIndex(1_000));
+        tracker.heard(slot, &said, Time(1));
+    }
+    let actions = tracker.actions(Time(2));
+    assert_eq!((actions.leader, actions.refuse.as_slice()), (Some(ours), [theirs].as_slice()));
+    assert_eq!(tracker.slots().count(), 2, "the other roster named a third address");
+}
+
+fn row_of_nothing() -> ServerStatus {
+    ServerStatus {
+        id: ServerId(0),
+        node_id: String::new(),
+        node: String::new(),
+        address: String::new(),
+        voter: true,
+        last_index: LogIndex(0),
+        last_contact: None,
+        healthy: true,
+        stable_since: None,
+        version: String::new(),
+    }
+}

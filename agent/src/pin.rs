@@ -1,0 +1,155 @@
+//! The file that keeps the agent's cluster pin, so that a restart follows no other cluster.
+//!
+//! Which cluster is pinned, `agent/core` decides. **Invariant:** after a clean leave nothing is
+//! kept.
+
+use crate::node::write_durably;
+use lockmesh_agent_core::cluster::Pin;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// The file in the data folder.
+pub const FILE: &str = "cluster.json";
+
+/// What the file holds.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    cluster_id: String,
+    index_base: u64,
+}
+
+/// Why the pin of an earlier process is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum PinError {
+    /// The file cannot be read.
+    #[error("cannot read the cluster pin {path}: {error}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// It holds something else.
+    #[error(
+        "{path} holds no cluster pin ({reason}): set `upstream.cluster_id` to the id of this agent's cluster and remove \
+         the file"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub struct PinStore {
+    /// None without a data folder: then the pin holds for this process.
+    path: Option<PathBuf>,
+    /// The newest pin; writes may be carried out in any order.
+    newest: Mutex<Newest>,
+}
+
+#[derive(Debug, Default)]
+struct Newest {
+    pin: Option<Pin>,
+    has_left: bool,
+}
+
+impl PinStore {
+    /// Opens the pin of a data folder, and reads it. Without a folder nothing is kept.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds no pin. The agent must not start: it would follow
+    /// whichever cluster answers.
+    pub fn open(folder: &Path) -> Result<(Self, Option<Pin>), PinError> {
+        let path = folder.join(FILE);
+        let pin = match fs::read_to_string(&path) {
+            Ok(text) => Some(parse(&path, &text)?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(PinError::Unreadable { path, error }),
+        };
+        let path = folder.exists().then_some(path);
+        Ok((Self { path, ..Self::default() }, pin))
+    }
+
+    /// Notes the newest pin; [`Self::write`] makes it durable.
+    pub fn note(&self, pin: Pin) {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner).pin = Some(pin);
+    }
+
+    /// Writes the newest pin. Waits for the disk.
+    pub fn write(&self) {
+        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Some(path), Some(pin), false) = (&self.path, &newest.pin, newest.has_left) else { return };
+        let kept = Kept { cluster_id: pin.cluster_id.clone(), index_base: pin.index_base };
+        let text = serde_json::to_string(&kept).expect("strings and numbers become JSON");
+        if let Err(error) = write_durably(path, &text) {
+            let path = path.display();
+            tracing::error!(%path, %error, "cannot keep the cluster pin: it holds for this process only");
+        }
+    }
+
+    /// Removes the pin for good: the node has left the cluster.
+    pub fn forget(&self) {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        newest.has_left = true;
+        let Some(path) = &self.path else { return };
+        if let Err(error) = fs::remove_file(path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            let path = path.display();
+            tracing::error!(%path, %error, "cannot remove the cluster pin: remove it before this agent joins another cluster");
+        }
+    }
+}
+
+fn parse(path: &Path, text: &str) -> Result<Pin, PinError> {
+    let damaged = |reason: String| PinError::Damaged { path: path.into(), reason };
+    let Kept { cluster_id, index_base } =
+        serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
+    if cluster_id.is_empty() {
+        return Err(damaged("its cluster id is empty".into()));
+    }
+    Ok(Pin { cluster_id, index_base })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pin_is_kept_until_the_node_leaves() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (store, pin) = PinStore::open(folder.path()).expect("nothing is there");
+        assert_eq!(pin, None);
+        let wanted = Pin { cluster_id: "c".into(), index_base: 1 << 32 };
+        store.note(wanted.clone());
+        store.write();
+        let (store, pin) = PinStore::open(folder.path()).expect("it is good");
+        assert_eq!(pin, Some(wanted.clone()));
+        store.forget();
+        store.note(wanted);
+        store.write();
+        assert_eq!(PinStore::open(folder.path()).expect("it is gone").1, None);
+    }
+
+    #[test]
+    fn without_a_folder_it_holds_for_the_process_and_a_damaged_file_stops_the_start() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (store, _) = PinStore::open(&folder.path().join("none")).expect("nothing is there");
+        store.note(Pin::default());
+        store.write();
+        assert!(!folder.path().join("none").exists());
+        for text in ["", "{}", r#"{"cluster_id":"","index_base":0}"#] {
+            fs::write(folder.path().join(FILE), text).expect("a file");
+            let error = PinStore::open(folder.path()).expect_err("it is no pin").to_string();
+            assert!(error.contains(FILE) && error.contains("`upstream.cluster_id`"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Two servers that founded a cluster each, by mistake, under one authority: no lock is ever
+//! granted in both.
+
+use super::reload::Fleet;
+use lockmesh_tests::fleet::wait_until;
+use lockmesh_tests::http::{Address, Client};
+use lockmesh_tests::process::Process;
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+/// A server that founds a cluster alone, its address, and the cluster's id.
+fn founder(fleet: &Fleet, name: &str) -> (Process, String, String) {
+    fleet.issue(name, "server", name);
+    let rest = "[rpc]\nlisten = \"127.0.0.1:0\"\n[quorum]\nbootstrap_expect = 1";
+    let server = Process::lockmesh(&["server", "--config", &fleet.config("server", name, "info", rest)]);
+    let word = |line: &str, key: &str| {
+        let rest = line.split_once(key).unwrap_or_else(|| panic!("{key} in {line}")).1;
+        rest.split_whitespace().next().unwrap_or_default().trim_matches('"').to_owned()
+    };
+    let cluster = word(&server.says("this server is a member of the cluster"), "cluster=");
+    let address = word(&server.says("the server listens"), "address=");
+    (server, address, cluster)
+}
+
+/// An agent with this list of servers.
+fn agent(fleet: &Fleet, name: &str, servers: &[&str], cluster_id: &str) -> (Process, Client) {
+    let socket = fleet.at(&format!("{name}.sock"));
+    let rest = format!(
+        "listen = \"127.0.0.1:0\"\n[gossip]\nenabled = false\n[http]\ntcp = \"\"\nsocket = \"{socket}\"\n\
+         [upstream]\nservers = {servers:?}\nhold_timeout = \"1s\"\ncluster_id = \"{cluster_id}\""
+    );
+    let process = Process::lockmesh(&["agent", "--config", &fleet.config("agent", name, "info", &rest)]);
+    let client = Client { address: Address::Unix(fleet.path(&format!("{name}.sock"))) };
+    wait_until(|| client.connect().is_ok());
+    (process, client)
+}
+
+fn metric(client: &Client, name: &str) -> f64 {
+    let text = client.get("/metrics").expect(200).text().to_owned();
+    let line = text.lines().find(|line| line.split(' ').next() == Some(name));
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("no {name}"))
+}
+
+#[test]
+fn agents_whose_list_spans_two_clusters_register_with_neither_and_say_so() {
+    let fleet = Fleet::new();
+    let ((_one, a, first), (_two, b, second)) = (founder(&fleet, "s1"), founder(&fleet, "s2"));
+    assert_ne!(first, second);
+    ["web-1", "web-2"].iter().for_each(|name| fleet.issue(name, "agent", name));
+    let agents = [agent(&fleet, "web-1", &[&a, &b], ""), agent(&fleet, "web-2", &[&b, &a], "")];
+    let began = Instant::now();
+    for (process, client) in &agents {
+        let said = process.says("the listed servers are of more than one cluster");
+        for part in [&a, &b, &first, &second] {
+            assert!(said.contains(part.as_str()), "{part} in {said}");
+        }
+        let ready = client.get("/health/ready").expect(503);
+        assert!(ready.text().contains(&first) && ready.text().contains(&second), "{}", ready.text());
+        // No session, so no lock: neither cluster can grant it.
+        client.put("/v1/session/create", "{}").expect_text(500, &second);
+    }
+    // Attempts go on, and are some seconds apart at each server.
+    while began.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    for (process, client) in &agents {
+        let is_error = |line: &&str| line.contains("ERROR") && line.contains("of more than one cluster");
+        let lines = process.said().lines().filter(is_error).count();
+        assert_eq!(lines, 1, "{}", process.said());
+        assert_eq!(metric(client, "lockmesh_upstream_registrations_total"), 0.0);
+        assert_eq!(metric(client, "lockmesh_upstream_refused_servers"), 2.0);
+        let reconnects = metric(client, "lockmesh_upstream_reconnects_total");
+        assert!(reconnects <= 10.0, "{reconnects} reconnects in 20 s");
+    }
+}
+
+#[test]
+fn agents_of_one_cluster_never_take_a_lock_in_another() {
+    let fleet = Fleet::new();
+    let ((_one, a, first), (_two, b, second)) = (founder(&fleet, "s1"), founder(&fleet, "s2"));
+    ["web-1", "web-2"].iter().for_each(|name| fleet.issue(name, "agent", name));
+    let agents = [agent(&fleet, "web-1", &[&a, &b], &first), agent(&fleet, "web-2", &[&b, &a], &first)];
+    let sessions = agents.iter().map(|(process, client)| {
+        process.says(" ready");
+        (client, client.session_of(json!({"LockDelay": "0s"})))
+    });
+    let sessions: Vec<_> = sessions.collect();
+    let holders = sessions.iter().filter(|(client, session)| client.acquire("one", session)).count();
+    assert_eq!(holders, 1, "one lock, one holder");
+    // The second lists the other server first, and has met it.
+    let said = agents[1].0.says("this agent belongs to the cluster");
+    assert!(said.contains(&first) && said.contains(&second) && said.contains(&b), "{said}");
+    agents.iter().for_each(|(_, client)| drop(client.get("/health/ready").expect(200)));
+    // It keeps its cluster without being told, also where only the other one is listed.
+    drop(agents);
+    let (process, client) = agent(&fleet, "web-2", &[&b], "");
+    process.says("this agent belongs to the cluster");
+    assert!(client.get("/health/ready").expect(503).text().contains(&first));
+    assert_eq!(metric(&client, "lockmesh_upstream_registrations_total"), 0.0);
+}
