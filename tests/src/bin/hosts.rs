@@ -1,6 +1,8 @@
 //! Lets the host of a lock's holder die, in network namespaces, and measures who holds the lock
-//! next and when: `hosts [--rounds N] [--fault NAME]… [--window fast|default|safe|ttl]… [--json]
-//! [--binary PATH]`; `hosts --list` names the faults.
+//! next and when: `hosts [--rounds N] [--fault NAME]… [--window fast|default|safe|ttl]…
+//! [--lock-delay none|shipped] [--json] [--binary PATH]`; `hosts --list` names the faults. Agents
+//! and sessions have the shipped configuration, except for the lock-delay: most faults are done
+//! without one, which would hide two holders at one moment.
 //!
 //! `hosts --beside-consul PATH [--rounds N] [--window NAME]… [--json]` does the loss of a link
 //! beside Consul, whose program `tests/src/hosts/fetch_consul.sh` fetches.
@@ -19,7 +21,7 @@
 use lockmesh_tests::binary;
 use lockmesh_tests::hosts::belief::believe;
 use lockmesh_tests::hosts::consul::Comparison;
-use lockmesh_tests::hosts::expectation::Window;
+use lockmesh_tests::hosts::expectation::{LockDelay, Window};
 use lockmesh_tests::hosts::fault::{self, Fault};
 use lockmesh_tests::hosts::{Contest, idle, mesh, sandbox, windows};
 use serde::Serialize;
@@ -44,6 +46,7 @@ struct Options {
     rounds: Option<usize>,
     faults: Vec<Fault>,
     windows: Vec<Window>,
+    lock_delay: Option<LockDelay>,
     json: bool,
     binary: Option<PathBuf>,
     consul: Option<PathBuf>,
@@ -75,6 +78,7 @@ impl Options {
                 "--rounds" => options.rounds = Some(rounds(&value()?)?),
                 "--fault" => options.faults.push(fault(&value()?)?),
                 "--window" => options.windows.push(window(&value()?)?),
+                "--lock-delay" => options.lock_delay = Some(lock_delay(&value()?)?),
                 "--json" => options.json = true,
                 "--idle" => options.is_idle = true,
                 "--mesh" => options.is_mesh = true,
@@ -144,7 +148,9 @@ impl Options {
             None => {
                 let faults = if self.faults.is_empty() { &fault::ALL[..] } else { &self.faults };
                 let rounds = self.rounds.unwrap_or(ROUNDS);
-                let report = Contest { faults, windows: &windows, rounds, keep: &logs }.run(&folder);
+                let lock_delay = self.lock_delay;
+                let contest = Contest { faults, windows: &windows, lock_delay, rounds, keep: &logs };
+                let report = contest.run(&folder);
                 self.print(&report);
                 report.is_clean()
             }
@@ -198,6 +204,14 @@ fn fault(word: &str) -> Result<Fault, String> {
 fn window(word: &str) -> Result<Window, String> {
     let found = Window::ALL.into_iter().find(|window| window.name() == word);
     found.ok_or_else(|| format!("--window {word}: say fast, default, safe or ttl"))
+}
+
+fn lock_delay(word: &str) -> Result<LockDelay, String> {
+    match word {
+        "none" => Ok(LockDelay::None),
+        "shipped" => Ok(LockDelay::Shipped),
+        _ => Err(format!("--lock-delay {word}: say none or shipped")),
+    }
 }
 
 /// The whole path of a program that is there.
