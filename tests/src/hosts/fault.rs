@@ -223,6 +223,14 @@ impl Fault {
         }
     }
 
+    /// About how long a round with it takes, beside its preparation.
+    pub fn usual_length(&self, window: Window) -> Duration {
+        match (self.length, self.expectation(window)) {
+            (None, Expectation::Passes(limit)) => limit,
+            (length, _) => length.unwrap_or_default() + window.length(),
+        }
+    }
+
     /// Whether the limit holds for each round, and not for the median alone.
     pub fn limits_each_round(&self) -> bool {
         self.silent == Silent::Acknowledgements

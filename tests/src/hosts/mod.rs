@@ -11,6 +11,8 @@
 //! | `expectation` | what must become of the lock then |
 //! | `round` | a holder, two contenders, one fault |
 //! | `report` | what came of it |
+//! | `outage`, `outage_report` | servers that are stopped for 1 to 20 s under locks of all windows |
+//! | `jobs` | a run that several sandboxes share |
 //! | `idle` | what agents cost while nothing happens |
 //! | `crowd`, `traffic` | very many agents on one host instead, and what loopback carries |
 //! | `mesh`, `mesh_report` | what their mesh costs, and how soon it knows who came and who died |
@@ -27,11 +29,14 @@ pub mod expectation;
 pub mod fault;
 pub mod guard;
 pub mod idle;
+pub mod jobs;
 pub mod member;
 pub mod members;
 pub mod mesh;
 pub mod mesh_report;
 pub mod network;
+pub mod outage;
+pub mod outage_report;
 pub mod report;
 pub mod round;
 pub mod sandbox;

@@ -100,11 +100,10 @@ impl Plan<'_> {
         let has_passed = stage.next().is_some();
         let kept = !has_passed
             && stage.holder.belief().is_some_and(|belief| BootTime::now().since(belief.last) < SILENCE);
+        let losses = || losses_of(hosts, WITNESS, &stage.name, HOLDER);
         let losses = match has_passed {
-            true => {
-                wait_within(TOLD, || Some(losses(hosts, &stage.name)).filter(|losses| !losses.is_empty()))
-            }
-            false => Some(losses(hosts, &stage.name)),
+            true => wait_within(TOLD, || Some(losses()).filter(|losses| !losses.is_empty())),
+            false => Some(losses()),
         };
         let alive = wait_within(TIMEOUT, || {
             (watch.is_alive() && idle_write(&hosts.client(HOLDER)).is_some()).then_some(())
@@ -139,7 +138,7 @@ impl Plan<'_> {
         let holder = self.guard(hosts, HOLDER, &name, &folder);
         hosts.wait_for("a holder", || holder.belief());
         let contenders = CONTENDERS.map(|host| self.guard(hosts, host, &name, &folder));
-        hosts.wait_for("two that wait for the lock", || (waiters(hosts, &name)? == 2).then_some(()));
+        hosts.wait_for("two that wait for the lock", || (waiters(hosts, WITNESS, &name)? == 2).then_some(()));
         Stage { name, leader: hosts.leader(WITNESS), holder, contenders }
     }
 
@@ -197,18 +196,18 @@ impl Stage {
     }
 }
 
-/// How many sessions wait for a lock.
-fn waiters(hosts: &Hosts, name: &str) -> Option<u64> {
-    let locks = hosts.json(WITNESS, &format!("/v1/lockmesh/locks?prefix={name}/"))?;
+/// How many sessions wait for a lock, as a host's agent knows.
+pub(super) fn waiters(hosts: &Hosts, host: &str, name: &str) -> Option<u64> {
+    let locks = hosts.json(host, &format!("/v1/lockmesh/locks?prefix={name}/"))?;
     locks.as_array()?.first()?["Waiters"].as_u64()
 }
 
-/// What the loss history says about the holder's session, which has the lock's name as all others
-/// of the round have.
-fn losses(hosts: &Hosts, name: &str) -> Vec<Value> {
-    let losses = hosts.json(WITNESS, "/v1/lockmesh/losses").unwrap_or_default();
+/// The losses of one node's sessions of this name, as another host's agent lists them. All sessions
+/// of a round have the lock's name.
+pub(super) fn losses_of(hosts: &Hosts, host: &str, name: &str, node: &str) -> Vec<Value> {
+    let losses = hosts.json(host, "/v1/lockmesh/losses").unwrap_or_default();
     let losses = losses.as_array().cloned().unwrap_or_default();
-    losses.into_iter().filter(|loss| loss["SessionName"] == name && loss["Node"] == HOLDER).collect()
+    losses.into_iter().filter(|loss| loss["SessionName"] == name && loss["Node"] == node).collect()
 }
 
 /// From a moment until the node was alive, and stayed so.
