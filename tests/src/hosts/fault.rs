@@ -240,8 +240,8 @@ impl Fault {
     pub fn causes(&self, window: Window) -> &'static [&'static str] {
         match (self.silent, window) {
             (Silent::Left, _) => &["node-left"],
-            // Without its port for questions nobody may hear it at all, and the servers judge it.
-            (Silent::Acknowledgements, _) if self.closes_questions() => &[GIVEN_UP, "node-failed"],
+            // A host that no question reaches cannot answer: the servers may fail its node first.
+            (Silent::Acknowledgements, _) if self.stops_questions() => &[GIVEN_UP, "node-failed"],
             (Silent::Acknowledgements, _) => &[GIVEN_UP],
             (_, Window::Ttl) => &["ttl-expired", GIVEN_UP],
             // An agent that stood still may end the session itself as soon as it goes on.
@@ -250,9 +250,9 @@ impl Fault {
         }
     }
 
-    /// `true` if the port is closed at which an agent is asked whether it lives.
-    fn closes_questions(&self) -> bool {
-        matches!(self.deed, Deed::Close(_, 8301) | Deed::Mute(_, 8301))
+    /// `true` if questions may not reach the holder's agent, or its answers the servers.
+    fn stops_questions(&self) -> bool {
+        matches!(self.deed, Deed::Cut(..) | Deed::Close(_, 8301) | Deed::Mute(_, 8301))
     }
 
     /// The lock-delay of the holder's session. A leave is somebody's act, of which the guard hears

@@ -1,7 +1,7 @@
 //! The clients of a cluster whose disk hangs: sessions that are renewed, and a writer.
 
 use crate::dialect::let_pass;
-use crate::http::Client;
+use crate::http::{Answer, Client};
 use serde_json::json;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -20,17 +20,35 @@ const WRITE_PAUSE: Duration = Duration::from_millis(20);
 /// A renewal is on its way for no longer than an agent holds requests, and then some.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// A request that failed.
+#[derive(Clone, Debug)]
+pub struct Failed {
+    /// From when it was sent until it failed.
+    pub span: (Instant, Instant),
+    /// Why.
+    pub reason: String,
+}
+
+impl Failed {
+    /// `true` if it was on its way during one of these spans.
+    pub fn is_during(&self, spans: &[(Instant, Instant)]) -> bool {
+        spans.iter().any(|(begun, ended)| self.span.0 <= *ended && *begun <= self.span.1)
+    }
+}
+
 /// What clients were answered.
 #[derive(Clone, Debug, Default)]
 pub struct Answers {
     /// When each write was acknowledged.
     pub written: Vec<Instant>,
-    /// Writes that failed, with the reason.
-    pub failed: Vec<String>,
+    /// The number that the last acknowledged write wrote.
+    pub last_written: u64,
+    /// Writes that failed.
+    pub failed: Vec<Failed>,
     /// Renewals that were acknowledged.
     pub renewed: usize,
-    /// Renewals that failed, with the reason, of sessions that may be alive.
-    pub unrenewed: Vec<String>,
+    /// Renewals that failed, of sessions that may be alive.
+    pub unrenewed: Vec<Failed>,
     /// Sessions that a renewal was told do not exist.
     pub lost: usize,
 }
@@ -43,8 +61,8 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Makes so many sessions, and begins to renew them and to write.
-    pub fn start(client: &Client, count: usize) -> Self {
+    /// Makes so many sessions, and begins to renew them and to write this key.
+    pub fn start(client: &Client, count: usize, key: &str) -> Self {
         let body = json!({"TTL": TTL, "LockDelay": "0s", "NodeChecks": [], "Name": "renewed"});
         let sessions: Vec<String> = (0..count).map(|_| client.session_of(body.clone())).collect();
         let is_over = Arc::<AtomicBool>::default();
@@ -53,8 +71,8 @@ impl Clients {
             thread::spawn(move || renew(&client, &is_over, sessions))
         });
         let mut threads: Vec<JoinHandle<Answers>> = renewing.collect();
-        let (client, ending) = (client.clone(), Arc::clone(&is_over));
-        threads.push(thread::spawn(move || write(&client, &ending)));
+        let (client, ending, key) = (client.clone(), Arc::clone(&is_over), key.to_owned());
+        threads.push(thread::spawn(move || write(&client, &ending, &key)));
         Self { sessions, is_over, threads }
     }
 
@@ -74,6 +92,7 @@ impl Clients {
 impl Answers {
     fn and(mut self, other: Self) -> Self {
         self.written.extend(other.written);
+        self.last_written = self.last_written.max(other.last_written);
         self.failed.extend(other.failed);
         self.renewed += other.renewed;
         self.unrenewed.extend(other.unrenewed);
@@ -100,22 +119,25 @@ fn renew(client: &Client, is_over: &AtomicBool, mut sessions: Vec<String>) -> An
                 answers.lost += 1;
                 sessions.remove(turn);
             }
-            Err(Failure::Other(reason)) => answers.unrenewed.push(reason),
+            Err(Failure::Other(failed)) => answers.unrenewed.push(failed),
         }
         let_pass(pause);
     }
     answers
 }
 
-fn write(client: &Client, is_over: &AtomicBool) -> Answers {
+fn write(client: &Client, is_over: &AtomicBool, key: &str) -> Answers {
     let mut answers = Answers::default();
-    let mut number = 0_u64;
+    let (path, mut number) = (format!("/v1/kv/{key}"), 0_u64);
     while !is_over.load(Ordering::Relaxed) {
         number += 1;
-        match ask(client, "/v1/kv/stall/written", number.to_string().as_bytes()) {
-            Ok(()) => answers.written.push(Instant::now()),
-            Err(Failure::NotFound) => answers.failed.push("404".into()),
-            Err(Failure::Other(reason)) => answers.failed.push(reason),
+        match ask(client, &path, number.to_string().as_bytes()) {
+            Ok(()) => {
+                answers.written.push(Instant::now());
+                answers.last_written = number;
+            }
+            Err(Failure::NotFound) => unreachable!("a key that is written needs not be there"),
+            Err(Failure::Other(failed)) => answers.failed.push(failed),
         }
         let_pass(WRITE_PAUSE);
     }
@@ -124,25 +146,28 @@ fn write(client: &Client, is_over: &AtomicBool) -> Answers {
 
 enum Failure {
     NotFound,
-    Other(String),
+    Other(Failed),
 }
 
 /// One PUT on a connection of its own.
 fn ask(client: &Client, path: &str, body: &[u8]) -> Result<(), Failure> {
-    let other = |error: io::Error| match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-            Failure::Other(format!("no answer within {PATIENCE:?}"))
+    let begun = Instant::now();
+    let other = |reason| Failure::Other(Failed { span: (begun, Instant::now()), reason });
+    match answer(client, path, body) {
+        Ok(answer) if answer.status == 200 => Ok(()),
+        Ok(answer) if answer.status == 404 => Err(Failure::NotFound),
+        Ok(answer) => Err(other(format!("{} {}", answer.status, String::from_utf8_lossy(&answer.body)))),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            Err(other(format!("no answer within {PATIENCE:?}")))
         }
-        _ => Failure::Other(error.to_string()),
-    };
-    let mut connection = client.connect().map_err(other)?;
-    connection.be_patient_for(PATIENCE).map_err(other)?;
-    let answer = connection.ask("PUT", path, &[], body).map_err(other)?;
-    match answer.status {
-        200 => Ok(()),
-        404 => Err(Failure::NotFound),
-        status => Err(Failure::Other(format!("{status} {}", String::from_utf8_lossy(&answer.body)))),
+        Err(error) => Err(other(error.to_string())),
     }
+}
+
+fn answer(client: &Client, path: &str, body: &[u8]) -> io::Result<Answer> {
+    let mut connection = client.connect()?;
+    connection.be_patient_for(PATIENCE)?;
+    connection.ask("PUT", path, &[], body)
 }
 
 #[cfg(test)]
@@ -155,6 +180,9 @@ mod tests {
         let written = [0, 20, 1_520, 1_540].map(|ms| begun + Duration::from_millis(ms));
         let answers = Answers { written: written.into(), ..Answers::default() };
         assert_eq!(answers.longest_gap(), Duration::from_millis(1_500));
+        let late = begun + Duration::from_millis(1_600);
+        let failed = Failed { span: (written[2], late), reason: "500".into() };
+        assert!(failed.is_during(&[(begun, written[3])]) && !failed.is_during(&[(begun, written[1])]));
         assert_eq!(Answers::default().longest_gap(), Duration::MAX, "without a write there is no end of it");
     }
 }

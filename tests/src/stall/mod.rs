@@ -13,7 +13,7 @@ pub mod load;
 
 use crate::dialect::let_pass;
 use crate::fleet::{Fleet, wait_until};
-use clients::{Answers, Clients};
+use clients::{Answers, Clients, Failed};
 use hang::{CHECKPOINT_WRITER, Hang, LOG_WRITER};
 use serde::Serialize;
 use std::fmt;
@@ -56,7 +56,7 @@ pub struct Hung {
 /// Lets the disk of the leader of a fresh cluster, whose data lie in this folder, hang for so long.
 pub fn hang(folder: &Path, length: Duration) -> Hung {
     let fleet = Fleet::start(folder, "3");
-    let clients = Clients::start(&fleet.client(), SESSIONS);
+    let clients = Clients::start(&fleet.client(), SESSIONS, "stall/written");
     let_pass(PEACE);
     let before = fleet.leader();
     let process = fleet.pid(&before).parse().expect("a number");
@@ -82,6 +82,10 @@ fn caught_up(fleet: &Fleet) -> bool {
     servers.iter().all(|server| server["Voter"] == true && server["LastIndex"].as_u64() == newest)
 }
 
+fn reasons(failed: Vec<Failed>) -> Vec<String> {
+    failed.into_iter().map(|failed| failed.reason).collect()
+}
+
 impl Hung {
     fn new(length: Duration, leaders: (String, String), lost: usize, answers: Answers) -> Self {
         Self {
@@ -89,9 +93,9 @@ impl Hung {
             leaders,
             gap_seconds: answers.longest_gap().as_secs_f64(),
             written: answers.written.len(),
-            failed: answers.failed,
+            failed: reasons(answers.failed),
             renewed: answers.renewed,
-            unrenewed: answers.unrenewed,
+            unrenewed: reasons(answers.unrenewed),
             lost: lost.max(answers.lost),
             broken: Vec::new(),
         }
@@ -144,7 +148,10 @@ mod tests {
         let begun = Instant::now();
         let answers = Answers {
             written: vec![begun, begun + Duration::from_millis(gap_ms)],
-            failed: failed.iter().map(|reason| (*reason).to_owned()).collect(),
+            failed: failed
+                .iter()
+                .map(|reason| Failed { span: (begun, begun), reason: (*reason).into() })
+                .collect(),
             ..Answers::default()
         };
         let [before, after] = leaders.map(str::to_owned);
