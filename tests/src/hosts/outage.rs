@@ -190,13 +190,13 @@ impl Outage {
 /// Waits until a write is answered at an agent that holds nothing or at the contender's: the moment
 /// at which the servers are back.
 fn serving_again(hosts: &Hosts) -> BootTime {
-    let (answered, first) = mpsc::channel();
+    let (answered, first) = mpsc::sync_channel(1);
     for host in [OBSERVER, CONTENDER] {
         let (client, answered) = (hosts.client(host), answered.clone());
         thread::spawn(move || {
             if wait_within(TIMEOUT, || idle_write(&client)).is_some() {
-                // The other one may have been first, and no one listens any more.
-                let _ = answered.send(BootTime::now());
+                // The other one may have been first, and then there is no room or no receiver.
+                let _ = answered.try_send(BootTime::now());
             }
         });
     }

@@ -93,11 +93,11 @@ mod tests {
         let names = [LOG_WRITER, CHECKPOINT_WRITER];
         assert_eq!(names.map(shown), ["log writer", "checkpoint writ"]);
         let own = std::thread::Builder::new().name(CHECKPOINT_WRITER.into());
-        let (go, wait) = std::sync::mpsc::channel::<()>();
-        let thread = own.spawn(move || drop(wait.recv())).expect("a thread can be started");
+        let (go, wait) = std::sync::mpsc::sync_channel::<()>(0);
+        let thread = own.spawn(move || wait.recv().is_err()).expect("a thread can be started");
         let number = thread_named(std::process::id(), CHECKPOINT_WRITER);
         assert!(!is_traced(std::process::id(), &number));
         drop(go);
-        thread.join().expect("it does not panic");
+        assert!(thread.join().expect("it does not panic"), "the channel is closed");
     }
 }

@@ -80,24 +80,18 @@ pub fn run(disks: &[PathBuf], old: &Path, new: &Path) -> UpgradeReport {
 
     eprintln!("reading what was written");
     let mut report = UpgradeReport::new(raised_to);
-    for (place, span) in servers.iter().copied().chain(replaced.iter().map(|(n, span)| (SERVERS + n, *span)))
-    {
-        report.away_seconds.push((cluster.name(place).to_owned(), (span.1 - span.0).as_secs_f64()));
+    for (place, span) in servers.iter().chain(&replaced) {
+        report.away_seconds.push((cluster.name(*place).to_owned(), (span.1 - span.0).as_secs_f64()));
     }
-    for (number, clients) in clients.into_iter().enumerate() {
+    let meanwhile = (servers[0].1.0, replaced[0].1.0);
+    for (agent, clients) in clients.into_iter().enumerate() {
         let is_alive = |session: &&String| agents[0].session_info(session).is_some();
         let lost = SESSIONS - clients.sessions().iter().filter(is_alive).count();
         let answers = clients.end();
-        let stored = agents[0].get(&format!("/v1/kv/{}?raw", key(number))).expect(200);
+        let stored = agents[0].get(&format!("/v1/kv/{}?raw", key(agent))).expect(200);
         let stored = String::from_utf8_lossy(&stored.body).parse().unwrap_or_default();
-        report.add(
-            number,
-            &answers,
-            lost.max(answers.lost),
-            stored,
-            (servers[0].1.0, replaced[0].1.0),
-            replaced[number].1,
-        );
+        let lost = lost.max(answers.lost);
+        report.add(&Clientele { agent, answers, lost, stored, away: replaced[agent].1 }, meanwhile);
     }
     eprintln!("ending the locks");
     let fences = turns.end();
@@ -107,6 +101,18 @@ pub fn run(disks: &[PathBuf], old: &Path, new: &Path) -> UpgradeReport {
     }
     report.broken.extend(held.into_iter().flat_map(Held::end));
     report
+}
+
+/// The clients of one agent in the end.
+struct Clientele {
+    agent: usize,
+    answers: Answers,
+    /// How many of their sessions ended.
+    lost: usize,
+    /// The number that is stored.
+    stored: u64,
+    /// While the agent was replaced.
+    away: Span,
 }
 
 /// Ends a process kindly and starts the new program in its place.
@@ -153,9 +159,9 @@ impl UpgradeReport {
         }
     }
 
-    /// Adds what the clients of one agent were answered, with the number of their lost sessions, the
-    /// value that is stored in the end, and the times at which servers and this agent were replaced.
-    fn add(&mut self, agent: usize, answers: &Answers, lost: usize, stored: u64, servers: Span, own: Span) {
+    /// Adds the clients of one agent, with the time in which servers were replaced.
+    fn add(&mut self, clients: &Clientele, servers: Span) {
+        let Clientele { agent, answers, lost, stored, away } = clients;
         let name = format!("a{}", agent + 1);
         self.written += answers.written.len();
         self.renewed += answers.renewed;
@@ -163,16 +169,16 @@ impl UpgradeReport {
         let written: Vec<Instant> = answers.written.iter().filter(meanwhile).copied().collect();
         let gap = Answers { written, ..Answers::default() }.longest_gap().as_secs_f64();
         self.gap_seconds = self.gap_seconds.max(gap);
-        if lost > 0 {
+        if *lost > 0 {
             self.broken.push(format!("{name}: {lost} of {SESSIONS} sessions were lost"));
         }
-        if stored < answers.last_written {
+        if *stored < answers.last_written {
             let last = answers.last_written;
             self.broken.push(format!("{name}: write {last} was acknowledged, but {stored} is stored"));
         }
         for (what, failed) in [("write", &answers.failed), ("renewal", &answers.unrenewed)] {
             let (excused, wrong): (Vec<&Failed>, Vec<&Failed>) =
-                failed.iter().partition(|failed| failed.is_during(&[own]));
+                failed.iter().partition(|failed| failed.is_during(&[*away]));
             self.failed_at_replaced += excused.len();
             if let Some(first) = wrong.first() {
                 let count = wrong.len();
@@ -213,9 +219,12 @@ mod tests {
         let failed = Failed { span: (at(11), at(12)), reason: "refused".into() };
         let answers = Answers { failed: vec![failed], last_written: 7, ..Answers::default() };
         let mut report = UpgradeReport::new(Some(format::NEWEST));
-        report.add(0, &answers, 0, 7, (at(0), at(10)), (at(10), at(13)));
+        let away = (at(10), at(13));
+        let mut clients = Clientele { agent: 0, answers, lost: 0, stored: 7, away };
+        report.add(&clients, (at(0), at(10)));
         assert_eq!((report.broken.len(), report.failed_at_replaced), (0, 1));
-        report.add(1, &answers, 2, 6, (at(0), at(10)), (at(13), at(15)));
+        clients = Clientele { agent: 1, lost: 2, stored: 6, away: (at(13), at(15)), ..clients };
+        report.add(&clients, (at(0), at(10)));
         let broken = report.broken.join("; ");
         for expected in
             ["a2: 2 of 10 sessions", "write 7 was acknowledged, but 6", "1 writes failed, the first"]
