@@ -33,8 +33,9 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Makes the hosts' certificates and configurations, and starts everything. Beside addresses and
-    /// folders, agents are configured as they ship, except that the shortest TTL may be another.
+    /// Makes the hosts' certificates and configurations, and starts everything. Beside addresses
+    /// and folders, agents are configured as they ship, except that the shortest TTL may be
+    /// another.
     pub fn start(network: Network, folder: &Path, shortest_ttl: Option<&str>) -> Self {
         let folder = folder.join("lockmesh");
         fs::create_dir(&folder).expect("the folder can be written to");

@@ -90,7 +90,8 @@ impl Network {
         ip(&["-n", host, "rule", "delete", "priority", "100"]);
     }
 
-    /// Drops every datagram that a host sends from this UDP port of its own. What arrives there does.
+    /// Drops every datagram that a host sends from this UDP port of its own, and none that arrives
+    /// there.
     pub fn mute_port(&self, host: &str, port: u16) {
         blackhole("add", host, "sport", port);
     }

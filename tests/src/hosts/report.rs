@@ -304,8 +304,10 @@ mod tests {
         assert!(broken("host-killed", vec![round(gone, Some(3.1))]).contains("not within 3s"));
         let unexplained = Round { losses: Vec::new(), ..round(gone, Some(1.0)) };
         assert!(broken("host-killed", vec![unexplained]).contains("is silent"));
-        let silence = broken("host-deaf", vec![round(fault("host-deaf"), Some(1.0))]);
-        assert!(silence.contains("says node-failed, not given-up"));
+        let cut = fault("servers-cut");
+        assert!(
+            broken("servers-cut", vec![round(cut, Some(1.0))]).contains("says node-failed, not given-up")
+        );
         let shared = Round { overlaps: 1, ..round(gone, Some(1.0)) };
         assert!(broken("host-killed", vec![shared]).contains("at the same moment"));
         let dark = Round { alive_seconds: None, ..round(gone, Some(1.0)) };

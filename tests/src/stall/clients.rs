@@ -18,7 +18,7 @@ const SHARED: usize = 5;
 /// The pause between two writes.
 const WRITE_PAUSE: Duration = Duration::from_millis(20);
 /// A renewal is on its way for no longer than an agent holds requests, and then some.
-const PATIENCE: Duration = Duration::from_secs(15);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A request that failed.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ pub struct Answers {
     pub renewed: usize,
     /// Renewals that failed, of sessions that may be alive.
     pub unrenewed: Vec<Failed>,
-    /// Sessions that a renewal was told do not exist.
+    /// Renewals that failed because the session does not exist.
     pub lost: usize,
 }
 
@@ -158,7 +158,7 @@ fn ask(client: &Client, path: &str, body: &[u8]) -> Result<(), Failure> {
         Ok(answer) if answer.status == 404 => Err(Failure::NotFound),
         Ok(answer) => Err(other(format!("{} {}", answer.status, String::from_utf8_lossy(&answer.body)))),
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-            Err(other(format!("no answer within {PATIENCE:?}")))
+            Err(other(format!("no answer within {ANSWER_TIMEOUT:?}")))
         }
         Err(error) => Err(other(error.to_string())),
     }
@@ -166,7 +166,7 @@ fn ask(client: &Client, path: &str, body: &[u8]) -> Result<(), Failure> {
 
 fn answer(client: &Client, path: &str, body: &[u8]) -> io::Result<Answer> {
     let mut connection = client.connect()?;
-    connection.be_patient_for(PATIENCE)?;
+    connection.be_patient_for(ANSWER_TIMEOUT)?;
     connection.ask("PUT", path, &[], body)
 }
 

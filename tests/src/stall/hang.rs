@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// The interval between two looks at it.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// A disk that hangs for one process, until it is told to go on.
+/// A disk that hangs for one process, until [`Self::end`].
 pub struct Hang {
     strace: Child,
 }
@@ -87,17 +87,22 @@ fn is_traced(process: u32, thread: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Arc, Barrier};
 
     #[test]
     fn threads_are_found_by_the_name_that_the_kernel_keeps() {
         let names = [LOG_WRITER, CHECKPOINT_WRITER];
         assert_eq!(names.map(shown), ["log writer", "checkpoint writ"]);
-        let own = std::thread::Builder::new().name(CHECKPOINT_WRITER.into());
-        let (go, wait) = std::sync::mpsc::sync_channel::<()>(0);
-        let thread = own.spawn(move || wait.recv().is_err()).expect("a thread can be started");
+        let barrier = Arc::new(Barrier::new(2));
+        let (name, met) = (CHECKPOINT_WRITER.to_owned(), Arc::clone(&barrier));
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            met.wait();
+            met.wait();
+        });
+        barrier.wait();
         let number = thread_named(std::process::id(), CHECKPOINT_WRITER);
         assert!(!is_traced(std::process::id(), &number));
-        drop(go);
-        assert!(thread.join().expect("it does not panic"), "the channel is closed");
+        barrier.wait();
+        thread.expect("a thread can be started").join().expect("it does not panic");
     }
 }

@@ -5,9 +5,9 @@
 //! |---|---|
 //! | `holds` | the locks that are held or taken in turn meanwhile |
 //!
-//! **Expected:** no session is lost, no write fails except at an agent that is being replaced, every
-//! acknowledged write is there in the end, fences only rise, and the cluster's format is raised when
-//! the last server is replaced.
+//! **Expected:** no session is lost, no write fails except at an agent that is being replaced,
+//! every acknowledged write is there in the end, fences only rise, and the cluster's format is
+//! raised when the last server is replaced.
 
 pub mod holds;
 
