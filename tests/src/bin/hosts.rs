@@ -167,8 +167,10 @@ impl Options {
         self.faults().iter().map(part).collect()
     }
 
-    fn faults(&self) -> &[Fault] {
-        if self.faults.is_empty() { &fault::ALL } else { &self.faults }
+    /// The faults that were asked for, in the order in which they can be done.
+    fn faults(&self) -> Vec<Fault> {
+        let is_wanted = |fault: &Fault| self.faults.is_empty() || self.faults.contains(fault);
+        fault::ALL.into_iter().filter(is_wanted).collect()
     }
 
     fn lengths(&self) -> Vec<u64> {
@@ -208,7 +210,7 @@ impl Options {
                 report.is_clean()
             }
             None => {
-                let faults = self.faults();
+                let faults = &*self.faults();
                 let rounds = self.rounds.unwrap_or(ROUNDS);
                 let lock_delay = self.lock_delay;
                 let contest = Contest { faults, windows: &windows, lock_delay, rounds, keep: &logs };

@@ -12,6 +12,10 @@ pub const HOLDER: &str = AGENTS[0];
 /// How long servers are stopped or cut off: longer than the windows of most sessions.
 const OUTAGE: Duration = Duration::from_secs(6);
 
+/// For how long the connections of a host last that hears nothing. The servers hear its renewals
+/// until then.
+const DEAF_CONNECTION: Duration = Duration::from_secs(6);
+
 /// How long the mesh is cut off from the holder's host: longer than the default window and a
 /// verdict take together.
 const MESH_OUTAGE: Duration = Duration::from_secs(10);
@@ -79,6 +83,9 @@ pub enum Which {
 pub enum Silent {
     /// The holder's host, as far as the others can see.
     Holder,
+    /// All others, as far as the holder's host can see. It is heard until its connections end, and
+    /// until then it may give the lock back itself.
+    Others,
     /// The servers, as far as the holder's host can see. Its answers to questions still reach them,
     /// so the node is alive, and the session ends because its guard gave it up.
     Acknowledgements,
@@ -98,7 +105,8 @@ pub enum Silent {
 /// The holder's host loses its link.
 pub const LINK_DOWN: Fault = gone("link-down", Deed::Unplug(Which::Holder), Silent::Holder);
 
-/// All faults.
+/// All faults, in the order in which they are done. For 30 s after its agent announced a restart the
+/// servers do not judge a host, so that fault comes after all that end in a verdict.
 pub const ALL: [Fault; 19] = [
     gone("host-killed", Deed::Kill, Silent::Holder),
     LINK_DOWN,
@@ -106,7 +114,7 @@ pub const ALL: [Fault; 19] = [
     stopped("agent-stopped-4s", 4),
     stopped("agent-stopped-10s", 10),
     gone("host-mute", Deed::Cut(Which::Holder, Which::Others), Silent::Holder),
-    gone("host-deaf", Deed::Cut(Which::Others, Which::Holder), Silent::Acknowledgements),
+    gone("host-deaf", Deed::Cut(Which::Others, Which::Holder), Silent::Others),
     gone("servers-cut", Deed::Part(Which::Holder, Which::Servers), Silent::Acknowledgements),
     gone("port-8300-closed", Deed::Close(Which::Holder, 8300), Silent::Acknowledgements),
     gone("port-8301-closed", Deed::Close(Which::Holder, 8301), Silent::Acknowledgements),
@@ -215,6 +223,7 @@ impl Fault {
     pub fn expectation(&self, window: Window) -> Expectation {
         match self.silent {
             Silent::Holder => of_silence(self.length, window),
+            Silent::Others => Expectation::Passes(window.settled().max(DEAF_CONNECTION + window.limit())),
             Silent::Acknowledgements => Expectation::Passes(window.settled()),
             // What saves the node's lease does nothing for a short TTL.
             Silent::OneWay | Silent::Announced if window == Window::Ttl => Expectation::Either,
@@ -233,7 +242,7 @@ impl Fault {
 
     /// Whether the limit holds for each round, and not for the median alone.
     pub fn limits_each_round(&self) -> bool {
-        self.silent == Silent::Acknowledgements
+        matches!(self.silent, Silent::Acknowledgements | Silent::Others)
     }
 
     /// The causes of which the loss history must name one where the lock passes on.
@@ -241,6 +250,7 @@ impl Fault {
         match (self.silent, window) {
             (Silent::Left, _) => &["node-left"],
             // A host that no question reaches cannot answer: the servers may fail its node first.
+            (Silent::Others, _) => &[GIVEN_UP, "node-failed"],
             (Silent::Acknowledgements, _) if self.stops_questions() => &[GIVEN_UP, "node-failed"],
             (Silent::Acknowledgements, _) => &[GIVEN_UP],
             (_, Window::Ttl) => &["ttl-expired", GIVEN_UP],
@@ -252,7 +262,7 @@ impl Fault {
 
     /// `true` if questions may not reach the holder's agent, or its answers the servers.
     fn stops_questions(&self) -> bool {
-        matches!(self.deed, Deed::Cut(..) | Deed::Close(_, 8301) | Deed::Mute(_, 8301))
+        matches!(self.deed, Deed::Close(_, 8301) | Deed::Mute(_, 8301))
     }
 
     /// The lock-delay of the holder's session. A leave is somebody's act, of which the guard hears
@@ -307,7 +317,7 @@ mod tests {
 
     #[test]
     fn who_is_heard_but_hears_nothing_gives_the_lock_up() {
-        for name in ["host-deaf", "servers-cut", "port-8300-closed", "port-8301-closed"] {
+        for name in ["servers-cut", "port-8300-closed", "port-8301-closed"] {
             let fault = fault(name);
             assert_eq!(
                 fault.expectation(Window::Default),
@@ -317,6 +327,9 @@ mod tests {
             assert!(fault.causes(Window::Default).contains(&GIVEN_UP), "{name}");
             assert!(fault.limits_each_round(), "{name}");
         }
+        let deaf = fault("host-deaf");
+        assert_eq!(deaf.expectation(Window::Fast), Expectation::Passes(Duration::from_secs(9)));
+        assert_eq!(deaf.expectation(Window::Safe), Expectation::Passes(Window::Safe.settled()));
         assert_eq!(fault("port-8302-closed").expectation(Window::Fast), Expectation::Kept);
     }
 

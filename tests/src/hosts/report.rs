@@ -289,12 +289,12 @@ mod tests {
         assert_eq!(row.causes.iter().collect::<Vec<_>>(), ["node-failed fast by s1+s2"]);
         let stopped = fault("leader-stopped");
         assert_eq!(broken("leader-stopped", vec![round(stopped, None)]), "");
-        let deaf = fault("host-deaf");
+        let cut = fault("servers-cut");
         let given_up = json!({"Cause": "given-up"});
-        let slow = Round { losses: vec![given_up], ..round(deaf, Some(5.5)) };
+        let slow = Round { losses: vec![given_up], ..round(cut, Some(5.5)) };
         let quick = Round { seconds: Some(4.9), ..slow.clone() };
-        assert_eq!(broken("host-deaf", vec![quick.clone()]), "");
-        assert!(broken("host-deaf", vec![quick.clone(), slow, quick]).contains("5.50 s at worst"));
+        assert_eq!(broken("servers-cut", vec![quick.clone()]), "");
+        assert!(broken("servers-cut", vec![quick.clone(), slow, quick]).contains("5.50 s at worst"));
     }
 
     #[test]
