@@ -1,7 +1,7 @@
 //! What the rounds showed, as a table for people and as JSON, and what of it breaks an expectation.
 
 use super::expectation::{Expectation, LockDelay, Window};
-use super::fault::Fault;
+use super::fault::{Fault, GIVEN_UP};
 use super::members::SERVERS;
 use super::round::{FAILED, Round};
 use serde::Serialize;
@@ -123,6 +123,9 @@ fn wrong_cause(loss: &Value, causes: &[&str]) -> Option<String> {
     let told = loss["Cause"].as_str().unwrap_or("no cause");
     if !causes.contains(&told) {
         return Some(format!("the loss history says {told}, not {}", causes.join(" or ")));
+    }
+    if (told == "node-failed" || told == GIVEN_UP) && loss["SilentFor"].as_str().is_none_or(str::is_empty) {
+        return Some(format!("the loss history says {told}, but not for how long there was silence"));
     }
     let witnesses = loss["ConfirmedBy"].as_array().map_or(0, Vec::len);
     (told == "node-failed" && witnesses < MAJORITY)
@@ -247,7 +250,7 @@ mod tests {
     }
 
     fn round(fault: &Fault, seconds: Option<f64>) -> Round {
-        let loss = json!({"Cause": "node-failed", "Node": "n1", "ConfirmedBy": ["s1", "s2"], "HealthWindow": "fast"});
+        let loss = json!({"Cause": "node-failed", "Node": "n1", "ConfirmedBy": ["s1", "s2"], "HealthWindow": "fast", "SilentFor": "2.1s"});
         Round {
             fault: fault.name,
             window: Window::Fast,
@@ -290,7 +293,7 @@ mod tests {
         let stopped = fault("leader-stopped");
         assert_eq!(broken("leader-stopped", vec![round(stopped, None)]), "");
         let cut = fault("servers-cut");
-        let given_up = json!({"Cause": "given-up"});
+        let given_up = json!({"Cause": "given-up", "SilentFor": "1.6s"});
         let slow = Round { losses: vec![given_up], ..round(cut, Some(5.5)) };
         let quick = Round { seconds: Some(4.9), ..slow.clone() };
         assert_eq!(broken("servers-cut", vec![quick.clone()]), "");
@@ -317,7 +320,10 @@ mod tests {
         let excused = json!({"Cause": "destroyed"});
         let excused = Round { losses: vec![excused], ..round(gone, Some(1.0)) };
         assert!(broken("host-killed", vec![excused]).contains("says destroyed"), "a silence is no act");
-        let alone = json!({"Cause": "node-failed", "ConfirmedBy": ["s1"]});
+        let unmeasured = json!({"Cause": "node-failed", "ConfirmedBy": ["s1", "s2"]});
+        let unmeasured = Round { losses: vec![unmeasured], ..round(gone, Some(1.0)) };
+        assert!(broken("host-killed", vec![unmeasured]).contains("not for how long"));
+        let alone = json!({"Cause": "node-failed", "ConfirmedBy": ["s1"], "SilentFor": "2.1s"});
         let alone = Round { losses: vec![alone], ..round(gone, Some(1.0)) };
         assert!(broken("host-killed", vec![alone]).contains("no majority"));
         let slandered = Seen { seconds: 1.0, status: FAILED.into() };
