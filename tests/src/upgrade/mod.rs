@@ -76,7 +76,7 @@ pub fn run(disks: &[PathBuf], old: &Path, new: &Path) -> UpgradeReport {
     let servers: Vec<(usize, Span)> = order.map(|place| (place, replace(&mut cluster, place))).collect();
     let raised_to = wait_for_format(&cluster);
     let replaced: Vec<(usize, Span)> =
-        (0..AGENTS).map(|agent| (agent, replace(&mut cluster, SERVERS + agent))).collect();
+        (0..AGENTS).map(|agent| SERVERS + agent).map(|place| (place, replace(&mut cluster, place))).collect();
 
     eprintln!("reading what was written");
     let mut report = UpgradeReport::new(raised_to);
