@@ -105,8 +105,8 @@ pub enum Silent {
 /// The holder's host loses its link.
 pub const LINK_DOWN: Fault = gone("link-down", Deed::Unplug(Which::Holder), Silent::Holder);
 
-/// All faults, in the order in which they are done. For 30 s after its agent announced a restart the
-/// servers do not judge a host, so that fault comes after all that end in a verdict.
+/// All faults, in the order in which they are done. For 30 s after its agent announced a restart
+/// the servers do not judge a host, so that fault comes after all that end in a verdict.
 pub const ALL: [Fault; 19] = [
     gone("host-killed", Deed::Kill, Silent::Holder),
     LINK_DOWN,
