@@ -5,6 +5,7 @@
 //! each other, and agents to them, passes there. Processes keep their ports and folders over all of
 //! their lives.
 
+use crate::binary;
 use crate::chaos::proxy::{Network, Place, Rule};
 use crate::dialect::let_pass;
 use crate::http::{Address, Answer, Client};
@@ -29,6 +30,8 @@ pub struct Cluster {
     pub network: Arc<Network>,
     members: Vec<Member>,
     folder: TempDir,
+    /// What is started from now on.
+    program: PathBuf,
 }
 
 /// One process, in all of its lives.
@@ -52,7 +55,8 @@ impl Cluster {
             tempfile::Builder::new().prefix("lockmesh-cluster-").tempdir().expect("a temporary folder");
         let network = Network::new(seed);
         make_authority(folder.path());
-        let mut cluster = Self { network, members: Vec::new(), folder };
+        let mut cluster =
+            Self { network, members: Vec::new(), folder, program: binary::lockmesh().to_owned() };
         let ports: Vec<SocketAddr> = (0..SERVERS).map(|_| free_udp_port()).collect();
         let relay =
             |(place, port): (usize, &SocketAddr)| cluster.network.relay(place, *port).expect("a relay");
@@ -84,9 +88,14 @@ impl Cluster {
     pub fn begin(&mut self, place: Place) {
         let member = &mut self.members[place];
         assert!(member.process.is_none(), "{} runs", member.name);
-        let process = Process::lockmesh(&[member.role, "--config", &member.config]);
+        let process = Process::start(&self.program, &[member.role, "--config", &member.config]);
         self.network.settle(place, process.number());
         member.process = Some(process);
+    }
+
+    /// Starts this program from now on, instead of the one that is tested.
+    pub fn use_program(&mut self, program: &Path) {
+        self.program = program.to_owned();
     }
 
     /// `kill -9`.
@@ -195,6 +204,11 @@ impl Cluster {
     /// Cuts everything that one place says to others.
     pub fn cut(&self, from: Place, to: impl IntoIterator<Item = Place>) {
         to.into_iter().for_each(|to| self.network.rule(from, to, Rule::CUT));
+    }
+
+    /// Everything that the present process at a place has said.
+    pub fn said_at(&self, place: Place) -> String {
+        self.members[place].process.as_ref().expect("it runs").said()
     }
 
     /// The last lines of everybody.

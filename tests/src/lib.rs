@@ -7,7 +7,8 @@
 //! [`history`] records what clients ask and are told, and holds it to what was promised;
 //! [`cluster`] runs three servers and agents with a network between them that obeys, and [`chaos`]
 //! strikes them under a recorded load; [`hosts`] gives each a network of its own, and lets the
-//! holder's host die, or very many one together. [`stand_ins`] are very many agents in one process,
+//! holder's host die, or very many one together; [`stall`] lets a leader's disk hang, and
+//! [`upgrade`] replaces one build by another. [`stand_ins`] are very many agents in one process,
 //! and [`probe`] looks at a process from outside. [`tidy`] reads the sources instead, and [`fuzz`]
 //! plays with every decoder; [`service`] is a server's QUIC service with a driver that a test
 //! commands. [`hunt`] breaks rules on purpose and says what finds each. [`readme`] types what the
@@ -36,5 +37,7 @@ pub mod quorum;
 pub mod readme;
 pub mod service;
 pub mod sim;
+pub mod stall;
 pub mod stand_ins;
 pub mod tidy;
+pub mod upgrade;

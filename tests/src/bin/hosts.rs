@@ -1,6 +1,14 @@
 //! Lets the host of a lock's holder die, in network namespaces, and measures who holds the lock
-//! next and when: `hosts [--rounds N] [--fault NAME]… [--window fast|default|safe|ttl]… [--json]
-//! [--binary PATH]`; `hosts --list` names the faults.
+//! next and when: `hosts [--rounds N] [--fault NAME]… [--window fast|default|safe|ttl]…
+//! [--lock-delay none|shipped] [--json] [--binary PATH]`; `hosts --list` names the faults. Agents
+//! and sessions have the shipped configuration, except for the lock-delay: most faults are done
+//! without one, which would hide two holders at one moment.
+//!
+//! `hosts --outages [--stopped 2|3]… [--length SECONDS]… [--rounds N] [--lock-delay none|shipped]
+//! [--json]` stops two or all of the servers for 1 to 20 s, or as long as is said, under locks of
+//! all windows, and measures how soon after the servers are back each lock is held for someone.
+//!
+//! Both take `--jobs N`, which shares the work out among so many networks at once.
 //!
 //! `hosts --beside-consul PATH [--rounds N] [--window NAME]… [--json]` does the loss of a link
 //! beside Consul, whose program `tests/src/hosts/fetch_consul.sh` fetches.
@@ -19,13 +27,16 @@
 use lockmesh_tests::binary;
 use lockmesh_tests::hosts::belief::believe;
 use lockmesh_tests::hosts::consul::Comparison;
-use lockmesh_tests::hosts::expectation::Window;
+use lockmesh_tests::hosts::expectation::{LockDelay, Window};
 use lockmesh_tests::hosts::fault::{self, Fault};
+use lockmesh_tests::hosts::jobs::{self, Part};
+use lockmesh_tests::hosts::outage::{Outages, Stopped};
 use lockmesh_tests::hosts::{Contest, idle, mesh, sandbox, windows};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -38,17 +49,26 @@ const IDLE_SECONDS: u64 = 60;
 const MESH_AGENTS: usize = 100;
 /// How often each fault is done, unless told otherwise.
 const ROUNDS: usize = 10;
+/// The lengths of outages in seconds, unless told otherwise.
+const LENGTHS: RangeInclusive<u64> = 1..=20;
+/// About how long it takes to prepare a round and to end it.
+const PREPARATION: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
 struct Options {
     rounds: Option<usize>,
     faults: Vec<Fault>,
     windows: Vec<Window>,
+    lock_delay: Option<LockDelay>,
     json: bool,
     binary: Option<PathBuf>,
     consul: Option<PathBuf>,
     is_idle: bool,
     is_mesh: bool,
+    is_outages: bool,
+    stopped: Vec<Stopped>,
+    lengths: Vec<u64>,
+    jobs: Option<usize>,
     agents: Option<usize>,
     seconds: Option<u64>,
     is_list: bool,
@@ -75,9 +95,14 @@ impl Options {
                 "--rounds" => options.rounds = Some(rounds(&value()?)?),
                 "--fault" => options.faults.push(fault(&value()?)?),
                 "--window" => options.windows.push(window(&value()?)?),
+                "--lock-delay" => options.lock_delay = Some(lock_delay(&value()?)?),
                 "--json" => options.json = true,
                 "--idle" => options.is_idle = true,
                 "--mesh" => options.is_mesh = true,
+                "--outages" => options.is_outages = true,
+                "--stopped" => options.stopped.push(stopped(&value()?)?),
+                "--length" => options.lengths.push(seconds(value()?.trim_end_matches('s'))?),
+                "--jobs" => options.jobs = Some(jobs(&value()?)?),
                 "--agents" => options.agents = Some(agents(&value()?)?),
                 "--seconds" => options.seconds = Some(seconds(&value()?)?),
                 "--list" => options.is_list = true,
@@ -98,6 +123,9 @@ impl Options {
         if options.agents.is_some() && !options.is_mesh {
             return Err("--agents is for --mesh: without it, there are five".into());
         }
+        if options.jobs.is_some() && (options.json || options.consul.is_some() || options.is_mesh) {
+            return Err("--jobs shares out faults or outages, and prints a table: leave --json out".into());
+        }
         Ok(options)
     }
 
@@ -115,7 +143,38 @@ impl Options {
         // Built before the sandbox, which has no network.
         let program = self.binary.clone().unwrap_or_else(|| binary::lockmesh().to_path_buf());
         let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-        sandbox::enter(&arguments, &[("LOCKMESH_BIN", program.into_os_string())])
+        let environment = [("LOCKMESH_BIN", program.into_os_string())];
+        match self.jobs {
+            Some(jobs) => jobs::run(self.parts(), jobs, &shared(&arguments), &environment),
+            None => sandbox::enter(&arguments, &environment),
+        }
+    }
+
+    /// The parts that different sandboxes may take.
+    fn parts(&self) -> Vec<Part> {
+        if self.is_outages {
+            let part = |seconds: u64| {
+                let length = Duration::from_secs(seconds) + PREPARATION;
+                Part { option: "--length", value: format!("{seconds}s"), length }
+            };
+            return self.lengths().into_iter().map(part).collect();
+        }
+        let windows = if self.windows.is_empty() { &Window::ALL[..2] } else { &self.windows };
+        let part = |fault: &Fault| {
+            let each = windows.iter().map(|window| fault.usual_length(*window) + PREPARATION);
+            Part { option: "--fault", value: fault.name.into(), length: each.sum() }
+        };
+        self.faults().iter().map(part).collect()
+    }
+
+    /// The faults that were asked for, in the order in which they can be done.
+    fn faults(&self) -> Vec<Fault> {
+        let is_wanted = |fault: &Fault| self.faults.is_empty() || self.faults.contains(fault);
+        fault::ALL.into_iter().filter(is_wanted).collect()
+    }
+
+    fn lengths(&self) -> Vec<u64> {
+        if self.lengths.is_empty() { LENGTHS.collect() } else { self.lengths.clone() }
     }
 
     fn run_inside(&self) -> Result<ExitCode, String> {
@@ -141,10 +200,21 @@ impl Options {
                 self.print(&comparison);
                 comparison.is_clean()
             }
+            None if self.is_outages => {
+                let stopped =
+                    if self.stopped.is_empty() { &[Stopped::Two, Stopped::All] } else { &*self.stopped };
+                let (lengths, rounds) = (&*self.lengths(), self.rounds.unwrap_or(1));
+                let lock_delay = self.lock_delay.unwrap_or(LockDelay::None);
+                let report = Outages { stopped, lengths, rounds, lock_delay, keep: &logs }.run(&folder);
+                self.print(&report);
+                report.is_clean()
+            }
             None => {
-                let faults = if self.faults.is_empty() { &fault::ALL[..] } else { &self.faults };
+                let faults = &*self.faults();
                 let rounds = self.rounds.unwrap_or(ROUNDS);
-                let report = Contest { faults, windows: &windows, rounds, keep: &logs }.run(&folder);
+                let lock_delay = self.lock_delay;
+                let contest = Contest { faults, windows: &windows, lock_delay, rounds, keep: &logs };
+                let report = contest.run(&folder);
                 self.print(&report);
                 report.is_clean()
             }
@@ -162,6 +232,20 @@ impl Options {
             false => print!("{report}"),
         }
     }
+}
+
+/// The arguments that all sandboxes of a run have: without those that choose parts.
+fn shared(arguments: &[OsString]) -> Vec<OsString> {
+    let mut arguments = arguments.iter();
+    let mut shared = Vec::new();
+    while let Some(argument) = arguments.next() {
+        if ["--jobs", "--fault", "--length"].iter().any(|option| argument == option) {
+            arguments.next();
+        } else {
+            shared.push(argument.clone());
+        }
+    }
+    shared
 }
 
 /// Copies the logs out of the sandbox, into a folder that no other run has.
@@ -198,6 +282,27 @@ fn fault(word: &str) -> Result<Fault, String> {
 fn window(word: &str) -> Result<Window, String> {
     let found = Window::ALL.into_iter().find(|window| window.name() == word);
     found.ok_or_else(|| format!("--window {word}: say fast, default, safe or ttl"))
+}
+
+fn jobs(word: &str) -> Result<usize, String> {
+    let jobs = word.parse().ok().filter(|jobs| (1..=32).contains(jobs));
+    jobs.ok_or_else(|| format!("--jobs {word}: say a number from 1 to 32"))
+}
+
+fn stopped(word: &str) -> Result<Stopped, String> {
+    match word {
+        "2" => Ok(Stopped::Two),
+        "3" => Ok(Stopped::All),
+        _ => Err(format!("--stopped {word}: say 2 or 3")),
+    }
+}
+
+fn lock_delay(word: &str) -> Result<LockDelay, String> {
+    match word {
+        "none" => Ok(LockDelay::None),
+        "shipped" => Ok(LockDelay::Shipped),
+        _ => Err(format!("--lock-delay {word}: say none or shipped")),
+    }
 }
 
 /// The whole path of a program that is there.

@@ -7,10 +7,10 @@
 use super::proxy::{Place, Rule};
 use crate::cluster::{Cluster, SERVERS};
 use crate::dialect::let_pass;
+use crate::stall::hang::{Hang, LOG_WRITER};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// How long a leader is stopped: longer than any election, and than any connection's timeout.
@@ -18,7 +18,7 @@ const STOP: Duration = Duration::from_secs(10);
 /// How long a leader is cut off: longer than an agent holds a request that nobody can answer.
 const CUT: Duration = Duration::from_secs(9);
 /// How long each sync takes on a disk that stalls.
-const STALL_MICROSECONDS: u64 = 1_500_000;
+const STALL: Duration = Duration::from_millis(1_500);
 /// More room than this is no small disk.
 const LARGEST: usize = 1 << 30;
 
@@ -200,29 +200,11 @@ fn fill(path: &Path) {
     }
 }
 
-/// Every sync of the thread that writes the log takes long: `strace` holds the calls of that thread
-/// up.
+/// Every sync of the thread that writes the log takes long.
 fn slow_disk(cluster: &mut Cluster, length: Duration, place: Place) {
-    let process = cluster.process_number(place);
-    let thread = thread_named(process, "log writer");
-    let inject = format!("inject=fdatasync,fsync:delay_enter={STALL_MICROSECONDS}");
-    let mut strace = Command::new("strace");
-    strace.args(["-q", "-o", "/dev/null", "-e", "trace=fdatasync,fsync", "-e", &inject, "-p", &thread]);
-    let mut strace =
-        strace.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("strace can be started");
+    let hang = Hang::start(cluster.process_number(place), &[LOG_WRITER], STALL);
     let_pass(length);
-    assert!(strace.try_wait().expect("it can be asked").is_none(), "strace could not hold the thread up");
-    let ended = Command::new("sh").args(["-c", &format!("kill -INT {}", strace.id())]).status();
-    assert!(ended.expect("sh can be started").success(), "strace cannot be ended");
-    strace.wait().expect("strace can be waited for");
-}
-
-/// The number of a thread of a process.
-fn thread_named(process: u32, name: &str) -> String {
-    let threads = fs::read_dir(format!("/proc/{process}/task")).expect("the process runs");
-    let is_it = |path: &Path| fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name);
-    let found = threads.flatten().find(|thread| is_it(&thread.path())).expect("there is such a thread");
-    found.file_name().to_str().expect("a number").to_owned()
+    hang.end();
 }
 
 fn kill_agent(cluster: &mut Cluster, length: Duration) {

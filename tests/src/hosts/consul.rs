@@ -7,7 +7,7 @@
 
 use super::belief::{Belief, BootTime, overlaps};
 use super::connect;
-use super::expectation::Window;
+use super::expectation::{LockDelay, Window};
 use super::fault::{self, HOLDER};
 use super::guard::{Guard, records};
 use super::members::{AGENTS, Hosts, SERVERS, json, wait_within};
@@ -68,7 +68,7 @@ impl Comparison {
 
     /// Runs both systems, inside of the sandbox, whose folder is named.
     pub fn run(consul: &Path, windows: &[Window], rounds: usize, folder: &Path, keep: &Path) -> Self {
-        let mut hosts = Hosts::start(connect(), folder);
+        let mut hosts = Hosts::start(connect(), folder, Window::shortest_ttl(windows));
         let mut rows = Vec::new();
         for window in windows {
             rows.extend(LOCK_DELAYS.map(|lock_delay| of_lockmesh(&mut hosts, *window, lock_delay, rounds)));
@@ -82,8 +82,9 @@ impl Comparison {
 
 fn of_lockmesh(hosts: &mut Hosts, window: Window, lock_delay: &'static str, rounds: usize) -> Failovers {
     let fault = &fault::LINK_DOWN;
+    let delay = if lock_delay == LOCK_DELAYS[0] { LockDelay::Shipped } else { LockDelay::None };
     let rounds = (1..=rounds).map(|number| {
-        let round = Plan { fault, window, lock_delay, number }.run(hosts);
+        let round = Plan { fault, window, lock_delay: delay, number }.run(hosts);
         (round.seconds, round.overlaps)
     });
     Failovers::new(format!("lockmesh, {window}"), lock_delay, rounds)

@@ -1,8 +1,11 @@
 //! What is expected of a lock while a fault lasts: the one table that a run is held to.
 //!
-//! An outage of at most four fifths of a node's window never costs a guard its hold; one that is
-//! longer than the window, and the time that a verdict takes, always does. In between either may
-//! happen. A TTL counts from the last renewal, so it bears less.
+//! All bounds follow from the session's window, TTL and lock-delay. Sessions have the values that
+//! `lockmesh lock` ships with, unless a run asks for others.
+//!
+//! An outage of at most four fifths of a node's window never costs a guard its hold, if its TTL
+//! bears as much; one that is longer than the window, and the time that a verdict takes, always
+//! does. In between either may happen. A TTL counts from the last renewal, so it bears less.
 
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -44,11 +47,27 @@ impl Window {
         }
     }
 
-    /// The session's TTL: longer than the window is, so that the node's silence comes first.
-    pub const fn ttl(self) -> &'static str {
+    /// The TTL that the session asks for; `None` for the shipped default of its window.
+    pub const fn asked_ttl(self) -> Option<&'static str> {
         match self {
-            Self::Ttl => "2s",
-            _ => "30s",
+            Self::Ttl => Some("2s"),
+            _ => None,
+        }
+    }
+
+    /// The shortest TTL that agents must allow for sessions of these windows; `None` if the shipped
+    /// one suffices.
+    pub fn shortest_ttl(windows: &[Self]) -> Option<&'static str> {
+        windows.iter().find_map(|window| window.asked_ttl())
+    }
+
+    /// The session's TTL. The shipped default follows the window, so that each window tolerates the
+    /// outages that it promises to tolerate.
+    pub const fn ttl(self) -> Duration {
+        match self {
+            Self::Ttl => Duration::from_secs(2),
+            Self::Fast | Self::Default => Duration::from_secs(15),
+            Self::Safe => Duration::from_secs(30),
         }
     }
 
@@ -72,11 +91,49 @@ impl Window {
         }
     }
 
-    /// The longest outage that never costs a guard its hold.
+    /// The longest outage that never costs a guard its hold. A TTL is renewed after a third of it,
+    /// so at least two thirds less the guard's margin are left when an outage begins.
     pub fn borne(self) -> Duration {
         match self {
             Self::Ttl => self.length() / 2,
-            class => class.length() * 4 / 5,
+            class => (class.length() * 4 / 5).min(class.ttl() * 3 / 5),
+        }
+    }
+
+    /// The longest time from a fault until the lock is held for someone: believed by its guard, or
+    /// passed on. Two windows, and the reconnecting and the grant.
+    pub fn settled(self) -> Duration {
+        self.length() * 2 + Duration::from_secs(2)
+    }
+}
+
+/// How long the lock stays closed after its holder's session has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockDelay {
+    /// Not at all: nothing hides two holders at one moment.
+    None,
+    /// One second.
+    Second,
+    /// The shipped default.
+    Shipped,
+}
+
+impl LockDelay {
+    /// The option's value; `None` for the shipped default.
+    pub const fn asked(self) -> Option<&'static str> {
+        match self {
+            Self::None => Some("0s"),
+            Self::Second => Some("1s"),
+            Self::Shipped => None,
+        }
+    }
+
+    /// How long it is.
+    pub const fn length(self) -> Duration {
+        match self {
+            Self::None => Duration::ZERO,
+            Self::Second => Duration::from_secs(1),
+            Self::Shipped => Duration::from_secs(15),
         }
     }
 }
@@ -102,6 +159,16 @@ pub enum Expectation {
 
 fn seconds<S: Serializer>(limit: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(limit.as_secs_f64())
+}
+
+impl Expectation {
+    /// The same for a lock with this lock-delay.
+    pub fn after(self, lock_delay: LockDelay) -> Self {
+        match self {
+            Self::Passes(limit) => Self::Passes(limit + lock_delay.length()),
+            other => other,
+        }
+    }
 }
 
 /// What is expected where a host is silent for so long; `None` for good.
@@ -130,5 +197,16 @@ mod tests {
         assert_eq!([10, 12, 13].map(|seconds| of(seconds, Window::Safe)), [Kept, Kept, Either]);
         assert_eq!([1, 4, 10].map(|seconds| of(seconds, Window::Ttl)), [Kept, Either, within(6)]);
         assert_eq!(of_silence(None, Window::Fast), within(3));
+    }
+
+    #[test]
+    fn bounds_follow_from_window_ttl_and_lock_delay() {
+        let seconds = |time: Duration| time.as_secs_f64();
+        assert_eq!(Window::ALL.map(|window| seconds(window.borne())), [1.2, 4.0, 12.0, 1.0]);
+        assert_eq!(Window::ALL.map(|window| seconds(window.settled())), [5.0, 12.0, 32.0, 6.0]);
+        let passes = Passes(Duration::from_secs(3));
+        assert_eq!(passes.after(LockDelay::None), passes);
+        assert_eq!(passes.after(LockDelay::Shipped), Passes(Duration::from_secs(18)));
+        assert_eq!(Kept.after(LockDelay::Shipped), Kept);
     }
 }

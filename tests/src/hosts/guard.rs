@@ -2,7 +2,10 @@
 //! belief.
 
 use super::belief::Belief;
+use super::expectation::{LockDelay, Window};
+use super::members::Hosts;
 use super::network::Network;
+use crate::binary;
 use crate::cluster::text;
 use crate::fleet::shell;
 use crate::process::Process;
@@ -38,6 +41,30 @@ impl Guard {
         shell(&format!("kill -TERM {} 2>/dev/null", self.process.number()));
         self.process.ends();
         (self.belief(), format!("== guard on {} ==\n{}\n", self.host, self.process.said()))
+    }
+}
+
+/// A hold by `lockmesh lock`, with the values that it ships with unless they are named.
+#[derive(Clone, Copy)]
+pub struct Hold<'h> {
+    /// The lock's name, and the session's.
+    pub name: &'h str,
+    /// The session's window.
+    pub window: Window,
+    /// The session's lock-delay.
+    pub lock_delay: LockDelay,
+}
+
+impl Hold<'_> {
+    /// Starts it on a host. It waits while the lock is held by another.
+    pub fn start(&self, hosts: &Hosts, host: &'static str, record: &Path) -> Guard {
+        let (program, address) = (text(binary::lockmesh()), hosts.socket_option(host));
+        let mut command = vec![&*program, "lock", "--http-addr", &address, "--verbose", "--name", self.name];
+        command.extend(self.window.class().into_iter().flat_map(|class| ["--window", class]));
+        command.extend(self.window.asked_ttl().into_iter().flat_map(|ttl| ["--ttl", ttl]));
+        command.extend(self.lock_delay.asked().into_iter().flat_map(|delay| ["--lock-delay", delay]));
+        command.extend([self.name, "--"]);
+        Guard::start(&hosts.network, host, &command, record)
     }
 }
 

@@ -45,7 +45,7 @@ pub struct IdleHost {
 
 /// Starts the hosts, lets nothing happen, and measures for so long.
 pub fn measure(folder: &Path, length: Duration) -> IdleReport {
-    let hosts = Hosts::start(connect(), folder);
+    let hosts = Hosts::start(connect(), folder, None);
     for (host, window) in MEASURED {
         if let Some(window) = window {
             hosts.client(host).session_of(json!({ "HealthWindow": window, "LockDelay": "0s" }));

@@ -33,8 +33,10 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Makes the hosts' certificates and configurations, and starts everything.
-    pub fn start(network: Network, folder: &Path) -> Self {
+    /// Makes the hosts' certificates and configurations, and starts everything. Beside addresses
+    /// and folders, agents are configured as they ship, except that the shortest TTL may be
+    /// another.
+    pub fn start(network: Network, folder: &Path, shortest_ttl: Option<&str>) -> Self {
         let folder = folder.join("lockmesh");
         fs::create_dir(&folder).expect("the folder can be written to");
         make_authority(&folder);
@@ -49,8 +51,10 @@ impl Hosts {
         }
         for host in AGENTS {
             let (address, socket) = (hosts.network.address(host), hosts.socket(host));
+            let shortest =
+                shortest_ttl.map(|ttl| format!("session_ttl_min = \"{ttl}\"\n")).unwrap_or_default();
             let rest = format!(
-                "advertise = \"{address}\"\n[http]\ntcp = \"\"\nsocket = {socket:?}\nsession_ttl_min = \"1s\"\n\
+                "advertise = \"{address}\"\n[http]\ntcp = \"\"\nsocket = {socket:?}\n{shortest}\
                  [upstream]\nservers = [{servers}]\n"
             );
             hosts.add(host, "agent", &rest);

@@ -11,6 +11,8 @@
 //! | `expectation` | what must become of the lock then |
 //! | `round` | a holder, two contenders, one fault |
 //! | `report` | what came of it |
+//! | `outage`, `outage_report` | servers that are stopped for 1 to 20 s under locks of all windows |
+//! | `jobs` | a run that several sandboxes share |
 //! | `idle` | what agents cost while nothing happens |
 //! | `crowd`, `traffic` | very many agents on one host instead, and what loopback carries |
 //! | `mesh`, `mesh_report` | what their mesh costs, and how soon it knows who came and who died |
@@ -27,18 +29,21 @@ pub mod expectation;
 pub mod fault;
 pub mod guard;
 pub mod idle;
+pub mod jobs;
 pub mod member;
 pub mod members;
 pub mod mesh;
 pub mod mesh_report;
 pub mod network;
+pub mod outage;
+pub mod outage_report;
 pub mod report;
 pub mod round;
 pub mod sandbox;
 pub mod traffic;
 
 use crate::process::run;
-use expectation::Window;
+use expectation::{LockDelay, Window};
 use fault::Fault;
 use members::{AGENTS, Hosts, SERVERS};
 use network::Network;
@@ -53,6 +58,8 @@ pub struct Contest<'c> {
     pub faults: &'c [Fault],
     /// Which sessions hold.
     pub windows: &'c [Window],
+    /// The lock-delay of all sessions; `None` for the one that suits each fault.
+    pub lock_delay: Option<LockDelay>,
     /// How often each.
     pub rounds: usize,
     /// Where the logs are kept.
@@ -62,7 +69,7 @@ pub struct Contest<'c> {
 impl Contest<'_> {
     /// Runs it, inside of the sandbox, whose folder is named.
     pub fn run(&self, folder: &Path) -> Report {
-        let mut hosts = Hosts::start(connect(), folder);
+        let mut hosts = Hosts::start(connect(), folder, Window::shortest_ttl(self.windows));
         let mut report = Report { rows: Vec::new(), skipped: Vec::new() };
         for fault in self.faults {
             if let Some(command) = fault.command().filter(|command| !knows(&[command])) {
@@ -70,12 +77,12 @@ impl Contest<'_> {
                 report.skipped.push(line);
                 continue;
             }
+            let lock_delay = self.lock_delay.unwrap_or(fault.lock_delay());
             for window in self.windows {
                 let rounds = (1..=self.rounds).map(|number| {
-                    let plan = Plan { fault, window: *window, lock_delay: fault.lock_delay(), number };
-                    self.round(&mut hosts, plan)
+                    self.round(&mut hosts, Plan { fault, window: *window, lock_delay, number })
                 });
-                report.rows.push(Row::new(fault, *window, rounds.collect()));
+                report.rows.push(Row::new(fault, *window, lock_delay, rounds.collect()));
             }
         }
         hosts.save_said(self.keep);

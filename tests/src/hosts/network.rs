@@ -74,6 +74,33 @@ impl Network {
         ip(&["-n", from, "route", "delete", "blackhole", &self.address(to).to_string()]);
     }
 
+    /// Drops every datagram that a host sends or receives on this UDP port, its own or a peer's, as
+    /// a firewall on the host does.
+    pub fn close_port(&self, host: &str, port: u16) {
+        // The local table comes first by default, and then nothing that arrives is ever dropped.
+        ip(&["-n", host, "rule", "add", "priority", "100", "lookup", "local"]);
+        ip(&["-n", host, "rule", "delete", "priority", "0"]);
+        ["dport", "sport"].iter().for_each(|end| blackhole("add", host, end, port));
+    }
+
+    /// Undoes that.
+    pub fn open_port(&self, host: &str, port: u16) {
+        ["dport", "sport"].iter().for_each(|end| blackhole("delete", host, end, port));
+        ip(&["-n", host, "rule", "add", "priority", "0", "lookup", "local"]);
+        ip(&["-n", host, "rule", "delete", "priority", "100"]);
+    }
+
+    /// Drops every datagram that a host sends from this UDP port of its own, and none that arrives
+    /// there.
+    pub fn mute_port(&self, host: &str, port: u16) {
+        blackhole("add", host, "sport", port);
+    }
+
+    /// Undoes that.
+    pub fn unmute_port(&self, host: &str, port: u16) {
+        blackhole("delete", host, "sport", port);
+    }
+
     /// What a host's cable has carried: to the host, and from it.
     pub fn carried(&self, host: &str) -> (Carried, Carried) {
         carried(&["-n", host], "eth0")
@@ -93,6 +120,12 @@ pub fn raise_loopback() {
 /// What they have said to each other: each packet is counted once.
 pub fn loopback() -> Carried {
     carried(&[], "lo").1
+}
+
+/// Adds or deletes the rule that drops datagrams with a port at this end of theirs.
+fn blackhole(action: &str, host: &str, end: &str, port: u16) {
+    let port = port.to_string();
+    ip(&["-n", host, "rule", action, "priority", "50", "ipproto", "udp", end, &port, "blackhole"]);
 }
 
 /// What a device has received and sent.

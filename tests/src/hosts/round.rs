@@ -1,12 +1,11 @@
 //! One round: a holder, two contenders, one fault, and what became of the lock.
 
 use super::belief::{Belief, BootTime, overlaps};
-use super::expectation::{Expectation, Window};
+use super::expectation::{Expectation, LockDelay, Window};
 use super::fault::{Fault, HOLDER};
-use super::guard::{Guard, records};
+use super::guard::{Guard, Hold, records};
 use super::members::{AGENTS, Hosts, TIMEOUT, json, wait_within};
-use crate::binary;
-use crate::cluster::{idle_write, text};
+use crate::cluster::idle_write;
 use crate::dialect::let_pass;
 use crate::http::Client;
 use serde::Serialize;
@@ -21,7 +20,7 @@ use std::time::Duration;
 const CONTENDERS: [&str; 2] = [AGENTS[1], AGENTS[2]];
 /// Whom everything is asked: the first contender's agent.
 const WITNESS: &str = CONTENDERS[0];
-/// The longest that is waited for the next holder, whatever is expected.
+/// The longest that is waited for the next holder beside the lock-delay, whatever is expected.
 const LONGEST: Duration = Duration::from_secs(45);
 /// How long is looked, beyond a window, whether a lock that must be kept is lost after all.
 const AFTERMATH: Duration = Duration::from_secs(3);
@@ -30,6 +29,8 @@ const AFTERMATH: Duration = Duration::from_secs(3);
 const SILENCE: f64 = 1.0;
 /// How long the next holder is left alone, so that a belief that it may not share shows.
 const SHARED: Duration = Duration::from_millis(200);
+/// How soon after the next holder's first moment the loss history must explain the loss.
+const TOLD: Duration = Duration::from_secs(2);
 /// How often the witness is asked for its members.
 const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -46,7 +47,7 @@ pub struct Plan<'p> {
     /// The holder's session.
     pub window: Window,
     /// The lock-delay of that session.
-    pub lock_delay: &'p str,
+    pub lock_delay: LockDelay,
     /// Which of the rounds of this kind it is.
     pub number: usize,
 }
@@ -99,7 +100,11 @@ impl Plan<'_> {
         let has_passed = stage.next().is_some();
         let kept = !has_passed
             && stage.holder.belief().is_some_and(|belief| BootTime::now().since(belief.last) < SILENCE);
-        let losses = losses(hosts, &stage.name);
+        let losses = || losses_of(hosts, WITNESS, &stage.name, HOLDER);
+        let losses = match has_passed {
+            true => wait_within(TOLD, || Some(losses()).filter(|losses| !losses.is_empty())),
+            false => Some(losses()),
+        };
         let alive = wait_within(TIMEOUT, || {
             (watch.is_alive() && idle_write(&hosts.client(HOLDER)).is_some()).then_some(())
         });
@@ -119,7 +124,7 @@ impl Plan<'_> {
             kept,
             gap_seconds: gap,
             overlaps: overlaps(&beliefs.into_iter().flatten().collect::<Vec<_>>()),
-            losses,
+            losses: losses.unwrap_or_default(),
             members,
             alive_seconds,
             said,
@@ -128,39 +133,37 @@ impl Plan<'_> {
 
     /// Has the lock held on one host and waited for on two others.
     fn prepare(&self, hosts: &Hosts) -> Stage {
-        let name = format!("{}-{}-{}-{}", self.fault.name, self.window, self.lock_delay, self.number);
+        let name = format!("{}-{}-{:?}-{}", self.fault.name, self.window, self.lock_delay, self.number);
         let folder = records(&hosts.folder, &name);
         let holder = self.guard(hosts, HOLDER, &name, &folder);
         hosts.wait_for("a holder", || holder.belief());
         let contenders = CONTENDERS.map(|host| self.guard(hosts, host, &name, &folder));
-        hosts.wait_for("two that wait for the lock", || (waiters(hosts, &name)? == 2).then_some(()));
+        hosts.wait_for("two that wait for the lock", || (waiters(hosts, WITNESS, &name)? == 2).then_some(()));
         Stage { name, leader: hosts.leader(WITNESS), holder, contenders }
     }
 
     fn guard(&self, hosts: &Hosts, host: &'static str, name: &str, folder: &Path) -> Guard {
-        let (program, address) = (text(binary::lockmesh()), hosts.socket_option(host));
-        let mut command = vec![&program, "lock", "--http-addr", &address, "--verbose", "--name", name];
-        command.extend(["--ttl", self.window.ttl(), "--lock-delay", self.lock_delay]);
-        command.extend(self.window.class().into_iter().flat_map(|class| ["--window", class]));
-        command.extend([name, "--"]);
-        Guard::start(&hosts.network, host, &command, &folder.join(host))
+        let hold = Hold { name, window: self.window, lock_delay: self.lock_delay };
+        hold.start(hosts, host, &folder.join(host))
     }
 
     /// Does the fault, holds it and undoes it, until it is known what became of the lock; when it
     /// was undone.
     fn strike(&self, hosts: &mut Hosts, stage: &Stage) -> BootTime {
         let (fault, leader) = (self.fault, stage.leader);
+        let longest = LONGEST + self.lock_delay.length();
         fault.deed.strike(hosts, leader);
         match fault.length {
             Some(length) => let_pass(length),
-            None => drop(wait_within(LONGEST, || stage.next())),
+            None => drop(wait_within(longest, || stage.next())),
         }
         let_pass(SHARED);
         fault.deed.mend(hosts, leader);
         let mended = BootTime::now();
         let limit = match fault.expectation(self.window) {
-            Expectation::Passes(_) => LONGEST,
-            Expectation::Kept | Expectation::Either => self.window.length() + AFTERMATH,
+            Expectation::Passes(_) => longest,
+            Expectation::Kept => self.window.length() + AFTERMATH,
+            Expectation::Either => self.window.length() + AFTERMATH + self.lock_delay.length(),
         };
         if fault.length.is_some() {
             wait_within(limit, || stage.next());
@@ -193,18 +196,18 @@ impl Stage {
     }
 }
 
-/// How many sessions wait for a lock.
-fn waiters(hosts: &Hosts, name: &str) -> Option<u64> {
-    let locks = hosts.json(WITNESS, &format!("/v1/lockmesh/locks?prefix={name}/"))?;
+/// How many sessions wait for a lock, as a host's agent knows.
+pub(super) fn waiters(hosts: &Hosts, host: &str, name: &str) -> Option<u64> {
+    let locks = hosts.json(host, &format!("/v1/lockmesh/locks?prefix={name}/"))?;
     locks.as_array()?.first()?["Waiters"].as_u64()
 }
 
-/// What the loss history says about the holder's session, which has the lock's name as all others
-/// of the round have.
-fn losses(hosts: &Hosts, name: &str) -> Vec<Value> {
-    let losses = hosts.json(WITNESS, "/v1/lockmesh/losses").unwrap_or_default();
+/// The losses of one node's sessions of this name, as another host's agent lists them. All sessions
+/// of a round have the lock's name.
+pub(super) fn losses_of(hosts: &Hosts, host: &str, name: &str, node: &str) -> Vec<Value> {
+    let losses = hosts.json(host, "/v1/lockmesh/losses").unwrap_or_default();
     let losses = losses.as_array().cloned().unwrap_or_default();
-    losses.into_iter().filter(|loss| loss["SessionName"] == name && loss["Node"] == HOLDER).collect()
+    losses.into_iter().filter(|loss| loss["SessionName"] == name && loss["Node"] == node).collect()
 }
 
 /// From a moment until the node was alive, and stayed so.

@@ -24,6 +24,17 @@ const FOLDER: &str = "/run/lockmesh-hosts";
 /// # Errors
 /// There is no sandbox to be had, in words that say what is missing. Nothing was run.
 pub fn enter(arguments: &[OsString], environment: &[(&str, OsString)]) -> Result<ExitCode, String> {
+    let status = command(arguments, environment)?.status();
+    let status = status.map_err(|error| format!("cannot start setpriv: {error}"))?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// The command that runs this program again with these arguments and [`INSIDE`], in a sandbox.
+///
+/// # Errors
+/// As [`enter`].
+pub fn command(arguments: &[OsString], environment: &[(&str, OsString)]) -> Result<Command, String> {
     let me = fs::metadata("/proc/self").map_err(|error| format!("cannot read /proc: {error}"))?;
     if me.uid() != 0 {
         return Err("making hosts out of network namespaces needs root: run this as root".into());
@@ -41,9 +52,7 @@ pub fn enter(arguments: &[OsString], environment: &[(&str, OsString)]) -> Result
     sandbox.args(["--pdeathsig", "KILL", "unshare", "--fork", "--kill-child", "--pid", "--mount-proc"]);
     sandbox.args(["--mount", "--net"]).arg(program).arg(INSIDE).args(arguments);
     sandbox.envs(environment.iter().map(|(name, value)| (name, value)));
-    let status = sandbox.status().map_err(|error| format!("cannot start setpriv: {error}"))?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+    Ok(sandbox)
 }
 
 /// Makes an empty folder for the run's data, once the program is inside.

@@ -1,0 +1,205 @@
+//! Outages of the servers, of many lengths: a majority of them or all are stopped while a lock of
+//! each window is held on a host of its own and waited for on another.
+//!
+//! **Expected:** a second after the servers are back each lock is held for someone: its holder
+//! still believes, or the next one does. Two holders never believe at one moment.
+
+use super::belief::{Belief, BootTime, overlaps};
+use super::connect;
+use super::expectation::{LockDelay, Window};
+use super::guard::{Guard, Hold, records};
+use super::members::{AGENTS, Hosts, SERVERS, TIMEOUT, wait_within};
+use super::outage_report::{OutageReport, OutageRow};
+use super::round::{losses_of, waiters};
+use crate::cluster::idle_write;
+use crate::dialect::let_pass;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// The host of each window's holder: an agent renews by the shortest window in use on it.
+const HOLDERS: [(Window, &str); 3] =
+    [(Window::Fast, AGENTS[0]), (Window::Default, AGENTS[1]), (Window::Safe, AGENTS[2])];
+/// The host of all that wait.
+const CONTENDER: &str = AGENTS[3];
+/// The host of an agent that holds nothing.
+const OBSERVER: &str = AGENTS[4];
+/// A holder that is believed so long after the servers are back has kept its lock.
+const AFTERMATH: Duration = Duration::from_secs(3);
+/// The longest wait for the next holder beside the lock-delay.
+const LONGEST: Duration = Duration::from_secs(60);
+/// A holder that wrote nothing down for so long believes nothing any more.
+const SILENCE: f64 = 1.0;
+
+/// How many of the three servers are stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// The leader and one other.
+    Two,
+    /// Every one.
+    All,
+}
+
+impl Stopped {
+    /// The number.
+    pub const fn count(self) -> usize {
+        match self {
+            Self::Two => 2,
+            Self::All => SERVERS.len(),
+        }
+    }
+
+    fn servers(self, leader: &'static str) -> Vec<&'static str> {
+        let others = SERVERS.into_iter().filter(|server| *server != leader);
+        [leader].into_iter().chain(others).take(self.count()).collect()
+    }
+}
+
+/// Outages to make, one after another.
+pub struct Outages<'o> {
+    /// How many servers are stopped.
+    pub stopped: &'o [Stopped],
+    /// For how many seconds.
+    pub lengths: &'o [u64],
+    /// How often each.
+    pub rounds: usize,
+    /// The lock-delay of all sessions.
+    pub lock_delay: LockDelay,
+    /// Where the logs are kept.
+    pub keep: &'o Path,
+}
+
+/// One of them.
+#[derive(Clone, Copy)]
+struct Outage {
+    stopped: Stopped,
+    seconds: u64,
+    round: usize,
+    lock_delay: LockDelay,
+}
+
+/// A lock with its holder and the one that waits for it.
+struct Contended {
+    window: Window,
+    name: String,
+    host: &'static str,
+    holder: Guard,
+    contender: Guard,
+}
+
+impl Outages<'_> {
+    /// Makes them, inside of the sandbox, whose folder is named.
+    pub fn run(&self, folder: &Path) -> OutageReport {
+        let hosts = Hosts::start(connect(), folder, None);
+        let mut rows = Vec::new();
+        for (&seconds, &stopped) in self.lengths.iter().flat_map(|l| self.stopped.iter().map(move |s| (l, s)))
+        {
+            for round in 1..=self.rounds {
+                let outage = Outage { stopped, seconds, round, lock_delay: self.lock_delay };
+                let (found, said) = outage.run(&hosts);
+                found.iter().for_each(|row| eprintln!("{row}"));
+                rows.extend(found);
+                let log = format!("outage-{}-{seconds}s-{round}.log", stopped.count());
+                fs::write(self.keep.join(log), said).expect("the folder can be written to");
+            }
+        }
+        hosts.save_said(self.keep);
+        OutageReport { rows }
+    }
+}
+
+impl Outage {
+    /// Makes it; a row for each window, and what the guards said.
+    fn run(self, hosts: &Hosts) -> (Vec<OutageRow>, String) {
+        let locks = self.prepare(hosts);
+        let servers = self.stopped.servers(hosts.leader(OBSERVER));
+        let struck = BootTime::now();
+        servers.iter().for_each(|server| hosts.freeze(server));
+        let taken = Duration::from_secs_f64(BootTime::now().since(struck));
+        let_pass(Duration::from_secs(self.seconds).saturating_sub(taken));
+        servers.iter().for_each(|server| hosts.thaw(server));
+        let resumed = BootTime::now();
+        let back = serving_again(hosts);
+        let_pass(AFTERMATH);
+        let mut rows = Vec::new();
+        let mut said = String::new();
+        for lock in locks {
+            let (row, words) = self.settle(hosts, lock, (resumed, back));
+            rows.push(row);
+            said.push_str(&words);
+        }
+        hosts.wait_until_whole();
+        (rows, said)
+    }
+
+    fn prepare(self, hosts: &Hosts) -> Vec<Contended> {
+        let title = format!("outage-{}-{}-{}", self.stopped.count(), self.seconds, self.round);
+        let folder = records(&hosts.folder, &title);
+        let begin = |(window, host): (Window, &'static str)| {
+            let name = format!("{title}-{window}");
+            let hold = Hold { name: &name, window, lock_delay: self.lock_delay };
+            let holder = hold.start(hosts, host, &folder.join(window.name()));
+            hosts.wait_for("a holder", || holder.belief());
+            let contender = hold.start(hosts, CONTENDER, &folder.join(format!("{window}-next")));
+            Contended { window, name, host, holder, contender }
+        };
+        let locks: Vec<Contended> = HOLDERS.into_iter().map(begin).collect();
+        for lock in &locks {
+            let is_waited_for = || (waiters(hosts, CONTENDER, &lock.name)? == 1).then_some(());
+            hosts.wait_for("one that waits for the lock", is_waited_for);
+        }
+        locks
+    }
+
+    /// Waits until the lock is held for someone, and sums up.
+    fn settle(self, hosts: &Hosts, lock: Contended, times: (BootTime, BootTime)) -> (OutageRow, String) {
+        let (resumed, back) = times;
+        let believes =
+            |guard: &Guard| guard.belief().is_some_and(|belief| BootTime::now().since(belief.last) < SILENCE);
+        let is_held = || (believes(&lock.holder) || lock.contender.belief().is_some()).then_some(());
+        wait_within(LONGEST + self.lock_delay.length(), is_held);
+        let next = lock.contender.belief();
+        let kept = next.is_none() && believes(&lock.holder);
+        let losses = losses_of(hosts, OBSERVER, &lock.name, lock.host);
+        let causes: BTreeSet<String> =
+            losses.iter().map(|loss| loss["Cause"].as_str().unwrap_or("unnamed").to_owned()).collect();
+        let ended = [lock.holder, lock.contender].map(Guard::end);
+        let beliefs: Vec<Belief> = ended.iter().filter_map(|(belief, _)| *belief).collect();
+        let last = ended[0].0.expect("it held the lock").last;
+        let mut row = OutageRow {
+            stopped: self.stopped.count(),
+            seconds: self.seconds,
+            round: self.round,
+            window: lock.window,
+            back_seconds: back.since(resumed),
+            kept,
+            // A holder that still believed then was no reason to wait.
+            stuck_seconds: next.map(|next| next.first.since(back.max(last)).max(0.0)),
+            overlaps: overlaps(&beliefs),
+            causes,
+            broken: Vec::new(),
+        };
+        row.judge(self.lock_delay);
+        (row, ended.into_iter().map(|(_, said)| said).collect())
+    }
+}
+
+/// Waits until a write is answered at an agent that holds nothing or at the contender's: the moment
+/// at which the servers are back.
+fn serving_again(hosts: &Hosts) -> BootTime {
+    let (answered, first) = mpsc::sync_channel(1);
+    for host in [OBSERVER, CONTENDER] {
+        let (client, answered) = (hosts.client(host), answered.clone());
+        thread::spawn(move || {
+            if wait_within(TIMEOUT, || idle_write(&client)).is_some() {
+                // The other one may have been first, and then there is no room or no receiver.
+                let _ = answered.try_send(BootTime::now());
+            }
+        });
+    }
+    drop(answered);
+    first.recv().expect("the servers serve again within a minute")
+}

@@ -1,0 +1,193 @@
+//! The outcome of outages, as a table for people and as JSON, and the expectations that are broken.
+
+use super::expectation::{Expectation, LockDelay, Window};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+/// How soon after the servers are back a lock is held for someone, beside its lock-delay: the
+/// longest pause of a guard or an agent between two attempts to reach them.
+pub const HELD_AFTER: Duration = Duration::from_secs(1);
+/// What the attempt itself may take in addition, for debug builds of several networks that share
+/// two cores.
+const ALLOWANCE: Duration = Duration::from_millis(500);
+/// The longest election. An outage of a majority ends for the holders when the next leader serves.
+const ELECTION: Duration = Duration::from_secs(1);
+
+/// One outage, and the lock of one window.
+#[derive(Clone, Debug, Serialize)]
+pub struct OutageRow {
+    /// How many servers were stopped.
+    pub stopped: usize,
+    /// For how many seconds.
+    pub seconds: u64,
+    /// Which of the rounds of this kind it is.
+    pub round: usize,
+    /// The window of the sessions.
+    pub window: Window,
+    /// Seconds from the end of the outage until a write was answered.
+    pub back_seconds: f64,
+    /// `true` if the holder believed all the time.
+    pub kept: bool,
+    /// Seconds from the moment at which the servers were back, or the holder's last one if that was
+    /// later, until the next holder believed; none if there was no next one.
+    pub stuck_seconds: Option<f64>,
+    /// How many pairs of holders believed at the same moment.
+    pub overlaps: usize,
+    /// The causes of the holder's loss, as the loss history names them.
+    pub causes: BTreeSet<String>,
+    /// Every expectation that was broken, in words.
+    pub broken: Vec<String>,
+}
+
+/// All outages of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct OutageReport {
+    /// A row for each outage and window.
+    pub rows: Vec<OutageRow>,
+}
+
+/// The expectation for a lock without a lock-delay during an outage of the servers.
+pub fn of_outage(length: Duration, window: Window) -> Expectation {
+    if length + ELECTION <= window.borne() {
+        Expectation::Kept
+    } else if length < window.limit() {
+        Expectation::Either
+    } else {
+        Expectation::Passes(HELD_AFTER)
+    }
+}
+
+impl OutageRow {
+    /// Holds it to what is expected of a lock with this lock-delay.
+    pub fn judge(&mut self, lock_delay: LockDelay) {
+        let expected = of_outage(Duration::from_secs(self.seconds), self.window);
+        let limit = HELD_AFTER + ALLOWANCE + lock_delay.length();
+        let mut broken = Vec::new();
+        if self.overlaps > 0 {
+            broken.push("two holders believed at the same moment".to_owned());
+        }
+        match (self.kept, self.stuck_seconds) {
+            (true, _) if matches!(expected, Expectation::Passes(_)) => {
+                broken.push("the holder believed beyond its deadline".into());
+            }
+            (true, _) => {}
+            (false, _) if expected == Expectation::Kept => {
+                broken.push("the holder lost a lock that it had to keep".into());
+            }
+            (false, None) => broken.push("no one was given the lock".into()),
+            (false, Some(stuck)) if stuck > limit.as_secs_f64() => {
+                broken.push(format!("the lock was stuck for {stuck:.2} s, not at most {limit:?}"));
+            }
+            (false, Some(_)) => {}
+        }
+        if self.causes.contains("destroyed") {
+            broken.push("the loss history says destroyed for a silence".into());
+        }
+        self.broken = broken;
+    }
+}
+
+impl OutageReport {
+    /// `true` if everything was as expected.
+    pub fn is_clean(&self) -> bool {
+        self.rows.iter().all(|row| row.broken.is_empty())
+    }
+}
+
+impl fmt::Display for OutageRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let outcome = match (self.kept, self.stuck_seconds) {
+            (true, _) => "kept".into(),
+            (false, Some(stuck)) => format!("passed on, stuck for {stuck:.2} s"),
+            (false, None) => "stuck".into(),
+        };
+        let causes = self.causes.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        write!(
+            f,
+            "{:<10} {:<9} {:<8} {:>6.2}  {outcome}; {}",
+            format!("{}s", self.seconds),
+            format!("{} of 3", self.stopped),
+            self.window.name(),
+            self.back_seconds,
+            if causes.is_empty() { "-" } else { &causes }
+        )
+    }
+}
+
+impl fmt::Display for OutageReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<10} {:<9} {:<8} {:>6}  lock (bound: stuck for {HELD_AFTER:?} + {ALLOWANCE:?} + lock-delay); losses",
+            "outage", "stopped", "window", "back s"
+        )?;
+        self.rows.iter().try_for_each(|row| writeln!(f, "{row}"))?;
+        for row in &self.rows {
+            row.broken.iter().try_for_each(|line| {
+                writeln!(
+                    f,
+                    "BROKEN: outage of {} s, {} servers, {}, round {}: {line}",
+                    row.seconds, row.stopped, row.window, row.round
+                )
+            })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(seconds: u64, window: Window, kept: bool, stuck_seconds: Option<f64>) -> OutageRow {
+        let causes = stuck_seconds.map(|_| "given-up".to_owned()).into_iter().collect();
+        OutageRow {
+            stopped: 2,
+            seconds,
+            round: 1,
+            window,
+            back_seconds: 0.2,
+            kept,
+            stuck_seconds,
+            overlaps: 0,
+            causes,
+            broken: Vec::new(),
+        }
+    }
+
+    fn broken(mut row: OutageRow, lock_delay: LockDelay) -> String {
+        row.judge(lock_delay);
+        row.broken.join("; ")
+    }
+
+    #[test]
+    fn a_lock_is_kept_or_passes_on_within_a_second() {
+        let none = LockDelay::None;
+        assert_eq!(broken(row(3, Window::Default, true, None), none), "");
+        assert!(broken(row(3, Window::Default, false, Some(0.3)), none).contains("had to keep"));
+        assert_eq!(broken(row(5, Window::Default, true, None), none), "", "either may happen");
+        assert_eq!(broken(row(5, Window::Default, false, Some(1.4)), none), "");
+        assert!(broken(row(8, Window::Default, false, Some(1.6)), none).contains("stuck for 1.60 s"));
+        assert!(broken(row(8, Window::Default, false, None), none).contains("no one"));
+        assert!(broken(row(8, Window::Default, true, None), none).contains("beyond its deadline"));
+    }
+
+    #[test]
+    fn a_lock_delay_is_waited_for() {
+        assert_eq!(broken(row(8, Window::Default, false, Some(15.9)), LockDelay::Shipped), "");
+        assert!(broken(row(8, Window::Default, false, Some(16.6)), LockDelay::Shipped).contains("stuck"));
+    }
+
+    #[test]
+    fn shared_beliefs_and_wrong_causes_are_told() {
+        let shared = OutageRow { overlaps: 1, ..row(8, Window::Fast, false, Some(0.1)) };
+        assert!(broken(shared, LockDelay::None).contains("same moment"));
+        let excused = OutageRow {
+            causes: ["destroyed".to_owned()].into_iter().collect(),
+            ..row(8, Window::Fast, false, Some(0.1))
+        };
+        assert!(broken(excused, LockDelay::None).contains("says destroyed"));
+    }
+}
