@@ -1,4 +1,5 @@
-//! Programs under their supervisor: ends, signals, and what is left when a process of ours is killed.
+//! Programs under their supervisor: ends, signals, and what is left when a process of ours is
+//! killed.
 
 use lockmesh_cli::command::lock::child::{Child, End, Input, Program};
 use rustix::process::{Pid, Signal, kill_process};
@@ -14,7 +15,7 @@ use tokio::time::{sleep, timeout};
 const POLL: Duration = Duration::from_millis(20);
 
 /// The longest that a loaded machine may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A grace that no test waits for.
 const LONG: Duration = Duration::from_secs(600);
@@ -58,7 +59,7 @@ impl Pipe {
     }
 
     async fn line(&mut self) -> String {
-        let line = timeout(PATIENCE, self.lines.next_line()).await.expect("nothing was written");
+        let line = timeout(TIMEOUT, self.lines.next_line()).await.expect("nothing was written");
         line.expect("readable").expect("the pipe is held open")
     }
 }
@@ -203,7 +204,7 @@ async fn it_ends_when_its_supervisor_is_killed() {
     let name = std::fs::read_to_string(format!("/proc/{supervisor}/comm")).expect("it runs");
     assert_eq!(name.trim_end(), "lock-supervisor");
     kill_process(supervisor, Signal::KILL).expect("it is ours");
-    let ended = timeout(PATIENCE, child.ended()).await.expect("it runs on");
+    let ended = timeout(TIMEOUT, child.ended()).await.expect("it runs on");
     assert_eq!(ended, End::Killed(15));
 }
 
@@ -227,7 +228,7 @@ async fn until_gone(pid: Pid) {
             sleep(POLL).await;
         }
     };
-    timeout(PATIENCE, gone).await.unwrap_or_else(|_| panic!("{pid} runs on"));
+    timeout(TIMEOUT, gone).await.unwrap_or_else(|_| panic!("{pid} runs on"));
 }
 
 /// Whether a process is there and no zombie.

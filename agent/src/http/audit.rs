@@ -1,14 +1,13 @@
 //! The audit log: one line for each operator request and each recursive delete.
-//!
-//! A line has the target `audit`, the level INFO, and these fields: `peer` (`unix` or a TCP address),
-//! `uid` and `pid` of a process on the Unix socket, `node` (this agent's), `request` (method and path,
-//! without parameters that may hold a secret), `keys` (the prefixes of a recursive delete) and
-//! `result` (the status of the response). Values of keys and tokens are in no line.
-//!
+//! A line has the target `audit`, the level INFO, and these fields: `peer` (`unix` or a TCP
+//! address), `uid` and `pid` of a process on the Unix socket, `node` (this agent's), `request`
+//! (method and path, without parameters that may hold a secret), `keys` (the prefixes of a
+//! recursive delete) and `result` (the status of the response). Values of keys and tokens are in no
+//! line.
 //! Each operator request that is carried out has its line. Clients can cause any number of refused
-//! requests and of recursive deletes, so those have [`LINES_AT_ONCE`] lines and [`LINES_PER_SECOND`]
-//! a second on average; `suppressed` of the next line, and `lockmesh_http_limits_total`, count the
-//! rest.
+//! requests and of recursive deletes, so those have [`LINES_AT_ONCE`] lines and
+//! [`LINES_PER_SECOND`] a second on average; `suppressed` of the next line, and
+//! `lockmesh_http_limits_total`, count the rest.
 
 use super::answer::Failure;
 use super::body::Body;
@@ -96,7 +95,6 @@ impl Quota {
 
 /// Answers a request, and logs who sent it and what became of it. `keys` are the prefixes that are
 /// deleted.
-///
 /// # Errors
 /// Those of the answer.
 pub(super) async fn recorded(
@@ -140,7 +138,8 @@ impl Drop for Record<'_> {
     }
 }
 
-/// Method, path and the parameters that are no secret, as they were sent: escapes keep a line whole.
+/// Method, path and the parameters that are no secret, as they were sent: escapes keep a line
+/// whole.
 fn request(call: &Call<'_>) -> String {
     let mut text = format!("{} {}", call.head.method, call.head.uri.path());
     let query = call.head.uri.query().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The programs that `lock` and `watch` start: how their ends are told, and that they do not outlive
-//! the process that started them.
+//! The programs that `lock` and `watch` start: how their ends are told, and that they do not
+//! outlive the process that started them.
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::process::{Process, run};

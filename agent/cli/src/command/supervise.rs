@@ -1,17 +1,14 @@
 //! `lockmesh supervise` (hidden): starts a program for another process of ours, and ends the
 //! program's process group when that process dies.
-//!
 //! ```text
 //!  lockmesh lock ──▶ lock-supervisor ──▶ program
 //!       └──socket──▶ (standard input)
 //! ```
-//!
 //! | on the socket | from | is |
 //! |---|---|---|
 //! | one byte, with a file or without | parent | start; the file is the program's standard input |
 //! | kind and number, five bytes | supervisor | the program's process id, or the error of its start |
 //! | end of file | parent | the parent is dead: SIGTERM to the group, SIGKILL after the grace |
-//!
 //! The program is not reaped here: when it ends, the supervisor exits, and the program becomes a
 //! child of the parent, which is the child subreaper and reads its exit status. Until then its
 //! process id cannot be reused. Signals that ask a process to end are ignored here: the parent
@@ -74,7 +71,6 @@ pub struct Args {
 }
 
 /// Runs the command.
-///
 /// # Errors
 /// Standard input is not the socket of a parent. Nothing was run.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
@@ -167,8 +163,8 @@ impl Supervised {
     }
 
     fn signal(self, signal: Signal) {
-        // A process that has ended is not reaped here unless it led a group, and a group's number is
-        // not reused while it has members.
+        // A process that has ended is not reaped here unless it led a group, and a group's number
+        // is not reused while it has members.
         let _ = match self.has_group {
             true => kill_process_group(self.pid, signal),
             false => kill_process(self.pid, signal),
@@ -177,7 +173,6 @@ impl Supervised {
 }
 
 /// Tells a supervisor to start, and hands it the program's standard input.
-///
 /// # Errors
 /// It was not sent.
 pub(super) fn send_input(channel: &StdUnixStream, input: Option<BorrowedFd<'_>>) -> io::Result<()> {

@@ -1,8 +1,6 @@
 //! `lockmesh watch`: prints a view of the data once, or runs a handler whenever it changes.
-//!
 //! The handler gets the view as JSON on stdin and its index as `CONSUL_INDEX` and `LOCKMESH_INDEX`.
 //! Handlers run one after the other; what changed meanwhile is seen by the next one, once.
-//!
 //! A handler runs under a supervisor, in a process group of its own. SIGTERM, SIGINT, SIGQUIT and
 //! SIGHUP are passed on to the group and end the watch; SIGKILL follows after 5 s.
 
@@ -32,7 +30,6 @@ const WAIT: Duration = Duration::from_secs(300);
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// Print a view of the data, or run a command whenever it changes
-///
 /// One CHILD argument is a line for the shell; several are a program and its arguments.
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -84,7 +81,6 @@ enum View {
 }
 
 /// Runs the command.
-///
 /// # Errors
 /// The view makes no sense, cannot be watched, or the handler could not be run. Nothing was changed
 /// by watching.
@@ -253,8 +249,8 @@ impl Handler {
         Self { child: args.child.clone(), shell: args.shell.unwrap_or(args.child.len() == 1) }
     }
 
-    /// Runs the handler and waits for its end. One that fails ends the watch; so does a signal, which
-    /// is returned when the handler has ended.
+    /// Runs the handler and waits for its end. One that fails ends the watch; so does a signal,
+    /// which is returned when the handler has ended.
     async fn handle(
         &self,
         value: &Value,

@@ -1,10 +1,9 @@
 //! The process that runs while something is held: started, signalled and waited for, as a group.
-//!
 //! A supervisor starts it (see [`supervise`](crate::command::supervise)) and ends its group if this
-//! process dies, `kill -9` included. The supervisor neither reaps the program nor passes signals on:
-//! this process is the child subreaper, so the program becomes its child when the supervisor exits,
-//! and signals go to the group directly. A supervisor that is killed takes the program along.
-//!
+//! process dies, `kill -9` included. The supervisor neither reaps the program nor passes signals
+//! on: this process is the child subreaper, so the program becomes its child when the supervisor
+//! exits, and signals go to the group directly. A supervisor that is killed takes the program
+//! along.
 //! Orphans of the group are adopted and reaped; as process 1 of a container, all orphans are. Never
 //! waits for a process that other code in this program started.
 
@@ -135,7 +134,6 @@ struct Supervisor {
 impl Child {
     /// Starts a program in a process group of its own, or in ours if it shall read our terminal.
     /// [`Self::started`] waits for it.
-    ///
     /// # Errors
     /// The supervisor cannot be started. Nothing was run.
     pub fn start(program: &Program) -> io::Result<Self> {
@@ -143,7 +141,6 @@ impl Child {
     }
 
     /// The same, with another file of this program as the supervisor.
-    ///
     /// # Errors
     /// As [`Self::start`].
     pub fn start_under(supervisor: &Path, program: &Program) -> io::Result<Self> {
@@ -158,7 +155,6 @@ impl Child {
     }
 
     /// Waits until the program runs. May be cancelled and called again.
-    ///
     /// # Errors
     /// The program cannot be started. Nothing was run.
     pub async fn started(&mut self) -> io::Result<()> {
@@ -259,8 +255,9 @@ impl Child {
         self.end.is_none() || group.is_some_and(|group| test_kill_process_group(group).is_ok())
     }
 
-    /// Records which processes have ended. Orphans of the group are adopted by this process; process
-    /// 1 is given all others too. All other children are left to the code that waits for them.
+    /// Records which processes have ended. Orphans of the group are adopted by this process;
+    /// process 1 is given all others too. All other children are left to the code that waits for
+    /// them.
     fn reap(&mut self) {
         while let Ok(Some((pid, status))) = self.next_ended() {
             if Some(pid) == self.pid {
@@ -352,7 +349,6 @@ pub struct Signals {
 
 impl Signals {
     /// Takes the signals over from their defaults.
-    ///
     /// # Errors
     /// The system refuses to hand a signal over. Nothing must be held yet: a signal would end this
     /// process and leave the program without it.

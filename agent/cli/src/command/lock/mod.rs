@@ -1,10 +1,8 @@
 //! `lockmesh lock`: holds a lock while a command runs, with the options of `consul lock`.
-//!
 //! | module | is |
 //! |---|---|
 //! | [`child`] | the process that runs, as a group |
 //! | [`held`] | the loop that ends it when the lock is lost |
-//!
 //! Exit codes are those of `consul lock`: 0 when the command ran, whatever it returned; with
 //! `--child-exit-code` 2 when it failed; 1 when it could not be run. Ours: `--pass-exit-code`
 //! returns its own code, and a lock that was lost while the command ran is always 1.
@@ -23,7 +21,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 /// Hold a lock while a command runs
-///
 /// `lockmesh lock NAME -- CMD ARG…` runs the command as it is; `lockmesh lock NAME CMD ARG…` hands
 /// it to a shell, as `consul lock` does. The command finds CONSUL_LOCK_HELD=true and LOCKMESH_FENCE
 /// in its environment. When the lock is lost its process group is sent SIGTERM, and SIGKILL five
@@ -104,7 +101,6 @@ pub struct ProgramArgs {
 }
 
 /// Runs the command.
-///
 /// # Errors
 /// As [`hold_and_run`].
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
@@ -112,7 +108,6 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
 }
 
 /// Holds, runs, gives back and tidies up. A single holder takes a lock, unless `always_semaphore`.
-///
 /// # Errors
 /// Nothing was run, where nothing was held or the program cannot be started. Otherwise the program
 /// has ended, but what was held could not be given back or tidied up; it ends with its session at
@@ -162,9 +157,9 @@ pub async fn hold_and_run(
     Ok(options.exit_code(&ended?))
 }
 
-/// The time from SIGTERM to SIGKILL for a program whose `lockmesh lock` was killed. The session lives
-/// for half of its TTL at least, since it was renewed by then, and a lock-delay follows: the program
-/// is gone before the lock is granted to another session.
+/// The time from SIGTERM to SIGKILL for a program whose `lockmesh lock` was killed. The session
+/// lives for half of its TTL at least, since it was renewed by then, and a lock-delay follows: the
+/// program is gone before the lock is granted to another session.
 pub(super) fn orphan_grace(ttl: Option<Duration>, lock_delay: Option<Duration>) -> Duration {
     // Without one the window decides, by which it is never shorter.
     let ttl = ttl.unwrap_or(DEFAULT_TTL);
@@ -237,7 +232,6 @@ impl ProgramArgs {
     }
 
     /// The program and its arguments.
-    ///
     /// # Errors
     /// There is no name, or no one command. Nothing was tried.
     pub fn words(&self) -> Result<Vec<OsString>, CliError> {
@@ -309,10 +303,10 @@ mod tests {
     #[test]
     fn an_orphan_is_killed_before_the_lock_can_pass_on() {
         let second = Duration::from_secs(1);
-        assert_eq!(orphan_grace(second, None), GRACE, "the usual lock-delay is longer");
-        assert_eq!(orphan_grace(15 * second, Some(Duration::ZERO)), GRACE);
-        assert_eq!(orphan_grace(second, Some(Duration::ZERO)), second / 2);
-        assert_eq!(orphan_grace(second, Some(second)), second * 3 / 2);
+        assert_eq!(orphan_grace(Some(second), None), GRACE, "the usual lock-delay is longer");
+        assert_eq!(orphan_grace(Some(15 * second), Some(Duration::ZERO)), GRACE);
+        assert_eq!(orphan_grace(Some(second), Some(Duration::ZERO)), second / 2);
+        assert_eq!(orphan_grace(Some(second), Some(second)), second * 3 / 2);
     }
 
     #[test]
