@@ -500,6 +500,8 @@ impl Book {
         let is_removed = self.removed.contains(&id);
         let knows = |id: &u64| is_removed || !self.removed.contains(id);
         Response::Status(Status {
+            // A server that leads has one.
+            cluster_id: "simulated".into(),
             server: ServerId(id),
             // Whoever was removed has applied nothing since.
             applied_index: LogIndex(if is_removed { 0 } else { self.removed.len() as u64 }),

@@ -144,6 +144,7 @@ pub fn response(kind: Kind, answer: Result<Answered, Unavailable>) -> Result<Res
         }
         Ok(Answered::Response(Answers::Answer(answer))) => Ok(rows(&answer)),
         Ok(Answered::Shared(answer)) => Ok(rows(&answer)),
+        Ok(Answered::Response(Answers::Done)) => Ok(Response::Done),
         Ok(Answered::Response(Answers::Renewed(found))) => Ok(Response::Found(found.is_some())),
         Ok(Answered::Response(Answers::Unavailable(reason))) | Err(reason) => Err(unavailable(&reason)),
         Ok(Answered::Response(other)) => unreachable!("no guard asks for this: {other:?}"),

@@ -51,7 +51,9 @@ impl Nodes {
     /// A command of `lockmesh` against a node's agent.
     pub(super) fn command(&self, name: &str, words: &[&str]) -> (i32, String, String) {
         let address = format!("unix://{}", self.fleet.at(&format!("{name}.sock")));
-        run(&[words, &["--http-addr", &address]].concat())
+        // What follows `--` is another program's.
+        let own = words.iter().position(|word| *word == "--").unwrap_or(words.len());
+        run(&[&words[..own], &["--http-addr", &address], &words[own..]].concat())
     }
 
     /// A node as the agent of another one knows it.
