@@ -218,6 +218,13 @@ async fn a_supervisor_outlives_what_ends_other_processes() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1] {
         kill_process(supervisor, signal).expect("it is ours");
     }
+    let received = async {
+        while has_pending_signals(supervisor) {
+            sleep(POLL).await;
+        }
+    };
+    timeout(WAIT_LIMIT, received).await.expect("it receives signals");
+    assert!(is_running(supervisor));
     writer.write_all(b"go\n").expect("it is read");
     assert_eq!(child.ended().await, End::Code(3));
 }
@@ -235,4 +242,12 @@ async fn until_gone(pid: Pid) {
 fn is_running(pid: Pid) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     status.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+}
+
+/// Whether a process has still to act on a signal; one that has ended has not.
+fn has_pending_signals(pid: Pid) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending =
+        status.lines().filter_map(|line| line.strip_prefix("ShdPnd:").or(line.strip_prefix("SigPnd:")));
+    is_running(pid) && pending.into_iter().any(|signals| signals.trim().bytes().any(|digit| digit != b'0'))
 }
