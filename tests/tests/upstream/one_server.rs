@@ -159,12 +159,16 @@ async fn readers_of_the_same_news_share_one_call() {
     let readers: Vec<_> = (0..100).map(|_| read(LONG, 5)).collect();
     let other = read(LONG, 6);
     story.book.reaches("two parked calls", |book| book.parked.len() == 2).await;
+    // An agent reads the index base of a cluster before it registers.
+    let before = story.book.open().plain_reads;
     // One with little timeout gets the present answer by a read of its own, and the others wait on.
     let now = read(Duration::from_millis(1), 5).await.unwrap().unwrap();
     assert_eq!(now.index, LogIndex(0));
     story
         .book
-        .reaches("two calls that wait on", |book| (book.plain_reads, book.parked.len()) == (1, 2))
+        .reaches("two calls that wait on", move |book| {
+            (book.plain_reads - before, book.parked.len()) == (1, 2)
+        })
         .await;
     story.service.raise_index(6);
     for reader in readers {
@@ -172,7 +176,10 @@ async fn readers_of_the_same_news_share_one_call() {
     }
     // Those who joined later are told the state as it is after they asked: one more read for all of
     // them.
-    story.book.reaches("one more read", |book| (book.blocking_reads, book.plain_reads) == (2, 2)).await;
+    story
+        .book
+        .reaches("one more read", move |book| (book.blocking_reads, book.plain_reads - before) == (2, 2))
+        .await;
     assert!(!other.is_finished());
     other.abort();
     story.book.reaches("an empty car park", |book| book.parked.is_empty()).await;
