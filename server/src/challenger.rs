@@ -198,7 +198,7 @@ impl Agent {
         let answer = self.connection.answer(Request::AskNode(question), challenge, LATE_TIMEOUT);
         if let Ok(Some(answer)) = timeout(LATE_TIMEOUT, answer).await {
             // It always gets in, and the driver may be gone.
-            let _ = self.sender.post(DriverEvent::AgentAnswered(answer));
+            let _ = self.sender.post(DriverEvent::AgentAnswered(Box::new(answer)));
         }
     }
 
@@ -207,6 +207,7 @@ impl Agent {
             SERVER.agents.challenges_unanswered.inc();
         }
         // It always gets in, and the driver may be gone.
+        let answer = answer.map(Box::new);
         let _ = self.sender.post(DriverEvent::Challenged { challenge, answer });
     }
 }
@@ -269,7 +270,7 @@ mod tests {
             match events.pop() {
                 Some(DriverEvent::Challenged { challenge, answer }) => {
                     let secret = LeaseKey::default().secret(LEASE);
-                    assert!(answer.is_none_or(|answer| secret.made(&answer.renewal)));
+                    assert!(answer.as_ref().is_none_or(|answer| secret.made(&answer.renewal)));
                     (challenge.nonce, answer.map(|answer| answer.renewal.nonce))
                 }
                 other => panic!("not what was asked: {other:?}"),

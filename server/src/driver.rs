@@ -206,8 +206,10 @@ impl Driver {
             DriverEvent::SetBack(by, known) => Event::SetBack(by, known),
             DriverEvent::Version(server, version) => Event::Version(server, version),
             DriverEvent::Unreachable(server) => Event::Unreachable(server),
-            DriverEvent::Challenged { challenge, answer } => Event::Challenged { challenge, answer },
-            DriverEvent::AgentAnswered(answer) => Event::AgentAnswered(answer),
+            DriverEvent::Challenged { challenge, answer } => {
+                Event::Challenged { challenge, answer: answer.map(|answer| *answer) }
+            }
+            DriverEvent::AgentAnswered(answer) => Event::AgentAnswered(*answer),
             DriverEvent::Removed => Event::Removed,
             DriverEvent::ReaderClosed => Event::ReaderClosed,
             // The bootstrap loop's own news that came too late.

@@ -71,10 +71,10 @@ pub enum DriverEvent {
         /// What it was asked.
         challenge: Challenge,
         /// What it said; none where it said nothing in time, or was not reached.
-        answer: Option<NodeAnswer>,
+        answer: Option<Box<NodeAnswer>>,
     },
     /// A node answered an agent that was to ask it.
-    AgentAnswered(NodeAnswer),
+    AgentAnswered(Box<NodeAnswer>),
     /// Another server says that this one was removed from the quorum.
     Removed,
     /// A reader of a checkpoint is closed.

@@ -223,7 +223,7 @@ async fn a_supervisor_outlives_what_ends_other_processes() {
             sleep(POLL).await;
         }
     };
-    timeout(WAIT_LIMIT, received).await.expect("it receives signals");
+    timeout(TIMEOUT, received).await.expect("it receives signals");
     assert!(is_running(supervisor));
     writer.write_all(b"go\n").expect("it is read");
     assert_eq!(child.ended().await, End::Code(3));

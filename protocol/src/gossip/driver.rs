@@ -44,6 +44,9 @@ const REFUTATIONS: (u64, u64) = (8, 2);
 
 const _: () = assert!(MAX_ITEM_BYTES + 64 < MAX_PACKET_BYTES);
 
+/// The sessions that a member's guards gave up, with the code over them.
+pub type GivenUpList = (GivenUpSessions, AuthenticationCode);
+
 /// What a process in the mesh wants done.
 #[derive(Debug, Default)]
 pub struct Outbox {
@@ -59,7 +62,7 @@ pub struct Outbox {
     /// A member asks for a server whether this process lives, with a nonce.
     pub challenges: Vec<(MemberId, u64)>,
     /// What a member answers that was asked so.
-    pub answers: Vec<(MemberId, ChallengeAnswer, Option<(GivenUpSessions, AuthenticationCode)>)>,
+    pub answers: Vec<(MemberId, ChallengeAnswer, Option<GivenUpList>)>,
 }
 
 /// What has happened so far, for the figures of a process.

@@ -26,6 +26,7 @@ pub(super) const UPDATE_BYTES: usize = MEMBER_BYTES + 3;
 /// What a member says to another: SWIM's messages, and a juror's question with its answer. Nobody
 /// asks to join and nobody is told that it is dead: who belongs to the mesh, the servers' roster
 /// says.
+#[expect(clippy::large_enum_variant, reason = "one at a time is read or written, and none is kept")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// Do you live?

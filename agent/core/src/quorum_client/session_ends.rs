@@ -93,7 +93,7 @@ impl QuorumClient {
                 self.callers.insert(token, Caller::SessionEnd(session));
             }
             EndReason::GivenUp(_) => {
-                self.outbox.answers.push((token, Ok(Answered::Response(Response::Done))))
+                self.outbox.answers.push((token, Ok(Answered::Response(Response::Done))));
             }
         }
     }
