@@ -363,6 +363,9 @@ async fn operators_and_recursive_deletes_leave_a_line() {
     let api = std::sync::Arc::get_mut(&mut stand.api).expect("nothing else has it");
     api.operator_socket = Some("/run/a.sock".into());
     let lines = Lines::default();
+    // While there is one subscriber only, whichever thread meets an event first decides for all
+    // threads whether it is recorded, and threads of other tests have none.
+    let _second = tracing::Dispatch::new(Lines::default());
     let _guard = tracing::subscriber::set_default(lines.clone());
     stand.call("DELETE", "/v1/operator/raft/peer?id=uuid-3&token=secret", "").await;
     over_tcp(&stand, "PUT", "/v1/agent/leave").await;
