@@ -120,6 +120,10 @@ pub struct StorageConfig {
     /// where something was written since. 1 s to 1 day.
     #[serde(with = "duration::text")]
     pub corruption_check_interval: Duration,
+    /// The time without a durable write after which the disk is stalled: the server is not ready,
+    /// and a leader hands over. 300 ms to 60 s; never less than two election timeouts.
+    #[serde(with = "duration::text")]
+    pub stall_timeout: Duration,
 }
 
 /// Rules of sessions that the leader keeps.
@@ -210,6 +214,7 @@ impl ServerConfig {
         check_range("storage.checkpoint_changes", storage.checkpoint_changes, 1, 10_000_000)?;
         let interval = storage.corruption_check_interval;
         check_length("storage.corruption_check_interval", interval, second, second * 86_400)?;
+        check_length("storage.stall_timeout", storage.stall_timeout, second * 3 / 10, second * 60)?;
         check_range("storage.log_keep_bytes", storage.log_keep_bytes, 0, 1 << 40)?;
         check_range("storage.log_keep_fetching_bytes", storage.log_keep_fetching_bytes, 0, 1 << 40)?;
         check_range("storage.cache_bytes", storage.cache_bytes, 1 << 20, 64 << 30)?;
@@ -344,6 +349,7 @@ impl Default for StorageConfig {
             log_keep_fetching_bytes: 128 << 20,
             cache_bytes: 16 << 20,
             corruption_check_interval: Duration::from_secs(300),
+            stall_timeout: Duration::from_secs(1),
         }
     }
 }

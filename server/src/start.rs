@@ -224,6 +224,7 @@ impl ServerStart {
             log_keep_fetching_bytes: self.config.storage.log_keep_fetching_bytes,
             election: ElectionTimeout::with_timeout(self.config.quorum.election_timeout),
             corruption_check_interval: self.config.storage.corruption_check_interval,
+            stall_timeout: self.config.storage.stall_timeout,
         }
     }
 

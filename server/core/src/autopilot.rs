@@ -30,6 +30,10 @@ pub(crate) struct AutopilotState {
     leaving: BTreeSet<ServerId>,
     /// A transfer of leadership, and when it began.
     pub(crate) transfer: Option<(CallToken, Time)>,
+    /// Voters that an unfit leader has tried to hand over to.
+    pub(crate) tried: BTreeSet<ServerId>,
+    /// What each member had acknowledged at the last tick, and when that last made progress.
+    acknowledged: BTreeMap<ServerId, (LogIndex, Time)>,
     /// The entry behind the newest membership that settles it, where there is one already.
     settled_by: Option<LogIndex>,
     /// Those who wait until the membership is settled, and the rows of those who left are gone.

@@ -2,6 +2,7 @@
 
 use crate::autopilot::AutopilotState;
 use crate::corruption::CorruptionChecks;
+use crate::disk_watch::DiskWatch;
 use crate::fault_injection::Rule;
 use crate::input::{CallToken, Input};
 use crate::judge::{Judge, without_minority};
@@ -66,6 +67,9 @@ pub struct CoreConfig {
     /// How long after a corruption check a leader begins the next one, where something was written
     /// since.
     pub corruption_check_interval: Duration,
+    /// The time without a durable write after which the disk is stalled; never less than two
+    /// election timeouts.
+    pub stall_timeout: Duration,
 }
 
 /// What the first leader of a cluster writes into its state.
@@ -92,6 +96,7 @@ pub struct Core {
     /// That the cluster is at a format which this build cannot read: then it does nothing any more.
     pub(crate) unreadable: Option<FormatError>,
     pub(crate) corruption: CorruptionChecks,
+    pub(crate) disk: DiskWatch,
     pub(crate) timers: Timers,
     /// How many more deadlines may pass until the next tick.
     pub(crate) may_pass: usize,
@@ -144,6 +149,7 @@ impl Core {
     pub fn new(config: CoreConfig, recovered: Recovered) -> Self {
         let Recovered { hard_state, snapshot, entries, base, state, own } = recovered;
         let unreadable = upgrade::unknown_format(&state, config.format);
+        let stall_timeout = config.stall_timeout.max(2 * config.election.timeout());
         let mut engine =
             Engine::new(config.id, hard_state, &snapshot, base, entries, (config.seed, config.election));
         // No other server can win, so there is no election time-out to wait for.
@@ -163,6 +169,7 @@ impl Core {
             set_back: None,
             unreadable,
             corruption: CorruptionChecks::default(),
+            disk: DiskWatch::new(stall_timeout),
             read_index: ReadIndex::default(),
             committed: Vec::new(),
             batch: Vec::new(),
@@ -196,6 +203,9 @@ impl Core {
     pub fn handle(&mut self, now: Time, input: Input, outbox: &mut Outbox) {
         if self.unreadable.is_some() {
             return;
+        }
+        if let Input::Persisted(write) = input {
+            self.disk.persisted(now, write);
         }
         if self.set_back.is_some() {
             return self.handle_set_back(input, outbox);
@@ -293,6 +303,9 @@ impl Core {
         self.engine.turn(&mut effects);
         // Also of a server that was set back: its disk may go on, but nothing is promised of what
         // it writes.
+        if let Some(write) = effects.writes.last() {
+            self.disk.written(now, write.number);
+        }
         outbox.writes.append(&mut effects.writes);
         if self.set_back.is_none() {
             outbox.messages.append(&mut effects.messages);
@@ -429,7 +442,10 @@ impl Core {
                 let is_own = self.corruption_message(&message, outbox)
                     || self.judge_message(now, &message, outbox)
                     || self.mesh_message(now, &message);
-                if !is_own {
+                // A candidate whose vote for itself cannot become durable would only disturb.
+                let is_unfit =
+                    message.kind == MessageKind::TimeoutNow && self.disk.stalled_for(now).is_some();
+                if !is_own && !is_unfit {
                     if let Some(certain) = message.certain_position() {
                         self.own.peers.note(message.from, certain);
                     }
@@ -561,6 +577,7 @@ impl Core {
     fn tick(&mut self, now: Time, wall: WallTime, outbox: &mut Outbox) {
         self.wall = wall;
         // First: a server that did not run must not take its own absence for that of others.
+        self.watch_disk(now);
         self.move_deadlines_if_late(now);
         self.last_tick = Some(now);
         self.engine.tick();
@@ -914,21 +931,6 @@ impl Core {
         let founder = || self.config.cluster_start.servers.iter().find(|server| server.id == id);
         let server = self.state.server(id).map(Arc::as_ref).or_else(founder);
         server.map_or("unknown", |server| server.node.as_str())
-    }
-
-    /// Where a test broke a rule of deadlines: they end with the election.
-    fn forget_deadlines(&mut self) {
-        let fault_point = &self.engine.fault_point;
-        let (delays, sessions) = (
-            fault_point.breaks(Rule::DelaysOutliveElections),
-            fault_point.breaks(Rule::SessionsOutliveElections),
-        );
-        let delays = self.state.delays().filter(|_| delays).map(|(key, _)| Subject::LockDelay(key.clone()));
-        let with_ttl = self.state.sessions().filter(|session| sessions && session.spec.ttl.is_some());
-        let subjects: Vec<_> =
-            delays.chain(with_ttl.map(|session| Subject::Session(session.spec.id))).collect();
-        let ends: Vec<_> = subjects.iter().filter_map(|subject| self.end_of(subject)).collect();
-        ends.into_iter().for_each(|end| self.gather_own(end));
     }
 
     /// Where a test broke the rule of retries: nothing tells one from something new.

@@ -8,6 +8,7 @@
 //! does that.
 
 use crate::core::{Core, Origin};
+use crate::fault_injection::Rule;
 use crate::raft::TICK;
 use crate::timers::Subject;
 use lockmesh_protocol::command::{Command, KvCommand, KvVerb, TxnKv, TxnOp};
@@ -42,6 +43,21 @@ impl Core {
             self.timers.postpone(gap - TICK);
             self.judge.was_late(now, gap - TICK);
         }
+    }
+
+    /// Where a test broke a rule of deadlines: they end with the election.
+    pub(crate) fn forget_deadlines(&mut self) {
+        let fault_point = &self.engine.fault_point;
+        let (delays, sessions) = (
+            fault_point.breaks(Rule::DelaysOutliveElections),
+            fault_point.breaks(Rule::SessionsOutliveElections),
+        );
+        let delays = self.state.delays().filter(|_| delays).map(|(key, _)| Subject::LockDelay(key.clone()));
+        let with_ttl = self.state.sessions().filter(|session| sessions && session.spec.ttl.is_some());
+        let subjects: Vec<_> =
+            delays.chain(with_ttl.map(|session| Subject::Session(session.spec.id))).collect();
+        let ends: Vec<_> = subjects.iter().filter_map(|subject| self.end_of(subject)).collect();
+        ends.into_iter().for_each(|end| self.gather_own(end));
     }
 
     /// Between two ticks. One that is late must come first: it may have to move the deadlines.

@@ -33,6 +33,7 @@ pub mod checksum;
 pub mod core;
 pub mod corruption;
 mod deadlines;
+mod disk_watch;
 pub mod fault_injection;
 pub mod frontend;
 pub mod input;

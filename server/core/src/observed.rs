@@ -70,6 +70,8 @@ pub enum EventOutcome {
 /// What was measured since somebody took it: the shell empties it after every turn.
 #[derive(Debug, Default)]
 pub struct Observed {
+    /// Stalls of this server's disk that began.
+    pub disk_stalls: u64,
     /// From the proposal of a batch of commands to its commit.
     pub commits: Vec<Duration>,
     /// From being enqueued for a lock to its grant.

@@ -58,6 +58,7 @@ fn show_levels(figures: &Figures) {
     show_flag(&SERVER.levels.leader_known, figures.is_leader_known);
     show_flag(&SERVER.levels.corrupt, figures.is_corrupt);
     show_flag(&SERVER.levels.states_differ, figures.states_differ);
+    show_flag(&SERVER.levels.lowered_priority, figures.has_lowered_priority);
     show_flag(&SERVER.levels.node_brake, figures.is_braking);
     let levels = [
         (&SERVER.levels.term, figures.term.0),
@@ -101,6 +102,7 @@ pub(super) fn count(observed: &Observed) {
     SERVER.counts.saved_by_agents.inc_by(observed.saved_by_agents);
     SERVER.counts.forged_answers.inc_by(observed.forged_answers);
     SERVER.counts.mesh_syncs.inc_by(observed.mesh_syncs);
+    SERVER.counts.disk_stalls.inc_by(observed.disk_stalls);
     for (events, counter) in observed.events.iter().zip(&SERVER.counts.user_events) {
         counter.inc_by(*events);
     }

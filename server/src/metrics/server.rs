@@ -114,6 +114,7 @@ pub(crate) struct Counts {
     /// In the order of [`EVENT_OUTCOMES`].
     pub(crate) user_events: [IntCounter; EVENT_OUTCOMES.len()],
     pub(crate) mesh_syncs: IntCounter,
+    pub(crate) disk_stalls: IntCounter,
     /// In the order of [`HealthWindow::ALL`].
     pub(crate) node_verdicts: [IntCounter; HealthWindow::ALL.len()],
 }
@@ -156,6 +157,7 @@ pub(crate) struct Levels {
     pub(crate) corrupt: IntGauge,
     pub(crate) states_differ: IntGauge,
     pub(crate) disk_healthy: IntGauge,
+    pub(crate) lowered_priority: IntGauge,
     database_bytes: IntGaugeVec,
     pub(crate) certificate_expiry: Gauge,
 }
@@ -234,6 +236,10 @@ impl Counts {
             node_checks: counter("node_checks_total", "Checks of silent nodes that this leader opened"),
             accusations: ACCUSATION_OUTCOMES.map(|outcome| accusations.with_label_values(&[outcome])),
             user_events: EVENT_OUTCOMES.map(|outcome| user_events.with_label_values(&[outcome])),
+            disk_stalls: counter(
+                "disk_stalls_total",
+                "Times that no write became durable for `storage.stall_timeout`",
+            ),
             mesh_syncs: counter(
                 "mesh_syncs_total",
                 "Agents that were told what they lacked of the mesh, each time",
@@ -333,7 +339,11 @@ impl Levels {
             ),
             disk_healthy: gauge(
                 "disk_healthy",
-                "0 where the disk refuses writes, or has taken none for 5 seconds",
+                "0 while the disk refuses writes or is stalled for `storage.stall_timeout`",
+            ),
+            lowered_priority: gauge(
+                "lowered_election_priority",
+                "1 while this server has the lowest election priority after disk stalls",
             ),
             database_bytes: files,
             certificate_expiry: registered(Gauge::new(

@@ -31,6 +31,7 @@ use lockmesh_protocol::query::Blocking;
 use lockmesh_protocol::record::NewServer;
 use lockmesh_protocol::rpc::{CallId, MAX_FRAME_BYTES, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
+use lockmesh_server::config::ServerConfig;
 use lockmesh_server::snapshot::Fetched;
 use lockmesh_server::store::DirtyRows;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -217,6 +218,7 @@ fn core_config(stage: &mut Stage, id: ServerId) -> CoreConfig {
         log_keep_bytes: plan.log_keep_bytes,
         log_keep_fetching_bytes: plan.log_keep_bytes.saturating_mul(4),
         corruption_check_interval: stage.plan.corruption.check_interval,
+        stall_timeout: ServerConfig::default().storage.stall_timeout,
     }
 }
 

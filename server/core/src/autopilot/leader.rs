@@ -75,7 +75,30 @@ impl Core {
         // A corrupt one may follow perfectly: it is its state that must not be relied on.
         let is_corrupt = self.corruption.is_corrupt(server);
         !is_corrupt
+            && !self.is_disk_stalled(now, server)
             && self.keeps_up(now, server, autopilot.last_contact_threshold, autopilot.max_trailing_logs)
+    }
+
+    /// `true` if this server's disk is stalled, or if another server has acknowledged nothing for
+    /// the stall timeout although entries wait.
+    fn is_disk_stalled(&self, now: Time, server: ServerId) -> bool {
+        if server == self.config.id {
+            return self.disk.stalled_for(now).is_some();
+        }
+        let acknowledged = self.autopilot.acknowledged.get(&server);
+        acknowledged.is_some_and(|(_, since)| now.since(*since) >= self.disk.stall_timeout())
+    }
+
+    fn notice_acknowledgements(&mut self, now: Time) {
+        let (members, last) = (self.engine.membership().all(), self.engine.last_index());
+        self.autopilot.acknowledged.retain(|id, _| members.contains(id));
+        for server in members.into_iter().filter(|id| *id != self.config.id) {
+            let matched = self.progress(server).unwrap_or_default().matched;
+            let known = self.autopilot.acknowledged.entry(server).or_insert((matched, now));
+            if matched != known.0 || matched >= last {
+                *known = (matched, now);
+            }
+        }
     }
 
     /// Since when the leader has found a server as well, or as ill, as it is now.
@@ -85,7 +108,7 @@ impl Core {
 
     /// Whether a server is well enough to be counted on: a busy one may be silent for a moment, or
     /// a moment behind.
-    fn is_reliable(&self, now: Time, server: ServerId) -> bool {
+    pub(crate) fn is_reliable(&self, now: Time, server: ServerId) -> bool {
         let (autopilot, _) = self.state.autopilot();
         // A strict threshold makes health flap with every pause of a disk; a vote or a transfer
         // must not hang on that.
@@ -383,6 +406,7 @@ impl Core {
     }
 
     fn notice_health(&mut self, now: Time) {
+        self.notice_acknowledgements(now);
         let (members, since) = (self.engine.membership().all(), self.wall);
         self.autopilot.health.retain(|id, _| members.contains(id));
         for server in members {

@@ -40,6 +40,8 @@ pub struct Figures {
     pub watches: usize,
     /// Since when the disk has been given writes and has not taken any.
     pub unpersisted_since: Option<Time>,
+    /// Set while the server has the lowest election priority after disk stalls.
+    pub has_lowered_priority: bool,
     /// Members, by how they stand.
     pub members: MemberCounts,
     /// Nodes that are silent, and asked whether they live, where this one leads.
@@ -73,15 +75,6 @@ pub struct FollowerFigures {
     pub last_contact: Duration,
 }
 
-/// Writes that the disk was given and has not taken yet.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Unpersisted {
-    /// The number of the last one.
-    last: u64,
-    /// Since when none of them has become durable.
-    since: Time,
-}
-
 /// The leaders that a server has known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LeaderHistory {
@@ -107,7 +100,8 @@ impl Frontend {
             lock_waiters: state.waiter_count(),
             keys: state.key_count(),
             watches: self.watches.len(),
-            unpersisted_since: self.unpersisted_since(),
+            unpersisted_since: self.core.unpersisted_since(),
+            has_lowered_priority: self.core.has_lowered_priority(),
             members: state.member_counts(),
             open_checks: self.core.judge.open_checks(),
             nodes_without_renewals: self.core.judge.cut_off_len(),
@@ -134,23 +128,6 @@ impl Frontend {
             Some(FollowerFigures { node, lag, last_contact: self.core.silence_of(now, id) })
         });
         figures.collect()
-    }
-
-    /// Since when the disk has been given writes and has not taken any.
-    pub(super) fn unpersisted_since(&self) -> Option<Time> {
-        self.unpersisted.map(|unpersisted| unpersisted.since)
-    }
-
-    /// The disk is given writes up to this number.
-    pub(super) fn note_write(&mut self, now: Time, last: u64) {
-        let since = self.unpersisted_since().unwrap_or(now);
-        self.unpersisted = Some(Unpersisted { last, since });
-    }
-
-    /// The disk has taken all writes up to this number. For those behind it, the time begins anew.
-    pub(super) fn note_persisted(&mut self, now: Time, number: u64) {
-        let left = self.unpersisted.filter(|unpersisted| unpersisted.last > number);
-        self.unpersisted = left.map(|unpersisted| Unpersisted { since: now, ..unpersisted });
     }
 
     /// Notices that another server leads, or the same one anew.

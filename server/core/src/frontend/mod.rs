@@ -63,7 +63,7 @@ use crate::outbox::Outbox;
 use crate::proposal::Proposal;
 use crate::raft::TICK;
 use checkpoints::Checkpoints;
-use figures::{LeaderHistory, Unpersisted};
+use figures::LeaderHistory;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{RequestId, ServerId, WallTime};
 use lockmesh_protocol::peer::Peer;
@@ -108,7 +108,6 @@ pub struct Frontend {
     watches: Watches,
     checkpoints: Checkpoints,
     disk: DiskHealth,
-    unpersisted: Option<Unpersisted>,
     leaders: LeaderHistory,
     gossip_key: GossipKeyAge,
     /// The versions of the program that the servers run, as they said when they were met last.
@@ -150,7 +149,6 @@ impl Frontend {
             watches: Watches::default(),
             checkpoints: Checkpoints::new(now, durable),
             disk: DiskHealth::Good,
-            unpersisted: None,
             leaders: LeaderHistory::default(),
             gossip_key,
             versions: BTreeMap::new(),
@@ -222,10 +220,7 @@ impl Frontend {
             Event::Version(server, version) => drop(self.versions.insert(server, version)),
             Event::Unreachable(server) => self.input(now, Input::Unreachable(server)),
             Event::SnapshotFetched(fetched) => self.snapshot_fetched(now, fetched),
-            Event::Persisted(number) => {
-                self.note_persisted(now, number);
-                self.input(now, Input::Persisted(number));
-            }
+            Event::Persisted(number) => self.input(now, Input::Persisted(number)),
             Event::Checkpointed(mark) => self.checkpointed(now, mark, actions),
             Event::Summed(index, checksum) => self.input(now, Input::Summed(index, checksum)),
             Event::Challenged { challenge, answer } => self.input(now, Input::Challenged(challenge, answer)),
@@ -255,7 +250,7 @@ impl Frontend {
         }
         self.core.pause_corruption_checks(self.versions_differ());
         self.input(now, Input::Tick(wall));
-        self.step_down_if_unfit(now);
+        self.hand_over_if_unfit(now);
         // Only with a tick: a wait that is a few milliseconds longer hurts nobody, and costs no
         // wake-up of its own.
         self.answer_due(now, actions);
@@ -268,7 +263,7 @@ impl Frontend {
     /// committed. Other servers are told at the turn's end, after clients.
     pub fn decide(&mut self, now: Time, actions: &mut Actions) {
         self.core.decide(now, &mut self.outbox);
-        self.hand_on(now, actions);
+        self.hand_on(actions);
     }
 
     /// Ends a turn: all that can happen now happens.
@@ -427,24 +422,18 @@ impl Frontend {
 
     /// A leader whose disk refuses can have nothing decided that it could answer, and one whose
     /// state is corrupt answers nobody: another server shall lead.
-    fn step_down_if_unfit(&mut self, now: Time) {
-        let is_unfit = self.corrupt || self.disk != DiskHealth::Good;
-        // Each tick again: a transfer may fail, and alone there is nobody to hand over to.
-        if is_unfit && self.core.is_serving() && self.has_other_voters() {
-            let token = self.pending.insert(Pending::StepDown);
-            self.input(now, Input::TransferLeader(token, None));
+    fn hand_over_if_unfit(&mut self, now: Time) {
+        if self.corrupt || self.disk != DiskHealth::Good {
+            self.core.hand_over(now);
         }
     }
 
     /// Gives disk and other servers what there is for them. A snapshot that is to be installed goes
     /// first.
-    fn hand_on(&mut self, now: Time, actions: &mut Actions) {
+    fn hand_on(&mut self, actions: &mut Actions) {
         // The checkpoint of the snapshot must be in the store's hands before the log's reset that
         // rests on it: see `carry_out`.
         if self.outbox.install.is_none() {
-            if let Some(last) = self.outbox.writes.last().map(|write| write.number) {
-                self.note_write(now, last);
-            }
             actions.messages.append(&mut self.outbox.messages);
             actions.storage.extend(self.outbox.writes.drain(..).map(Storage::Write));
         }
@@ -455,7 +444,7 @@ impl Frontend {
         if let Some(mark) = self.outbox.install.take() {
             self.install(mark, actions);
         }
-        self.hand_on(now, actions);
+        self.hand_on(actions);
         self.gossip_key.follow(now, self.core.state().gossip_key());
         let mut outbox = std::mem::take(&mut self.outbox);
         outbox.changes.iter().for_each(|change| self.watches.touch(change));
@@ -504,7 +493,7 @@ impl Frontend {
             }
             // Whatever came of the transfer: a server that stops tries once, and then goes.
             Some(Pending::Leave) => actions.may_leave = true,
-            Some(Pending::StepDown) | None => {}
+            None => {}
         }
     }
 

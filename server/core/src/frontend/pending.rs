@@ -15,8 +15,6 @@ pub(super) enum Pending {
     Call(CallRef, CallKind),
     /// This server's own end: it waits until the leadership is handed over.
     Leave,
-    /// Nobody: a leader steps down because its disk refuses or its state is corrupt.
-    StepDown,
 }
 
 /// What a pending call is about.

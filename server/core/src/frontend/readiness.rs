@@ -10,10 +10,6 @@ use lockmesh_protocol::time::Time;
 use std::fmt;
 use std::time::Duration;
 
-/// After so long without a write becoming durable, where there is one to make, the disk counts as
-/// stalled.
-const DISK_STALL_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// Why a server cannot serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotReady {
@@ -70,8 +66,7 @@ impl Frontend {
         if let DiskHealth::Failing(reason) = &self.disk {
             reasons.push(NotReady::DiskFailing(reason.clone()));
         }
-        let unpersisted = self.unpersisted_since().map(|since| now.since(since));
-        reasons.extend(unpersisted.filter(|age| *age >= DISK_STALL_TIMEOUT).map(NotReady::DiskStalled));
+        reasons.extend(self.core.disk_stalled_for(now).map(NotReady::DiskStalled));
         reasons.extend(self.not_led(now));
         reasons
     }

@@ -71,6 +71,8 @@ pub(crate) struct Engine {
     /// The (term, role) for which the election time-out was drawn, and the time-out in ticks.
     drawn_for: Option<(u64, StateRole)>,
     election_timeout: usize,
+    /// Set while other servers shall win elections: see [`Engine::lower_priority`].
+    has_lowered_priority: bool,
     /// What waits for a write, in order.
     waiting: VecDeque<UnpersistedTurn>,
     /// A hard state that needs no write of its own and goes with the next one.
@@ -149,6 +151,8 @@ impl Engine {
         let config = raft::Config {
             id: id.0,
             election_tick: election.ticks,
+            // Room for the longer timeouts of a server with lowered priority.
+            max_election_tick: 4 * election.ticks,
             heartbeat_tick: election.heartbeat_ticks,
             // The state is the checkpoint's, so the engine hands out every entry behind it again.
             // Less than that would skip what is compacted without a word.
@@ -184,6 +188,7 @@ impl Engine {
             life,
             drawn_for: None,
             election_timeout: election.ticks,
+            has_lowered_priority: false,
             waiting: VecDeque::new(),
             lazy_hard_state: None,
             durable_vote,
@@ -230,6 +235,11 @@ impl Engine {
 
     pub(crate) fn commit_index(&self) -> LogIndex {
         LogIndex(self.node.raft.raft_log.committed)
+    }
+
+    /// The last index up to which this server's own log is durable.
+    pub(crate) fn persisted_index(&self) -> LogIndex {
+        LogIndex(self.node.raft.raft_log.persisted)
     }
 
     pub(crate) fn hard_state(&self) -> HardState {
@@ -333,6 +343,22 @@ impl Engine {
     /// Whether a server waits for a snapshot newer than the one on disk; asked once.
     pub(crate) fn take_snapshot_wanted(&mut self) -> bool {
         self.node.store().snapshot_wanted.take()
+    }
+
+    /// Lowers the election priority, or restores it. A server with lowered priority waits two
+    /// election timeouts longer, so that every other server that can win stands before it. The
+    /// engine's own priorities would let a short log outvote the only one that can win.
+    pub(crate) fn lower_priority(&mut self, is_lowered: bool) {
+        if is_lowered != self.has_lowered_priority {
+            self.has_lowered_priority = is_lowered;
+            self.drawn_for = None;
+        }
+    }
+
+    /// Gives up leadership within the term, so that the other servers elect a leader.
+    pub(crate) fn step_down(&mut self) {
+        let term = self.node.raft.term;
+        self.node.raft.become_follower(term, 0);
     }
 
     /// Hands leadership to `server`. What is proposed meanwhile is dropped.
@@ -535,8 +561,7 @@ impl Engine {
         // The engine itself would lead on after its own removal, and panic in the end
         // (thesis, 4.2.2).
         if self.is_leader() && self.node.raft.prs().get(id).is_none() {
-            let term = self.node.raft.term;
-            self.node.raft.become_follower(term, 0);
+            self.step_down();
         }
     }
 
@@ -549,7 +574,8 @@ impl Engine {
         if self.drawn_for != Some(now) {
             self.drawn_for = Some(now);
             let draw = self.random.number() as usize % (self.election_ticks - 1);
-            self.election_timeout = self.election_ticks + 1 + draw;
+            let extra = if self.has_lowered_priority { 2 * self.election_ticks } else { 0 };
+            self.election_timeout = self.election_ticks + 1 + draw + extra;
         }
         self.node.raft.set_randomized_election_timeout(self.election_timeout);
     }

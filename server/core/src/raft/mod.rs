@@ -153,6 +153,11 @@ impl ElectionTimeout {
         let ticks = (timeout.as_micros() / TICK.as_micros()).max(3) as usize;
         Self { ticks, heartbeat_ticks: (ticks / 5).max(1) }
     }
+
+    /// The shortest time without a leader after which a follower stands for election.
+    pub fn timeout(self) -> Duration {
+        TICK * self.ticks as u32
+    }
 }
 
 impl Default for ElectionTimeout {

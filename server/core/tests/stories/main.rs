@@ -6,6 +6,7 @@ mod cells;
 mod checkpoints;
 mod corruption;
 mod deadlines;
+mod disk_stall;
 mod frontend;
 mod judge;
 mod members;

@@ -121,6 +121,7 @@ impl Disk {
             log_keep_bytes: 1000,
             log_keep_fetching_bytes: 20_000,
             corruption_check_interval: CORRUPTION_CHECK_INTERVAL,
+            stall_timeout: Duration::from_secs(1),
         };
         let recovered = Recovered {
             hard_state: self.hard_state,

@@ -53,6 +53,7 @@ impl Leader {
             log_keep_bytes: 1 << 20,
             log_keep_fetching_bytes: 1 << 20,
             corruption_check_interval: Duration::from_secs(3600),
+            stall_timeout: Duration::from_secs(1),
         };
         let hard_state = HardState { term: snapshot.term, vote: ServerId(0), commit: snapshot.index };
         let base = (snapshot.index, snapshot.term);

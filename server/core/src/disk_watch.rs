@@ -1,0 +1,318 @@
+//! Disk stalls: when a server's own disk counts as stalled, and how a stalled leader hands over.
+//!
+//! Heartbeats and read rounds need no disk, so Raft's failure detector overlooks a leader whose
+//! disk hangs. Its followers commit entries that it cannot apply, and no client gets a reply until
+//! the disk returns.
+//!
+//! ```text
+//! no write durable for `stall_timeout` ──> the disk is stalled: readiness, health, peers, metric
+//!   and commit index > persisted index ──> transfer to a voter that acknowledged past the
+//!                                          persisted index, to the next one after an election
+//!                                          timeout; after the last one, step down
+//! after a stall                        ──> lowest election priority until the disk is fast again
+//! ```
+//!
+//! **Invariants:** an idle server is never stalled. Time in which this process did not run does not
+//! count. A leader steps down only if its commit index is ahead of its persisted index: then the
+//! other servers have a majority that can write.
+
+use crate::core::Core;
+use crate::raft::TICK;
+use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::time::Time;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// How long a disk must be fast after a stall before its server competes in elections again.
+const CALM: Duration = Duration::from_secs(30);
+/// The same after [`FREQUENT`] stalls within [`FREQUENT_WITHIN`].
+const LONG_CALM: Duration = Duration::from_secs(5 * 60);
+/// The number of stalls that shows a failing disk instead of an incident.
+const FREQUENT: usize = 3;
+/// The time within which that many stalls count as frequent.
+const FREQUENT_WITHIN: Duration = Duration::from_secs(10 * 60);
+
+/// Watches how long writes take to become durable.
+#[derive(Debug)]
+pub(crate) struct DiskWatch {
+    /// The time without a durable write after which the disk is stalled.
+    stall_timeout: Duration,
+    in_flight: Option<InFlight>,
+    /// Since when this leader's commit index has been ahead of its persisted index.
+    overtaken_since: Option<Time>,
+    is_stalled: bool,
+    /// When the newest stalls began, at most [`FREQUENT`] of them.
+    stalls: VecDeque<Time>,
+    convalescence: Option<Convalescence>,
+}
+
+/// Writes that were given to the disk and are not durable.
+#[derive(Clone, Copy, Debug)]
+struct InFlight {
+    /// The number of the last one.
+    last: u64,
+    /// When the oldest one was given, or when the write before it became durable.
+    since: Time,
+}
+
+/// The time after a stall in which a server has the lowest election priority.
+#[derive(Clone, Copy, Debug)]
+struct Convalescence {
+    /// When a write was last slower than half the stall timeout.
+    last_slow: Time,
+    /// How long writes must be fast from then on.
+    calm: Duration,
+}
+
+/// A change that [`DiskWatch::tick`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DiskChange {
+    /// The disk stalled.
+    Stalled,
+    /// A write became durable after a stall.
+    Recovered,
+    /// The disk has been fast for long enough after a stall.
+    Calm,
+}
+
+impl DiskWatch {
+    pub(crate) fn new(stall_timeout: Duration) -> Self {
+        Self {
+            stall_timeout,
+            in_flight: None,
+            overtaken_since: None,
+            is_stalled: false,
+            stalls: VecDeque::new(),
+            convalescence: None,
+        }
+    }
+
+    /// Notes that the disk was given writes up to number `last`.
+    pub(crate) fn written(&mut self, now: Time, last: u64) {
+        let since = self.unpersisted_since().unwrap_or(now);
+        self.in_flight = Some(InFlight { last, since });
+    }
+
+    /// Notes that all writes up to `number` are durable. The time of those behind begins now.
+    pub(crate) fn persisted(&mut self, now: Time, number: u64) {
+        self.note_slowness(now);
+        let left = self.in_flight.filter(|in_flight| in_flight.last > number);
+        self.in_flight = left.map(|in_flight| InFlight { since: now, ..in_flight });
+    }
+
+    /// Since when writes are in flight and none became durable.
+    pub(crate) fn unpersisted_since(&self) -> Option<Time> {
+        self.in_flight.map(|in_flight| in_flight.since)
+    }
+
+    /// How long the disk has been stalled without a durable write; `None` if it is not stalled.
+    pub(crate) fn stalled_for(&self, now: Time) -> Option<Duration> {
+        Some(now.since(self.in_flight?.since)).filter(|age| *age >= self.stall_timeout)
+    }
+
+    /// The time without a durable write after which a disk is stalled.
+    pub(crate) fn stall_timeout(&self) -> Duration {
+        self.stall_timeout
+    }
+
+    /// `true` if followers have committed for so long what is not durable here that this server
+    /// must not lead.
+    fn must_hand_over(&self, now: Time) -> bool {
+        let overtaken = self.overtaken_since.map(|since| now.since(since));
+        self.stalled_for(now).is_some() && overtaken.is_some_and(|age| age >= self.stall_timeout)
+    }
+
+    /// `true` while this server has the lowest election priority.
+    pub(crate) fn lowers_priority(&self) -> bool {
+        self.convalescence.is_some()
+    }
+
+    /// Excludes time in which this process did not run: completions may lie unread.
+    fn was_late(&mut self, now: Time, late: Duration) {
+        let moved = |since: Time| (since + late).min(now);
+        self.in_flight = self.in_flight.map(|one| InFlight { since: moved(one.since), ..one });
+        self.overtaken_since = self.overtaken_since.map(moved);
+    }
+
+    /// Lets time go on. `is_overtaken` is set for a leader whose commit index is ahead of its
+    /// persisted index.
+    fn tick(&mut self, now: Time, is_overtaken: bool) -> Option<DiskChange> {
+        self.overtaken_since = is_overtaken.then(|| self.overtaken_since.unwrap_or(now));
+        self.note_slowness(now);
+        let is_stalled = self.stalled_for(now).is_some();
+        let was_stalled = std::mem::replace(&mut self.is_stalled, is_stalled);
+        match (was_stalled, self.is_stalled) {
+            (false, true) => {
+                self.note_stall(now);
+                Some(DiskChange::Stalled)
+            }
+            (true, false) => Some(DiskChange::Recovered),
+            _ => {
+                self.convalescence.take_if(|it| now.since(it.last_slow) >= it.calm).map(|_| DiskChange::Calm)
+            }
+        }
+    }
+
+    fn note_stall(&mut self, now: Time) {
+        self.stalls.push_back(now);
+        if self.stalls.len() > FREQUENT {
+            self.stalls.pop_front();
+        }
+        let is_frequent = self.stalls.len() == FREQUENT && now.since(self.stalls[0]) <= FREQUENT_WITHIN;
+        let calm = if is_frequent { LONG_CALM } else { CALM };
+        self.convalescence = Some(Convalescence { last_slow: now, calm });
+    }
+
+    fn note_slowness(&mut self, now: Time) {
+        let age = self.unpersisted_since().map_or(Duration::ZERO, |since| now.since(since));
+        if let Some(convalescence) = self.convalescence.as_mut().filter(|_| age > self.stall_timeout / 2) {
+            convalescence.last_slow = now;
+        }
+    }
+}
+
+impl Core {
+    /// Once a tick, after the completions of writes that wait in the queue.
+    pub(crate) fn watch_disk(&mut self, now: Time) {
+        let gap = self.last_tick.map_or(Duration::ZERO, |last| now.since(last));
+        if gap > 2 * TICK {
+            self.disk.was_late(now, gap - TICK);
+        }
+        let is_overtaken =
+            self.engine.is_leader() && self.engine.commit_index() > self.engine.persisted_index();
+        let in_flight = self.disk.unpersisted_since().map_or(Duration::ZERO, |since| now.since(since));
+        let unpersisted_ms = in_flight.as_millis() as u64;
+        match self.disk.tick(now, is_overtaken) {
+            Some(DiskChange::Stalled) => {
+                self.observer.observed.disk_stalls += 1;
+                tracing::warn!(unpersisted_ms, is_leader = self.engine.is_leader(), "disk stalled");
+            }
+            Some(DiskChange::Recovered) => {
+                self.autopilot.tried.clear();
+                tracing::info!("disk recovered from a stall");
+            }
+            Some(DiskChange::Calm) => tracing::info!("disk is fast again: election priority restored"),
+            None => {}
+        }
+        self.engine.lower_priority(self.disk.lowers_priority());
+        if self.disk.must_hand_over(now) {
+            self.hand_over(now);
+        }
+    }
+
+    /// Since when the disk has writes to make durable and has completed none.
+    pub fn unpersisted_since(&self) -> Option<Time> {
+        self.disk.unpersisted_since()
+    }
+
+    /// How long the disk has been stalled; `None` if it is not stalled.
+    pub fn disk_stalled_for(&self, now: Time) -> Option<Duration> {
+        self.disk.stalled_for(now)
+    }
+
+    /// `true` while this server has the lowest election priority after disk stalls.
+    pub fn has_lowered_priority(&self) -> bool {
+        self.disk.lowers_priority()
+    }
+
+    /// Hands the leadership of a leader that is unfit to the most advanced voter that is fit, and
+    /// to the next one when the engine aborts the transfer, after one election timeout. When all
+    /// were tried, a leader with a stalled disk steps down; any other begins with the first again.
+    pub fn hand_over(&mut self, now: Time) {
+        if !self.engine.is_leader() || self.engine.is_transferring() {
+            return;
+        }
+        let is_stalled = self.disk.must_hand_over(now);
+        let durable = if is_stalled { self.engine.persisted_index() } else { LogIndex(0) };
+        let matched = |id: ServerId| self.progress(id).unwrap_or_default().matched;
+        let is_fit = |id: &ServerId| {
+            matched(*id) > durable
+                && self.is_reliable(now, *id)
+                && !self.corruption.is_corrupt(*id)
+                && !self.autopilot.tried.contains(id)
+        };
+        let voters = self.engine.membership().voters.iter().copied();
+        match voters.filter(|id| *id != self.config.id).filter(is_fit).max_by_key(|id| matched(*id)) {
+            Some(to) => {
+                tracing::warn!(server = to.0, node = %self.node_of(to), is_stalled, "handing over leadership");
+                self.autopilot.tried.insert(to);
+                self.engine.transfer_leader(to);
+            }
+            None if is_stalled => {
+                tracing::warn!("stepping down: no voter took over from this leader with a stalled disk");
+                self.engine.step_down();
+            }
+            None => self.autopilot.tried.clear(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CALM, DiskChange, DiskWatch, LONG_CALM};
+    use lockmesh_protocol::time::Time;
+    use std::time::Duration;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: f64) -> Time {
+        Time(0) + Duration::from_secs_f64(seconds)
+    }
+
+    /// A stall that begins at `from`, found by ticks, and ends after 2 s.
+    fn stall(watch: &mut DiskWatch, number: u64, from: f64) {
+        watch.written(at(from), number);
+        assert_eq!(watch.tick(at(from + 1.0), true), Some(DiskChange::Stalled));
+        watch.persisted(at(from + 2.0), number);
+        assert_eq!(watch.tick(at(from + 2.0), false), Some(DiskChange::Recovered));
+    }
+
+    #[test]
+    fn only_a_leader_that_was_overtaken_for_the_whole_timeout_hands_over() {
+        let mut watch = DiskWatch::new(SECOND);
+        watch.written(at(0.0), 1);
+        assert_eq!(watch.tick(at(0.5), true), None);
+        assert_eq!(watch.tick(at(1.0), true), Some(DiskChange::Stalled));
+        assert!(!watch.must_hand_over(at(1.2)) && watch.must_hand_over(at(1.5)));
+        assert_eq!(watch.tick(at(2.0), false), None);
+        assert!(!watch.must_hand_over(at(9.0)), "nothing is committed that is not durable here");
+    }
+
+    #[test]
+    fn each_durable_write_begins_the_time_again() {
+        let mut watch = DiskWatch::new(SECOND);
+        watch.written(at(0.0), 1);
+        watch.written(at(0.5), 2);
+        watch.persisted(at(0.9), 1);
+        assert_eq!((watch.tick(at(1.8), true), watch.stalled_for(at(1.9))), (None, Some(SECOND)));
+        watch.persisted(at(1.95), 2);
+        assert_eq!((watch.tick(at(99.0), true), watch.stalled_for(at(99.0))), (None, None), "it is idle");
+    }
+
+    #[test]
+    fn time_in_which_the_process_did_not_run_is_excluded() {
+        let mut watch = DiskWatch::new(SECOND);
+        watch.written(at(0.0), 1);
+        watch.tick(at(0.1), true);
+        watch.was_late(at(5.1), 5 * SECOND);
+        assert_eq!((watch.tick(at(5.9), true), watch.must_hand_over(at(5.9))), (None, false));
+        watch.was_late(at(6.0), 60 * SECOND);
+        assert_eq!(watch.unpersisted_since(), Some(at(6.0)), "never in the future");
+    }
+
+    #[test]
+    fn priority_returns_after_a_calm_time_and_later_after_frequent_stalls() {
+        let mut watch = DiskWatch::new(SECOND);
+        stall(&mut watch, 1, 0.0);
+        assert!(watch.lowers_priority());
+        watch.written(at(20.0), 2);
+        watch.persisted(at(20.6), 2);
+        assert_eq!(watch.tick(at(50.0), false), None, "a write took more than half the timeout");
+        assert_eq!(watch.tick(at(20.6) + CALM, false), Some(DiskChange::Calm));
+        assert!(!watch.lowers_priority());
+        stall(&mut watch, 3, 100.0);
+        stall(&mut watch, 4, 200.0);
+        assert_eq!(watch.tick(at(202.0) + CALM, false), None, "the third stall within ten minutes");
+        assert_eq!(watch.tick(at(202.0) + LONG_CALM, false), Some(DiskChange::Calm));
+    }
+}
