@@ -20,6 +20,7 @@
 //! | [`checksum`] | one number for all rows of a state |
 //! | [`corruption`] | the check that finds replicas whose states came apart |
 //! | `judge` | which nodes live: renewals, checks, verdicts by a majority of the servers |
+//! | `overdue` | requests that have waited for too long at a leader |
 //! | `mesh` | what agents in the mesh are told: roster, keys, verdicts of late |
 //! | [`unwritten`] | which rows go with which checkpoint |
 //! | `upgrade` | how a cluster goes on to a newer format, and what a build does that cannot read it |
@@ -41,6 +42,7 @@ mod judge;
 mod mesh;
 pub mod observed;
 pub mod outbox;
+mod overdue;
 mod proposal;
 pub mod raft;
 mod read_index;

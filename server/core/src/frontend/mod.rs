@@ -25,6 +25,7 @@
 //! | `node_leases.rs` | how nodes' leases stand |
 //! | `servers.rs` | joins, announcements, the status of the quorum |
 //! | `checkpoints.rs` | checkpoints, their readers, and snapshots of other servers |
+//! | `stalls.rs` | requests that wait behind a disk which takes no write |
 //! | `readiness.rs` | whether a server can serve, and why it cannot |
 //! | `figures.rs` | where a server stands, for whoever watches it |
 //!
@@ -43,6 +44,7 @@ mod pending;
 mod readiness;
 mod reads;
 mod servers;
+mod stalls;
 mod watches;
 
 pub use crate::outbox::{ChallengeWanted, MeshItemsWanted, QuestionWanted};
@@ -108,6 +110,8 @@ pub struct Frontend {
     watches: Watches,
     checkpoints: Checkpoints,
     disk: DiskHealth,
+    /// When the log was told last that requests timed out.
+    delay_logged: Option<Time>,
     leaders: LeaderHistory,
     gossip_key: GossipKeyAge,
     /// The versions of the program that the servers run, as they said when they were met last.
@@ -149,6 +153,7 @@ impl Frontend {
             watches: Watches::default(),
             checkpoints: Checkpoints::new(now, durable),
             disk: DiskHealth::Good,
+            delay_logged: None,
             leaders: LeaderHistory::default(),
             gossip_key,
             versions: BTreeMap::new(),
@@ -249,6 +254,8 @@ impl Frontend {
             return true;
         }
         self.core.pause_corruption_checks(self.versions_differ());
+        // Before deadlines pass: an expiry waits for the renewals of its session.
+        self.end_overdue(now);
         self.input(now, Input::Tick(wall));
         self.hand_over_if_unfit(now);
         // Only with a tick: a wait that is a few milliseconds longer hurts nobody, and costs no

@@ -67,7 +67,6 @@ use lockmesh_protocol::id::{AgentNumber, ServerId};
 use lockmesh_protocol::lease::{HealthWindow, LeaseEnd, LeaseId};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::time::Time;
-use messages::LeaseAnswer;
 use registrations::Registrations;
 use relay::Relay;
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,6 +77,7 @@ use windows::Windows;
 
 pub use contents::LeaseContents;
 pub use majority::without_minority;
+pub(crate) use messages::LeaseAnswer;
 
 /// What a server knows of the members' lives.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ mod given_up;
 mod mesh;
 mod node_leases;
 mod restarts;
+mod stalled_renewals;
 
 use crate::frontend::{Cluster, agent};
 use crate::names::session as session_id;
