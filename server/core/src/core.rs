@@ -11,7 +11,9 @@ use crate::observed::{Observed, Observer};
 use crate::outbox::{Outbox, lost_leadership, not_leader};
 use crate::proposal::Proposal;
 use crate::raft::engine::{Effects, Engine};
-use crate::raft::log::{EntryKind, HardState, LogEntry, Membership, OwnMemory, Recovered, SnapshotMeta};
+use crate::raft::log::{
+    EntryKind, HardState, LogEntry, LogStatus, Membership, OwnMemory, Recovered, SnapshotMeta,
+};
 use crate::raft::message::{MessageKind, PeerMessage};
 use crate::raft::{ElectionTimeout, Progress};
 use crate::read_index::{ReadIndex, Reader};
@@ -972,27 +974,6 @@ impl Core {
             Reader::Lease(caller, _) => self.refuse_renewal(caller, outbox),
         }
     }
-}
-
-/// Where a server's log stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogStatus {
-    /// The term.
-    pub term: Term,
-    /// The first index in memory.
-    pub first_index: LogIndex,
-    /// The last index, on disk or not.
-    pub last_index: LogIndex,
-    /// The last committed index.
-    pub commit_index: LogIndex,
-    /// The last applied index.
-    pub applied_index: LogIndex,
-    /// The index of the last change of membership.
-    pub membership_index: LogIndex,
-    /// Bytes of entries in memory.
-    pub log_bytes: usize,
-    /// Proposals that wait for their commit.
-    pub pending_proposals: usize,
 }
 
 /// The answer to a renewal of a session whose expiry is proposed.

@@ -53,7 +53,8 @@ pub mod unwritten;
 mod upgrade;
 pub mod write_queue;
 
-pub use crate::core::{ClusterStart, Core, CoreConfig, LogStatus};
+pub use crate::core::{ClusterStart, Core, CoreConfig};
+pub use crate::raft::log::LogStatus;
 pub use input::{CallToken, Input};
 pub use judge::{LeaseContents, without_minority};
 pub use outbox::Outbox;

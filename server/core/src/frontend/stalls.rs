@@ -6,6 +6,8 @@ use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
+/// The shortest time without a durable write that explains why a request has waited.
+const EXPLAINS_DELAY: Duration = Duration::from_secs(1);
 /// The shortest time between two lines of the log that say so.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -29,7 +31,8 @@ impl Frontend {
         if let DiskHealth::Failing(reason) = &self.disk {
             return format!("the leader cannot write to its disk: {reason}");
         }
-        if let Some(stalled) = self.core.disk_stalled_for(now) {
+        let unpersisted = self.core.unpersisted_since().map(|since| now.since(since));
+        if let Some(stalled) = unpersisted.filter(|age| *age >= EXPLAINS_DELAY) {
             let seconds = stalled.as_secs_f64();
             return format!("the leader's disk has not taken a write for {seconds:.1} s");
         }

@@ -227,8 +227,14 @@ impl One {
 impl Cluster {
     /// Servers that lead themselves, and an agent of the node `a1` that is registered.
     pub(crate) fn start(count: u64) -> Self {
+        Self::start_with(count, SECOND)
+    }
+
+    /// The same, with this stall timeout.
+    pub(crate) fn start_with(count: u64, stall_timeout: Duration) -> Self {
         let voters: Vec<_> = (1..=count).map(ServerId).collect();
-        let disk = Disk::new(Core::bootstrap_snapshot(&voters));
+        let mut disk = Disk::new(Core::bootstrap_snapshot(&voters));
+        disk.stall_timeout = stall_timeout;
         let servers = voters.iter().map(|id| (*id, One::open(*id, disk.clone(), Time(0), false))).collect();
         let mut cluster = Self {
             servers,

@@ -119,7 +119,12 @@ fn session_of(name: &str, node: &str, health_window: HealthWindow) -> SessionSpe
 
 impl Fleet {
     fn start() -> Self {
-        let cluster = Cluster::start(3);
+        Self::start_with(SECOND)
+    }
+
+    /// The same, with this stall timeout.
+    fn start_with(stall_timeout: Duration) -> Self {
+        let cluster = Cluster::start_with(3, stall_timeout);
         let (hosts, unanswered) = (BTreeMap::new(), Vec::new());
         let (stuck, renewals, asked) = (BTreeSet::new(), Vec::new(), Vec::new());
         let challenged = Vec::new();
