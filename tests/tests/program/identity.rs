@@ -90,7 +90,9 @@ fn agents_of_one_cluster_never_take_a_lock_in_another() {
     // The second lists the other server first, and has met it.
     let said = agents[1].0.says("this agent belongs to the cluster");
     assert!(said.contains(&first) && said.contains(&second) && said.contains(&b), "{said}");
-    agents.iter().for_each(|(_, client)| drop(client.get("/health/ready").expect(200)));
+    // It serves, and is not ready until its list is of one cluster.
+    let ready = agents[1].1.get("/health/ready").expect(503);
+    assert!(ready.text().contains(&first) && ready.text().contains(&second), "{}", ready.text());
     // It keeps its cluster without being told, also where only the other one is listed.
     drop(agents);
     let (process, client) = agent(&fleet, "web-2", &[&b], "");
