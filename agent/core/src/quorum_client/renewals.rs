@@ -85,12 +85,14 @@ struct Round {
     tried: BTreeSet<Slot>,
     /// When it goes through the next server, or the next round begins.
     due: Time,
+    /// Set during the pause after a round in which no server acknowledged it.
+    is_pausing: bool,
 }
 
 impl KeptLease {
     fn new(registration: &Registration, now: Time) -> Self {
         let Registration { lease: id, secret, .. } = *registration;
-        let round = Round { began: now, first: 1, tried: BTreeSet::new(), due: now };
+        let round = Round { began: now, first: 1, tried: BTreeSet::new(), due: now, is_pausing: false };
         Self { id, secret, sequence: 0, sent: VecDeque::new(), acknowledged: (0, None), created: None, round }
     }
 
@@ -141,7 +143,7 @@ impl KeptLease {
     /// Begins another round at once, whatever became of the present one.
     fn hasten(&mut self, now: Time) {
         self.round.tried.clear();
-        self.round.due = now;
+        (self.round.due, self.round.is_pausing) = (now, false);
     }
 }
 
@@ -170,6 +172,14 @@ impl Renewals {
             self.state = LeaseState::default();
         }
         self.backoff.reset();
+    }
+
+    /// A server leads that did not before: a renewal that none acknowledged waits no longer.
+    pub(super) fn leader_found(&mut self, now: Time) {
+        self.backoff.reset();
+        if let Some(lease) = self.lease.as_mut().filter(|lease| lease.round.is_pausing) {
+            lease.hasten(now);
+        }
     }
 
     /// The lease that is to be renewed.
@@ -215,7 +225,11 @@ impl QuorumClient {
     /// brings a connection wakes the client.
     pub(super) fn renewal_wakes_at(&self) -> Option<Time> {
         let lease = self.renewals.living()?;
-        self.links.values().any(|link| link.connection().is_some()).then_some(lease.round.due)
+        // A server that has not shown its cluster yet takes none. A pause before it does would only
+        // hold the renewal up.
+        let mut links = self.links.iter();
+        let takes_it = links.any(|(slot, link)| link.connection().is_some() && self.tracker.is_ours(*slot));
+        takes_it.then_some(lease.round.due)
     }
 
     /// Sends a renewal, where one is due; whether it was. Whatever waits for room on a connection
@@ -248,7 +262,7 @@ impl QuorumClient {
             (lease.round.began, lease.round.first) = (now, renewal.sequence);
         }
         lease.round.tried.insert(slot);
-        lease.round.due = now + STEP;
+        (lease.round.due, lease.round.is_pausing) = (now + STEP, false);
         self.counts.renewals += 1;
         let kind = CallKind::Renewal(lease.id, renewal.sequence);
         let call = PendingCall { kind, scope: RetryScope::Own, begun: now, deadline: now + LONGEST_VALIDITY };
@@ -260,7 +274,7 @@ impl QuorumClient {
         let pause = self.renewals.backoff.next_pause();
         if let Some(lease) = &mut self.renewals.lease {
             lease.round.tried.clear();
-            lease.round.due = self.now + pause.min(lease.interval());
+            (lease.round.due, lease.round.is_pausing) = (self.now + pause.min(lease.interval()), true);
         }
     }
 
