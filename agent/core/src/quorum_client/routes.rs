@@ -263,6 +263,9 @@ impl QuorumClient {
     /// A call was not answered in time.
     pub(super) fn expire_call(&mut self, slot: Slot, id: CallId) {
         if let Some(call) = self.cancel_call(slot, id) {
+            if let CallKind::Attempt(number) = call.kind {
+                self.attempt_is_late(number, slot, call);
+            }
             self.call_lost(call);
             if matches!(call.kind, CallKind::Status(_)) {
                 // A server that does not even say this is as good as dead, though the connection
