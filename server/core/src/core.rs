@@ -3,6 +3,7 @@
 use crate::autopilot::AutopilotState;
 use crate::corruption::CorruptionChecks;
 use crate::disk_watch::DiskWatch;
+use crate::disks::RefusingDisks;
 use crate::fault_injection::Rule;
 use crate::input::{CallToken, Input};
 use crate::judge::{Judge, without_minority};
@@ -99,6 +100,7 @@ pub struct Core {
     pub(crate) unreadable: Option<FormatError>,
     pub(crate) corruption: CorruptionChecks,
     pub(crate) disk: DiskWatch,
+    pub(crate) refusing_disks: RefusingDisks,
     pub(crate) timers: Timers,
     /// How many more deadlines may pass until the next tick.
     pub(crate) may_pass: usize,
@@ -172,6 +174,7 @@ impl Core {
             unreadable,
             corruption: CorruptionChecks::default(),
             disk: DiskWatch::new(stall_timeout),
+            refusing_disks: RefusingDisks::default(),
             read_index: ReadIndex::default(),
             committed: Vec::new(),
             batch: Vec::new(),
@@ -443,7 +446,8 @@ impl Core {
                 }
                 let is_own = self.corruption_message(&message, outbox)
                     || self.judge_message(now, &message, outbox)
-                    || self.mesh_message(now, &message);
+                    || self.mesh_message(now, &message)
+                    || self.disk_message(now, &message);
                 // A candidate whose vote for itself cannot become durable would only disturb.
                 let is_unfit =
                     message.kind == MessageKind::TimeoutNow && self.disk.stalled_for(now).is_some();

@@ -20,6 +20,7 @@
 //! | [`checksum`] | one number for all rows of a state |
 //! | [`corruption`] | the check that finds replicas whose states came apart |
 //! | `judge` | which nodes live: renewals, checks, verdicts by a majority of the servers |
+//! | `disks` | whose disks refuse writes, and whether a majority can write |
 //! | `overdue` | requests that have waited for too long at a leader |
 //! | `mesh` | what agents in the mesh are told: roster, keys, verdicts of late |
 //! | [`unwritten`] | which rows go with which checkpoint |
@@ -35,6 +36,7 @@ pub mod core;
 pub mod corruption;
 mod deadlines;
 mod disk_watch;
+mod disks;
 pub mod fault_injection;
 pub mod frontend;
 pub mod input;

@@ -112,6 +112,8 @@ pub struct Frontend {
     disk: DiskHealth,
     /// When the log was told last that requests timed out.
     delay_logged: Option<Time>,
+    /// Why no majority of the servers can write, as of the last tick.
+    no_majority_writes: Option<String>,
     leaders: LeaderHistory,
     gossip_key: GossipKeyAge,
     /// The versions of the program that the servers run, as they said when they were met last.
@@ -154,6 +156,7 @@ impl Frontend {
             checkpoints: Checkpoints::new(now, durable),
             disk: DiskHealth::Good,
             delay_logged: None,
+            no_majority_writes: None,
             leaders: LeaderHistory::default(),
             gossip_key,
             versions: BTreeMap::new(),
@@ -254,6 +257,7 @@ impl Frontend {
             return true;
         }
         self.core.pause_corruption_checks(self.versions_differ());
+        self.look_at_disks(now);
         // Before deadlines pass: an expiry waits for the renewals of its session.
         self.end_overdue(now);
         self.input(now, Input::Tick(wall));
@@ -430,7 +434,9 @@ impl Frontend {
     /// A leader whose disk refuses can have nothing decided that it could answer, and one whose
     /// state is corrupt answers nobody: another server shall lead.
     fn hand_over_if_unfit(&mut self, now: Time) {
-        if self.corrupt || self.disk != DiskHealth::Good {
+        // If no majority can write, no other server can be elected.
+        let cannot_write = self.disk != DiskHealth::Good && self.no_majority_writes.is_none();
+        if self.corrupt || cannot_write {
             self.core.hand_over(now);
         }
     }

@@ -1,4 +1,5 @@
-//! Ends requests that wait behind a disk which takes no write, and tells their callers the cause.
+//! Disks that take no write: what the servers tell each other of them, and the end of requests that
+//! wait behind one, with the cause.
 
 use super::Frontend;
 use super::event::DiskHealth;
@@ -12,6 +13,26 @@ const EXPLAINS_DELAY: Duration = Duration::from_secs(1);
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Frontend {
+    /// Tells the other servers whether this one's disk refuses writes, and looks whether a majority
+    /// can write.
+    pub(super) fn look_at_disks(&mut self, now: Time) {
+        let own = match &self.disk {
+            DiskHealth::Failing(reason) => Some(reason.as_str()),
+            DiskHealth::Good => None,
+        };
+        if let Some(reason) = own {
+            self.core.tell_disk_refuses(now, reason, &mut self.outbox);
+        }
+        // A server that is alone tells its own reason.
+        let why = self.core.why_no_majority_writes(now, own).filter(|_| self.has_other_voters());
+        match (&self.no_majority_writes, &why) {
+            (None, Some(reason)) => tracing::error!(%reason, "no majority of the servers can write"),
+            (Some(_), None) => tracing::info!("a majority of the servers can write again"),
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+        self.no_majority_writes = why;
+    }
+
     /// Answers the requests that have waited for too long.
     pub(super) fn end_overdue(&mut self, now: Time) {
         let overdue = self.core.take_overdue(now);
@@ -28,6 +49,9 @@ impl Frontend {
 
     /// The reason why this leader answers nothing, as far as it knows.
     fn cause_of_delay(&self, now: Time) -> String {
+        if let Some(why) = &self.no_majority_writes {
+            return format!("no majority of the servers can write: {why}");
+        }
         if let DiskHealth::Failing(reason) = &self.disk {
             return format!("the leader cannot write to its disk: {reason}");
         }

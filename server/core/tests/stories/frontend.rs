@@ -923,6 +923,32 @@ fn a_leader_whose_disk_refuses_lets_another_one_lead() {
 }
 
 #[test]
+fn where_a_majority_of_the_disks_refuses_the_reason_is_told_and_the_leader_stays() {
+    let mut cluster = Cluster::start(3);
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    let full = "no space left on device";
+    for id in [follower, leader] {
+        cluster.turn(id, Some(Event::Disk(DiskHealth::Failing(full.into()))));
+        // The leader learns of the other one first, or it would hand over.
+        cluster.run(if id == follower { SECOND } else { 2 * TICK });
+    }
+    for _ in 0..5 {
+        let answer = cluster.command(put("k"));
+        let Response::Unavailable(Unavailable::Disk(why)) = &answer else { panic!("{answer:?}") };
+        assert!(why.starts_with(full), "{why}");
+        assert!([follower, leader].iter().all(|id| why.contains(&format!("s{id}"))), "{why}");
+        cluster.run(SECOND);
+    }
+    assert_eq!(cluster.leader(), leader, "no other server could be elected");
+    let answer = cluster.ask(leader, &agent("a1"), read("k", Consistency::Default, None));
+    assert!(matches!(answer, Response::Answer(_)), "reads go on: {answer:?}");
+    cluster.turn(follower, Some(Event::Disk(DiskHealth::Good)));
+    cluster.run(5 * SECOND);
+    assert_ne!(cluster.leader(), leader, "now another one can lead");
+    cluster.put("k");
+}
+
+#[test]
 fn a_leader_that_is_to_stop_hands_over_first() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
