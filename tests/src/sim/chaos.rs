@@ -3,6 +3,7 @@
 use super::marks::Mark;
 use super::network::{Link, Place};
 use super::operator::Order;
+use super::plan::HangPlan;
 use super::stage::{Event, Stage};
 use super::world::World;
 use lockmesh_protocol::id::ServerId;
@@ -35,6 +36,8 @@ pub enum Kind {
     Stall,
     /// A disk refuses.
     Refusal,
+    /// A disk hangs: which of the planned times.
+    Hang(usize),
     /// An agent dies, or ends as it should, and comes back.
     AgentRestart,
     /// An agent takes nothing in for a while.
@@ -73,6 +76,9 @@ pub fn begin(stage: &mut Stage) {
     for (kind, mean) in rhythms(stage) {
         let wait = stage.around(mean);
         stage.after(wait, Event::Fault(kind));
+    }
+    for (number, hang) in stage.plan.hangs.clone().into_iter().enumerate() {
+        stage.after(hang.at, Event::Fault(Kind::Hang(number)));
     }
     if let Some(wait) = stage.plan.corruption.comes {
         stage.after(wait, Event::Fault(Kind::Corruption));
@@ -134,6 +140,7 @@ impl World {
             Kind::OneWay => self.cut_one_way(),
             Kind::Clog => self.clog(),
             Kind::Stall | Kind::Refusal => self.trouble_disk(kind),
+            Kind::Hang(number) => self.hang_disk(number),
             Kind::AgentRestart => self.restart_some_agent(),
             Kind::AgentStop | Kind::Suspension => self.stop_some_agent(kind == Kind::Suspension),
             Kind::Hosts => self.trouble_hosts(),
@@ -296,6 +303,20 @@ impl World {
             self.stage.say(|| format!("the disk of server {id} refuses for {length:?}"));
             disk.refuse(until);
         }
+    }
+
+    /// Most often the leader's. Without a draw: the same seed without it stays what it is.
+    fn hang_disk(&mut self, number: usize) {
+        let HangPlan { length, victim, .. } = self.stage.plan.hangs[number];
+        let serving = self.machines.values().find(|machine| machine.serves()).map(|machine| machine.id);
+        let leader = serving.filter(|_| !victim.is_multiple_of(4));
+        let running = self.running();
+        let other = running.get(victim as usize % running.len().max(1)).copied();
+        let Some(id) = leader.or(other) else { return };
+        self.stage.hit(Mark::DiskHung);
+        self.stage.say(|| format!("the disk of server {id} takes nothing for {length:?}"));
+        let now = self.stage.now;
+        self.machines.get_mut(&id).expect("the machine exists").disk.hang(now, now + length);
     }
 
     fn transfer(&mut self) {

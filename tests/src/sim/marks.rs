@@ -38,6 +38,8 @@ marks! {
     StoreTorn: "the power failed while the real store made a commit",
     ProposalRefused: "a proposal was refused because the disk failed",
     DiskStalled: "a disk stalled",
+    DiskHung: "a disk took nothing for up to a minute",
+    RenewalBehindDisk: "a renewal waited behind a stalled disk",
     Pause: "a process stood still",
     LeaderPause: "a serving leader stood still",
     ClockJump: "a clock jumped ahead",

@@ -28,7 +28,7 @@
 //! | `history`, `judge`, `invariant` | the one order of all writes; what must never happen |
 //! | `lease_turn` | what a server's turn had to do with leases |
 //! | `corruption` | a server whose state comes apart from the others, and who finds it |
-//! | `calm`, `bounds` | what must be well in the end, and what as soon as it can be |
+//! | `calm`, `bounds`, `handover` | what must be well in the end, and what as soon as it can be |
 //! | `notice`, `chronicle`, `marks` | what people read, what two runs are compared by, which rare branches were reached |
 //! | `fault_injection` | what is broken on purpose |
 //! | `fleet/` | no storm but very many hosts: how soon a dead one is known, and that no healthy one is failed |
@@ -58,6 +58,7 @@ pub mod guard;
 pub mod guard_calls;
 pub mod guard_promises;
 pub mod guards;
+mod handover;
 pub mod history;
 pub mod invariant;
 pub mod judge;

@@ -53,6 +53,8 @@ pub struct World {
     pub(super) questions: BTreeSet<u64>,
     /// What each agent must have found out by now.
     pub(super) bounds: BTreeMap<usize, Bounds>,
+    /// Since when another server should lead than one whose disk hangs.
+    pub(super) handover_due: Option<Time>,
     /// Whether all is as it should be at last.
     pub done: bool,
 }
@@ -94,6 +96,7 @@ impl World {
             planned: None,
             questions: BTreeSet::new(),
             bounds: BTreeMap::new(),
+            handover_due: None,
             done: false,
         }
     }
@@ -360,6 +363,7 @@ impl World {
         for given in turn.given {
             self.give(id, given);
         }
+        self.judge_handover();
     }
 
     fn judge_log(&mut self, id: ServerId, turn: &Turn) {

@@ -72,6 +72,7 @@ pub(super) fn plan(options: &Options, loses_one_in: u64, residents: ResidentPlan
             check_interval: ServerConfig::default().storage.corruption_check_interval,
             comes: None,
         },
+        hangs: Vec::new(),
         guards: GuardPlan {
             per_agent: 0,
             locks: 0,
