@@ -54,6 +54,8 @@ pub(super) struct Renewals {
     state: LeaseState,
     /// The newest lease, which may have ended.
     lease: Option<KeptLease>,
+    /// When the last acknowledged renewal was sent, under whatever lease.
+    unrenewed_since: Time,
     backoff: Backoff,
 }
 
@@ -148,9 +150,15 @@ impl KeptLease {
 }
 
 impl Renewals {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64, now: Time) -> Self {
         let backoff = Backoff::new(RENEWAL_BACKOFF, seed);
-        Self { state: LeaseState::default(), lease: None, backoff }
+        Self { state: LeaseState::default(), lease: None, unrenewed_since: now, backoff }
+    }
+
+    /// When the last acknowledged renewal was sent, under whatever lease; when the agent started if
+    /// there was none.
+    pub(super) fn unrenewed_since(&self) -> Time {
+        self.unrenewed_since
     }
 
     /// What guards may believe.
@@ -303,6 +311,7 @@ impl QuorumClient {
         let Some(sent) = lease.acknowledge(ack) else { return };
         self.counts.renewals_acknowledged += 1;
         self.renewals.backoff.reset();
+        self.renewals.unrenewed_since = self.renewals.unrenewed_since.max(sent);
         let state = &mut self.renewals.state;
         state.renewed = state.renewed.max(Some(sent));
         state.keeps_from = state.keeps_from.max(ack.keeps_from);
