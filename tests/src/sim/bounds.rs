@@ -107,7 +107,9 @@ impl World {
     fn is_reached(&self, agent: usize, process: &Process) -> bool {
         let (here, there) = (Place::Agent(agent), Place::Server(process.id));
         let network = &self.stage.network;
-        process.stands_until.is_none() && network.carries((here, there)) && network.carries((there, here))
+        process.stands_until.is_none()
+            && network.carries_calls((here, there))
+            && network.carries_calls((there, here))
     }
 
     fn judge_watches(&mut self, agent: usize, leader: ServerId, bounds: &mut Bounds) {

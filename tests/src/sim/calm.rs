@@ -28,6 +28,7 @@ impl World {
     pub fn calm(&mut self) {
         self.stage.say(|| "the storm is over".into());
         self.stage.calm = true;
+        self.held.fault_everywhere(self.stage.now);
         self.stage.network.calm();
         // Servers that want to join go on by themselves.
         self.operator.orders.retain(|order| matches!(order, Order::Admit(..)));

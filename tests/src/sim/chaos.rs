@@ -1,7 +1,7 @@
 //! What goes wrong, and when: each kind of fault has its own rhythm, and many end by themselves.
 
 use super::marks::Mark;
-use super::network::{Link, Place};
+use super::network::{Link, Place, Port};
 use super::operator::Order;
 use super::plan::HangPlan;
 use super::stage::{Event, Stage};
@@ -46,6 +46,8 @@ pub enum Kind {
     Suspension,
     /// Hosts have such trouble that the servers may fail their nodes.
     Hosts,
+    /// A host and the servers as a whole lose each other.
+    Reach,
     /// A copy of an agent's machine registers.
     AgentCopy,
     /// An agent's home, or the server that it takes for the leader, has trouble.
@@ -64,11 +66,28 @@ pub enum Kind {
     SetBack,
 }
 
+impl Kind {
+    /// `true` if it concerns hosts alone, which it names itself.
+    fn is_of_a_host(self) -> bool {
+        matches!(
+            self,
+            Self::AgentRestart
+                | Self::AgentStop
+                | Self::Suspension
+                | Self::Hosts
+                | Self::AgentCopy
+                | Self::Reach
+        )
+    }
+}
+
 /// The end of a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mend {
     /// These links work again.
     Links(Vec<Link>),
+    /// These ports are closed by one fault less.
+    Ports(Vec<(Link, Port)>),
 }
 
 /// Lets the first fault of each kind come.
@@ -103,6 +122,7 @@ fn rhythms(stage: &Stage) -> Vec<(Kind, Duration)> {
         (Kind::AgentStop, plan.agent_stop),
         (Kind::Suspension, plan.suspension),
         (Kind::Hosts, stage.plan.guards.host_trouble),
+        (Kind::Reach, stage.plan.reach.every),
         (Kind::AgentCopy, plan.agent_copy),
         (Kind::ServerOfAgent, plan.server_of_agent),
         (Kind::Transfer, plan.transfer),
@@ -128,6 +148,9 @@ impl World {
         if self.waits_for_refusal() {
             return;
         }
+        if !kind.is_of_a_host() {
+            self.held.fault_everywhere(self.stage.now);
+        }
         match kind {
             Kind::Crash => self.crash_some(),
             Kind::CrashOf(id) => self.crash_and_restart(id),
@@ -144,6 +167,7 @@ impl World {
             Kind::AgentRestart => self.restart_some_agent(),
             Kind::AgentStop | Kind::Suspension => self.stop_some_agent(kind == Kind::Suspension),
             Kind::Hosts => self.trouble_hosts(),
+            Kind::Reach => self.trouble_reach(),
             Kind::AgentCopy => self.copy_some_agent(),
             Kind::ServerOfAgent => self.trouble_server_of_agent(),
             Kind::Transfer => self.transfer(),
@@ -331,6 +355,9 @@ impl World {
     pub fn mend(&mut self, mend: Mend) {
         match mend {
             Mend::Links(links) => links.into_iter().for_each(|link| self.stage.network.mend(link)),
+            Mend::Ports(ports) => {
+                ports.into_iter().for_each(|(link, port)| self.stage.network.reopen(link, port));
+            }
         }
     }
 }

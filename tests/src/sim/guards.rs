@@ -192,7 +192,17 @@ fn failed_guards(changes: &[Change], agents: &[Agent]) -> Marks {
 impl World {
     /// Something happens to a guard.
     pub(super) fn guard(&mut self, agent: usize, guard: usize, event: GuardEvent) {
+        let is_fault = matches!(event, GuardEvent::Stop | GuardEvent::Kill);
+        let dies = matches!(event, GuardEvent::Kill) && !self.stage.calm;
+        let goes_on =
+            matches!(event, GuardEvent::Resume) && self.agents[agent].guards.all[guard].stands_alone();
+        if is_fault || goes_on {
+            self.held.fault_at(agent, self.stage.now);
+        }
         self.agents[agent].guard_happens(&mut self.stage, &mut self.judge, guard, event);
+        if dies {
+            self.bereave(agent);
+        }
         self.judge_guards();
     }
 

@@ -29,6 +29,7 @@ impl World {
             return;
         }
         self.led = Some((id, term));
+        self.held.fault_everywhere(self.stage.now);
         self.stage.hit(Mark::Election);
         self.stage.say(|| format!("server {id} leads in term {term}"));
         if self.stage.network.is_cut() {

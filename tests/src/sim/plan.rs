@@ -5,6 +5,7 @@
 //! hide them.
 
 use super::draw::Draw;
+use super::reach::ReachPlan;
 use lockmesh_protocol::lease::HealthWindow;
 use std::time::Duration;
 
@@ -40,6 +41,8 @@ pub struct Plan {
     pub mesh: MeshPlan,
     /// Disks that hang.
     pub hangs: Vec<HangPlan>,
+    /// Faults between a host and the servers as a whole.
+    pub reach: ReachPlan,
 }
 
 /// A disk that takes nothing for long: nothing that is under way, and nothing new.
@@ -321,6 +324,7 @@ impl Plan {
             guards: GuardPlan::draw(&mut Draw::new(draw.clone().bits())),
             mesh: MeshPlan::draw(&mut Draw::new(draw.clone().bits().rotate_left(32))),
             hangs: Vec::new(),
+            reach: ReachPlan::draw(&mut Draw::new(draw.clone().bits().rotate_left(48))),
         };
         if plan.core.ttl_multiplier == 1 {
             // A jump costs a deadline up to a tick, and clients count on every one of a TTL.
@@ -362,7 +366,7 @@ impl Plan {
     }
 
     /// What befalls hosts is all that goes wrong, and their guards hold on to what they have.
-    fn steady_servers(&mut self) {
+    pub(super) fn steady_servers(&mut self) {
         self.hangs.clear();
         let faults = &mut self.faults;
         (faults.crash, faults.blackout, faults.pause, faults.jump) = (None, None, None, None);
@@ -413,6 +417,7 @@ impl Focus {
         plan.guards.per_agent = plan.guards.per_agent.max(2);
         plan.guards.drift = MAX_GUARD_DRIFT;
         plan.guards.host_trouble = Some(6 * SECOND);
+        plan.reach.every = plan.reach.every_for_guards;
         plan.suit_guards();
         if plan.guards.is_steady {
             return;
