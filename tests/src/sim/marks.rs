@@ -87,6 +87,7 @@ marks! {
     AllServersAway: "all servers were away for a while",
     MajorityAway: "a majority of the servers was away for a while",
     EndedByAnswer: "the leader ended a session that an answer to a challenge named as given up",
+    LossGivenUp: "a session ended as given up by its guard",
     BelievedAfterFault: "no fault was new for two windows, and a guard believed in its lock",
     UnbelievedPassedOn: "a guard did not believe in a lock any more, and it passed on",
     HostIsolated: "an agent's host was cut off from all servers",
