@@ -65,7 +65,9 @@ mod tests {
     #[test]
     fn a_lower_limit_shortens_the_next_pause() {
         let mut backoff = Backoff::new(LIMITS, 7);
-        (0..4).for_each(|_| drop(backoff.next_pause()));
+        for _ in 0..4 {
+            backoff.next_pause();
+        }
         backoff.limit(Duration::from_millis(20));
         assert!(backoff.next_pause() <= Duration::from_millis(20));
         backoff.limit(Duration::ZERO);

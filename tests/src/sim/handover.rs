@@ -1,8 +1,8 @@
 //! How soon a majority of servers that can write must have a leader, although another one leads
 //! whose disk takes nothing.
 //!
-//! Only a hang of the leader's disk counts, once it has lasted for [`HANG`], and only while a
-//! majority of the voters run, have disks that take writes, and reach each other. Everything that
+//! Only a hang of the leader's disk counts, once a committed write has waited for it for [`HANG`],
+//! and only while a majority of the voters run, have disks that take writes, and reach each other. Everything that
 //! disturbs this majority begins the time anew.
 
 use super::machine::Machine;
@@ -11,9 +11,6 @@ use super::world::World;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
-
-/// Whether servers are held to it.
-const IS_ON: bool = false;
 
 /// The shortest hang of a disk that counts.
 const HANG: Duration = Duration::from_secs(5);
@@ -24,7 +21,7 @@ const BOUND: Duration = Duration::from_secs(15);
 impl World {
     /// Looks whether servers that can write have a leader; a server has just taken a turn.
     pub(super) fn judge_handover(&mut self) {
-        if !IS_ON || self.stage.plan.hangs.is_empty() {
+        if self.stage.plan.hangs.is_empty() {
             return;
         }
         let (now, is_due) = (self.stage.now, self.is_handover_due());
@@ -41,9 +38,8 @@ impl World {
     /// leader.
     fn is_handover_due(&self) -> bool {
         let now = self.stage.now;
-        let hangs = |machine: &Machine| machine.disk.hangs_since(now).is_some_and(|at| now.since(at) >= HANG);
         let mut machines = self.machines.values();
-        if !machines.any(|machine| machine.serves() && hangs(machine)) {
+        if !machines.any(|machine| machine.serves() && is_overtaken(machine, now)) {
             return false;
         }
         let able: Vec<ServerId> = self.voters.iter().copied().filter(|id| self.can_write(*id, now)).collect();
@@ -63,4 +59,14 @@ impl World {
             .is_some_and(|process| process.stands_until.is_none() && !process.failing);
         is_well && !machine.disk.is_troubled(now)
     }
+}
+
+/// `true` if a disk hangs, and the other servers have committed what waits for it.
+fn is_overtaken(machine: &Machine, now: Time) -> bool {
+    let Some(process) = &machine.process else { return false };
+    let is_long = |since: Option<Time>| since.is_some_and(|since| now.since(since) >= HANG);
+    let log = process.core().log_status();
+    is_long(machine.disk.hangs_since(now))
+        && is_long(process.core().unpersisted_since())
+        && log.commit_index > log.applied_index
 }

@@ -21,6 +21,7 @@ use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_core::setback::SetBack;
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, Term};
 use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Request, Response, Unavailable};
+use lockmesh_protocol::time::Time;
 use lockmesh_protocol::wire;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

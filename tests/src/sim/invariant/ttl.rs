@@ -99,7 +99,7 @@ impl Invariant for Ttl {
         match fact {
             Fact::Applied(past) => self.entry(past, scene),
             Fact::Leases { server, turn } => {
-                turn.serves.into_iter().for_each(|term| drop(self.leaders.insert(term, *server)));
+                self.leaders.extend(turn.serves.map(|term| (term, *server)));
                 Ok(())
             }
             Fact::Given { given, server, .. } => {
