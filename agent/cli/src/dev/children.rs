@@ -52,7 +52,7 @@ pub(super) async fn cluster_of_servers(
                 Event::Reload(order) => order.carried_out(Ok(reload(children))),
                 // No agent runs yet.
                 Event::Leave(order) => {
-                    order.carried_out(Err(Unavailable::Denied("it has not started".into())))
+                    order.carried_out(Err(Unavailable::Denied("it has not started".into())));
                 }
             }
         }
