@@ -15,6 +15,7 @@
 
 use super::calls::{CallKind, PendingCall, RetryScope};
 use super::input::CallToken;
+use super::links::Link;
 use super::outbox::{Answered, Notice};
 use super::requests::shutting_down;
 use super::session_ends::SessionEnds;
@@ -233,11 +234,14 @@ impl QuorumClient {
     /// brings a connection wakes the client.
     pub(super) fn renewal_wakes_at(&self) -> Option<Time> {
         let lease = self.renewals.living()?;
-        // A server that has not shown its cluster yet takes none. A pause before it does would only
-        // hold the renewal up.
-        let mut links = self.links.iter();
-        let takes_it = links.any(|(slot, link)| link.connection().is_some() && self.tracker.is_ours(*slot));
-        takes_it.then_some(lease.round.due)
+        // Until a server has shown its cluster there is none to try, and no pause after it.
+        self.links.iter().any(|(slot, link)| self.takes_renewals(*slot, link)).then_some(lease.round.due)
+    }
+
+    /// `true` if renewals may go through a server. A server of another cluster would reply that
+    /// there is no such lease.
+    fn takes_renewals(&self, slot: Slot, link: &Link) -> bool {
+        link.connection().is_some() && self.tracker.is_ours(slot)
     }
 
     /// Sends a renewal, where one is due; whether it was. Whatever waits for room on a connection
@@ -248,10 +252,8 @@ impl QuorumClient {
         }
         let Some(lease) = self.renewals.living() else { return false };
         let is_untried = |slot: &Slot| {
-            // A server of another cluster would say that there is no such lease.
-            let is_fit = !lease.round.tried.contains(slot) && self.tracker.is_ours(*slot);
-            let link = self.links.get(slot).filter(|_| is_fit);
-            link.is_some_and(|link| link.connection().is_some())
+            let link = self.links.get(slot).filter(|_| !lease.round.tried.contains(slot));
+            link.is_some_and(|link| self.takes_renewals(*slot, link))
         };
         let roles = [self.home, self.leader].into_iter().flatten();
         let way = roles.chain(self.links.keys().copied()).find(is_untried);
