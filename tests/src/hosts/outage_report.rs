@@ -27,8 +27,8 @@ pub struct OutageRow {
     pub back_seconds: f64,
     /// `true` if the holder believed all the time.
     pub kept: bool,
-    /// Seconds from the end of the outage, or from the holder's last moment if that was later, until
-    /// the next holder believed; none if there was no next one.
+    /// Seconds from the end of the outage, or from the holder's last moment if that was later,
+    /// until the next holder believed; none if there was no next one.
     pub stuck_seconds: Option<f64>,
     /// How many pairs of holders believed at the same moment.
     pub overlaps: usize,
