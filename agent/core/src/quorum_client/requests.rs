@@ -35,8 +35,8 @@ const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration:
 /// client waits for it, so it must not add to an overload.
 const RESOLVE_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
-/// The shortest time that an answer is waited for, whatever the hold timeout is: a leader whose disk
-/// takes no write says so after 6 s.
+/// The shortest time that an answer is waited for, whatever the hold timeout is: a leader whose
+/// disk takes no write says so after 6 s.
 const LEAST_ANSWER_TIME: Duration = Duration::from_secs(7);
 
 /// Who is to answer a request.
