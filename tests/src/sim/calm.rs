@@ -37,7 +37,7 @@ impl World {
             let machine = self.machines.get_mut(&id).expect("the machine exists");
             machine.disk.stall(self.stage.now);
             machine.disk.refuse(self.stage.now);
-            machine.disk.hang(self.stage.now, self.stage.now);
+            machine.disk.end_hang(self.stage.now);
             if let Some(process) = &mut machine.process {
                 process.go_on_now(&mut self.stage);
             }

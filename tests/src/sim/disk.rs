@@ -131,6 +131,11 @@ impl Disk {
         self.hangs = (now, until);
     }
 
+    /// It takes writes again, if it hung.
+    pub fn end_hang(&mut self, now: Time) {
+        self.hangs.1 = self.hangs.1.min(now);
+    }
+
     /// Since when it has been hanging; none where it does not.
     pub fn hangs_since(&self, now: Time) -> Option<Time> {
         let (since, until) = self.hangs;
