@@ -180,12 +180,14 @@ impl World {
         let members = process.core().membership();
         let is_there = |id: &&lockmesh_protocol::id::ServerId| {
             let there = Place::Server(**id);
-            let runs = self.process(**id).is_some_and(|process| process.stands_until.is_none());
+            let runs = self.process(**id).is_some_and(|process| process.stands_until.is_none())
+                && self.machines[id].disk.hangs_since(self.stage.now).is_none();
             let network = &self.stage.network;
             runs && (there == here || (network.carries((here, there)) && network.carries((there, here))))
         };
         let is_majority = 2 * members.voters.iter().filter(is_there).count() > members.voters.len();
-        process.stands_until.is_none() && !process.failing && !leader.found_corrupt && is_majority
+        let has_disk = !process.failing && leader.disk.hangs_since(self.stage.now).is_none();
+        process.stands_until.is_none() && has_disk && !leader.found_corrupt && is_majority
     }
 
     /// The process of a guard or of an agent on this host ends: sessions that no guard on it knows

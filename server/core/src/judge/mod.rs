@@ -158,8 +158,9 @@ impl Judge {
 
     /// Looks at a member whose row changed.
     fn follow(&mut self, now: Time, state: &State, number: AgentNumber) {
+        let heard = self.windows.last_heard(number);
         self.windows.follow(now, state, number);
-        self.upkeep.follow(now, state, number);
+        self.upkeep.follow(now, heard, state, number);
         // Its lease is another one by now, or nobody need know whether it lives.
         let lease = self.windows.lease(number);
         if let Some(checked) = self.checks.lease(number).filter(|checked| Some(*checked) != lease) {
