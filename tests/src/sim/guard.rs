@@ -623,6 +623,11 @@ impl Guard {
         self.seats.values().any(|seat| seat.holder.session() == Some(text.as_str()))
     }
 
+    /// `true` if it has this session and has not left its end to the agent.
+    pub(super) fn still_has(&self, session: &SessionId) -> bool {
+        self.owns(session) && !self.was_silenced(session)
+    }
+
     fn is_own(&self, session: &SessionId) -> bool {
         self.holder().and_then(Holder::session) == Some(session.to_string().as_str())
     }

@@ -190,17 +190,19 @@ impl World {
         process.stands_until.is_none() && has_disk && !leader.found_corrupt && is_majority
     }
 
-    /// The process of a guard or of an agent on this host ends: sessions that no guard on it knows
-    /// have nobody any more who would end them.
+    /// The process of a guard or of an agent on this host ends: sessions that no guard on it would
+    /// end by itself have nobody any more who would. An agent that ends forgets the ends that guards
+    /// left to it.
     pub(super) fn bereave(&mut self, agent: usize) {
         let guards = &self.agents[agent].guards;
         let state = self.judge.history.state();
+        // Also those that wait for a lock: it may be granted to them later.
         let is_left = |session: &Session| {
             place_of(&session.spec.node) == Some(agent)
-                && !guards.iter().any(|guard| guard.owns(&session.spec.id))
+                && !guards.iter().any(|guard| guard.still_has(&session.spec.id))
         };
         let left: Vec<SessionId> =
-            held(state).filter(|(_, session)| is_left(session)).map(|(_, session)| session.spec.id).collect();
+            state.sessions().filter(|session| is_left(session)).map(|session| session.spec.id).collect();
         self.held.bereaved.extend(left);
     }
 
