@@ -10,6 +10,7 @@ use crate::judge::{Judge, without_minority};
 use crate::mesh::ServedMesh;
 use crate::observed::{Observed, Observer};
 use crate::outbox::{Outbox, lost_leadership, not_leader};
+use crate::overdue::expiry_is_being_decided;
 use crate::proposal::Proposal;
 use crate::raft::engine::{Effects, Engine};
 use crate::raft::log::{
@@ -125,6 +126,8 @@ pub struct Core {
     pub(crate) serving: Option<Term>,
     pub(crate) wall: WallTime,
     pub(crate) last_tick: Option<Time>,
+    /// Until when this server ran: a later input finds out that it did not run since.
+    pub(crate) ran_until: Option<Time>,
     pub(crate) observer: Observer,
 }
 
@@ -187,6 +190,7 @@ impl Core {
             serving: None,
             wall: WallTime::default(),
             last_tick: None,
+            ran_until: None,
             observer: Observer::default(),
         }
     }
@@ -209,6 +213,7 @@ impl Core {
         if self.unreadable.is_some() {
             return;
         }
+        self.move_deadlines_if_late(now);
         if let Input::Persisted(write) = input {
             self.disk.persisted(now, write);
         }
@@ -584,8 +589,7 @@ impl Core {
         self.wall = wall;
         // First: a server that did not run must not take its own absence for that of others.
         self.watch_disk(now);
-        self.move_deadlines_if_late(now);
-        self.last_tick = Some(now);
+        (self.last_tick, self.ran_until) = (Some(now), Some(now));
         self.engine.tick();
         self.read_index.retry(now);
         // Whoever waits would wait for an election; another server may know of a leader by now.
@@ -978,12 +982,6 @@ impl Core {
             Reader::Lease(caller, _) => self.refuse_renewal(caller, outbox),
         }
     }
-}
-
-/// The answer to a renewal of a session whose expiry is proposed.
-fn expiry_is_being_decided() -> Unavailable {
-    let why = "the session was not renewed in time: whether it lives is being decided";
-    Unavailable::Unknown(why.into())
 }
 
 fn decode(entry: &LogEntry) -> Proposal {

@@ -32,9 +32,15 @@ impl Core {
         self.timers.next().filter(|_| self.may_pass > 0)
     }
 
-    /// Deadlines of a server that was not running move by the time that it missed.
+    /// Moves the deadlines of a server that was not running by the time that it missed. Before any
+    /// input: what arrives after the pause must not move, and what came during it lies unread.
     pub(crate) fn move_deadlines_if_late(&mut self, now: Time) {
-        let gap = self.last_tick.map_or(Duration::ZERO, |last| now.since(last));
+        let gap = self.ran_until.map_or(Duration::ZERO, |at| now.since(at));
+        if gap <= 2 * TICK {
+            return;
+        }
+        self.ran_until = Some(now);
+        self.disk.was_late(now, gap - TICK);
         // Renewals that came meanwhile may lie unread: to end their sessions would be this server's
         // fault.
         if gap > TICK + LATE {

@@ -17,7 +17,6 @@
 //! other servers have a majority that can write.
 
 use crate::core::Core;
-use crate::raft::TICK;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::time::Time;
 use std::collections::VecDeque;
@@ -128,7 +127,7 @@ impl DiskWatch {
     }
 
     /// Excludes time in which this process did not run: completions may lie unread.
-    fn was_late(&mut self, now: Time, late: Duration) {
+    pub(crate) fn was_late(&mut self, now: Time, late: Duration) {
         let moved = |since: Time| (since + late).min(now);
         self.in_flight = self.in_flight.map(|one| InFlight { since: moved(one.since), ..one });
         self.overtaken_since = self.overtaken_since.map(moved);
@@ -174,10 +173,6 @@ impl DiskWatch {
 impl Core {
     /// Once a tick, after the completions of writes that wait in the queue.
     pub(crate) fn watch_disk(&mut self, now: Time) {
-        let gap = self.last_tick.map_or(Duration::ZERO, |last| now.since(last));
-        if gap > 2 * TICK {
-            self.disk.was_late(now, gap - TICK);
-        }
         let is_overtaken =
             self.engine.is_leader() && self.engine.commit_index() > self.engine.persisted_index();
         let in_flight = self.disk.unpersisted_since().map_or(Duration::ZERO, |since| now.since(since));

@@ -72,3 +72,9 @@ impl Core {
         }
     }
 }
+
+/// The answer to a renewal of a session whose expiry is proposed.
+pub(crate) fn expiry_is_being_decided() -> Unavailable {
+    let why = "the session was not renewed in time: whether it lives is being decided";
+    Unavailable::Unknown(why.into())
+}

@@ -77,6 +77,20 @@ fn a_server_that_did_not_run_expires_nobody_for_it() {
 }
 
 #[test]
+fn a_renewal_after_a_pause_counts_from_its_arrival() {
+    let mut solo = Solo::start();
+    let session = solo.session("1", 10 * SECOND, Duration::ZERO);
+    solo.run(5 * SECOND);
+    solo.pause(100 * SECOND);
+    // It lay unread, and is handled before the tick.
+    assert_eq!(solo.renew(&session), Some(true));
+    solo.run(19 * SECOND);
+    assert!(solo.lives(&session));
+    solo.run(2 * SECOND);
+    assert!(!solo.lives(&session), "its deadline does not move by the pause");
+}
+
+#[test]
 fn a_renewal_counts_once_its_expiry_is_proposed_no_more() {
     let mut solo = Solo::start();
     let session = solo.session("1", 10 * SECOND, Duration::ZERO);
