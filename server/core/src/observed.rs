@@ -70,6 +70,8 @@ pub enum EventOutcome {
 /// What was measured since somebody took it: the shell empties it after every turn.
 #[derive(Debug, Default)]
 pub struct Observed {
+    /// Requests that waited at this leader for too long.
+    pub requests_timed_out: u64,
     /// Stalls of this server's disk that began.
     pub disk_stalls: u64,
     /// From the proposal of a batch of commands to its commit.

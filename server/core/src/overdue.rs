@@ -52,6 +52,7 @@ impl Core {
 
     /// Answers requests that have waited for too long.
     pub(crate) fn end_overdue(&mut self, overdue: Overdue, cause: &str, outbox: &mut Outbox) {
+        self.observer.observed.requests_timed_out += overdue.len() as u64;
         let not_known = |what: &str| Unavailable::Unknown(format!("{cause}; it is unknown whether {what}"));
         for token in overdue.writes {
             outbox.fail(token, not_known("the request was applied"));

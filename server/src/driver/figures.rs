@@ -58,6 +58,7 @@ fn show_levels(figures: &Figures) {
     show_flag(&SERVER.levels.leader_known, figures.is_leader_known);
     show_flag(&SERVER.levels.corrupt, figures.is_corrupt);
     show_flag(&SERVER.levels.states_differ, figures.states_differ);
+    show_flag(&SERVER.levels.majority_can_write, figures.can_majority_write);
     show_flag(&SERVER.levels.lowered_priority, figures.has_lowered_priority);
     show_flag(&SERVER.levels.node_brake, figures.is_braking);
     let levels = [
@@ -104,6 +105,7 @@ pub(super) fn count(observed: &Observed) {
     SERVER.counts.given_up_by_answer.inc_by(observed.given_up_by_answer);
     SERVER.counts.mesh_syncs.inc_by(observed.mesh_syncs);
     SERVER.counts.disk_stalls.inc_by(observed.disk_stalls);
+    SERVER.counts.requests_timed_out.inc_by(observed.requests_timed_out);
     for (events, counter) in observed.events.iter().zip(&SERVER.counts.user_events) {
         counter.inc_by(*events);
     }

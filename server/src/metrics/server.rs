@@ -116,6 +116,7 @@ pub(crate) struct Counts {
     pub(crate) user_events: [IntCounter; EVENT_OUTCOMES.len()],
     pub(crate) mesh_syncs: IntCounter,
     pub(crate) disk_stalls: IntCounter,
+    pub(crate) requests_timed_out: IntCounter,
     /// In the order of [`HealthWindow::ALL`].
     pub(crate) node_verdicts: [IntCounter; HealthWindow::ALL.len()],
 }
@@ -159,6 +160,7 @@ pub(crate) struct Levels {
     pub(crate) states_differ: IntGauge,
     pub(crate) disk_healthy: IntGauge,
     pub(crate) lowered_priority: IntGauge,
+    pub(crate) majority_can_write: IntGauge,
     database_bytes: IntGaugeVec,
     pub(crate) certificate_expiry: Gauge,
 }
@@ -241,6 +243,10 @@ impl Counts {
             node_checks: counter("node_checks_total", "Checks of silent nodes that this leader opened"),
             accusations: ACCUSATION_OUTCOMES.map(|outcome| accusations.with_label_values(&[outcome])),
             user_events: EVENT_OUTCOMES.map(|outcome| user_events.with_label_values(&[outcome])),
+            requests_timed_out: counter(
+                "requests_timed_out_total",
+                "Requests that waited for 6 s at this leader: their outcome is unknown",
+            ),
             disk_stalls: counter(
                 "disk_stalls_total",
                 "Times that no write became durable for `storage.stall_timeout`",
@@ -345,6 +351,10 @@ impl Levels {
             disk_healthy: gauge(
                 "disk_healthy",
                 "0 while the disk refuses writes or is stalled for `storage.stall_timeout`",
+            ),
+            majority_can_write: gauge(
+                "majority_can_write",
+                "0 while the disks of a majority of the servers refuse writes, as far as this one knows",
             ),
             lowered_priority: gauge(
                 "lowered_election_priority",

@@ -42,6 +42,8 @@ pub struct Figures {
     pub unpersisted_since: Option<Time>,
     /// Set while the server has the lowest election priority after disk stalls.
     pub has_lowered_priority: bool,
+    /// Set unless the disks of a majority of the servers refuse writes.
+    pub can_majority_write: bool,
     /// Members, by how they stand.
     pub members: MemberCounts,
     /// Nodes that are silent, and asked whether they live, where this one leads.
@@ -102,6 +104,7 @@ impl Frontend {
             watches: self.watches.len(),
             unpersisted_since: self.core.unpersisted_since(),
             has_lowered_priority: self.core.has_lowered_priority(),
+            can_majority_write: self.no_majority_writes.is_none(),
             members: state.member_counts(),
             open_checks: self.core.judge.open_checks(),
             nodes_without_renewals: self.core.judge.cut_off_len(),
