@@ -18,7 +18,7 @@ const ENDED: &str = "the-command-has-ended-with";
 /// Lines that may have been said and were not looked at yet.
 const UNREAD_LINES: usize = 65_536;
 
-/// What a stranger's shell has in its environment, where we have it.
+/// Variables of our environment that a newcomer's shell has too.
 const KEPT: [&str; 8] = [
     "HOME",
     "PATH",
@@ -43,11 +43,11 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Opens one in a folder.
+    /// Opens one in a folder, with a program's folder in front of `PATH`.
     ///
     /// # Errors
     /// There is no `bash`, or it does not answer.
-    pub fn open(number: u32, folder: &Path) -> Result<Self, String> {
+    pub fn open(number: u32, folder: &Path, program: Option<&Path>) -> Result<Self, String> {
         let mut shell = Command::new("setsid");
         // In a session without a terminal, so that the shell takes none away from the developer;
         // and with Ctrl-C as it is in a terminal: whatever runs in the background is deaf to it.
@@ -60,6 +60,10 @@ impl Terminal {
         ]);
         shell.env_clear().env("SHELL", "/bin/bash").env("PS1", "").env("PS2", "").env("TERM", "dumb");
         shell.envs(KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        if let Some(program) = program {
+            let path = std::env::var("PATH").unwrap_or_default();
+            shell.env("PATH", format!("{}:{path}", program.display()));
+        }
         shell.current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut shell = shell.spawn().map_err(|error| format!("cannot start setsid: {error}"))?;
         let keyboard = shell.stdin.take().expect("it is piped");
@@ -109,6 +113,15 @@ impl Terminal {
     /// It ended, or did not say so in time.
     pub fn says(&mut self, shown: &[String]) -> Result<(), String> {
         self.wait_until(shown, |said| shown.is_empty() || shown::fits(shown, said))
+    }
+
+    /// Waits until the command, which goes on, prints a line that begins with `ready`.
+    ///
+    /// # Errors
+    /// It ended, or was not ready in time.
+    pub fn is_ready(&mut self) -> Result<(), String> {
+        let shown = ["ready …".to_owned()];
+        self.wait_until(&shown, |said| said.iter().any(|line| line.starts_with("ready ")))
     }
 
     /// Waits until what is shown is among what was said since the last command was typed.
