@@ -86,11 +86,11 @@ impl Typist<'_> {
         }
         let terminal = self.terminals.get_mut(&number).expect("it is open");
         match &block.action {
-            Action::Typed { commands, goes_on, .. } => {
+            Action::Typed { commands, keeps_running, .. } => {
                 for (position, command) in commands.iter().enumerate() {
                     self.commands += 1;
                     terminal.type_in(&command.text)?;
-                    match *goes_on && position + 1 == commands.len() {
+                    match *keeps_running && position + 1 == commands.len() {
                         true => terminal.says(&command.shown)?,
                         false => terminal.ends(&command.shown)?,
                     }

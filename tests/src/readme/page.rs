@@ -6,8 +6,8 @@
 //! | mark | meaning |
 //! |---|---|
 //! | `<!-- terminal 1 -->` | the block's commands are typed into terminal 1 |
-//! | `<!-- terminal 1, goes on -->` | the same; the last command does not end by itself |
-//! | `<!-- terminal 2 says -->` | the block is output of an earlier command |
+//! | `<!-- terminal 1, keeps running -->` | the same; the last command does not end by itself |
+//! | `<!-- terminal 2 prints -->` | the block is output of an earlier command |
 //! | `<!-- not typed: REASON -->` | the block is skipped |
 //! | `<!-- terminal 1: Ctrl-C -->` | no block: interrupts the command |
 //! | `<!-- before: COMMAND -->` | no block: a command, such as `lockmesh dev`, that runs in the background from its `ready` on |
@@ -37,7 +37,7 @@ pub enum Action {
         /// The commands.
         commands: Vec<Command>,
         /// `true` if the last one keeps running.
-        goes_on: bool,
+        keeps_running: bool,
     },
     /// Wait until a running command has printed these lines.
     Said {
@@ -128,11 +128,11 @@ fn action(words: &str, body: &[&str]) -> Option<Action> {
     if words.starts_with("not typed: ") {
         return Some(Action::Elsewhere);
     }
-    if let Some(terminal) = words.strip_suffix(" says").and_then(terminal) {
+    if let Some(terminal) = words.strip_suffix(" prints").and_then(terminal) {
         return Some(Action::Said { terminal, lines: body.iter().map(ToString::to_string).collect() });
     }
-    let place = words.strip_suffix(", goes on");
-    let (terminal, goes_on) = (terminal(place.unwrap_or(words))?, place.is_some());
+    let place = words.strip_suffix(", keeps running");
+    let (terminal, keeps_running) = (terminal(place.unwrap_or(words))?, place.is_some());
     let mut commands: Vec<Command> = Vec::new();
     for line in body {
         match (line.strip_prefix("$ "), commands.last_mut()) {
@@ -144,7 +144,7 @@ fn action(words: &str, body: &[&str]) -> Option<Action> {
             (None, command) => command?.shown.push(line.to_string()),
         }
     }
-    Some(Action::Typed { terminal, commands, goes_on })
+    Some(Action::Typed { terminal, commands, keeps_running })
 }
 
 fn terminal(words: &str) -> Option<u32> {
@@ -161,12 +161,12 @@ mod tests {
 
     #[test]
     fn commands_and_output_are_read_with_their_marks() {
-        let page = "```toml\nx = 1\n```\n## One\ntext\n<!-- terminal 1, goes on -->\n```console\n$ a b\n\
-                    says c\n$ d\n```\n<!-- terminal 2 says -->\n```\nlate\n```\n<!-- terminal 1: Ctrl-C -->\n\
+        let page = "```toml\nx = 1\n```\n## One\ntext\n<!-- terminal 1, keeps running -->\n```console\n$ a b\n\
+                    says c\n$ d\n```\n<!-- terminal 2 prints -->\n```\nlate\n```\n<!-- terminal 1: Ctrl-C -->\n\
                     <!-- not typed: why -->\n```console\n$ x\n```\n<!-- before: e f -->\n";
         let commands = vec![command("a b", &["says c"]), command("d", &[])];
         let expected = [
-            Block { line: 6, action: Action::Typed { terminal: 1, commands, goes_on: true } },
+            Block { line: 6, action: Action::Typed { terminal: 1, commands, keeps_running: true } },
             Block { line: 12, action: Action::Said { terminal: 2, lines: vec!["late".into()] } },
             Block { line: 16, action: Action::Interrupt { terminal: 1 } },
             Block { line: 17, action: Action::Elsewhere },
@@ -179,7 +179,8 @@ mod tests {
     fn steps_of_a_list_are_indented_and_commands_continue() {
         let page = "1. Do:\n\n   <!-- terminal 3 -->\n   ```console\n   $ a \\\n     b\n   out\n   ```\n";
         let commands = vec![command("a \\\n  b", &["out"])];
-        let expected = [Block { line: 3, action: Action::Typed { terminal: 3, commands, goes_on: false } }];
+        let expected =
+            [Block { line: 3, action: Action::Typed { terminal: 3, commands, keeps_running: false } }];
         assert_eq!(blocks(page).unwrap(), expected);
     }
 
