@@ -3,8 +3,9 @@
 //! The commands are in the documents and nowhere else. [`page`] reads them: each block of commands
 //! has an invisible mark, and a block without one is an error, so that no command is left out in
 //! silence. [`terminal`] is a terminal that they are typed into. [`shown`] compares the output:
-//! ports, ids and times may differ, and nothing else.
+//! ports, ids and times may differ, and nothing else. [`links`] checks links and quoted log lines.
 
+pub mod links;
 pub mod page;
 pub mod shown;
 pub mod terminal;
