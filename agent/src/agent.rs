@@ -266,6 +266,9 @@ fn take_part(
     stopping: &watch::Receiver<bool>,
 ) -> (Arc<Events>, MeshQuestions) {
     let Some(socket) = datagrams else { return (Events::alone(node), MeshQuestions::default()) };
+    // From the start, as every series: the mesh itself begins with the first registration.
+    metrics::MESH_MEMBERS.set(0);
+    metrics::MESH_PROBE_STRETCH.set(1);
     let (events, fired) = Events::in_mesh(node);
     let (questions, asked) = MeshQuestions::channel();
     let member = Member::new(socket, upstream.clone(), (Arc::clone(&events), fired), asked);

@@ -139,7 +139,8 @@ pub struct UpstreamConfig {
     /// The cluster that the agent belongs to: its UUID; empty for the one that registers the agent
     /// first; `any` for whichever answers.
     pub cluster_id: String,
-    /// How long a request is tried again while there is no leader. 0 s to 10 m.
+    /// How long a request is tried again while there is no leader, and how long its answer is
+    /// waited for, then 7 s at least. 0 s to 10 m.
     #[serde(with = "duration::text")]
     pub hold_timeout: Duration,
     /// After how long without an answer from the leader the other servers are asked whether there

@@ -26,6 +26,12 @@ impl Backoff {
         length / 2 + (length / 2).mul_f64(self.random.fraction())
     }
 
+    /// Limits the pauses to `most` from now on, but not below the shortest one.
+    pub fn limit(&mut self, most: Duration) {
+        self.most = most.max(self.least);
+        self.next = self.next.min(self.most);
+    }
+
     /// The next pause is the shortest again.
     pub fn reset(&mut self) {
         self.next = self.least;
@@ -54,5 +60,17 @@ mod tests {
     fn those_who_begin_together_do_not_come_back_together() {
         let (mut one, mut other) = (Backoff::new(LIMITS, 1), Backoff::new(LIMITS, 2));
         assert_ne!(one.next_pause(), other.next_pause());
+    }
+
+    #[test]
+    fn a_lower_limit_shortens_the_next_pause() {
+        let mut backoff = Backoff::new(LIMITS, 7);
+        for _ in 0..4 {
+            backoff.next_pause();
+        }
+        backoff.limit(Duration::from_millis(20));
+        assert!(backoff.next_pause() <= Duration::from_millis(20));
+        backoff.limit(Duration::ZERO);
+        assert!(backoff.next_pause() >= LIMITS.0 / 2, "the shortest pause stays");
     }
 }

@@ -316,7 +316,7 @@ fn start_driver(
         tokio::spawn(async move {
             let _guard = guard;
             match begun.await {
-                Ok(Ok(Some(driver))) => driver.run().await,
+                Ok(Ok(Some(driver))) => Box::pin(driver.run()).await,
                 Ok(Ok(None)) => {}
                 Ok(Err(error)) => tracing::error!(%error, "this server cannot go on"),
                 Err(_) => tracing::error!("this server cannot begin"),
@@ -326,7 +326,7 @@ fn start_driver(
         let driver = begin(bootstrap_loop, start, receiver)?.expect("nobody told it to stop");
         tokio::spawn(async move {
             let _guard = guard;
-            driver.run().await;
+            Box::pin(driver.run()).await;
         })
     };
     Ok((driver, ended))

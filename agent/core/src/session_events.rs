@@ -21,6 +21,7 @@
 use crate::lease::LeaseState;
 use lockmesh_protocol::lease::{HealthWindow, LeaseEnd};
 use lockmesh_protocol::time::Time;
+use std::time::Duration;
 
 /// What is told of a session whose node's health does not matter to it.
 const UNBOUND: &str = "the session does not depend on this node's health: nothing but its TTL bounds it";
@@ -35,8 +36,8 @@ const UNHEARD: &str = "no renewal of this node's lease was acknowledged since it
 /// What is told while the session is read after an interruption.
 const UNCONFIRMED: &str = "this node's lease was interrupted: whether the session lives is being looked at";
 /// What is told when nobody said in time that the session lives.
-const ENDED: &str = "given-up: no renewal of this node's lease was acknowledged until one window after \
-                     the deadline, so the agent ends the session";
+const ENDED: &str = "given-up: no renewal of this node's lease was acknowledged for two windows, so the \
+                     agent ends the session";
 
 /// Something that this is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -194,7 +195,7 @@ impl SessionEvents {
     pub fn wakes_at(&self) -> Option<Time> {
         let SessionView::Bound(window) = self.view else { return None };
         let deadline = self.deadline.filter(|_| !self.is_given_up)?;
-        let moments = [self.event.jeopardy_at, Some(deadline), Some(deadline + window.duration())];
+        let moments = [self.event.jeopardy_at, Some(deadline), Some(deadline + grace(window))];
         moments.into_iter().flatten().find(|at| *at > self.now)
     }
 
@@ -210,7 +211,7 @@ impl SessionEvents {
             self.interrupted(deadline);
         }
         let is_interrupted = self.confirmation != Confirmation::Confirmed;
-        self.is_given_up |= is_interrupted && self.now >= deadline + window.duration();
+        self.is_given_up |= is_interrupted && self.now >= deadline + grace(window);
     }
 
     fn interrupted(&mut self, broken: Time) {
@@ -314,6 +315,13 @@ impl SessionEvents {
             Confirmation::Awaited { broken, .. } => overdue.min(broken),
         }
     }
+}
+
+/// The time between the deadline of a session that no renewal keeps and its end by the agent: the
+/// end comes less than two windows after the last acknowledged renewal was sent, so that a host
+/// which only answers challenges still names the session in time.
+fn grace(window: HealthWindow) -> Duration {
+    window.duration().saturating_sub(window.renewal_interval())
 }
 
 fn lease_end(end: LeaseEnd) -> String {

@@ -422,6 +422,30 @@ fn the_questions_of_a_large_fleet_are_no_more_than_those_of_a_smaller_one() {
 }
 
 #[test]
+fn a_server_that_is_still_said_to_lead_and_is_not_reached_is_hastened_once_a_second() {
+    let mut story = Story::begin();
+    story.up(B);
+    let mut hastened = 0;
+    for _ in 0..300 {
+        story.says(B, Some(A), 3);
+        hastened += u32::from(story.actions.hasten == Some(A));
+        story.pass(10);
+    }
+    assert_eq!(hastened, 3);
+}
+
+#[test]
+fn a_lost_server_is_dialled_again_soon_by_a_small_fleet_and_later_by_a_large_one() {
+    let longest = |agents: u64| {
+        let mut story = Story::at_rest(A, A, 3);
+        story.agents = agents;
+        story.says(A, Some(A), 3);
+        story.tracker.longest_pause().as_millis()
+    };
+    assert_eq!([0, 250, 1_000, 100_000].map(longest), [250, 250, 1_000, 2_000]);
+}
+
+#[test]
 fn a_server_that_is_said_to_lead_is_not_overrun_by_a_large_fleet() {
     let asked = |agents: u64| {
         let mut story = Story::at_rest(A, B, 3);

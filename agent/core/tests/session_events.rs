@@ -197,9 +197,11 @@ fn a_read_that_finds_it_gone_says_why() {
 }
 
 #[test]
-fn a_grace_of_one_window_after_the_deadline_it_is_lost_and_ended() {
+fn two_windows_after_the_last_acknowledged_renewal_it_is_lost_and_ended() {
     let mut story = Story::safe();
-    story.pass(BELIEF + WINDOW - MS);
+    let grace = WINDOW - HealthWindow::Default.renewal_interval();
+    story.pass(BELIEF + grace - MS);
+    assert!(BELIEF + grace < 2 * WINDOW);
     assert_eq!((story.state(), story.events.wants_end()), (SessionState::Suspended, false));
     story.pass(MS);
     assert_eq!((story.state(), story.events.wants_end()), (SessionState::Lost, true));

@@ -3,6 +3,7 @@
 use crate::autopilot::AutopilotState;
 use crate::corruption::CorruptionChecks;
 use crate::disk_watch::DiskWatch;
+use crate::disks::RefusingDisks;
 use crate::fault_injection::Rule;
 use crate::input::{CallToken, Input};
 use crate::judge::{Judge, without_minority};
@@ -11,7 +12,9 @@ use crate::observed::{Observed, Observer};
 use crate::outbox::{Outbox, lost_leadership, not_leader};
 use crate::proposal::Proposal;
 use crate::raft::engine::{Effects, Engine};
-use crate::raft::log::{EntryKind, HardState, LogEntry, Membership, OwnMemory, Recovered, SnapshotMeta};
+use crate::raft::log::{
+    EntryKind, HardState, LogEntry, LogStatus, Membership, OwnMemory, Recovered, SnapshotMeta,
+};
 use crate::raft::message::{MessageKind, PeerMessage};
 use crate::raft::{ElectionTimeout, Progress};
 use crate::read_index::{ReadIndex, Reader};
@@ -97,6 +100,7 @@ pub struct Core {
     pub(crate) unreadable: Option<FormatError>,
     pub(crate) corruption: CorruptionChecks,
     pub(crate) disk: DiskWatch,
+    pub(crate) refusing_disks: RefusingDisks,
     pub(crate) timers: Timers,
     /// How many more deadlines may pass until the next tick.
     pub(crate) may_pass: usize,
@@ -170,6 +174,7 @@ impl Core {
             unreadable,
             corruption: CorruptionChecks::default(),
             disk: DiskWatch::new(stall_timeout),
+            refusing_disks: RefusingDisks::default(),
             read_index: ReadIndex::default(),
             committed: Vec::new(),
             batch: Vec::new(),
@@ -282,7 +287,7 @@ impl Core {
             self.notice_role(now, outbox);
             self.tell_leader();
             // Last of all: what was just applied may be what a confirmed round waits for.
-            self.serve_readers(outbox);
+            self.serve_readers(now, outbox);
             // Applying an entry or a new role proposes more: a turn ends when nothing is left to
             // do.
             if committed.is_empty() && self.batch.is_empty() {
@@ -441,7 +446,8 @@ impl Core {
                 }
                 let is_own = self.corruption_message(&message, outbox)
                     || self.judge_message(now, &message, outbox)
-                    || self.mesh_message(now, &message);
+                    || self.mesh_message(now, &message)
+                    || self.disk_message(now, &message);
                 // A candidate whose vote for itself cannot become durable would only disturb.
                 let is_unfit =
                     message.kind == MessageKind::TimeoutNow && self.disk.stalled_for(now).is_some();
@@ -602,6 +608,11 @@ impl Core {
         self.tell_mesh(now, outbox);
     }
 
+    /// What waits for each proposal in the log, in the order of the log.
+    pub(crate) fn pending_origins(&mut self) -> impl Iterator<Item = &mut Origin> {
+        self.pending.iter_mut().map(|pending| &mut pending.origin)
+    }
+
     /// Proposes a command of the leader's own, of which nobody wants to hear.
     pub(crate) fn gather_own(&mut self, command: Command) {
         self.batch.push((self.own(command), Origin::Nobody));
@@ -718,27 +729,36 @@ impl Core {
         }
     }
 
-    /// A renewal counts from its arrival, and is acknowledged by a round that begins after it.
+    /// A renewal is acknowledged by a round that begins after its arrival. Until then the session
+    /// does not expire.
     fn renew(&mut self, now: Time, token: CallToken, id: SessionId, outbox: &mut Outbox) {
         // From the proposal of the end until its outcome: a renewal in between would be
         // acknowledged for a session that the next entry ends.
         if self.timers.is_deciding(id) {
-            let why = "the session was not renewed in time: whether it lives is being decided";
-            return outbox.fail(token, Unavailable::Unknown(why.into()));
-        }
-        // Before the round has shown that this server leads: if it does not, it has only moved a
-        // deadline that counts for nobody.
-        if let (true, Some(session)) = (self.is_serving(), self.state.session(id)) {
-            let ttl = session.spec.ttl;
-            self.timers.renew(now, id, ttl);
+            return outbox.fail(token, expiry_is_being_decided());
         }
         if self.is_serving() && self.engine.fault_point.breaks(Rule::RenewalsWaitForTheirRound) {
-            outbox.replies.push((token, Response::Renewed(self.state.session(id).cloned())));
+            self.acknowledge_renewal(now, token, id, outbox);
         } else if self.engine.is_leader() {
             self.read_index.arrive(now, Reader::Renewal(token, id));
         } else {
             outbox.fail(token, not_leader());
         }
+    }
+
+    /// Answers a renewal after its round: an end that was committed before it is applied by now,
+    /// whichever server led then. The session has a whole TTL from the acknowledgement.
+    fn acknowledge_renewal(&mut self, now: Time, token: CallToken, id: SessionId, outbox: &mut Outbox) {
+        // Its expiry was proposed when an earlier renewal had waited for too long.
+        let is_expiring = self.timers.is_deciding(id);
+        if is_expiring {
+            return outbox.fail(token, expiry_is_being_decided());
+        }
+        let session = self.state.session(id).cloned();
+        if let Some(session) = session.as_ref().filter(|_| self.is_serving()) {
+            self.timers.renew(now, id, session.spec.ttl);
+        }
+        outbox.replies.push((token, Response::Renewed(session)));
     }
 
     fn begin_reads(&mut self, now: Time) {
@@ -754,16 +774,11 @@ impl Core {
         }
     }
 
-    fn serve_readers(&mut self, outbox: &mut Outbox) {
+    fn serve_readers(&mut self, now: Time, outbox: &mut Outbox) {
         for reader in self.read_index.ready(self.applied.0) {
             match reader {
                 Reader::Query(token) => outbox.readable.push(token),
-                Reader::Renewal(token, id) => {
-                    // After the round: an end that was committed before it is applied by now,
-                    // whoever led then.
-                    let session = self.state.session(id).cloned();
-                    outbox.replies.push((token, Response::Renewed(session)));
-                }
+                Reader::Renewal(token, id) => self.acknowledge_renewal(now, token, id, outbox),
                 Reader::Lease(caller, renewal) => self.answer_renewal(caller, renewal, outbox),
                 Reader::Unchanged(token) => self.answer_unchanged(token, outbox),
             }
@@ -965,25 +980,10 @@ impl Core {
     }
 }
 
-/// Where a server's log stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogStatus {
-    /// The term.
-    pub term: Term,
-    /// The first index in memory.
-    pub first_index: LogIndex,
-    /// The last index, on disk or not.
-    pub last_index: LogIndex,
-    /// The last committed index.
-    pub commit_index: LogIndex,
-    /// The last applied index.
-    pub applied_index: LogIndex,
-    /// The index of the last change of membership.
-    pub membership_index: LogIndex,
-    /// Bytes of entries in memory.
-    pub log_bytes: usize,
-    /// Proposals that wait for their commit.
-    pub pending_proposals: usize,
+/// The answer to a renewal of a session whose expiry is proposed.
+fn expiry_is_being_decided() -> Unavailable {
+    let why = "the session was not renewed in time: whether it lives is being decided";
+    Unavailable::Unknown(why.into())
 }
 
 fn decode(entry: &LogEntry) -> Proposal {

@@ -75,10 +75,24 @@ impl Core {
         while self.may_pass > 0
             && let Some(subject) = self.timers.next_due(now)
         {
+            if let Some(until) = self.renewal_waits_until(&subject) {
+                // At least a tick, so that a deadline which passes late is not looked at forever.
+                self.timers.failed(subject, until.max(now + TICK));
+                continue;
+            }
             // Each is an entry of the log: a node with very many sessions must not fill it in front
             // of everybody else.
             self.may_pass -= 1;
             self.decide_about(subject);
+        }
+    }
+
+    /// The time until which a renewal of this session may wait: before then its expiry is not
+    /// proposed.
+    fn renewal_waits_until(&self, subject: &Subject) -> Option<Time> {
+        match subject {
+            Subject::Session(session) => self.read_index.renewal_waits_until(*session),
+            Subject::LockDelay(_) | Subject::Wait(..) | Subject::Tombstones(_) => None,
         }
     }
 

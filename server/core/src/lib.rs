@@ -21,6 +21,7 @@
 //! | `state/` | the lock state machine, one file per rule; `invariants.rs` holds after every command |
 //! | `state/scripts/` | the rules as stories that are played and compared; start here |
 //! | `disk_watch.rs` | disk stalls: detection, and the leader's hand-over |
+//! | `disks.rs`, `overdue.rs` | servers whose disks reject writes, and whether a majority can write; requests that wait too long at a leader |
 //! | `setback.rs` | detection of servers whose disks were set back |
 //! | `checksum.rs` | one checksum of all rows, updated row by row |
 //! | `corruption.rs`, `corruption/` | corruption checks: comparison of checksums, and quarantine |
@@ -43,6 +44,7 @@ pub mod core;
 pub mod corruption;
 mod deadlines;
 mod disk_watch;
+mod disks;
 pub mod fault_injection;
 pub mod frontend;
 pub mod input;
@@ -50,6 +52,7 @@ mod judge;
 mod mesh;
 pub mod observed;
 pub mod outbox;
+mod overdue;
 mod proposal;
 pub mod raft;
 mod read_index;
@@ -60,7 +63,8 @@ pub mod unwritten;
 mod upgrade;
 pub mod write_queue;
 
-pub use crate::core::{ClusterStart, Core, CoreConfig, LogStatus};
+pub use crate::core::{ClusterStart, Core, CoreConfig};
+pub use crate::raft::log::LogStatus;
 pub use input::{CallToken, Input};
 pub use judge::{LeaseContents, without_minority};
 pub use outbox::Outbox;

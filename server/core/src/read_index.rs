@@ -7,12 +7,15 @@
 //! again, and whichever is confirmed first confirms both: where every answer takes long, none would
 //! come in time. A follower that cannot catch up with its leader keeps nobody for long: whoever
 //! asked may ask the leader.
+//!
+//! A renewal may wait here for seconds, behind a disk that takes no write. Until it is answered,
+//! its session does not expire and its node is not failed.
 
 use crate::input::{CallToken, LeaseCaller};
 use lockmesh_protocol::id::{LogIndex, SessionId};
-use lockmesh_protocol::lease::Renewal;
+use lockmesh_protocol::lease::{LeaseId, Renewal};
 use lockmesh_protocol::time::Time;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// After this long without a confirmation another round is begun for those who wait.
@@ -21,6 +24,11 @@ const ROUND_TIMEOUT: Duration = Duration::from_millis(200);
 /// A follower that has had somebody wait for longer refuses him: it does not reach its leader, or
 /// is far behind it.
 const FOLLOWERS_READER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The longest time that a leader keeps a request which waits, for a round or for its disk. It is
+/// shorter than the hold timeout of an agent (7 s), so that the reason arrives before the agent
+/// gives the request up.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Somebody who waits for a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +41,31 @@ pub(crate) enum Reader {
     Lease(LeaseCaller, Renewal),
     /// Wanted a change that this leader need not make: answered as done.
     Unchanged(CallToken),
+}
+
+impl Reader {
+    /// The subject of a renewal; none for a reader of another kind.
+    fn renews(&self) -> Option<Renewed> {
+        match self {
+            Self::Renewal(_, session) => Some(Renewed::Session(*session)),
+            Self::Lease(_, renewal) => Some(Renewed::Lease(renewal.lease)),
+            Self::Query(_) | Self::Unchanged(_) => None,
+        }
+    }
+}
+
+/// The subject of a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Renewed {
+    Session(SessionId),
+    Lease(LeaseId),
+}
+
+/// The renewals of one subject that wait: their number, and the arrival of the last one.
+#[derive(Clone, Copy, Debug)]
+struct WaitingRenewals {
+    count: usize,
+    newest: Time,
 }
 
 /// Since when somebody waits.
@@ -54,6 +87,8 @@ pub(crate) struct ReadIndex {
     rounds: VecDeque<ReadIndexRound>,
     /// Confirmed, but not everything that was committed is applied.
     confirmed: Vec<(LogIndex, Vec<Arrived>)>,
+    /// The renewals among all of these.
+    renewals: BTreeMap<Renewed, WaitingRenewals>,
     last_number: u64,
     /// A round has waited for long, and may have been lost.
     is_late: bool,
@@ -61,7 +96,22 @@ pub(crate) struct ReadIndex {
 
 impl ReadIndex {
     pub(crate) fn arrive(&mut self, now: Time, reader: Reader) {
+        if let Some(subject) = reader.renews() {
+            let waiting = self.renewals.entry(subject).or_insert(WaitingRenewals { count: 0, newest: now });
+            *waiting = WaitingRenewals { count: waiting.count + 1, newest: now };
+        }
         self.arrived.push((now, reader));
+    }
+
+    /// The time until which a renewal of this session may wait here; none if no renewal waits.
+    pub(crate) fn renewal_waits_until(&self, session: SessionId) -> Option<Time> {
+        let waiting = self.renewals.get(&Renewed::Session(session))?;
+        Some(waiting.newest + REQUEST_TIMEOUT)
+    }
+
+    /// `true` while a renewal of this lease waits here.
+    pub(crate) fn is_lease_renewal_waiting(&self, lease: LeaseId) -> bool {
+        self.renewals.contains_key(&Renewed::Lease(lease))
     }
 
     /// The number of the round that shall begin now; none if nobody waits for one.
@@ -93,21 +143,26 @@ impl ReadIndex {
             std::mem::take(&mut self.confirmed).into_iter().partition(|(at, _)| *at <= applied);
         self.confirmed = later;
         let ready: Vec<(LogIndex, Vec<Arrived>)> = ready;
-        ready.into_iter().flat_map(|(_, readers)| readers).map(|(_, reader)| reader).collect()
+        self.dismiss(ready.into_iter().flat_map(|(_, readers)| readers).collect())
     }
 
     /// Those who have waited too long for a follower.
     pub(crate) fn overdue(&mut self, now: Time) -> Vec<Reader> {
-        // By arrival, whatever stage they are in: a follower that lags can be stuck in each of
-        // them.
-        let is_overdue = |(since, _): &mut Arrived| now.since(*since) >= FOLLOWERS_READER_TIMEOUT;
+        self.older_than(now, FOLLOWERS_READER_TIMEOUT)
+    }
+
+    /// Those who have waited for this long.
+    pub(crate) fn older_than(&mut self, now: Time, timeout: Duration) -> Vec<Reader> {
+        // By arrival, whatever stage they are in: a follower that lags, and a leader whose disk
+        // takes nothing, can be stuck in each of them.
+        let is_overdue = |(since, _): &mut Arrived| now.since(*since) >= timeout;
         let mut overdue: Vec<Arrived> = self.arrived.extract_if(.., is_overdue).collect();
         let rounds = self.rounds.iter_mut().map(|round| &mut round.readers);
         for readers in rounds.chain(self.confirmed.iter_mut().map(|(_, readers)| readers)) {
             overdue.extend(readers.extract_if(.., is_overdue));
         }
         self.confirmed.retain(|(_, readers)| !readers.is_empty());
-        overdue.into_iter().map(|(_, reader)| reader).collect()
+        self.dismiss(overdue)
     }
 
     /// Lets another round begin where one may have been lost. The newest confirms all: as many are
@@ -132,6 +187,19 @@ impl ReadIndex {
         let confirmed = std::mem::take(&mut self.confirmed).into_iter().flat_map(|(_, readers)| readers);
         let mut all = std::mem::take(&mut self.arrived);
         all.extend(rounds.chain(confirmed));
-        all.into_iter().map(|(_, reader)| reader).collect()
+        self.dismiss(all)
+    }
+
+    /// Readers that wait no more.
+    fn dismiss(&mut self, readers: Vec<Arrived>) -> Vec<Reader> {
+        for subject in readers.iter().filter_map(|(_, reader)| reader.renews()) {
+            if let Some(waiting) = self.renewals.get_mut(&subject) {
+                waiting.count -= 1;
+                if waiting.count == 0 {
+                    self.renewals.remove(&subject);
+                }
+            }
+        }
+        readers.into_iter().map(|(_, reader)| reader).collect()
     }
 }

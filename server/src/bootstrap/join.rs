@@ -135,3 +135,74 @@ async fn compare_cluster(client: &mut CallClient, cluster_id: &str, address: &st
         other => Err(format!("the server at {address} does not tell its cluster: {other:?}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::ask_leader;
+    use lockmesh_net::frame::FrameQueue;
+    use lockmesh_net::{Close, Development, Endpoint, QuicOptions, Role};
+    use lockmesh_protocol::id::ServerId;
+    use lockmesh_protocol::record::{NewServer, Server};
+    use lockmesh_protocol::rpc::{Call, CallFrame, Request, Response, Status};
+
+    /// Serves one connection as a server of this cluster; returns the number of requests to do
+    /// something that it received.
+    async fn serve(endpoint: &Endpoint, cluster_id: &str) -> usize {
+        let connection = endpoint.accept().await.expect("it is open").handshake().await.expect("a server");
+        let (_, mut sender, mut receiver) = connection.accept().await.expect("a stream");
+        let mut others = 0;
+        // An error is the caller's end of the connection.
+        while let Ok(Some(CallFrame(calls))) = receiver.receive().await {
+            for call in calls {
+                let Call::Begin(id, request) = call else { continue };
+                let response = match request {
+                    Request::Status => {
+                        Response::Status(Status { cluster_id: cluster_id.into(), ..Status::default() })
+                    }
+                    _ => {
+                        others += 1;
+                        Response::Done
+                    }
+                };
+                let mut queue = FrameQueue::default();
+                queue.push(&(id, response)).expect("it is short");
+                sender.send(queue.take()).await.expect("it listens");
+            }
+        }
+        connection.close(Close::Done, "");
+        others
+    }
+
+    #[tokio::test]
+    async fn only_a_server_of_the_cluster_that_was_chosen_is_asked() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let certificates = Development::prepare(folder.path(), &"s1".into()).expect("certificates");
+        let identity = certificates.identity(Role::Server).expect("a server's certificate");
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let listening = Endpoint::listen(any, &identity, &QuicOptions::default()).expect("a socket");
+        let address = listening.local_address().expect("it is bound").to_string();
+        let endpoint = Endpoint::dial_only(&identity, &QuicOptions::default()).expect("a socket");
+        let me = NewServer {
+            node: "s1".into(),
+            node_id: String::new(),
+            address: address.clone(),
+            instance_id: "instance".into(),
+            format: 0,
+        };
+        let me: Server = me.with_id(ServerId(1));
+        for (cluster_id, refusal) in [
+            ("c", None),
+            ("d", Some("belongs to the cluster d, not to c: correct `quorum.join`")),
+            ("", Some("has not learned its cluster yet")),
+        ] {
+            let request = Request::Announce(me.clone());
+            let asking = ask_leader(&endpoint, "c", &address, &request);
+            let (answer, others) = tokio::join!(asking, serve(&listening, cluster_id));
+            assert_eq!(others, usize::from(refusal.is_none()), "{cluster_id:?}: {answer:?}");
+            match refusal {
+                None => assert_eq!(answer, Ok(Response::Done)),
+                Some(words) => assert!(answer.as_ref().is_err_and(|why| why.contains(words)), "{answer:?}"),
+            }
+        }
+    }
+}

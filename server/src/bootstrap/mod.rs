@@ -28,6 +28,17 @@ pub(crate) use run::BootstrapLoop;
 use lockmesh_protocol::bootstrap::Introduction;
 use lockmesh_protocol::rpc::Joined;
 use std::net::SocketAddr;
+use std::path::Path;
+
+/// Returns the id of the cluster that the server of a data folder founds or belongs to; none before
+/// that is certain. The server may run.
+///
+/// # Errors
+/// The record of the folder cannot be read.
+pub fn cluster_of(folder: &Path) -> Result<Option<String>, RecordError> {
+    let record = Record::read(folder)?;
+    Ok(record.and_then(|record| record.membership()).map(|membership| membership.cluster_id))
+}
 
 /// What was heard while there is no quorum yet.
 #[derive(Debug)]

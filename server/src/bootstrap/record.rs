@@ -215,6 +215,7 @@ impl From<Joined> for Membership {
 
 #[cfg(test)]
 mod tests {
+    use super::super::cluster_of;
     use super::{BootstrapState, Membership, Record, RecordError};
     use crate::store::{Origin, Origins};
     use lockmesh_protocol::id::ServerId;
@@ -228,9 +229,11 @@ mod tests {
         record.write(&data).unwrap();
         assert_eq!(Record::read(&data).unwrap(), Some(record.clone()));
         let membership = Membership { server: ServerId(3), cluster_id: "c".into(), servers: Vec::new() };
+        assert_eq!(cluster_of(&data).unwrap(), None, "it belongs to nothing yet");
         record.state = BootstrapState::Member(membership);
         record.write(&data).unwrap();
         assert_eq!(Record::read(&data).unwrap(), Some(record.clone()));
+        assert_eq!(cluster_of(&data).unwrap().as_deref(), Some("c"));
         record.files = Some(files(1));
         record.write(&data).unwrap();
         assert_eq!(Record::read(&data).unwrap(), Some(record));

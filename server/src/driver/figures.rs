@@ -101,6 +101,7 @@ pub(super) fn count(observed: &Observed) {
     SERVER.counts.node_checks.inc_by(observed.checks_opened);
     SERVER.counts.saved_by_agents.inc_by(observed.saved_by_agents);
     SERVER.counts.forged_answers.inc_by(observed.forged_answers);
+    SERVER.counts.given_up_by_answer.inc_by(observed.given_up_by_answer);
     SERVER.counts.mesh_syncs.inc_by(observed.mesh_syncs);
     SERVER.counts.disk_stalls.inc_by(observed.disk_stalls);
     for (events, counter) in observed.events.iter().zip(&SERVER.counts.user_events) {

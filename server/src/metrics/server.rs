@@ -103,6 +103,7 @@ pub(crate) struct Counts {
     pub(crate) leader_changes: IntCounter,
     pub(crate) saved_by_agents: IntCounter,
     pub(crate) forged_answers: IntCounter,
+    pub(crate) given_up_by_answer: IntCounter,
     /// In the order of [`LOSS_CAUSES`], as the next.
     pub(crate) losses: [IntCounter; LOSS_CAUSES.len()],
     pub(crate) locks_lost: [IntCounter; LOSS_CAUSES.len()],
@@ -228,6 +229,10 @@ impl Counts {
             forged_answers: counter(
                 "forged_answers_total",
                 "Answers of silent nodes that were not made by the node: whoever handed them on has lied",
+            ),
+            given_up_by_answer: counter(
+                "sessions_given_up_by_answer_total",
+                "Sessions that this leader ended because a node's answer to a challenge named them as given up",
             ),
             losses: LOSS_CAUSES.map(|cause| losses.with_label_values(&[cause])),
             locks_lost: LOSS_CAUSES.map(|cause| locks.with_label_values(&[cause])),

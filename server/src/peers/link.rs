@@ -183,3 +183,74 @@ async fn hear_the_end(mut receiver: FrameReceiver) -> String {
         Err(error) => error.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::hello::{Hello, HelloFrame};
+    use super::super::queue::PeerQueue;
+    use super::super::{Me, Peers};
+    use super::PeerLink;
+    use crate::event_queue::event_queue;
+    use lockmesh_core::setback::LogPosition;
+    use lockmesh_net::frame::FrameQueue;
+    use lockmesh_net::{Development, Endpoint, QuicOptions, Role};
+    use lockmesh_protocol::id::ServerId;
+    use std::sync::Arc;
+
+    /// Answers one hello as this server of this cluster, and keeps the connection until its end.
+    async fn answer(endpoint: &Endpoint, from: u64, cluster_id: &str) {
+        let connection = endpoint.accept().await.expect("it is open").handshake().await.expect("a server");
+        let (_, mut sender, mut receiver) = connection.accept().await.expect("a stream");
+        let HelloFrame(hello) = receiver.receive().await.expect("a hello").expect("a frame");
+        let answer = Hello {
+            from: ServerId(from),
+            to: hello[0].from,
+            cluster_id: cluster_id.into(),
+            address: String::new(),
+            version: String::new(),
+            position: LogPosition::default(),
+            remembers: None,
+        };
+        let mut queue = FrameQueue::default();
+        queue.push(&answer).expect("it is short");
+        sender.send(queue.take()).await.expect("it listens");
+        // The caller closes it, whether it takes the answer or not.
+        let _ = receiver.receive::<HelloFrame>().await;
+    }
+
+    #[tokio::test]
+    async fn a_server_that_answers_as_another_one_or_from_another_cluster_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let certificates = Development::prepare(folder.path(), &"s2".into()).expect("certificates");
+        let identity = certificates.identity(Role::Server).expect("a server's certificate");
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let listening = Endpoint::listen(any, &identity, &QuicOptions::default()).expect("a socket");
+        let address = listening.local_address().expect("it is bound");
+        let endpoint = Arc::new(Endpoint::dial_only(&identity, &QuicOptions::default()).expect("a socket"));
+        let (sender, _receiver) = event_queue(16);
+        let peers = Peers::new(Arc::clone(&endpoint), sender.clone());
+        peers.begin(Me { id: ServerId(1), cluster_id: "c".into(), address: "127.0.0.1:9".into() });
+        let link = |node: &str| PeerLink {
+            peers: Arc::downgrade(&peers),
+            me: ServerId(1),
+            server: ServerId(2),
+            node: node.into(),
+            queue: Arc::new(PeerQueue::new(address.to_string())),
+            endpoint: Arc::clone(&endpoint),
+            sender: sender.clone(),
+        };
+        for (from, cluster_id, refusal) in [
+            (2, "c", None),
+            (2, "d", Some("a server of the cluster d is there, this one is of c")),
+            (3, "c", Some("another server is there")),
+        ] {
+            let link = link("s2");
+            let hello = async { link.say_hello(address).await.map(drop).map_err(|error| error.to_string()) };
+            let (outcome, ()) = tokio::join!(hello, answer(&listening, from, cluster_id));
+            match refusal {
+                None => assert_eq!(outcome, Ok(())),
+                Some(words) => assert!(outcome.as_ref().is_err_and(|why| why.contains(words)), "{outcome:?}"),
+            }
+        }
+    }
+}

@@ -159,4 +159,21 @@ mod tests {
         assert_eq!(fetched.state.cluster_id(), "c");
         assert_eq!(serving.await.unwrap(), [0, 1]);
     }
+
+    #[tokio::test]
+    async fn the_snapshot_of_another_cluster_is_not_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let identity =
+            Development::prepare(folder.path(), &"s1".into()).unwrap().identity(Role::Server).unwrap();
+        let any = "127.0.0.1:0".parse().unwrap();
+        let server = Endpoint::listen(any, &identity, &QuicOptions::default()).unwrap();
+        let address = server.local_address().unwrap().to_string();
+        let endpoint = Arc::new(Endpoint::dial_only(&identity, &QuicOptions::default()).unwrap());
+        let serving = tokio::spawn(one_part_a_connection(server, sample_parts()));
+        let cluster_id = "d".into();
+        let fetch = Fetch { endpoint, from: ServerId(1), address, least: LogIndex(7), cluster_id };
+        let refused = fetch.fetch().await.expect_err("its parts are whole, and of the cluster c");
+        assert!(refused.ends_with("is of the cluster c, not of d"), "{refused}");
+        serving.await.unwrap();
+    }
 }

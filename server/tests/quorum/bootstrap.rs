@@ -1,9 +1,10 @@
 //! How a quorum comes to be, and that it outlives a server.
 
 use crate::cluster::{Cluster, members, until};
-use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::rpc::{Request, Response, Status, Unavailable};
+use lockmesh_server::inspect::inspect;
 use std::path::Path;
 
 fn ids<const N: usize>(ids: [u64; N]) -> Vec<ServerId> {
@@ -163,5 +164,65 @@ async fn founders_that_were_stopped_while_they_waited_found_the_cluster_later() 
         cluster.start(number);
     }
     cluster.put("job", "founded").await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_founder_whose_certificate_names_another_node_founds_nothing() {
+    // Alone, no other server would refuse it.
+    let mut cluster = Cluster::new(1, |_| {});
+    cluster.rename(1, "s9");
+    let refusal = cluster.try_start(1).expect_err("it is not s9").to_string();
+    assert!(refusal.contains("this is node s9, but its certificate names s1"), "{refusal}");
+    assert!(!cluster.data_dir(1).join("quorum.json").exists());
+    cluster.rename(1, "S1");
+    cluster.start(1);
+    cluster.put("job", "of s1").await;
+    cluster.end().await;
+}
+
+/// Lets a server's record name another cluster.
+fn rename_cluster(folder: &Path, cluster_id: &str) {
+    let path = folder.join("quorum.json");
+    let text = std::fs::read_to_string(&path).expect("it is a member");
+    let mut record: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
+    record["state"]["member"]["cluster_id"] = cluster_id.into();
+    std::fs::write(&path, record.to_string()).expect("it can be written");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_of_another_cluster_is_refused_with_both_ids() {
+    const OTHER: &str = "6f2d0b6e-3c60-4d3f-9d5c-2b1f7c0e9a55";
+    let mut cluster = Cluster::new(1, |config| config.storage.checkpoint_changes = 1);
+    cluster.start(1);
+    let own = cluster.until_status("it has an id", |status| !status.cluster_id.is_empty()).await.cluster_id;
+    let folder = cluster.data_dir(1);
+    // The id is compared with the checkpoint's, which is written beside the driver.
+    loop {
+        cluster.put("job", "kept").await;
+        cluster.stop(1).await;
+        if inspect(&folder).expect("it is a member").checkpoint.0 > LogIndex(2) {
+            break;
+        }
+        cluster.start(1);
+    }
+    // The record is another cluster's, and the state is not.
+    rename_cluster(&folder, OTHER);
+    let refusal = cluster.try_start(1).expect_err("the state is not of that cluster").to_string();
+    assert!(
+        refusal.contains(&format!("the state of the cluster {own}, but should hold that of {OTHER}")),
+        "{refusal}"
+    );
+    rename_cluster(&folder, &own);
+    // The configuration names another cluster than both.
+    cluster.configure_cluster(1, OTHER);
+    let refusal = cluster.try_start(1).expect_err("it is not configured").to_string();
+    assert!(
+        refusal.contains(&own) && refusal.contains(&format!("`quorum.cluster_id` is {OTHER}")),
+        "{refusal}"
+    );
+    cluster.configure_cluster(1, "");
+    cluster.start(1);
+    assert_eq!(cluster.value(1, "job", Consistency::Default).await.as_deref(), Some("kept"));
     cluster.end().await;
 }

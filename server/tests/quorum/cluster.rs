@@ -116,6 +116,11 @@ impl Cluster {
         self.servers[number - 1].quorum = QuorumConfig { bootstrap_expect, join, ..QuorumConfig::default() };
     }
 
+    /// Names the cluster in a server's configuration.
+    pub(crate) fn configure_cluster(&mut self, number: usize, cluster_id: &str) {
+        self.servers[number - 1].quorum.cluster_id = cluster_id.into();
+    }
+
     /// Starts a server.
     pub(crate) fn start(&mut self, number: usize) {
         let started = self.try_start(number);
@@ -157,6 +162,11 @@ impl Cluster {
     /// Takes away all that a stopped server knew.
     pub(crate) fn empty(&self, number: usize) {
         std::fs::remove_dir_all(self.data_dir(number)).expect("it was there");
+    }
+
+    /// Gives a server that was not started another node name than its certificate has.
+    pub(crate) fn rename(&mut self, number: usize, node: &str) {
+        self.servers[number - 1].node = node.into();
     }
 
     /// Gives a stopped server another address.

@@ -140,6 +140,7 @@ pub fn peer_messages() -> Vec<PeerMessage> {
         MessageKind::Accusations,
         MessageKind::Event,
         MessageKind::ClusterTime,
+        MessageKind::DiskRefuses,
     ];
     let membership = Membership { voters: vec![ServerId(1), ServerId(2)], ..Membership::default() };
     let mark = SnapshotMeta { index: LogIndex(100), term: Term(4), membership };

@@ -1,8 +1,9 @@
 //! Outages of the servers, of many lengths: a majority of them or all are stopped while a lock of
 //! each window is held on a host of its own and waited for on another.
 //!
-//! **Expected:** a second after the servers are back each lock is held for someone: its holder
-//! still believes, or the next one does. Two holders never believe at one moment.
+//! **Expected:** one second after the servers are back each lock is held for someone: its holder
+//! still believes, or the next one does. Two holders never believe at one moment. The servers are
+//! back as soon as a majority of their processes runs again; an election is part of the second.
 
 use super::belief::{Belief, BootTime, overlaps};
 use super::connect;
@@ -121,6 +122,7 @@ impl Outage {
         let taken = Duration::from_secs_f64(BootTime::now().since(struck));
         let_pass(Duration::from_secs(self.seconds).saturating_sub(taken));
         servers.iter().for_each(|server| hosts.thaw(server));
+        // All of them run again, which took some milliseconds.
         let resumed = BootTime::now();
         let back = serving_again(hosts);
         let_pass(AFTERMATH);
@@ -177,7 +179,7 @@ impl Outage {
             back_seconds: back.since(resumed),
             kept,
             // A holder that still believed then was no reason to wait.
-            stuck_seconds: next.map(|next| next.first.since(back.max(last)).max(0.0)),
+            stuck_seconds: next.map(|next| next.first.since(resumed.max(last)).max(0.0)),
             overlaps: overlaps(&beliefs),
             causes,
             broken: Vec::new(),
@@ -187,8 +189,8 @@ impl Outage {
     }
 }
 
-/// Waits until a write is answered at an agent that holds nothing or at the contender's: the moment
-/// at which the servers are back.
+/// Waits until a write is answered at an agent that holds nothing or at the contender's; returns
+/// that moment.
 fn serving_again(hosts: &Hosts) -> BootTime {
     let (answered, first) = mpsc::sync_channel(1);
     for host in [OBSERVER, CONTENDER] {

@@ -41,6 +41,8 @@ impl World {
 
     /// An agent dies, and is started again.
     pub(super) fn restart_agent(&mut self, agent: usize) {
+        self.held.fault_at(agent, self.stage.now);
+        self.bereave(agent);
         self.agents[agent].restart(&mut self.stage, &mut self.judge);
         self.hang_up(agent);
     }
@@ -49,6 +51,8 @@ impl World {
     pub(super) fn end_agent(&mut self, agent: usize, life: u64) {
         // It may have died meanwhile: the connections of its next life go on.
         if self.agents[agent].life == life {
+            self.held.fault_at(agent, self.stage.now);
+            self.bereave(agent);
             self.agents[agent].end(&mut self.stage, &mut self.judge);
             self.hang_up(agent);
         }
@@ -72,17 +76,20 @@ impl World {
     }
 
     fn stop_agent(&mut self, agent: usize, length: Duration) {
+        self.held.fault_at(agent, self.stage.now);
         self.stage.hit(Mark::AgentStopped);
         self.stage.say(|| format!("agent {agent} stands still for {length:?}"));
         self.agents[agent].stop(&mut self.stage, length);
     }
 
     fn suspend_host(&mut self, agent: usize, length: Duration) {
+        self.held.fault_at(agent, self.stage.now);
         self.stage.say(|| format!("agent {agent}'s host is suspended for {length:?}"));
         self.agents[agent].suspend_host(&mut self.stage, length);
     }
 
     fn kill_host(&mut self, agent: usize, downtime: Duration) {
+        self.held.fault_at(agent, self.stage.now);
         self.stage.say(|| format!("agent {agent}'s host dies, and comes back after {downtime:?}"));
         self.agents[agent].lose_host(&mut self.stage, &mut self.judge, downtime);
         self.hang_up(agent);
@@ -113,6 +120,7 @@ impl World {
 
     /// Nothing comes through between a host and all others, or one way only.
     fn isolate_host(&mut self, agent: usize, length: Duration) {
+        self.held.fault_at(agent, self.stage.now);
         self.stage.hit(Mark::HostIsolated);
         let (is_deaf, is_mute) =
             *self.stage.draw.pick(&[(true, true), (true, true), (true, false), (false, true)]);
@@ -137,6 +145,7 @@ impl World {
             return;
         };
         self.stage.hit(Mark::AgentCopied);
+        self.held.fault_at(agent, self.stage.now);
         self.stage.say(|| format!("a copy of agent {agent} registers"));
         // The servers refuse the copy as long as the agent answers them.
         if self.stage.draw.once_in(2) {

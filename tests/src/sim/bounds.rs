@@ -81,7 +81,8 @@ impl World {
     fn reachable_leader(&self, agent: usize) -> Option<(ServerId, u64, Term)> {
         let mut leaders = self.machines.values().filter(|machine| machine.serves());
         let leader = leaders.next().filter(|_| leaders.next().is_none())?;
-        let is_well = |process: &&Process| !process.failing && self.is_reached(agent, process);
+        let hangs = leader.disk.hangs_since(self.stage.now).is_some();
+        let is_well = |process: &&Process| !process.failing && !hangs && self.is_reached(agent, process);
         let process = leader.process.as_ref().filter(is_well)?;
         let members = process.core().membership().all();
         let can_tell = |id: ServerId| {
@@ -106,7 +107,9 @@ impl World {
     fn is_reached(&self, agent: usize, process: &Process) -> bool {
         let (here, there) = (Place::Agent(agent), Place::Server(process.id));
         let network = &self.stage.network;
-        process.stands_until.is_none() && network.carries((here, there)) && network.carries((there, here))
+        process.stands_until.is_none()
+            && network.carries_calls((here, there))
+            && network.carries_calls((there, here))
     }
 
     fn judge_watches(&mut self, agent: usize, leader: ServerId, bounds: &mut Bounds) {

@@ -28,6 +28,7 @@ impl World {
     pub fn calm(&mut self) {
         self.stage.say(|| "the storm is over".into());
         self.stage.calm = true;
+        self.held.fault_everywhere(self.stage.now);
         self.stage.network.calm();
         // Servers that want to join go on by themselves.
         self.operator.orders.retain(|order| matches!(order, Order::Admit(..)));
@@ -36,6 +37,7 @@ impl World {
             let machine = self.machines.get_mut(&id).expect("the machine exists");
             machine.disk.stall(self.stage.now);
             machine.disk.refuse(self.stage.now);
+            machine.disk.end_hang(self.stage.now);
             if let Some(process) = &mut machine.process {
                 process.go_on_now(&mut self.stage);
             }

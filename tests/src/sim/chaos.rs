@@ -1,8 +1,9 @@
 //! What goes wrong, and when: each kind of fault has its own rhythm, and many end by themselves.
 
 use super::marks::Mark;
-use super::network::{Link, Place};
+use super::network::{Link, Place, Port};
 use super::operator::Order;
+use super::plan::HangPlan;
 use super::stage::{Event, Stage};
 use super::world::World;
 use lockmesh_protocol::id::ServerId;
@@ -35,6 +36,8 @@ pub enum Kind {
     Stall,
     /// A disk refuses.
     Refusal,
+    /// A disk hangs: which of the planned times.
+    Hang(usize),
     /// An agent dies, or ends as it should, and comes back.
     AgentRestart,
     /// An agent takes nothing in for a while.
@@ -43,6 +46,8 @@ pub enum Kind {
     Suspension,
     /// Hosts have such trouble that the servers may fail their nodes.
     Hosts,
+    /// A host and the servers as a whole lose each other.
+    Reach,
     /// A copy of an agent's machine registers.
     AgentCopy,
     /// An agent's home, or the server that it takes for the leader, has trouble.
@@ -61,11 +66,28 @@ pub enum Kind {
     SetBack,
 }
 
+impl Kind {
+    /// `true` if it concerns hosts alone, which it names itself.
+    fn is_of_a_host(self) -> bool {
+        matches!(
+            self,
+            Self::AgentRestart
+                | Self::AgentStop
+                | Self::Suspension
+                | Self::Hosts
+                | Self::AgentCopy
+                | Self::Reach
+        )
+    }
+}
+
 /// The end of a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mend {
     /// These links work again.
     Links(Vec<Link>),
+    /// These ports are closed by one fault less.
+    Ports(Vec<(Link, Port)>),
 }
 
 /// Lets the first fault of each kind come.
@@ -73,6 +95,9 @@ pub fn begin(stage: &mut Stage) {
     for (kind, mean) in rhythms(stage) {
         let wait = stage.around(mean);
         stage.after(wait, Event::Fault(kind));
+    }
+    for (number, hang) in stage.plan.hangs.clone().into_iter().enumerate() {
+        stage.after(hang.at, Event::Fault(Kind::Hang(number)));
     }
     if let Some(wait) = stage.plan.corruption.comes {
         stage.after(wait, Event::Fault(Kind::Corruption));
@@ -97,6 +122,7 @@ fn rhythms(stage: &Stage) -> Vec<(Kind, Duration)> {
         (Kind::AgentStop, plan.agent_stop),
         (Kind::Suspension, plan.suspension),
         (Kind::Hosts, stage.plan.guards.host_trouble),
+        (Kind::Reach, stage.plan.reach.every),
         (Kind::AgentCopy, plan.agent_copy),
         (Kind::ServerOfAgent, plan.server_of_agent),
         (Kind::Transfer, plan.transfer),
@@ -122,6 +148,9 @@ impl World {
         if self.waits_for_refusal() {
             return;
         }
+        if !kind.is_of_a_host() {
+            self.held.fault_everywhere(self.stage.now);
+        }
         match kind {
             Kind::Crash => self.crash_some(),
             Kind::CrashOf(id) => self.crash_and_restart(id),
@@ -134,9 +163,11 @@ impl World {
             Kind::OneWay => self.cut_one_way(),
             Kind::Clog => self.clog(),
             Kind::Stall | Kind::Refusal => self.trouble_disk(kind),
+            Kind::Hang(number) => self.hang_disk(number),
             Kind::AgentRestart => self.restart_some_agent(),
             Kind::AgentStop | Kind::Suspension => self.stop_some_agent(kind == Kind::Suspension),
             Kind::Hosts => self.trouble_hosts(),
+            Kind::Reach => self.trouble_reach(),
             Kind::AgentCopy => self.copy_some_agent(),
             Kind::ServerOfAgent => self.trouble_server_of_agent(),
             Kind::Transfer => self.transfer(),
@@ -298,6 +329,20 @@ impl World {
         }
     }
 
+    /// Most often the leader's. Without a draw: the same seed without it stays what it is.
+    fn hang_disk(&mut self, number: usize) {
+        let HangPlan { length, victim, .. } = self.stage.plan.hangs[number];
+        let serving = self.machines.values().find(|machine| machine.serves()).map(|machine| machine.id);
+        let leader = serving.filter(|_| !victim.is_multiple_of(4));
+        let running = self.running();
+        let other = running.get(victim as usize % running.len().max(1)).copied();
+        let Some(id) = leader.or(other) else { return };
+        self.stage.hit(Mark::DiskHung);
+        self.stage.say(|| format!("the disk of server {id} takes nothing for {length:?}"));
+        let now = self.stage.now;
+        self.machines.get_mut(&id).expect("the machine exists").disk.hang(now, now + length);
+    }
+
     fn transfer(&mut self) {
         let running = self.running();
         let to = if self.stage.draw.once_in(2) { self.stage.draw.any(&running) } else { None };
@@ -310,6 +355,9 @@ impl World {
     pub fn mend(&mut self, mend: Mend) {
         match mend {
             Mend::Links(links) => links.into_iter().for_each(|link| self.stage.network.mend(link)),
+            Mend::Ports(ports) => {
+                ports.into_iter().for_each(|(link, port)| self.stage.network.reopen(link, port));
+            }
         }
     }
 }

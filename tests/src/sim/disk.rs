@@ -19,6 +19,9 @@ use lockmesh_protocol::time::Time;
 use lockmesh_server::store::{Backup, DirtyRows};
 use std::time::Duration;
 
+/// How often what is under way is looked at while the disk hangs.
+const HANG_INTERVAL: Duration = Duration::from_millis(500);
+
 /// Something that the disk has done, or refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskEvent {
@@ -64,6 +67,8 @@ pub struct Disk {
     stalled_until: Time,
     /// It refuses until then.
     refuses_until: Time,
+    /// It takes nothing from the first time to the second one, not even what is under way.
+    hangs: (Time, Time),
 }
 
 impl Disk {
@@ -84,6 +89,7 @@ impl Disk {
             checkpointing: None,
             stalled_until: Time(0),
             refuses_until: Time(0),
+            hangs: (Time(0), Time(0)),
         }
     }
 
@@ -118,6 +124,32 @@ impl Disk {
     /// From now on it refuses, until then.
     pub fn refuse(&mut self, until: Time) {
         self.refuses_until = until;
+    }
+
+    /// From now on it takes nothing, until then.
+    pub fn hang(&mut self, now: Time, until: Time) {
+        self.hangs = (now, until);
+    }
+
+    /// It takes writes again, if it hung.
+    pub fn end_hang(&mut self, now: Time) {
+        self.hangs.1 = self.hangs.1.min(now);
+    }
+
+    /// Since when it has been hanging; none where it does not.
+    pub fn hangs_since(&self, now: Time) -> Option<Time> {
+        let (since, until) = self.hangs;
+        (now < until).then_some(since)
+    }
+
+    /// Whether it hung at some time since then.
+    pub fn has_hung_since(&self, then: Time) -> bool {
+        then < self.hangs.1
+    }
+
+    /// Whether it takes no writes now, or very slowly.
+    pub fn is_troubled(&self, now: Time) -> bool {
+        now < self.hangs.1.max(self.stalled_until).max(self.refuses_until)
     }
 
     /// Begins whatever can be begun.
@@ -165,6 +197,12 @@ impl Disk {
     /// A commit is done, or refused; what the driver is told.
     pub fn done(&mut self, stage: &mut Stage, life: u64, event: DiskEvent) -> Vec<Told> {
         let mut told = Vec::new();
+        if stage.now < self.hangs.1 {
+            // Looked at again and again: the calm ends it.
+            let wait = self.hangs.1.since(stage.now).min(HANG_INTERVAL);
+            stage.after(wait, Event::Disk(self.server, life, event));
+            return told;
+        }
         let writer = match event {
             DiskEvent::Log => StoreWriter::Log,
             DiskEvent::Checkpoint => StoreWriter::Checkpoint,

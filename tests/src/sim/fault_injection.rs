@@ -134,6 +134,7 @@ impl FaultInjection {
             plan.faults.set_back = None;
             plan.corruption.comes = None;
             plan.guards.per_agent = 0;
+            plan.reach.every = None;
             plan.voters = plan.voters.max(3);
         }
     }

@@ -20,19 +20,19 @@ use lockmesh_client::holder::{
     Response, SessionUse, WaitLimit, Wanted,
 };
 use lockmesh_client::shape::session::SessionEvent;
-use lockmesh_client::{Error, HealthWindow, Read, SessionOptions};
+use lockmesh_client::{Error, HealthWindow, Loss, Read, SessionOptions};
 use lockmesh_core::state::State;
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// What guards' locks start with. No session without a TTL ever holds one, which only its owner
 /// could end.
-const PREFIX: &str = "guard/";
+pub(super) const PREFIX: &str = "guard/";
 
 /// Something that happens to a guard.
 #[derive(Clone, Debug)]
@@ -127,9 +127,13 @@ pub struct Guard {
     missed: Option<Vec<GuardEvent>>,
     /// Until when it stands still.
     stands_until: Time,
+    /// Set while the process stands still and its host does not.
+    stands_alone: bool,
     /// Whether somebody else shall take the lock away, and that be noticed, before it is content.
     awaits_loss: bool,
     promises: Promises,
+    /// Sessions in which it stopped believing since no renewal was acknowledged in time.
+    silenced: BTreeSet<SessionId>,
     /// Whether it wants nothing before what it does not know of is given back.
     is_patient: bool,
     /// Whether a backup was restored: its session may hold what it gave back.
@@ -158,6 +162,7 @@ impl Guard {
             draw,
             session_use,
             promises: Promises::default(),
+            silenced: BTreeSet::new(),
             is_patient,
             seats: BTreeMap::new(),
             last_seat: 0,
@@ -166,6 +171,7 @@ impl Guard {
             doing: Doing::Nothing,
             missed: None,
             stands_until: Time(0),
+            stands_alone: false,
             awaits_loss: false,
             restored: false,
             served: false,
@@ -261,7 +267,10 @@ impl Guard {
             (GuardEvent::Stop, _) => {}
             (GuardEvent::Resume, _) => self.resume(stage, judge, &mut acts),
             (GuardEvent::Kill, _) => self.kill(stage, &mut acts),
-            (GuardEvent::HostStops(length), _) => self.stand_still(stage, length),
+            (GuardEvent::HostStops(length), _) => {
+                self.stands_alone = false;
+                self.stand_still(stage, length);
+            }
             (GuardEvent::HostDies(clock, downtime), _) => {
                 self.die(&mut acts);
                 self.clock = clock;
@@ -289,6 +298,7 @@ impl Guard {
         stage.hit(Mark::GuardStopped);
         let plan = stage.plan.guards.clone();
         let length = stage.draw.duration(Duration::from_millis(10), plan.stop_length);
+        self.stands_alone = true;
         self.stand_still(stage, length);
         let next = plan.stop.unwrap_or_default();
         let wait = length + stage.around(next);
@@ -307,6 +317,7 @@ impl Guard {
             return;
         }
         let Some(mut missed) = self.missed.take() else { return };
+        self.stands_alone = false;
         if self.draw.once_in(2) {
             missed.reverse();
         }
@@ -448,8 +459,10 @@ impl Guard {
         let plan = &stage.plan.clients;
         let ttl = self.draw.duration(plan.ttl / 2, plan.ttl);
         // Under a longer one it is the node's silence that ends the session.
-        let longer = self.draw.duration(Duration::from_secs(6), Duration::from_secs(12));
-        let is_longer = stage.plan.guards.is_steady || self.draw.once_in(2);
+        let longest = if stage.plan.reach.is_alone() { 60 } else { 12 };
+        let longer = self.draw.duration(Duration::from_secs(longest / 2), Duration::from_secs(longest));
+        let is_steady = stage.plan.guards.is_steady || stage.plan.reach.is_alone();
+        let is_longer = is_steady || self.draw.once_in(2);
         let ttl = if is_longer { longer } else { ttl };
         let windows = [None, Some(HealthWindow::Fast), Some(HealthWindow::Default), Some(HealthWindow::Safe)];
         let health_window = *self.draw.pick(&windows);
@@ -594,6 +607,22 @@ impl Guard {
         }
     }
 
+    /// `true` if it stopped believing in this session since no renewal was acknowledged in time.
+    pub(super) fn was_silenced(&self, session: &SessionId) -> bool {
+        self.silenced.contains(session)
+    }
+
+    /// `true` if its process stands still and its host does not.
+    pub(super) fn stands_alone(&self) -> bool {
+        self.stands_alone
+    }
+
+    /// `true` if one of its holders has this session.
+    pub(super) fn owns(&self, session: &SessionId) -> bool {
+        let text = session.to_string();
+        self.seats.values().any(|seat| seat.holder.session() == Some(text.as_str()))
+    }
+
     fn is_own(&self, session: &SessionId) -> bool {
         self.holder().and_then(Holder::session) == Some(session.to_string().as_str())
     }
@@ -603,7 +632,9 @@ impl Guard {
         let moment = self.moment(stage.now);
         let Some(seat) = self.seats.get_mut(&number) else { return };
         let mut outbox = Outbox::default();
+        let session = seat.holder.session().map(guard_calls::id_of);
         seat.holder.handle(moment, input, &mut outbox);
+        note_silence(&mut self.silenced, session, &outbox);
         let Outbox { cancelled, requests, events, notices } = outbox;
         for request in cancelled {
             if seat.under_way.remove(&request).is_some() {
@@ -657,7 +688,8 @@ impl Guard {
                 }
                 stage.hit(Mark::GuardHolds);
                 if !grant.session.is_empty() {
-                    let longest = stage.plan.clients.ttl * 3;
+                    let is_alone = stage.plan.reach.is_alone() && !stage.calm;
+                    let longest = stage.plan.clients.ttl * if is_alone { 20 } else { 3 };
                     let time = self.draw.duration(Duration::ZERO, longest);
                     self.awaits_loss = stage.calm && self.draw.once_in(2);
                     self.doing = Doing::Holding(id, key, self.moment(stage.now) + time);
@@ -683,7 +715,7 @@ impl Guard {
                 }
             }
             Told::Lost(_, loss) => {
-                if loss == lockmesh_client::Loss::Deadline {
+                if loss == Loss::Deadline {
                     stage.hit(Mark::GuardDeadline);
                 }
             }
@@ -697,6 +729,22 @@ fn note(stage: &mut Stage, notice: &Notice) {
         Notice::Suspended(_) => stage.hit(Mark::GuardSuspended),
         Notice::Resumed(_) => stage.hit(Mark::GuardResumed),
         _ => {}
+    }
+}
+
+/// Notes whether a holder stopped believing in its session since no renewal was acknowledged in
+/// time, or believes in it again.
+fn note_silence(silenced: &mut BTreeSet<SessionId>, session: Option<SessionId>, outbox: &Outbox) {
+    for notice in &outbox.notices {
+        match notice {
+            Notice::Suspended(id) => _ = silenced.insert(guard_calls::id_of(id)),
+            Notice::Resumed(id) => _ = silenced.remove(&guard_calls::id_of(id)),
+            _ => {}
+        }
+    }
+    let is_silence = |event: &Told| matches!(event, Told::SessionLost(Loss::Deadline | Loss::NodeDeadline));
+    if outbox.events.iter().any(is_silence) {
+        silenced.extend(session);
     }
 }
 

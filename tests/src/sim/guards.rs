@@ -181,6 +181,9 @@ fn failed_guards(changes: &[Change], agents: &[Agent]) -> Marks {
     let mut marks = Marks::default();
     for change in changes {
         let Change::Loss(_, Some(loss)) = change else { continue };
+        if let LossCause::GivenUp { .. } = &loss.cause {
+            marks.hit(Mark::LossGivenUp);
+        }
         let LossCause::NodeFailed { window, .. } = &loss.cause else { continue };
         if agents.iter().flat_map(|agent| agent.guards.iter()).any(|guard| guard.held_by(&loss.session)) {
             marks.hit(if *window == HealthWindow::Fast { Mark::GuardFailedFast } else { Mark::GuardFailed });
@@ -192,7 +195,17 @@ fn failed_guards(changes: &[Change], agents: &[Agent]) -> Marks {
 impl World {
     /// Something happens to a guard.
     pub(super) fn guard(&mut self, agent: usize, guard: usize, event: GuardEvent) {
+        let is_fault = matches!(event, GuardEvent::Stop | GuardEvent::Kill);
+        let dies = matches!(event, GuardEvent::Kill) && !self.stage.calm;
+        let goes_on =
+            matches!(event, GuardEvent::Resume) && self.agents[agent].guards.all[guard].stands_alone();
+        if is_fault || goes_on {
+            self.held.fault_at(agent, self.stage.now);
+        }
         self.agents[agent].guard_happens(&mut self.stage, &mut self.judge, guard, event);
+        if dies {
+            self.bereave(agent);
+        }
         self.judge_guards();
     }
 
@@ -203,6 +216,9 @@ impl World {
             return;
         };
         self.stage.marks.add(&failed_guards(&past.changes, &self.agents));
+        if let Some(what) = self.misnamed_loss(&past.changes) {
+            return self.judge.object("loss_reasons", what);
+        }
         if is_forced_leave(past) {
             let ended: Vec<SessionId> = ended_sessions(&past.changes).collect();
             let index = past.index;
@@ -233,6 +249,27 @@ impl World {
         for guard in self.agents.iter_mut().flat_map(|agent| &mut agent.guards.all) {
             guard.revoked(&mut self.stage, past.index, (victim.0.as_ref(), victim.1.as_ref()));
         }
+    }
+
+    /// A loss whose reason is not what was done to the host of its guard: a silence is no
+    /// destruction, and nothing is given up in which its guard believes.
+    fn misnamed_loss(&self, changes: &[Change]) -> Option<String> {
+        let guards: Vec<&Guard> = self.agents.iter().flat_map(|agent| agent.guards.iter()).collect();
+        for change in changes {
+            let Change::Loss(_, Some(loss)) = change else { continue };
+            let session = &loss.session;
+            let was_silenced = guards.iter().any(|guard| guard.was_silenced(session));
+            match &loss.cause {
+                LossCause::Destroyed if was_silenced && !self.stage.revoked.contains(session) => {
+                    return Some(format!("{session} ended as destroyed, and its guard heard no renewal"));
+                }
+                LossCause::GivenUp { silent_for } if silent_for.is_zero() && loss.key_count > 0 => {
+                    return Some(format!("{session} was given up after no silence"));
+                }
+                _ => {}
+            }
+        }
+        None
     }
 
     fn holder_before(&self, index: LogIndex, key: &Key) -> Option<SessionId> {

@@ -26,9 +26,11 @@
 //! | `member`, `liar` | an agent in the mesh: its socket, and what it asks servers; hosts that lie |
 //! | `operator`, `chaos`, `agent_faults`, `setback` | changes of the membership; faults and their rhythm; disks that are set back |
 //! | `history`, `judge`, `invariant` | the one order of all writes; what must never happen |
+//! | `reach` | ports that are closed, and servers that are away |
+//! | `held` | whether each lock that is held is held for someone |
 //! | `lease_turn` | what a server's turn had to do with leases |
 //! | `corruption` | a server whose state comes apart from the others, and who finds it |
-//! | `calm`, `bounds` | what must be well in the end, and what as soon as it can be |
+//! | `calm`, `bounds`, `handover` | what must be well in the end, and what as soon as it can be |
 //! | `notice`, `chronicle`, `marks` | what people read, what two runs are compared by, which rare branches were reached |
 //! | `fault_injection` | what is broken on purpose |
 //! | `fleet/` | no storm but very many hosts: how soon a dead one is known, and that no healthy one is failed |
@@ -58,6 +60,8 @@ pub mod guard;
 pub mod guard_calls;
 pub mod guard_promises;
 pub mod guards;
+mod handover;
+mod held;
 pub mod history;
 pub mod invariant;
 pub mod judge;
@@ -73,6 +77,7 @@ pub mod notice;
 pub mod operator;
 pub mod plan;
 pub mod process;
+pub mod reach;
 pub mod readers;
 pub mod run;
 pub mod session_watches;

@@ -23,6 +23,18 @@ pub enum Place {
 /// One direction between two places.
 pub type Link = (Place, Place);
 
+/// A UDP port of a host or a server: a firewall between two places may close one and leave the
+/// others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Port {
+    /// The QUIC port of a server, to which agents connect.
+    Server,
+    /// The QUIC port of an agent, at which servers and other agents ask it.
+    Agent,
+    /// The gossip port of an agent.
+    Gossip,
+}
+
 /// As what something travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carriage {
@@ -73,6 +85,8 @@ pub struct Network {
     cut: BTreeSet<Link>,
     /// What stays cut, whatever is mended.
     shut: BTreeSet<Link>,
+    /// The number of faults that close a port for one direction.
+    closed: BTreeMap<(Link, Port), usize>,
     clogged: BTreeMap<Link, Time>,
     /// Who is cut off from all who are not.
     dark: BTreeSet<Place>,
@@ -95,6 +109,7 @@ impl Network {
             calm: false,
             cut: BTreeSet::new(),
             shut: BTreeSet::new(),
+            closed: BTreeMap::new(),
             clogged: BTreeMap::new(),
             dark: BTreeSet::new(),
             last_arrivals: BTreeMap::new(),
@@ -245,6 +260,28 @@ impl Network {
         self.cut.remove(&link);
     }
 
+    /// Closes a port for one direction, once more.
+    pub fn close(&mut self, link: Link, port: Port) {
+        *self.closed.entry((link, port)).or_default() += 1;
+    }
+
+    /// Opens a port for one direction that was closed once.
+    pub fn reopen(&mut self, link: Link, port: Port) {
+        if let Some(closed) = self.closed.get_mut(&(link, port)) {
+            *closed = closed.saturating_sub(1);
+        }
+    }
+
+    /// `true` if a fault closes a port for one direction.
+    pub fn is_closed(&self, link: Link, port: Port) -> bool {
+        self.closed.get(&(link, port)).is_some_and(|closed| *closed > 0)
+    }
+
+    /// `true` if a direction works for the connections of agents to servers.
+    pub fn carries_calls(&self, link: Link) -> bool {
+        !self.is_closed(link, Port::Server) && self.carries(link)
+    }
+
     /// Whether anything is cut.
     pub fn is_cut(&self) -> bool {
         !self.cut.is_empty()
@@ -285,6 +322,7 @@ impl Network {
     pub fn calm(&mut self) {
         self.calm = true;
         self.cut.clear();
+        self.closed.clear();
         self.dark.clear();
         self.clogged.clear();
     }

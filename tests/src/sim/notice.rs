@@ -11,6 +11,10 @@ use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::record::{Behavior, LossCause};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use std::time::Duration;
+
+/// A renewal that takes longer has waited for something.
+const LONG: Duration = Duration::from_millis(500);
 
 impl World {
     /// Who leads now.
@@ -25,6 +29,7 @@ impl World {
             return;
         }
         self.led = Some((id, term));
+        self.held.fault_everywhere(self.stage.now);
         self.stage.hit(Mark::Election);
         self.stage.say(|| format!("server {id} leads in term {term}"));
         if self.stage.network.is_cut() {
@@ -59,6 +64,11 @@ impl World {
 
     /// A server answered a client.
     pub(super) fn note_given(&mut self, id: ServerId, given: &Given, serves: bool) {
+        let (came, hung) = (given.asked.came, &self.machines[&id].disk);
+        let has_waited = self.stage.now.since(came) >= LONG && hung.has_hung_since(came);
+        if has_waited && matches!(given.asked.ask.request, Request::Renew(_) | Request::RenewLease(_)) {
+            self.stage.hit(Mark::RenewalBehindDisk);
+        }
         match (&given.asked.ask.request, &given.response) {
             (Request::Read { consistency: Consistency::Stale, .. }, Response::Answer(_)) => {
                 self.stage.hit(Mark::ReadStale);

@@ -5,6 +5,7 @@
 //! hide them.
 
 use super::draw::Draw;
+use super::reach::ReachPlan;
 use lockmesh_protocol::lease::HealthWindow;
 use std::time::Duration;
 
@@ -38,6 +39,37 @@ pub struct Plan {
     pub guards: GuardPlan,
     /// The mesh of the agents.
     pub mesh: MeshPlan,
+    /// Disks that hang.
+    pub hangs: Vec<HangPlan>,
+    /// Faults between a host and the servers as a whole.
+    pub reach: ReachPlan,
+}
+
+/// A disk that takes nothing for long: nothing that is under way, and nothing new.
+#[derive(Clone, Copy, Debug)]
+pub struct HangPlan {
+    /// When it begins.
+    pub at: Duration,
+    /// How long it lasts.
+    pub length: Duration,
+    /// Whose disk it is: the leader's, or that of one of the servers that run.
+    pub victim: u64,
+}
+
+/// The longest time that a disk hangs.
+const LONGEST_HANG: Duration = Duration::from_secs(60);
+
+impl HangPlan {
+    /// Those of one seed, of a chance of their own.
+    fn draw(mut draw: Draw, storm: Duration) -> Vec<Self> {
+        let count = if draw.once_in(4) { draw.within(1, 2) } else { 0 };
+        let mut one = || Self {
+            at: draw.duration(2 * SECOND, storm),
+            length: draw.duration(SECOND, LONGEST_HANG),
+            victim: draw.bits() >> 1,
+        };
+        (0..count).map(|_| one()).collect()
+    }
 }
 
 /// Whether agents take part in the mesh, and what is wrong with it.
@@ -291,6 +323,8 @@ impl Plan {
             // Chance of its own: seeds without guards stay what they are.
             guards: GuardPlan::draw(&mut Draw::new(draw.clone().bits())),
             mesh: MeshPlan::draw(&mut Draw::new(draw.clone().bits().rotate_left(32))),
+            hangs: Vec::new(),
+            reach: ReachPlan::draw(&mut Draw::new(draw.clone().bits().rotate_left(48))),
         };
         if plan.core.ttl_multiplier == 1 {
             // A jump costs a deadline up to a tick, and clients count on every one of a TTL.
@@ -301,6 +335,7 @@ impl Plan {
         }
         // Chance of its own, as above.
         plan.clients.lists_another_cluster = Draw::new(draw.clone().bits().rotate_left(16)).once_in(6);
+        plan.hangs = HangPlan::draw(Draw::new(draw.clone().bits().rotate_left(48)), plan.storm);
         plan.clients.rewrites_health = Draw::new(!draw.clone().bits()).once_in(8);
         plan.suit_guards();
         plan
@@ -331,7 +366,8 @@ impl Plan {
     }
 
     /// What befalls hosts is all that goes wrong, and their guards hold on to what they have.
-    fn steady_servers(&mut self) {
+    pub(super) fn steady_servers(&mut self) {
+        self.hangs.clear();
         let faults = &mut self.faults;
         (faults.crash, faults.blackout, faults.pause, faults.jump) = (None, None, None, None);
         (faults.split, faults.one_way, faults.clog) = (None, None, None);
@@ -381,6 +417,7 @@ impl Focus {
         plan.guards.per_agent = plan.guards.per_agent.max(2);
         plan.guards.drift = MAX_GUARD_DRIFT;
         plan.guards.host_trouble = Some(6 * SECOND);
+        plan.reach.every = plan.reach.every_for_guards;
         plan.suit_guards();
         if plan.guards.is_steady {
             return;

@@ -497,6 +497,9 @@ impl Process {
         if observed.saved_by_agents > 0 {
             stage.hit(Mark::SavedByAgent);
         }
+        if observed.given_up_by_answer > 0 {
+            stage.hit(Mark::EndedByAnswer);
+        }
         if observed.nodes_cut_off > 0 {
             stage.hit(Mark::WithoutRenewals);
         }

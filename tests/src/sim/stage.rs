@@ -10,7 +10,7 @@ use super::fault_injection::FaultInjection;
 use super::greetings::Hello;
 use super::guard::{Act, GuardEvent};
 use super::marks::{Mark, Marks};
-use super::network::{Carriage, Network, Place};
+use super::network::{Carriage, Network, Place, Port};
 use super::plan::{Focus, Plan};
 use super::session_watches::WatchTimer;
 use bytes::Bytes;
@@ -113,6 +113,8 @@ pub enum Event {
     Operator,
     /// Somebody looks whether everything is as it should be at last.
     Look,
+    /// The locks of guards are looked at.
+    LookAtHeld,
 }
 
 impl Event {
@@ -136,6 +138,24 @@ impl Event {
             | Self::Listen(agent, _)
             | Self::MeshTurn(agent, _)
             | Self::Wake(agent, _) => Some(*agent),
+            _ => None,
+        }
+    }
+}
+
+impl Event {
+    /// The port through which this travels between a host and others; none for what travels between
+    /// servers.
+    fn port(&self) -> Option<Port> {
+        match self {
+            Self::Dial(..) | Self::Connection(..) => Some(Port::Server),
+            Self::Answer(Requester::Agent(_), ..) | Self::Cancel(_, Requester::Agent(_), _) => {
+                Some(Port::Server)
+            }
+            Self::Ask(_, ask) if matches!(ask.by, Requester::Agent(_)) => Some(Port::Server),
+            Self::Challenge(..) | Self::HandOn(..) | Self::HandBack(..) => Some(Port::Agent),
+            Self::Challenged(..) | Self::MeshItems(..) => Some(Port::Agent),
+            Self::Datagram(..) => Some(Port::Gossip),
             _ => None,
         }
     }
@@ -192,6 +212,8 @@ pub struct Stage {
     pub now: Time,
     /// Chance.
     pub draw: Draw,
+    /// Chance of the faults of [`super::reach`], so that they move no other draw.
+    pub reach_draw: Draw,
     /// What the seed stands for.
     pub plan: Plan,
     /// What is broken on purpose.
@@ -220,6 +242,7 @@ impl Stage {
         let mut plan = Plan::draw(&mut draw);
         focus.adjust(&mut plan);
         fault_injection.adjust(&mut plan);
+        plan.suit_reach();
         Self::of(plan, draw, fault_injection, detail)
     }
 
@@ -227,6 +250,7 @@ impl Stage {
     pub fn of(plan: Plan, draw: Draw, fault_injection: FaultInjection, detail: Detail) -> Self {
         Self {
             now: Time(0),
+            reach_draw: Draw::new(draw.clone().bits().rotate_left(24)),
             draw,
             network: Network::new(plan.network.clone(), plan.mesh.loses_one_in),
             plan,
@@ -264,6 +288,10 @@ impl Stage {
             _ if is_stream => Carriage::Stream,
             _ => Carriage::Message,
         };
+        if event.port().is_some_and(|port| network.is_closed((from, to), port)) {
+            marks.hit(if kind == Carriage::Datagram { Mark::DatagramLost } else { Mark::Lost });
+            return false;
+        }
         let arrivals = network.arrivals(draw, marks, self.now, (from, to), kind);
         for at in &arrivals {
             self.at(*at, event.clone());

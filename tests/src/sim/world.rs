@@ -6,6 +6,7 @@ use super::bounds::Bounds;
 use super::chaos;
 use super::connections::CONNECT_TIMEOUT;
 use super::disk::DiskEvent;
+use super::held::HeldLocks;
 use super::invariant::Fact;
 use super::judge::Judge;
 use super::machine::Machine;
@@ -19,7 +20,8 @@ use lockmesh_core::Core;
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_core::setback::SetBack;
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, Term};
-use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response};
+use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Request, Response, Unavailable};
+use lockmesh_protocol::time::Time;
 use lockmesh_protocol::wire;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -53,6 +55,10 @@ pub struct World {
     pub(super) questions: BTreeSet<u64>,
     /// What each agent must have found out by now.
     pub(super) bounds: BTreeMap<usize, Bounds>,
+    /// Since when another server should lead than one whose disk hangs.
+    pub(super) handover_due: Option<Time>,
+    /// Faults, and locks that nobody believes in.
+    pub(super) held: HeldLocks,
     /// Whether all is as it should be at last.
     pub done: bool,
 }
@@ -94,6 +100,8 @@ impl World {
             planned: None,
             questions: BTreeSet::new(),
             bounds: BTreeMap::new(),
+            handover_due: None,
+            held: HeldLocks::default(),
             done: false,
         }
     }
@@ -104,6 +112,7 @@ impl World {
         let storm = self.stage.plan.storm;
         self.stage.after(storm, Event::Calm);
         self.stage.after(Duration::ZERO, Event::Operator);
+        self.look_at_held();
         self.voters.clone().into_iter().for_each(|id| self.start(id));
     }
 
@@ -174,6 +183,7 @@ impl World {
             Event::Operator => self.operate(),
             Event::Calm => self.calm(),
             Event::Look => self.look(),
+            Event::LookAtHeld => self.look_at_held(),
         }
     }
 
@@ -302,7 +312,7 @@ impl World {
         let is_heard = |id: ServerId| {
             let process = self.machines.get(&id).and_then(|machine| machine.process.as_ref());
             process.is_some_and(|process| process.stands_until.is_none())
-                && self.stage.network.carries((Place::Server(id), Place::Agent(agent)))
+                && self.stage.network.carries_calls((Place::Server(id), Place::Agent(agent)))
         };
         let servers = self.machines.keys().copied().filter(|id| is_heard(*id));
         let servers: Vec<ServerId> = servers.chain([another_cluster::SERVER]).collect();
@@ -360,6 +370,7 @@ impl World {
         for given in turn.given {
             self.give(id, given);
         }
+        self.judge_handover();
     }
 
     fn judge_log(&mut self, id: ServerId, turn: &Turn) {
@@ -420,6 +431,7 @@ impl World {
         for index in before.0 + 1..=before.0 + new {
             self.note_past(LogIndex(index));
             self.note_for_guards(LogIndex(index));
+            self.note_for_held(LogIndex(index));
         }
         if new > 0 {
             self.judge_guards();
@@ -462,8 +474,13 @@ impl World {
         self.judge.see(&self.stage, &fact);
         self.note_given(id, &given, serves);
         let Given { asked, response } = given;
-        let Ask { by, call, .. } = *asked.ask;
+        let Ask { by, call, ref request, .. } = *asked.ask;
         let event = Event::Answer(by, call, id, Box::new(on_the_wire(&response)));
+        if let (Requester::Agent(agent), Request::Propose(..)) = (by, request)
+            && matches!(response, Response::Unavailable(Unavailable::Overloaded(_)))
+        {
+            self.held.fault_at(agent, self.stage.now);
+        }
         if let Requester::Agent(agent) = by {
             self.judge.as_of.insert(call, applied);
             return self.agents[agent].answer(&mut self.stage, call, event);

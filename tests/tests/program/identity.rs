@@ -1,11 +1,12 @@
 //! Two servers that founded a cluster each, by mistake, under one authority: no lock is ever
-//! granted in both.
+//! granted in both. Agents of `lockmesh dev` belong to the servers that the command starts.
 
 use super::reload::Fleet;
 use lockmesh_tests::fleet::wait_until;
 use lockmesh_tests::http::{Address, Client};
 use lockmesh_tests::process::Process;
-use serde_json::json;
+use serde_json::{Value, json};
+use std::fs;
 use std::time::{Duration, Instant};
 
 /// A server that founds a cluster alone, its address, and the cluster's id.
@@ -90,11 +91,41 @@ fn agents_of_one_cluster_never_take_a_lock_in_another() {
     // The second lists the other server first, and has met it.
     let said = agents[1].0.says("this agent belongs to the cluster");
     assert!(said.contains(&first) && said.contains(&second) && said.contains(&b), "{said}");
-    agents.iter().for_each(|(_, client)| drop(client.get("/health/ready").expect(200)));
+    // It serves, and is not ready until its list is of one cluster.
+    let ready = agents[1].1.get("/health/ready").expect(503);
+    assert!(ready.text().contains(&first) && ready.text().contains(&second), "{}", ready.text());
     // It keeps its cluster without being told, also where only the other one is listed.
     drop(agents);
     let (process, client) = agent(&fleet, "web-2", &[&b], "");
     process.says("this agent belongs to the cluster");
     assert!(client.get("/health/ready").expect(503).text().contains(&first));
     assert_eq!(metric(&client, "lockmesh_upstream_registrations_total"), 0.0);
+}
+
+#[test]
+fn agents_of_dev_belong_to_the_servers_that_it_starts() {
+    let ways: [(&[&str], &str); 3] =
+        [(&[], "agent"), (&["--servers", "1"], "agent"), (&["--servers", "1", "--nodes", "1"], "n1/data")];
+    for (options, agent) in ways {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let data = folder.path().join(agent);
+        fs::create_dir_all(&data).expect("it can be made");
+        // A pin from an earlier cluster: without the id of its own servers the agent refuses them.
+        let earlier = "6f2d0b6e-3c60-4d3f-9d5c-2b1f7c0e9a55";
+        let pin = json!({"cluster_id": earlier, "index_base": 0}).to_string();
+        fs::write(data.join("cluster.json"), pin).expect("it can be written");
+        let place = folder.path().to_str().expect("text");
+        let usual = ["dev", "--http", "127.0.0.1:0", "--data-dir", place];
+        let dev = Process::lockmesh(&[&usual, options].concat());
+        dev.says("ready http=");
+        // It is kept beside the driver.
+        wait_until(|| !fs::read_to_string(data.join("cluster.json")).expect("a pin").contains(earlier));
+        if agent == "n1/data" {
+            let pin: Value = serde_json::from_slice(&fs::read(data.join("cluster.json")).expect("a pin"))
+                .expect("it is JSON");
+            let config = fs::read_to_string(folder.path().join("n1/agent.toml")).expect("it has one");
+            let line = format!("cluster_id = {}", pin["cluster_id"]);
+            assert!(config.contains(&line), "also for an agent that is started by hand: {config}");
+        }
+    }
 }

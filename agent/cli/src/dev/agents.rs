@@ -4,13 +4,12 @@
 //! command line says wins over it, for the processes that it starts.
 
 use super::folder::MemberFolder;
-use super::member::ServerFolder;
 use super::options::DevOptions;
 use super::ports::Ports;
 use super::setup::loopback_agent;
 use crate::config;
 use crate::error::RunError;
-use lockmesh_agent::config::{AgentConfig, HttpConfig};
+use lockmesh_agent::config::{AgentConfig, HttpConfig, UpstreamConfig};
 use lockmesh_net::config::{NodeConfig, TlsConfig};
 use lockmesh_net::{Development, IdentityFiles, Role};
 use lockmesh_protocol::duration;
@@ -32,11 +31,10 @@ pub(super) fn prepare(
     folder: &Path,
     count: u8,
     options: &DevOptions,
-    (servers, are_old): (&[ServerFolder], bool),
+    (upstream, are_old): (&UpstreamConfig, bool),
     certificates: &Development,
     ports: &mut Ports,
 ) -> Result<Vec<AgentFolder>, RunError> {
-    let addresses: Vec<String> = servers.iter().map(|server| server.address.to_string()).collect();
     let http = match options.http.port() {
         // Picked here: this process is to say where it is, and has no other way to know.
         0 => ports.pick(options.http.ip())?,
@@ -48,7 +46,7 @@ pub(super) fn prepare(
         let agent = AgentFolder { home, http: (number == 1).then_some(http) };
         let files = agent.home.prepare(certificates)?;
         if !are_old || !agent.home.config_file().exists() {
-            let config = agent.config(options, addresses.clone(), files);
+            let config = agent.config(options, upstream.clone(), files);
             agent.home.write_config(&config::text_of(&config))?;
         }
         agents.push(agent);
@@ -57,7 +55,7 @@ pub(super) fn prepare(
 }
 
 impl AgentFolder {
-    fn config(&self, options: &DevOptions, servers: Vec<String>, files: IdentityFiles) -> AgentConfig {
+    fn config(&self, options: &DevOptions, upstream: UpstreamConfig, files: IdentityFiles) -> AgentConfig {
         let node = NodeConfig {
             name: self.home.name.clone(),
             datacenter: options.node.datacenter.clone(),
@@ -73,14 +71,14 @@ impl AgentFolder {
         AgentConfig {
             pid_file: self.home.pid_file(),
             tls: TlsConfig { ca: files.authorities, certificate: files.certificate, key: files.key },
-            ..loopback_agent(self.home.data_dir(), node, http, servers)
+            ..loopback_agent(self.home.data_dir(), node, http, upstream)
         }
     }
 
     /// What the command line says of it beside its configuration, which may have been made for
     /// another one.
-    pub(super) fn settings(&self, options: &DevOptions) -> Vec<String> {
-        let mut settings = Vec::new();
+    pub(super) fn settings(&self, options: &DevOptions, cluster_id: &str) -> Vec<String> {
+        let mut settings = vec![format!("upstream.cluster_id={cluster_id}")];
         if let Some(http) = self.http {
             settings.push(format!("http.tcp={http}"));
             settings.push("http.operator_over_tcp=true".into());
@@ -96,21 +94,20 @@ impl AgentFolder {
 
 #[cfg(test)]
 mod tests {
+    use super::super::setup::upstream;
     use super::*;
     use crate::config::{Sources, load};
     use std::fs;
     use std::time::Duration;
 
+    const CLUSTER: &str = "6f2d0b6e-3c60-4d3f-9d5c-2b1f7c0e9a55";
+
     fn prepared(folder: &Path, options: &DevOptions, are_old: bool) -> Vec<AgentFolder> {
         let certificates =
             Development::prepare(&folder.join("tls"), &"host".into()).expect("they can be made");
-        let server = ServerFolder {
-            home: MemberFolder::numbered(folder, Role::Server, 1),
-            address: ([127, 0, 0, 1], 8300).into(),
-            http: None,
-        };
+        let servers = upstream(vec!["127.0.0.1:8300".into()], CLUSTER);
         let ports = &mut Ports::default();
-        prepare(folder, 3, options, (&[server], are_old), &certificates, ports).expect("they can be made")
+        prepare(folder, 3, options, (&servers, are_old), &certificates, ports).expect("they can be made")
     }
 
     fn config_of(agent: &AgentFolder, settings: Vec<String>) -> AgentConfig {
@@ -131,6 +128,7 @@ mod tests {
         assert_eq!(configs[1].http.socket, folder.path().join("n2/agent.sock"));
         assert_eq!(configs[1].pid_file, folder.path().join("n2/pid"));
         assert_eq!(configs[1].upstream.servers, ["127.0.0.1:8300"]);
+        assert_eq!(configs[1].upstream.cluster_id, CLUSTER);
         assert!(configs.iter().all(|config| config.check().is_ok() && config.tls.key.exists()));
     }
 
@@ -148,10 +146,11 @@ mod tests {
             ..DevOptions::default()
         };
         let again = prepared(folder.path(), &options, true);
-        let config = config_of(&again[0], again[0].settings(&options));
+        let config = config_of(&again[0], again[0].settings(&options, CLUSTER));
         assert_eq!((config.checks.max_checks, config.http.tcp), (7, Some(options.http)));
         assert_eq!(config.http.session_ttl_min, options.session_ttl_min);
-        assert_eq!(again[1].settings(&DevOptions::default()), [] as [&str; 0]);
+        let cluster = format!("upstream.cluster_id={CLUSTER}");
+        assert_eq!(again[1].settings(&DevOptions::default(), CLUSTER), [cluster]);
 
         let anew = prepared(folder.path(), &options, false);
         let config = config_of(&anew[0], Vec::new());

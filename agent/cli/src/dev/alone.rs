@@ -1,7 +1,7 @@
 //! `lockmesh dev`: a server and an agent in one process.
 
 use super::options::DevOptions;
-use super::setup::{DevFolder, agent_config, announce};
+use super::setup::{DevFolder, agent_config, announce, upstream};
 use crate::error::RunError;
 use crate::reload;
 use crate::signals::Signals;
@@ -10,6 +10,7 @@ use lockmesh_agent::node::NodeIdentity;
 use lockmesh_agent::reload::Outcome;
 use lockmesh_net::config::NodeConfig;
 use lockmesh_net::{Development, Identity, Role};
+use lockmesh_server::bootstrap::cluster_of;
 use lockmesh_server::config::{QuorumConfig, RpcConfig, ServerConfig};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -25,9 +26,16 @@ pub(super) async fn run(options: DevOptions) -> Result<(), RunError> {
     let mut identities = Identities::load(certificates)?;
 
     let config = server_config(&options.node, &folder.path);
+    let data_dir = config.data_dir.clone();
     let server = crate::server::start(config, &node, identities.server.clone())?;
+    // A server that founds its cluster alone has done so when its start returns.
+    let cluster_id = cluster_of(&data_dir).ok().flatten().unwrap_or_default();
     let agent = Agent::start(AgentOptions {
-        config: agent_config(&options, &folder.path, vec![server.address().to_string()]),
+        config: agent_config(
+            &options,
+            &folder.path,
+            upstream(vec![server.address().to_string()], &cluster_id),
+        ),
         node,
         identity: identities.agent.clone(),
         server: Some(server.address()),

@@ -5,8 +5,10 @@
 
 use super::child::{Child, last_words};
 use super::folder::MemberFolder;
-use super::member::ServerFolder;
+use super::member::{self, ServerFolder};
 use crate::error::RunError;
+use crate::signals::{Event, Signals};
+use lockmesh_protocol::rpc::Unavailable;
 use std::cell::Cell;
 use std::process::ExitStatus;
 use tokio::sync::mpsc;
@@ -28,6 +30,37 @@ pub(super) async fn watch_ends(
             "the {role} {name} is gone ({status}) and is not started again; to do that: {}",
             start_command(&home)
         );
+    }
+}
+
+/// Waits until the servers know their cluster; its id, or none if the process is told to stop
+/// before.
+///
+/// # Errors
+/// A server cannot begin.
+pub(super) async fn cluster_of_servers(
+    servers: &[ServerFolder],
+    children: &[Child],
+    signals: &mut Signals,
+    ends: &mut mpsc::Receiver<(MemberFolder, ExitStatus)>,
+) -> Result<Option<String>, RunError> {
+    let is_ready = Cell::new(false);
+    let stopped = async {
+        loop {
+            match signals.next().await {
+                Event::Stop(_) => return,
+                Event::Reload(order) => order.carried_out(Ok(reload(children))),
+                // No agent runs yet.
+                Event::Leave(order) => {
+                    order.carried_out(Err(Unavailable::Denied("it has not started".into())));
+                }
+            }
+        }
+    };
+    tokio::select! {
+        cluster_id = member::cluster_id(servers) => Ok(Some(cluster_id)),
+        failed = watch_ends(ends, &is_ready) => Err(failed),
+        () = stopped => Ok(None),
     }
 }
 

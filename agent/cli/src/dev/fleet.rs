@@ -2,12 +2,14 @@
 //! that somebody can kill a server and watch.
 
 use super::child::{Child, log_settings};
-use super::children::{how_to, reload, server_lines, start_command, stop, stop_servers, watch_ends};
+use super::children::{
+    cluster_of_servers, how_to, reload, server_lines, start_command, stop, stop_servers, watch_ends,
+};
 use super::folder::absolute;
 use super::member::{self, ServerFolder};
 use super::options::DevOptions;
 use super::ports::Ports;
-use super::setup::{DevFolder, agent_config, announce};
+use super::setup::{DevFolder, agent_config, announce, upstream};
 use crate::error::RunError;
 use crate::reload as own_reload;
 use crate::signals::Signals;
@@ -21,7 +23,7 @@ use tokio::sync::mpsc;
 
 /// Runs all of it until the process is told to stop.
 pub(super) async fn run(options: DevOptions, count: u8) -> Result<(), RunError> {
-    let (signals, asking) = Signals::new()?;
+    let (mut signals, asking) = Signals::new()?;
     let folder = DevFolder::open(&options)?;
     let _held = folder.hold()?;
     let node = NodeIdentity::resolve(&options.node, &folder.path)?;
@@ -33,22 +35,24 @@ pub(super) async fn run(options: DevOptions, count: u8) -> Result<(), RunError> 
 
     let (tell_ends, mut ends) = mpsc::channel(usize::from(count));
     let mut children = Vec::new();
-    let mut started = servers.iter().try_for_each(|server| {
-        children.push(Child::start(&server.home, log_settings(options.log_format), tell_ends.clone())?);
-        Ok(())
-    });
-    // Whichever of the two fails, what was started until then is stopped below.
-    let agent = started.and_then(|()| {
+    let began = async {
+        for server in &servers {
+            children.push(Child::start(&server.home, log_settings(options.log_format), tell_ends.clone())?);
+        }
+        let known = cluster_of_servers(&servers, &children, &mut signals, &mut ends).await?;
+        let Some(cluster_id) = known else { return Ok(None) };
         let addresses = servers.iter().map(|server| server.address.to_string()).collect();
-        let config = agent_config(&options, &folder.path, addresses);
+        let config = agent_config(&options, &folder.path, upstream(addresses, &cluster_id));
         let identity = identity.clone();
-        Ok(Agent::start(AgentOptions { config, node, identity, server: None, reload: asking })?)
-    });
-    let agent = match agent {
-        Ok(agent) => agent,
-        Err(error) => {
+        let agent = Agent::start(AgentOptions { config, node, identity, server: None, reload: asking })?;
+        Ok(Some(agent))
+    };
+    // Whatever failed, or ended the start, the processes that were started are stopped.
+    let agent = match began.await {
+        Ok(Some(agent)) => agent,
+        other => {
             stop(children).await;
-            return Err(error);
+            return other.map(drop);
         }
     };
     let is_ready = Cell::new(false);
@@ -59,7 +63,7 @@ pub(super) async fn run(options: DevOptions, count: u8) -> Result<(), RunError> 
     };
     let files = certificates.files(Role::Agent);
     let reload = || reload_all(&mut identity, &files, &agent, &children);
-    started = tokio::select! {
+    let ended = tokio::select! {
         failed = watch_ends(&mut ends, &is_ready) => Err(failed),
         _ = signals.serve(agent.ready(), say_ready, reload, async || agent.leave().await) => Ok(()),
     };
@@ -67,7 +71,7 @@ pub(super) async fn run(options: DevOptions, count: u8) -> Result<(), RunError> 
     let leader = agent.leader().await;
     agent.stop().await;
     stop_servers(children, &servers, leader).await;
-    started
+    ended
 }
 
 fn reload_all(

@@ -9,9 +9,15 @@ use crate::config::{self, Sources};
 use crate::error::RunError;
 use lockmesh_net::config::{NodeConfig, TlsConfig};
 use lockmesh_net::{Development, Role};
+use lockmesh_server::bootstrap::cluster_of;
 use lockmesh_server::config::{HttpConfig, QuorumConfig, RpcConfig, ServerConfig};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// The interval between two looks for the cluster's id while servers found one.
+const CLUSTER_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A server's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +59,18 @@ pub(super) fn refuse_fleet(folder: &Path) -> Result<(), RunError> {
             "{} holds the data of {count} servers: start it with --servers {count}",
             folder.display()
         ))),
+    }
+}
+
+/// Waits until one of the servers knows its cluster, and returns the cluster's id.
+pub(super) async fn cluster_id(servers: &[ServerFolder]) -> String {
+    loop {
+        // A record that cannot be read stops its server, whose log has the reason.
+        let known = |server: &ServerFolder| cluster_of(&server.home.data_dir()).ok().flatten();
+        if let Some(cluster_id) = servers.iter().find_map(known) {
+            return cluster_id;
+        }
+        sleep(CLUSTER_INTERVAL).await;
     }
 }
 

@@ -4,13 +4,14 @@
 use super::agents::{self, AgentFolder};
 use super::child::{Child, log_settings};
 use super::children::{
-    how_to, process_line, reload, server_lines, start_command, stop, stop_servers, watch_ends,
+    cluster_of_servers, how_to, process_line, reload, server_lines, start_command, stop, stop_servers,
+    watch_ends,
 };
 use super::folder::{MemberFolder, absolute};
 use super::member::{self, ServerFolder};
 use super::options::DevOptions;
 use super::ports::Ports;
-use super::setup::{DevFolder, announce};
+use super::setup::{DevFolder, announce, upstream};
 use crate::error::RunError;
 use crate::signals::Signals;
 use lockmesh_agent::node;
@@ -33,6 +34,9 @@ const READY_INTERVAL: Duration = Duration::from_millis(50);
 /// How long an agent may take to say who leads, when all is stopped.
 const LEADER_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Reports the end of a process.
+type EndSender = mpsc::Sender<(MemberFolder, ExitStatus)>;
+
 /// What runs.
 struct Nodes {
     servers: Vec<ServerFolder>,
@@ -45,7 +49,7 @@ struct Nodes {
 pub(super) async fn run(options: DevOptions, nodes: u8, servers: u8) -> Result<(), RunError> {
     // What this process is asked over an API is asked of an agent, and each of them is another
     // process.
-    let (signals, _asking) = Signals::new()?;
+    let (mut signals, _asking) = Signals::new()?;
     let folder = DevFolder::open(&options)?;
     let _held = folder.hold()?;
     let path = absolute(&folder.path)?;
@@ -53,13 +57,25 @@ pub(super) async fn run(options: DevOptions, nodes: u8, servers: u8) -> Result<(
     let are_old = member::members_with_data(&path) > 0;
     let mut ports = Ports::default();
     let servers = member::prepare(&path, servers, &options.node.datacenter, &certificates, &mut ports)?;
-    let agents = agents::prepare(&path, nodes, &options, (&servers, are_old), &certificates, &mut ports)?;
 
-    let (tell_ends, mut ends) = mpsc::channel(servers.len() + agents.len());
-    let mut all = Nodes { servers, agents, children: Vec::new() };
-    if let Err(error) = all.start(&options, &tell_ends) {
-        stop(all.children).await;
-        return Err(error);
+    let (tell_ends, mut ends) = mpsc::channel(servers.len() + usize::from(nodes));
+    let mut all = Nodes { servers, agents: Vec::new(), children: Vec::new() };
+    let began = async {
+        all.start_servers(&options, &tell_ends)?;
+        let known = cluster_of_servers(&all.servers, &all.children, &mut signals, &mut ends).await?;
+        let Some(cluster_id) = known else { return Ok(false) };
+        let upstream = upstream(all.server_addresses(), &cluster_id);
+        all.agents =
+            agents::prepare(&path, nodes, &options, (&upstream, are_old), &certificates, &mut ports)?;
+        all.start_agents(&options, &cluster_id, &tell_ends)?;
+        Ok(true)
+    };
+    match began.await {
+        Ok(true) => {}
+        other => {
+            stop(all.children).await;
+            return other.map(drop);
+        }
     }
     let is_ready = Cell::new(false);
     let say_ready = || {
@@ -77,18 +93,31 @@ pub(super) async fn run(options: DevOptions, nodes: u8, servers: u8) -> Result<(
 }
 
 impl Nodes {
-    fn start(
-        &mut self,
-        options: &DevOptions,
-        tell_ends: &mpsc::Sender<(MemberFolder, ExitStatus)>,
-    ) -> Result<(), RunError> {
-        let servers = self.servers.iter().map(|server| (&server.home, Vec::new()));
-        let agents = self.agents.iter().map(|agent| (&agent.home, agent.settings(options)));
-        for (home, mut settings) in servers.chain(agents) {
-            settings.extend(log_settings(options.log_format));
-            self.children.push(Child::start(home, settings, tell_ends.clone())?);
+    fn start_servers(&mut self, options: &DevOptions, tell_ends: &EndSender) -> Result<(), RunError> {
+        for server in &self.servers {
+            let settings = log_settings(options.log_format);
+            self.children.push(Child::start(&server.home, settings, tell_ends.clone())?);
         }
         Ok(())
+    }
+
+    /// Starts the agents, after the servers.
+    fn start_agents(
+        &mut self,
+        options: &DevOptions,
+        cluster_id: &str,
+        tell_ends: &EndSender,
+    ) -> Result<(), RunError> {
+        for agent in &self.agents {
+            let mut settings = agent.settings(options, cluster_id);
+            settings.extend(log_settings(options.log_format));
+            self.children.push(Child::start(&agent.home, settings, tell_ends.clone())?);
+        }
+        Ok(())
+    }
+
+    fn server_addresses(&self) -> Vec<String> {
+        self.servers.iter().map(|server| server.address.to_string()).collect()
     }
 
     /// Each agent with its process.

@@ -61,7 +61,7 @@ pub(super) fn socket(options: &DevOptions, folder: &Path) -> PathBuf {
 }
 
 /// The agent that runs in this process.
-pub(super) fn agent_config(options: &DevOptions, folder: &Path, servers: Vec<String>) -> AgentConfig {
+pub(super) fn agent_config(options: &DevOptions, folder: &Path, upstream: UpstreamConfig) -> AgentConfig {
     let http = HttpConfig {
         tcp: Some(options.http),
         allow_non_loopback: options.allow_non_loopback,
@@ -69,7 +69,12 @@ pub(super) fn agent_config(options: &DevOptions, folder: &Path, servers: Vec<Str
         session_ttl_min: options.session_ttl_min,
         ..HttpConfig::default()
     };
-    loopback_agent(folder.join("agent"), options.node.clone(), http, servers)
+    loopback_agent(folder.join("agent"), options.node.clone(), http, upstream)
+}
+
+/// The servers of this command and their cluster, of which its agents never follow another one.
+pub(super) fn upstream(servers: Vec<String>, cluster_id: &str) -> UpstreamConfig {
+    UpstreamConfig { servers, cluster_id: cluster_id.into(), ..UpstreamConfig::default() }
 }
 
 /// Any agent of this command.
@@ -77,7 +82,7 @@ pub(super) fn loopback_agent(
     data_dir: PathBuf,
     node: NodeConfig,
     http: HttpConfig,
-    servers: Vec<String>,
+    upstream: UpstreamConfig,
 ) -> AgentConfig {
     AgentConfig {
         data_dir,
@@ -86,7 +91,7 @@ pub(super) fn loopback_agent(
         node,
         // For development: every user of this host may try everything.
         http: HttpConfig { operator_over_tcp: true, ..http },
-        upstream: UpstreamConfig { servers, ..UpstreamConfig::default() },
+        upstream,
         ..AgentConfig::default()
     }
 }

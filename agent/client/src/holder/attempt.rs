@@ -33,6 +33,10 @@ const GIVE_BACK_POLL: Duration = Duration::from_millis(50);
 /// index to wait behind.
 const UNTOLD_DELAY: Duration = Duration::from_secs(1);
 
+/// The longest pause after a failure. The agent holds each request until a leader is known or its
+/// hold timeout is over, so such a pause is rare; a lock that becomes free in it waits for its end.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
 /// An acquisition under way.
 #[derive(Debug)]
 pub(super) struct Attempt {
@@ -90,7 +94,7 @@ impl Attempt {
             has_queues: true,
             perhaps_granted: false,
             has_own_key: false,
-            backoff: Backoff::new(Duration::from_millis(100), Duration::from_secs(2)),
+            backoff: Backoff::new(Duration::from_millis(100), LONGEST_PAUSE),
         }
     }
 

@@ -8,7 +8,7 @@ use super::{Actions, LeaderTracker, wake_at};
 use crate::cluster::{
     Cluster, ClusterChoice, ClusterRefusal, FOLLOW_TIMEOUT, INTRODUCTION_TIMEOUT, LAG_TIMEOUT, Pin, Verdict,
 };
-use crate::servers::Slot;
+use crate::servers::{KnownServer, Slot};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::rpc::Status;
 use lockmesh_protocol::time::Time;
@@ -112,6 +112,15 @@ impl LeaderTracker {
         refused
     }
 
+    /// `true` if a listed server has shown that it belongs to another cluster. An older copy of
+    /// this agent's cluster does not count: a follower that lags looks like one.
+    pub fn lists_another_cluster(&self) -> bool {
+        let is_foreign = |server: &KnownServer| {
+            server.is_seed && matches!(server.refusal, Some(ClusterRefusal::OtherCluster(_)))
+        };
+        !self.cluster.follows_any() && self.servers.iter().any(|(_, server)| is_foreign(server))
+    }
+
     /// What is wrong with the servers that are refused, in words for an operator.
     pub fn complaint(&self) -> Option<String> {
         let refusals = self.refusals();
@@ -151,9 +160,8 @@ impl LeaderTracker {
         if self.cluster.is_split {
             return false;
         }
-        let is_introduced = |server: &crate::servers::KnownServer| {
-            !server.is_seed || server.has_answered || server.failures > 0
-        };
+        let is_introduced =
+            |server: &KnownServer| !server.is_seed || server.has_answered || server.failures > 0;
         !self.cluster.is_open()
             || now >= self.cluster.began + INTRODUCTION_TIMEOUT
             || self.servers.iter().all(|(_, server)| is_introduced(server))

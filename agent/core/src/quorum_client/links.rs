@@ -14,12 +14,19 @@ use lockmesh_protocol::time::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The pauses between attempts to connect.
+/// The pauses between attempts to connect. The longest one is for a server that refuses this agent;
+/// for a server that is lost, [`LeaderTracker::longest_pause`] says how long it is.
+///
+/// [`LeaderTracker::longest_pause`]: crate::leader_tracker::LeaderTracker::longest_pause
 const RECONNECT_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 
 /// The pauses before a server is dialled again that is not of this agent's cluster: it is a
 /// configuration mistake, which no haste mends.
 const REFUSED_BACKOFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
+
+/// An attempt at a connection that is older than this is made anew when it becomes urgent: its
+/// packets may have been lost while the server did not run, and are repeated at growing intervals.
+const STALE_DIAL: Duration = Duration::from_millis(300);
 
 /// A connection on which nothing arrives for so long is quiet: longer than the pause between two
 /// signs of life, and shorter than what ends a connection.
@@ -57,6 +64,8 @@ pub(super) struct Link {
     pub(super) is_hastened: bool,
     /// Whether it was dialled before.
     pub(super) was_dialled: bool,
+    /// When the newest attempt at a connection began.
+    pub(super) dialled_at: Time,
     pub(super) roles: Roles,
     pub(super) calls: PendingCalls,
     /// Whether so much waits to be sent that no more requests should.
@@ -80,6 +89,7 @@ impl Link {
             is_wanted: false,
             is_hastened: false,
             was_dialled: false,
+            dialled_at: Time(0),
             roles: Roles::default(),
             calls: PendingCalls::default(),
             is_backlogged: false,
@@ -108,6 +118,11 @@ impl Link {
         }
     }
 
+    /// `true` if the attempt under way may not notice soon that the server answers.
+    pub(super) fn is_stale(&self, now: Time) -> bool {
+        matches!(self.state, LinkState::Dialling(_)) && now.since(self.dialled_at) >= STALE_DIAL
+    }
+
     /// The connection stands.
     pub(super) fn connected(&mut self, connection: ConnectionId, now: Time) {
         self.state = LinkState::Up(connection);
@@ -127,8 +142,9 @@ impl Link {
         (self.slow, self.traffic, self.is_backlogged) = (None, None, false);
     }
 
-    /// Waits before it is dialled again, unless that is urgent.
-    pub(super) fn pause(&mut self, now: Time) {
+    /// Waits before it is dialled again, at most for `longest`, unless that is urgent.
+    pub(super) fn pause(&mut self, now: Time, longest: Duration) {
+        self.backoff.limit(longest.min(RECONNECT_BACKOFF.1));
         let pause = self.backoff.next_pause();
         // Once only, so that a server which refuses at once is not dialled without end.
         if !std::mem::take(&mut self.is_hastened) {

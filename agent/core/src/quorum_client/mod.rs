@@ -230,7 +230,7 @@ impl QuorumClient {
         Self {
             tracker: tracker.with_cluster(config.cluster.clone(), config.pin.clone(), now),
             registrar: Registrar::new(random.number()),
-            renewals: Renewals::new(random.number()),
+            renewals: Renewals::new(random.number(), now),
             now,
             outbox: Outbox::default(),
             tracker_is_due: true,

@@ -10,6 +10,8 @@ pub enum NotReady {
     Stopping,
     /// No server takes it, for this reason.
     NotAdmitted(String),
+    /// Its own cluster serves, but a listed server belongs to another one.
+    MixedServers(String),
     /// It has not registered since it started.
     NotRegistered,
     /// It knows of no leader.
@@ -21,6 +23,7 @@ impl fmt::Display for NotReady {
         match self {
             Self::Stopping => f.write_str("this agent is about to stop"),
             Self::NotAdmitted(reason) => write!(f, "no server takes this agent: {reason}"),
+            Self::MixedServers(reason) => f.write_str(reason),
             Self::NotRegistered => f.write_str("this agent is not registered with the servers yet"),
             Self::NoLeader => f.write_str("no leader is known"),
         }
@@ -34,10 +37,16 @@ impl QuorumClient {
         if self.is_closed || self.in_hurry {
             reasons.push(NotReady::Stopping);
         }
-        // Refused servers beside a leader that serves are reported, and keep no call from its
-        // answer.
-        let complaint = self.complaint.clone().filter(|_| self.leader.is_none());
-        reasons.extend(self.refusal.clone().or(complaint).map(NotReady::NotAdmitted));
+        let complaint = self.complaint.clone();
+        reasons.extend(match (self.refusal.clone(), self.leader) {
+            (Some(refusal), _) => Some(NotReady::NotAdmitted(refusal)),
+            (None, None) => complaint.map(NotReady::NotAdmitted),
+            // Calls are answered, but an agent with the same list and no pin may register with
+            // the other cluster, and both clusters then grant one lock.
+            (None, Some(_)) => {
+                complaint.filter(|_| self.tracker.lists_another_cluster()).map(NotReady::MixedServers)
+            }
+        });
         if self.registration().is_none() {
             reasons.push(NotReady::NotRegistered);
         }

@@ -15,6 +15,7 @@
 
 use super::calls::{CallKind, PendingCall, RetryScope};
 use super::input::CallToken;
+use super::links::Link;
 use super::outbox::{Answered, Notice};
 use super::requests::shutting_down;
 use super::session_ends::SessionEnds;
@@ -54,6 +55,8 @@ pub(super) struct Renewals {
     state: LeaseState,
     /// The newest lease, which may have ended.
     lease: Option<KeptLease>,
+    /// When the last acknowledged renewal was sent, under whatever lease.
+    unrenewed_since: Time,
     backoff: Backoff,
 }
 
@@ -85,12 +88,14 @@ struct Round {
     tried: BTreeSet<Slot>,
     /// When it goes through the next server, or the next round begins.
     due: Time,
+    /// Set during the pause after a round in which no server acknowledged it.
+    is_pausing: bool,
 }
 
 impl KeptLease {
     fn new(registration: &Registration, now: Time) -> Self {
         let Registration { lease: id, secret, .. } = *registration;
-        let round = Round { began: now, first: 1, tried: BTreeSet::new(), due: now };
+        let round = Round { began: now, first: 1, tried: BTreeSet::new(), due: now, is_pausing: false };
         Self { id, secret, sequence: 0, sent: VecDeque::new(), acknowledged: (0, None), created: None, round }
     }
 
@@ -141,14 +146,20 @@ impl KeptLease {
     /// Begins another round at once, whatever became of the present one.
     fn hasten(&mut self, now: Time) {
         self.round.tried.clear();
-        self.round.due = now;
+        (self.round.due, self.round.is_pausing) = (now, false);
     }
 }
 
 impl Renewals {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64, now: Time) -> Self {
         let backoff = Backoff::new(RENEWAL_BACKOFF, seed);
-        Self { state: LeaseState::default(), lease: None, backoff }
+        Self { state: LeaseState::default(), lease: None, unrenewed_since: now, backoff }
+    }
+
+    /// When the last acknowledged renewal was sent, under whatever lease; when the agent started if
+    /// there was none.
+    pub(super) fn unrenewed_since(&self) -> Time {
+        self.unrenewed_since
     }
 
     /// What guards may believe.
@@ -170,6 +181,14 @@ impl Renewals {
             self.state = LeaseState::default();
         }
         self.backoff.reset();
+    }
+
+    /// A server leads that did not before: a renewal that none acknowledged waits no longer.
+    pub(super) fn leader_found(&mut self, now: Time) {
+        self.backoff.reset();
+        if let Some(lease) = self.lease.as_mut().filter(|lease| lease.round.is_pausing) {
+            lease.hasten(now);
+        }
     }
 
     /// The lease that is to be renewed.
@@ -215,7 +234,14 @@ impl QuorumClient {
     /// brings a connection wakes the client.
     pub(super) fn renewal_wakes_at(&self) -> Option<Time> {
         let lease = self.renewals.living()?;
-        self.links.values().any(|link| link.connection().is_some()).then_some(lease.round.due)
+        // Until a server has shown its cluster there is none to try, and no pause after it.
+        self.links.iter().any(|(slot, link)| self.takes_renewals(*slot, link)).then_some(lease.round.due)
+    }
+
+    /// `true` if renewals may go through a server. A server of another cluster would reply that
+    /// there is no such lease.
+    fn takes_renewals(&self, slot: Slot, link: &Link) -> bool {
+        link.connection().is_some() && self.tracker.is_ours(slot)
     }
 
     /// Sends a renewal, where one is due; whether it was. Whatever waits for room on a connection
@@ -226,10 +252,8 @@ impl QuorumClient {
         }
         let Some(lease) = self.renewals.living() else { return false };
         let is_untried = |slot: &Slot| {
-            // A server of another cluster would say that there is no such lease.
-            let is_fit = !lease.round.tried.contains(slot) && self.tracker.is_ours(*slot);
-            let link = self.links.get(slot).filter(|_| is_fit);
-            link.is_some_and(|link| link.connection().is_some())
+            let link = self.links.get(slot).filter(|_| !lease.round.tried.contains(slot));
+            link.is_some_and(|link| self.takes_renewals(*slot, link))
         };
         let roles = [self.home, self.leader].into_iter().flatten();
         let way = roles.chain(self.links.keys().copied()).find(is_untried);
@@ -248,7 +272,7 @@ impl QuorumClient {
             (lease.round.began, lease.round.first) = (now, renewal.sequence);
         }
         lease.round.tried.insert(slot);
-        lease.round.due = now + STEP;
+        (lease.round.due, lease.round.is_pausing) = (now + STEP, false);
         self.counts.renewals += 1;
         let kind = CallKind::Renewal(lease.id, renewal.sequence);
         let call = PendingCall { kind, scope: RetryScope::Own, begun: now, deadline: now + LONGEST_VALIDITY };
@@ -260,7 +284,7 @@ impl QuorumClient {
         let pause = self.renewals.backoff.next_pause();
         if let Some(lease) = &mut self.renewals.lease {
             lease.round.tried.clear();
-            lease.round.due = self.now + pause.min(lease.interval());
+            (lease.round.due, lease.round.is_pausing) = (self.now + pause.min(lease.interval()), true);
         }
     }
 
@@ -289,6 +313,7 @@ impl QuorumClient {
         let Some(sent) = lease.acknowledge(ack) else { return };
         self.counts.renewals_acknowledged += 1;
         self.renewals.backoff.reset();
+        self.renewals.unrenewed_since = self.renewals.unrenewed_since.max(sent);
         let state = &mut self.renewals.state;
         state.renewed = state.renewed.max(Some(sent));
         state.keeps_from = state.keeps_from.max(ack.keeps_from);

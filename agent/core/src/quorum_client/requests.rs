@@ -35,6 +35,10 @@ const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration:
 /// client waits for it, so it must not add to an overload.
 const RESOLVE_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
+/// The shortest time that an answer is waited for, whatever the hold timeout is: a leader whose
+/// disk takes no write says so after 6 s.
+const LEAST_ANSWER_TIME: Duration = Duration::from_secs(7);
+
 /// Who is to answer a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Addressee {
@@ -85,6 +89,8 @@ pub(super) struct PendingRequest {
     backoff: Backoff,
     /// Whether a command may have taken effect.
     was_sent: bool,
+    /// Why the outcome of the last attempt is unknown, as far as a server or its silence says.
+    unknown_because: Option<String>,
     /// A command's.
     sequence: Option<Sequence>,
     stage: RequestStage,
@@ -98,6 +104,29 @@ impl PendingRequest {
     /// `true` if the same command under another request id has the same effect.
     fn may_be_a_second_command(&self) -> bool {
         matches!(self.owner, Owner::SessionEnd(_))
+    }
+
+    /// `true` if an answer is waited for no longer than requests are held. A restore and an
+    /// operator's order may take longer.
+    fn is_answered_soon(&self) -> bool {
+        self.deadline.is_some()
+            && match &self.request {
+                Request::Propose(_, Command::Restore(_)) => false,
+                Request::Propose(..) | Request::Read { .. } | Request::Renew(_) | Request::NodeLeases(_) => {
+                    true
+                }
+                _ => false,
+            }
+    }
+
+    /// The failure that is told when no further attempt is made.
+    fn failure(&self, reason: Unavailable) -> Unavailable {
+        match (reason, &self.unknown_because) {
+            (Unavailable::NotLeader { .. }, Some(why)) => Unavailable::Unknown(why.clone()),
+            (reason @ Unavailable::Disk(_), _) if self.was_sent => unknown(&reason.to_string()),
+            _ if self.was_sent => unknown(LOST),
+            (reason, _) => reason,
+        }
     }
 
     fn scope(&self) -> RetryScope {
@@ -133,6 +162,7 @@ impl QuorumClient {
             deadline: (effort == Effort::Held).then(|| self.now + self.config.hold_time),
             backoff: Backoff::new(RETRY_BACKOFF, self.random.number()),
             was_sent: false,
+            unknown_because: None,
             sequence: None,
             stage: RequestStage::Runnable,
         };
@@ -173,11 +203,19 @@ impl QuorumClient {
             let why = self.no_route();
             return self.give_up(number, why);
         }
-        pending.stage = RequestStage::Unrouted;
+        // Whatever a server said before: now there is none.
+        pending.unknown_because = None;
+        self.unrouted.insert(number);
+        self.wait_in(RequestStage::Unrouted, number);
+    }
+
+    /// Lets a request wait for something until its deadline.
+    fn wait_in(&mut self, stage: RequestStage, number: RequestNumber) {
+        let pending = self.requests.get_mut(&number).expect("it is under way");
+        pending.stage = stage;
         if let Some(deadline) = pending.deadline {
             self.timers.insert((deadline, Timer::Request(number)));
         }
-        self.unrouted.insert(number);
     }
 
     /// Whether a command has its sequence: the one it had, or a fresh one while it was certainly
@@ -202,7 +240,7 @@ impl QuorumClient {
                 pending.sequence = Some(sequence);
                 return true;
             }
-            OpenRequest::Waits => pending.stage = RequestStage::Unnumbered,
+            OpenRequest::Waits => self.wait_in(RequestStage::Unnumbered, number),
             OpenRequest::Full => self.finish(number, Err(too_many_commands())),
             OpenRequest::NotRegistered => unreachable!("commands have no route before the registration"),
         }
@@ -219,8 +257,8 @@ impl QuorumClient {
         // What waits here was certainly not sent, and may still go to another server; what the
         // connection buffers is neither.
         if link.is_backlogged {
-            pending.stage = RequestStage::Backlogged(slot);
-            return link.backlog.push_back(number);
+            link.backlog.push_back(number);
+            return self.wait_in(RequestStage::Backlogged(slot), number);
         }
         let sequence = pending.sequence;
         let scope = pending.scope();
@@ -238,8 +276,13 @@ impl QuorumClient {
                 self.config.answer_time
             }
         };
+        let pending = &self.requests[&number];
+        let latest = pending.begun + self.config.hold_time.max(LEAST_ANSWER_TIME);
+        let is_bounded = scope != RetryScope::Parked && pending.is_answered_soon();
+        let deadline = self.now + timeout;
+        let deadline = if is_bounded { deadline.min(latest.max(self.now)) } else { deadline };
         let kind = CallKind::Attempt(number);
-        let call = PendingCall { kind, scope, begun: self.now, deadline: self.now + timeout };
+        let call = PendingCall { kind, scope, begun: self.now, deadline };
         let id = self.send(slot, connection, call, request);
         self.requests.get_mut(&number).expect("it is under way").stage = RequestStage::Sent(slot, id);
     }
@@ -265,6 +308,11 @@ impl QuorumClient {
         (slot, scope): (Slot, RetryScope),
         response: Response,
     ) {
+        if let (Some(pending), Response::Unavailable(Unavailable::Unknown(why))) =
+            (self.requests.get_mut(&number), &response)
+        {
+            pending.unknown_because = Some(why.clone());
+        }
         let mut response = match self.judge(slot, scope, response) {
             Ok(response) => response,
             Err(failure) => return self.failed(number, failure),
@@ -388,13 +436,34 @@ impl QuorumClient {
     /// A request's own time has come: its pause or its time to wait for a server is over.
     pub(super) fn request_due(&mut self, number: RequestNumber) {
         let Some(pending) = self.requests.get_mut(&number) else { return };
-        match pending.stage {
-            RequestStage::Unrouted => {
-                let why = self.no_route();
-                self.give_up(number, why);
+        let why = match pending.stage {
+            RequestStage::Unrouted => self.no_route(),
+            RequestStage::Unnumbered => too_many_commands(),
+            RequestStage::Backlogged(slot) => self.too_much_to_send(slot),
+            RequestStage::Runnable | RequestStage::Sent(..) | RequestStage::Pausing(_) => {
+                return self.run_again(number);
             }
-            _ => self.run_again(number),
-        }
+        };
+        self.leave_stage(number);
+        self.give_up(number, why);
+    }
+
+    fn too_much_to_send(&self, slot: Slot) -> Unavailable {
+        let address = self.links.get(&slot).map_or("the server", |link| link.address.as_str());
+        Unavailable::Overloaded(format!("too much waits to be sent to {address}"))
+    }
+
+    /// A server did not answer an attempt in time.
+    pub(super) fn attempt_is_late(&mut self, number: RequestNumber, slot: Slot, call: PendingCall) {
+        let address = self.links.get(&slot).map_or("the server", |link| link.address.as_str());
+        let Some(pending) = self.requests.get_mut(&number) else { return };
+        let seconds = self.now.since(call.begun).as_secs_f64();
+        // What a server said of an earlier attempt says more.
+        pending.unknown_because.get_or_insert_with(|| {
+            format!(
+                "{address} has not answered for {seconds:.1} s; it is unknown whether the request was applied"
+            )
+        });
     }
 
     /// Something that a request waited for has come.
@@ -416,20 +485,14 @@ impl QuorumClient {
     }
 
     fn give_up(&mut self, number: RequestNumber, reason: Unavailable) {
-        let was_sent = self.requests.get(&number).is_some_and(|pending| pending.was_sent);
-        if self.resolve_in_background(number, &reason) {
+        let Some(pending) = self.requests.get(&number) else { return };
+        let failure = pending.failure(reason);
+        if self.resolve_in_background(number, &failure) {
             return;
         }
-        let reason = match (self.is_closed, was_sent) {
-            // The calls were forgotten with their connections, so nobody can tell any more which
-            // requests were sent.
-            (true, _) => shutting_down(),
-            (false, true) => match reason {
-                Unavailable::Disk(_) => unknown(&reason.to_string()),
-                _ => unknown(LOST),
-            },
-            (false, false) => reason,
-        };
+        // The calls were forgotten with their connections, so nobody can tell any more which
+        // requests were sent.
+        let reason = if self.is_closed { shutting_down() } else { failure };
         self.finish(number, Err(reason));
     }
 
@@ -440,12 +503,11 @@ impl QuorumClient {
     /// - The enqueue of a lock wait that was sent: a grant that takes effect later would last as
     ///   long as the session, which a client that shares it between holds keeps renewing.
     /// - The end of a session, of which the client may be gone.
-    fn resolve_in_background(&mut self, number: RequestNumber, reason: &Unavailable) -> bool {
+    fn resolve_in_background(&mut self, number: RequestNumber, failure: &Unavailable) -> bool {
         let is_stopping = self.is_closed || self.in_hurry;
         let Some(pending) = self.requests.get_mut(&number) else { return false };
         let is_enqueue =
             matches!(&pending.request, Request::Propose(_, Command::Kv(KvCommand::Enqueue { .. })));
-        let failure = if pending.was_sent { unknown(LOST) } else { reason.clone() };
         let owner = pending.owner;
         match owner {
             Owner::LockWait(_) if is_enqueue && pending.was_sent && !is_stopping => {}
@@ -456,8 +518,8 @@ impl QuorumClient {
             pending.backoff = Backoff::new(RESOLVE_BACKOFF, self.random.number());
             (pending.effort, pending.deadline) = (Effort::Endless, None);
             match owner {
-                Owner::LockWait(token) => self.lock_wait_unresolved(token, failure),
-                Owner::SessionEnd(session) => self.session_end_unresolved(&session, &failure),
+                Owner::LockWait(token) => self.lock_wait_unresolved(token, failure.clone()),
+                Owner::SessionEnd(session) => self.session_end_unresolved(&session, failure),
                 Owner::Caller(_) | Owner::SharedRead(_) => {}
             }
         }
@@ -503,12 +565,7 @@ impl QuorumClient {
     fn leave_stage(&mut self, number: RequestNumber) {
         let Some(pending) = self.requests.get_mut(&number) else { return };
         match pending.stage {
-            RequestStage::Unrouted => {
-                self.unrouted.remove(&number);
-                if let Some(deadline) = pending.deadline {
-                    self.timers.remove(&(deadline, Timer::Request(number)));
-                }
-            }
+            RequestStage::Unrouted => drop(self.unrouted.remove(&number)),
             RequestStage::Unnumbered => self.ids.stop_waiting(number.0),
             RequestStage::Backlogged(slot) => {
                 if let Some(link) = self.links.get_mut(&slot) {
@@ -517,6 +574,9 @@ impl QuorumClient {
             }
             RequestStage::Pausing(at) => drop(self.timers.remove(&(at, Timer::Request(number)))),
             RequestStage::Runnable | RequestStage::Sent(..) => return,
+        }
+        if let Some(deadline) = pending.deadline {
+            self.timers.remove(&(deadline, Timer::Request(number)));
         }
         pending.stage = RequestStage::Runnable;
     }

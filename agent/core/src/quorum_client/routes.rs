@@ -62,6 +62,9 @@ impl QuorumClient {
                 None => Notice::LeaderLost,
             });
             self.counts.leaders += u64::from(leader.is_some());
+            if leader.is_some() {
+                self.renewals.leader_found(self.now);
+            }
         }
         self.routes_changed |= std::mem::replace(&mut self.home, home) != home;
     }
@@ -123,7 +126,7 @@ impl QuorumClient {
         let link = self.links.get_mut(&slot).expect("it is dialled");
         self.last_connection += 1;
         let connection = ConnectionId(self.last_connection);
-        link.state = LinkState::Dialling(connection);
+        (link.state, link.dialled_at) = (LinkState::Dialling(connection), self.now);
         self.counts.reconnects += u64::from(std::mem::replace(&mut link.was_dialled, true));
         self.outbox.connect.push(Dial { connection, address: link.address.clone() });
         self.connections.insert(connection, slot);
@@ -140,6 +143,10 @@ impl QuorumClient {
                 link.state = LinkState::Down;
                 let is_wanted = link.is_wanted;
                 self.want(slot, is_wanted);
+            }
+            LinkState::Dialling(_) if link.is_stale(self.now) => {
+                self.hang_up(slot);
+                self.dial(slot);
             }
             LinkState::Dialling(_) => link.is_hastened = true,
             LinkState::Down | LinkState::Up(_) => {}
@@ -181,6 +188,7 @@ impl QuorumClient {
         let was_up = self.links.get(&slot).is_some_and(|link| link.connection().is_some());
         self.connection_is_over(slot, connection);
         let link = self.links.get_mut(&slot).expect("a connection has a link");
+        let mut longest = Duration::MAX;
         let reason = match end {
             ConnectionEnd::NotAdmitted(reason) => {
                 // Where the server did not believe this agent's certificate, it was no connection.
@@ -193,10 +201,11 @@ impl QuorumClient {
                 if was_up {
                     link.succeeded();
                 }
+                longest = self.tracker.longest_pause();
                 reason
             }
         };
-        link.pause(self.now);
+        link.pause(self.now, longest);
         if link.log.is_new(&reason) {
             self.outbox.notices.push(Notice::ConnectionFailed(reason));
         }
@@ -254,6 +263,9 @@ impl QuorumClient {
     /// A call was not answered in time.
     pub(super) fn expire_call(&mut self, slot: Slot, id: CallId) {
         if let Some(call) = self.cancel_call(slot, id) {
+            if let CallKind::Attempt(number) = call.kind {
+                self.attempt_is_late(number, slot, call);
+            }
             self.call_lost(call);
             if matches!(call.kind, CallKind::Status(_)) {
                 // A server that does not even say this is as good as dead, though the connection

@@ -98,11 +98,10 @@ impl QuorumClient {
         }
     }
 
-    /// The time since the last acknowledged renewal of this node's lease was sent, in whole
-    /// milliseconds.
+    /// The time since the last acknowledged renewal was sent, in whole milliseconds: under whatever
+    /// lease of this node, and since the agent started if there was none.
     fn unrenewed_for(&self) -> Duration {
-        let renewed = self.renewals.state().renewed;
-        let silent_for = renewed.map_or(Duration::ZERO, |renewed| self.now.since(renewed));
+        let silent_for = self.now.since(self.renewals.unrenewed_since());
         Duration::from_millis(u64::try_from(silent_for.as_millis()).unwrap_or(u64::MAX))
     }
 

@@ -4,6 +4,9 @@ use super::*;
 use lockmesh_agent_core::lease::{RESTART_BELIEF, margin};
 use lockmesh_protocol::lease::{Challenge, LeaseEnd};
 
+/// The longest wait for the status of a server that was silent.
+const ANSWER: Duration = Duration::from_secs(3);
+
 /// A third of the default window.
 const INTERVAL: Duration = Duration::from_micros(1_666_666);
 
@@ -268,6 +271,44 @@ fn without_a_connection_a_renewal_waits_for_one() {
     story.pass(3 * SECOND);
     let (sent, _) = story.renewals.last().expect("there is a way again");
     assert_eq!(story.client.lease().renewed, Some(*sent));
+}
+
+#[test]
+fn a_renewal_goes_out_as_soon_as_a_server_has_shown_its_cluster() {
+    let mut story = Story::just_renewed();
+    SERVERS.into_iter().for_each(|server| story.kill(server));
+    story.pass(20 * SECOND);
+    // All are connected, and none tells anything of itself.
+    story.down.clear();
+    story.mute.extend(SERVERS);
+    story.pass(SECOND);
+    story.mute.clear();
+    story.renewals.clear();
+    let before = story.now;
+    let (sent, _) = story.until_renewed();
+    let heard = story.notices.iter().any(|notice| matches!(notice, Notice::LeaderFound(_)));
+    assert!(heard && sent.since(before) <= ANSWER, "{:?} after {before:?}", sent.since(before));
+}
+
+#[test]
+fn a_new_leader_ends_the_pause_of_a_renewal_that_no_server_took() {
+    let mut story = Story::just_renewed();
+    (story.leader, story.acknowledges) = (None, false);
+    for _ in 0..1_000 {
+        story.pass(10 * MS);
+        for (_, asked) in std::mem::take(&mut story.renewals) {
+            story.answer(&asked, Response::Unavailable(Unavailable::NotLeader { leader: None }));
+        }
+    }
+    (story.leader, story.acknowledges) = (Some(B), true);
+    story.term += 1;
+    story.notices.clear();
+    while story.notices.is_empty() {
+        story.pass(MS);
+    }
+    assert_eq!(story.notices, [Notice::LeaderFound(B.into())]);
+    let renewed = story.client.lease().renewed.expect("it was renewed before");
+    assert!(story.now.since(renewed) <= MS, "in the turn in which it was found");
 }
 
 #[test]

@@ -70,6 +70,10 @@ struct Story {
     is_stranger: bool,
     /// Servers that take no connection.
     down: BTreeSet<&'static str>,
+    /// Servers that do not run: attempts to connect neither succeed nor fail.
+    frozen: BTreeSet<&'static str>,
+    /// The newest attempt at each of them.
+    dialling: BTreeMap<&'static str, ConnectionId>,
     /// Servers that tell nothing of themselves, and acknowledge nothing.
     mute: BTreeSet<&'static str>,
     /// Whether renewals are acknowledged.
@@ -131,6 +135,8 @@ impl Story {
             registers: true,
             is_stranger: false,
             down: BTreeSet::new(),
+            frozen: BTreeSet::new(),
+            dialling: BTreeMap::new(),
             mute: BTreeSet::new(),
             acknowledges: true,
             shortest: None,
@@ -180,6 +186,8 @@ impl Story {
                 follow.push(Input::Ended(dial.connection, ConnectionEnd::NotAdmitted("a stranger".into())));
             } else if self.down.contains(server) {
                 follow.push(Input::Ended(dial.connection, ConnectionEnd::Lost(format!("{server} is down"))));
+            } else if self.frozen.contains(server) {
+                self.dialling.insert(server, dial.connection);
             } else {
                 self.connections.insert(dial.connection, server);
                 follow.push(Input::Connected(dial.connection));

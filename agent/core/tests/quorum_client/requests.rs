@@ -2,6 +2,7 @@
 
 use super::*;
 use lockmesh_agent_core::request_ids::MAX_SPAN;
+use lockmesh_protocol::command::RestoreStep;
 use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::lease::{LeaseId, LeaseKey};
 use lockmesh_protocol::reply::Refusal;
@@ -127,15 +128,50 @@ fn a_caller_that_goes_away_cancels() {
 }
 
 #[test]
-fn a_server_that_keeps_silent_is_given_up() {
+fn a_server_that_keeps_silent_is_given_up_with_the_hold_timeout() {
     let mut story = Story::at_rest();
     let token = story.propose("k");
     let asked = story.only();
-    story.pass(59 * SECOND);
+    story.pass(HOLD - MS);
     assert!(story.cancelled.is_empty());
-    story.pass(2 * SECOND);
+    story.pass(2 * MS);
     assert_eq!(story.cancelled, [(asked.connection, asked.call)]);
-    assert!(story.heard_unknown(token).contains("unknown whether"), "its time to be tried again is over");
+    let why = story.heard_unknown(token);
+    assert!(why.contains("has not answered for 7.0 s; it is unknown whether"), "{why}");
+}
+
+#[test]
+fn the_reason_that_a_leader_gives_is_told_when_the_hold_timeout_is_over() {
+    let why = "the leader's disk has not taken a write for 6.0 s";
+    let requests = [
+        LocalCall::Propose(command("k")),
+        LocalCall::Read {
+            query: Query::Entry("k".into()),
+            consistency: Consistency::Default,
+            blocking: None,
+        },
+        LocalCall::Ask(Request::Renew(SessionId::from_random([7; 16]))),
+    ];
+    for request in requests {
+        let mut story = Story::at_rest();
+        let token = story.call(request);
+        story.pass(6 * SECOND);
+        story.answer(&story.only(), Response::Unavailable(Unavailable::Unknown(why.into())));
+        assert_eq!(story.until_asked().server, A, "it may still be answered in time");
+        story.pass(SECOND);
+        assert_eq!(story.heard(token), Err(Unavailable::Unknown(why.into())));
+        assert_eq!((story.asked.len(), story.client.load().calls), (0, 0));
+    }
+}
+
+#[test]
+fn a_restore_may_take_longer_than_requests_are_held() {
+    let mut story = Story::at_rest();
+    let commit = RestoreStep::Commit { id: 1, parts: 1 };
+    let token = story.call(LocalCall::Propose(Command::Restore(commit)));
+    story.pass(5 * HOLD);
+    story.apply(&story.only(), 5);
+    assert_eq!(story.heard_applied(token), 5);
 }
 
 #[test]

@@ -58,10 +58,38 @@ fn a_server_that_is_down_is_dialled_less_and_less_and_said_once() {
     story.leader = None;
     story.pass(60 * SECOND);
     let dials = story.dials[A];
-    assert!((30..120).contains(&dials), "{dials}");
+    // Pauses of 125 to 250 ms: this server says that the fleet is small.
+    assert!((200..500).contains(&dials), "{dials}");
     let failures = story.notices.iter().filter(|notice| matches!(notice, Notice::ConnectionFailed(_)));
     assert_eq!(failures.count(), 1);
     assert_eq!(story.client.counts().reconnects, u64::from(dials - 1));
+}
+
+#[test]
+fn a_leader_that_runs_again_is_dialled_anew_as_soon_as_another_server_names_it() {
+    for age in [50 * MS, SECOND] {
+        let mut story = Story::at_rest();
+        story.frozen.extend(SERVERS);
+        SERVERS.into_iter().for_each(|server| story.kill(server));
+        story.down.clear();
+        story.pass(SECOND);
+        // All are dialled, of which the leader last.
+        story.tell(Input::Ended(story.dialling[A], ConnectionEnd::Lost("no answer".into())));
+        let dials = story.dials[A];
+        while story.dials[A] == dials {
+            story.pass(MS);
+        }
+        story.pass(age);
+        story.frozen.clear();
+        story.notices.clear();
+        story.connections.insert(story.dialling[B], B);
+        story.tell(Input::Connected(story.dialling[B]));
+        // An attempt that has just begun is left alone.
+        let is_anew = age > 300 * MS;
+        assert_eq!(story.dials[A], dials + 1 + u32::from(is_anew), "{age:?}");
+        let is_found = story.notices.contains(&Notice::LeaderFound(A.into()));
+        assert_eq!(is_found, is_anew, "{age:?}: {:?}", story.notices);
+    }
 }
 
 #[test]

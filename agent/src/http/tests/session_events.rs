@@ -87,7 +87,7 @@ async fn a_silent_lease_leads_through_jeopardy_to_the_end_of_the_session() {
     let id = stand.session("").await;
     let mut event = stand.events(&id, 0).await;
     let begun = stand.now();
-    for (state, after) in [("jeopardy", 3_083), ("suspended", 6_416), ("lost", 11_416)] {
+    for (state, after) in [("jeopardy", 3_083), ("suspended", 6_416), ("lost", 9_750)] {
         event = stand.events(&id, index(&event)).await;
         assert_eq!(event["State"], state, "{event}");
         let passed = stand.now().since(begun);

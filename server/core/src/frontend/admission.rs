@@ -90,8 +90,11 @@ impl Frontend {
     }
 
     /// A leader whose disk refuses can have nothing decided: where others could lead, they are
-    /// asked instead.
+    /// asked instead. Where none could, the reason is told.
     fn disk_refusal(&self) -> Option<Unavailable> {
+        if let Some(why) = self.no_majority_writes.as_ref().filter(|_| self.core.is_serving()) {
+            return Some(Unavailable::Disk(why.clone()));
+        }
         match &self.disk {
             // The agent goes on asking until another server leads, which this one sees to with its
             // next tick.

@@ -25,6 +25,7 @@
 //! | `node_leases.rs` | how nodes' leases stand |
 //! | `servers.rs` | joins, announcements, the status of the quorum |
 //! | `checkpoints.rs` | checkpoints, their readers, and snapshots of other servers |
+//! | `stalls.rs` | requests that wait behind a disk which takes no write |
 //! | `readiness.rs` | whether a server can serve, and why it cannot |
 //! | `figures.rs` | where a server stands, for whoever watches it |
 //!
@@ -43,6 +44,7 @@ mod pending;
 mod readiness;
 mod reads;
 mod servers;
+mod stalls;
 mod watches;
 
 pub use crate::outbox::{ChallengeWanted, MeshItemsWanted, QuestionWanted};
@@ -108,6 +110,10 @@ pub struct Frontend {
     watches: Watches,
     checkpoints: Checkpoints,
     disk: DiskHealth,
+    /// When the log was told last that requests timed out.
+    delay_logged: Option<Time>,
+    /// Why no majority of the servers can write, as of the last tick.
+    no_majority_writes: Option<String>,
     leaders: LeaderHistory,
     gossip_key: GossipKeyAge,
     /// The versions of the program that the servers run, as they said when they were met last.
@@ -149,6 +155,8 @@ impl Frontend {
             watches: Watches::default(),
             checkpoints: Checkpoints::new(now, durable),
             disk: DiskHealth::Good,
+            delay_logged: None,
+            no_majority_writes: None,
             leaders: LeaderHistory::default(),
             gossip_key,
             versions: BTreeMap::new(),
@@ -249,6 +257,9 @@ impl Frontend {
             return true;
         }
         self.core.pause_corruption_checks(self.versions_differ());
+        self.look_at_disks(now);
+        // Before deadlines pass: an expiry waits for the renewals of its session.
+        self.end_overdue(now);
         self.input(now, Input::Tick(wall));
         self.hand_over_if_unfit(now);
         // Only with a tick: a wait that is a few milliseconds longer hurts nobody, and costs no
@@ -423,7 +434,9 @@ impl Frontend {
     /// A leader whose disk refuses can have nothing decided that it could answer, and one whose
     /// state is corrupt answers nobody: another server shall lead.
     fn hand_over_if_unfit(&mut self, now: Time) {
-        if self.corrupt || self.disk != DiskHealth::Good {
+        // If no majority can write, no other server can be elected.
+        let cannot_write = self.disk != DiskHealth::Good && self.no_majority_writes.is_none();
+        if self.corrupt || cannot_write {
             self.core.hand_over(now);
         }
     }

@@ -20,7 +20,7 @@ pub(super) const MAX_CONTEXT_BYTES: usize = 1 << 20;
 
 /// What a renewal is answered with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum LeaseAnswer {
+pub(crate) enum LeaseAnswer {
     Renewed(LeaseAck),
     Ended(LeaseId, LeaseEnd),
     Unavailable(Unavailable),

@@ -67,7 +67,6 @@ use lockmesh_protocol::id::{AgentNumber, ServerId};
 use lockmesh_protocol::lease::{HealthWindow, LeaseEnd, LeaseId};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::time::Time;
-use messages::LeaseAnswer;
 use registrations::Registrations;
 use relay::Relay;
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,6 +77,7 @@ use windows::Windows;
 
 pub use contents::LeaseContents;
 pub use majority::without_minority;
+pub(crate) use messages::LeaseAnswer;
 
 /// What a server knows of the members' lives.
 #[derive(Debug)]
@@ -158,8 +158,9 @@ impl Judge {
 
     /// Looks at a member whose row changed.
     fn follow(&mut self, now: Time, state: &State, number: AgentNumber) {
+        let heard = self.windows.last_heard(number);
         self.windows.follow(now, state, number);
-        self.upkeep.follow(now, state, number);
+        self.upkeep.follow(now, heard, state, number);
         // Its lease is another one by now, or nobody need know whether it lives.
         let lease = self.windows.lease(number);
         if let Some(checked) = self.checks.lease(number).filter(|checked| Some(*checked) != lease) {

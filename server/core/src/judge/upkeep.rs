@@ -60,11 +60,12 @@ impl Upkeep {
     /// Forgets everything, and begins afresh.
     pub(super) fn restart(&mut self, now: Time, state: &State) {
         *self = Self { look_at: now, reconcile_at: now, ..Self::default() };
-        state.agents().for_each(|agent| self.follow(now, state, agent.number));
+        state.agents().for_each(|agent| self.follow(now, None, state, agent.number));
     }
 
-    /// Looks at a member whose row changed.
-    pub(super) fn follow(&mut self, now: Time, state: &State, number: AgentNumber) {
+    /// Looks at a member whose row changed. `heard` is when the lease that the row had before was
+    /// last heard here, if it was.
+    pub(super) fn follow(&mut self, now: Time, heard: Option<Time>, state: &State, number: AgentNumber) {
         let agent = state.agent(number);
         match agent.and_then(|agent| agent.restart_announced) {
             Some(at) if self.restarts.get(&number).is_none_or(|known| known.at != at) => {
@@ -74,11 +75,12 @@ impl Upkeep {
             None => drop(self.restarts.remove(&number)),
         }
         match agent.and_then(|agent| agent.former_sessions_until) {
-            // The host before it may have been another one: the present one's windows count anew.
+            // Guards of the former host count from renewals that arrived before it was last heard.
             Some(until) if self.former.get(&number).is_none_or(|known| known.until != until) => {
                 let window = HealthWindow::Fast;
-                let due = now + window.validity();
-                self.former.insert(number, FormerHost { until, since: now, window, due });
+                let since = heard.unwrap_or(now);
+                let due = since + window.validity();
+                self.former.insert(number, FormerHost { until, since, window, due });
             }
             Some(_) => {}
             None => drop(self.former.remove(&number)),

@@ -167,6 +167,13 @@ impl Windows {
         renewed.map(|(_, at)| *at)
     }
 
+    /// When a member was last heard, or its shortest window came into use if that was later. `None`
+    /// for a member that is not judged, or whose announced restart is under way.
+    pub(super) fn last_heard(&self, number: AgentNumber) -> Option<Time> {
+        let member = self.members.get(&number).filter(|member| !member.is_restarting)?;
+        Some(member.shortened.map_or(member.heard, |(_, since)| since.max(member.heard)))
+    }
+
     pub(super) fn lease(&self, number: AgentNumber) -> Option<LeaseId> {
         self.members.get(&number).map(|member| member.lease)
     }

@@ -169,3 +169,24 @@ pub struct OwnMemory {
     /// has confirmed that; none where the state is its own work.
     pub copy_of: Option<LogIndex>,
 }
+
+/// Where a server's log stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogStatus {
+    /// The term.
+    pub term: Term,
+    /// The first index in memory.
+    pub first_index: LogIndex,
+    /// The last index, on disk or not.
+    pub last_index: LogIndex,
+    /// The last committed index.
+    pub commit_index: LogIndex,
+    /// The last applied index.
+    pub applied_index: LogIndex,
+    /// The index of the last change of membership.
+    pub membership_index: LogIndex,
+    /// Bytes of entries in memory.
+    pub log_bytes: usize,
+    /// Proposals that wait for their commit.
+    pub pending_proposals: usize,
+}

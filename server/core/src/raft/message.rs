@@ -94,6 +94,8 @@ pub enum MessageKind {
     ClusterTime,
     /// A follower passes on which sessions guards of a node gave up. From format 2 on.
     GivenUp,
+    /// The sender's disk refuses writes, for this reason. From format 2 on.
+    DiskRefuses,
 }
 
 impl MessageKind {
@@ -112,6 +114,7 @@ impl MessageKind {
                 | Self::Event
                 | Self::ClusterTime
                 | Self::GivenUp
+                | Self::DiskRefuses
         )
     }
 }

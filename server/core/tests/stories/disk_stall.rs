@@ -11,11 +11,6 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 
 impl Cluster {
-    /// From now on this disk completes no write.
-    fn stall(&mut self, id: ServerId) {
-        self.servers.get_mut(&id).expect("it runs").held = Some(Vec::new());
-    }
-
     /// Sends a write to a server without waiting for its reply.
     fn write_through(&mut self, id: ServerId) {
         let proposal = self.proposal(put("k"));

@@ -227,8 +227,14 @@ impl One {
 impl Cluster {
     /// Servers that lead themselves, and an agent of the node `a1` that is registered.
     pub(crate) fn start(count: u64) -> Self {
+        Self::start_with(count, SECOND)
+    }
+
+    /// The same, with this stall timeout.
+    pub(crate) fn start_with(count: u64, stall_timeout: Duration) -> Self {
         let voters: Vec<_> = (1..=count).map(ServerId).collect();
-        let disk = Disk::new(Core::bootstrap_snapshot(&voters));
+        let mut disk = Disk::new(Core::bootstrap_snapshot(&voters));
+        disk.stall_timeout = stall_timeout;
         let servers = voters.iter().map(|id| (*id, One::open(*id, disk.clone(), Time(0), false))).collect();
         let mut cluster = Self {
             servers,
@@ -914,6 +920,32 @@ fn a_leader_whose_disk_refuses_lets_another_one_lead() {
     assert!(is_sent_away(&answer), "others could take it: {answer:?}");
     cluster.run(SECOND);
     assert_ne!(cluster.leader(), leader, "at once, and not after an election's time");
+}
+
+#[test]
+fn where_a_majority_of_the_disks_refuses_the_reason_is_told_and_the_leader_stays() {
+    let mut cluster = Cluster::start(3);
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    let full = "no space left on device";
+    for id in [follower, leader] {
+        cluster.turn(id, Some(Event::Disk(DiskHealth::Failing(full.into()))));
+        // The leader learns of the other one first, or it would hand over.
+        cluster.run(if id == follower { SECOND } else { 2 * TICK });
+    }
+    for _ in 0..5 {
+        let answer = cluster.command(put("k"));
+        let Response::Unavailable(Unavailable::Disk(why)) = &answer else { panic!("{answer:?}") };
+        assert!(why.starts_with(full), "{why}");
+        assert!([follower, leader].iter().all(|id| why.contains(&format!("s{id}"))), "{why}");
+        cluster.run(SECOND);
+    }
+    assert_eq!(cluster.leader(), leader, "no other server could be elected");
+    let answer = cluster.ask(leader, &agent("a1"), read("k", Consistency::Default, None));
+    assert!(matches!(answer, Response::Answer(_)), "reads go on: {answer:?}");
+    cluster.turn(follower, Some(Event::Disk(DiskHealth::Good)));
+    cluster.run(5 * SECOND);
+    assert_ne!(cluster.leader(), leader, "now another one can lead");
+    cluster.put("k");
 }
 
 #[test]

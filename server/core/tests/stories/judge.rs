@@ -8,6 +8,7 @@ mod given_up;
 mod mesh;
 mod node_leases;
 mod restarts;
+mod stalled_renewals;
 
 use crate::frontend::{Cluster, agent};
 use crate::names::session as session_id;
@@ -118,7 +119,12 @@ fn session_of(name: &str, node: &str, health_window: HealthWindow) -> SessionSpe
 
 impl Fleet {
     fn start() -> Self {
-        let cluster = Cluster::start(3);
+        Self::start_with(SECOND)
+    }
+
+    /// The same, with this stall timeout.
+    fn start_with(stall_timeout: Duration) -> Self {
+        let cluster = Cluster::start_with(3, stall_timeout);
         let (hosts, unanswered) = (BTreeMap::new(), Vec::new());
         let (stuck, renewals, asked) = (BTreeSet::new(), Vec::new(), Vec::new());
         let challenged = Vec::new();
@@ -754,25 +760,26 @@ fn two_that_want_the_same_place_do_not_both_have_it() {
 }
 
 #[test]
-fn what_a_former_host_left_ends_when_its_windows_are_over() {
+fn what_a_former_host_left_ends_when_its_windows_are_over_since_it_was_last_heard() {
     let mut fleet = Fleet::start();
     fleet.host("h1");
     for window in HealthWindow::ALL {
         fleet.session(window.as_str(), "h1", window);
     }
     fleet.kill("h1");
+    let killed = fleet.cluster.now();
     let leader = fleet.cluster.leader();
     let call = fleet.cluster.call(leader, &agent("h1"), registration("h1", process(2, 2)));
     fleet.run_until(10 * SECOND, |fleet| fleet.cluster.answer(leader, call).is_some());
     let answer = fleet.cluster.answer(leader, call).expect("it was just seen").clone();
     fleet.registered("h1", process(2, 2), &answer);
     fleet.session("new", "h1", HealthWindow::Fast);
-    let registered = fleet.cluster.now();
     for window in HealthWindow::ALL {
         assert!(fleet.lives(window.as_str()));
         fleet.run_until(20 * SECOND, |fleet| !fleet.lives(window.as_str()));
-        let took = fleet.cluster.now().since(registered);
-        assert!(took + 2 * TICK >= window.validity() && took <= window.validity() + SLACK, "{took:?}");
+        let took = fleet.cluster.now().since(killed);
+        let interval = HealthWindow::Fast.renewal_interval();
+        assert!(took + interval + TICK >= window.validity() && took <= window.validity() + SLACK, "{took:?}");
     }
     fleet.run(SECOND);
     assert!(fleet.lives("new") && fleet.member("h1").former_sessions_until.is_none());

@@ -17,6 +17,7 @@ mod quorum;
 mod removal;
 mod setback;
 mod solo;
+mod stalled_renewals;
 mod storm;
 mod upgrade;
 mod virtual_time;

@@ -33,6 +33,8 @@ pub(crate) struct Disk {
     base: (LogIndex, Term),
     entries: Vec<LogEntry>,
     own: OwnMemory,
+    /// The stall timeout of servers on this disk.
+    pub(crate) stall_timeout: Duration,
 }
 
 impl Disk {
@@ -41,7 +43,8 @@ impl Disk {
         let hard_state = HardState { term: snapshot.term, vote: ServerId(0), commit: snapshot.index };
         let base = (snapshot.index, snapshot.term);
         let (state, entries, own) = (State::default(), Vec::new(), OwnMemory::default());
-        Self { hard_state, snapshot, state, base, entries, own }
+        let stall_timeout = Duration::from_secs(1);
+        Self { hard_state, snapshot, state, base, entries, own, stall_timeout }
     }
 
     /// What the disk holds of the state.
@@ -121,7 +124,7 @@ impl Disk {
             log_keep_bytes: 1000,
             log_keep_fetching_bytes: 20_000,
             corruption_check_interval: CORRUPTION_CHECK_INTERVAL,
-            stall_timeout: Duration::from_secs(1),
+            stall_timeout: self.stall_timeout,
         };
         let recovered = Recovered {
             hard_state: self.hard_state,

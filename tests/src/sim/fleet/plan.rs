@@ -16,6 +16,7 @@ use crate::sim::plan::{
     ClientPlan, CorePlan, CorruptionPlan, DiskPlan, FaultPlan, GuardPlan, MeshPlan, NetworkPlan, Plan,
     ResidentPlan, Retransmission,
 };
+use crate::sim::reach::ReachPlan;
 use lockmesh_core::raft::ElectionTimeout;
 use lockmesh_server::config::ServerConfig;
 use std::time::Duration;
@@ -72,6 +73,7 @@ pub(super) fn plan(options: &Options, loses_one_in: u64, residents: ResidentPlan
             check_interval: ServerConfig::default().storage.corruption_check_interval,
             comes: None,
         },
+        hangs: Vec::new(),
         guards: GuardPlan {
             per_agent: 0,
             locks: 0,
@@ -87,6 +89,7 @@ pub(super) fn plan(options: &Options, loses_one_in: u64, residents: ResidentPlan
             is_steady: false,
         },
         mesh: mesh(options.mesh, agents),
+        reach: ReachPlan::default(),
     }
 }
 

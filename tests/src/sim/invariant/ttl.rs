@@ -1,22 +1,44 @@
 //! No session expires sooner than its window after a renewal that was acknowledged: in true time,
-//! allowing for the fastest clock. A renewal counts from when it came to the server.
+//! allowing for the fastest clock. A renewal counts from its acknowledgement where the leader that
+//! gave it also decides the expiry, and otherwise from when it came: the next leader may have begun
+//! before that acknowledgement.
 
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use crate::sim::history::Past;
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::id::SessionId;
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::id::{ServerId, SessionId, Term};
 use lockmesh_protocol::record::LossCause;
 use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The last promise to each session: when it was made, and for which TTL; and when a session
-/// expired.
+/// The last promise to each session, and when a session expired.
 #[derive(Debug, Default)]
 pub(super) struct Ttl {
-    promised: BTreeMap<SessionId, (Time, Duration)>,
+    promised: BTreeMap<SessionId, Promise>,
     expired: BTreeMap<SessionId, Time>,
+    /// Who served in each term.
+    leaders: BTreeMap<Term, ServerId>,
+}
+
+/// That a session lives on.
+#[derive(Clone, Copy, Debug)]
+struct Promise {
+    /// When it was created, or its last acknowledged renewal came.
+    since: Time,
+    ttl: Duration,
+    /// When a renewal was acknowledged last, and by which server.
+    acknowledged: Option<(Time, ServerId)>,
+}
+
+impl Promise {
+    /// From when on it counts for the leader that decided the expiry.
+    fn counts_from(&self, leader: Option<ServerId>) -> Time {
+        let acknowledged = self.acknowledged.filter(|(_, by)| Some(*by) == leader);
+        acknowledged.map_or(self.since, |(at, _)| at.max(self.since))
+    }
 }
 
 impl Ttl {
@@ -27,21 +49,32 @@ impl Ttl {
             match change {
                 Change::Session(id, Some(session)) if session.spec.ttl.is_some() => {
                     let ttl = session.spec.ttl.unwrap_or_default();
-                    self.promised.insert(*id, (past.at, ttl));
+                    self.promised.insert(*id, Promise { since: past.at, ttl, acknowledged: None });
                 }
                 Change::Loss(_, Some(loss)) if !restores => {
                     let promise = self.promised.remove(&loss.session);
                     if loss.cause == LossCause::TtlExpired {
                         let why = || format!("{} has no TTL and expired", loss.session);
-                        let (since, ttl) = promise.ok_or_else(why)?;
+                        let promise = promise.ok_or_else(why)?;
                         self.expired.insert(loss.session, past.at);
-                        is_kept(&loss.session, (since, ttl), past.at, scene)?;
+                        let since = promise.counts_from(self.decided_by(past));
+                        is_kept(&loss.session, (since, promise.ttl), past.at, scene)?;
                     }
                 }
                 _ => {}
             }
         }
         Ok(())
+    }
+}
+
+impl Ttl {
+    /// The leader that proposed an expiry.
+    fn decided_by(&self, past: &Past) -> Option<ServerId> {
+        match past.proposal.as_ref()?.command {
+            Command::ExpireSession { term, .. } => self.leaders.get(&term).copied(),
+            _ => None,
+        }
     }
 }
 
@@ -65,11 +98,16 @@ impl Invariant for Ttl {
     fn see(&mut self, fact: &Fact<'_>, scene: &Scene<'_>) -> Result<(), String> {
         match fact {
             Fact::Applied(past) => self.entry(past, scene),
-            Fact::Given { given, .. } => {
+            Fact::Leases { server, turn } => {
+                self.leaders.extend(turn.serves.map(|term| (term, *server)));
+                Ok(())
+            }
+            Fact::Given { given, server, .. } => {
                 let Response::Renewed(Some(session)) = &given.response else { return Ok(()) };
                 let came = given.asked.came;
-                if let Some((since, _)) = self.promised.get_mut(&session.spec.id) {
-                    *since = came.max(*since);
+                if let Some(promise) = self.promised.get_mut(&session.spec.id) {
+                    promise.since = came.max(promise.since);
+                    promise.acknowledged = Some((scene.now, *server));
                 } else if let Some(expired) = self.expired.get(&session.spec.id) {
                     // The answer came late: it still must have been true when the question came.
                     is_kept(&session.spec.id, (came, session.spec.ttl.unwrap_or_default()), *expired, scene)?;

@@ -100,7 +100,7 @@ impl Core {
 
 impl Judge {
     /// Answers whoever waits for the answer to a renewal.
-    pub(super) fn answer(&mut self, caller: LeaseCaller, answer: LeaseAnswer, outbox: &mut Outbox) {
+    pub(crate) fn answer(&mut self, caller: LeaseCaller, answer: LeaseAnswer, outbox: &mut Outbox) {
         match caller {
             LeaseCaller::Call(token) => outbox.replies.push((token, answer.into_response())),
             LeaseCaller::Server(server, number) => {

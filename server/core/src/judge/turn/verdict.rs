@@ -66,7 +66,9 @@ impl Core {
     /// The verdict that is due on this lease, and confirmed.
     fn verdict(&self, now: Time, lease: LeaseId) -> Option<NodeFailure> {
         let number = lease.agent;
-        if self.judge.deciding.contains(&number) {
+        // A renewal that waits is acknowledged, unless a verdict comes first.
+        let is_renewing = self.read_index.is_lease_renewal_waiting(lease);
+        if is_renewing || self.judge.deciding.contains(&number) {
             return None;
         }
         let window = self.window_due(now, lease)?;

@@ -1,0 +1,86 @@
+//! Which servers' disks refuse writes, as they tell each other.
+//!
+//! A leader cannot commit when the disks of a majority are full, and cannot see why: the others
+//! answer its heartbeats. So each server whose disk refuses tells the others the reason, for as
+//! long as that lasts. The leader then tells its clients the reason instead of *No cluster leader*,
+//! and keeps the lead where no other server could be elected. **Invariant:** what is told here
+//! decides no election and no commit; a lost message costs a reason, never a write.
+
+use crate::core::Core;
+use crate::outbox::Outbox;
+use crate::raft::message::{MessageKind, PeerMessage};
+use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::time::Time;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The version of the format from which on a server understands [`MessageKind::DiskRefuses`].
+const SINCE_FORMAT: u8 = 2;
+/// The time between two messages of a server whose disk refuses.
+const TELL_INTERVAL: Duration = Duration::from_millis(500);
+/// A reason that is older than this counts no more: the server writes again, or is gone.
+const FRESH: Duration = Duration::from_secs(3);
+/// The longest reason that is kept of another server, in characters.
+const LONGEST_REASON: usize = 200;
+
+/// The servers whose disks refuse writes.
+#[derive(Debug, Default)]
+pub(crate) struct RefusingDisks {
+    /// Other servers, with the reason and the time of their last message.
+    others: BTreeMap<ServerId, (Time, String)>,
+    told: Option<Time>,
+}
+
+impl Core {
+    /// Takes what another server says of its disk; `true` if the message is of this kind.
+    pub(crate) fn disk_message(&mut self, now: Time, message: &PeerMessage) -> bool {
+        if message.kind != MessageKind::DiskRefuses {
+            return false;
+        }
+        if let Some(reason) = Self::read_context::<String>(message) {
+            let reason = reason.chars().take(LONGEST_REASON).collect();
+            self.refusing_disks.others.insert(message.from, (now, reason));
+        }
+        true
+    }
+
+    /// Tells the other servers, once in a while, that this server's disk refuses writes.
+    pub(crate) fn tell_disk_refuses(&mut self, now: Time, reason: &str, outbox: &mut Outbox) {
+        if self.refusing_disks.told.is_some_and(|told| now.since(told) < TELL_INTERVAL) {
+            return;
+        }
+        self.refusing_disks.told = Some(now);
+        for server in self.engine.membership().all() {
+            // Another build could not read the message.
+            let reads_it = self.state.server(server).is_some_and(|row| row.format >= SINCE_FORMAT);
+            if server != self.config.id && reads_it {
+                self.send(server, MessageKind::DiskRefuses, &reason.to_owned(), outbox);
+            }
+        }
+    }
+
+    /// Why no majority of the voters can write; none while one can, as far as this server knows.
+    /// `own` is the reason of its own disk.
+    pub(crate) fn why_no_majority_writes(&self, now: Time, own: Option<&str>) -> Option<String> {
+        let others = self.refusing_disks.others.iter();
+        let fresh = others.filter(|(_, (told, _))| now.since(*told) <= FRESH);
+        let mut refusing: BTreeMap<ServerId, &str> =
+            fresh.map(|(server, (_, reason))| (*server, reason.as_str())).collect();
+        refusing.remove(&self.config.id);
+        refusing.extend(own.map(|reason| (self.config.id, reason)));
+        if self.engine.membership().is_majority(|server| !refusing.contains_key(&server)) {
+            return None;
+        }
+        let mut servers: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (server, reason) in refusing {
+            servers.entry(reason).or_default().push(self.node_of(server));
+        }
+        let texts = servers.iter().map(|(reason, nodes)| format!("{reason} on {}", listed(nodes)));
+        Some(texts.collect::<Vec<_>>().join("; "))
+    }
+}
+
+fn listed(nodes: &[&str]) -> String {
+    let word = if nodes.len() == 1 { "server" } else { "servers" };
+    format!("{word} {}", nodes.join(", "))
+}

@@ -1,0 +1,237 @@
+//! **A held lock is held for someone** (I9 of the design): when no fault is new for two windows and
+//! two seconds more, each lock of a guard is believed by its guard, or it has passed on. Judged all
+//! the time, ten times a second.
+//!
+//! A fault is new when it begins. A fault of one host concerns the locks of that host; a fault of
+//! servers or of the network between them, and a new leader, which restarts every window, concern
+//! all. While no leader can commit, every lock waits: that fault is new until it is over. A write
+//! that a leader refuses because too many wait is a fault of the host that sent it. Where the brake
+//! is on, the servers' windows are the longest one. A guard that lets go by its own choice has the
+//! same time from then on.
+//!
+//! The bound is another one in three cases, and only in these:
+//! - Where the guard's own process died or stands still and its host does not, the node's lease
+//!   says nothing of it: its TTL bounds the session.
+//! - A host is not judged for [`RESTART_WINDOW`] after its agent announced a restart.
+//! - A hold that a restored backup brought back, after its guard had released it, is an operator's
+//!   act: its session is closed by its guard when that one thinks of it.
+
+use super::guard::{PREFIX, holder_in, holder_of};
+use super::marks::Mark;
+use super::network::Place;
+use super::stage::Event;
+use super::world::World;
+use lockmesh_core::State;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::id::{Key, LogIndex, NodeName, SessionId};
+use lockmesh_protocol::lease::{HealthWindow, RESTART_WINDOW};
+use lockmesh_protocol::query::{Query, Rows};
+use lockmesh_protocol::record::Session;
+use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often locks are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The time beside the windows in which a lock must have passed on: a check, a commit, and a client
+/// that retries.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// What is known of faults and of the locks that nobody believes in.
+#[derive(Debug, Default)]
+pub(super) struct HeldLocks {
+    /// The beginning of the last fault that concerns all hosts.
+    everywhere: Time,
+    /// The beginning of the last fault of each host.
+    at_host: BTreeMap<usize, Time>,
+    /// When each host's agent announced a restart last.
+    announced: BTreeMap<usize, Time>,
+    /// When the brake was on last.
+    braked: Option<Time>,
+    /// Locks that their guards do not believe in, since when.
+    unbelieved: BTreeMap<(SessionId, Key), Time>,
+    /// Sessions of guards whose processes died.
+    bereaved: BTreeSet<SessionId>,
+    /// Holds that a restored backup brought back.
+    restored: BTreeSet<(SessionId, Key)>,
+}
+
+impl HeldLocks {
+    /// A fault begins that concerns all hosts.
+    pub(super) fn fault_everywhere(&mut self, now: Time) {
+        self.everywhere = now;
+    }
+
+    /// A fault of one host begins.
+    pub(super) fn fault_at(&mut self, agent: usize, now: Time) {
+        self.at_host.insert(agent, now);
+    }
+
+    /// The beginning of the last fault that concerns a host.
+    fn last_fault(&self, agent: usize) -> Time {
+        self.at_host.get(&agent).copied().unwrap_or_default().max(self.everywhere)
+    }
+}
+
+impl World {
+    /// Locks are looked at, and again a little later.
+    pub(super) fn look_at_held(&mut self) {
+        if self.stage.plan.guards.per_agent == 0 {
+            return;
+        }
+        self.stage.after(LOOK, Event::LookAtHeld);
+        let now = self.stage.now;
+        if !self.can_commit() {
+            self.held.fault_everywhere(now);
+        }
+        if self.machines.values().any(|machine| {
+            machine.process.as_ref().is_some_and(|process| machine.serves() && process.core().is_braking())
+        }) {
+            self.held.braked = Some(now);
+        }
+        let before = std::mem::take(&mut self.held.unbelieved);
+        let held: Vec<_> = held(self.judge.history.state()).collect();
+        for (key, session) in held {
+            self.judge_held(&before, key, &session);
+        }
+        let passed_on = |(session, key): &(SessionId, Key)| {
+            holder_of(&self.judge, key).is_none_or(|(holder, _)| holder != *session)
+        };
+        let ended = before.iter().filter(|(hold, since)| {
+            now.since(**since) > LOOK && !self.held.unbelieved.contains_key(hold) && passed_on(hold)
+        });
+        let ended = ended.count();
+        let state = self.judge.history.state();
+        self.held
+            .restored
+            .retain(|(session, key)| holder_in(state, key).is_some_and(|(holder, _)| holder == *session));
+        (0..ended).for_each(|_| self.stage.hit(Mark::UnbelievedPassedOn));
+    }
+
+    fn judge_held(&mut self, before: &BTreeMap<(SessionId, Key), Time>, key: Key, session: &Session) {
+        let (now, id) = (self.stage.now, session.spec.id);
+        let Some(agent) = place_of(&session.spec.node) else { return };
+        let hold = (id, key);
+        let last_fault = self.held.last_fault(agent);
+        let window = match self.held.braked {
+            Some(braked) if braked >= last_fault => HealthWindow::Safe,
+            _ => session.spec.health_window,
+        };
+        let bound = 2 * window.duration() + SLACK;
+        if self.is_believed(&hold) {
+            if last_fault > Time(0) && now > last_fault + bound {
+                self.stage.hit(Mark::BelievedAfterFault);
+            }
+            return;
+        }
+        let since = before.get(&hold).copied().unwrap_or(now);
+        self.held.unbelieved.insert(hold.clone(), since);
+        // A guard that heard no renewal any more lost its lock to the fault. Any other one let go
+        // of it for a reason of its own.
+        let is_of_the_fault = since <= last_fault + bound && self.was_silenced(id);
+        let mut due = if is_of_the_fault { last_fault } else { last_fault.max(since) } + bound;
+        if self.held.bereaved.contains(&id) || self.stands_alone(id) {
+            let ttl = session.spec.ttl.unwrap_or_default() * self.stage.plan.core.ttl_multiplier;
+            due = due.max(last_fault.max(since) + ttl + SLACK);
+        }
+        if let Some(announced) = self.held.announced.get(&agent) {
+            due = due.max(*announced + RESTART_WINDOW + SLACK);
+        }
+        if now > due && !self.held.restored.contains(&hold) {
+            let (silent, unbelieved) = (now.since(last_fault), now.since(since));
+            let what = format!(
+                "{} is held by {id} of agent {agent} ({:?}), and nobody believes in it for {unbelieved:?}; \
+                 the last fault was {silent:?} ago",
+                hold.1, session.spec.health_window
+            );
+            self.judge.object("held_for_someone", what);
+        }
+    }
+
+    /// `true` if a guard believes that it holds this.
+    fn is_believed(&self, (session, key): &(SessionId, Key)) -> bool {
+        let guards = self.agents.iter().flat_map(|agent| agent.guards.iter());
+        let mut beliefs = guards.filter_map(|guard| guard.belief(self.stage.now));
+        beliefs.any(|belief| belief.session == *session && belief.key == *key)
+    }
+
+    /// `true` if the process of this session's guard stands still, and its host does not.
+    fn stands_alone(&self, session: SessionId) -> bool {
+        let mut guards = self.agents.iter().flat_map(|agent| agent.guards.iter());
+        guards.any(|guard| guard.stands_alone() && guard.owns(&session))
+    }
+
+    /// `true` if the guard of this session stopped believing in it because no renewal was
+    /// acknowledged.
+    fn was_silenced(&self, session: SessionId) -> bool {
+        let mut guards = self.agents.iter().flat_map(|agent| agent.guards.iter());
+        guards.any(|guard| guard.was_silenced(&session))
+    }
+
+    /// `true` if there is a leader that can commit.
+    fn can_commit(&self) -> bool {
+        let mut leaders = self.machines.values().filter(|machine| machine.serves());
+        let (Some(leader), None) = (leaders.next(), leaders.next()) else { return false };
+        let Some(process) = &leader.process else { return false };
+        let here = Place::Server(leader.id);
+        let members = process.core().membership();
+        let is_there = |id: &&lockmesh_protocol::id::ServerId| {
+            let there = Place::Server(**id);
+            let runs = self.process(**id).is_some_and(|process| process.stands_until.is_none())
+                && self.machines[id].disk.hangs_since(self.stage.now).is_none();
+            let network = &self.stage.network;
+            runs && (there == here || (network.carries((here, there)) && network.carries((there, here))))
+        };
+        let is_majority = 2 * members.voters.iter().filter(is_there).count() > members.voters.len();
+        let has_disk = !process.failing && leader.disk.hangs_since(self.stage.now).is_none();
+        process.stands_until.is_none() && has_disk && !leader.found_corrupt && is_majority
+    }
+
+    /// The process of a guard or of an agent on this host ends: sessions that no guard on it knows
+    /// have nobody any more who would end them.
+    pub(super) fn bereave(&mut self, agent: usize) {
+        let guards = &self.agents[agent].guards;
+        let state = self.judge.history.state();
+        let is_left = |session: &Session| {
+            place_of(&session.spec.node) == Some(agent)
+                && !guards.iter().any(|guard| guard.owns(&session.spec.id))
+        };
+        let left: Vec<SessionId> =
+            held(state).filter(|(_, session)| is_left(session)).map(|(_, session)| session.spec.id).collect();
+        self.held.bereaved.extend(left);
+    }
+
+    /// An entry was applied that may be an act of which guards know nothing yet.
+    pub(super) fn note_for_held(&mut self, index: LogIndex) {
+        let Some(past) = self.judge.history.at(index) else { return };
+        let now = self.stage.now;
+        if past.changes.contains(&Change::Cleared) {
+            let holds = held(self.judge.history.state()).map(|(key, session)| (session.spec.id, key));
+            let unknown: Vec<_> = holds.filter(|hold| !self.is_believed(hold)).collect();
+            self.held.restored.extend(unknown);
+            return self.held.fault_everywhere(now);
+        }
+        let command = past.proposal.as_ref().map(|proposal| &proposal.command);
+        if let Some(Command::AnnounceRestart(lease)) = command
+            && let Some(agent) = self.judge.history.state().agent_of(*lease)
+            && let Some(place) = place_of(&agent.node)
+        {
+            self.held.announced.insert(place, now);
+        }
+    }
+}
+
+/// The locks of guards that are held, and the session of each.
+fn held(state: &State) -> impl Iterator<Item = (Key, Arc<Session>)> {
+    let (_, rows) = state.query(&Query::Locks(PREFIX.into()));
+    let locks = if let Rows::Locks(locks) = rows { locks } else { Vec::new() };
+    locks.into_iter().filter_map(|lock| Some((lock.key, lock.session?)))
+}
+
+/// The agent on this node.
+fn place_of(node: &NodeName) -> Option<usize> {
+    node.as_str().strip_prefix('n')?.parse().ok()
+}
