@@ -107,12 +107,16 @@ impl Terminal {
         if shown::fits(shown, &self.said) { Ok(()) } else { Err(self.otherwise(shown)) }
     }
 
-    /// Waits until the command, which goes on, has said what is shown.
+    /// Waits until the command, which goes on, has said what is shown; if nothing is shown, its first
+    /// line, so that Ctrl-C meets the command and not the shell.
     ///
     /// # Errors
     /// It ended, or did not say so in time.
     pub fn says(&mut self, shown: &[String]) -> Result<(), String> {
-        self.wait_until(shown, |said| shown.is_empty() || shown::fits(shown, said))
+        self.wait_until(shown, |said| match shown {
+            [] => !said.is_empty(),
+            shown => shown::fits(shown, said),
+        })
     }
 
     /// Waits until the command, which goes on, prints a line that begins with `ready`.
