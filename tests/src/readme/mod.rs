@@ -18,6 +18,12 @@ use terminal::Terminal;
 /// The terminal of commands that a document needs before its own.
 const BEFORE: u32 = 0;
 
+/// The terminal that waits for the cluster of those commands.
+const WAITING: u32 = u32::MAX;
+
+/// Ends when all servers are healthy: a cluster that has just started may not be.
+const UNTIL_HEALTHY: &str = "until lockmesh operator autopilot health; do sleep 0.2; done > /dev/null 2>&1";
+
 /// The documents with commands to type, from the top of the tree, in the order of typing. The
 /// first one builds the program, as a newcomer does.
 pub const PAGES: [&str; 20] = [
@@ -102,7 +108,10 @@ impl Typist<'_> {
             Action::Interrupt { .. } => terminal.interrupt(),
             Action::Before { command } => {
                 terminal.type_in(command)?;
-                terminal.is_ready()
+                terminal.is_ready()?;
+                let mut waiting = Terminal::open(WAITING, self.place.folder, self.place.program)?;
+                waiting.type_in(UNTIL_HEALTHY)?;
+                waiting.ends(&[])
             }
             Action::Elsewhere => Ok(()),
         }

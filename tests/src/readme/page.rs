@@ -10,7 +10,7 @@
 //! | `<!-- terminal 2 prints -->` | the block is output of an earlier command |
 //! | `<!-- not typed: REASON -->` | the block is skipped |
 //! | `<!-- terminal 1: Ctrl-C -->` | no block: interrupts the command |
-//! | `<!-- before: COMMAND -->` | no block: a command, such as `lockmesh dev`, that runs in the background from its `ready` on |
+//! | `<!-- before: COMMAND -->` | no block: a command, such as `lockmesh dev`, that runs in the background; the page goes on when it is `ready` and its servers are healthy |
 //!
 //! Each `console` block needs a mark. A command that ends with a backslash continues on the next
 //! line.

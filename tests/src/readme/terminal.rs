@@ -107,8 +107,8 @@ impl Terminal {
         if shown::fits(shown, &self.said) { Ok(()) } else { Err(self.otherwise(shown)) }
     }
 
-    /// Waits until the command, which goes on, has said what is shown; if nothing is shown, its first
-    /// line, so that Ctrl-C meets the command and not the shell.
+    /// Waits until the command, which goes on, has said what is shown; if nothing is shown, its
+    /// first line, so that Ctrl-C meets the command and not the shell.
     ///
     /// # Errors
     /// It ended, or did not say so in time.
