@@ -12,6 +12,10 @@ use std::time::{Duration, Instant};
 /// How long a command may take, or may not say what it shall; generous, for loaded machines.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
+/// Time after which Ctrl-C is pressed again: bash ignores one that meets a loop while its command
+/// is just ending well.
+const CTRL_C_AGAIN: Duration = Duration::from_secs(10);
+
 /// What the shell says when a command has ended, with its exit code. No program says it.
 const ENDED: &str = "the-command-has-ended-with";
 
@@ -103,7 +107,7 @@ impl Terminal {
         if shown.is_empty() {
             return self.wait_for_end();
         }
-        self.wait_for_code()?;
+        self.wait_for_code(Instant::now() + TIMEOUT)?;
         if shown::fits(shown, &self.said) { Ok(()) } else { Err(self.otherwise(shown)) }
     }
 
@@ -146,11 +150,17 @@ impl Terminal {
             return Err("there is nothing that Ctrl-C could end".into());
         }
         let group = format!("kill -INT -{}", self.shell.id());
-        let sent = Command::new("sh").args(["-c", &group]).status();
-        if !sent.is_ok_and(|status| status.success()) {
-            return Err("the terminal is gone".into());
+        let end = Instant::now() + TIMEOUT;
+        loop {
+            let sent = Command::new("sh").args(["-c", &group]).status();
+            if !sent.is_ok_and(|status| status.success()) {
+                return Err("the terminal is gone".into());
+            }
+            match self.wait_for_code(Instant::now() + CTRL_C_AGAIN) {
+                Err(_) if Instant::now() < end => {}
+                done => return done.map(|_| ()),
+            }
         }
-        self.wait_for_code().map(|_| ())
     }
 
     fn press(&mut self, text: &str) -> Result<(), String> {
@@ -158,15 +168,14 @@ impl Terminal {
     }
 
     fn wait_for_end(&mut self) -> Result<(), String> {
-        match self.wait_for_code()?.as_str() {
+        match self.wait_for_code(Instant::now() + TIMEOUT)?.as_str() {
             "0" => Ok(()),
             code => Err(format!("the command failed with {code} and said:\n{}", self.said.join("\n"))),
         }
     }
 
     /// The exit code of the command, once it has ended.
-    fn wait_for_code(&mut self) -> Result<String, String> {
-        let until = Instant::now() + TIMEOUT;
+    fn wait_for_code(&mut self, until: Instant) -> Result<String, String> {
         loop {
             let line = self.hear(until)?;
             // What is said without a line's end stands in front.
