@@ -1,4 +1,32 @@
 //! The agent as a library: local HTTP API, health checks, upstream to the quorum.
+//!
+//! **Invariants:** nothing here decides about locks: a request becomes one command or one query,
+//! and the text of the response comes from the state. Only the upstream retries, under one request
+//! id, and it never treats *unknown* as *no*.
+//!
+//! `agent/README.md` describes the API.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `agent.rs`, `error.rs` | start and stop of all parts; startup errors |
+//! | `http/` | the local API: listeners, limits, router |
+//! | `http/endpoint/` | one file per family of endpoints: parse, ask once, render |
+//! | `http/go/` | parsing by Go's rules: query strings, paths, numbers, JSON |
+//! | `http/tests/` | the API on a stand-in quorum: real parsing, the real state, bytes on real sockets |
+//! | `checks/` | this agent's own health checks |
+//! | `session_watches.rs`, `boot_clock.rs` | sessions that guards on this host follow, and the clock of their deadlines |
+//! | `upstream/` | connections, callers and the clock around `agent/core`, which decides |
+//! | `config.rs`, `config/` | settings of an agent |
+//! | `pin.rs` | the file with the agent's cluster |
+//! | `node.rs` | the identity of this machine |
+//! | `incarnation.rs` | identity of this process within this boot |
+//! | `listener.rs` | the listener for challenges |
+//! | `juror.rs` | challenges to other agents on behalf of servers, over a connection and by datagram |
+//! | `mesh_questions.rs` | those datagrams on their way into the mesh, and the callers that await replies |
+//! | `mesh.rs` | this agent in the mesh: socket, clock and reports around `protocol/src/gossip`, which decides |
+//! | `events.rs` | user events: fired, received, listed |
+//! | `reload.rs` | reload and leave, as requested by the API |
+//! | `metrics.rs` | the agent's metrics, as Prometheus text and as Consul's JSON |
 
 pub mod agent;
 mod boot_clock;

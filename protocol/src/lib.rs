@@ -1,29 +1,30 @@
-//! What Lockmesh's machines say to each other, pure: no socket, no clock, no runtime.
+//! Messages between Lockmesh's machines, as pure types: no socket, no clock, no runtime.
 //!
-//! Read in this order:
+//! **Invariant:** no type here knows HTTP, JSON, redb, QUIC or Raft. No change contains a change,
+//! so nothing that a peer sends can nest without end.
 //!
-//! | module | is |
+//! `protocol/README.md` describes wire, gossip and formats. The modules in reading order:
+//!
+//! | module | contents |
 //! |---|---|
-//! | [`id`] | names and numbers as newtypes: keys, sessions, nodes, log indexes, fences |
-//! | [`duration`] | lengths of time as people write them |
-//! | [`time`] | our own point in time, an argument wherever it is needed |
-//! | [`random`] | numbers that a seed decides |
-//! | [`backoff`] | pauses between attempts |
-//! | [`token_bucket`] | how much of something may be had at once and in a second |
-//! | [`log_on_change`] | one log line for each change of what keeps going wrong |
-//! | [`record`] | the nouns that the replicated state holds |
-//! | [`command`] | everything that may change the replicated state |
-//! | [`reply`] | what a command answers, and why it may refuse |
-//! | [`change`] | one typed fact that became true; feeds store, timers and watchers alike |
-//! | [`peer`] | role and node, as a certificate names them |
-//! | [`query`] | what can be asked of the state, and the answers |
-//! | [`bootstrap`] | what servers tell each other before they are a quorum |
-//! | [`rpc`] | what agents and servers send each other: requests, responses, frames |
-//! | [`gossip`] | the mesh in which members find suspects and pass on what all must hear |
-//! | [`format`] | the version in front of all that is stored or replicated, and how it grows |
-//! | [`wire`] | how all of it becomes bytes: versioned, limited, without trailing bytes |
-//!
-//! **Invariant:** no type here knows HTTP, JSON, redb, QUIC or Raft.
+//! | `id.rs` | names and numbers as newtypes: keys, sessions, nodes, log indexes, fences |
+//! | `peer.rs` | role and node, as named by a certificate |
+//! | `time.rs` | a point in time, passed as an argument |
+//! | `duration.rs` | durations in Go's notation: `15s`, `1m30s` |
+//! | `random.rs`, `backoff.rs`, `token_bucket.rs` | seeded random numbers, backoff with jitter, rate limits |
+//! | `log_on_change.rs` | one log line per change of a persistent problem |
+//! | `record.rs` | the records of the replicated state |
+//! | `lease.rs` | node leases: renewals, challenges and their replies |
+//! | `given_up.rs` | sessions that guards gave up, as reported in replies to challenges |
+//! | `gossip/` | the mesh of agents: SWIM behind filters, seals, roster, signed verdicts, user events; foca, cipher and signature are each named by one file |
+//! | `command.rs` | every command that can change the state, *including* expiry |
+//! | `reply.rs` | results of commands, and reasons to reject one |
+//! | `change.rs` | one typed change of the state; feeds store, timers and watches |
+//! | `query.rs` | queries and their results |
+//! | `bootstrap.rs` | messages between servers before they form a quorum |
+//! | `format.rs` | the version in front of everything stored or replicated |
+//! | `rpc.rs` | requests and responses between agents and servers; many share a frame |
+//! | `wire.rs` | encoding: versioned, limited, no trailing bytes |
 
 pub mod backoff;
 pub mod bootstrap;

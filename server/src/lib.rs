@@ -1,28 +1,37 @@
-//! The shell around the core: everything that has a clock, a disk, a socket or a thread.
+//! The shell around the core: everything with a clock, a disk, a socket or a thread.
 //!
-//! | module | is |
+//! **Invariants:** one loop owns the core, and everything reaches it through one bounded event
+//! queue. A file that is torn, foreign, newer or of another pair is never overwritten.
+//!
+//! `server/README.md` describes how a write, a read, a queue and a failure work.
+//!
+//! | module | contents |
 //! |---|---|
-//! | [`server`] | starts all the rest, and stops it in the reverse order |
-//! | [`rpc`] | the QUIC service: who may connect, who may ask what |
-//! | [`event_queue`] | the bounded way into the driver, and the way of its answers back |
-//! | `driver` | the one loop around the server's pure values |
-//! | [`peers`] | the other servers, and the way of messages to them |
-//! | `challenger` | asks agents whether they live |
-//! | [`bootstrap`] | how servers become a quorum, and how one that comes later is taken in |
-//! | `start` | what a member of a quorum begins with |
-//! | [`store`] | log and checkpoint on disk |
-//! | `backup` | readers of checkpoints, for backups and snapshots |
-//! | [`snapshot`] | the way of a snapshot to a server that is too far behind |
-//! | `background` | threads whose work can wait |
-//! | [`inspect`] | what a stopped server's data folder holds |
-//! | [`moved`] | takes a folder that was moved for the original |
-//! | [`recover`] | begins anew from one server that survived |
-//! | [`stopped`] | what may be wrong with a stopped server's data folder |
-//! | [`config`] | what a server can be told |
-//! | [`metrics`] | what is counted and measured |
-//! | `readings` | figures that are read when somebody asks |
-//! | `health` | what the driver last said of itself |
-//! | `http` | the port where monitoring reads both |
+//! | `server.rs` | starts all parts, and stops them in reverse order |
+//! | `driver.rs` | the loop: takes events, lets frontend and core decide, executes the effects |
+//! | `driver/` | destinations of its replies |
+//! | `event_queue.rs` | the bounded queue into the driver, and the way of replies back |
+//! | `challenger.rs` | challenges to agents, direct and through other agents |
+//! | `store/` | `log.redb` and `state.redb`: group commit, checkpoint, recovery |
+//! | `store/testing/` | for tests and the simulator: a disk with faults, the store without threads |
+//! | `store/tests/` | the store under power cuts, full disks and foreign files |
+//! | `peers/` | the other servers: authentication, and a bounded queue to each |
+//! | `bootstrap/` | discovery, bootstrap and join |
+//! | `bootstrap/decide/` | stories of bootstrap, and storms with crashes |
+//! | `start.rs` | the initial state of a member |
+//! | `rpc/` | admission of connections and calls; limits |
+//! | `inspect.rs` | prints a stopped server's data folder |
+//! | `moved.rs` | accepts a data folder that was moved |
+//! | `recover.rs` | restarts the cluster from one survivor |
+//! | `stopped.rs` | errors in a stopped server's folder, for the three above |
+//! | `background.rs` | threads for work that can wait |
+//! | `backup.rs` | checkpoints in use by backups and snapshots, one thread each |
+//! | `snapshot/` | snapshot transfer to a lagging server: parts, checksums, when it is abandoned |
+//! | `config.rs` | settings of a server |
+//! | `metrics/` | counters and histograms of a server |
+//! | `readings.rs` | metrics that are read at scrape time |
+//! | `health.rs` | the driver's last report |
+//! | `http.rs` | the port for metrics and health |
 
 mod background;
 mod backup;

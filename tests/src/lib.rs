@@ -1,21 +1,34 @@
-//! Everything that shows that Lockmesh keeps its promises: what the tests in `tests/` share.
+//! Proof that Lockmesh keeps its promises: the code that the tests in `tests/` share.
 //!
-//! In reading order: [`binary`] (builds the program that is tested), [`dev`] (runs `lockmesh dev`
-//! as a process of its own), [`fleet`] (the same with several servers), [`process`] (any other
-//! command), [`http`] (talks to it byte by byte), [`dialect`] (what the tests say over and over:
-//! make a session, take a lock, read an entry), [`figures`] (reads what monitoring reads).
-//! [`history`] records what clients ask and are told, and holds it to what was promised;
-//! [`cluster`] runs three servers and agents with a network between them that obeys, and [`chaos`]
-//! strikes them under a recorded load; [`hosts`] gives each a network of its own, and lets the
-//! holder's host die, or very many one together; [`stall`] lets a leader's disk hang, and
-//! [`upgrade`] replaces one build by another. [`stand_ins`] are very many agents in one process,
-//! and [`probe`] looks at a process from outside. [`tidy`] reads the sources instead, and [`fuzz`]
-//! plays with every decoder; [`service`] is a server's QUIC service with a driver that a test
-//! commands. [`hunt`] breaks rules on purpose and says what finds each. [`readme`] types what the
-//! README tells to type.
+//! **Invariant:** a test of the running program never asks Lockmesh's own code what Lockmesh did.
+//! It checks only what an outside client can observe.
 //!
-//! **Invariant:** a test of the running program never calls Lockmesh's own code to learn what
-//! Lockmesh did. It believes only what a stranger's client would see.
+//! `tests/README.md` lists what is proved where, and how to run it.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `binary.rs`, `dev.rs` | build and run the tested program |
+//! | `process.rs`, `fleet.rs` | run any of its commands, read and signal it; several servers in one command |
+//! | `http.rs` | HTTP/1.1 byte by byte |
+//! | `dialect.rs` | steps that tests share: create a session, acquire a lock, read an entry |
+//! | `figures.rs`, `probe.rs` | read metrics as Prometheus does; inspect a process from outside |
+//! | `cluster.rs`, `chaos/` | three real servers under a recorded load and one fault after another |
+//! | `hosts/` | servers and agents in network namespaces; the death of a host whose lock others await; the same with Consul; large meshes on one host |
+//! | `stall/` | a leader with a hanging disk under renewed sessions; full load on a healthy disk |
+//! | `upgrade/` | a rolling upgrade under load |
+//! | `history/` | recorded histories and their checkers: one of ours, one by others |
+//! | `ledger.rs`, `kill.rs` | acknowledged writes, compared with the state after `kill -9` |
+//! | `service.rs` | scripted servers for tests of agents, with a log of the calls |
+//! | `quorum.rs` | real servers in the test's process, killed between two messages |
+//! | `readme/` | types the commands of the documents, and compares the output |
+//! | `stand_ins.rs` | many agents in one process, each with its own socket and connections |
+//! | `bin/` | the tests' own programs |
+//! | `fuzz/` | one function per decoder |
+//! | `sim/` | the whole quorum in one thread and in virtual time, from one seed; start with `mod.rs` |
+//! | `sim/invariant/` | invariants, one file each |
+//! | `sim/fleet/` | the same world without storms, with many hosts, for measurements |
+//! | `hunt/` | breaks rules on purpose in a copy of the tree, and runs what must find each |
+//! | `tidy/` | reads the sources, for the rules of style |
 
 pub mod binary;
 pub mod chaos;

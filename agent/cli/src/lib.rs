@@ -1,17 +1,23 @@
-//! The program: the command line, and what runs an agent, a server or both in one process.
-//!
-//! | module | is |
-//! |---|---|
-//! | [`command`] | one module a command; commands are applications like any other |
-//! | [`agent`], [`server`], [`dev`] | what each role starts, and in which order it stops |
-//! | [`config`] | how file, environment and flags are put together |
-//! | [`signals`], [`reload`] | what a running process is asked: to end, or to read certificate and log level again |
-//! | [`telemetry`] | logs, as text or JSON |
-//! | `data_folder` | what an agent keeps on disk, closed to other users |
-//! | `pid_file` | the file with the number of a process that runs |
-//! | [`error`] | why a role cannot start |
+//! The program `lockmesh`: the command line, and the processes of agents and servers.
 //!
 //! **Invariant:** agent and server are libraries; they meet here and nowhere else.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `main.rs` | the binary as a table of contents |
+//! | `command/` | one module per command; commands use the API like any application |
+//! | `command/dev/` | `dev`, and `dev kill` |
+//! | `command/kv/` | `kv get`, `put`, `delete`, `list`, `export`, `import` |
+//! | `command/lock/` | `lock`: a child process that runs while a lock is held, under a supervisor (`supervise`) that ends it when its parent dies |
+//! | `command/operator/` | `operator raft`, `autopilot`, `gossip`, `snapshot`, `tls` |
+//! | `command/bench/` | `bench`: load on an agent, and measurements |
+//! | `agent.rs`, `server.rs`, `dev/` | start and stop of each role |
+//! | `config.rs` | merges file, environment and flags |
+//! | `data_folder.rs` | an agent's data folder, closed to other users |
+//! | `pid_file.rs` | the file with the process id |
+//! | `error.rs` | startup errors |
+//! | `signals.rs`, `reload.rs` | signals of a running process: end, leave, reload |
+//! | `telemetry.rs` | logs, as text or JSON |
 
 pub mod agent;
 pub mod command;

@@ -12,8 +12,8 @@
 //! let client = Client::from_env()?;
 //! let lock = Lock::new(&client, "service/reports/leader").value("host-17");
 //! if let Some(guard) = lock.acquire_within(Duration::from_secs(30)).await? {
-//!     // Give the fence to whatever the lock protects: it refuses writes with an older one.
-//!     println!("held, fence {:?}, surely for {:?}", guard.fence(), guard.remaining());
+//!     // Pass the fence to the protected store, which rejects writes with an older one.
+//!     println!("held, fence {:?}, valid for at least {:?}", guard.fence(), guard.remaining());
 //!     tokio::select! {
 //!         () = work_for_a_while() => {}
 //!         reason = guard.lost() => eprintln!("stop: {reason}"),
@@ -24,25 +24,28 @@
 //! # }
 //! ```
 //!
-//! | module | is |
-//! |---|---|
-//! | `address` | where the agent is, and what the environment says about it |
-//! | `error`, `loss` | what can go wrong, by who must act; why something held is held no longer |
-//! | [`outcome`] | what became of a request that failed, in the words of both ends |
-//! | `connection` | HTTP/1.1 connections that are kept alive |
-//! | `client` | the handle, consistency and blocking of reads |
-//! | `kv`, `session`, `txn`, `catalog`, `event`, `agent`, `operator` | the plain requests |
-//! | [`shape`] | the JSON of both ends |
-//! | [`holder`] | a session and what is held under it, as one pure value: everything that keepers and guards decide |
-//! | `driver` | the shell around it: clock, client and those who wait |
-//! | `keeper` | a session that keeps itself alive |
-//! | `lock`, `semaphore`, `election` | holds that watch over themselves |
-//! | `clock`, `backoff`, `duration` | time that counts while suspended, waiting out of step, durations in words |
+//! **Invariants:** a guard never relies on its lock longer than the server promised to keep its
+//! session, nor longer than its agent vouched for the node, on a clock that runs while the machine
+//! sleeps. A plain request is sent once; it is sent again only if it certainly did not reach the
+//! agent.
 //!
-//! **Invariants.** A guard believes in its hold no longer than the server has promised to keep its
-//! session, nor longer than its node is surely heard, counted on a clock that runs while the
-//! machine sleeps. A plain request is sent once; only what is known not to have reached the agent
-//! is sent again.
+//! # Code map
+//!
+//! | module | contents |
+//! |---|---|
+//! | `client.rs`, `read.rs` | the handle for all requests; consistency of reads |
+//! | `address.rs`, `settings.rs` | the agent's address; the environment |
+//! | `connection.rs` | HTTP/1.1 over Unix socket and TCP; the only file that names hyper |
+//! | `error.rs`, `loss.rs` | errors, by who must act; reasons for a loss |
+//! | `outcome.rs` | the outcome of a failed request, in the words of both ends |
+//! | `kv.rs`, `entry.rs`, `session.rs`, `txn.rs`, `catalog.rs`, `event.rs`, `agent.rs`, `operator.rs` | plain requests |
+//! | `shape/` | the JSON of both ends: the agent renders it, the client parses it |
+//! | `holder/` | a session and everything held under it, as one pure value: all decisions of keepers and guards; start with `mod.rs` |
+//! | `driver.rs` | the shell around it: clock, client and waiting callers |
+//! | `keeper.rs`, `keeper/`, `session_options.rs` | a session that renews itself, and its stories; its options |
+//! | `lock/`, `semaphore/`, `election.rs` | guards |
+//! | `clock.rs`, `backoff.rs`, `duration.rs` | a clock that counts suspended time; backoff with jitter; durations in Go's notation |
+//! | `fake.rs` | a scripted agent with faults, for tests |
 
 mod address;
 mod agent;

@@ -1,22 +1,24 @@
-//! What an agent decides on its way to the servers, as pure values.
+//! An agent's decisions, as pure values.
 //!
-//! **Invariant:** nothing here knows a clock, a disk, a socket, a thread, a random source or hash
-//! order. Time and seeds are arguments; what shall happen is returned. The agent's `upstream` has
-//! the connections and carries it out.
+//! **Invariants:**
 //!
-//! | module | is |
+//! - Nothing here knows a clock, a disk, a socket, a thread, a random source or hash order. Time
+//!   and seeds are arguments; effects are returned. The agent's `upstream` has the connections and
+//!   executes them.
+//! - *Unknown* is never reported as *not done*. A command that may have been sent never gets a
+//!   second request id.
+//!
+//! | module | contents |
 //! |---|---|
-//! | [`lease`] | the node lease: when it is renewed, and until when guards may believe |
-//! | [`session_events`] | how a session of this node stands, as its guards are told |
-//! | [`session_watch`] | when a session that guards follow is read, and when it is ended |
-//! | [`event_log`] | the user events that this host has received |
-//! | [`event_filter`] | for whom an event is, by its regular expressions |
-//! | [`quorum_client`] | the one value that holds all others: local calls in, answers out; start here |
-//! | [`leader_tracker`] | leader discovery: which server leads, which is home, who is asked and dialled |
-//! | [`servers`] | the servers, configured and heard of |
-//! | [`cluster`] | cluster identity: which cluster the agent belongs to, and which servers it refuses |
-//! | [`admission`] | whether the servers take this agent |
-//! | [`request_ids`] | one id for all attempts of a command, and how many may be under way |
+//! | `quorum_client/` | the value that contains all others: requests and retries, shared reads, lock waits, registration, connections; start with `mod.rs` |
+//! | `cluster.rs` | cluster identity: which cluster the agent belongs to, and which servers it rejects |
+//! | `leader_tracker/` | identity of servers, compared before their statements count |
+//! | `leader_tracker.rs` | leader discovery: leader, home server, servers to ask and dial |
+//! | `servers.rs` | configured and learned servers |
+//! | `lease.rs`, `session_events.rs`, `session_watch.rs` | the node's lease; the resulting state of sessions, as reported to guards; when a followed session is read and ended |
+//! | `admission.rs` | whether the servers accept this agent |
+//! | `event_log.rs`, `event_filter.rs` | received user events, and their filters; the latter names the library for regular expressions |
+//! | `request_ids.rs` | one id for all attempts of a command |
 
 pub mod admission;
 pub mod cluster;

@@ -1,9 +1,26 @@
-//! What every process of ours needs of the outside world: QUIC with mutual TLS, datagrams,
-//! certificates, private files, randomness, figures of the process, and the settings that both
-//! roles share.
+//! Transport and operating system for agents and servers: QUIC with mutual TLS, datagrams,
+//! certificates, private files, randomness, process metrics, shared settings.
 //!
-//! **Invariant:** nothing here knows what a command means; messages are whatever the caller's type
-//! encodes to. Only [`client`] knows the frames of calls.
+//! **Invariant:** a connection exists only after both certificates were verified, and a peer is
+//! what its certificate says. Nothing here knows the meaning of a command; only [`client`] knows
+//! the frames of calls.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `quic.rs` | connections and streams; the only file that names quinn |
+//! | `datagram.rs` | a UDP socket for gossip datagrams |
+//! | `metrics/` | metrics that agents and servers share: registry, readings, the process |
+//! | `frame.rs` | messages to frames and back, without a socket |
+//! | `client.rs` | occasional calls to a server: resolve, connect, call, time out |
+//! | `node.rs` | a connection to one agent, reused for repeated challenges |
+//! | `random.rs` | random numbers of the system; the only file that names getrandom |
+//! | `tls.rs` | mutual TLS; the only file that names rustls |
+//! | `certificate.rs` | creates and parses certificates |
+//! | `development.rs` | an authority and two certificates, created at the first start |
+//! | `config.rs` | settings that agents and servers share: node, certificate, logs |
+//! | `expiry.rs` | warnings before certificates expire |
+//! | `files.rs` | atomic files: complete or absent |
+//! | `private.rs` | folders and files that only their owner can open |
 
 pub mod certificate;
 pub mod client;

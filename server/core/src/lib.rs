@@ -1,34 +1,42 @@
 //! The server as one pure value: consensus, the lock state machine and the leader's timers.
 //!
-//! **Invariant:** nothing here knows a clock, a disk, a socket, a thread, a random source or hash
-//! order. Time and randomness are arguments; what shall happen is listed in the [`Outbox`]. Same
-//! inputs, same run.
+//! One entry point, [`Core::handle`], and one list of effects, the [`Outbox`].
 //!
-//! | module | is |
+//! **Invariants:**
+//!
+//! - Nothing here knows a clock, a disk, a socket, a thread, a random source or hash order. Time
+//!   and randomness are arguments. The same inputs give the same run.
+//! - A promise in the outbox is durable: votes, acknowledgements and replies wait for the disk
+//!   write that they depend on.
+//! - The state knows no time and is the sum of its changes: rebuilt from its rows, it equals the
+//!   original.
+//!
+//! | module | contents |
 //! |---|---|
-//! | `proposal` | a command on its way into the log |
-//! | [`input`] | everything that can happen, a closed list |
-//! | [`outbox`] | everything that shall happen next |
-//! | [`core`](mod@core) | the value itself: `handle` one input after the other, `settle` the turn |
-//! | [`raft`] | consensus: one log, agreed on by a majority |
-//! | [`frontend`] | requests in, replies out: what a server decides around its core |
-//! | [`state`] | what the log means: keys, locks, sessions, catalog |
-//! | [`timers`] | the leader's deadlines, each a command when it is due |
-//! | `deadlines` | when deadlines become commands: with a tick, between two, in front of a request |
-//! | `quorum` | the leader looks after the other servers: who is well, who gets a vote, who goes |
-//! | [`setback`] | servers whose disks were set back: what others remember of them, and the refusal |
-//! | [`checksum`] | one number for all rows of a state |
-//! | [`corruption`] | the check that finds replicas whose states came apart |
-//! | `judge` | which nodes live: renewals, checks, verdicts by a majority of the servers |
-//! | `disks` | whose disks refuse writes, and whether a majority can write |
-//! | `overdue` | requests that have waited for too long at a leader |
-//! | `mesh` | what agents in the mesh are told: roster, keys, verdicts of late |
-//! | [`unwritten`] | which rows go with which checkpoint |
-//! | `upgrade` | how a cluster goes on to a newer format, and what a build does that cannot read it |
-//! | [`write_queue`] | what is to be written, in the order in which it may be |
-//! | [`observed`] | what a server measures of its own work |
-//! | [`fault_injection`] | rules that tests can break |
-//! | `readers` | one round of the quorum for all who wait to read |
+//! | `input.rs`, `proposal.rs` | every input, a closed list; a command before it is in the log |
+//! | `outbox.rs` | every effect |
+//! | `core.rs` | handles one input after another, and lists the effects |
+//! | `frontend/` | the second pure value, around the core: requests, replies, pending calls, blocking reads, joins, checkpoints |
+//! | `raft/` | consensus behind our own types; `engine.rs` is the only file that names the library |
+//! | `state/` | the lock state machine, one file per rule; `invariants.rs` holds after every command |
+//! | `state/scripts/` | the rules as stories that are played and compared; start here |
+//! | `disk_watch.rs` | disk stalls: detection, and the leader's hand-over |
+//! | `disks.rs`, `overdue.rs` | servers whose disks reject writes, and whether a majority can write; requests that wait too long at a leader |
+//! | `setback.rs` | detection of servers whose disks were set back |
+//! | `checksum.rs` | one checksum of all rows, updated row by row |
+//! | `corruption.rs`, `corruption/` | corruption checks: comparison of checksums, and quarantine |
+//! | `timers.rs` | the leader's deadlines; each expiry is a command |
+//! | `judge/` | failure detector: renewals, checks by all voters, verdicts by a majority, brake, reconciliation |
+//! | `judge/turn/` | the failure detector in the core's turns |
+//! | `mesh.rs`, `mesh/` | what agents in the mesh receive: roster, keys, recent verdicts |
+//! | `deadlines.rs` | when deadlines become commands: at a tick, between ticks, before a lock request |
+//! | `read_index.rs` | one quorum round for all waiting reads |
+//! | `unwritten.rs` | rows that belong to the next checkpoint |
+//! | `observed.rs` | a server's measurements of its own work: commits, lock waits, losses |
+//! | `upgrade.rs` | format upgrades, and the stop of a build that cannot read the format |
+//! | `write_queue.rs` | disk writes in the order in which they may happen |
+//! | `fault_injection.rs` | rules that the simulator can break; not part of the program |
+//! | `autopilot.rs`, `autopilot/` | health of the servers, promotion of learners, removal of dead servers |
 
 mod autopilot;
 pub mod checksum;

@@ -1,21 +1,21 @@
-//! Types the README's five minutes as a stranger does, and holds what is said to what it shows.
+//! Types the commands of the documents as a reader does, and compares their output with the
+//! documents.
 //!
-//! Needs root: it runs in a sandbox with a network and an empty `/tmp` of its own, so that the
-//! README's ports and folders are free whatever else runs here. `cargo build --release` comes
-//! first, outside, for in the sandbox nothing can be fetched.
-//!
-//! The README's `cargo run --release` is cargo's own and runs what it built here. Only how much
-//! that is optimised is turned down, which saves two minutes: what is typed and said is the same.
+//! Usage: `readme [PAGE…]`; all pages of [`readme::PAGES`] unless some are named. Needs root: it
+//! runs in a sandbox with a network and an empty `/tmp` of its own, so that ports and folders of
+//! the documents are free. `cargo build --release` comes first, outside, because the sandbox has
+//! no network. `cargo run --release` of README.md then runs what was built. Optimisation is turned
+//! down, which saves minutes and changes no output.
 
 use lockmesh_tests::hosts::sandbox;
-use lockmesh_tests::readme;
+use lockmesh_tests::readme::{self, Place};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-/// How little is optimised, for the build and for the terminals.
+/// The profile of the build and of the terminals.
 const PROFILE: [(&str, &str); 3] = [
     ("CARGO_PROFILE_RELEASE_LTO", "off"),
     ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"),
@@ -23,20 +23,22 @@ const PROFILE: [(&str, &str); 3] = [
 ];
 
 fn main() -> ExitCode {
-    let is_inside = std::env::args().nth(1).is_some_and(|word| word == sandbox::INSIDE);
-    let done = if is_inside { type_all() } else { build_and_enter() };
+    let mut pages: Vec<String> = std::env::args().skip(1).collect();
+    let is_inside = pages.first().is_some_and(|word| word == sandbox::INSIDE);
+    let done = if is_inside { type_all(&pages.split_off(1)) } else { build_and_enter(&pages) };
     done.unwrap_or_else(|problem| {
         eprintln!("readme: {problem}");
         ExitCode::FAILURE
     })
 }
 
-fn build_and_enter() -> Result<ExitCode, String> {
+fn build_and_enter(pages: &[String]) -> Result<ExitCode, String> {
+    let pages: Vec<OsString> = pages.iter().map(OsString::from).collect();
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--quiet", "--release", "--locked"]).envs(PROFILE).current_dir(tree());
     match cargo.status() {
         Ok(status) if status.success() => {
-            sandbox::enter(&[], &PROFILE.map(|(name, value)| (name, OsString::from(value))))
+            sandbox::enter(&pages, &PROFILE.map(|(name, value)| (name, OsString::from(value))))
         }
         Ok(status) => Err(format!("`cargo build --release` failed ({status})")),
         Err(error) => Err(format!("cannot start cargo: {error}")),
@@ -47,17 +49,32 @@ fn tree() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the tree")
 }
 
-fn type_all() -> Result<ExitCode, String> {
+fn type_all(pages: &[String]) -> Result<ExitCode, String> {
     let data = sandbox::prepare();
     let tree = tree();
     clear_tmp(tree, &data)?;
     run("ip", &["link", "set", "lo", "up"])?;
-    let page = tree.join("README.md");
-    let page = fs::read_to_string(&page).map_err(|error| format!("{}: {error}", page.display()))?;
-    let began = Instant::now();
-    let commands = readme::type_all(&page, tree)?;
-    println!("typed {commands} commands of README.md in {} s", began.elapsed().as_secs());
+    let pages: Vec<&str> = match pages {
+        [] => readme::PAGES.to_vec(),
+        pages => pages.iter().map(String::as_str).collect(),
+    };
+    for page in pages {
+        let began = Instant::now();
+        let commands = type_page(page, tree).map_err(|problem| format!("{page}:{problem}"))?;
+        println!("typed {commands} commands of {page} in {} s", began.elapsed().as_secs());
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Types a page: README.md at the top of the tree, any other one in an empty folder.
+fn type_page(page: &str, tree: &Path) -> Result<usize, String> {
+    let text = fs::read_to_string(tree.join(page)).map_err(|error| format!(" {error}"))?;
+    if page == readme::PAGES[0] {
+        return readme::type_all(&text, &Place { folder: tree, program: None });
+    }
+    let folder = tempfile::tempdir().map_err(|error| format!(" cannot make a folder: {error}"))?;
+    let program = tree.join("target/release");
+    readme::type_all(&text, &Place { folder: folder.path(), program: Some(&program) })
 }
 
 /// Makes `/tmp` empty, but for the tree where that lies in it.

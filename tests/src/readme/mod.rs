@@ -1,11 +1,11 @@
-//! Types what the README tells a stranger to type, and holds what is said to what the README shows.
+//! Types the commands of the documents, and compares the output with what the documents show.
 //!
-//! The commands stand in `README.md` and nowhere else. [`page`] reads them out of it: each block of
-//! a section that a stranger types from start to end has a mark in front that does not show, and
-//! one without a mark is refused, so that no command is left out in silence. [`terminal`] is a
-//! terminal that they are typed into, [`shown`] compares what came with what is shown: ports, ids
-//! and times may differ, and nothing else.
+//! The commands are in the documents and nowhere else. [`page`] reads them: each block of commands
+//! has an invisible mark, and a block without one is an error, so that no command is left out in
+//! silence. [`terminal`] is a terminal that they are typed into. [`shown`] compares the output:
+//! ports, ids and times may differ, and nothing else. [`links`] checks links and quoted log lines.
 
+pub mod links;
 pub mod page;
 pub mod shown;
 pub mod terminal;
@@ -15,28 +15,66 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use terminal::Terminal;
 
-/// The sections that are typed, in their order.
-pub const SECTIONS: [&str; 3] =
-    ["Five minutes to a first lock", "Kill one and watch", "Kill a host and watch"];
+/// The terminal of commands that a document needs before its own.
+const BEFORE: u32 = 0;
 
-/// Types all of it, with the terminals' first folder as given. Answers how many commands there
-/// were.
+/// The terminal that waits for the cluster of those commands.
+const WAITING: u32 = u32::MAX;
+
+/// Ends when all servers are healthy: a cluster that has just started may not be.
+const UNTIL_HEALTHY: &str = "until lockmesh operator autopilot health; do sleep 0.2; done > /dev/null 2>&1";
+
+/// The documents with commands to type, from the top of the tree, in the order of typing. The
+/// first one builds the program, as a newcomer does.
+pub const PAGES: [&str; 20] = [
+    "README.md",
+    "agent/README.md",
+    "server/README.md",
+    "protocol/README.md",
+    "tests/README.md",
+    "tests/bench/README.md",
+    "tests/fuzz/README.md",
+    "deploy/README.md",
+    "deploy/operations/install.md",
+    "deploy/operations/certificates.md",
+    "deploy/operations/bootstrap.md",
+    "deploy/operations/monitor.md",
+    "deploy/operations/upgrade.md",
+    "deploy/operations/back-up-and-restore.md",
+    "deploy/operations/replace-a-server.md",
+    "deploy/operations/recover-from-quorum-loss.md",
+    "deploy/operations/take-a-host-out.md",
+    "deploy/operations/secure.md",
+    "deploy/operations/size.md",
+    "deploy/operations/move-from-consul.md",
+];
+
+/// Where a document's commands run.
+pub struct Place<'a> {
+    /// The first folder of each terminal.
+    pub folder: &'a Path,
+    /// The folder of the program, put in front of `PATH`; `None` if the document builds it and
+    /// names it itself.
+    pub program: Option<&'a Path>,
+}
+
+/// Types all commands of a document. Returns their number.
 ///
 /// # Errors
-/// The first line of the README that does not hold, and what was said instead.
-pub fn type_all(readme: &str, folder: &Path) -> Result<usize, String> {
-    let mut typist = Typist { folder, terminals: BTreeMap::new(), commands: 0 };
-    for block in page::blocks(readme, &SECTIONS)? {
-        typist.act(&block).map_err(|problem| format!("README.md:{}: {problem}", block.line))?;
+/// The line of the first step that fails, and the output.
+pub fn type_all(text: &str, place: &Place<'_>) -> Result<usize, String> {
+    let mut typist = Typist { place, terminals: BTreeMap::new(), commands: 0 };
+    for block in page::blocks(text)? {
+        typist.act(&block).map_err(|problem| format!("{}: {problem}", block.line))?;
     }
-    match typist.commands {
-        0 => Err("README.md has no command to type".into()),
-        commands => Ok(commands),
+    if let Some(mut before) = typist.terminals.remove(&BEFORE) {
+        before.interrupt()?;
     }
+    Ok(typist.commands)
 }
 
 struct Typist<'a> {
-    folder: &'a Path,
+    place: &'a Place<'a>,
     terminals: BTreeMap<u32, Terminal>,
     commands: usize,
 }
@@ -47,18 +85,19 @@ impl Typist<'_> {
             Action::Typed { terminal, .. }
             | Action::Said { terminal, .. }
             | Action::Interrupt { terminal } => *terminal,
+            Action::Before { .. } => BEFORE,
             Action::Elsewhere => return Ok(()),
         };
         if !self.terminals.contains_key(&number) {
-            self.terminals.insert(number, Terminal::open(number, self.folder)?);
+            self.terminals.insert(number, Terminal::open(number, self.place.folder, self.place.program)?);
         }
         let terminal = self.terminals.get_mut(&number).expect("it is open");
         match &block.action {
-            Action::Typed { commands, goes_on, .. } => {
+            Action::Typed { commands, keeps_running, .. } => {
                 for (position, command) in commands.iter().enumerate() {
                     self.commands += 1;
                     terminal.type_in(&command.text)?;
-                    match *goes_on && position + 1 == commands.len() {
+                    match *keeps_running && position + 1 == commands.len() {
                         true => terminal.says(&command.shown)?,
                         false => terminal.ends(&command.shown)?,
                     }
@@ -67,7 +106,42 @@ impl Typist<'_> {
             }
             Action::Said { lines, .. } => terminal.says_in_time(lines),
             Action::Interrupt { .. } => terminal.interrupt(),
+            Action::Before { command } => {
+                terminal.type_in(command)?;
+                terminal.is_ready()?;
+                let mut waiting = Terminal::open(WAITING, self.place.folder, self.place.program)?;
+                waiting.type_in(UNTIL_HEALTHY)?;
+                waiting.ends(&[])
+            }
             Action::Elsewhere => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree() -> &'static Path {
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ is in the tree")
+    }
+
+    #[test]
+    fn every_document_can_be_read_and_every_runbook_is_listed() {
+        for name in PAGES {
+            let text = std::fs::read_to_string(tree().join(name)).expect(name);
+            page::blocks(&text).unwrap_or_else(|problem| panic!("{name}:{problem}"));
+        }
+        for file in std::fs::read_dir(tree().join("deploy/operations")).expect("the runbooks") {
+            let path = file.expect("a runbook").path();
+            let text = std::fs::read_to_string(&path).expect("a text");
+            let name = path.strip_prefix(tree()).expect("in the tree").display().to_string();
+            let has_commands = text.contains("```console");
+            assert_eq!(
+                has_commands,
+                PAGES.contains(&name.as_str()),
+                "{name}: PAGES lists pages with commands"
+            );
         }
     }
 }

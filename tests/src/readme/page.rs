@@ -1,114 +1,150 @@
-//! What the README tells to type, where, and what it shows as the answer.
+//! Reads the commands of a document, the terminal that each belongs to, and the output that it
+//! shows.
 //!
-//! A mark is an HTML comment in front of a block: `<!-- terminal 1 -->`, `<!-- terminal 1, goes on
-//! -->` where the last command does not end by itself, `<!-- terminal 2 says -->` in front of what
-//! an earlier command says in due time, `<!-- not typed: WHY -->`. `<!-- terminal 1: Ctrl-C -->`
-//! stands alone.
+//! A mark is an HTML comment, invisible to readers, in front of a block:
+//!
+//! | mark | meaning |
+//! |---|---|
+//! | `<!-- terminal 1 -->` | the block's commands are typed into terminal 1 |
+//! | `<!-- terminal 1, keeps running -->` | the same; the last command does not end by itself |
+//! | `<!-- terminal 2 prints -->` | the block is output of an earlier command |
+//! | `<!-- not typed: REASON -->` | the block is skipped |
+//! | `<!-- terminal 1: Ctrl-C -->` | no block: interrupts the command |
+//! | `<!-- before: COMMAND -->` | no block: a command, such as `lockmesh dev`, that runs in the background; the page goes on when it is `ready` and its servers are healthy |
+//!
+//! Each `console` block needs a mark. A command that ends with a backslash continues on the next
+//! line.
 
-/// One thing to do, and the line of the README that says so.
+/// Languages of blocks that hold commands, and therefore need a mark.
+const COMMANDS: [&str; 4] = ["console", "sh", "bash", "shell"];
+
+/// A step of a document, and its line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Block {
     /// The line of its mark, from 1.
     pub line: usize,
-    /// What to do.
+    /// The step.
     pub action: Action,
 }
 
-/// What a block or a mark asks for.
+/// A step that a block or a mark describes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Type commands, one after the other.
+    /// Type commands, in their order.
     Typed {
-        /// Which terminal.
+        /// The terminal's number.
         terminal: u32,
         /// The commands.
         commands: Vec<Command>,
-        /// Whether the last one is left running.
-        goes_on: bool,
+        /// `true` if the last one keeps running.
+        keeps_running: bool,
     },
-    /// Wait until a command that was left running has said this.
+    /// Wait until a running command has printed these lines.
     Said {
-        /// Which terminal.
+        /// The terminal's number.
         terminal: u32,
         /// The lines.
         lines: Vec<String>,
     },
     /// Press Ctrl-C.
     Interrupt {
-        /// Which terminal.
+        /// The terminal's number.
         terminal: u32,
     },
-    /// Nothing: somebody else runs it.
+    /// Run a command in the background, from its `ready` on to the end of the document.
+    Before {
+        /// The command.
+        command: String,
+    },
+    /// Skip the block.
     Elsewhere,
 }
 
-/// A command and what the README shows as its answer; nothing where it shows nothing.
+/// A command and the output that the document shows; empty if it shows none.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Command {
-    /// As typed.
+    /// The command as typed.
     pub text: String,
-    /// The lines.
+    /// The lines of output.
     pub shown: Vec<String>,
 }
 
-/// Everything that these sections tell to do, in their order.
+/// Returns all steps of a document in their order.
 ///
 /// # Errors
-/// The line of a block without a mark, of a mark that is none, or the section that is missing.
-pub fn blocks(readme: &str, sections: &[&str]) -> Result<Vec<Block>, String> {
+/// The line of a block of commands without a mark, or of an unknown mark.
+pub fn blocks(page: &str) -> Result<Vec<Block>, String> {
     let mut found = Vec::new();
-    for section in sections {
-        let before = found.len();
-        let heading = format!("## {section}");
-        let lines = readme.lines().enumerate().map(|(position, line)| (position + 1, line));
-        let mut lines = lines.skip_while(|(_, line)| *line != heading).skip(1);
-        let mut mark = None;
-        while let Some((number, line)) = lines.next().filter(|(_, line)| !line.starts_with("## ")) {
-            if let Some(words) = line.strip_prefix("<!-- ").and_then(|line| line.strip_suffix(" -->")) {
-                mark = Some((number, words));
-            } else if line.starts_with("```") {
-                let body = lines.by_ref().map(|(_, line)| line).take_while(|line| !line.starts_with("```"));
-                let body: Vec<&str> = body.collect();
-                let (line, words) = mark.take().ok_or_else(|| {
-                    format!("README.md:{number}: no mark says in which terminal this block is typed")
-                })?;
-                found.push(Block { line, action: action(words, &body).ok_or_else(|| unknown(line, words))? });
+    let mut lines = page.lines().enumerate().map(|(position, line)| (position + 1, line));
+    let mut mark = None;
+    while let Some((number, line)) = lines.next() {
+        let indent = line.len() - line.trim_start().len();
+        let line = line.trim();
+        if let Some(words) = line.strip_prefix("<!-- ").and_then(|line| line.strip_suffix(" -->")) {
+            if let Some((line, words)) = mark.replace((number, words)) {
+                return Err(format!("{line}: no block follows the mark {words:?}"));
             }
-            if let Some((line, words)) = mark
-                && let Some(terminal) = words.strip_suffix(": Ctrl-C").and_then(terminal)
-            {
-                mark = None;
-                found.push(Block { line, action: Action::Interrupt { terminal } });
+        } else if let Some(language) = line.strip_prefix("```") {
+            let body = lines.by_ref().map(|(_, line)| line.get(indent..).unwrap_or_default());
+            let body: Vec<&str> = body.take_while(|line| !line.starts_with("```")).collect();
+            match mark.take() {
+                Some((line, words)) => {
+                    let action = action(words, &body).ok_or_else(|| unknown(line, words))?;
+                    found.push(Block { line, action });
+                }
+                None if COMMANDS.contains(&language) => {
+                    return Err(format!("{number}: no mark says in which terminal this block is typed"));
+                }
+                None => {}
             }
         }
-        if found.len() == before {
-            return Err(format!("README.md has no section `{heading}` with something to type"));
+        if let Some((line, words)) = mark
+            && let Some(action) = action_alone(words)
+        {
+            mark = None;
+            found.push(Block { line, action });
         }
     }
-    Ok(found)
+    match mark {
+        Some((line, words)) => Err(unknown(line, words)),
+        None => Ok(found),
+    }
 }
 
 fn unknown(line: usize, words: &str) -> String {
-    format!("README.md:{line}: no such mark: {words:?}; tests/src/readme/page.rs names those that there are")
+    format!("{line}: unknown mark {words:?}; tests/src/readme/page.rs lists the marks")
+}
+
+/// The step of a mark without a block.
+fn action_alone(words: &str) -> Option<Action> {
+    if let Some(command) = words.strip_prefix("before: ") {
+        return Some(Action::Before { command: command.into() });
+    }
+    let terminal = words.strip_suffix(": Ctrl-C").and_then(terminal)?;
+    Some(Action::Interrupt { terminal })
 }
 
 fn action(words: &str, body: &[&str]) -> Option<Action> {
     if words.starts_with("not typed: ") {
         return Some(Action::Elsewhere);
     }
-    if let Some(terminal) = words.strip_suffix(" says").and_then(terminal) {
+    if let Some(terminal) = words.strip_suffix(" prints").and_then(terminal) {
         return Some(Action::Said { terminal, lines: body.iter().map(ToString::to_string).collect() });
     }
-    let place = words.strip_suffix(", goes on");
-    let (terminal, goes_on) = (terminal(place.unwrap_or(words))?, place.is_some());
+    let place = words.strip_suffix(", keeps running");
+    let (terminal, keeps_running) = (terminal(place.unwrap_or(words))?, place.is_some());
     let mut commands: Vec<Command> = Vec::new();
     for line in body {
-        match line.strip_prefix("$ ") {
-            Some(text) => commands.push(Command { text: text.into(), shown: Vec::new() }),
-            None => commands.last_mut()?.shown.push(line.to_string()),
+        match (line.strip_prefix("$ "), commands.last_mut()) {
+            (Some(text), _) => commands.push(Command { text: text.into(), shown: Vec::new() }),
+            (None, Some(command)) if command.text.ends_with('\\') => {
+                command.text.push('\n');
+                command.text.push_str(line);
+            }
+            (None, command) => command?.shown.push(line.to_string()),
         }
     }
-    Some(Action::Typed { terminal, commands, goes_on })
+    Some(Action::Typed { terminal, commands, keeps_running })
 }
 
 fn terminal(words: &str) -> Option<u32> {
@@ -119,27 +155,46 @@ fn terminal(words: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
+    fn command(text: &str, shown: &[&str]) -> Command {
+        Command { text: text.into(), shown: shown.iter().map(ToString::to_string).collect() }
+    }
+
     #[test]
-    fn commands_and_answers_are_read_with_their_marks() {
-        let readme = "## Other\n```\n$ no\n```\n## One\ntext\n<!-- terminal 1, goes on -->\n```console\n$ a b\n\
-                      says c\n$ d\n```\n<!-- terminal 2 says -->\n```\nlate\n```\n<!-- terminal 1: Ctrl-C -->\n\
-                      <!-- not typed: why -->\n```\n$ x\n```\n## Two\n```\n$ y\n```\n";
-        let command = |text: &str, shown: &[&str]| Command {
-            text: text.into(),
-            shown: shown.iter().map(ToString::to_string).collect(),
-        };
+    fn commands_and_output_are_read_with_their_marks() {
+        let page = "```toml\nx = 1\n```\n## One\ntext\n<!-- terminal 1, keeps running -->\n```console\n$ a b\n\
+                    says c\n$ d\n```\n<!-- terminal 2 prints -->\n```\nlate\n```\n<!-- terminal 1: Ctrl-C -->\n\
+                    <!-- not typed: why -->\n```console\n$ x\n```\n<!-- before: e f -->\n";
         let commands = vec![command("a b", &["says c"]), command("d", &[])];
         let expected = [
-            Block { line: 7, action: Action::Typed { terminal: 1, commands, goes_on: true } },
-            Block { line: 13, action: Action::Said { terminal: 2, lines: vec!["late".into()] } },
-            Block { line: 17, action: Action::Interrupt { terminal: 1 } },
-            Block { line: 18, action: Action::Elsewhere },
+            Block { line: 6, action: Action::Typed { terminal: 1, commands, keeps_running: true } },
+            Block { line: 12, action: Action::Said { terminal: 2, lines: vec!["late".into()] } },
+            Block { line: 16, action: Action::Interrupt { terminal: 1 } },
+            Block { line: 17, action: Action::Elsewhere },
+            Block { line: 21, action: Action::Before { command: "e f".into() } },
         ];
-        assert_eq!(blocks(readme, &["One"]).unwrap(), expected);
-        let unmarked = blocks(readme, &["One", "Two"]).unwrap_err();
-        assert_eq!(unmarked, "README.md:23: no mark says in which terminal this block is typed");
-        assert!(blocks(readme, &["Three"]).unwrap_err().contains("no section `## Three`"));
-        let wrong = blocks("## One\n<!-- somewhere -->\n```\n$ a\n```\n", &["One"]).unwrap_err();
-        assert!(wrong.starts_with("README.md:2: no such mark: \"somewhere\""), "{wrong}");
+        assert_eq!(blocks(page).unwrap(), expected);
+    }
+
+    #[test]
+    fn steps_of_a_list_are_indented_and_commands_continue() {
+        let page = "1. Do:\n\n   <!-- terminal 3 -->\n   ```console\n   $ a \\\n     b\n   out\n   ```\n";
+        let commands = vec![command("a \\\n  b", &["out"])];
+        let expected =
+            [Block { line: 3, action: Action::Typed { terminal: 3, commands, keeps_running: false } }];
+        assert_eq!(blocks(page).unwrap(), expected);
+    }
+
+    #[test]
+    fn no_command_is_left_out_in_silence() {
+        for (page, error) in [
+            ("text\n```console\n$ y\n```\n", "2: no mark says in which terminal this block is typed"),
+            ("```sh\ny\n```\n", "1: no mark says in which terminal this block is typed"),
+            ("<!-- somewhere -->\n```\n$ a\n```\n", "1: unknown mark \"somewhere\""),
+            ("<!-- terminal 1 -->\n<!-- terminal 2 -->\n", "1: no block follows the mark \"terminal 1\""),
+            ("<!-- terminal 1 -->\n", "1: unknown mark \"terminal 1\""),
+        ] {
+            let found = blocks(page).unwrap_err();
+            assert!(found.starts_with(error), "{found}");
+        }
     }
 }

@@ -39,8 +39,12 @@ fn masked(line: &str) -> String {
     for word in line.split_whitespace() {
         let before = words.last().map_or("", String::as_str);
         let is_number = word.trim_end_matches([',', ')']).chars().all(|c| c.is_ascii_digit());
-        let is_counted =
-            before.ends_with("pid") || (before.contains("Index") && !before.contains("LockIndex"));
+        let is_counted = ["pid", "index"].iter().any(|word| before.ends_with(word))
+            || (before.contains("Index") && !before.contains("LockIndex"));
+        let is_size = word.starts_with("bytes") && !before.is_empty();
+        if is_size && before.chars().all(|c| c.is_ascii_digit()) {
+            *words.last_mut().expect("there is one before it") = "NUMBER".into();
+        }
         // What is left of it when somebody looked.
         let is_rest = words.ends_with(&["lock-delay".into(), "for".into()]);
         words.push(match word {
@@ -114,6 +118,7 @@ mod tests {
             ("  0.09 s  n4 (pid 48) is killed", " 12.10 s  n4 (pid 12345) is killed"),
             ("\"CreateIndex\": 16,", "\"CreateIndex\": 9,"),
             ("closed by its lock-delay for 1s, 1 waiting", "closed by its lock-delay for 980ms, 1 waiting"),
+            ("b.snap: 960 bytes, index 5", "b.snap: 1024 bytes, index 17"),
             ("id=6f2d1a52-7f3b-4a44-9c55-0c8b3b8f1e11,", "id=d14a83f3-4c69-2327-974f-dcbad0658dff,"),
             ("socket=/tmp/lockmesh-dev-0o0H7l/agent.sock", "socket=/tmp/lockmesh-dev-Ab12Cd/agent.sock"),
         ] {

@@ -12,13 +12,17 @@ use std::time::{Duration, Instant};
 /// How long a command may take, or may not say what it shall; generous, for loaded machines.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
+/// Time after which Ctrl-C is pressed again: bash ignores one that meets a loop while its command
+/// is just ending well.
+const CTRL_C_AGAIN: Duration = Duration::from_secs(10);
+
 /// What the shell says when a command has ended, with its exit code. No program says it.
 const ENDED: &str = "the-command-has-ended-with";
 
 /// Lines that may have been said and were not looked at yet.
 const UNREAD_LINES: usize = 65_536;
 
-/// What a stranger's shell has in its environment, where we have it.
+/// Variables of our environment that a newcomer's shell has too.
 const KEPT: [&str; 8] = [
     "HOME",
     "PATH",
@@ -43,11 +47,11 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Opens one in a folder.
+    /// Opens one in a folder, with a program's folder in front of `PATH`.
     ///
     /// # Errors
     /// There is no `bash`, or it does not answer.
-    pub fn open(number: u32, folder: &Path) -> Result<Self, String> {
+    pub fn open(number: u32, folder: &Path, program: Option<&Path>) -> Result<Self, String> {
         let mut shell = Command::new("setsid");
         // In a session without a terminal, so that the shell takes none away from the developer;
         // and with Ctrl-C as it is in a terminal: whatever runs in the background is deaf to it.
@@ -60,6 +64,10 @@ impl Terminal {
         ]);
         shell.env_clear().env("SHELL", "/bin/bash").env("PS1", "").env("PS2", "").env("TERM", "dumb");
         shell.envs(KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        if let Some(program) = program {
+            let path = std::env::var("PATH").unwrap_or_default();
+            shell.env("PATH", format!("{}:{path}", program.display()));
+        }
         shell.current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut shell = shell.spawn().map_err(|error| format!("cannot start setsid: {error}"))?;
         let keyboard = shell.stdin.take().expect("it is piped");
@@ -99,16 +107,29 @@ impl Terminal {
         if shown.is_empty() {
             return self.wait_for_end();
         }
-        self.wait_for_code()?;
+        self.wait_for_code(Instant::now() + TIMEOUT)?;
         if shown::fits(shown, &self.said) { Ok(()) } else { Err(self.otherwise(shown)) }
     }
 
-    /// Waits until the command, which goes on, has said what is shown.
+    /// Waits until the command, which goes on, has said what is shown; if nothing is shown, its
+    /// first line, so that Ctrl-C meets the command and not the shell.
     ///
     /// # Errors
     /// It ended, or did not say so in time.
     pub fn says(&mut self, shown: &[String]) -> Result<(), String> {
-        self.wait_until(shown, |said| shown.is_empty() || shown::fits(shown, said))
+        self.wait_until(shown, |said| match shown {
+            [] => !said.is_empty(),
+            shown => shown::fits(shown, said),
+        })
+    }
+
+    /// Waits until the command, which goes on, prints a line that begins with `ready`.
+    ///
+    /// # Errors
+    /// It ended, or was not ready in time.
+    pub fn is_ready(&mut self) -> Result<(), String> {
+        let shown = ["ready …".to_owned()];
+        self.wait_until(&shown, |said| said.iter().any(|line| line.starts_with("ready ")))
     }
 
     /// Waits until what is shown is among what was said since the last command was typed.
@@ -129,11 +150,17 @@ impl Terminal {
             return Err("there is nothing that Ctrl-C could end".into());
         }
         let group = format!("kill -INT -{}", self.shell.id());
-        let sent = Command::new("sh").args(["-c", &group]).status();
-        if !sent.is_ok_and(|status| status.success()) {
-            return Err("the terminal is gone".into());
+        let end = Instant::now() + TIMEOUT;
+        loop {
+            let sent = Command::new("sh").args(["-c", &group]).status();
+            if !sent.is_ok_and(|status| status.success()) {
+                return Err("the terminal is gone".into());
+            }
+            match self.wait_for_code(Instant::now() + CTRL_C_AGAIN) {
+                Err(_) if Instant::now() < end => {}
+                done => return done.map(|_| ()),
+            }
         }
-        self.wait_for_code().map(|_| ())
     }
 
     fn press(&mut self, text: &str) -> Result<(), String> {
@@ -141,15 +168,14 @@ impl Terminal {
     }
 
     fn wait_for_end(&mut self) -> Result<(), String> {
-        match self.wait_for_code()?.as_str() {
+        match self.wait_for_code(Instant::now() + TIMEOUT)?.as_str() {
             "0" => Ok(()),
             code => Err(format!("the command failed with {code} and said:\n{}", self.said.join("\n"))),
         }
     }
 
     /// The exit code of the command, once it has ended.
-    fn wait_for_code(&mut self) -> Result<String, String> {
-        let until = Instant::now() + TIMEOUT;
+    fn wait_for_code(&mut self, until: Instant) -> Result<String, String> {
         loop {
             let line = self.hear(until)?;
             // What is said without a line's end stands in front.

@@ -260,19 +260,18 @@ pub fn dependencies_are_used(manifest: &Source, own: &[&Source]) -> Vec<Fault> {
         .collect()
 }
 
-/// The code map names every module of a crate, and nothing that is not there. A module is a folder
-/// below the crate's sources, at any depth, or a file directly in them.
-pub fn map_is_complete(readme: &Source, krate: &str, modules: &[String]) -> Vec<Fault> {
-    let heading = |line: &&str| line.starts_with("###") && line.contains(&format!("`{krate}/`"));
-    let map: Vec<&str> = readme.text.lines().skip_while(|line| !heading(line)).skip(1).collect();
-    let rows = map.iter().take_while(|line| !line.starts_with('#')).filter(|line| line.starts_with('|'));
+/// The code map in the crate's docs names every module, and nothing that does not exist. A module
+/// is a folder below the crate's sources, at any depth, or a file directly in them.
+pub fn map_is_complete(root: &Source, krate: &str, modules: &[String]) -> Vec<Fault> {
+    let docs = root.text.lines().map_while(|line| line.strip_prefix("//!"));
+    let rows = docs.map(str::trim_start).filter(|line| line.starts_with('|'));
     let first_cells = rows.filter_map(|line| line.split('|').nth(1));
     let named: Vec<&str> = first_cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
     let missing = modules.iter().filter(|module| !named.contains(&module.as_str()));
     let missing = missing.map(|module| format!("the code map of `{krate}/` does not name `{module}`"));
     let stale = named.iter().filter(|name| !modules.iter().any(|module| module == *name));
     let stale = stale.map(|name| format!("the code map of `{krate}/` names `{name}`, which is not there"));
-    missing.chain(stale).map(|what| Fault::new(readme, 0, what)).collect()
+    missing.chain(stale).map(|what| Fault::new(root, 0, what)).collect()
 }
 
 /// A sample file is read by a test of the crate whose defaults it shows.

@@ -1,21 +1,24 @@
 //! Lockmesh, etcd and ZooKeeper under the same work, on one machine, in one run.
 //!
-//! | module | is |
-//! |---|---|
-//! | [`options`] | the command line, and the plan that it means |
-//! | [`contest`] | the services in turn, round after round |
-//! | [`work`] | what clients do, and what of it counts |
-//! | [`client`] | how each service's clients do it, by its own protocol |
-//! | [`wire`] | the bytes of these protocols |
-//! | [`cluster`] | how each service is started, asked, killed |
-//! | [`large`] | Lockmesh alone, with very many sessions and locks |
-//! | [`bystanders`] | Lockmesh alone: how long others wait while somebody lists or deletes very much |
-//! | [`process`], [`machine`] | what runs, and on what |
-//! | [`latency`], [`report`], [`targets`] | what was found |
+//! Ratios are valid only within one run: all services run all the time, each is measured for a
+//! moment, and then it is the next one's turn. One thread generates the load of all three, because
+//! it shares the machine with them; the report includes its CPU time.
 //!
-//! Ratios are only worth something from one run: all services run all the time, each is measured
-//! for a moment, and then it is the next one's turn. One thread makes the load of all three, since
-//! it shares the machine with them; the report says how much of it that took.
+//! **Invariants:** all writes are durable; each service is used through its own protocol; the
+//! program ends only processes that it started.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `options.rs` | the command line, and the resulting plan |
+//! | `contest.rs` | the services in turn, round after round |
+//! | `work.rs` | what clients do in closed loops, and what counts |
+//! | `client/` | one client per service, with its way to acquire a lock |
+//! | `wire/` | the bytes of HTTP/1.1, gRPC and ZooKeeper's protocol |
+//! | `cluster/` | three nodes of each service: start, kill, restart |
+//! | `large/` | Lockmesh with 100,000 sessions and locks |
+//! | `bystanders/` | latency of other clients during very large listings and deletes |
+//! | `process.rs`, `machine.rs` | what runs, and on what |
+//! | `latency.rs`, `report.rs`, `targets.rs`, `progress.rs` | results and targets |
 
 mod bystanders;
 mod client;
