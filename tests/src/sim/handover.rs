@@ -2,8 +2,8 @@
 //! whose disk takes nothing.
 //!
 //! Only a hang of the leader's disk counts, once a committed write has waited for it for [`HANG`],
-//! and only while a majority of the voters run, have disks that take writes, and reach each other. Everything that
-//! disturbs this majority begins the time anew.
+//! and only while a majority of the voters run, have disks that take writes, and reach each other.
+//! Everything that disturbs this majority restarts the time.
 
 use super::machine::Machine;
 use super::network::Place;

@@ -190,9 +190,8 @@ impl World {
         process.stands_until.is_none() && has_disk && !leader.found_corrupt && is_majority
     }
 
-    /// The process of a guard or of an agent on this host ends: sessions that no guard on it would
-    /// end by itself have nobody any more who would. An agent that ends forgets the ends that guards
-    /// left to it.
+    /// The process of a guard or of an agent on this host ends. No process on it ends the sessions
+    /// any more that no guard still has: an agent forgets the ends that guards left to it.
     pub(super) fn bereave(&mut self, agent: usize) {
         let guards = &self.agents[agent].guards;
         let state = self.judge.history.state();

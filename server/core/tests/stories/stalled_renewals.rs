@@ -18,7 +18,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The TTL of a session; it expires after two of them.
 const TTL: Duration = Duration::from_secs(10);
 /// A stall timeout with which a leader keeps its role until its disk returns.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const LONG_STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Cluster {
     /// A session with a TTL and nothing else that could end it.
@@ -76,7 +76,7 @@ impl Cluster {
 
 #[test]
 fn a_session_does_not_expire_while_its_renewal_waits_and_has_a_whole_ttl_from_the_answer() {
-    let mut cluster = Cluster::start_with(3, PATIENCE);
+    let mut cluster = Cluster::start_with(3, LONG_STALL_TIMEOUT);
     let session = cluster.session_with_ttl();
     cluster.run(2 * TTL - 2 * SECOND);
     let (leader, _) = cluster.stall_leader();
@@ -97,7 +97,7 @@ fn a_session_does_not_expire_while_its_renewal_waits_and_has_a_whole_ttl_from_th
 
 #[test]
 fn a_renewal_that_waits_for_too_long_is_unknown_and_keeps_its_session_no_longer() {
-    let mut cluster = Cluster::start_with(3, PATIENCE);
+    let mut cluster = Cluster::start_with(3, LONG_STALL_TIMEOUT);
     let session = cluster.session_with_ttl();
     cluster.run(2 * TTL - SECOND);
     let (leader, _) = cluster.stall_leader();
@@ -121,7 +121,7 @@ fn a_renewal_that_waits_for_too_long_is_unknown_and_keeps_its_session_no_longer(
 
 #[test]
 fn requests_behind_a_stalled_disk_end_with_the_reason() {
-    let mut cluster = Cluster::start_with(3, PATIENCE);
+    let mut cluster = Cluster::start_with(3, LONG_STALL_TIMEOUT);
     let (leader, write) = cluster.stall_leader();
     let requests = [
         read("stalled", Consistency::Default, None),

@@ -1,7 +1,7 @@
 //! Renewals of leases that wait behind the leader's disk: no verdict is proposed meanwhile.
 
 use super::{Fleet, SECOND, is_renewed};
-use crate::stalled_renewals::PATIENCE;
+use crate::stalled_renewals::LONG_STALL_TIMEOUT;
 use lockmesh_core::frontend::CallRef;
 use lockmesh_core::raft::TICK;
 use lockmesh_protocol::id::ServerId;
@@ -19,7 +19,7 @@ impl Fleet {
 /// A host with a session of the fast window, that renews once more while the leader's disk takes no
 /// write, and is silent from then on.
 fn renewing_behind_a_stalled_disk() -> (Fleet, ServerId, CallRef) {
-    let mut fleet = Fleet::start_with(PATIENCE);
+    let mut fleet = Fleet::start_with(LONG_STALL_TIMEOUT);
     fleet.host("h1");
     fleet.session("fast", "h1", HealthWindow::Fast);
     fleet.run(2 * SECOND);
