@@ -37,6 +37,9 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 
+/// How long answers to a challenge name given-up sessions alone: servers repeat it every 250 ms.
+const LIST_ALONE: Duration = Duration::from_millis(400);
+
 /// For how long it is asked again and again what became of a member that was accused.
 const OUTCOME_WAIT: Duration = Duration::from_secs(20);
 
@@ -148,6 +151,8 @@ pub struct Mesh {
     as_of: LogIndex,
     random: Random,
     counts: SealCounts,
+    /// The nonce of the newest challenge, and when it was first answered.
+    answered: Option<(u64, Time)>,
 }
 
 /// How much of what members send may be taken.
@@ -182,7 +187,8 @@ impl Mesh {
         let (roster, counts) = (Roster::default(), SealCounts::default());
         let (accused, events) = (BTreeMap::new(), EventFlow::new(now));
         let (keys, as_of) = (None, LogIndex(0));
-        Self { gossip, roster, keys, accused, events, room, schedule, as_of, random, counts }
+        let answered = None;
+        Self { gossip, roster, keys, accused, events, room, schedule, as_of, random, counts, answered }
     }
 
     /// Which process this is.
@@ -331,8 +337,10 @@ impl Mesh {
     }
 
     /// Answers a member that asks for a server whether this host lives.
-    /// Sessions that were given up go first, in a datagram of their own: the member reports to the
-    /// server what comes first, and one of an earlier build drops that datagram.
+    ///
+    /// Sessions that were given up are named in a datagram that a member of an earlier build drops,
+    /// and a member reports to the server what arrives first. So a challenge is answered with the
+    /// list alone until [`LIST_ALONE`] is over, and with a plain renewal behind it from then on.
     pub fn answer(&mut self, now: Time, to: MemberId, answer: &NodeAnswer, output: &mut Output) {
         let Renewal { lease, sequence, nonce, code } = answer.renewal;
         if MemberId::of_agent(lease) != self.me() {
@@ -340,7 +348,10 @@ impl Mesh {
         }
         let renewal = ChallengeAnswer { sequence, nonce, code };
         let giving_up = answer.given_up.map(|list| Message::GivingUp(renewal, list.sessions, list.code));
-        for message in giving_up.into_iter().chain([Message::Renewal(renewal)]) {
+        let known = self.answered.filter(|(known, _)| *known == nonce);
+        let (_, first) = *self.answered.insert(known.unwrap_or((nonce, now)));
+        let is_plain = giving_up.is_none() || now.since(first) >= LIST_ALONE;
+        for message in giving_up.into_iter().chain(is_plain.then_some(Message::Renewal(renewal))) {
             self.act(now, output, |gossip, outbox| gossip.say(to, message, outbox));
         }
     }

@@ -214,6 +214,7 @@ async fn a_folder_of_another_cluster_is_refused_with_both_ids() {
         "{refusal}"
     );
     rename_cluster(&folder, &own);
+    cluster.until_port_is_free(1).await;
     // The configuration names another cluster than both.
     cluster.configure_cluster(1, OTHER);
     let refusal = cluster.try_start(1).expect_err("it is not configured").to_string();
@@ -222,6 +223,7 @@ async fn a_folder_of_another_cluster_is_refused_with_both_ids() {
         "{refusal}"
     );
     cluster.configure_cluster(1, "");
+    cluster.until_port_is_free(1).await;
     cluster.start(1);
     assert_eq!(cluster.value(1, "job", Consistency::Default).await.as_deref(), Some("kept"));
     cluster.end().await;

@@ -151,6 +151,15 @@ impl Cluster {
         })
     }
 
+    /// Waits until the port of a server that was refused at its start is free: its endpoint closes
+    /// in the background.
+    pub(crate) async fn until_port_is_free(&self, number: usize) {
+        let address = self.servers[number - 1].address;
+        while UdpSocket::bind(address).is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// Stops a server.
     pub(crate) async fn stop(&mut self, number: usize) {
         let place = &mut self.servers[number - 1];
