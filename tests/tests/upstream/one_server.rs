@@ -260,7 +260,9 @@ async fn without_a_leader_requests_are_held_and_then_given_up() {
     story.book.open().mood = Mood::Leaderless;
     let begun = Instant::now();
     let error = story.upstream.propose(destroy("s")).await.unwrap_err();
-    assert_eq!((error.to_string(), error.certainly_not_done()), ("No cluster leader".into(), true));
+    // An attempt that is under way when the agent learns that there is no leader may have taken
+    // effect: the core's stories show which one is certain.
+    assert!(error.to_string().starts_with("No cluster leader"), "{error}");
     assert!(begun.elapsed() > hold / 4, "{:?}", begun.elapsed());
     assert!(story.upstream.counters().unwrap().retries.load(Ordering::Relaxed) > 0);
     assert_eq!(story.renew().await, Err(Unavailable::NotLeader { leader: None }));
