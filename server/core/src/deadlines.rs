@@ -4,8 +4,8 @@
 //! The state knows no time, so the end of a lock-delay is a command that the leader proposes.
 //! Whoever asks for a lock whose delay is over does not wait for the tick that would notice: the
 //! end goes into the log in front of the request, in the same batch. **Invariant:** a server that
-//! did not run for a while lets nothing pass before it has moved its deadlines, and only a tick
-//! does that.
+//! did not run for a while moves its deadlines before it handles any input, and lets none pass
+//! before the next tick.
 
 use crate::core::{Core, Origin};
 use crate::fault_injection::Rule;

@@ -2,9 +2,9 @@
 //!
 //! A leader cannot commit when the disks of a majority are full, and cannot see why: the others
 //! answer its heartbeats. So each server whose disk refuses tells the others the reason, for as
-//! long as that lasts. The leader then tells its clients the reason instead of *No cluster leader*,
-//! and keeps the lead where no other server could be elected. **Invariant:** what is told here
-//! decides no election and no commit; a lost message costs a reason, never a write.
+//! long as that lasts. If a majority refuses, the leader rejects writes with the reason instead of
+//! *No cluster leader*, and does not hand over: no other server could be elected. **Invariant:** no
+//! vote and no commit depends on these messages. A reason expires after [`FRESH`].
 
 use crate::core::Core;
 use crate::outbox::Outbox;

@@ -438,6 +438,11 @@ impl Cluster {
     }
 
     pub(crate) fn session(&mut self) -> SessionId {
+        self.session_with_ttl(60 * SECOND)
+    }
+
+    /// A session with a TTL and nothing else that could end it.
+    pub(crate) fn session_with_ttl(&mut self, ttl: Duration) -> SessionId {
         let id = SessionId::from_random([0x5e; 16]);
         let new = SessionSpec {
             id,
@@ -445,8 +450,8 @@ impl Cluster {
             node: "a1".into(),
             lock_delay: Duration::ZERO,
             behavior: Behavior::Release,
-            ttl_text: "60s".into(),
-            ttl: Some(60 * SECOND),
+            ttl_text: format!("{}s", ttl.as_secs()),
+            ttl: Some(ttl),
             checks: Vec::new(),
             node_checks: Vec::new(),
             service_checks: None,

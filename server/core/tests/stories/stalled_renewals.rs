@@ -2,15 +2,11 @@
 //! what the leader proposes.
 
 use crate::frontend::{Cluster, agent, put, read};
-use crate::names::session as session_id;
 use lockmesh_core::frontend::CallRef;
 use lockmesh_core::raft::TICK;
-use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{ServerId, SessionId};
 use lockmesh_protocol::lease::NodeLeaseQuery;
 use lockmesh_protocol::query::Consistency;
-use lockmesh_protocol::record::{Behavior, SessionSpec};
-use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use std::time::Duration;
 
@@ -21,27 +17,6 @@ const TTL: Duration = Duration::from_secs(10);
 pub(crate) const LONG_STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Cluster {
-    /// A session with a TTL and nothing else that could end it.
-    fn session_with_ttl(&mut self) -> SessionId {
-        let id = session_id("renewed");
-        let new = SessionSpec {
-            id,
-            name: String::new(),
-            node: "a1".into(),
-            lock_delay: Duration::ZERO,
-            behavior: Behavior::Release,
-            ttl_text: "10s".into(),
-            ttl: Some(TTL),
-            checks: Vec::new(),
-            node_checks: Vec::new(),
-            service_checks: None,
-            health_window: Default::default(),
-        };
-        let answer = self.command(Command::CreateSession(new));
-        assert!(matches!(&answer, Response::Applied(Applied { reply: Reply::Session(_), .. })), "{answer:?}");
-        id
-    }
-
     /// A disk takes no write from now on.
     pub(crate) fn stall(&mut self, id: ServerId) {
         self.servers.get_mut(&id).expect("it runs").held = Some(Vec::new());
@@ -77,7 +52,7 @@ impl Cluster {
 #[test]
 fn a_session_does_not_expire_while_its_renewal_waits_and_has_a_whole_ttl_from_the_answer() {
     let mut cluster = Cluster::start_with(3, LONG_STALL_TIMEOUT);
-    let session = cluster.session_with_ttl();
+    let session = cluster.session_with_ttl(TTL);
     cluster.run(2 * TTL - 2 * SECOND);
     let (leader, _) = cluster.stall_leader();
     let renewal = cluster.renew(leader, session);
@@ -98,7 +73,7 @@ fn a_session_does_not_expire_while_its_renewal_waits_and_has_a_whole_ttl_from_th
 #[test]
 fn a_renewal_that_waits_for_too_long_is_unknown_and_keeps_its_session_no_longer() {
     let mut cluster = Cluster::start_with(3, LONG_STALL_TIMEOUT);
-    let session = cluster.session_with_ttl();
+    let session = cluster.session_with_ttl(TTL);
     cluster.run(2 * TTL - SECOND);
     let (leader, _) = cluster.stall_leader();
     let follower = cluster.follower();
