@@ -143,8 +143,9 @@ mod tests {
         asked
     }
 
-    #[tokio::test]
-    async fn a_lost_connection_costs_no_part_that_has_arrived() {
+    /// Fetches the sample snapshot for a server of this cluster, one part a connection; the result,
+    /// and the parts that were requested.
+    async fn fetched_for(cluster_id: &str) -> (Result<Box<crate::snapshot::Fetched>, String>, Vec<u32>) {
         let folder = tempfile::tempdir().unwrap();
         let identity =
             Development::prepare(folder.path(), &"s1".into()).unwrap().identity(Role::Server).unwrap();
@@ -153,27 +154,23 @@ mod tests {
         let address = server.local_address().unwrap().to_string();
         let endpoint = Arc::new(Endpoint::dial_only(&identity, &QuicOptions::default()).unwrap());
         let serving = tokio::spawn(one_part_a_connection(server, sample_parts()));
-        let cluster_id = "c".into();
+        let cluster_id = cluster_id.into();
         let fetch = Fetch { endpoint, from: ServerId(1), address, least: LogIndex(7), cluster_id };
-        let fetched = fetch.fetch().await.expect("the snapshot");
-        assert_eq!(fetched.state.cluster_id(), "c");
-        assert_eq!(serving.await.unwrap(), [0, 1]);
+        let fetched = fetch.fetch().await;
+        (fetched, serving.await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_lost_connection_costs_no_part_that_has_arrived() {
+        let (fetched, requested) = fetched_for("c").await;
+        assert_eq!(fetched.expect("the snapshot").state.cluster_id(), "c");
+        assert_eq!(requested, [0, 1]);
     }
 
     #[tokio::test]
     async fn the_snapshot_of_another_cluster_is_not_taken() {
-        let folder = tempfile::tempdir().unwrap();
-        let identity =
-            Development::prepare(folder.path(), &"s1".into()).unwrap().identity(Role::Server).unwrap();
-        let any = "127.0.0.1:0".parse().unwrap();
-        let server = Endpoint::listen(any, &identity, &QuicOptions::default()).unwrap();
-        let address = server.local_address().unwrap().to_string();
-        let endpoint = Arc::new(Endpoint::dial_only(&identity, &QuicOptions::default()).unwrap());
-        let serving = tokio::spawn(one_part_a_connection(server, sample_parts()));
-        let cluster_id = "d".into();
-        let fetch = Fetch { endpoint, from: ServerId(1), address, least: LogIndex(7), cluster_id };
-        let refused = fetch.fetch().await.expect_err("its parts are whole, and of the cluster c");
+        let (fetched, _) = fetched_for("d").await;
+        let refused = fetched.expect_err("its parts are whole, and of the cluster c");
         assert!(refused.ends_with("is of the cluster c, not of d"), "{refused}");
-        serving.await.unwrap();
     }
 }
