@@ -1,5 +1,5 @@
-//! Autopilot, what it knows of the other servers: who was heard when, who is healthy, who has
-//! caught up, and what is under way about them.
+//! Autopilot state about the other servers: last contact, health, replication progress, and the
+//! changes in progress.
 
 mod leader;
 
@@ -11,68 +11,69 @@ use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What is known of the other servers. All but `heard` is the leader's.
+/// Knowledge about the other servers. All fields except `heard` are used by the leader only.
 #[derive(Debug, Default)]
 pub(crate) struct AutopilotState {
-    /// When each was heard last.
+    /// Time of the last message from each server.
     heard: BTreeMap<ServerId, Time>,
-    /// When this server began to lead.
+    /// Time at which this server became leader.
     led_since: Time,
-    /// How each member was found at the last tick.
+    /// Health of each member at the last tick.
     health: BTreeMap<ServerId, Health>,
-    /// Since when a learner could have its vote.
+    /// Learners that qualify for a vote, each with the time since which it qualifies.
     ready: BTreeMap<ServerId, Time>,
-    /// Servers that were told of a snapshot and are not there yet.
+    /// Servers that were offered a snapshot and have not installed it yet.
     fetching: BTreeMap<ServerId, Fetching>,
-    /// Servers that were dead when another one got its vote.
+    /// Voters that were dead when another server was promoted.
     replaced: BTreeSet<ServerId>,
-    /// Servers that are no members any more, until their rows are gone.
+    /// Servers that are no longer members and whose rows are not removed yet.
     leaving: BTreeSet<ServerId>,
-    /// A transfer of leadership, and when it began.
+    /// The leadership transfer in progress, and its start.
     pub(crate) transfer: Option<(CallToken, Time)>,
     /// Voters that an unfit leader has tried to hand over to.
     pub(crate) tried: BTreeSet<ServerId>,
-    /// What each member had acknowledged at the last tick, and when that last made progress.
+    /// The index that each member had acknowledged at the last tick, and the time of its last
+    /// progress.
     acknowledged: BTreeMap<ServerId, (LogIndex, Time)>,
-    /// The entry behind the newest membership that settles it, where there is one already.
+    /// The index of the entry that settles the newest membership, once it is proposed.
     settled_by: Option<LogIndex>,
-    /// Those who wait until the membership is settled, and the rows of those who left are gone.
+    /// Calls that wait until the membership is settled and the rows of removed servers are gone.
     pub(crate) waits_for_membership: Vec<CallToken>,
 }
 
-/// Whether a server is well, and since when that has been so without a break.
+/// Health of a server, and the time since which it is unchanged.
 #[derive(Clone, Copy, Debug)]
 struct Health {
     is_healthy: bool,
     since: WallTime,
 }
 
-/// A server that was told of a snapshot, and may be fetching it ever since.
+/// A server that was offered a snapshot and may be fetching it.
 #[derive(Debug)]
 struct Fetching {
-    /// The snapshot that it was told of first. Later ones are newer.
+    /// The first snapshot that was offered. Later offers are newer.
     snapshot: LogIndex,
-    /// When it was told last.
+    /// Time of the last offer.
     told: Time,
 }
 
 impl AutopilotState {
-    /// A server said something.
+    /// Records a message from a server.
     pub(crate) fn heard(&mut self, now: Time, server: ServerId) {
         self.heard.insert(server, now);
     }
 
-    /// This server no longer leads.
+    /// Resets the leader's state when this server steps down.
     pub(crate) fn step_down(&mut self, outbox: &mut Outbox) {
-        // This server leads no more, which is all that was asked for.
+        // The transfer is done: its caller only wanted this server to step down.
         if let Some((token, _)) = self.transfer.take() {
             outbox.replies.push((token, Response::Done));
         }
         for token in self.waits_for_membership.drain(..) {
             outbox.fail(token, lost_leadership());
         }
-        // When others were heard is true whoever leads, and the next term of this server need not
-        // learn it anew.
+        // Contact times remain valid under another leader, so this server's next term starts with
+        // them.
         let heard = std::mem::take(&mut self.heard);
         *self = Self { heard, ..Self::default() };
     }
@@ -81,8 +82,9 @@ impl AutopilotState {
         self.heard.get(&server).map(|heard| now.since(*heard))
     }
 
-    /// For how long a leader has waited for a word: whoever it never heard may have spoken to the
-    /// one before it.
+    /// Returns the time since the leader last received a message from a server. A server that never
+    /// sent one may have talked to the previous leader, so the time counts from the start of the
+    /// term.
     fn unheard_for(&self, now: Time, server: ServerId) -> Duration {
         now.since(self.heard.get(&server).copied().unwrap_or_default().max(self.led_since))
     }

@@ -1,13 +1,13 @@
-//! The checksum of a state: one number for all its rows, whatever their order, which is kept up to
-//! date row by row.
+//! The checksum of a state: one number over all rows, independent of their order, updated row by
+//! row.
 //!
-//! It is the sum, modulo 2^128, of the first half of the SHA-256 of each row's bytes. So a row that
-//! is written costs two hashes, of what was there and of what is there now, and never a look at the
-//! other rows. This is the one file of the crate that names sha2.
+//! It is the sum, modulo 2^128, of the first half of the SHA-256 of each row's bytes. Writing a row
+//! costs two hashes, of the old and the new bytes, and reads no other rows. This is the only file
+//! of the crate that names sha2.
 //!
-//! **Invariant:** two states with the same rows have the same checksum, whatever ways led to them.
-//! Rows that are a server's own, what it remembers of its peers and what its checkpoint stands for,
-//! are no part of it.
+//! **Invariant:** two states with the same rows have the same checksum, regardless of their
+//! history. A server's own rows (its memory of its peers and the metadata of its checkpoint) are
+//! excluded.
 
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::format::encode_into;
@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::fmt::{self, Display, Formatter};
 
-/// The format of what is summed up. It grows whenever the bytes of a row, or the way they are
-/// summed up, change: checksums of different formats cannot be compared.
+/// The format of the checksum. It increases when the bytes of a row or the algorithm change:
+/// checksums of different formats cannot be compared.
 pub const FORMAT: u32 = 6;
 
 /// See the [module](self).
@@ -24,7 +24,7 @@ pub const FORMAT: u32 = 6;
 pub struct Checksum(u128);
 
 impl Checksum {
-    /// The checksum of a state, from the changes that set its rows.
+    /// Returns the checksum of a state, from the changes that set its rows.
     pub fn of(rows: impl IntoIterator<Item = Change>) -> Self {
         let (mut sum, mut bytes) = (Self::default(), Vec::new());
         for row in rows {
@@ -35,12 +35,12 @@ impl Checksum {
         sum
     }
 
-    /// A row is there that was not.
+    /// Adds a row.
     pub fn add(&mut self, row: &[u8]) {
         self.0 = self.0.wrapping_add(hash(row));
     }
 
-    /// A row that was there is gone.
+    /// Removes a row.
     pub fn remove(&mut self, row: &[u8]) {
         self.0 = self.0.wrapping_sub(hash(row));
     }

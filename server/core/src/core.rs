@@ -1,4 +1,4 @@
-//! The server itself: takes one input after the other, and says what shall happen next.
+//! The server itself: handles one input at a time and lists the effects.
 
 use crate::autopilot::AutopilotState;
 use crate::corruption::CorruptionChecks;
@@ -37,53 +37,52 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest command that is taken: what is in the log must fit into a frame for the other
-/// servers.
+/// The maximum size of a command: a log entry must fit into a frame to the other servers.
 const MAX_PROPOSAL_BYTES: usize = MAX_FRAME_BYTES / 2;
-/// How long the leader waits before it proposes an end again that came to nothing.
+/// Delay before the leader proposes an expiry again after the proposal failed.
 pub(crate) const RETRY_PROPOSAL: Duration = Duration::from_secs(1);
-/// How many deadlines pass from one tick to the next: those of a node with many locks pass all at
-/// once.
+/// The maximum number of deadlines that expire per tick: those of a node with many locks expire
+/// together.
 const DEADLINES_A_TICK: usize = 200;
 
-/// What a server must be told about itself.
+/// Configuration of a server.
 #[derive(Clone, Debug)]
 pub struct CoreConfig {
-    /// Who it is.
+    /// The server's id.
     pub id: ServerId,
-    /// Where its random draws begin.
+    /// Seed of its random numbers.
     pub seed: u64,
-    /// What the cluster begins as, if it has not begun.
+    /// The initial content of the cluster, used until the cluster exists.
     pub cluster_start: ClusterStart,
     /// Windows and delays.
     pub timers: TimerConfig,
-    /// How many proposals may wait for their commit.
+    /// The maximum number of uncommitted proposals.
     pub max_pending_proposals: usize,
-    /// How many bytes of log are kept behind a durable snapshot for followers that lag.
+    /// Bytes of log to keep behind a durable snapshot for followers that lag.
     pub log_keep_bytes: u64,
-    /// How many are kept behind a snapshot that a follower may be fetching; never less than the
-    /// others.
+    /// Bytes of log to keep behind a snapshot that a follower may be fetching; at least
+    /// `log_keep_bytes`.
     pub log_keep_fetching_bytes: u64,
-    /// When it stands for election.
+    /// The election timeout.
     pub election: ElectionTimeout,
     /// The newest format that this build reads: [`lockmesh_protocol::format::NEWEST`].
     pub format: u8,
-    /// How long after a corruption check a leader begins the next one, where something was written
-    /// since.
+    /// Interval between corruption checks. A leader skips a check if nothing was written since the
+    /// last one.
     pub corruption_check_interval: Duration,
     /// The time without a durable write after which the disk is stalled; never less than two
     /// election timeouts.
     pub stall_timeout: Duration,
 }
 
-/// What the first leader of a cluster writes into its state.
+/// The content that the first leader of a cluster writes into its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterStart {
     /// The cluster's id, a UUID.
     pub cluster_id: String,
     /// Its first servers.
     pub servers: Vec<Server>,
-    /// What the secrets of its leases are derived from: random, and told to nobody else.
+    /// The random key from which lease secrets are derived; known to the servers only.
     pub lease_key: LeaseKey,
 }
 
@@ -95,20 +94,21 @@ pub struct Core {
     pub(crate) state: State,
     pub(crate) autopilot: AutopilotState,
     pub(crate) own: OwnMemory,
-    /// That this server holds less than it acknowledged: then it is silent.
+    /// Set when this server holds less than it acknowledged: it then sends nothing.
     set_back: Option<SetBack>,
-    /// That the cluster is at a format which this build cannot read: then it does nothing any more.
+    /// Set when the cluster's format is newer than this build can read: the server then does
+    /// nothing.
     pub(crate) unreadable: Option<FormatError>,
     pub(crate) corruption: CorruptionChecks,
     pub(crate) disk: DiskWatch,
     pub(crate) refusing_disks: RefusingDisks,
     pub(crate) timers: Timers,
-    /// How many more deadlines may pass until the next tick.
+    /// The number of deadlines that may still expire before the next tick.
     pub(crate) may_pass: usize,
     pub(crate) judge: Judge,
     pub(crate) mesh: ServedMesh,
     pub(crate) read_index: ReadIndex,
-    /// Entries that are committed and not yet applied: none outside a turn.
+    /// Entries that are committed and not yet applied; empty between turns.
     committed: Vec<LogEntry>,
     /// Proposals of this turn, not yet in the log.
     pub(crate) batch: Vec<(Proposal, Origin)>,
@@ -116,25 +116,25 @@ pub struct Core {
     pending: VecDeque<PendingProposal>,
     pub(crate) applied: (LogIndex, Term),
     membership_index: LogIndex,
-    /// The snapshot of another server, until the engine has taken it or not.
+    /// A snapshot from another server, until the engine accepts or ignores it.
     arrived: Option<(SnapshotMeta, Box<State>)>,
-    /// Whether the engine led at the end of the last turn.
+    /// `true` if the engine led at the end of the last turn.
     led: bool,
-    /// Who was last said to lead, in the log.
+    /// The last leader that was logged.
     told_leader: Option<ServerId>,
     /// The term in which this server leads and serves.
     pub(crate) serving: Option<Term>,
     pub(crate) wall: WallTime,
     pub(crate) last_tick: Option<Time>,
-    /// Until when this server ran: a later input finds out that it did not run since.
+    /// The time until which this server ran; a later input detects the pause since then.
     pub(crate) ran_until: Option<Time>,
     pub(crate) observer: Observer,
 }
 
-/// Who wants to know what became of a proposal.
+/// The origin of a proposal, which is notified of the outcome.
 #[derive(Debug)]
 pub(crate) enum Origin {
-    /// A client, and when it asked.
+    /// A client, and the time of its request.
     Client(CallToken, Time),
     Timer(Subject),
     /// A verdict on this agent.
@@ -146,20 +146,20 @@ pub(crate) enum Origin {
 struct PendingProposal {
     index: LogIndex,
     term: Term,
-    /// Kept so that the leader need not decode what it encoded; none for a membership change.
+    /// Kept so that the leader need not decode its own encoding; `None` for a membership change.
     proposal: Option<Proposal>,
     origin: Origin,
 }
 
 impl Core {
-    /// Opens a server on what its disk held.
+    /// Opens a server on the recovered contents of its disk.
     pub fn new(config: CoreConfig, recovered: Recovered) -> Self {
         let Recovered { hard_state, snapshot, entries, base, state, own } = recovered;
         let unreadable = upgrade::unknown_format(&state, config.format);
         let stall_timeout = config.stall_timeout.max(2 * config.election.timeout());
         let mut engine =
             Engine::new(config.id, hard_state, &snapshot, base, entries, (config.seed, config.election));
-        // No other server can win, so there is no election time-out to wait for.
+        // No other server can win, so there is no election timeout to wait for.
         if engine.is_alone() {
             engine.campaign();
         }
@@ -195,19 +195,19 @@ impl Core {
         }
     }
 
-    /// Breaks a rule on purpose, for tests that must find it.
+    /// Breaks a rule on purpose, for tests that must detect it.
     #[cfg(feature = "fault-injection")]
     pub fn break_rule(&mut self, rule: Rule) {
         self.engine.break_rule(rule);
         self.state.fault_point = self.engine.fault_point.clone();
     }
 
-    /// What the disk of each of a cluster's first voters stands for before its first start.
+    /// Returns the snapshot that the disk of each initial voter represents before the first start.
     pub fn bootstrap_snapshot(voters: &[ServerId]) -> SnapshotMeta {
         SnapshotMeta { index: LogIndex(1), term: Term(1), membership: Membership::of_voters(voters) }
     }
 
-    /// Takes one input. What was gathered goes into the log when the turn ends: see
+    /// Handles one input. Gathered proposals are appended to the log at the end of the turn: see
     /// [`Core::settle`].
     pub fn handle(&mut self, now: Time, input: Input, outbox: &mut Outbox) {
         if self.unreadable.is_some() {
@@ -228,7 +228,7 @@ impl Core {
             Input::Unreachable(server) => self.engine.unreachable(server),
             Input::Deadline(wall) => self.pass_deadlines_early(now, wall),
             Input::Propose(token, proposal) => self.propose(now, token, proposal, outbox),
-            // Any age of answer will do, so it needs neither a leader nor a round.
+            // Any state will do, so a stale read needs neither a leader nor a round.
             Input::Read(token, Consistency::Stale) => outbox.readable.push(token),
             Input::Read(token, _) => self.read(now, token, outbox),
             Input::Renew(token, session) => self.renew(now, token, session, outbox),
@@ -250,8 +250,8 @@ impl Core {
         }
     }
 
-    /// Begins to end a turn: what was gathered becomes one batch. What the outbox holds then may be
-    /// handed on at once, so that the disk is at work while this one applies what was committed.
+    /// Starts the end of a turn: appends the gathered proposals as one batch. The caller may then
+    /// hand on the outbox, so that the disk writes while this server applies committed entries.
     /// [`Core::settle`] follows.
     pub fn decide(&mut self, now: Time, outbox: &mut Outbox) {
         if self.unreadable.is_some() {
@@ -262,15 +262,16 @@ impl Core {
         self.advance(now, outbox);
     }
 
-    /// Ends a turn: what was gathered becomes one batch, and all that can happen now happens.
+    /// Ends a turn: appends the gathered proposals as one batch and applies everything that is
+    /// committed.
     pub fn settle(&mut self, now: Time, outbox: &mut Outbox) {
         if self.unreadable.is_some() {
             return;
         }
         self.timers.catch_up();
         loop {
-            // The shell may have called [`Core::decide`] already. Going on now would throw away
-            // what that committed and nobody has applied.
+            // The shell may have called [`Core::decide`] already. A second call would discard the
+            // committed entries, which are not applied yet.
             if self.committed.is_empty() {
                 self.decide(now, outbox);
             }
@@ -287,32 +288,32 @@ impl Core {
                     return self.fall_silent(now, outbox);
                 }
             }
-            // After the entries: a leader serves once an entry of its own term is applied
-            // (paper, 5.4.2).
+            // After the entries: a leader serves once an entry of its own term is applied (paper,
+            // 5.4.2).
             self.notice_role(now, outbox);
             self.tell_leader();
-            // Last of all: what was just applied may be what a confirmed round waits for.
+            // Last: a confirmed round may wait for an entry that was just applied.
             self.serve_readers(now, outbox);
-            // Applying an entry or a new role proposes more: a turn ends when nothing is left to
-            // do.
+            // Applying an entry or a role change can propose more: a turn ends when no work is
+            // left.
             if committed.is_empty() && self.batch.is_empty() {
                 break;
             }
         }
         self.flush_judge(outbox);
-        // The engine did not want it, as where it is past that index. The state in it is large, and
-        // goes.
+        // The engine ignored the snapshot, for example because it is past that index. Its state is
+        // large, so it is dropped.
         self.arrived = None;
         outbox.snapshot_wanted |= self.engine.take_snapshot_wanted();
     }
 
-    /// Lets consensus go on, up to what it has committed.
+    /// Advances consensus as far as possible, including newly committed entries.
     fn advance(&mut self, now: Time, outbox: &mut Outbox) {
         self.begin_reads(now);
         let mut effects = Effects::default();
         self.engine.turn(&mut effects);
-        // Also of a server that was set back: its disk may go on, but nothing is promised of what
-        // it writes.
+        // Also if this server was set back: its disk may continue, but no promise depends on its
+        // writes.
         if let Some(write) = effects.writes.last() {
             self.disk.written(now, write.number);
         }
@@ -329,17 +330,17 @@ impl Core {
         self.committed = effects.committed;
     }
 
-    /// What was measured since this was asked last.
+    /// Returns the measurements since the last call.
     pub fn take_observed(&mut self) -> Observed {
         std::mem::take(&mut self.observer.observed)
     }
 
-    /// The replicated state as this server has applied it.
+    /// Returns the replicated state as applied by this server.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// Answers a query from the state, with what only the leader knows of its delays.
+    /// Answers a query from the state. Remaining lock-delays come from the leader's timers.
     pub fn query(&self, now: Time, query: &Query) -> (LogIndex, Rows) {
         let (index, mut rows) = self.state.query(query);
         if let (Rows::QueuePosition(Reply::Delayed { remaining }), Query::QueuePosition { key, .. }) =
@@ -350,8 +351,8 @@ impl Core {
         (index, rows)
     }
 
-    /// The same for a query that may be about very many rows: of no more than `limit` bytes, or to
-    /// be built elsewhere.
+    /// Answers a query that may match very many rows: returns at most `limit` bytes, or a listing
+    /// to build elsewhere.
     pub fn query_view(&self, now: Time, query: &Query, limit: usize) -> (LogIndex, Listing) {
         match query {
             Query::QueuePosition { .. } => {
@@ -362,41 +363,41 @@ impl Core {
         }
     }
 
-    /// Whether what became of a position in a queue can be told at once: it is a fact of the log's
-    /// beginning, which no other leader can undo, and this one has applied that much.
+    /// Returns `true` if the outcome of a queue position can be reported at once: this server leads
+    /// and has applied that index, so no other leader can undo it.
     pub fn knows_queue_position(&self, queue_position: LogIndex) -> bool {
         self.is_serving() && queue_position.0 <= self.applied.0.0 + self.state.index_base()
     }
 
-    /// Whether this server leads and serves.
+    /// Returns `true` if this server leads and serves.
     pub fn is_serving(&self) -> bool {
         self.serving.is_some()
     }
 
-    /// Whom this server takes for the leader; itself only once it serves.
+    /// Returns the leader known to this server; itself only once it serves.
     pub fn leader(&self) -> Option<ServerId> {
-        // What a server says that was set back rests on nothing: it sends nobody anywhere.
+        // A server that was set back has no reliable knowledge and must not redirect clients.
         let leader = self.engine.leader().filter(|_| self.set_back.is_none())?;
         (leader != self.config.id || self.is_serving()).then_some(leader)
     }
 
-    /// What a snapshot of the present state stands for.
+    /// Returns the metadata of a snapshot of the current state.
     pub fn snapshot_meta(&self) -> SnapshotMeta {
         let (index, term) = self.applied;
         SnapshotMeta { index, term, membership: self.engine.membership().clone() }
     }
 
-    /// The hard state that must be durable before a snapshot of the present state is.
+    /// Returns the hard state that must be durable before a snapshot of the current state.
     pub fn hard_state(&self) -> HardState {
         self.engine.hard_state()
     }
 
-    /// Who votes and who learns.
+    /// Returns the voters and learners.
     pub fn membership(&self) -> &Membership {
         self.engine.membership()
     }
 
-    /// Where this server's log stands, for people.
+    /// Returns the status of this server's log for operators.
     pub fn log_status(&self) -> LogStatus {
         LogStatus {
             term: self.engine.term(),
@@ -410,42 +411,44 @@ impl Core {
         }
     }
 
-    /// How far this server has come: never less than what it acknowledged.
+    /// Returns this server's log position: never less than it has acknowledged.
     pub fn log_position(&self) -> LogPosition {
         LogPosition { term: self.engine.term(), last_index: self.engine.last_index() }
     }
 
-    /// How far the other servers have certainly come.
+    /// Returns the log positions that the other servers have certainly reached.
     pub fn peer_memory(&self) -> &PeerMemory {
         &self.own.peers
     }
 
-    /// What this server knows for itself: it belongs into each of its checkpoints.
+    /// Returns this server's own memory, which is part of each of its checkpoints.
     pub fn own_memory(&self) -> &OwnMemory {
         &self.own
     }
 
-    /// That this server's disk was set back, so that it must be silent.
+    /// Returns the set-back of this server's disk, if any: the server must then send nothing.
     pub fn set_back(&self) -> Option<&SetBack> {
         self.set_back.as_ref()
     }
 
-    /// How far another server is known to be, where this one leads.
+    /// Returns the replication progress of another server, if this server leads.
     pub fn progress(&self, server: ServerId) -> Option<Progress> {
         self.engine.progress(server)
     }
 
     fn peer(&mut self, now: Time, sender: ServerId, message: PeerMessage, outbox: &mut Outbox) {
-        // One that this server is past needs no state: the engine answers how far the log reaches.
+        // A snapshot that this server has already passed needs no state: the engine replies with
+        // its log position.
         let is_news = message.snapshot.as_ref().is_some_and(|mark| mark.index > self.applied.0);
-        // The frontend fetches the snapshot and comes back with [`Input::Install`]. From the bare
-        // message the engine would install a state that is not here.
+        // The frontend fetches the snapshot and returns with [`Input::Install`]. From the bare
+        // message the engine would install a state that is not present.
         let unfetched = is_news.then_some("a snapshot that was not fetched");
         let trusted = self.engine.fault_point.breaks(Rule::MessagesAreWhole);
         match message.fault(sender, self.config.id).or(unfetched).filter(|_| !trusted) {
             None => {
                 self.autopilot.heard(now, sender);
-                // Before the engine sees it, which panics at a commit index that is not in its log.
+                // Before the engine receives it: the engine panics at a commit index that is not in
+                // its log.
                 if let Some(known) = self.acknowledged_beyond(&message) {
                     return self.notice_set_back(now, sender, known, outbox);
                 }
@@ -453,7 +456,7 @@ impl Core {
                     || self.judge_message(now, &message, outbox)
                     || self.mesh_message(now, &message)
                     || self.disk_message(now, &message);
-                // A candidate whose vote for itself cannot become durable would only disturb.
+                // A candidate that cannot persist its own vote would only disturb the cluster.
                 let is_unfit =
                     message.kind == MessageKind::TimeoutNow && self.disk.stalled_for(now).is_some();
                 if !is_own && !is_unfit {
@@ -465,26 +468,26 @@ impl Core {
             }
             Some(fault) => {
                 let node = self.node_of(sender);
-                tracing::warn!(server = sender.0, %node, reason = %fault, "dropped a message of another server");
+                tracing::warn!(server = sender.0, %node, reason = %fault, "dropped a message from another server");
             }
         }
     }
 
-    /// What a heartbeat says that this server has acknowledged, where it holds less. The engine
-    /// must never hear it.
+    /// Returns the log position that a heartbeat proves this server has acknowledged, if the server
+    /// holds less. The engine must never receive such a heartbeat.
     fn acknowledged_beyond(&self, message: &PeerMessage) -> Option<LogPosition> {
         let known = LogPosition { term: message.term, last_index: message.commit };
-        // A heartbeat's commit is never more than the receiver has acknowledged to this leader, so
-        // it holds that much or has lost it. An older leader counts no more: what it was told may
-        // have been replaced since.
+        // A heartbeat's commit never exceeds the index that the receiver has acknowledged to this
+        // leader, so the receiver holds that index or has lost it. An older leader is ignored:
+        // entries that were acknowledged to it may have been replaced since.
         let is_beyond = message.kind == MessageKind::Heartbeat
             && message.term >= self.engine.term()
             && message.commit > self.engine.last_index();
         is_beyond.then_some(known)
     }
 
-    /// Another server remembers more of this one than it holds: it must not vote, acknowledge or
-    /// answer again.
+    /// Handles evidence that this server has lost acknowledged entries or votes: it must not vote,
+    /// acknowledge or reply again.
     fn notice_set_back(&mut self, now: Time, by: ServerId, known: LogPosition, outbox: &mut Outbox) {
         let Some(set_back) = SetBack::find(self.config.id, self.log_position(), by, Some(known)) else {
             return;
@@ -492,19 +495,21 @@ impl Core {
         tracing::error!("{set_back}");
         self.set_back = Some(set_back);
         self.serving = None;
-        // What was said in this turn may rest on what this server has forgotten.
+        // Messages of this turn may depend on the lost entries or votes.
         outbox.messages.clear();
         self.step_down(now, outbox);
-        // They are not in the log, so they are certainly not done.
+        // These are not in the log, so they are certainly not done.
         for (_, origin) in std::mem::take(&mut self.batch) {
             self.fail_proposal(now, origin, not_leader(), outbox);
         }
     }
 
-    /// What was written is still told; everything else comes to nothing.
+    /// Handles an input after a set-back: completed writes are recorded, requests are rejected,
+    /// everything else is ignored.
     fn handle_set_back(&mut self, input: Input, outbox: &mut Outbox) {
         match input {
-            // The engine must hear of its writes, but what was waiting for them is never sent.
+            // The engine must know about its writes, but the messages that waited for them are
+            // never sent.
             Input::Persisted(write) => self.engine.persisted(write, &mut Effects::default()),
             Input::CheckpointDurable(mark) => self.engine.checkpoint_durable(mark),
             Input::Read(token, _) => outbox.refused_reads.push((token, not_leader())),
@@ -532,12 +537,13 @@ impl Core {
         let compact = self.compaction_index(now, mark.index);
         self.engine.checkpoint_durable(mark);
         self.engine.compact(compact);
-        // Only here may the log on disk shrink: the checkpoint that replaces it is durable
-        // (thesis, 5).
+        // Only here may the log on disk shrink: the checkpoint that replaces it is durable (thesis,
+        // 5).
         outbox.compact = Some(compact);
     }
 
-    /// A snapshot is of committed entries only, so it is good whoever leads by now.
+    /// Passes a fetched snapshot to the engine. It holds committed entries only, so it is valid
+    /// under any leader.
     fn arrive(
         &mut self,
         now: Time,
@@ -545,12 +551,12 @@ impl Core {
         message: PeerMessage,
         (mark, state): (SnapshotMeta, Box<State>),
     ) {
-        // The engine takes a snapshot only from a leader of its own term, and fetching it may have
-        // outlasted an election. So the message is given the leader and the term of now.
+        // The engine accepts a snapshot only from the leader of its current term, and the fetch may
+        // have outlasted an election. The message therefore gets the current leader and term.
         let Some(leader) = self.engine.leader().filter(|leader| *leader != self.config.id) else {
             return tracing::info!(
                 index = mark.index.0,
-                "no leader is known: the snapshot is fetched again later"
+                "no leader is known: the snapshot will be fetched again"
             );
         };
         self.autopilot.heard(now, sender);
@@ -559,12 +565,12 @@ impl Core {
         self.arrived = Some((mark, state));
     }
 
-    /// The engine took the snapshot: the state is what it stands for.
+    /// Replaces the state by the snapshot that the engine accepted.
     fn install(&mut self, now: Time, mark: SnapshotMeta, outbox: &mut Outbox) {
         let (arrived, state) =
-            self.arrived.take().expect("the engine takes no snapshot but the one that arrived");
-        assert_eq!(arrived, mark, "the engine takes the snapshot as it is");
-        tracing::info!(index = mark.index.0, "installed a snapshot in place of log and state");
+            self.arrived.take().expect("the engine accepts only the snapshot that arrived");
+        assert_eq!(arrived, mark, "the engine accepts the snapshot unchanged");
+        tracing::info!(index = mark.index.0, "installed a snapshot, which replaces log and state");
         self.unreadable = upgrade::unknown_format(&state, self.config.format);
         self.state = *state;
         self.state.fault_point = self.engine.fault_point.clone();
@@ -572,14 +578,14 @@ impl Core {
         self.copy_state_of(mark.index);
         self.applied = (mark.index, mark.term);
         self.membership_index = mark.index;
-        // This server proposed them as a leader of the past. They are in the snapshot, or
-        // overtaken: nobody here can tell which.
+        // This server proposed them as a former leader. They are in the snapshot or were
+        // overwritten; this server cannot tell which.
         while self.pending.front().is_some_and(|pending| pending.index <= mark.index) {
-            let pending = self.pending.pop_front().expect("the front was just seen");
+            let pending = self.pending.pop_front().expect("the front exists");
             self.fail_proposal(now, pending.origin, lost_leadership(), outbox);
         }
-        // What was applied earlier in this turn is of the state that is gone: written later, it
-        // would spoil the snapshot.
+        // Changes from earlier in this turn belong to the replaced state: written later, they would
+        // corrupt the snapshot.
         outbox.changes.clear();
         outbox.checks.clear();
         outbox.install = Some(mark);
@@ -587,19 +593,20 @@ impl Core {
 
     fn tick(&mut self, now: Time, wall: WallTime, outbox: &mut Outbox) {
         self.wall = wall;
-        // First: a server that did not run must not take its own absence for that of others.
+        // First: a server that was paused must not mistake its own absence for that of others.
         self.watch_disk(now);
         (self.last_tick, self.ran_until) = (Some(now), Some(now));
         self.engine.tick();
         self.read_index.retry(now);
-        // Whoever waits would wait for an election; another server may know of a leader by now.
+        // These readers would wait for an election; another server may know a leader already.
         if self.engine.leader().is_none() {
             self.read_index.drain().into_iter().for_each(|reader| self.refuse_reader(reader, outbox));
         } else if !self.engine.is_leader() {
             self.read_index.overdue(now).into_iter().for_each(|reader| self.refuse_reader(reader, outbox));
         }
         self.may_pass = DEADLINES_A_TICK;
-        // One whose state is corrupt refuses whoever would renew: another leader begins anew.
+        // A server with a corrupt state rejects renewals, so it must expire nothing: another leader
+        // restarts the deadlines.
         if !self.corruption.is_known_here() {
             self.pass_deadlines(now);
         }
@@ -612,24 +619,24 @@ impl Core {
         self.tell_mesh(now, outbox);
     }
 
-    /// What waits for each proposal in the log, in the order of the log.
+    /// Returns the origin of each proposal in the log, in log order.
     pub(crate) fn pending_origins(&mut self) -> impl Iterator<Item = &mut Origin> {
         self.pending.iter_mut().map(|pending| &mut pending.origin)
     }
 
-    /// Proposes a command of the leader's own, of which nobody wants to hear.
+    /// Proposes a command of the leader's own, with no caller to notify.
     pub(crate) fn gather_own(&mut self, command: Command) {
         self.batch.push((self.own(command), Origin::Nobody));
     }
 
-    /// Whether this leader has proposed such a command that is not applied yet.
+    /// Returns `true` if this leader has proposed a matching command that is not applied yet.
     pub(crate) fn is_on_its_way(&self, is_meant: impl Fn(&Command) -> bool) -> bool {
         let pending = self.pending.iter().filter_map(|pending| pending.proposal.as_ref());
         let proposals = self.batch.iter().map(|(proposal, _)| proposal);
         pending.chain(proposals).any(|proposal| is_meant(&proposal.command))
     }
 
-    /// Notes who waits for the change of membership at `index`.
+    /// Records the caller that waits for the membership change at `index`.
     pub(crate) fn await_membership(&mut self, now: Time, index: LogIndex, token: Option<CallToken>) {
         let origin = token.map_or(Origin::Nobody, |token| Origin::Client(token, now));
         self.pending.push_back(PendingProposal { index, term: self.engine.term(), proposal: None, origin });
@@ -640,12 +647,12 @@ impl Core {
     }
 
     fn propose(&mut self, now: Time, token: CallToken, proposal: Proposal, outbox: &mut Outbox) {
-        // A follower passes nothing on: the agent goes to the leader itself, under the same request
-        // id.
+        // A follower forwards nothing: the agent sends the request to the leader itself, under the
+        // same request id.
         if !self.engine.is_leader() {
             return outbox.fail(token, not_leader());
         }
-        // A limit in front of the log: what is refused here costs the others neither disk nor
+        // Limited before the log: a rejected request costs the other servers neither disk nor
         // memory.
         if self.pending.len() + self.batch.len() >= self.config.max_pending_proposals {
             let what = format!("{} writes wait for their commit", self.config.max_pending_proposals);
@@ -656,10 +663,10 @@ impl Core {
         if let Err(why) = self.fits_format(&proposal.command) {
             return outbox.fail(token, why);
         }
-        // Some wait until it is known whether a node lives.
+        // Some proposals wait until the judge has decided whether a node is alive.
         let Some(proposal) = self.hold_for_judge(now, token, proposal, outbox) else { return };
-        // In front of the request, in the same batch: it finds the lock as it is by the leader's
-        // clock.
+        // Before the request, in the same batch, so that the request sees the lock as of the
+        // leader's clock.
         self.end_delays_that_are_over(now, &proposal.command);
         self.batch.push((proposal, Origin::Client(token, now)));
     }
@@ -671,8 +678,8 @@ impl Core {
         }
         match self.engine.propose(batch) {
             Ok(first) => {
-                // The batch has consecutive indexes from here on, in its own order. With the term
-                // they tell later whether it is these entries that were applied.
+                // The batch has consecutive indexes from here, in its own order. With the term they
+                // identify these entries when they are applied.
                 let (term, indexes) = (self.engine.term(), first.0..);
                 self.observer.proposed(now, self.engine.last_index());
                 self.pending.extend(indexes.zip(proposals).map(|(index, (proposal, origin))| {
@@ -680,8 +687,8 @@ impl Core {
                 }));
             }
             Err(_) => {
-                // The engine drops a batch for two reasons, and only one of them goes away by
-                // waiting here.
+                // The engine drops a batch for two reasons, and only one of them passes by waiting
+                // here.
                 let why = if self.engine.is_leader() && self.autopilot.transfer.is_none() {
                     Unavailable::Overloaded("too many bytes wait for their commit".into())
                 } else {
@@ -694,16 +701,16 @@ impl Core {
         }
     }
 
-    /// What was gathered, and its bytes, but for what is too long for the log.
+    /// Encodes the gathered proposals and rejects those that are too long for the log.
     fn encode_batch(&mut self, now: Time, outbox: &mut Outbox) -> (Vec<Bytes>, Vec<(Proposal, Origin)>) {
         let mut batch = Vec::with_capacity(self.batch.len());
         let mut proposals = Vec::with_capacity(self.batch.len());
         for (proposal, origin) in std::mem::take(&mut self.batch) {
             let data = format::encode(&proposal);
-            // In the log it would stop every follower for good: no frame could carry it.
+            // In the log it would block every follower forever: no frame could carry it.
             if data.len() > MAX_PROPOSAL_BYTES {
                 let what =
-                    format!("a command of {} bytes, but at most {MAX_PROPOSAL_BYTES} are taken", data.len());
+                    format!("command of {} bytes exceeds the limit of {MAX_PROPOSAL_BYTES}", data.len());
                 self.fail_proposal(now, origin, Unavailable::Denied(what), outbox);
                 continue;
             }
@@ -716,7 +723,7 @@ impl Core {
     fn fail_proposal(&mut self, now: Time, origin: Origin, why: Unavailable, outbox: &mut Outbox) {
         match origin {
             Origin::Client(token, _) => outbox.fail(token, why),
-            // Not at once: what refused it, a full log or a transfer, needs a moment to pass.
+            // Not immediately: a full log or a transfer needs a moment to pass.
             Origin::Timer(subject) => self.timers.failed(subject, now + RETRY_PROPOSAL),
             Origin::Verdict(agent) => self.verdict_is_known(now, agent, None),
             Origin::Nobody => {}
@@ -733,11 +740,11 @@ impl Core {
         }
     }
 
-    /// A renewal is acknowledged by a round that begins after its arrival. Until then the session
+    /// Acknowledges a renewal after a round that begins after its arrival. Until then the session
     /// does not expire.
     fn renew(&mut self, now: Time, token: CallToken, id: SessionId, outbox: &mut Outbox) {
-        // From the proposal of the end until its outcome: a renewal in between would be
-        // acknowledged for a session that the next entry ends.
+        // Between the proposal of an expiry and its outcome, a renewal would be acknowledged for a
+        // session that the next entry ends.
         if self.timers.is_deciding(id) {
             return outbox.fail(token, expiry_is_being_decided());
         }
@@ -750,10 +757,10 @@ impl Core {
         }
     }
 
-    /// Answers a renewal after its round: an end that was committed before it is applied by now,
-    /// whichever server led then. The session has a whole TTL from the acknowledgement.
+    /// Replies to a renewal after its round: any expiry that was committed before the round is
+    /// applied by now, whichever server led. The session gets a full TTL from the acknowledgement.
     fn acknowledge_renewal(&mut self, now: Time, token: CallToken, id: SessionId, outbox: &mut Outbox) {
-        // Its expiry was proposed when an earlier renewal had waited for too long.
+        // The expiry was proposed because an earlier renewal had waited too long.
         let is_expiring = self.timers.is_deciding(id);
         if is_expiring {
             return outbox.fail(token, expiry_is_being_decided());
@@ -767,7 +774,7 @@ impl Core {
 
     fn begin_reads(&mut self, now: Time) {
         // The engine drops rounds of a leader whose term has no commit yet (thesis, 6.4), and a
-        // lost one is only begun again after its time-out.
+        // lost round is retried only after its timeout.
         let can_begin = if self.engine.is_leader() {
             self.engine.leads_its_term()
         } else {
@@ -793,7 +800,7 @@ impl Core {
         let pending = self.take_pending(now, entry, outbox);
         let mut is_check = false;
         if entry.kind == EntryKind::Normal {
-            // Empty entries begin a term or settle a membership, and mean nothing to the state.
+            // Empty entries begin a term or settle a membership; they do not affect the state.
             if !entry.data.is_empty() {
                 is_check = self.apply_proposal(now, entry, pending, outbox);
             }
@@ -802,10 +809,9 @@ impl Core {
             self.membership_index = entry.index;
             let before = self.engine.membership().all();
             self.engine.applied(entry);
-            // The change is in force, but not settled: its caller waits for one more entry.
+            // The change is in effect but not settled: its caller waits for one more entry.
             if let Some(PendingProposal { origin: Origin::Client(token, _), .. }) = pending {
-                // Through the same gate as the first answer, so that a retry is never told earlier
-                // than that.
+                // The same path as for the first reply, so that a retry never gets an earlier one.
                 self.autopilot.waits_for_membership.push(token);
             }
             self.notice_membership(&before);
@@ -814,13 +820,13 @@ impl Core {
         self.tell_of_membership(outbox);
         if is_check {
             self.corruption.applied(now, entry.index);
-            // With how many changes came before: the checkpoint must be of exactly this index on
+            // With the number of earlier changes: the checkpoint must be of exactly this index on
             // every server.
             outbox.checks.push((outbox.changes.len(), self.snapshot_meta()));
         }
     }
 
-    /// Applies a command; whether it was a corruption check.
+    /// Applies a command. Returns `true` if it was a corruption check.
     fn apply_proposal(
         &mut self,
         now: Time,
@@ -840,13 +846,13 @@ impl Core {
         let applied = self.state.apply_keeping(entry.index, entry.term, &proposal, changes, removed);
         self.mesh.follow(&self.state, &outbox.changes[news..]);
         self.tell_verdict(now, &proposal.command, &applied);
-        // An id is never given again, and what is remembered of one that left would only grow.
+        // Ids are never reused, so the memory of removed servers would only grow.
         if let Command::ForgetServer(server) = proposal.command {
             self.own.peers.forget(server);
         }
-        // Before it serves it has no deadlines: all start afresh when it begins to.
+        // Before it serves it has no deadlines: all restart when it begins to serve.
         if self.is_serving() {
-            // Timers learn what became true; after a restore they start afresh.
+            // The timers follow the changes; after a restore they restart.
             self.timers.note_all(now, &outbox.changes[news..]);
             self.observer.applied(now, &outbox.changes[news..], &self.state);
             self.note_members(now, &outbox.changes[news..]);
@@ -866,32 +872,33 @@ impl Core {
         proposal.command == Command::CorruptionCheck
     }
 
-    /// The pending proposal that this entry is, after those were failed that it overtook.
+    /// Returns the pending proposal that matches this entry, and fails the ones that the entry
+    /// replaced.
     fn take_pending(&mut self, now: Time, entry: &LogEntry, outbox: &mut Outbox) -> Option<PendingProposal> {
-        // In order of the log: whoever stands before this entry was overtaken by entries of another
-        // leader.
+        // In log order: an earlier proposal in the queue was replaced by entries of another leader.
         while self.pending.front().is_some_and(|pending| pending.index <= entry.index) {
-            let pending = self.pending.pop_front().expect("the front was just seen");
+            let pending = self.pending.pop_front().expect("the front exists");
             if (pending.index, pending.term) == (entry.index, entry.term) {
                 return Some(pending);
             }
-            // Said as unknown, the safe side: the client asks again under the same request id.
+            // Reported as unknown, the safe side: the client retries under the same request id.
             self.fail_proposal(now, pending.origin, lost_leadership(), outbox);
         }
         None
     }
 
-    /// Begins to serve, or stops.
+    /// Starts or stops serving.
     fn notice_role(&mut self, now: Time, outbox: &mut Outbox) {
-        // Not before an entry of its own term is applied: the state may lack what others answered.
+        // Only after an entry of its own term is applied: until then the state may lack earlier
+        // replies.
         let may_lead = self.engine.leads_its_term() && self.set_back.is_none();
         let leads = may_lead.then(|| self.engine.term());
         let led = std::mem::replace(&mut self.led, self.engine.is_leader());
-        // Also where it led and never served: proposals may wait that it took before.
+        // Also if it led without serving: accepted proposals may be waiting.
         if (led && !self.led) || (self.serving.is_some() && leads != self.serving) {
             let term = self.engine.term().0;
             match self.engine.leader() {
-                // A leader that no majority answers steps down by itself, in its own term.
+                // A leader without replies from a majority steps down on its own, within its term.
                 None if leads.is_none() && self.set_back.is_none() => {
                     tracing::warn!(term, "this server no longer leads, and no other leader is known");
                 }
@@ -906,13 +913,13 @@ impl Core {
         self.serving = leads;
         if let Some(term) = leads {
             tracing::info!(term = term.0, "this server leads");
-            // In full, whatever was left: the clocks of two servers are never compared, so a delay
-            // may last longer, never shorter.
+            // In full, regardless of the time left: clocks of two servers are never compared, so a
+            // delay may last longer, never shorter.
             self.timers.restart(now, &self.state);
             self.forget_deadlines();
             self.start_judge(now);
-            // A leader may have died between its first entry and this one, so each that finds none
-            // says it; only the first counts.
+            // A leader may have died between its first entry and this one, so each leader that
+            // finds none proposes it; only the first counts.
             if self.state.cluster_id().is_empty() {
                 let ClusterStart { cluster_id, servers, lease_key } = self.config.cluster_start.clone();
                 self.gather_own(Command::Bootstrap { cluster_id, servers, lease_key });
@@ -921,8 +928,7 @@ impl Core {
         }
     }
 
-    /// Says in the log who leads, once for each change: operators follow an election by these
-    /// lines.
+    /// Logs the leader once per change, so that operators can follow an election.
     fn tell_leader(&mut self) {
         let leader = self.engine.leader();
         if leader == self.told_leader {
@@ -931,7 +937,7 @@ impl Core {
         let former = std::mem::replace(&mut self.told_leader, leader);
         let (me, term) = (Some(self.config.id), self.engine.term().0);
         match (leader, former) {
-            // Its own leadership is told when it begins to serve, and when it ends.
+            // Its own leadership is logged when it starts to serve and when it stops.
             (own, _) if own == me => {}
             (None, own) if own == me => {}
             (Some(leader), _) => {
@@ -945,14 +951,16 @@ impl Core {
         }
     }
 
-    /// The node of a server, for people. The founders are known before the roster is.
+    /// Returns the node name of a server for logs. The initial servers are known before the roster
+    /// is.
     pub(crate) fn node_of(&self, id: ServerId) -> &str {
         let founder = || self.config.cluster_start.servers.iter().find(|server| server.id == id);
         let server = self.state.server(id).map(Arc::as_ref).or_else(founder);
         server.map_or("unknown", |server| server.node.as_str())
     }
 
-    /// Where a test broke the rule of retries: nothing tells one from something new.
+    /// Clears the request id if a test broke the rule of retries: a retry then looks like a new
+    /// request.
     fn fault_injected(&self, proposal: Proposal) -> Proposal {
         let request = proposal.request.filter(|_| !self.engine.fault_point.breaks(Rule::RetriesDoNothing));
         Proposal { request, ..proposal }
@@ -961,12 +969,12 @@ impl Core {
     pub(crate) fn step_down(&mut self, now: Time, outbox: &mut Outbox) {
         self.timers.clear();
         self.observer.step_down();
-        // A round that was begun as the leader vanishes with the role; whoever reads is sent to the
-        // next one at once.
+        // A round that was begun as leader is lost with the role; readers are redirected to the
+        // next leader at once.
         for reader in self.read_index.drain() {
             self.refuse_reader(reader, outbox);
         }
-        // They are in the log, and the next leader may commit them or not.
+        // They are in the log, and the next leader may or may not commit them.
         for pending in std::mem::take(&mut self.pending) {
             self.fail_proposal(now, pending.origin, lost_leadership(), outbox);
         }
@@ -985,7 +993,7 @@ impl Core {
 }
 
 fn decode(entry: &LogEntry) -> Proposal {
-    // Skipping an entry would part this state from the others'; stopping loses nothing.
+    // Skipping an entry would make this state diverge; stopping loses nothing.
     format::decode(&entry.data)
         .unwrap_or_else(|error| panic!("log entry {} cannot be read: {error}", entry.index))
 }

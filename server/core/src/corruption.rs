@@ -1,27 +1,28 @@
-//! The corruption check: servers that applied the same log must hold the same state, and one that
-//! does not is found.
+//! The corruption check: servers that applied the same log must hold the same state. The check
+//! finds a server whose state differs.
 //!
 //! ```text
-//! leader ── CorruptionCheck, an entry ──> every server: a checkpoint of exactly that index, and its checksum
-//!        ── Checksum ──────────────────> each member, until it has answered
-//!        <───────── ChecksumResponse ── its checksum there, the format of it, and whether it is a copy
-//!        ── Corrupt ───────────────────> whoever differs from a majority of the voters
+//! leader ── CorruptionCheck (entry) ───> every server: a checkpoint of that index
+//!        ── Checksum ──────────────────> each member, until it replies
+//!        <───────── ChecksumResponse ── checksum, format, whether it is a copy
+//!        ── Corrupt ───────────────────> each server that differs from a majority of the voters
 //! ```
 //!
-//! A snapshot carries whatever its giver holds. So the state of a server that took one in bears
-//! witness of nothing: it is a copy, and is not counted, until a check has confirmed it. Otherwise
-//! a corrupt leader and the servers that it gave its state would be the majority that condemns a
-//! server that is right. `Checksum` also says up to which check the receiver is confirmed: where a
-//! majority that is no copy holds the same, or all members do, from where on each goes on by
-//! itself.
+//! A snapshot carries the state of its sender, right or wrong. A server that installed one holds a
+//! copy, which does not count as a vote until a check has confirmed it. Otherwise a corrupt leader
+//! and the servers that fetched its state would be the majority that condemns a correct server.
+//! `Checksum` also carries the newest check at which the receiver was confirmed: a check at which
+//! it agreed with a majority without copies, or at which all members agreed. From then on each
+//! server's state is evidence of its own.
 //!
-//! Whoever is told leads no more and answers no agent, but stores and votes on: its log is as good
-//! as ever. The way back is an emptied data folder. Where no majority agrees nobody knows who is
-//! right, and people must decide: that is an alarm.
+//! A server that is reported as corrupt stops leading and serving agents, but still stores entries
+//! and votes: its log is intact. To recover it, empty its data folder. If no majority agrees, the
+//! check cannot decide which state is right: it raises an alarm, and an operator must decide.
 //!
-//! **Invariants:** only a leader finds, and whoever is found differs from more than half of the
-//! voters, who agree with each other, are two at least, and none of whom is a copy. Checksums of
-//! another format, or of another index, are never compared. A server that tells none is not judged.
+//! **Invariants:** only a leader reports a corrupt server. A corrupt server differs from more than
+//! half of the voters; these agree with each other, are at least two, and hold no copies. Checksums
+//! of different formats or indexes are never compared. A server that sends no checksum is not
+//! judged.
 
 mod exchange;
 
@@ -33,21 +34,21 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How often a leader asks those who have not answered, and tells those who were found.
+/// Interval at which a leader requests missing checksums and notifies corrupt servers.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a leader waits for answers: a checkpoint may wait for a slow disk. Then it judges by
-/// what it has.
+/// The maximum time that a leader waits for checksums, since a checkpoint may wait for a slow disk.
+/// Then it judges by the reports that it has.
 const ANSWER_WINDOW: Duration = Duration::from_secs(60);
-/// How many of its newest checksums a server remembers.
+/// The number of its newest checksums that a server keeps.
 const CHECKSUMS_KEPT: usize = 4;
-/// What a server tells of its state at the index of a check.
+/// A server's report about its state at the index of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// See [`FORMAT`].
     pub format: u32,
-    /// The checksum of its checkpoint.
+    /// The checksum of the server's checkpoint.
     pub checksum: Checksum,
-    /// Whether its state came from another server, and no check has confirmed it yet.
+    /// `true` if the state was fetched from another server and no check has confirmed it yet.
     pub is_copy: bool,
 }
 
@@ -57,20 +58,20 @@ impl Report {
     }
 
     fn differs(&self, other: &Self) -> bool {
-        // Two formats sum up the same rows differently: that shows nothing.
+        // Two formats give different checksums for the same rows, which proves nothing.
         self.format == other.format && self.checksum != other.checksum
     }
 }
 
-/// What a comparison has shown.
+/// The result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Finding {
-    /// Nobody differs from anybody.
+    /// No two servers differ.
     #[default]
     Alike,
-    /// These differ from a majority that agrees.
+    /// These servers differ from a majority that agrees.
     Corrupt(BTreeSet<ServerId>),
-    /// Some differ, and no majority agrees.
+    /// Some servers differ, and no majority agrees.
     Undecided,
 }
 
@@ -80,7 +81,7 @@ impl Finding {
     }
 }
 
-/// Compares what servers told of one index.
+/// Compares the servers' reports about one index.
 pub fn compare(voters: &[ServerId], reports: &BTreeMap<ServerId, Report>) -> Finding {
     if let Some(right) = majority(voters, reports) {
         let wrong = reports.iter().filter(|(_, report)| report.differs(right));
@@ -91,33 +92,32 @@ pub fn compare(voters: &[ServerId], reports: &BTreeMap<ServerId, Report>) -> Fin
     if reports.values().any(differs_from_some) { Finding::Undecided } else { Finding::Alike }
 }
 
-/// What more than half of the voters hold, each by its own work. The word of one alone is no
-/// majority: a quorum of one voter that is corrupt would condemn whoever joins it.
+/// Returns the report on which more than half of the voters agree, copies excluded. A single report
+/// is no majority: a corrupt single-voter quorum would condemn every server that joins it.
 fn majority<'a>(voters: &[ServerId], reports: &'a BTreeMap<ServerId, Report>) -> Option<&'a Report> {
-    // Learners are judged and do not judge; a copy repeats what its giver said.
+    // Learners are judged but do not vote; a copy repeats its sender's state.
     let own = || voters.iter().filter_map(|voter| reports.get(voter)).filter(|report| !report.is_copy);
     let votes = |report: &Report| own().filter(|other| other.is_same(report)).count();
-    // Of all voters, not of those who answered: two silent ones may agree with each other.
+    // Of all voters, not of those that replied: two silent ones may agree with each other.
     reports.values().find(|report| votes(report) > (voters.len() / 2).max(1))
 }
 
-/// What a server knows of the checks.
+/// A server's knowledge about corruption checks.
 #[derive(Debug, Default)]
 pub struct CorruptionChecks {
-    /// The index of the newest check that was applied here, and when.
+    /// The index of the newest check that was applied on this server, and the time.
     last: (LogIndex, Time),
-    /// What this server's newest checkpoints at such indexes came to.
+    /// The checksums of this server's newest checkpoints at the indexes of checks.
     own: BTreeMap<LogIndex, Checksum>,
     /// The comparison that this leader makes.
     comparison: Option<Comparison>,
-    /// The newest check at which each server's state was confirmed, as far as this server knows as
-    /// a leader.
+    /// The newest check at which each server's state was confirmed, as far as this leader knows.
     confirmed: BTreeMap<ServerId, LogIndex>,
-    /// At which check a leader found this server's state to be another one than the majority's.
+    /// The check at which a leader found that this server's state differs from the majority's.
     found_corrupt: Option<LogIndex>,
-    /// Whether that was known when this server was started.
+    /// `true` if the corruption was known when this server started.
     was_found: bool,
-    /// Whether this leader begins no check.
+    /// `true` if this leader starts no checks.
     is_paused: bool,
 }
 
@@ -127,54 +127,55 @@ struct Comparison {
     began: Time,
     asked: Option<Time>,
     reports: BTreeMap<ServerId, Report>,
-    /// Whether something came in since it was looked at.
+    /// `true` if a report arrived since the last comparison.
     has_news: bool,
-    /// Whether every member has answered.
+    /// `true` if every member has replied.
     are_all: bool,
-    /// That of the check before, until this one has its own.
+    /// The finding; the previous check's until this check has its own.
     finding: Finding,
 }
 
 impl CorruptionChecks {
-    /// At which check a leader found this server's state to be another one than the majority's.
+    /// Returns the check at which a leader found that this server's state differs from the
+    /// majority's.
     pub fn found_corrupt(&self) -> Option<LogIndex> {
         self.found_corrupt
     }
 
-    /// Whether this server's state is known to be corrupt, so that it answers nobody.
+    /// Returns `true` if this server's state is known to be corrupt, so it serves no requests.
     pub(crate) fn is_known_here(&self) -> bool {
         self.was_found || self.found_corrupt.is_some()
     }
 
-    /// What this leader's newest comparison has shown so far.
+    /// Returns the current finding of this leader's newest comparison.
     pub fn finding(&self) -> &Finding {
         self.comparison.as_ref().map_or(&Finding::Alike, |comparison| &comparison.finding)
     }
 
-    /// How many servers have told the leader their checksum at the newest check.
+    /// Returns the number of servers that have reported their checksum at the newest check.
     pub fn reported(&self) -> usize {
         self.comparison.as_ref().map_or(0, |comparison| comparison.reports.len())
     }
 
-    /// The index of the newest check, where all of several servers have told this leader the same.
+    /// Returns the index of the newest check, if all members have reported the same state.
     pub fn compared(&self) -> LogIndex {
         let are_alike = |comparison: &&Comparison| comparison.are_all && comparison.finding == Finding::Alike;
         self.comparison.as_ref().filter(are_alike).map_or(LogIndex(0), |comparison| comparison.index)
     }
 
-    /// Whether this leader's newest comparison has shown that a server's state is another one than
+    /// Returns `true` if this leader's newest comparison found that a server's state differs from
     /// the majority's.
     pub(crate) fn is_corrupt(&self, server: ServerId) -> bool {
         self.finding().is_corrupt(server)
     }
 
-    /// A check was applied.
+    /// Records an applied check.
     pub(crate) fn applied(&mut self, now: Time, index: LogIndex) {
-        // On every server, so that whoever leads next goes on with this check.
+        // On every server, so that the next leader continues with this check.
         self.last = (index, now);
     }
 
-    /// The checkpoint at the index of a check is on disk.
+    /// Records the checksum of a durable checkpoint at the index of a check.
     pub(crate) fn summed(&mut self, index: LogIndex, checksum: Checksum) {
         self.own.insert(index, checksum);
         while self.own.len() > CHECKSUMS_KEPT {
@@ -183,12 +184,12 @@ impl CorruptionChecks {
         self.comparison.iter_mut().for_each(|comparison| comparison.has_news = true);
     }
 
-    /// This server no longer leads.
+    /// Drops the comparison when this server steps down.
     pub(crate) fn step_down(&mut self) {
         self.comparison = None;
     }
 
-    /// Another server answered.
+    /// Records another server's report.
     fn take_report(&mut self, server: ServerId, index: LogIndex, report: Report) {
         if let Some(comparison) = self.comparison.as_mut().filter(|comparison| comparison.index == index) {
             comparison.reports.insert(server, report);
@@ -199,21 +200,20 @@ impl CorruptionChecks {
 
 impl Comparison {
     fn of(index: LogIndex, now: Time, former: Option<Self>) -> Self {
-        // A server that was found corrupt stays so until the next comparison shows something else.
+        // A corrupt server stays corrupt until the next comparison shows otherwise.
         let finding = former.map_or(Finding::Alike, |former| former.finding);
         let reports = BTreeMap::new();
         Self { index, began: now, asked: None, reports, has_news: false, are_all: false, finding }
     }
 
-    /// What these members' answers show that was not known before. Before all have answered only a
-    /// majority counts.
+    /// Returns the finding if it is new. Until all members have replied, only a majority counts.
     fn judge(&mut self, now: Time, voters: &[ServerId], members: &[ServerId]) -> Option<&Finding> {
         self.reports.retain(|server, _| members.contains(server));
         self.are_all = members.iter().all(|member| self.reports.contains_key(member));
-        // A server that is down must not keep the others from being compared.
+        // A server that is down must not prevent the comparison of the others.
         let is_over = now.since(self.began) > ANSWER_WINDOW && self.reports.len() > 1;
         let finding = compare(voters, &self.reports);
-        // Alike or undecided can change with the next answer; a majority that agrees cannot.
+        // `Alike` and `Undecided` can change with the next report; a majority that agrees cannot.
         let is_sure = self.are_all || is_over || matches!(finding, Finding::Corrupt(_));
         if !is_sure || finding == self.finding {
             return None;
@@ -222,21 +222,21 @@ impl Comparison {
         Some(&self.finding)
     }
 
-    /// Whose states are right as far as anybody can know, so that they can bear witness from here
-    /// on: those that a majority holds too, or all where all hold the same.
+    /// Returns the servers whose states count as confirmed: those that agree with a majority, or
+    /// all if all agree. They vote in later checks.
     fn confirmed(&self, voters: &[ServerId]) -> impl Iterator<Item = ServerId> {
         let all = self
             .reports
             .values()
             .next()
             .filter(|first| self.are_all && self.reports.values().all(|report| report.is_same(first)));
-        // Where all hold the same there is nobody left who could know better, copies or not.
+        // If all servers agree, no other state remains for comparison, even if some are copies.
         let right = majority(voters, &self.reports).or(all);
         let is_right = move |report: &Report| right.is_some_and(|right| report.is_same(right));
         self.reports.iter().filter(move |(_, report)| is_right(report)).map(|(server, _)| *server)
     }
 
-    /// Whether it is time to ask and to tell.
+    /// Returns `true` if requests and notifications are due.
     fn may_ask(&mut self, now: Time) -> bool {
         let may = self.asked.is_none_or(|asked| now.since(asked) >= ASK_INTERVAL);
         if may {
@@ -245,7 +245,7 @@ impl Comparison {
         may
     }
 
-    /// What a member is to be told and asked now.
+    /// Returns the messages that are due to a member.
     fn messages_for(&self, now: Time, server: ServerId) -> impl Iterator<Item = (ServerId, MessageKind)> {
         let is_asked = !self.reports.contains_key(&server) && now.since(self.began) <= ANSWER_WINDOW;
         let is_told = self.finding.is_corrupt(server);
@@ -275,7 +275,7 @@ mod tests {
         Report { is_copy: true, ..report }
     }
 
-    /// What comes of these reports, of servers 1, 2 and so on.
+    /// The finding for reports of servers 1, 2 and so on.
     fn finding(voters: &[ServerId], reports: &[Report]) -> Finding {
         compare(voters, &(1..).map(ServerId).zip(reports.iter().copied()).collect())
     }
@@ -289,14 +289,14 @@ mod tests {
         let (a, b) = (report(1, "a"), report(1, "b"));
         assert_eq!(finding(&THREE, &[a, a, a]), Finding::Alike);
         assert_eq!(finding(&THREE, &[a, a, b]), corrupt(&[3]));
-        assert_eq!(finding(&THREE, &[b, a, a]), corrupt(&[1]), "whoever leads");
-        assert_eq!(finding(&THREE, &[a, a]), Finding::Alike, "who tells nothing is not judged");
+        assert_eq!(finding(&THREE, &[b, a, a]), corrupt(&[1]), "also if the leader is corrupt");
+        assert_eq!(finding(&THREE, &[a, a]), Finding::Alike, "a server without a report is not judged");
     }
 
     #[test]
     fn without_a_majority_nobody_is_condemned() {
         let [a, b, c] = ["a", "b", "c"].map(|row| report(1, row));
-        assert_eq!(finding(&THREE[..1], &[b, a]), Finding::Undecided, "one alone knows no better");
+        assert_eq!(finding(&THREE[..1], &[b, a]), Finding::Undecided, "a single voter is no majority");
         assert_eq!(finding(&THREE[..1], &[a, a]), Finding::Alike);
         assert_eq!(finding(&THREE[..2], &[a, b]), Finding::Undecided);
         assert_eq!(finding(&THREE, &[a, b]), Finding::Undecided);
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn a_copy_is_judged_and_bears_no_witness() {
         let (a, b) = (report(1, "a"), report(1, "b"));
-        assert_eq!(finding(&THREE, &[b, copy_of(b), a]), Finding::Undecided, "the two are one witness");
+        assert_eq!(finding(&THREE, &[b, copy_of(b), a]), Finding::Undecided, "a copy does not count");
         assert_eq!(finding(&THREE, &[a, a, copy_of(b)]), corrupt(&[3]));
         assert_eq!(finding(&THREE, &[a, copy_of(a), copy_of(a)]), Finding::Alike);
         assert_eq!(finding(&THREE, &[b, copy_of(b), a, a]), Finding::Undecided);
@@ -332,10 +332,10 @@ mod tests {
             let comparison = Comparison { reports, are_all, ..Comparison::of(LogIndex(7), Time(0), None) };
             comparison.confirmed(&THREE).map(|server| server.0).collect()
         };
-        assert_eq!(confirmed(&[a, a]), [1, 2], "that is a majority already");
+        assert_eq!(confirmed(&[a, a]), [1, 2], "two are a majority");
         assert_eq!(confirmed(&[a, a, copy_of(a)]), [1, 2, 3]);
         assert_eq!(confirmed(&[a, b, a]), [1, 3]);
-        assert_eq!(confirmed(&[a, copy_of(a), copy_of(a)]), [1, 2, 3], "from here on each goes on by itself");
+        assert_eq!(confirmed(&[a, copy_of(a), copy_of(a)]), [1, 2, 3], "all agree, so copies count from here on");
         assert!(confirmed(&[a, copy_of(a)]).is_empty(), "the third may differ");
         assert!(confirmed(&[a, copy_of(a), b]).is_empty());
     }
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(
             finding(&THREE, &[old, old, other]),
             Finding::Alike,
-            "the third says nothing of the others'"
+            "another format is not comparable"
         );
         assert_eq!(finding(&THREE, &[old, new, other]), Finding::Undecided);
     }
@@ -363,14 +363,14 @@ mod tests {
         comparison.reports = told(&[a, b]);
         assert_eq!(comparison.judge(Time(0), &THREE, &THREE), None, "the third may agree with either");
         let late = Time(0) + Duration::from_secs(61);
-        assert_eq!(comparison.judge(late, &THREE, &THREE), Some(&Finding::Undecided), "it never came");
+        assert_eq!(comparison.judge(late, &THREE, &THREE), Some(&Finding::Undecided), "the window is over");
         comparison.reports = told(&[a, b, a]);
         assert_eq!(comparison.judge(late, &THREE, &THREE), Some(&corrupt(&[2])));
-        assert_eq!(comparison.judge(late, &THREE, &THREE), None, "that is no news");
+        assert_eq!(comparison.judge(late, &THREE, &THREE), None, "the finding is unchanged");
         let mut next = Comparison::of(LogIndex(9), late, Some(comparison));
         next.reports = told(&[a]);
         assert_eq!(next.judge(late, &THREE, &THREE), None);
-        assert_eq!(next.finding, corrupt(&[2]), "until the next check says something else");
+        assert_eq!(next.finding, corrupt(&[2]), "kept until the next check differs");
         next.reports = told(&[a, a, a]);
         assert_eq!(next.judge(late, &THREE, &THREE), Some(&Finding::Alike));
     }

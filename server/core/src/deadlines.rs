@@ -1,11 +1,9 @@
-//! Deadlines become commands: with a tick, between two ticks, and in front of whoever asks for a
-//! lock.
+//! Deadlines become commands: at a tick, between two ticks, and before a lock request.
 //!
-//! The state knows no time, so the end of a lock-delay is a command that the leader proposes.
-//! Whoever asks for a lock whose delay is over does not wait for the tick that would notice: the
-//! end goes into the log in front of the request, in the same batch. **Invariant:** a server that
-//! did not run for a while moves its deadlines before it handles any input, and lets none pass
-//! before the next tick.
+//! The state holds no time, so the end of a lock-delay is a command that the leader proposes. A
+//! lock request need not wait for the tick that would notice an expired delay: the end is appended
+//! to the log before the request, in the same batch. **Invariant:** a server that was paused
+//! extends its deadlines before it handles any input, and lets none expire before the next tick.
 
 use crate::core::{Core, Origin};
 use crate::fault_injection::Rule;
@@ -17,23 +15,24 @@ use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// A tick that comes later than this means that the server was not running: its deadlines move.
+/// A tick that is later than this means that the server was paused: its deadlines are extended.
 const LATE: Duration = Duration::from_millis(200);
-/// The least that is told of a lock-delay that still closes a key: "closed for 0 s" tells nobody
-/// when to ask again.
+/// The minimum remaining lock-delay in a reply while a key is closed: "closed for 0 s" would not
+/// tell the client when to retry.
 const LEAST_REMAINING: Duration = Duration::from_millis(1);
 
 impl Core {
-    /// When [`crate::Input::Deadline`] is due; none before the next tick where nothing may pass
-    /// until then.
+    /// Returns the time at which [`crate::Input::Deadline`] is due; `None` if nothing may expire
+    /// before the next tick.
     pub fn next_deadline(&self) -> Option<Time> {
-        // Otherwise the shell would wake again and again for deadlines that may not pass before the
+        // Otherwise the shell would wake repeatedly for deadlines that may not expire before the
         // tick.
         self.timers.next().filter(|_| self.may_pass > 0)
     }
 
-    /// Moves the deadlines of a server that was not running by the time that it missed. Before any
-    /// input: what arrives after the pause must not move, and what came during it lies unread.
+    /// Extends the deadlines of a paused server by the length of the pause. This happens before any
+    /// input: deadlines from input after the pause must not be extended, and input from during it
+    /// is unread.
     pub(crate) fn move_deadlines_if_late(&mut self, now: Time) {
         let gap = self.ran_until.map_or(Duration::ZERO, |at| now.since(at));
         if gap <= 2 * TICK {
@@ -41,17 +40,17 @@ impl Core {
         }
         self.ran_until = Some(now);
         self.disk.was_late(now, gap - TICK);
-        // Renewals that came meanwhile may lie unread: to end their sessions would be this server's
-        // fault.
+        // Renewals that arrived during the pause may be unread; this server must not expire their
+        // sessions.
         if gap > TICK + LATE {
             let gap_ms = gap.as_millis() as u64;
-            tracing::warn!(gap_ms, "this server was not running for a while: its deadlines move");
+            tracing::warn!(gap_ms, "this server was not running for a while: extending its deadlines");
             self.timers.postpone(gap - TICK);
             self.judge.was_late(now, gap - TICK);
         }
     }
 
-    /// Where a test broke a rule of deadlines: they end with the election.
+    /// Ends deadlines with the election if a test broke that rule.
     pub(crate) fn forget_deadlines(&mut self) {
         let fault_point = &self.engine.fault_point;
         let (delays, sessions) = (
@@ -66,35 +65,36 @@ impl Core {
         ends.into_iter().for_each(|end| self.gather_own(end));
     }
 
-    /// Between two ticks. One that is late must come first: it may have to move the deadlines.
+    /// Expires deadlines between two ticks. A late tick must come first: it may extend the
+    /// deadlines.
     pub(crate) fn pass_deadlines_early(&mut self, now: Time, wall: WallTime) {
         self.wall = wall;
-        // Nothing is lost where it is not: the late tick follows, moves the deadlines, and comes
-        // here.
+        // Nothing is lost otherwise: the late tick follows, extends the deadlines, and expires
+        // them.
         if self.is_running(now) {
             self.pass_deadlines(now);
         }
     }
 
-    /// Proposes the end of what is due.
+    /// Proposes the end of everything that is due.
     pub(crate) fn pass_deadlines(&mut self, now: Time) {
         while self.may_pass > 0
             && let Some(subject) = self.timers.next_due(now)
         {
             if let Some(until) = self.renewal_waits_until(&subject) {
-                // At least a tick, so that a deadline which passes late is not looked at forever.
+                // At least one tick, so that a late deadline does not loop forever.
                 self.timers.failed(subject, until.max(now + TICK));
                 continue;
             }
-            // Each is an entry of the log: a node with very many sessions must not fill it in front
-            // of everybody else.
+            // Each expiry is a log entry: a node with very many sessions must not fill the log
+            // ahead of other requests.
             self.may_pass -= 1;
             self.decide_about(subject);
         }
     }
 
-    /// The time until which a renewal of this session may wait: before then its expiry is not
-    /// proposed.
+    /// Returns the time until which a renewal of this session may wait: before then its expiry is
+    /// not proposed.
     fn renewal_waits_until(&self, subject: &Subject) -> Option<Time> {
         match subject {
             Subject::Session(session) => self.read_index.renewal_waits_until(*session),
@@ -102,24 +102,24 @@ impl Core {
         }
     }
 
-    /// Proposes the end of every lock-delay that is over and that a command would run into.
+    /// Proposes the end of every expired lock-delay that would affect a command.
     pub(crate) fn end_delays_that_are_over(&mut self, now: Time, command: &Command) {
-        // Its deadlines may have to move first. Whoever asks is told to wait, which is safe.
+        // The deadlines may have to be extended first. The client is asked to wait, which is safe.
         if !self.is_running(now) {
             return;
         }
         for key in locks_of(command) {
             let subject = Subject::LockDelay(key.clone());
-            // Not counted against what may pass: the request itself is bounded, and it pays with an
-            // entry of its own.
+            // Not counted against `may_pass`: the request itself is bounded, and it adds an entry
+            // of its own.
             if self.timers.take_due(now, &subject) {
                 self.decide_about(subject);
             }
         }
     }
 
-    /// The state knows how long a delay is; only the leader knows how much of it was left when the
-    /// request came.
+    /// Sets the remaining lock-delay in a reply. The state knows the length of a delay; only the
+    /// leader knows the rest at the time of the request.
     pub(crate) fn with_remaining_delay(&self, came: Time, command: &Command, applied: &Applied) -> Applied {
         let mut applied = applied.clone();
         if let (Reply::Delayed { remaining }, Some(key)) = (&mut applied.reply, locks_of(command).next()) {
@@ -128,14 +128,14 @@ impl Core {
         applied
     }
 
-    /// How long a key is still closed, from `then` on, by a delay that lasts so long in all.
+    /// Returns how long a key stays closed after `then`, given the full length of the delay.
     pub(crate) fn left_of_delay(&self, then: Time, key: &Key, whole: Duration) -> Duration {
-        // Where it is not noted yet, or this server does not lead, all of it may be left: the safe
-        // side.
+        // If the delay is not noted yet, or this server does not lead, all of it may remain: the
+        // safe side.
         self.timers.remaining(then, key).unwrap_or(whole).min(whole).max(LEAST_REMAINING)
     }
 
-    /// Whether no tick is so late that deadlines may have to move.
+    /// Returns `true` unless a tick is so late that deadlines may have to be extended.
     pub(crate) fn is_running(&self, now: Time) -> bool {
         self.last_tick.is_some_and(|last| now.since(last) <= TICK + LATE)
     }
@@ -147,15 +147,15 @@ impl Core {
         }
     }
 
-    /// The command that says that a deadline has passed.
+    /// Returns the command that ends the subject of a deadline.
     pub(crate) fn end_of(&self, subject: &Subject) -> Option<Command> {
-        // A restore in between may bring other rows under the same ids and indexes; the base tells
-        // them apart.
+        // A restore in between may bring other rows under the same ids and indexes; the base
+        // distinguishes them.
         let base = self.state.index_base();
         match subject {
             Subject::Session(session) => {
-                // With the term: an entry of this leader that a later one commits must not cut
-                // short the TTL that the later one gave anew.
+                // With the term: if a later leader commits this leader's entry, it must not cut
+                // short the TTL that the later leader restarted.
                 Some(Command::ExpireSession { session: *session, term: self.serving?, base })
             }
             Subject::LockDelay(key) => {
@@ -175,7 +175,7 @@ impl Core {
     }
 }
 
-/// The keys whose locks a command would take.
+/// Returns the keys whose locks a command would acquire.
 fn locks_of(command: &Command) -> impl Iterator<Item = &Key> {
     let (alone, operations): (_, &[TxnOp]) = match command {
         Command::Kv(KvCommand::Acquire(new, _) | KvCommand::Enqueue { new, .. }) => (Some(&new.key), &[]),

@@ -22,7 +22,8 @@ use lockmesh_protocol::time::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How long a disk must be fast after a stall before its server competes in elections again.
+/// The time for which a disk must be fast after a stall before its server competes in elections
+/// again.
 const CALM: Duration = Duration::from_secs(30);
 /// The same after [`FREQUENT`] stalls within [`FREQUENT_WITHIN`].
 const LONG_CALM: Duration = Duration::from_secs(5 * 60);
@@ -31,35 +32,35 @@ const FREQUENT: usize = 3;
 /// The time within which that many stalls count as frequent.
 const FREQUENT_WITHIN: Duration = Duration::from_secs(10 * 60);
 
-/// Watches how long writes take to become durable.
+/// Measures how long writes take to become durable.
 #[derive(Debug)]
 pub(crate) struct DiskWatch {
     /// The time without a durable write after which the disk is stalled.
     stall_timeout: Duration,
     in_flight: Option<InFlight>,
-    /// Since when this leader's commit index has been ahead of its persisted index.
+    /// The time since which this leader's commit index has been ahead of its persisted index.
     overtaken_since: Option<Time>,
     is_stalled: bool,
-    /// When the newest stalls began, at most [`FREQUENT`] of them.
+    /// Start times of the newest stalls, at most [`FREQUENT`] of them.
     stalls: VecDeque<Time>,
     convalescence: Option<Convalescence>,
 }
 
-/// Writes that were given to the disk and are not durable.
+/// Writes that were submitted to the disk and are not durable.
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
     /// The number of the last one.
     last: u64,
-    /// When the oldest one was given, or when the write before it became durable.
+    /// The submission of the oldest write, or the completion of the write before it.
     since: Time,
 }
 
 /// The time after a stall in which a server has the lowest election priority.
 #[derive(Clone, Copy, Debug)]
 struct Convalescence {
-    /// When a write was last slower than half the stall timeout.
+    /// The last time at which a write was slower than half the stall timeout.
     last_slow: Time,
-    /// How long writes must be fast from then on.
+    /// The required duration of fast writes from then on.
     calm: Duration,
 }
 
@@ -86,54 +87,55 @@ impl DiskWatch {
         }
     }
 
-    /// Notes that the disk was given writes up to number `last`.
+    /// Records that writes up to number `last` were submitted to the disk.
     pub(crate) fn written(&mut self, now: Time, last: u64) {
         let since = self.unpersisted_since().unwrap_or(now);
         self.in_flight = Some(InFlight { last, since });
     }
 
-    /// Notes that all writes up to `number` are durable. The time of those behind begins now.
+    /// Records that all writes up to `number` are durable. The time of the later ones begins now.
     pub(crate) fn persisted(&mut self, now: Time, number: u64) {
         self.note_slowness(now);
         let left = self.in_flight.filter(|in_flight| in_flight.last > number);
         self.in_flight = left.map(|in_flight| InFlight { since: now, ..in_flight });
     }
 
-    /// Since when writes are in flight and none became durable.
+    /// Returns the time since which writes are in flight without a completion.
     pub(crate) fn unpersisted_since(&self) -> Option<Time> {
         self.in_flight.map(|in_flight| in_flight.since)
     }
 
-    /// How long the disk has been stalled without a durable write; `None` if it is not stalled.
+    /// Returns how long the disk has been stalled without a durable write; `None` if it is not
+    /// stalled.
     pub(crate) fn stalled_for(&self, now: Time) -> Option<Duration> {
         Some(now.since(self.in_flight?.since)).filter(|age| *age >= self.stall_timeout)
     }
 
-    /// The time without a durable write after which a disk is stalled.
+    /// Returns the time without a durable write after which a disk is stalled.
     pub(crate) fn stall_timeout(&self) -> Duration {
         self.stall_timeout
     }
 
-    /// `true` if followers have committed for so long what is not durable here that this server
-    /// must not lead.
+    /// Returns `true` if followers have been committing entries that are not durable here for so
+    /// long that this server must not lead.
     fn must_hand_over(&self, now: Time) -> bool {
         let overtaken = self.overtaken_since.map(|since| now.since(since));
         self.stalled_for(now).is_some() && overtaken.is_some_and(|age| age >= self.stall_timeout)
     }
 
-    /// `true` while this server has the lowest election priority.
+    /// Returns `true` while this server has the lowest election priority.
     pub(crate) fn lowers_priority(&self) -> bool {
         self.convalescence.is_some()
     }
 
-    /// Excludes time in which this process did not run: completions may lie unread.
+    /// Excludes a pause of this process: completions may be unread.
     pub(crate) fn was_late(&mut self, now: Time, late: Duration) {
         let moved = |since: Time| (since + late).min(now);
         self.in_flight = self.in_flight.map(|one| InFlight { since: moved(one.since), ..one });
         self.overtaken_since = self.overtaken_since.map(moved);
     }
 
-    /// Lets time go on. `is_overtaken` is set for a leader whose commit index is ahead of its
+    /// Advances time. `is_overtaken` is set for a leader whose commit index is ahead of its
     /// persisted index.
     fn tick(&mut self, now: Time, is_overtaken: bool) -> Option<DiskChange> {
         self.overtaken_since = is_overtaken.then(|| self.overtaken_since.unwrap_or(now));
@@ -171,7 +173,7 @@ impl DiskWatch {
 }
 
 impl Core {
-    /// Once a tick, after the completions of writes that wait in the queue.
+    /// Runs once per tick, after the queued completions of writes.
     pub(crate) fn watch_disk(&mut self, now: Time) {
         let is_overtaken =
             self.engine.is_leader() && self.engine.commit_index() > self.engine.persisted_index();
@@ -195,24 +197,24 @@ impl Core {
         }
     }
 
-    /// Since when the disk has writes to make durable and has completed none.
+    /// Returns the time since which the disk has writes to persist and has completed none.
     pub fn unpersisted_since(&self) -> Option<Time> {
         self.disk.unpersisted_since()
     }
 
-    /// How long the disk has been stalled; `None` if it is not stalled.
+    /// Returns how long the disk has been stalled; `None` if it is not stalled.
     pub fn disk_stalled_for(&self, now: Time) -> Option<Duration> {
         self.disk.stalled_for(now)
     }
 
-    /// `true` while this server has the lowest election priority after disk stalls.
+    /// Returns `true` while this server has the lowest election priority after disk stalls.
     pub fn has_lowered_priority(&self) -> bool {
         self.disk.lowers_priority()
     }
 
-    /// Hands the leadership of a leader that is unfit to the most advanced voter that is fit, and
-    /// to the next one when the engine aborts the transfer, after one election timeout. When all
-    /// were tried, a leader with a stalled disk steps down; any other begins with the first again.
+    /// Transfers the leadership of an unfit leader to the most advanced voter that is fit, and to
+    /// the next one when the engine aborts the transfer, after one election timeout. After the last
+    /// voter, a leader with a stalled disk steps down; any other starts again with the first voter.
     pub fn hand_over(&mut self, now: Time) {
         if !self.engine.is_leader() || self.engine.is_transferring() {
             return;
@@ -254,7 +256,7 @@ mod tests {
         Time(0) + Duration::from_secs_f64(seconds)
     }
 
-    /// A stall that begins at `from`, found by ticks, and ends after 2 s.
+    /// A stall that begins at `from`, is detected by ticks, and ends after 2 s.
     fn stall(watch: &mut DiskWatch, number: u64, from: f64) {
         watch.written(at(from), number);
         assert_eq!(watch.tick(at(from + 1.0), true), Some(DiskChange::Stalled));
@@ -270,7 +272,7 @@ mod tests {
         assert_eq!(watch.tick(at(1.0), true), Some(DiskChange::Stalled));
         assert!(!watch.must_hand_over(at(1.2)) && watch.must_hand_over(at(1.5)));
         assert_eq!(watch.tick(at(2.0), false), None);
-        assert!(!watch.must_hand_over(at(9.0)), "nothing is committed that is not durable here");
+        assert!(!watch.must_hand_over(at(9.0)), "every committed entry is durable here");
     }
 
     #[test]

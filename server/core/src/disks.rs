@@ -1,10 +1,11 @@
-//! Which servers' disks refuse writes, as they tell each other.
+//! Servers whose disks reject writes, as reported by the servers to each other.
 //!
 //! A leader cannot commit when the disks of a majority are full, and cannot see why: the others
-//! answer its heartbeats. So each server whose disk refuses tells the others the reason, for as
-//! long as that lasts. If a majority refuses, the leader rejects writes with the reason instead of
-//! *No cluster leader*, and does not hand over: no other server could be elected. **Invariant:** no
-//! vote and no commit depends on these messages. A reason expires after [`FRESH`].
+//! still reply to its heartbeats. Each server whose disk rejects writes therefore reports the
+//! reason to the others for as long as that lasts. If a majority is affected, the leader rejects
+//! writes with the reason instead of *No cluster leader*, and does not hand over: no other server
+//! could be elected. **Invariant:** no vote and no commit depends on these messages. A reason
+//! expires after [`FRESH`].
 
 use crate::core::Core;
 use crate::outbox::Outbox;
@@ -14,25 +15,26 @@ use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The version of the format from which on a server understands [`MessageKind::DiskRefuses`].
+/// The format version from which a server understands [`MessageKind::DiskRefuses`].
 const SINCE_FORMAT: u8 = 2;
-/// The time between two messages of a server whose disk refuses.
+/// Interval between the reports of a server whose disk rejects writes.
 const TELL_INTERVAL: Duration = Duration::from_millis(500);
-/// A reason that is older than this counts no more: the server writes again, or is gone.
+/// The lifetime of a reason: after that the server writes again or is gone.
 const FRESH: Duration = Duration::from_secs(3);
-/// The longest reason that is kept of another server, in characters.
+/// The maximum length of another server's reason, in characters.
 const LONGEST_REASON: usize = 200;
 
-/// The servers whose disks refuse writes.
+/// The servers whose disks reject writes.
 #[derive(Debug, Default)]
 pub(crate) struct RefusingDisks {
-    /// Other servers, with the reason and the time of their last message.
+    /// Other servers, with the reason and the time of their last report.
     others: BTreeMap<ServerId, (Time, String)>,
     told: Option<Time>,
 }
 
 impl Core {
-    /// Takes what another server says of its disk; `true` if the message is of this kind.
+    /// Handles another server's report about its disk. Returns `true` if the message is of this
+    /// kind.
     pub(crate) fn disk_message(&mut self, now: Time, message: &PeerMessage) -> bool {
         if message.kind != MessageKind::DiskRefuses {
             return false;
@@ -44,14 +46,14 @@ impl Core {
         true
     }
 
-    /// Tells the other servers, once in a while, that this server's disk refuses writes.
+    /// Reports to the other servers, at an interval, that this server's disk rejects writes.
     pub(crate) fn tell_disk_refuses(&mut self, now: Time, reason: &str, outbox: &mut Outbox) {
         if self.refusing_disks.told.is_some_and(|told| now.since(told) < TELL_INTERVAL) {
             return;
         }
         self.refusing_disks.told = Some(now);
         for server in self.engine.membership().all() {
-            // Another build could not read the message.
+            // An older build cannot read the message.
             let reads_it = self.state.server(server).is_some_and(|row| row.format >= SINCE_FORMAT);
             if server != self.config.id && reads_it {
                 self.send(server, MessageKind::DiskRefuses, &reason.to_owned(), outbox);
@@ -59,8 +61,8 @@ impl Core {
         }
     }
 
-    /// Why no majority of the voters can write; none while one can, as far as this server knows.
-    /// `own` is the reason of its own disk.
+    /// Returns the reason why no majority of the voters can write; `None` if one can, as far as
+    /// this server knows. `own` is the reason of its own disk.
     pub(crate) fn why_no_majority_writes(&self, now: Time, own: Option<&str>) -> Option<String> {
         let others = self.refusing_disks.others.iter();
         let fresh = others.filter(|(_, (told, _))| now.since(*told) <= FRESH);

@@ -4,31 +4,31 @@
 //!
 //! **Invariants:**
 //!
-//! - Nothing here knows a clock, a disk, a socket, a thread, a random source or hash order. Time
-//!   and randomness are arguments. The same inputs give the same run.
+//! - The core uses no clock, disk, socket, thread, random source or hash order. Time and randomness
+//!   are arguments. The same inputs give the same run.
 //! - A promise in the outbox is durable: votes, acknowledgements and replies wait for the disk
 //!   write that they depend on.
-//! - The state knows no time and is the sum of its changes: rebuilt from its rows, it equals the
-//!   original.
+//! - The state holds no time and is the sum of its changes: a state rebuilt from its rows equals
+//!   the original.
 //!
 //! | module | contents |
 //! |---|---|
 //! | `input.rs`, `proposal.rs` | every input, a closed list; a command before it is in the log |
 //! | `outbox.rs` | every effect |
-//! | `core.rs` | handles one input after another, and lists the effects |
-//! | `frontend/` | the second pure value, around the core: requests, replies, pending calls, blocking reads, joins, checkpoints |
+//! | `core.rs` | handles inputs one at a time and lists the effects |
+//! | `frontend/` | the second pure value, around the core: requests, replies, blocking reads, joins, checkpoints |
 //! | `raft/` | consensus behind our own types; `engine.rs` is the only file that names the library |
 //! | `state/` | the lock state machine, one file per rule; `invariants.rs` holds after every command |
 //! | `state/scripts/` | the rules as stories that are played and compared; start here |
 //! | `disk_watch.rs` | disk stalls: detection, and the leader's hand-over |
-//! | `disks.rs`, `overdue.rs` | servers whose disks reject writes, and whether a majority can write; requests that wait too long at a leader |
+//! | `disks.rs`, `overdue.rs` | disks that reject writes, and whether a majority can write; overdue requests at a leader |
 //! | `setback.rs` | detection of servers whose disks were set back |
 //! | `checksum.rs` | one checksum of all rows, updated row by row |
 //! | `corruption.rs`, `corruption/` | corruption checks: comparison of checksums, and quarantine |
 //! | `timers.rs` | the leader's deadlines; each expiry is a command |
 //! | `judge/` | failure detector: renewals, checks by all voters, verdicts by a majority, brake, reconciliation |
 //! | `judge/turn/` | the failure detector in the core's turns |
-//! | `mesh.rs`, `mesh/` | what agents in the mesh receive: roster, keys, recent verdicts |
+//! | `mesh.rs`, `mesh/` | data for agents in the mesh: roster, keys, recent verdicts |
 //! | `deadlines.rs` | when deadlines become commands: at a tick, between ticks, before a lock request |
 //! | `read_index.rs` | one quorum round for all waiting reads |
 //! | `unwritten.rs` | rows that belong to the next checkpoint |

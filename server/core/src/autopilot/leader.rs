@@ -1,16 +1,17 @@
-//! Autopilot: the leader looks after the other servers. Who is healthy, who has caught up and gets
-//! its vote, who is removed, and how far the log may be compacted.
+//! Autopilot: the leader manages the other servers. It tracks their health, promotes learners that
+//! have caught up, removes dead servers, and limits log compaction.
 //!
-//! A membership changes one server at a time, through a joint one; who comes back emptied takes its
-//! own place in one move, so that no dead vote is ever counted beside its own. **Invariants:** no
-//! server is taken out unless those that remain and are well are a majority of the rest; a server
-//! that goes takes no session with it; a row of the roster lives as long as its server is a member.
+//! A membership changes one server at a time, through a joint membership. A node that returns with
+//! an empty disk replaces its former server in one change, so a dead vote is never counted beside
+//! the new one. **Invariants:** a server is removed only if the healthy servers among the remaining
+//! ones are a majority of them; removing a server ends no session; a roster row lives as long as
+//! its server is a member.
 //!
-//! A commit index reaches the disks with the next write. Until then a power failure everywhere
-//! brings the membership before back, and whoever was taken out has a vote again. So a change is
-//! *settled* only once an entry behind it is applied: whoever has that entry on disk has the commit
-//! of the change with it, and a majority does. Before that nobody is told that the change is done,
-//! no other one begins, and whoever was taken out still votes.
+//! A commit index reaches the disks with the next write. Until then, a power failure on all servers
+//! restores the previous membership, and a removed server has its vote again. A change is therefore
+//! *settled* only when a later entry is applied: a server with that entry on disk also has the
+//! commit of the change, and a majority has both. Until then the change is not reported as done, no
+//! other change begins, and a removed server still votes.
 
 use super::{Fetching, Health};
 use crate::core::Core;
@@ -25,25 +26,27 @@ use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// How long a transfer of leadership may take before it is called off.
+/// The maximum duration of a leadership transfer before it is aborted.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
-/// A server that was told of a snapshot and is not there after so long is told again.
+/// Interval between snapshot offers to a server that has not installed the snapshot.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A server that was heard this lately is there, however strict the threshold for its health is.
+/// A server with a message within this time counts as present, even if its health threshold is
+/// stricter.
 const RELIABLE_CONTACT: Duration = Duration::from_secs(1);
-/// One that lags by no more entries than this follows: under load so many are on their way.
+/// A server that lags by at most this many entries is up to date: under load that many are in
+/// flight.
 const RELIABLE_TRAILING: u64 = 10_000;
-/// After so long without a word a server counts as dead where another one came in its place.
+/// Silence after which a server counts as dead once another server has been promoted in its place.
 const DEAD_AFTER: Duration = Duration::from_secs(10);
 
 impl Core {
-    /// How long ago a server was heard: any other server where this one leads, else the leader.
-    /// Zero for itself.
+    /// Returns the time since the last message from a server. The leader knows it for every server,
+    /// a follower for the leader only. Zero for this server.
     pub fn last_contact(&self, now: Time, server: ServerId) -> Option<Duration> {
         match self.engine.leader() {
             _ if server == self.config.id => Some(Duration::ZERO),
-            // A follower hears its leader only; that the others are silent towards it says nothing
-            // of them.
+            // A follower receives messages from its leader only; silence of the others means
+            // nothing.
             Some(leader) if leader == self.config.id || leader == server => {
                 self.autopilot.last_heard(now, server)
             }
@@ -51,28 +54,30 @@ impl Core {
         }
     }
 
-    /// For how long this leader has not heard a server; one that it never heard, since it began to
-    /// lead.
+    /// Returns the time since this leader last received a message from a server. If there was none,
+    /// the time counts from the start of the leader's term.
     pub fn silence_of(&self, now: Time, server: ServerId) -> Duration {
         self.autopilot.unheard_for(now, server)
     }
 
-    /// Whether this leader has heard a majority of the voters within this time.
+    /// Returns `true` if this leader has received a message from a majority of the voters within
+    /// this time.
     pub fn hears_majority(&self, now: Time, within: Duration) -> bool {
         let is_heard = |id| id == self.config.id || self.silence_of(now, id) <= within;
         self.engine.membership().is_majority(is_heard)
     }
 
-    /// After how long without a word the one at the other end is taken for gone: what an election
-    /// may wait for, and not less than what a busy server may be silent.
+    /// Returns the silence after which a peer is considered gone: the longest election timeout, but
+    /// no less than the silence of a busy server.
     pub fn longest_silence(&self) -> Duration {
         (TICK * 2 * self.config.election.ticks as u32).max(RELIABLE_CONTACT)
     }
 
-    /// Whether the leader finds a server well: heard lately, not far behind, and not corrupt.
+    /// Returns `true` if the leader considers a server healthy: recent contact, small lag, no
+    /// stalled disk, and not corrupt.
     pub fn is_healthy(&self, now: Time, server: ServerId) -> bool {
         let (autopilot, _) = self.state.autopilot();
-        // A corrupt one may follow perfectly: it is its state that must not be relied on.
+        // A corrupt server may replicate perfectly, but its state cannot be trusted.
         let is_corrupt = self.corruption.is_corrupt(server);
         !is_corrupt
             && !self.is_disk_stalled(now, server)
@@ -101,17 +106,17 @@ impl Core {
         }
     }
 
-    /// Since when the leader has found a server as well, or as ill, as it is now.
+    /// Returns the time since which the leader's finding about a server's health is unchanged.
     pub fn stable_since(&self, server: ServerId) -> Option<WallTime> {
         self.autopilot.health.get(&server).map(|health| health.since)
     }
 
-    /// Whether a server is well enough to be counted on: a busy one may be silent for a moment, or
-    /// a moment behind.
+    /// Returns `true` if a server can be relied on. Unlike health, this tolerates the short silence
+    /// or lag of a busy server.
     pub(crate) fn is_reliable(&self, now: Time, server: ServerId) -> bool {
         let (autopilot, _) = self.state.autopilot();
-        // A strict threshold makes health flap with every pause of a disk; a vote or a transfer
-        // must not hang on that.
+        // A strict threshold makes health flap with every pause of a disk; votes and transfers must
+        // not depend on that.
         let last_heard_allowed = autopilot.last_contact_threshold.max(RELIABLE_CONTACT);
         self.keeps_up(now, server, last_heard_allowed, autopilot.max_trailing_logs.max(RELIABLE_TRAILING))
     }
@@ -127,7 +132,7 @@ impl Core {
             return self.leader().is_some();
         }
         let Some(progress) = self.progress(server) else { return false };
-        // Where the log is short, one that holds nothing yet lags by few entries.
+        // If the log is short, even an empty server lags by only a few entries.
         let holds_state = progress.matched > LogIndex(0) && progress.snapshot.is_none();
         let trailing = self.engine.commit_index().0.saturating_sub(progress.matched.0);
         holds_state
@@ -149,21 +154,21 @@ impl Core {
             self.engine.membership().voters.iter().copied().filter(|id| *id != self.config.id).collect();
         let is_well = |id: &ServerId| self.is_reliable(now, *id) && !self.corruption.is_corrupt(*id);
         let well = others.iter().copied().filter(is_well);
-        // The one that has least to catch up with: until it has, nothing can be written
+        // The voter with the least to catch up: nothing can be written until it has caught up
         // (thesis, 3.10).
         let most_advanced = well.max_by_key(|id| self.progress(*id).unwrap_or_default().matched);
         match to.or(most_advanced) {
             _ if !self.is_serving() => outbox.fail(token, not_leader()),
             Some(to) if to == self.config.id => outbox.replies.push((token, Response::Done)),
-            // The engine would call off the first one in silence, and its caller would wait for the
-            // time-out.
+            // The engine would silently abort the first transfer, and its caller would wait for the
+            // timeout.
             Some(_) if self.autopilot.transfer.is_some() => {
                 outbox.deny(token, "another transfer is under way");
             }
             Some(to) if others.contains(&to) => {
                 self.engine.transfer_leader(to);
-                // Answered when this server steps down, or called off after a while: the engine
-                // says neither.
+                // The reply is sent when this server steps down or the transfer times out: the
+                // engine reports neither.
                 self.autopilot.transfer = Some((token, now));
             }
             Some(_) => outbox.deny(token, "that server has no vote"),
@@ -178,15 +183,14 @@ impl Core {
         } else if members.voters.contains(&server) || members.learners.contains(&server) {
             outbox.replies.push((token, Response::Done));
         } else if self.state.server(server).is_none() {
-            // The row comes first: others must know where to reach a server before they may have
-            // to.
+            // The row comes first: other servers need the address before they replicate to the
+            // server.
             outbox.deny(token, "that server was not found in the roster");
         } else if self.autopilot.leaving.contains(&server) {
-            // Its row goes with the next entries, and an id without a row counts as removed for
-            // ever.
-            outbox.deny(token, "that server is being forgotten: it must be admitted anew");
+            // The next entries delete its row, and an id without a row counts as removed forever.
+            outbox.deny(token, "removal of that server is in progress: add it again with a new id");
         } else if !self.may_change_membership() {
-            // Each change must be settled before the next begins: see the top of this file.
+            // Each change must be settled before the next begins: see the module documentation.
             outbox.deny(token, "another change of the membership is under way: try again");
         } else {
             self.propose_membership(now, MemberChange::Learner(server), Some(token), outbox);
@@ -213,31 +217,33 @@ impl Core {
             outbox.deny(token, "the only server that votes cannot be removed: add another one first");
         } else if server == self.config.id {
             // A leader that removes itself must lead without counting itself (thesis, 4.2.2); a
-            // transfer is the simpler way.
+            // transfer is simpler.
             outbox.deny(token, "this server leads: transfer the leadership first");
         } else if !self.may_change_membership() {
             outbox.deny(token, "another change of the membership is under way: try again");
         } else if !self.can_do_without(now, server) {
-            // The rest might never commit the end of the joint membership, nor anything behind it.
+            // The remaining servers might never commit the end of the joint membership, nor later
+            // entries.
             outbox.deny(token, "too few of the other servers are well to go on without it");
         } else {
             self.propose_membership(now, MemberChange::Gone(server), Some(token), outbox);
         }
     }
 
-    /// Whether a server has an id that was given to one.
+    /// Returns `true` if an id was ever assigned to a server.
     fn was_known(&self, server: ServerId) -> bool {
         server != ServerId(0) && server <= self.state.last_server()
     }
 
-    /// Who did not hear the answer asks again, and it is as he wants it. A row that is left goes
-    /// too.
+    /// Handles a repeated removal, from a caller that did not receive the reply. A row that is left
+    /// over is removed too.
     fn remove_again(&mut self, token: CallToken, server: ServerId, outbox: &mut Outbox) {
         if self.state.server(server).is_some() && !self.autopilot.leaving.contains(&server) {
             if !self.may_change_membership() {
                 return outbox.deny(token, "another change of the membership is under way: try again");
             }
-            // Left by a leader that died between the end of the membership and the row's.
+            // Left over by a leader that died between the membership change and the deletion of the
+            // row.
             self.autopilot.leaving.insert(server);
             self.forget_who_left();
         }
@@ -259,8 +265,8 @@ impl Core {
         }
     }
 
-    /// Whether those that remain without a server go on: a majority of them is well, and they are
-    /// enough.
+    /// Returns `true` if the remaining servers can continue without a server: a majority of them is
+    /// healthy, and they are at least the configured minimum.
     fn can_do_without(&self, now: Time, server: ServerId) -> bool {
         let voters = &self.engine.membership().voters;
         if !voters.contains(&server) {
@@ -268,33 +274,32 @@ impl Core {
         }
         let rest: Vec<_> = voters.iter().copied().filter(|id| *id != server).collect();
         let (autopilot, _) = self.state.autopilot();
-        // Stricter than elsewhere: one that died a moment ago must not be counted on, and no is
+        // Stricter than elsewhere: a server that died a moment ago must not count, and a refusal is
         // only a delay.
         let trailing = autopilot.max_trailing_logs.max(RELIABLE_TRAILING);
         let is_there = |id: &&ServerId| self.keeps_up(now, **id, autopilot.last_contact_threshold, trailing);
         let well = rest.iter().filter(is_there).count();
-        // More than half of those who remain, not of those who are there now: from the change on
-        // they alone decide.
+        // A majority of the remaining servers, not of the present ones: after the change they alone
+        // decide.
         well > rest.len() / 2 && rest.len() >= autopilot.min_quorum as usize
     }
 
-    /// A new leader waits anew for a word of everybody, and forgets rows whose servers never became
+    /// Starts a new leader's contact times, and removes the rows of servers that never became
     /// members.
     pub(crate) fn start_autopilot(&mut self, now: Time) {
         let members = self.engine.membership().all();
-        // Whoever was silent before may have spoken to the leader before: that is held against
-        // nobody.
+        // Servers that were silent before may have talked to the previous leader, so their silence
+        // counts from now.
         self.autopilot.led_since = now;
-        // A leader may have died between the row and the membership of a server, and nobody else
-        // would clear the row away. A server that still wants to join asks again, and gets a new
-        // id.
+        // A leader may have died between adding a server's row and its membership, and only this
+        // step clears the row. A server that still wants to join retries and gets a new id.
         let strangers = self.state.servers().map(|server| server.id).filter(|id| !members.contains(id));
         self.autopilot.leaving = strangers.collect();
         self.forget_who_left();
     }
 
-    /// Proposes that the rows of those go who are no members any more. A proposal may come to
-    /// nothing, as while the leadership is to move, so it is made again until the row is gone.
+    /// Proposes to delete the rows of servers that are no longer members. A proposal can be lost,
+    /// for example during a leadership transfer, so it is repeated until the row is gone.
     fn forget_who_left(&mut self) {
         self.autopilot.leaving.retain(|id| self.state.server(*id).is_some());
         for id in self.autopilot.leaving.clone() {
@@ -305,7 +310,7 @@ impl Core {
         }
     }
 
-    /// Once a tick.
+    /// Runs once per tick.
     pub(crate) fn run_autopilot(&mut self, now: Time, outbox: &mut Outbox) {
         // The engine aborts a transfer after one election timeout without reporting it. Until the
         // next one is accepted, a leader that is unfit to lead blocks the failover.
@@ -315,7 +320,7 @@ impl Core {
         {
             outbox.deny(token, "the other server did not take over: see whether it is up to date");
         }
-        // Also before it serves: it may need that follower to serve at all.
+        // Also before this leader serves: it may need that follower in order to serve.
         self.announce_snapshots_again(now);
         if !self.is_serving() {
             return;
@@ -325,16 +330,14 @@ impl Core {
         self.settle_membership();
         self.notice_health(now);
         self.notice_who_is_ready(now);
-        // While the leadership moves, the engine drops proposals: the change would only come to
-        // nothing.
+        // During a leadership transfer the engine drops proposals, so the change would be lost.
         if self.may_change_membership()
             && self.autopilot.transfer.is_none()
             && let Some(change) = self.wanted_change(now)
         {
             let (action, server) = change.described();
             tracing::info!(action, server = server.0, node = %self.node_of(server), "changing the membership");
-            // Before the newcomer counts: those that are dead now are the ones that it makes up
-            // for.
+            // Before the new voter counts: it replaces the servers that are dead now.
             if let MemberChange::Voter(_) | MemberChange::Successor { .. } = change {
                 self.note_replaced(now);
             }
@@ -342,7 +345,7 @@ impl Core {
         }
     }
 
-    /// Another server comes: those that are dead by now are no longer waited for.
+    /// Marks the servers that are dead when another one is promoted, so that they can be removed.
     fn note_replaced(&mut self, now: Time) {
         let voters = self.engine.membership().voters.iter().copied();
         let is_dead =
@@ -358,19 +361,19 @@ impl Core {
                 self.autopilot.fetching.remove(&server);
             }
             let Some(snapshot) = snapshot else { continue };
-            // It has it already: a late refusal of what it had not yet took the engine back. It
-            // will not say so again.
+            // The server already has the snapshot: a late rejection of an earlier index set the
+            // engine back. The server will not report the snapshot again.
             if snapshot <= matched {
-                // "Failure" makes the engine probe again from what the server has, which is all
-                // that is wanted.
+                // "Failure" makes the engine probe again from the server's index, which is all that
+                // is needed.
                 self.engine.snapshot_failed(server);
                 continue;
             }
-            // The first one told counts: as long as the server fetches, it may get that one, and
-            // needs the log from there.
+            // The first offer counts: the server may still be fetching that snapshot and needs the
+            // log from there.
             let fetching = self.autopilot.fetching.entry(server).or_insert(Fetching { snapshot, told: now });
-            // The message or the answer may be lost, and the engine sends nothing else until it
-            // hears of one.
+            // The offer or its reply may be lost, and the engine sends nothing else until it
+            // receives a reply.
             if now.since(fetching.told) > SNAPSHOT_TIMEOUT {
                 fetching.told = now;
                 self.engine.snapshot_failed(server);
@@ -378,20 +381,20 @@ impl Core {
         }
     }
 
-    /// How far the log may be compacted behind a durable snapshot: not past what a follower still
-    /// needs, as long as that is not too much to keep. Of a follower that is given a snapshot, what
-    /// comes behind the snapshot is kept for longer: it would have to fetch another one in vain
-    /// otherwise.
+    /// Returns the index up to which the log may be compacted after a durable snapshot. It keeps
+    /// the entries that a follower still needs, up to a size limit. For a follower that fetches a
+    /// snapshot, the entries after that snapshot are kept longer: otherwise it would have to fetch
+    /// another one.
     pub(crate) fn compaction_index(&self, now: Time, snapshot: LogIndex) -> LogIndex {
-        // Who follows keeps less: only if it leads one day others ask it for this.
+        // A follower keeps less: its log is needed only if it becomes leader.
         let keep = self.config.log_keep_bytes / if self.engine.is_leader() { 1 } else { 4 };
         let least = self.engine.index_before_last(keep);
         let least_fetching = self.engine.index_before_last(keep.max(self.config.log_keep_fetching_bytes));
         let needed = |id: ServerId| {
             let Progress { matched, snapshot } = self.progress(id).unwrap_or_default();
             let fetching = self.autopilot.fetching.get(&id).map(|fetching| fetching.snapshot).or(snapshot);
-            // Of a dead one nothing is kept beyond what is kept for all: when it comes back it
-            // fetches a newer snapshot.
+            // Nothing extra is kept for a dead server: when it returns, it fetches a newer
+            // snapshot.
             let is_there =
                 self.autopilot.last_heard(now, id).is_some_and(|last_heard| last_heard <= DEAD_AFTER);
             match fetching.filter(|_| is_there) {
@@ -400,7 +403,7 @@ impl Core {
             }
         };
         let others = self.engine.membership().all().into_iter().filter(|id| *id != self.config.id);
-        // Never past the snapshot itself: what is neither in it nor in the log would be lost
+        // Never past the snapshot itself: entries in neither the snapshot nor the log would be lost
         // (thesis, 5).
         others.map(needed).fold(snapshot, LogIndex::min)
     }
@@ -423,14 +426,15 @@ impl Core {
             if self.is_reliable(now, learner) {
                 self.autopilot.ready.entry(learner).or_insert(now);
             } else {
-                // One bad moment begins the time anew: a server that comes and goes must not get a
+                // One bad moment restarts the stabilization time: a flapping server must not get a
                 // vote.
                 self.autopilot.ready.remove(&learner);
             }
         }
     }
 
-    /// A learner that was well for long enough gets its vote; then whoever it replaces goes.
+    /// Returns the next change: promotes a learner that was stable long enough, then removes a
+    /// voter that it replaces.
     fn wanted_change(&self, now: Time) -> Option<MemberChange> {
         let members = self.engine.membership();
         let (autopilot, _) = self.state.autopilot();
@@ -440,10 +444,10 @@ impl Core {
                 .get(id)
                 .is_some_and(|since| now.since(*since) >= autopilot.server_stabilization_time)
         };
-        // Votes first: with one more the quorum can better do without whoever goes.
+        // Promotions first: one more vote makes a removal safer.
         if let Some(learner) = members.learners.iter().find(is_stable) {
-            // The same node under a new id: both as voters would count a disk that is gone, and one
-            // failure less would be borne.
+            // The same node under a new id: two voters would count a lost disk and tolerate one
+            // failure less.
             let former = members
                 .voters
                 .iter()
@@ -462,26 +466,27 @@ impl Core {
         members.voters.iter().find(goes).map(|id| MemberChange::Gone(*id))
     }
 
-    /// Whether the same node came back as another server, which has its vote.
+    /// Returns `true` if the same node has returned as another server that has a vote.
     fn has_successor(&self, id: ServerId) -> bool {
         self.engine.membership().voters.iter().any(|voter| self.is_same_node_reborn(id, *voter))
     }
 
-    /// Whether a server was the same node in an earlier life of its data folder.
+    /// Returns `true` if a server is an earlier registration of the same node, before its data
+    /// folder was emptied.
     fn is_same_node_reborn(&self, former: ServerId, now: ServerId) -> bool {
         let node = |id| self.state.server(id).map(|server| server.node.folded());
         former < now && node(former).is_some() && node(former) == node(now)
     }
 
-    /// A change of the membership was applied; `before` are those who belonged to it. A learner
-    /// goes with the first of its two steps, a voter with the last.
+    /// Handles an applied membership change; `before` lists the former members. A learner leaves
+    /// with the first of its two steps, a voter with the last.
     pub(crate) fn notice_membership(&mut self, before: &[ServerId]) {
         let now_there = self.engine.membership().all();
         for gone in before.iter().filter(|id| !now_there.contains(id)) {
             self.autopilot.replaced.remove(gone);
             self.autopilot.ready.remove(gone);
-            // Only the leader proposes the end of rows; another one finds them when it begins to
-            // lead.
+            // Only the leader proposes deleting rows; a new leader finds them at the start of its
+            // term.
             if self.is_serving() {
                 self.autopilot.leaving.insert(*gone);
             }
@@ -491,31 +496,32 @@ impl Core {
         self.settle_membership();
     }
 
-    /// Whether no membership but this one can count again, whatever fails.
+    /// Returns `true` if no earlier membership can take effect again, whatever fails.
     pub fn is_membership_settled(&self) -> bool {
-        // Both: a joint membership has another one to come, whatever is applied behind it.
+        // Both conditions: a joint membership is followed by another one, even if later entries are
+        // applied.
         !self.engine.membership().is_joint()
             && self.autopilot.settled_by.is_some_and(|index| index <= self.applied.0)
     }
 
-    /// Whether a change of the membership can begin: the one before is settled, and none is under
-    /// way.
+    /// Returns `true` if a membership change can begin: the previous one is settled, and none is in
+    /// progress.
     pub fn may_change_membership(&self) -> bool {
         self.is_membership_settled() && !self.engine.has_pending_membership()
     }
 
-    /// Proposes the entry that settles the membership. It may come to nothing, as while the
-    /// leadership is to move, so it is tried again at the next tick.
+    /// Proposes the entry that settles the membership. The proposal can be lost, for example during
+    /// a leadership transfer, so each tick retries it.
     fn settle_membership(&mut self) {
-        // An empty entry will do. What counts is that a majority has it on disk, and with it the
-        // commit of the change.
+        // An empty entry is enough: a majority that has it on disk also has the commit of the
+        // change.
         if self.is_serving() && !self.engine.membership().is_joint() && self.autopilot.settled_by.is_none() {
             self.autopilot.settled_by = self.engine.propose(vec![Bytes::new()]).ok();
         }
     }
 
-    /// Answers those who wait for a change of the membership, once it is settled and those who left
-    /// are forgotten.
+    /// Replies to calls that wait for a membership change, once it is settled and the rows of
+    /// removed servers are gone.
     pub(crate) fn tell_of_membership(&mut self, outbox: &mut Outbox) {
         if self.autopilot.waits_for_membership.is_empty() || !self.is_membership_settled() {
             return;

@@ -1,4 +1,4 @@
-//! When a corruption check is made, and what servers tell each other in one.
+//! The schedule of corruption checks and their messages between servers.
 
 use super::{Comparison, CorruptionChecks, Finding, Report};
 use crate::checksum::{Checksum, FORMAT};
@@ -16,23 +16,24 @@ use lockmesh_protocol::wire;
 const MAX_REPORT_BYTES: usize = 32;
 
 impl Core {
-    /// What is known of this server's state, and of the others'.
+    /// Returns this server's knowledge about its own state and the others'.
     pub fn corruption_checks(&self) -> &CorruptionChecks {
         &self.corruption
     }
 
-    /// This server's state was found to be corrupt before it was started.
+    /// Records that this server's state was found corrupt before it started.
     pub fn know_corruption(&mut self) {
         self.corruption.was_found = true;
     }
 
-    /// While members run different versions of the program a leader begins no check: an older one
-    /// may not know what that is, and different versions may well come to different states.
+    /// Pauses or resumes checks. A leader starts none while members run different versions of the
+    /// program: an older one may not know checks, and different versions may reach different
+    /// states.
     pub fn pause_corruption_checks(&mut self, pause: bool) {
         self.corruption.is_paused = pause;
     }
 
-    /// Once a tick, where this server leads and serves.
+    /// Runs once per tick on a leader that serves.
     pub(crate) fn check_for_corruption(&mut self, now: Time, outbox: &mut Outbox) {
         let (last, applied_at) = self.corruption.last;
         let is_due = now.since(applied_at) >= self.config.corruption_check_interval && self.applied.0 > last;
@@ -50,7 +51,7 @@ impl Core {
         }
     }
 
-    /// Goes on with the comparison of the newest check, or begins it.
+    /// Continues the comparison of the newest check, or starts it.
     fn compare_checksums(&mut self, now: Time, last: LogIndex, outbox: &mut Outbox) {
         let me = self.config.id;
         let checks = &mut self.corruption;
@@ -61,12 +62,12 @@ impl Core {
         if !std::mem::take(&mut comparison.has_news) && !asks {
             return;
         }
-        // Its own checkpoint may come later than the answers of others: it is one report among
-        // them.
+        // This server's own checkpoint may complete after the replies of others: it is one report
+        // among them.
         comparison.reports.extend(checks.own.get(&last).map(|checksum| (me, report(*checksum, is_copy))));
         let membership = self.engine.membership();
         let members = membership.all();
-        // In a joint membership there are two majorities, and both may think themselves right.
+        // A joint membership has two majorities, and the two may disagree.
         if !membership.is_joint() {
             if let Some(finding) = comparison.judge(now, &membership.voters, &members) {
                 tell_people(&self.state, last, finding);
@@ -92,26 +93,27 @@ impl Core {
         }
     }
 
-    /// A snapshot took the place of this server's state: what was summed up before is of another
-    /// one.
+    /// Handles an installed snapshot: it replaces this server's state, so earlier checksums no
+    /// longer apply.
     pub(crate) fn copy_state_of(&mut self, snapshot: LogIndex) {
-        // Until a check has confirmed it: the state is as good as its giver's.
+        // The state is unconfirmed until a check has compared it: it is only as good as its
+        // sender's.
         self.own.copy_of = Some(snapshot);
         self.corruption.own.clear();
     }
 
-    /// A check has shown that this server's state is right.
+    /// Records that a check has confirmed this server's state.
     fn state_confirmed(&mut self, check: LogIndex) {
-        // A confirmation of an earlier check is of the state that the snapshot replaced.
+        // An earlier check confirms the state that the snapshot replaced.
         if self.own.copy_of <= Some(check) {
             self.own.copy_of = None;
         }
     }
 
-    /// Takes a message of the check; whether it was one.
+    /// Handles a message of the check. Returns `true` if it was one.
     pub(crate) fn corruption_message(&mut self, message: &PeerMessage, outbox: &mut Outbox) -> bool {
         let (from, index) = (message.from, message.index);
-        // A leader of the past may have compared with another membership: its word counts no more.
+        // A former leader may have compared with another membership, so its messages are ignored.
         let is_of_leader = self.engine.leader() == Some(from);
         match message.kind {
             MessageKind::Checksum if is_of_leader => {
@@ -131,12 +133,12 @@ impl Core {
                 Err(error) => tracing::warn!(server = from.0, %error, "cannot read a server's checksum"),
             },
             MessageKind::Corrupt if is_of_leader && self.corruption.found_corrupt.is_none() => {
-                // A snapshot may have taken the place of what was found.
+                // A snapshot may have replaced the corrupt state.
                 if Some(index) >= self.own.copy_of {
                     self.corruption.found_corrupt = Some(index);
                 }
             }
-            // They are of the check all the same: the engine must not see them.
+            // They still belong to the check: the engine must not receive them.
             MessageKind::Checksum | MessageKind::Corrupt => {}
             _ => return false,
         }
@@ -151,7 +153,7 @@ fn report(checksum: Checksum, is_copy: bool) -> Report {
 fn tell_people(state: &State, index: LogIndex, finding: &Finding) {
     match finding {
         Finding::Alike => {
-            tracing::info!(index = index.0, "corruption check: the states of all servers are alike again");
+            tracing::info!(index = index.0, "corruption check: the states of all servers agree again");
         }
         Finding::Corrupt(servers) => {
             let node =
@@ -160,17 +162,17 @@ fn tell_people(state: &State, index: LogIndex, finding: &Finding) {
             tracing::error!(
                 index = index.0,
                 nodes,
-                "corruption check: the state of these servers differs from that of a majority, which agrees; they answer no \
-                 agent any more. Stop each of them, empty its data folder and start it: it joins as a new server"
+                "corruption check: the state of these servers differs from that of a majority; they no longer serve \
+                 agents. Stop each of them, empty its data folder and start it: it joins as a new server"
             );
         }
         Finding::Undecided => {
             tracing::error!(
                 index = index.0,
-                "corruption check: the states of the servers differ, and nobody knows whose is right: no majority agrees, \
-                 or only one of servers that fetched the state from each other. All go on. Save a backup of each \
-                 (`lockmesh operator snapshot save --stale` beside it), decide for one, and empty the data \
-                 folders of the others, one after the other: they join as new servers"
+                "corruption check: the states of the servers differ, and no majority without copied states agrees, \
+                 so the correct state is unknown. All servers keep running. Save a backup of each \
+                 (`lockmesh operator snapshot save --stale` beside it), choose one, and empty the data \
+                 folders of the others, one at a time: they join as new servers"
             );
         }
     }
