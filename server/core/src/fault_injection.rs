@@ -1,61 +1,61 @@
-//! Rules that can be broken on purpose, so that the simulator can show that it would find it.
+//! Fault injection: rules that can be broken on purpose, to show that the simulator detects it.
 //!
-//! **Invariant:** without the feature `fault_injection` every question here is answered *no* when
-//! it is compiled, so nothing of it is in the program. With it nothing is broken either, unless
-//! somebody calls `Core::break_rule`.
+//! **Invariant:** without the feature `fault_injection` every check here is a compile-time `false`,
+//! so the program contains none of it. With the feature nothing is broken either, unless a test
+//! calls `Core::break_rule`.
 
 /// A rule of the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// What rests on a write waits until the write is durable.
+    /// Output that depends on a write waits until the write is durable.
     AnswersWaitForTheirWrite,
-    /// Also a turn that writes nothing waits for the writes before it.
+    /// A turn without a write also waits for earlier writes.
     AnswersWaitForOlderWrites,
-    /// The engine is told that a write is durable before its messages leave.
+    /// The engine is notified that a write is durable before its messages are sent.
     EngineIsToldFirst,
-    /// Time stands still while a checkpoint is installed.
+    /// Time does not advance while a checkpoint is installed.
     TimeStandsStillForSnapshots,
-    /// A leader that was taken out leads no more.
+    /// A removed leader stops leading.
     RemovedLeaderSteps,
-    /// Entries are joined to no message of the same turn.
+    /// Entries are not merged into a message of the same turn.
     MessagesAreWhole,
-    /// A new leader counts every lock-delay anew.
+    /// A new leader restarts every lock-delay.
     DelaysOutliveElections,
-    /// A new leader gives every session its whole time again.
+    /// A new leader restarts every session's TTL.
     SessionsOutliveElections,
-    /// A command that comes again does nothing.
+    /// A retried command has no effect.
     RetriesDoNothing,
     /// A read waits for its round.
     ReadsWaitForTheirRound,
     /// A renewal is acknowledged after its round.
     RenewalsWaitForTheirRound,
-    /// Whoever waits longest for a lock is granted it.
+    /// The longest waiter for a lock is granted it first.
     FirstComeFirstServed,
-    /// A session that ended waits for nothing.
+    /// An ended session leaves all queues.
     EndedSessionsLeaveQueues,
-    /// A blocking read is parked only after a look at what is there.
+    /// A blocking read checks the current state before it is parked.
     ParkedReadsAreLookedAtFirst,
-    /// A checkpoint is written behind the durable commit index that it stands on.
+    /// A checkpoint is written after the durable commit index that it depends on.
     CheckpointsWaitForTheirCommit,
-    /// The log is reset behind the durable checkpoint that it is to follow.
+    /// The log is reset after the durable checkpoint that it follows.
     ResetsWaitForTheirCheckpoint,
-    /// The log is compacted behind the durable checkpoint.
+    /// The log is compacted after the durable checkpoint.
     CompactionStaysBehindTheCheckpoint,
-    /// What changed before a snapshot was installed is not written over it.
+    /// Changes from before a snapshot was installed are not written over it.
     InstalledRowsStandAlone,
 }
 
-/// Which rule is broken, if any.
+/// The rule that is broken, if any.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FaultPoint {
     #[cfg(feature = "fault-injection")]
     broken: Option<Rule>,
-    /// What the engine was not told yet.
+    /// The durable write that the engine was not notified of yet.
     #[cfg(feature = "fault-injection")]
     untold: Option<u64>,
 }
 
-/// Values that differ in what is broken only are the same: it is no part of any value.
+/// Fault points always compare as equal: they are not part of any value.
 impl PartialEq for FaultPoint {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -74,7 +74,7 @@ impl FaultPoint {
         self.broken == Some(rule)
     }
 
-    /// The write of which the engine shall hear now.
+    /// Returns the write to report to the engine now.
     pub(crate) fn told(&mut self, durable: Option<u64>) -> Option<u64> {
         if self.breaks(Rule::EngineIsToldFirst) {
             std::mem::replace(&mut self.untold, durable)

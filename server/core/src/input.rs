@@ -1,4 +1,4 @@
-//! Everything that can happen to a server: a closed list.
+//! Every input of a server: a closed list.
 
 use crate::checksum::Checksum;
 use crate::proposal::Proposal;
@@ -12,66 +12,65 @@ use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, SessionId, WallTime
 use lockmesh_protocol::lease::{Challenge, LeaseId, Renewal};
 use lockmesh_protocol::query::Consistency;
 
-/// Which waiting caller an answer belongs to; given by the shell, opaque to the core.
+/// Identifies the waiting caller of a reply; assigned by the shell, opaque to the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallToken(pub u64);
 
-/// Who waits for the answer to a renewal.
+/// The caller that waits for the reply to a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseCaller {
-    /// Somebody who called this server.
+    /// A direct caller of this server.
     Call(CallToken),
-    /// Another server that relayed it, under this number of its own.
+    /// Another server that relayed the renewal, under this number of its own.
     Server(ServerId, u64),
 }
 
-/// What happened.
+/// An input.
 #[derive(Debug)]
 pub enum Input {
-    /// Time went on. The shell sends one every [`crate::raft::TICK`], late ones too, but
-    /// never two for one; with it comes the wall clock, for people.
+    /// A tick. The shell sends one every [`crate::raft::TICK`], late ones too, but never two for
+    /// one. It carries the wall clock, for people.
     Tick(WallTime),
-    /// Between two ticks: what [`crate::Core::next_deadline`] told is due. Consensus does not
-    /// notice.
+    /// A deadline between two ticks: the time of [`crate::Core::next_deadline`] has come. Consensus
+    /// ignores it.
     Deadline(WallTime),
-    /// Another server said something; the shell has bound the sender to its certificate.
+    /// A message from another server; the shell has bound the sender to its certificate.
     Peer(ServerId, PeerMessage),
-    /// The checkpoint that another server announced in this message was fetched, or a newer one of
-    /// the same server: what it stands for, and the state that it holds.
+    /// A fetched checkpoint: the one that another server announced in this message, or a newer one
+    /// of the same server, with its metadata and state.
     Install(ServerId, PeerMessage, SnapshotMeta, Box<State>),
-    /// Another server remembers that this one had come so far.
+    /// Another server remembers that this one had reached this position.
     SetBack(ServerId, LogPosition),
-    /// The shell lost what was on its way to a server.
+    /// The shell lost messages in transit to a server.
     Unreachable(ServerId),
-    /// Somebody wants the state changed.
+    /// A request to change the state.
     Propose(CallToken, Proposal),
-    /// Somebody wants to read; answered by a [`Outbox::readable`] token when the state may be
-    /// looked at.
+    /// A read request; answered by a [`Outbox::readable`] token when the state may be read.
     Read(CallToken, Consistency),
-    /// Somebody keeps a session alive.
+    /// A renewal of a session.
     Renew(CallToken, SessionId),
-    /// An agent keeps the sessions of its node alive.
+    /// An agent's renewal of its node lease.
     RenewLease(CallToken, Renewal),
-    /// An agent in the mesh, which has the first lease, has probed those with the others in vain.
+    /// A suspicion: the agent with the first lease could not reach the agents with the other leases
+    /// by mesh probes.
     Accuse(CallToken, LeaseId, Vec<LeaseId>),
-    /// This agent has fired a user event.
+    /// A user event that this agent fired.
     Spread(CallToken, AgentNumber, Bytes),
-    /// What a node answered that was to be asked whether it lives, see
-    /// [`crate::Outbox::challenges`]; none where it could not be reached, or did not answer in
-    /// time.
+    /// A node's reply to a challenge, see [`crate::Outbox::challenges`]; `None` if the node was
+    /// unreachable or did not reply in time.
     Challenged(Challenge, Option<NodeAnswer>),
-    /// What a node answered to an agent that was to ask it, see [`crate::Outbox::questions`].
+    /// A node's reply that arrived through an agent, see [`crate::Outbox::questions`].
     AgentAnswered(NodeAnswer),
-    /// Every log write up to this number is on disk.
+    /// All log writes up to this number are durable.
     Persisted(u64),
-    /// This checkpoint of the state is on disk: the log behind it may be compacted.
+    /// This checkpoint of the state is durable: the log behind it may be compacted.
     CheckpointDurable(SnapshotMeta),
-    /// The checkpoint at the index of a corruption check is on disk, and this is its checksum.
+    /// The checkpoint at the index of a corruption check is durable and has this checksum.
     Summed(LogIndex, Checksum),
-    /// An operator wants another leader; any that can where none is named.
+    /// An operator's request to transfer leadership; `None` selects any capable server.
     TransferLeader(CallToken, Option<ServerId>),
-    /// A server of the roster shall follow; it gets its vote when it has caught up.
+    /// A request to add a server of the roster; it is promoted to voter once it has caught up.
     AddServer(CallToken, ServerId),
-    /// An operator wants a server out of the quorum.
+    /// An operator's request to remove a server.
     RemoveServer(CallToken, ServerId),
 }

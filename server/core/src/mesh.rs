@@ -1,14 +1,15 @@
-//! What a server tells the agents in the mesh: who belongs to it, its keys, and verdicts and events
-//! of late.
+//! The data that a server sends to agents in the mesh: members, keys, and recent verdicts and
+//! events.
 //!
-//! But for events it follows from the applied state, so any server tells it, and none waits for
-//! another one. Events are in no state: servers tell them each other, and forget them. The rosters
-//! are kept: they change where an agent's row does, and are built anew only with the state.
+//! Except for events, all of it follows from the applied state, so any server can send it without
+//! waiting for another. Events are not in the state: servers send them to each other and drop them
+//! after a while. Rosters are cached: they follow changes of agent rows and are rebuilt only with
+//! the whole state.
 //!
-//! An agent is told of its own cell alone, and knows nothing of cells: the roster that it has is
-//! its mesh.
+//! An agent receives the data of its own cell only and does not know about cells: its roster is its
+//! mesh.
 //!
-//! **Invariant:** the rosters are what [`State::mesh_member`] says of all agents.
+//! **Invariant:** the rosters equal [`State::mesh_member`] of all agents.
 
 mod clock;
 mod events;
@@ -31,26 +32,26 @@ use pushes::Pushes;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// How long a verdict or an event is told: every agent asks twice in that time.
+/// The time for which a verdict or an event is sent: every agent syncs twice within it.
 const TOLD: Duration = Duration::from_secs(90);
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct ServedMesh {
-    /// The rosters of the cells in which there is anybody.
+    /// The rosters of the non-empty cells.
     rosters: BTreeMap<CellNumber, Roster>,
-    /// Every agent's node, by its folded name, and where the rosters have it.
+    /// Each agent's folded node name, and its position in the rosters.
     agents: BTreeMap<AgentNumber, (NodeName, Option<(CellNumber, MemberId)>)>,
     keys: Option<Keys>,
-    /// Of the agents of each cell, the oldest first.
+    /// Recent verdicts on the agents of each cell, oldest first.
     verdicts: BTreeMap<CellNumber, VecDeque<ToldVerdict>>,
-    /// Those of all cells.
+    /// Recent events of all cells.
     events: ServedEvents,
     clock: ClusterClock,
     pushes: Pushes,
 }
 
-/// What follows from the cluster's secret; made when it is asked for.
+/// Keys derived from the cluster's secret; created on demand.
 #[derive(Debug)]
 struct Keys {
     ring: KeyRing,
@@ -62,19 +63,19 @@ struct Keys {
 struct ToldVerdict {
     applied: Time,
     verdict: Verdict,
-    /// With its signature, once somebody has asked.
+    /// The verdict with its signature, created on demand.
     signed: Option<Bytes>,
 }
 
 impl ServedMesh {
-    /// That of a server with this state.
+    /// Returns the mesh data of a server with this state.
     pub(crate) fn of(state: &State) -> Self {
         let mut mesh = Self::default();
         mesh.restart(state);
         mesh
     }
 
-    /// The state is another one.
+    /// Rebuilds everything for a replaced state.
     pub(crate) fn restart(&mut self, state: &State) {
         let mut members: BTreeMap<CellNumber, Vec<RosterMember>> = BTreeMap::new();
         self.agents.clear();
@@ -89,7 +90,7 @@ impl ServedMesh {
         self.keys = None;
     }
 
-    /// Learns what became true; `state` is the one after it.
+    /// Follows applied changes; `state` is the state after them.
     pub(crate) fn follow(&mut self, state: &State, changes: &[Change]) {
         if changes.iter().any(|change| matches!(change, Change::Cleared)) {
             return self.restart(state);
@@ -115,20 +116,21 @@ impl ServedMesh {
         told.push_back(ToldVerdict { applied: now, verdict, signed: None });
     }
 
-    /// A verdict of this leader's is told in its cell.
+    /// Queues a verdict of this leader for its cell.
     fn push_verdict(&mut self, state: &State, cell: CellNumber, verdict: &Verdict) {
         let keys = self.keys.get_or_insert_with(|| Keys::of(state));
         self.pushes.add(cell, keys.signer.sign(verdict).into());
     }
 
-    /// An event that was fired at this server is told in all cells but that of its origin, where
-    /// gossip carries it.
+    /// Queues an event that was fired at this server for all cells except its origin, where gossip
+    /// spreads it.
     fn push_event(&mut self, origin: CellNumber, item: &Bytes) {
         let others = self.rosters.keys().filter(|cell| **cell != origin);
         others.for_each(|cell| self.pushes.add(*cell, item.clone()));
     }
 
-    /// What is to be told now, and to which members: the first few of these who can be told.
+    /// Takes the items to send now, and the candidates in each cell: the first few that can be
+    /// reached receive them.
     fn take_pushes(&mut self, now: Time) -> Vec<(Vec<Bytes>, Vec<MemberId>)> {
         let members = |cell| {
             let roster = self.rosters.get(&cell)?;
@@ -140,7 +142,7 @@ impl ServedMesh {
         taken.filter_map(|(cell, items)| Some((items, members(cell)?))).collect()
     }
 
-    /// What an agent in this cell lacks, as of an index of the log and a time of the cluster.
+    /// Returns the data that an agent in this cell lacks, as of a log index and a cluster time.
     fn news(
         &mut self,
         now: Time,
@@ -175,7 +177,8 @@ impl ServedMesh {
         self.rosters.len()
     }
 
-    /// An agent's row changed: it may have taken a node from another one, or given it back.
+    /// Follows a changed agent row: the agent may have taken over a node from another agent, or
+    /// returned it.
     fn follow_agent(&mut self, state: &State, number: AgentNumber) {
         let before = self.agents.get(&number).map(|(node, _)| node.clone());
         let node = state.agent(number).map(|agent| agent.node.folded());
@@ -208,7 +211,7 @@ impl ServedMesh {
     }
 }
 
-/// Forgets the verdicts that were told for long enough.
+/// Drops verdicts that were sent for long enough.
 fn forget(now: Time, told: &mut VecDeque<ToldVerdict>) {
     while told.front().is_some_and(|told| now.since(told.applied) > TOLD) {
         told.pop_front();
@@ -288,7 +291,7 @@ pub(crate) mod tests {
             let number = AgentNumber(draw(12) as u32);
             let statuses =
                 [MemberStatus::Alive, MemberStatus::Restarting, MemberStatus::Left, MemberStatus::Failed];
-            // Fewer names than agents, in either case: they take them from each other.
+            // Fewer names than agents, in either case: agents take names over from each other.
             let node = ["n", "N"][draw(2) as usize].to_owned() + &draw(5).to_string();
             let mut row = agent(number.0, node, began, statuses[draw(4) as usize]);
             row.cell = CellNumber(draw(3) as u16);
@@ -325,7 +328,7 @@ pub(crate) mod tests {
             let lease = |number| LeaseId { agent: AgentNumber(number), began: LogIndex(1) };
             let mut members = numbers.clone().map(|number| MemberId::of_agent(lease(number)));
             assert!(members.all(|member| roster.get(member).is_some()) && roster.len() == 1_000);
-            let told = news.items.iter().map(|bytes| news.verdict_key.read(bytes).expect("it is signed"));
+            let told = news.items.iter().map(|bytes| news.verdict_key.read(bytes).expect("the verdict is signed"));
             assert!(told.eq(numbers.step_by(100).map(verdict)), "cell {cell}");
         }
         let nobody = mesh.news(NOW, &state, (LogIndex(0), 0), (CellNumber(10), &RosterDigest(Vec::new())));
@@ -343,7 +346,7 @@ pub(crate) mod tests {
         let mut mesh = ServedMesh::of(&state);
         let cells = |told: Vec<(Vec<Bytes>, Vec<MemberId>)>| {
             let cells = told.into_iter().map(|(items, members)| {
-                let cell = |member: &MemberId| member.lease().expect("it is an agent").agent.0 % 4;
+                let cell = |member: &MemberId| member.lease().expect("the member is an agent").agent.0 % 4;
                 let cells: BTreeSet<u32> = members.iter().map(cell).collect();
                 assert_eq!((cells.len(), members.len()), (1, 10), "all of one cell");
                 (cells.first().copied(), items.len())
@@ -355,7 +358,7 @@ pub(crate) mod tests {
         mesh.push_verdict(&state, CellNumber(2), &verdict(2));
         assert_eq!(cells(mesh.take_pushes(NOW)), [(Some(0), 1), (Some(2), 2), (Some(3), 1)]);
         assert!(mesh.take_pushes(NOW).is_empty());
-        // In one that emptied nobody is told, and nowhere without end.
+        // An empty cell receives nothing, and the number of items is limited.
         (0..1_000).for_each(|_| mesh.push_event(CellNumber(1), &event));
         mesh.pushes.add(CellNumber(9), event);
         assert_eq!(cells(mesh.take_pushes(NOW)), [(Some(0), 64), (Some(2), 64), (Some(3), 64)]);
@@ -374,7 +377,7 @@ pub(crate) mod tests {
             assert_eq!(members.len(), 64);
             members[0]
         };
-        assert_eq!(first(0), first(1), "a connection to it stands");
+        assert_eq!(first(0), first(1), "the connection is reused");
         let told: BTreeSet<_> = (0..100).map(|number| first(number * 5)).collect();
         assert!(told.len() > 60, "{}", told.len());
     }
@@ -383,7 +386,7 @@ pub(crate) mod tests {
     fn a_whole_cell_and_as_many_verdicts_as_are_told_fit_a_frame() {
         let mut state = State::default();
         for number in 0..CELL_AGENTS_MAX as u32 {
-            // As long as the name of a host can be.
+            // The maximum length of a host name.
             let node = format!("{number:0>253}");
             load(&mut state, agent(number, node, u64::MAX - u64::from(number), MemberStatus::Alive));
         }
@@ -406,7 +409,7 @@ pub(crate) mod tests {
         let told: Vec<_> = news.items.iter().map(|bytes| news.verdict_key.read(bytes)).collect();
         assert_eq!((told.first(), told.len()), (Some(&Ok(verdict(1))), MAX_VERDICTS));
         assert!(mesh.news(NOW + TOLD * 2, &state, (LogIndex(0), 0), (CELL, &nothing)).items.is_empty());
-        // Nor is it kept of a cell in which nobody asks any more.
+        // Verdicts are also dropped in a cell whose agents no longer sync.
         mesh.note_verdict(NOW, CellNumber(1), verdict(1));
         mesh.note_verdict(NOW + TOLD * 2, CELL, verdict(2));
         assert!(mesh.verdicts.keys().eq(&[CELL]));

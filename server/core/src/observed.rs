@@ -1,9 +1,8 @@
-//! What a server measures of its own work, for whoever watches it: how long commits and waits for
-//! locks took, and which sessions and locks were lost.
+//! Measurements of a server's own work, for monitoring: durations of commits and lock waits, and
+//! lost sessions and locks.
 //!
-//! Everything is in the times that the shell gives, and nothing decides by it. It is the leader's
-//! view alone: the sums over all servers count everything once, and a log that is applied again at
-//! a start counts nothing again.
+//! All times come from the shell, and no decision depends on them. Only the leader measures: sums
+//! over all servers count each event once, and replaying the log at a start counts nothing again.
 
 use crate::state::State;
 use lockmesh_protocol::change::Change;
@@ -13,7 +12,7 @@ use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Why sessions are lost, in the order of [`Losses`], in words for labels.
+/// Label values for the causes of lost sessions, in the order of [`Losses`].
 pub const LOSS_CAUSES: [&str; 11] = [
     "destroyed",
     "ttl_expired",
@@ -28,112 +27,111 @@ pub const LOSS_CAUSES: [&str; 11] = [
     "given_up",
 ];
 
-/// What became of accusations of agents in the mesh, in the order of [`Accusation`], in words for
-/// labels.
+/// Label values for the outcomes of mesh agents' suspicions, in the order of [`Accusation`].
 pub const ACCUSATION_OUTCOMES: [&str; 6] =
     ["opened", "known", "ignored_accuser", "no_member", "too_many", "relayed"];
 
-/// What became of an accusation.
+/// The outcome of a suspicion that an agent reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accusation {
     /// It opened a check.
     Opened,
-    /// The node is under check already, or said itself that it is away.
+    /// The node is already under check, or has announced that it is away.
     Known,
-    /// Whoever accuses is no member that is well, or was wrong too often.
+    /// The reporting agent is not a healthy member, or was wrong too often.
     IgnoredAccuser,
     /// No member has this lease.
     NoMember,
     /// Too many checks are open.
     TooMany,
-    /// This server does not lead, and let the leader know.
+    /// This server does not lead and forwarded it to the leader.
     Relayed,
 }
 
-/// What became of events that agents fired at a server, in the order of [`EventOutcome`], in words
-/// for labels.
+/// Label values for the outcomes of events that agents fired at a server, in the order of
+/// [`EventOutcome`].
 pub const EVENT_OUTCOMES: [&str; 4] = ["taken", "known", "malformed", "too_many"];
 
-/// What became of an event.
+/// The outcome of a user event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventOutcome {
-    /// It is told.
+    /// Accepted for delivery.
     Taken,
-    /// It was told already.
+    /// Accepted before.
     Known,
-    /// It is no event.
+    /// Not a valid event.
     Malformed,
-    /// Its agent fires too many, or all of them do.
+    /// The agent fires too many events, or all agents together do.
     TooMany,
 }
 
-/// What was measured since somebody took it: the shell empties it after every turn.
+/// Measurements since the last collection: the shell empties this after every turn.
 #[derive(Debug, Default)]
 pub struct Observed {
-    /// Requests that waited at this leader for too long.
+    /// Requests that waited too long at this leader.
     pub requests_timed_out: u64,
     /// Stalls of this server's disk that began.
     pub disk_stalls: u64,
     /// From the proposal of a batch of commands to its commit.
     pub commits: Vec<Duration>,
-    /// From being enqueued for a lock to its grant.
+    /// From enqueuing for a lock to its grant.
     pub lock_waits: Vec<Duration>,
-    /// What was lost, by cause in the order of [`LOSS_CAUSES`].
+    /// Losses by cause, in the order of [`LOSS_CAUSES`].
     pub losses: [Losses; LOSS_CAUSES.len()],
-    /// Renewals of leases that were acknowledged.
+    /// Acknowledged lease renewals.
     pub renewals_acknowledged: u64,
-    /// Renewals of leases that were refused: a verdict was on its way, this server did not lead, or
-    /// they were forged.
+    /// Rejected lease renewals: a verdict was in progress, this server did not lead, or they were
+    /// forged.
     pub renewals_refused: u64,
-    /// Checks that were opened.
+    /// Opened checks.
     pub checks_opened: u64,
-    /// Accusations of agents in the mesh, in the order of [`Accusation`].
+    /// Suspicions from agents in the mesh, in the order of [`Accusation`].
     pub accusations: [u64; ACCUSATION_OUTCOMES.len()],
-    /// User events of agents, in the order of [`EventOutcome`].
+    /// User events from agents, in the order of [`EventOutcome`].
     pub events: [u64; EVENT_OUTCOMES.len()],
-    /// Answers to agents that asked what they lack of the mesh.
+    /// Replies to agents that synced their mesh data.
     pub mesh_syncs: u64,
-    /// Answers of nodes under check that came through agents before any server heard the node.
+    /// Replies of nodes under check that arrived through agents before any server received one from
+    /// the node.
     pub saved_by_agents: u64,
-    /// Nodes that answer challenges and whose renewals stopped arriving.
+    /// Nodes that answer challenges but whose renewals stopped arriving.
     pub nodes_cut_off: u64,
-    /// Answers of nodes under check that were not made with the secret of the node's lease: whoever
-    /// handed them on has lied.
+    /// Replies of nodes under check that were not made with the secret of the node's lease: an
+    /// agent forged them.
     pub forged_answers: u64,
-    /// Sessions that were ended because an answer to a challenge named them as given up.
+    /// Sessions that ended because a reply to a challenge named them as given up.
     pub given_up_by_answer: u64,
-    /// Verdicts that were applied, by window in the order of
-    /// [`lockmesh_protocol::lease::HealthWindow::ALL`].
+    /// Applied verdicts by window, in the order of [`lockmesh_protocol::lease::HealthWindow::ALL`].
     pub verdicts: [u64; 3],
 }
 
-/// Sessions that ended, and what they held.
+/// Ended sessions, and the locks that they held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// How many sessions ended.
+    /// The number of sessions.
     pub sessions: u64,
-    /// How many locks they held.
+    /// The number of locks that they held.
     pub locks: u64,
 }
 
-/// Since when what is under way has been so.
+/// Start times of the operations in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
-    /// The last index of each batch in the log that is not committed, and when it was proposed.
+    /// The last index of each uncommitted batch in the log, and the time of its proposal.
     proposed: VecDeque<(LogIndex, Time)>,
-    /// The sessions that were seen to begin to wait for a lock, by their position in its queue.
+    /// The sessions waiting for a lock, by queue position, and the start of the wait.
     waiting: BTreeMap<(Key, LogIndex), (SessionId, Time)>,
-    /// What is to be told.
+    /// The measurements to collect.
     pub(crate) observed: Observed,
 }
 
 impl Observer {
-    /// A batch that ends at this index went into the log.
+    /// Records a batch that was appended to the log and ends at this index.
     pub(crate) fn proposed(&mut self, now: Time, last: LogIndex) {
         self.proposed.push_back((last, now));
     }
 
-    /// Everything up to this index is committed.
+    /// Records that everything up to this index is committed.
     pub(crate) fn committed(&mut self, now: Time, index: LogIndex) {
         while self.proposed.front().is_some_and(|(last, _)| *last <= index) {
             let (_, proposed) = self.proposed.pop_front().expect("the front was just seen");
@@ -141,9 +139,9 @@ impl Observer {
         }
     }
 
-    /// The leader applied a command that changed this; `state` is the one after it.
+    /// Records the changes of a command that the leader applied; `state` is the state after it.
     pub(crate) fn applied(&mut self, now: Time, changes: &[Change], state: &State) {
-        // A restore: the losses that it brings are the backup's, counted when they happened.
+        // A restore: its losses belong to the backup and were counted when they happened.
         if changes.iter().any(|change| matches!(change, Change::Cleared)) {
             return self.waiting.clear();
         }
@@ -162,14 +160,14 @@ impl Observer {
         }
     }
 
-    /// This server no longer leads: what it began to measure ends elsewhere.
+    /// Drops the measurements in progress: this server no longer leads.
     pub(crate) fn step_down(&mut self) {
         self.proposed.clear();
         self.waiting.clear();
     }
 
-    /// Whoever is granted a lock leaves its queue in the same command; others leave it without the
-    /// lock.
+    /// Records the end of a wait. A granted session leaves the queue in the same command; others
+    /// leave it without the lock.
     fn left_queue(&mut self, now: Time, position: (Key, LogIndex), state: &State) {
         let Some((session, since)) = self.waiting.remove(&position) else { return };
         if state.holder(&position.0) == Some(&session) {
@@ -184,7 +182,7 @@ impl Observer {
     }
 }
 
-/// The index of a cause in [`LOSS_CAUSES`].
+/// Returns the index of a cause in [`LOSS_CAUSES`].
 fn number_of(cause: &LossCause) -> usize {
     match cause {
         LossCause::Destroyed => 0,
@@ -244,7 +242,7 @@ mod tests {
         let changes = [loss(LossCause::TtlExpired, 2), loss(LossCause::TtlExpired, 0), Change::Loss(0, None)];
         let mut observer = Observer::default();
         observer.applied(at(0), &changes, &State::default());
-        let number = LOSS_CAUSES.iter().position(|cause| *cause == "ttl_expired").expect("it is one of them");
+        let number = LOSS_CAUSES.iter().position(|cause| *cause == "ttl_expired").expect("the cause is listed");
         assert_eq!(observer.observed.losses[number], Losses { sessions: 2, locks: 2 });
         let restore = [Change::Cleared, loss(LossCause::TtlExpired, 1)];
         observer.applied(at(1), &restore, &State::default());

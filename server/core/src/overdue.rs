@@ -1,11 +1,11 @@
-//! Requests that have waited for too long at a leader: behind its disk, or for a majority of the
-//! servers to store them.
+//! Requests that have waited too long at a leader: for its disk, or for a majority of the servers
+//! to store them.
 //!
-//! A leader keeps its role while its disk takes no write, since heartbeats need none. What waits
-//! for that disk ends here, with the reason, before the agents that sent it give up. A write stays
-//! in the log and may still be committed, so its outcome is unknown: the agent sends it again under
-//! the same request id. **Invariant:** a renewal that ends here was not acknowledged, so the
-//! session may expire from then on.
+//! A leader keeps its role while its disk accepts no writes, since heartbeats need none. Requests
+//! that wait for that disk end here, with the reason, before the agents that sent them give up. A
+//! write stays in the log and may still be committed, so its outcome is unknown: the agent retries
+//! it under the same request id. **Invariant:** a renewal that ends here was not acknowledged, so
+//! the session may expire from then on.
 
 use crate::core::{Core, Origin};
 use crate::input::CallToken;
@@ -15,7 +15,7 @@ use crate::read_index::{REQUEST_TIMEOUT, Reader};
 use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
 
-/// The requests that have waited for too long.
+/// The requests that have waited too long.
 #[derive(Debug, Default)]
 pub(crate) struct Overdue {
     writes: Vec<CallToken>,
@@ -30,17 +30,17 @@ impl Overdue {
 }
 
 impl Core {
-    /// Takes out the requests that have waited for too long at this leader. Each of them is to be
-    /// answered by [`Core::end_overdue`].
+    /// Takes the requests that have waited too long at this leader. The caller must answer each of
+    /// them with [`Core::end_overdue`].
     pub(crate) fn take_overdue(&mut self, now: Time) -> Overdue {
-        // After a pause the answer of the disk may lie unread.
+        // After a pause the disk's completions may be unread.
         if !self.engine.is_leader() || !self.is_running(now) {
             return Overdue::default();
         }
         let mut writes = Vec::new();
         for origin in self.pending_origins() {
             let Origin::Client(token, came) = *origin else { continue };
-            // In the order of their arrival: those behind it have waited for less.
+            // In arrival order: later ones have waited less.
             if now.since(came) < REQUEST_TIMEOUT {
                 break;
             }
@@ -50,7 +50,7 @@ impl Core {
         Overdue { writes, readers: self.read_index.older_than(now, REQUEST_TIMEOUT) }
     }
 
-    /// Answers requests that have waited for too long.
+    /// Replies to requests that have waited too long.
     pub(crate) fn end_overdue(&mut self, overdue: Overdue, cause: &str, outbox: &mut Outbox) {
         self.observer.observed.requests_timed_out += overdue.len() as u64;
         let not_known = |what: &str| Unavailable::Unknown(format!("{cause}; it is unknown whether {what}"));
@@ -74,8 +74,8 @@ impl Core {
     }
 }
 
-/// The answer to a renewal of a session whose expiry is proposed.
+/// The reply to a renewal of a session whose expiry is proposed.
 pub(crate) fn expiry_is_being_decided() -> Unavailable {
-    let why = "the session was not renewed in time: whether it lives is being decided";
+    let why = "the session was not renewed in time: its expiry is being decided";
     Unavailable::Unknown(why.into())
 }

@@ -1,18 +1,18 @@
-//! A command on its way into the log.
+//! A command before it is in the log.
 
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::format::Stored;
 use lockmesh_protocol::id::{RequestId, WallTime};
 use serde::{Deserialize, Serialize};
 
-/// A command on its way into the log; encoded, it is the log entry's data.
+/// A proposed command; encoded, it is the data of its log entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proposal {
-    /// What makes it unique; none for the leader's own commands and for an agent's registration.
+    /// The request id; `None` for the leader's own commands and for an agent's registration.
     pub request: Option<RequestId>,
-    /// The leader's wall clock when it was proposed: data for people.
+    /// The leader's wall clock at the time of the proposal, for people.
     pub at: WallTime,
-    /// What to do.
+    /// The command.
     pub command: Command,
 }
 

@@ -1,15 +1,14 @@
-//! Read index (ReadIndex of the Raft thesis, 6.4): one round of the quorum allows all waiting
-//! reads.
+//! Read index (ReadIndex of the Raft thesis, 6.4): one quorum round serves all waiting reads.
 //!
 //! A round proves that its leader, this server or the one that it follows, led when the round
-//! began. Whoever arrived before it may then look at the state, once everything that was committed
-//! at that time is applied. A round that vanishes (a change of leader, a lost message) is begun
-//! again, and whichever is confirmed first confirms both: where every answer takes long, none would
-//! come in time. A follower that cannot catch up with its leader keeps nobody for long: whoever
-//! asked may ask the leader.
+//! began. Readers that arrived earlier may read the state once everything that was committed at
+//! that time is applied. A lost round (a change of leader, a lost message) is repeated, and the
+//! first confirmation confirms both: with slow replies neither would otherwise arrive in time. A
+//! follower that cannot catch up with its leader rejects readers soon, so that they can ask the
+//! leader.
 //!
-//! A renewal may wait here for seconds, behind a disk that takes no write. Until it is answered,
-//! its session does not expire and its node is not failed.
+//! A renewal may wait here for seconds behind a stalled disk. Until it is answered, its session
+//! does not expire and its node is not failed.
 
 use crate::input::{CallToken, LeaseCaller};
 use lockmesh_protocol::id::{LogIndex, SessionId};
@@ -18,33 +17,33 @@ use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// After this long without a confirmation another round is begun for those who wait.
+/// The time without a confirmation after which another round begins for the waiting readers.
 const ROUND_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A follower that has had somebody wait for longer refuses him: it does not reach its leader, or
-/// is far behind it.
+/// The time after which a follower rejects a waiting reader: it does not reach its leader, or is
+/// far behind it.
 const FOLLOWERS_READER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The longest time that a leader keeps a request which waits, for a round or for its disk. It is
+/// The maximum time for which a leader keeps a waiting request, for a round or for its disk. It is
 /// shorter than the hold timeout of an agent (7 s), so that the reason arrives before the agent
-/// gives the request up.
+/// gives up.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// Somebody who waits for a round.
+/// A reader that waits for a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
-    /// Wants to look at the state.
+    /// Reads the state.
     Query(CallToken),
-    /// Wants to know that the session lives, and that the leader who says so is one.
+    /// Waits for proof that the session is alive and that this server leads.
     Renewal(CallToken, SessionId),
-    /// Wants to know the same of a lease.
+    /// Waits for the same proof about a lease.
     Lease(LeaseCaller, Renewal),
-    /// Wanted a change that this leader need not make: answered as done.
+    /// Requested a change that this leader need not make: reported as done.
     Unchanged(CallToken),
 }
 
 impl Reader {
-    /// The subject of a renewal; none for a reader of another kind.
+    /// Returns the subject of a renewal; `None` for other readers.
     fn renews(&self) -> Option<Renewed> {
         match self {
             Self::Renewal(_, session) => Some(Renewed::Session(*session)),
@@ -61,14 +60,14 @@ enum Renewed {
     Lease(LeaseId),
 }
 
-/// The renewals of one subject that wait: their number, and the arrival of the last one.
+/// The waiting renewals of one subject: their number, and the arrival of the last one.
 #[derive(Clone, Copy, Debug)]
 struct WaitingRenewals {
     count: usize,
     newest: Time,
 }
 
-/// Since when somebody waits.
+/// A reader and its arrival time.
 type Arrived = (Time, Reader);
 
 #[derive(Debug)]
@@ -78,19 +77,19 @@ struct ReadIndexRound {
     readers: Vec<Arrived>,
 }
 
-/// Readers by how far they are.
+/// Readers by stage.
 #[derive(Debug, Default)]
 pub(crate) struct ReadIndex {
-    /// Those for whom no round has begun.
+    /// Readers without a round.
     arrived: Vec<Arrived>,
-    /// Rounds that are under way, oldest first.
+    /// Rounds in progress, oldest first.
     rounds: VecDeque<ReadIndexRound>,
-    /// Confirmed, but not everything that was committed is applied.
+    /// Confirmed readers whose index is not applied yet.
     confirmed: Vec<(LogIndex, Vec<Arrived>)>,
     /// The renewals among all of these.
     renewals: BTreeMap<Renewed, WaitingRenewals>,
     last_number: u64,
-    /// A round has waited for long, and may have been lost.
+    /// Set when a round is late and may have been lost.
     is_late: bool,
 }
 
@@ -103,18 +102,19 @@ impl ReadIndex {
         self.arrived.push((now, reader));
     }
 
-    /// The time until which a renewal of this session may wait here; none if no renewal waits.
+    /// Returns the time until which a renewal of this session may wait here; `None` if no renewal
+    /// waits.
     pub(crate) fn renewal_waits_until(&self, session: SessionId) -> Option<Time> {
         let waiting = self.renewals.get(&Renewed::Session(session))?;
         Some(waiting.newest + REQUEST_TIMEOUT)
     }
 
-    /// `true` while a renewal of this lease waits here.
+    /// Returns `true` while a renewal of this lease waits here.
     pub(crate) fn is_lease_renewal_waiting(&self, lease: LeaseId) -> bool {
         self.renewals.contains_key(&Renewed::Lease(lease))
     }
 
-    /// The number of the round that shall begin now; none if nobody waits for one.
+    /// Returns the number of the round to begin now; `None` if no reader needs one.
     pub(crate) fn begin(&mut self, now: Time) -> Option<u64> {
         let another = std::mem::take(&mut self.is_late);
         if self.arrived.is_empty() && !another {
@@ -126,9 +126,9 @@ impl ReadIndex {
         Some(self.last_number)
     }
 
-    /// A round is confirmed at `index`; so are all that began before it.
+    /// Confirms a round at `index`, and all rounds that began before it.
     pub(crate) fn confirm(&mut self, number: u64, index: LogIndex) {
-        // A later round proves leadership at a later time, which serves all who came before it too
+        // A later round proves leadership at a later time, which serves all earlier readers too
         // (thesis, 6.4: one round for many reads).
         while self.rounds.front().is_some_and(|round| round.number <= number) {
             let round = self.rounds.pop_front().expect("the front was just seen");
@@ -136,9 +136,10 @@ impl ReadIndex {
         }
     }
 
-    /// Those who may look at the state now.
+    /// Returns the readers that may read the state now.
     pub(crate) fn ready(&mut self, applied: LogIndex) -> Vec<Reader> {
-        // Confirmed is not enough: the state must hold what was committed when the round began.
+        // Confirmation is not enough: the state must hold everything that was committed when the
+        // round began.
         let (ready, later) =
             std::mem::take(&mut self.confirmed).into_iter().partition(|(at, _)| *at <= applied);
         self.confirmed = later;
@@ -146,15 +147,15 @@ impl ReadIndex {
         self.dismiss(ready.into_iter().flat_map(|(_, readers)| readers).collect())
     }
 
-    /// Those who have waited too long for a follower.
+    /// Returns the readers that have waited too long for a follower.
     pub(crate) fn overdue(&mut self, now: Time) -> Vec<Reader> {
         self.older_than(now, FOLLOWERS_READER_TIMEOUT)
     }
 
-    /// Those who have waited for this long.
+    /// Returns the readers that have waited this long.
     pub(crate) fn older_than(&mut self, now: Time, timeout: Duration) -> Vec<Reader> {
-        // By arrival, whatever stage they are in: a follower that lags, and a leader whose disk
-        // takes nothing, can be stuck in each of them.
+        // By arrival, in every stage: a lagging follower and a leader with a stalled disk can be
+        // stuck in each.
         let is_overdue = |(since, _): &mut Arrived| now.since(*since) >= timeout;
         let mut overdue: Vec<Arrived> = self.arrived.extract_if(.., is_overdue).collect();
         let rounds = self.rounds.iter_mut().map(|round| &mut round.readers);
@@ -165,12 +166,11 @@ impl ReadIndex {
         self.dismiss(overdue)
     }
 
-    /// Lets another round begin where one may have been lost. The newest confirms all: as many are
-    /// under way as begin in the time that one takes, and those before it that nobody waits for are
-    /// forgotten.
+    /// Starts another round if one may have been lost. The newest round confirms all: as many are
+    /// in progress as begin within one round trip, and earlier ones without readers are dropped.
     pub(crate) fn retry(&mut self, now: Time) {
-        // A retry has no readers of its own and need not be kept: when it is confirmed, its number
-        // confirms all that are before it.
+        // A retry has no readers of its own and need not be kept: its confirmation covers all lower
+        // numbers.
         self.rounds.retain(|round| !round.readers.is_empty());
         let is_late = |round: &ReadIndexRound| now.since(round.began) >= ROUND_TIMEOUT;
         for round in self.rounds.iter_mut().filter(|round| is_late(round)) {
@@ -179,10 +179,9 @@ impl ReadIndex {
         }
     }
 
-    /// Everybody who waits: this server no longer leads.
+    /// Returns all waiting readers, when this server stops leading.
     pub(crate) fn drain(&mut self) -> Vec<Reader> {
-        // A round of a leader that is none any more may still be confirmed: its number is then
-        // found nowhere.
+        // A round of a former leader may still be confirmed: its number is then unknown.
         let rounds = std::mem::take(&mut self.rounds).into_iter().flat_map(|round| round.readers);
         let confirmed = std::mem::take(&mut self.confirmed).into_iter().flat_map(|(_, readers)| readers);
         let mut all = std::mem::take(&mut self.arrived);
@@ -190,7 +189,7 @@ impl ReadIndex {
         self.dismiss(all)
     }
 
-    /// Readers that wait no more.
+    /// Removes these readers from the waiting renewals.
     fn dismiss(&mut self, readers: Vec<Arrived>) -> Vec<Reader> {
         for subject in readers.iter().filter_map(|(_, reader)| reader.renews()) {
             if let Some(waiting) = self.renewals.get_mut(&subject) {

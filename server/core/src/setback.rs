@@ -1,26 +1,26 @@
-//! Servers whose disks were set back: a data folder that was restored over itself has forgotten
-//! votes and entries that others rely on, and consensus cannot bear that.
+//! Servers whose disks were set back: a restored data folder lacks votes and entries that others
+//! rely on, which consensus cannot tolerate.
 //!
-//! Each server remembers how far every other one has certainly come, as told by that one's own
-//! messages, all of which wait for the disk. Two servers that meet compare: whoever holds less than
-//! the other remembers is refused, and is told to be silent. **Invariant:** a server that did not
-//! lose anything is never refused: in a term it voted in it keeps its vote, and what it
-//! acknowledged to a leader it keeps as long as the term lasts.
+//! Each server remembers the position that every other one has certainly reached, from its
+//! messages, all of which wait for the disk. When two servers connect they compare: one that holds
+//! less than the other remembers is rejected and must send nothing. **Invariant:** a server that
+//! lost nothing is never rejected. It keeps its vote in each term, and keeps entries that it
+//! acknowledged to a leader for as long as the term lasts.
 //!
-//! What only the server itself and a dead one knew, nobody can see.
+//! Loss of data that only the server itself and a dead one knew cannot be detected.
 
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
-/// How far a server has come. The pairs only grow as long as its disk keeps what it was given:
-/// within a term a log loses nothing that was acknowledged to the term's leader.
+/// A server's log position. It only grows while the disk keeps what was written: within a term a
+/// log loses nothing that was acknowledged to the term's leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LogPosition {
-    /// Its term.
+    /// The term.
     pub term: Term,
-    /// The last index of its log.
+    /// The last index of the log.
     pub last_index: LogIndex,
 }
 
@@ -30,51 +30,51 @@ impl Display for LogPosition {
     }
 }
 
-/// How far each other server has certainly come.
+/// The positions that the other servers have certainly reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerMemory(BTreeMap<ServerId, LogPosition>);
 
 impl PeerMemory {
-    /// How far a server has come, as far as it is known here.
+    /// Returns the position of a server, as far as it is known here.
     pub fn of(&self, server: ServerId) -> Option<LogPosition> {
         self.0.get(&server).copied()
     }
 
-    /// Learns that a server has come so far.
+    /// Records that a server has reached a position.
     pub fn note(&mut self, server: ServerId, certain: LogPosition) {
         let known = self.0.entry(server).or_default();
         *known = certain.max(*known);
     }
 
-    /// Forgets a server that belongs to the quorum no more.
+    /// Forgets a server that was removed from the quorum.
     pub(crate) fn forget(&mut self, server: ServerId) {
         self.0.remove(&server);
     }
 }
 
-/// That a server holds less than it once acknowledged.
+/// Evidence that a server holds less than it once acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetBack {
     /// The server.
     pub server: ServerId,
-    /// How far it had come.
+    /// The position that it had reached.
     pub known: LogPosition,
-    /// Who knows it.
+    /// The server that remembers it.
     pub by: ServerId,
-    /// What it holds.
+    /// The position that it holds now.
     pub holds: LogPosition,
 }
 
 impl SetBack {
-    /// Compares what a server holds with what another one remembers of it.
+    /// Compares a server's position with another server's memory of it.
     pub fn find(
         server: ServerId,
         holds: LogPosition,
         by: ServerId,
         known: Option<LogPosition>,
     ) -> Option<Self> {
-        // Term before index: in a later term a leader may have taken entries back that were
-        // acknowledged in an earlier one.
+        // Term before index: in a later term a leader may have replaced entries that were
+        // acknowledged earlier.
         known.filter(|known| holds < *known).map(|known| Self { server, known, by, holds })
     }
 }
@@ -84,8 +84,8 @@ impl Display for SetBack {
         let Self { server, known, by, holds } = self;
         write!(
             f,
-            "the disk of server {server} was set back: server {by} knows that it had come to {known}, but it holds \
-             {holds}, and has forgotten what it voted and acknowledged since; it votes and answers no more. Stop it, \
+            "the disk of server {server} was set back: server {by} remembers that it had reached {known}, but it holds \
+             {holds}, and has lost later votes and acknowledgements; it votes and answers no more. Stop it, \
              empty its data folder and start it: it joins as a new server"
         )
     }
@@ -101,8 +101,8 @@ mod tests {
         let at = |term, index| LogPosition { term: Term(term), last_index: LogIndex(index) };
         let is_found = |holds, known| SetBack::find(ServerId(1), holds, ServerId(2), Some(known)).is_some();
         assert!(is_found(at(5, 100), at(5, 101)), "an acknowledged entry is missing");
-        assert!(is_found(at(5, 100), at(6, 0)), "a vote is forgotten");
-        assert!(!is_found(at(6, 90), at(5, 101)), "a later leader may have taken entries back");
+        assert!(is_found(at(5, 100), at(6, 0)), "a vote is lost");
+        assert!(!is_found(at(6, 90), at(5, 101)), "a later leader may have replaced entries");
         assert!(!is_found(at(5, 101), at(5, 101)));
         assert_eq!(SetBack::find(ServerId(1), at(0, 0), ServerId(2), None), None);
     }

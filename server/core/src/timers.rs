@@ -1,8 +1,8 @@
-//! The leader's deadlines: a session's TTL, lock-delays, waits for locks, tombstones.
+//! The leader's deadlines: session TTLs, lock-delays, waits for locks, tombstones.
 //!
-//! A timer never changes the state: when it is due, the leader proposes a command that says so.
-//! After an election every deadline starts afresh, in full; a clock can therefore lengthen a delay
-//! but never shorten it.
+//! A timer never changes the state: when it is due, the leader proposes a command. After an
+//! election every deadline restarts in full; a clock can therefore lengthen a delay but never
+//! shorten it.
 
 use crate::state::State;
 use lockmesh_protocol::change::Change;
@@ -11,19 +11,20 @@ use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// How many changes of one command are noted at once; more of them are noted turn by turn.
+/// The maximum number of changes of one command that are noted at once; more are noted turn by
+/// turn.
 const NOTED_A_TURN: usize = 500;
 
-/// How long things may last.
+/// Durations of the deadlines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimerConfig {
     /// A session expires this many TTLs after its last renewal; at least 1.
     pub ttl_multiplier: u32,
-    /// How long a tombstone is kept.
+    /// The lifetime of a tombstone.
     pub tombstone_ttl: Duration,
-    /// Tombstones that are made within this time are forgotten together.
+    /// Tombstones that are made within this time are reaped together.
     pub tombstone_granularity: Duration,
-    /// How long a failed member is remembered.
+    /// The time for which a failed member is kept.
     pub reap_failed_after: Duration,
 }
 
@@ -38,7 +39,7 @@ impl Default for TimerConfig {
     }
 }
 
-/// What a deadline is about.
+/// The subject of a deadline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Subject {
     /// The session was not renewed.
@@ -51,7 +52,7 @@ pub(crate) enum Subject {
     Tombstones(LogIndex),
 }
 
-/// A deadline's key in the queue: among those of one time, the one that was set first comes first.
+/// A deadline's key in the queue: of deadlines with the same time, the one set first comes first.
 type TimerKey = (Time, u64);
 
 /// Deadlines by time and by subject.
@@ -60,17 +61,17 @@ pub(crate) struct Timers {
     config: TimerConfig,
     deadlines: BTreeMap<Subject, TimerKey>,
     queue: BTreeMap<TimerKey, Subject>,
-    /// How many deadlines were ever set.
+    /// The number of deadlines ever set.
     armed: u64,
-    /// Subjects whose end was proposed and is not yet known, with the deadline that passed.
+    /// Subjects whose end was proposed and not decided yet, with the expired deadline.
     deciding: BTreeMap<Subject, Time>,
-    /// The youngest bin of tombstones: its deadline and the last index in it.
+    /// The newest bin of tombstones: its deadline and the last index in it.
     youngest_bin: Option<(Time, LogIndex)>,
-    /// What is still to be noted, and when it happened. As long as there is any, nothing is due.
+    /// Changes still to be noted, and their times. While there are any, nothing is due.
     behind: VecDeque<(Time, DeadlineChange)>,
 }
 
-/// What starts or ends a deadline.
+/// An event that starts or ends a deadline.
 #[derive(Debug)]
 enum DeadlineChange {
     Change(Change),
@@ -82,16 +83,16 @@ impl Timers {
         Self { config, ..Self::default() }
     }
 
-    /// Forgets everything: this server no longer leads.
+    /// Clears all deadlines, when this server stops leading.
     pub(crate) fn clear(&mut self) {
         *self = Self::new(self.config);
     }
 
-    /// Starts every deadline afresh: this server begins to lead.
+    /// Restarts every deadline, when this server begins to lead.
     pub(crate) fn restart(&mut self, now: Time, state: &State) {
         self.clear();
-        // All in full: how much of each was left is known to the clock of another server, and
-        // clocks are never compared.
+        // All in full: only the clock of another server knows the remaining times, and clocks are
+        // never compared.
         for session in state.sessions() {
             self.arm_session(now, session.spec.id, session.spec.ttl);
         }
@@ -101,18 +102,18 @@ impl Timers {
         for (key, queue_position, waiter) in state.waiters() {
             self.arm(Subject::Wait(key.clone(), queue_position), now + waiter.wait);
         }
-        // One bin for all: they only have to live long enough, and nothing is known of their age.
+        // One bin for all: they only have to live long enough, and their age is unknown.
         if let Some(newest) = state.tombstones().map(|(_, index)| index).max() {
             self.arm_tombstone(now, newest);
         }
     }
 
-    /// Learns what became true, in log order. The end of a node with very many locks is learned bit
-    /// by bit, since nobody is to wait for that: see [`Timers::catch_up`].
+    /// Follows applied changes, in log order. The end of a node with very many locks is noted in
+    /// portions, so that it blocks no other request: see [`Timers::catch_up`].
     pub(crate) fn note_all(&mut self, now: Time, changes: &[Change]) {
         let are_few = changes.len() <= NOTED_A_TURN;
-        // Also few must queue up behind what waits, or the end of a deadline would be noted before
-        // its beginning.
+        // Small changes must also queue behind waiting ones, or the end of a deadline would be
+        // noted before its start.
         let (at_once, before) = (are_few && self.behind.is_empty(), self.behind.len());
         for change in changes {
             match change {
@@ -127,20 +128,20 @@ impl Timers {
                 _ => {}
             }
         }
-        // Each turn takes some of it off, so the many that go on coming a few at a time must not
-        // add to it.
+        // Each turn processes a portion, so a steady flow of small changes must not lengthen the
+        // queue.
         if are_few {
             self.catch_up_by(self.behind.len().saturating_sub(before));
         }
     }
 
-    /// Learns a bit of what it is behind with.
+    /// Notes a portion of the waiting changes.
     pub(crate) fn catch_up(&mut self) {
         self.catch_up_by(NOTED_A_TURN);
     }
 
     fn catch_up_by(&mut self, count: usize) {
-        // Under the time at which it happened: that it is noted late makes no deadline later.
+        // With the time at which it happened: a late note makes no deadline later.
         for (then, news) in self.behind.drain(..self.behind.len().min(count)).collect::<Vec<_>>() {
             match news {
                 DeadlineChange::Change(change) => self.note(then, &change),
@@ -169,76 +170,74 @@ impl Timers {
         }
     }
 
-    /// Starts a session's deadline afresh. A session whose end is being decided is left alone.
+    /// Restarts a session's deadline. A session whose end is being decided is left unchanged.
     pub(crate) fn renew(&mut self, now: Time, id: SessionId, ttl: Option<Duration>) {
-        // From the proposal of its end until the outcome a renewal must change nothing, here or in
-        // the answer.
+        // Between the proposal of its end and the outcome a renewal must change nothing, here or in
+        // the reply.
         if self.is_deciding(id) {
             return;
         }
         if self.behind.is_empty() {
             self.arm_session(now, id, ttl);
         } else {
-            // In its order: the creation of the very session may be among what waits.
+            // In order: the creation of this session may be among the waiting changes.
             self.behind.push_back((now, DeadlineChange::Renewal(id, ttl)));
             self.catch_up_by(1);
         }
     }
 
-    /// Whether the session's expiry was proposed, and its outcome is not known.
+    /// Returns `true` if the session's expiry was proposed and not decided yet.
     pub(crate) fn is_deciding(&self, id: SessionId) -> bool {
         self.deciding.contains_key(&Subject::Session(id))
     }
 
-    /// How long a key stays closed; zero where that is over and only not applied yet.
+    /// Returns how long a key stays closed; zero if the delay is over and its end not applied yet.
     pub(crate) fn remaining(&self, now: Time, key: &Key) -> Option<Duration> {
         let subject = Subject::LockDelay(key.clone());
         let deadline = self.deadlines.get(&subject).map(|(deadline, _)| deadline);
         Some(deadline.or_else(|| self.deciding.get(&subject))?.since(now))
     }
 
-    /// The next deadline, unless something is still to be noted that may come before it.
+    /// Returns the next deadline, unless waiting changes may contain an earlier one.
     pub(crate) fn next(&self) -> Option<Time> {
         let (deadline, _) = self.queue.first_key_value().filter(|_| self.behind.is_empty())?.0;
         Some(*deadline)
     }
 
-    /// Takes the next subject whose time has come; it is being decided until [`Timers::failed`] or
-    /// a change.
+    /// Takes the next subject that is due; it is being decided until [`Timers::failed`] or a
+    /// change.
     pub(crate) fn next_due(&mut self, now: Time) -> Option<Subject> {
         let subject = self.queue.first_key_value()?.1.clone();
         self.take_due(now, &subject).then_some(subject)
     }
 
-    /// Takes this subject, if its time has come: then it is being decided.
+    /// Takes this subject if it is due: it is then being decided.
     pub(crate) fn take_due(&mut self, now: Time, subject: &Subject) -> bool {
         let key = self.deadlines.get(subject).copied();
-        // Nothing is due while renewals may wait to be noted: a session must not end that was
-        // renewed.
+        // Nothing is due while renewals may wait to be noted: a renewed session must not end.
         let Some(key) = key.filter(|(deadline, _)| *deadline <= now && self.behind.is_empty()) else {
             return false;
         };
         self.queue.remove(&key);
         self.deadlines.remove(subject);
-        // Kept, since the proposal may come to nothing: then the subject would be forgotten for
-        // good.
+        // Kept, since the proposal may fail: otherwise the subject would be lost.
         self.deciding.insert(subject.clone(), key.0);
         true
     }
 
-    /// A proposal about `subject` came to nothing: try again at `again`.
+    /// Sets a new deadline at `again` after a proposal about `subject` failed.
     pub(crate) fn failed(&mut self, subject: Subject, again: Time) {
         if self.deciding.remove(&subject).is_some() {
             self.arm(subject, again);
         }
     }
 
-    /// A proposal about `subject` was applied.
+    /// Records that a proposal about `subject` was applied.
     pub(crate) fn decided(&mut self, subject: &Subject) {
         self.deciding.remove(subject);
     }
 
-    /// Moves every deadline: this server did not run for `gap`, and heard no renewal meanwhile.
+    /// Extends every deadline: this server was paused for `gap` and received no renewals.
     pub(crate) fn postpone(&mut self, gap: Duration) {
         let queue = std::mem::take(&mut self.queue);
         let moved =
@@ -251,19 +250,19 @@ impl Timers {
 
     fn arm_session(&mut self, now: Time, id: SessionId, ttl: Option<Duration>) {
         if let Some(ttl) = ttl {
-            // More than one TTL by default, as in Consul: a client renews in time and its answer
-            // may still be late.
+            // More than one TTL by default, as in Consul: a client renews in time, but its reply
+            // may be late.
             let window = ttl.saturating_mul(self.config.ttl_multiplier.max(1));
             self.arm(Subject::Session(id), now + window);
         }
     }
 
-    /// Puts the tombstone into the youngest bin, or begins a new one.
+    /// Adds the tombstone to the newest bin, or starts a new one.
     fn arm_tombstone(&mut self, now: Time, index: LogIndex) {
         let fresh = now + self.config.tombstone_ttl;
         match self.youngest_bin {
-            // Bins keep the deadlines few where very many keys are deleted; a tombstone lives a
-            // little longer for it.
+            // Bins limit the number of deadlines when very many keys are deleted; a tombstone lives
+            // a little longer.
             Some((deadline, last)) if fresh.since(deadline) < self.config.tombstone_granularity => {
                 self.disarm(&Subject::Tombstones(last));
                 let deadline = fresh.max(deadline);
@@ -280,8 +279,7 @@ impl Timers {
     fn arm(&mut self, subject: Subject, deadline: Time) {
         self.armed += 1;
         let key = (deadline, self.armed);
-        // A change of the same subject settles what was being decided, whatever becomes of the
-        // proposal.
+        // A change of the same subject settles a pending decision, regardless of the proposal.
         self.decided(&subject);
         if let Some(before) = self.deadlines.insert(subject.clone(), key) {
             self.queue.remove(&before);
@@ -318,14 +316,14 @@ mod tests {
         let closed = |key: usize| Change::LockDelay(format!("k{key}").into(), Some(delay));
         timers.note_all(Time(0), &(0..delays).map(closed).collect::<Vec<_>>());
         let late = Time(0) + 3 * SECOND;
-        assert_eq!(timers.next_due(late), None, "nothing is due as long as something is not noted");
+        assert_eq!(timers.next_due(late), None, "nothing is due while changes wait");
         timers.renew(Time(0) + SECOND, session, Some(SECOND));
         (0..3).for_each(|_| timers.catch_up());
         assert_eq!(timers.remaining(Time(0), &"k7".into()), Some(SECOND));
         for _ in 0..delays {
             assert!(matches!(timers.next_due(late), Some(Subject::LockDelay(_))));
         }
-        assert_eq!(timers.next_due(Time(late.0 - 1)), None, "the renewal was noted in its turn");
+        assert_eq!(timers.next_due(Time(late.0 - 1)), None, "the renewal was noted in order");
         assert_eq!(timers.next_due(late), Some(Subject::Session(session)));
     }
 

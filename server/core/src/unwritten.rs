@@ -1,14 +1,14 @@
-//! What becomes of the frontend's [`Storage`] actions: which rows go with which checkpoint.
+//! Translates the frontend's [`Storage`] actions: assigns rows to checkpoints.
 //!
 //! ```text
 //! Record     ──> dirty rows ──┐
-//! Checkpoint ─────────────────┴──> a checkpoint of what was applied, and nothing is dirty
+//! Checkpoint ─────────────────┴──> a checkpoint of the applied state; no dirty rows remain
 //! arrive     ──> a snapshot's rows ──┐
-//! Install    ────────────────────────┴──> a checkpoint that takes the place of everything, and nothing is dirty
+//! Install    ────────────────────────┴──> a checkpoint that replaces everything; no dirty rows remain
 //! ```
 //!
-//! **Invariants:** a row that changed is in exactly one checkpoint of what was applied, the next
-//! one. What changed before a snapshot was installed is written over it never.
+//! **Invariants:** a changed row is in exactly one checkpoint of the applied state, the next one.
+//! Changes from before the installation of a snapshot are never written over it.
 
 use crate::fault_injection::{FaultPoint, Rule};
 use crate::frontend::Storage;
@@ -16,23 +16,23 @@ use crate::raft::log::{LogWrite, OwnMemory, SnapshotMeta};
 use crate::write_queue::{Checkpoint, CheckpointRows};
 use lockmesh_protocol::id::LogIndex;
 
-/// What a store is given, in this order.
+/// Orders for a store, in sequence.
 #[derive(Clone, Debug)]
 pub enum StoreOrder<R> {
-    /// For the log.
+    /// A write to the log.
     Write(LogWrite),
-    /// A checkpoint, to be made as soon as it may be.
+    /// A checkpoint, to be made as soon as it is allowed.
     Checkpoint(Checkpoint<R>),
-    /// The log may go up to this index.
+    /// The index up to which the log may be compacted.
     Compact(LogIndex),
 }
 
 /// See the [module](self).
 #[derive(Clone, Debug, Default)]
 pub struct Unwritten<R> {
-    /// What has changed since the last checkpoint.
+    /// Changes since the last checkpoint.
     dirty: R,
-    /// The rows of a snapshot that the frontend has been given in this turn.
+    /// The rows of a snapshot that the frontend received in this turn.
     arrived: Option<R>,
     fault_point: FaultPoint,
 }
@@ -44,23 +44,24 @@ impl<R: CheckpointRows> Unwritten<R> {
         self.fault_point.break_rule(rule);
     }
 
-    /// How many rows a checkpoint would write at most; 0 only where there is nothing for one to do.
+    /// Returns the maximum number of rows that a checkpoint would write; 0 only if a checkpoint has
+    /// nothing to do.
     pub fn row_count(&self) -> usize {
         self.dirty.row_count()
     }
 
-    /// The rows of a snapshot that the frontend is given now; the first of them removes all that is
-    /// there.
+    /// Sets the rows of a snapshot that the frontend receives now; the first of them removes all
+    /// existing rows.
     pub fn arrive(&mut self, rows: R) {
         self.arrived = Some(rows);
     }
 
-    /// At the end of a turn: a snapshot that was not installed is of no use.
+    /// Ends a turn: a snapshot that was not installed is dropped.
     pub fn end_turn(&mut self) {
         self.arrived = None;
     }
 
-    /// Takes an action; what the store is to be given now. `own` goes with each checkpoint.
+    /// Handles an action and returns the order for the store. `own` goes with each checkpoint.
     pub fn take(&mut self, action: Storage, own: &OwnMemory) -> Option<StoreOrder<R>> {
         match action {
             Storage::Write(write) => Some(StoreOrder::Write(write)),
@@ -71,15 +72,15 @@ impl<R: CheckpointRows> Unwritten<R> {
             Storage::Checkpoint(mark) => Some(self.checkpoint(mark, own, false)),
             Storage::ExactCheckpoint(mark) => Some(self.checkpoint(mark, own, true)),
             Storage::Install(mark) => {
-                // Changes of the state that is gone, written behind the snapshot, would put its old
-                // rows back.
+                // Changes of the replaced state, written after the snapshot, would restore its old
+                // rows.
                 if !self.fault_point.breaks(Rule::InstalledRowsStandAlone) {
                     drop(self.dirty.take());
                 }
-                // The core installs in the turn in which the snapshot came, or never.
-                let mut rows = self.arrived.take().expect("what is installed has arrived in this turn");
-                // Its rows are all the other server's; what this one knows for itself must not be
-                // lost with the old ones.
+                // The core installs a snapshot in the turn in which it arrived, or never.
+                let mut rows = self.arrived.take().expect("the snapshot arrived in this turn");
+                // Its rows are all the other server's; this server's own memory must not be lost
+                // with the old ones.
                 rows.remember(own);
                 Some(StoreOrder::Checkpoint(Checkpoint { mark, rows, installed: true, is_exact: false }))
             }
@@ -110,7 +111,7 @@ mod tests {
     fn checkpoint(unwritten: &mut Unwritten<Vec<Change>>, action: Storage) -> (Vec<Change>, bool) {
         match unwritten.take(action, &OwnMemory::default()) {
             Some(StoreOrder::Checkpoint(checkpoint)) => (checkpoint.rows, checkpoint.installed),
-            other => panic!("no checkpoint: {other:?}"),
+            other => panic!("expected a checkpoint: {other:?}"),
         }
     }
 

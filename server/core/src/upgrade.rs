@@ -1,12 +1,12 @@
-//! How a cluster goes on to a newer format: see [`lockmesh_protocol::format`] for what that is.
+//! Upgrades of a cluster to a newer format: see [`lockmesh_protocol::format`] for formats.
 //!
-//! Every server says in its row of the roster which formats its build reads. As soon as all of them
-//! read the next one the leader proposes to raise the cluster's, and from then on commands of that
-//! format may be proposed. A server that reads less is not admitted any more. One that meets a
-//! newer format all the same, as its build was put back or it was not there when the others went
-//! on, does nothing any more, and says why.
+//! Every server lists in its roster row the formats that its build reads. As soon as all of them
+//! read the next one, the leader proposes to raise the cluster's format; from then on commands of
+//! that format may be proposed. Servers that read less are no longer admitted. A server can still
+//! meet a newer format, if its build was downgraded or it was absent during the upgrade. It then
+//! stops all work and reports the reason.
 //!
-//! **Invariant:** nothing is applied that this build cannot read, nor anything behind it.
+//! **Invariant:** a server applies no entry that its build cannot read, nor any entry after it.
 
 use crate::Core;
 use crate::outbox::Outbox;
@@ -18,14 +18,14 @@ use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
 
 impl Core {
-    /// Why this server must stop: its build cannot read what the cluster writes. Until it is
-    /// stopped it does nothing.
+    /// Returns the reason why this server must stop: its build cannot read the cluster's format.
+    /// Until it is stopped it does nothing.
     pub fn unreadable(&self) -> Option<&FormatError> {
         self.unreadable.as_ref()
     }
 
-    /// Once a tick, where this server leads and serves: raises the format if every server reads a
-    /// newer one.
+    /// Raises the format if every server reads a newer one. Runs once per tick on a leader that
+    /// serves.
     pub(crate) fn raise_format_if_all_read_it(&mut self) {
         let is_listed = |id| self.state.server(id).is_some();
         if !self.engine.membership().each().all(is_listed) {
@@ -36,12 +36,12 @@ impl Core {
         let Some(format) = least.filter(|format| *format > self.state.format()) else { return };
         let raise = Command::RaiseFormat(format);
         if !self.is_on_its_way(|command| *command == raise) {
-            tracing::info!(format, "every server reads a newer format: the cluster goes on to it");
+            tracing::info!(format, "every server reads a newer format: upgrading the cluster");
             self.gather_own(raise);
         }
     }
 
-    /// The command, or one of the same effect that the cluster's format has.
+    /// Returns the command, or an equivalent one that the cluster's format supports.
     pub(crate) fn as_the_cluster_reads_it(&self, command: Command) -> Command {
         match command {
             Command::GiveUpSession { session, .. } if command.since() > self.state.format() => {
@@ -51,7 +51,7 @@ impl Core {
         }
     }
 
-    /// Whether every server of the roster can read a command.
+    /// Checks that every server of the roster can read a command.
     pub(crate) fn fits_format(&self, command: &Command) -> Result<(), Unavailable> {
         let (since, at) = (command.since(), self.state.format());
         if since <= at {
@@ -62,7 +62,7 @@ impl Core {
         Err(Unavailable::Denied(what))
     }
 
-    /// Whether this build can read an entry. Otherwise it is noted why not.
+    /// Returns `true` if this build can read an entry, else records the reason.
     pub(crate) fn reads(&mut self, entry: &LogEntry) -> bool {
         let has_format = entry.kind == EntryKind::Normal && !entry.data.is_empty();
         let checked = has_format.then(|| format::check_version(&entry.data, self.config.format));
@@ -70,8 +70,8 @@ impl Core {
         self.unreadable.is_none()
     }
 
-    /// Whoever waits is told, and nothing more leaves this server. What it has applied stays: a
-    /// newer build goes on there.
+    /// Fails all waiting calls and stops sending. The applied state stays: a newer build continues
+    /// from it.
     pub(crate) fn fall_silent(&mut self, now: Time, outbox: &mut Outbox) {
         self.serving = None;
         self.step_down(now, outbox);
@@ -79,7 +79,7 @@ impl Core {
     }
 }
 
-/// Why a build that reads formats up to `known` cannot go on with a state.
+/// Returns the reason why a build that reads formats up to `known` cannot continue with a state.
 pub(crate) fn unknown_format(state: &State, known: u8) -> Option<FormatError> {
     let found = state.format();
     (found > known).then_some(FormatError::Unknown { found, known })
