@@ -11,7 +11,7 @@ use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Knowledge about the other servers. All fields except `heard` are used by the leader only.
+/// Knowledge about the other servers. Only the leader uses the fields other than the contact times.
 #[derive(Debug, Default)]
 pub(crate) struct AutopilotState {
     /// Time of the last message from each server.

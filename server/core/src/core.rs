@@ -41,8 +41,7 @@ use std::time::Duration;
 const MAX_PROPOSAL_BYTES: usize = MAX_FRAME_BYTES / 2;
 /// Delay before the leader proposes an expiry again after the proposal failed.
 pub(crate) const RETRY_PROPOSAL: Duration = Duration::from_secs(1);
-/// The maximum number of deadlines that expire per tick: those of a node with many locks expire
-/// together.
+/// The maximum number of deadlines that expire per tick: one node's expire together.
 const DEADLINES_A_TICK: usize = 200;
 
 /// Configuration of a server.
@@ -70,8 +69,8 @@ pub struct CoreConfig {
     /// Interval between corruption checks. A leader skips a check if nothing was written since the
     /// last one.
     pub corruption_check_interval: Duration,
-    /// The time without a durable write after which the disk is stalled; never less than two
-    /// election timeouts.
+    /// The time without a durable write after which the disk is stalled; at least two election
+    /// timeouts.
     pub stall_timeout: Duration,
 }
 
@@ -96,8 +95,7 @@ pub struct Core {
     pub(crate) own: OwnMemory,
     /// Set when this server holds less than it acknowledged: it then sends nothing.
     set_back: Option<SetBack>,
-    /// Set when the cluster's format is newer than this build can read: the server then does
-    /// nothing.
+    /// Set when this build cannot read the cluster's format: the server then does nothing.
     pub(crate) unreadable: Option<FormatError>,
     pub(crate) corruption: CorruptionChecks,
     pub(crate) disk: DiskWatch,
@@ -262,8 +260,7 @@ impl Core {
         self.advance(now, outbox);
     }
 
-    /// Ends a turn: appends the gathered proposals as one batch and applies everything that is
-    /// committed.
+    /// Ends a turn: appends the gathered proposals as one batch and applies committed entries.
     pub fn settle(&mut self, now: Time, outbox: &mut Outbox) {
         if self.unreadable.is_some() {
             return;
@@ -288,8 +285,8 @@ impl Core {
                     return self.fall_silent(now, outbox);
                 }
             }
-            // After the entries: a leader serves once an entry of its own term is applied (paper,
-            // 5.4.2).
+            // After the entries: a leader serves once an entry of its own term is applied
+            // (paper, 5.4.2).
             self.notice_role(now, outbox);
             self.tell_leader();
             // Last: a confirmed round may wait for an entry that was just applied.
@@ -437,8 +434,7 @@ impl Core {
     }
 
     fn peer(&mut self, now: Time, sender: ServerId, message: PeerMessage, outbox: &mut Outbox) {
-        // A snapshot that this server has already passed needs no state: the engine replies with
-        // its log position.
+        // A snapshot that this server has passed needs no state: the engine replies with its index.
         let is_news = message.snapshot.as_ref().is_some_and(|mark| mark.index > self.applied.0);
         // The frontend fetches the snapshot and returns with [`Input::Install`]. From the bare
         // message the engine would install a state that is not present.
@@ -447,8 +443,7 @@ impl Core {
         match message.fault(sender, self.config.id).or(unfetched).filter(|_| !trusted) {
             None => {
                 self.autopilot.heard(now, sender);
-                // Before the engine receives it: the engine panics at a commit index that is not in
-                // its log.
+                // Before the engine sees it: the engine panics at a commit index not in its log.
                 if let Some(known) = self.acknowledged_beyond(&message) {
                     return self.notice_set_back(now, sender, known, outbox);
                 }
@@ -504,12 +499,10 @@ impl Core {
         }
     }
 
-    /// Handles an input after a set-back: completed writes are recorded, requests are rejected,
-    /// everything else is ignored.
+    /// Handles an input after a set-back: records completed writes and rejects requests.
     fn handle_set_back(&mut self, input: Input, outbox: &mut Outbox) {
         match input {
-            // The engine must know about its writes, but the messages that waited for them are
-            // never sent.
+            // The engine must know its writes; the messages that waited for them are never sent.
             Input::Persisted(write) => self.engine.persisted(write, &mut Effects::default()),
             Input::CheckpointDurable(mark) => self.engine.checkpoint_durable(mark),
             Input::Read(token, _) => outbox.refused_reads.push((token, not_leader())),
@@ -605,8 +598,7 @@ impl Core {
             self.read_index.overdue(now).into_iter().for_each(|reader| self.refuse_reader(reader, outbox));
         }
         self.may_pass = DEADLINES_A_TICK;
-        // A server with a corrupt state rejects renewals, so it must expire nothing: another leader
-        // restarts the deadlines.
+        // A server with a corrupt state rejects renewals; another leader restarts the deadlines.
         if !self.corruption.is_known_here() {
             self.pass_deadlines(now);
         }
@@ -835,8 +827,7 @@ impl Core {
         outbox: &mut Outbox,
     ) -> bool {
         let (proposal, origin) = match pending {
-            // Index and term were compared, so the entry is this very proposal and need not be
-            // decoded.
+            // Index and term match, so the entry is this very proposal and need not be decoded.
             Some(PendingProposal { proposal: Some(proposal), origin, .. }) => (proposal, origin),
             _ => (decode(entry), Origin::Nobody),
         };
@@ -872,8 +863,7 @@ impl Core {
         proposal.command == Command::CorruptionCheck
     }
 
-    /// Returns the pending proposal that matches this entry, and fails the ones that the entry
-    /// replaced.
+    /// Returns the pending proposal of this entry, and fails the ones that the entry replaced.
     fn take_pending(&mut self, now: Time, entry: &LogEntry, outbox: &mut Outbox) -> Option<PendingProposal> {
         // In log order: an earlier proposal in the queue was replaced by entries of another leader.
         while self.pending.front().is_some_and(|pending| pending.index <= entry.index) {
@@ -889,8 +879,7 @@ impl Core {
 
     /// Starts or stops serving.
     fn notice_role(&mut self, now: Time, outbox: &mut Outbox) {
-        // Only after an entry of its own term is applied: until then the state may lack earlier
-        // replies.
+        // After an entry of its own term is applied: before, the state may lack earlier replies.
         let may_lead = self.engine.leads_its_term() && self.set_back.is_none();
         let leads = may_lead.then(|| self.engine.term());
         let led = std::mem::replace(&mut self.led, self.engine.is_leader());
@@ -951,16 +940,14 @@ impl Core {
         }
     }
 
-    /// Returns the node name of a server for logs. The initial servers are known before the roster
-    /// is.
+    /// Returns a server's node name for logs. The initial servers are known before the roster.
     pub(crate) fn node_of(&self, id: ServerId) -> &str {
         let founder = || self.config.cluster_start.servers.iter().find(|server| server.id == id);
         let server = self.state.server(id).map(Arc::as_ref).or_else(founder);
         server.map_or("unknown", |server| server.node.as_str())
     }
 
-    /// Clears the request id if a test broke the rule of retries: a retry then looks like a new
-    /// request.
+    /// Clears the request id if a test broke the rule of retries: a retry then looks new.
     fn fault_injected(&self, proposal: Proposal) -> Proposal {
         let request = proposal.request.filter(|_| !self.engine.fault_point.breaks(Rule::RetriesDoNothing));
         Proposal { request, ..proposal }

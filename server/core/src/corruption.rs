@@ -335,7 +335,11 @@ mod tests {
         assert_eq!(confirmed(&[a, a]), [1, 2], "two are a majority");
         assert_eq!(confirmed(&[a, a, copy_of(a)]), [1, 2, 3]);
         assert_eq!(confirmed(&[a, b, a]), [1, 3]);
-        assert_eq!(confirmed(&[a, copy_of(a), copy_of(a)]), [1, 2, 3], "all agree, so copies count from here on");
+        assert_eq!(
+            confirmed(&[a, copy_of(a), copy_of(a)]),
+            [1, 2, 3],
+            "all agree, so copies count from here on"
+        );
         assert!(confirmed(&[a, copy_of(a)]).is_empty(), "the third may differ");
         assert!(confirmed(&[a, copy_of(a), b]).is_empty());
     }
@@ -345,11 +349,7 @@ mod tests {
         let (old, new, other) = (report(1, "a"), report(2, "a"), report(2, "b"));
         assert_eq!(finding(&THREE, &[old, old, new]), Finding::Alike);
         assert_eq!(finding(&THREE, &[old, new, new]), Finding::Alike);
-        assert_eq!(
-            finding(&THREE, &[old, old, other]),
-            Finding::Alike,
-            "another format is not comparable"
-        );
+        assert_eq!(finding(&THREE, &[old, old, other]), Finding::Alike, "another format is not comparable");
         assert_eq!(finding(&THREE, &[old, new, other]), Finding::Undecided);
     }
 

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 /// A tick that is later than this means that the server was paused: its deadlines are extended.
 const LATE: Duration = Duration::from_millis(200);
-/// The minimum remaining lock-delay in a reply while a key is closed: "closed for 0 s" would not
-/// tell the client when to retry.
+/// The minimum remaining lock-delay in a reply while a key is closed: after "closed for 0 s" a
+/// client could not choose a time to retry.
 const LEAST_REMAINING: Duration = Duration::from_millis(1);
 
 impl Core {

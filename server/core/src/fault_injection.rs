@@ -1,6 +1,6 @@
 //! Fault injection: rules that can be broken on purpose, to show that the simulator detects it.
 //!
-//! **Invariant:** without the feature `fault_injection` every check here is a compile-time `false`,
+//! **Invariant:** without the feature `fault-injection` every check here is a compile-time `false`,
 //! so the program contains none of it. With the feature nothing is broken either, unless a test
 //! calls `Core::break_rule`.
 

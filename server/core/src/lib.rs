@@ -16,12 +16,12 @@
 //! | `input.rs`, `proposal.rs` | every input, a closed list; a command before it is in the log |
 //! | `outbox.rs` | every effect |
 //! | `core.rs` | handles inputs one at a time and lists the effects |
-//! | `frontend/` | the second pure value, around the core: requests, replies, blocking reads, joins, checkpoints |
+//! | `frontend/` | the second pure value: requests, replies, pending calls, blocking reads, joins, checkpoints |
 //! | `raft/` | consensus behind our own types; `engine.rs` is the only file that names the library |
 //! | `state/` | the lock state machine, one file per rule; `invariants.rs` holds after every command |
 //! | `state/scripts/` | the rules as stories that are played and compared; start here |
 //! | `disk_watch.rs` | disk stalls: detection, and the leader's hand-over |
-//! | `disks.rs`, `overdue.rs` | disks that reject writes, and whether a majority can write; overdue requests at a leader |
+//! | `disks.rs`, `overdue.rs` | disks that reject writes, loss of a writable majority, overdue requests |
 //! | `setback.rs` | detection of servers whose disks were set back |
 //! | `checksum.rs` | one checksum of all rows, updated row by row |
 //! | `corruption.rs`, `corruption/` | corruption checks: comparison of checksums, and quarantine |

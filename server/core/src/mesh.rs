@@ -328,7 +328,7 @@ pub(crate) mod tests {
             let lease = |number| LeaseId { agent: AgentNumber(number), began: LogIndex(1) };
             let mut members = numbers.clone().map(|number| MemberId::of_agent(lease(number)));
             assert!(members.all(|member| roster.get(member).is_some()) && roster.len() == 1_000);
-            let told = news.items.iter().map(|bytes| news.verdict_key.read(bytes).expect("the verdict is signed"));
+            let told = news.items.iter().map(|bytes| news.verdict_key.read(bytes).expect("it is signed"));
             assert!(told.eq(numbers.step_by(100).map(verdict)), "cell {cell}");
         }
         let nobody = mesh.news(NOW, &state, (LogIndex(0), 0), (CellNumber(10), &RosterDigest(Vec::new())));

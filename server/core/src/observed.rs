@@ -242,7 +242,8 @@ mod tests {
         let changes = [loss(LossCause::TtlExpired, 2), loss(LossCause::TtlExpired, 0), Change::Loss(0, None)];
         let mut observer = Observer::default();
         observer.applied(at(0), &changes, &State::default());
-        let number = LOSS_CAUSES.iter().position(|cause| *cause == "ttl_expired").expect("the cause is listed");
+        let number =
+            LOSS_CAUSES.iter().position(|cause| *cause == "ttl_expired").expect("the cause is listed");
         assert_eq!(observer.observed.losses[number], Losses { sessions: 2, locks: 2 });
         let restore = [Change::Cleared, loss(LossCause::TtlExpired, 1)];
         observer.applied(at(1), &restore, &State::default());

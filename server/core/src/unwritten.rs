@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! Record     ──> dirty rows ──┐
-//! Checkpoint ─────────────────┴──> a checkpoint of the applied state; no dirty rows remain
+//! Checkpoint ─────────────────┴──> a checkpoint of the applied state
 //! arrive     ──> a snapshot's rows ──┐
-//! Install    ────────────────────────┴──> a checkpoint that replaces everything; no dirty rows remain
+//! Install    ────────────────────────┴──> a checkpoint that replaces everything
 //! ```
+//!
+//! After either checkpoint no dirty rows remain.
 //!
 //! **Invariants:** a changed row is in exactly one checkpoint of the applied state, the next one.
 //! Changes from before the installation of a snapshot are never written over it.

@@ -1,19 +1,19 @@
 //! The write queue: log commits, checkpoints and compaction in the order in which they may reach
-//! the disk: a value that threads drive, and the simulator.
+//! the disk. It implements group commit as a plain value, driven by threads or by the simulator.
 //!
 //! ```text
-//! push ──> queue ──> begin_commit ── one commit for all that waits ──> committed
+//! push ──> queue ──> begin_commit ── one commit for all waiting writes ──> committed
 //! hand_over ─> line ─> begin_checkpoint ── commit index durable? ──> checkpointed
-//!                      refused ─> how long to wait ─> the same again, until accepted
+//!                      refused ─> backoff ─> the same again, until accepted
 //! ```
 //!
-//! At most one commit of the log and one checkpoint are under way; whoever began one says what
-//! became of it.
+//! At most one commit of the log and one checkpoint are in progress; the writer that began one
+//! reports its outcome.
 //!
-//! **Invariants:** a checkpoint of an applied index is begun only behind a durable commit index
-//! that reaches it. The log is reset or compacted only behind the durable checkpoint. What was
-//! begun is neither changed nor overtaken. A checkpoint of exactly one index is joined with none
-//! that is newer, but for another server's snapshot, which makes it useless.
+//! **Invariants:** a checkpoint of an applied index begins only after a durable commit index that
+//! reaches it. The log is reset or compacted only after the durable checkpoint. Once begun, a write
+//! is neither changed nor overtaken. A checkpoint of exactly one index is never joined with a newer
+//! one, except with another server's snapshot, which makes it useless.
 
 use crate::fault_injection::{FaultPoint, Rule};
 use crate::raft::log::{LogWrite, OwnMemory, SnapshotMeta};
@@ -22,35 +22,36 @@ use lockmesh_protocol::id::LogIndex;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How many writes may wait. Whoever writes more than that waits.
+/// The maximum number of waiting writes. Beyond it the producer must wait.
 pub const MAX_QUEUED_WRITES: usize = 16_384;
 
-/// How many bytes of entries one commit carries, about: it takes what waits until it has that many.
+/// The approximate maximum size of a commit's entries: it takes waiting writes until it reaches
+/// this.
 const MAX_COMMIT_BYTES: usize = 8 << 20;
 
-/// How long after a refused write it is tried again: at first, and at most.
+/// The initial and the maximum backoff after a rejected write.
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// How many checkpoints may wait. Where the disk takes none for so long, corruption checks go
-/// without an answer.
+/// The maximum number of waiting checkpoints. If the disk stays behind for so long, corruption
+/// checks get no reply.
 const MAX_QUEUED_CHECKPOINTS: usize = 4;
 
-/// The rows of a checkpoint, in whatever form they are gathered.
+/// The rows of a checkpoint, in any representation.
 pub trait CheckpointRows {
-    /// Takes what changed later, in log order.
+    /// Adds later changes, in log order.
     fn record_all(&mut self, changes: Vec<Change>);
-    /// Takes what the server knows for itself. That alone is no reason to write.
+    /// Adds the server's own memory, which alone is no reason to write.
     fn remember(&mut self, own: &OwnMemory);
-    /// Takes all out.
+    /// Takes all rows and leaves none.
     #[must_use]
     fn take(&mut self) -> Self;
-    /// Takes the rows of a later checkpoint.
+    /// Adds the rows of a later checkpoint.
     fn absorb(&mut self, later: Self);
-    /// How many rows there are at most; 0 only where there is nothing to write.
+    /// Returns the maximum number of rows; 0 only if there is nothing to write.
     fn row_count(&self) -> usize;
 }
 
-/// Changes in log order, for tests that need no more.
+/// Changes in log order, for tests.
 impl CheckpointRows for Vec<Change> {
     fn record_all(&mut self, changes: Vec<Change>) {
         self.extend(changes);
@@ -71,27 +72,26 @@ impl CheckpointRows for Vec<Change> {
     }
 }
 
-/// A checkpoint that is to be made.
+/// A checkpoint to be made.
 #[derive(Clone, Debug)]
 pub struct Checkpoint<R> {
-    /// What it stands for.
+    /// Its metadata.
     pub mark: SnapshotMeta,
-    /// What has changed since the last one.
+    /// The changes since the last one.
     pub rows: R,
-    /// Whether it comes from another server, and the log does not lead to it.
+    /// `true` if it comes from another server, so the log does not lead to it.
     pub installed: bool,
-    /// Whether its checksum is wanted: that of exactly this index.
+    /// `true` if its checksum is needed, of exactly this index.
     pub is_exact: bool,
 }
 
 impl<R: CheckpointRows> Checkpoint<R> {
-    /// Takes a newer one in, and stands for what that one stands for.
+    /// Joins a newer checkpoint into this one, which then represents the newer index.
     fn join(&mut self, newer: Self) {
         self.rows.absorb(newer.rows);
         self.mark = newer.mark;
         self.installed |= newer.installed;
-        // Whoever wanted the checksum of the older index gets none: it would be that of another
-        // state.
+        // The checksum of the older index is dropped: it would be the checksum of another state.
         self.is_exact = newer.is_exact;
     }
 }
@@ -99,13 +99,13 @@ impl<R: CheckpointRows> Checkpoint<R> {
 /// One commit of the log.
 #[derive(Clone, Debug, Default)]
 pub struct LogCommit {
-    /// What it writes; may be nothing, where only the commit index or a compaction is wanted.
+    /// The writes; empty if only a commit index or a compaction is needed.
     pub writes: Vec<LogWrite>,
     /// The commit index that it must make durable at least.
     pub least_commit: LogIndex,
 }
 
-/// Who writes.
+/// A writer of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreWriter {
     /// The log's writer.
@@ -114,33 +114,33 @@ pub enum StoreWriter {
     Checkpoint = 1,
 }
 
-/// What waits, and how far everything is done.
+/// The waiting work, and the progress of each part.
 #[derive(Clone, Debug)]
 pub struct WriteQueue<R> {
     writes: VecDeque<LogWrite>,
-    /// The number of the last write in the commit that is under way.
+    /// The number of the last write in the commit in progress.
     last_begun: Option<u64>,
-    /// In the order of their indexes; only the newest takes another one up.
+    /// In index order; only the newest is joined with another one.
     waiting: VecDeque<Checkpoint<R>>,
-    /// A checkpoint that takes nothing up any more, but may wait for its commit index.
+    /// A checkpoint that accepts no more rows but may wait for its commit index.
     begun: Option<Checkpoint<R>>,
-    /// What the checkpoint stands for that is being written.
+    /// The index of the checkpoint that is being written.
     writing: Option<LogIndex>,
-    /// How far the log may be compacted.
+    /// The index up to which the log may be compacted.
     compact_to: LogIndex,
     /// The commit index that must be durable before a checkpoint can be written.
     wanted_commit: LogIndex,
     durable_commit: LogIndex,
     durable_checkpoint: LogIndex,
-    /// Where the disk refuses a writer.
+    /// Each writer's failure while the disk rejects its writes.
     failures: [Option<DiskFailure>; 2],
-    /// Whether a writer has ended.
+    /// Set when a writer has ended.
     ended: [bool; 2],
     closing: bool,
     fault_point: FaultPoint,
 }
 
-/// A disk that refuses.
+/// A failure of the disk.
 #[derive(Clone, Debug)]
 struct DiskFailure {
     reason: String,
@@ -148,7 +148,7 @@ struct DiskFailure {
 }
 
 impl<R: CheckpointRows> WriteQueue<R> {
-    /// An empty queue of a store that holds this.
+    /// Returns an empty queue of a store with these durable indexes.
     pub fn new(durable_commit: LogIndex, durable_checkpoint: LogIndex) -> Self {
         Self {
             writes: VecDeque::new(),
@@ -173,41 +173,43 @@ impl<R: CheckpointRows> WriteQueue<R> {
         self.fault_point.break_rule(rule);
     }
 
-    /// Queues a write of the log, whether there is room or not.
+    /// Queues a write of the log, even if the queue is full.
     pub fn push(&mut self, write: LogWrite) {
-        // The core has numbered this write already, so it cannot be refused: whoever drives the
+        // The core has numbered this write already, so it cannot be rejected: the driver of the
         // core waits while the queue is full.
         self.writes.push_back(write);
     }
 
-    /// Whether whoever has more writes must wait.
+    /// Returns `true` if the producer must wait.
     pub fn is_full(&self) -> bool {
-        // Nobody waits for room in a queue that ends: its writer may be gone.
+        // A closing queue accepts everything: its writer may be gone, so waiting for room could
+        // hang.
         self.writes.len() >= MAX_QUEUED_WRITES && !self.closing
     }
 
-    /// How many writes wait.
+    /// Returns the number of waiting writes.
     pub fn queued_writes(&self) -> usize {
         self.writes.len()
     }
 
-    /// Takes a checkpoint; one that was not begun yet is joined to it, unless it must be exact.
+    /// Adds a checkpoint. It is joined to one that was not begun yet, unless the older one must be
+    /// exact.
     pub fn hand_over(&mut self, newer: Checkpoint<R>) {
-        // Another server's snapshot replaces the whole state, so nothing older that waits is worth
-        // a checkpoint of its own.
+        // Another server's snapshot replaces the whole state, so older waiting checkpoints need not
+        // be written separately.
         if newer.installed {
             self.join_waiting();
         }
         let is_full = self.waiting.len() >= MAX_QUEUED_CHECKPOINTS;
         match self.waiting.back_mut() {
-            // Nothing newer is joined to an exact one, unless the disk is so slow that the queue is
-            // full: then memory is worth more than its checksum.
+            // Nothing newer is joined to an exact checkpoint, unless the disk is so slow that the
+            // queue is full: then memory matters more than its checksum.
             Some(last) if newer.installed || !last.is_exact || is_full => last.join(newer),
             _ => self.waiting.push_back(newer),
         }
     }
 
-    /// Makes all checkpoints that wait one.
+    /// Joins all waiting checkpoints into one.
     fn join_waiting(&mut self) {
         let joined = self.waiting.drain(..).reduce(|mut older, newer| {
             older.join(newer);
@@ -216,9 +218,9 @@ impl<R: CheckpointRows> WriteQueue<R> {
         self.waiting.extend(joined);
     }
 
-    /// Lets the log go up to an index, or up to the durable checkpoint if that is less.
+    /// Allows compaction up to an index, or up to the durable checkpoint if that is less.
     pub fn compact(&mut self, up_to: LogIndex) {
-        // What the log loses must be in a checkpoint that survives a crash (thesis, 5).
+        // Compacted entries must be in a checkpoint that survives a crash (thesis, 5).
         let limit = match self.fault_point.breaks(Rule::CompactionStaysBehindTheCheckpoint) {
             true => LogIndex(up_to.0 + 8),
             false => up_to.min(self.durable_checkpoint),
@@ -226,34 +228,32 @@ impl<R: CheckpointRows> WriteQueue<R> {
         self.compact_to = self.compact_to.max(limit);
     }
 
-    /// How far the log may be compacted with the next commit.
+    /// Returns the index up to which the next commit may compact the log.
     pub fn compact_to(&self) -> LogIndex {
         self.compact_to
     }
 
-    /// How many writes the next commit can take: not beyond a reset whose checkpoint is not
-    /// durable.
+    /// Returns the number of writes that the next commit can take: it stops at a reset whose
+    /// checkpoint is not durable.
     pub fn ready_writes(&self) -> usize {
         let blocked = |write: &LogWrite| self.waits_for_checkpoint(write);
         self.writes.iter().position(blocked).unwrap_or(self.writes.len())
     }
 
-    /// Whether a write resets the log to a checkpoint that is not durable yet.
+    /// Returns `true` if a write resets the log to a checkpoint that is not durable yet.
     fn waits_for_checkpoint(&self, write: &LogWrite) -> bool {
-        // A log that was emptied before the checkpoint is durable would leave neither of the two
-        // after a crash.
+        // If the log were emptied before the checkpoint is durable, a crash would leave neither.
         let ahead = write.reset.as_ref().is_some_and(|mark| mark.index > self.durable_checkpoint);
         ahead && !self.fault_point.breaks(Rule::ResetsWaitForTheirCheckpoint)
     }
 
-    /// The next commit of the log, of at most so many writes; none where there is nothing to
-    /// commit. `can_compact` says whether the log holds something that may go.
+    /// Returns the next commit of the log, with at most `most` writes; `None` if there is nothing
+    /// to commit. `can_compact` is set if the log holds entries that may be compacted.
     pub fn begin_commit(&mut self, most: usize, can_compact: bool) -> Option<LogCommit> {
         let writes = self.take_writes(most);
         // A checkpoint may wait for a commit index that no write would carry for a while.
         let wants_commit = self.wanted_commit > self.durable_commit;
-        // At the end nobody waits for a compaction: after the next start a later checkpoint makes
-        // it up.
+        // No compaction while closing: a later checkpoint after the next start makes up for it.
         if writes.is_empty() && !wants_commit && (!can_compact || self.closing) {
             return None;
         }
@@ -264,8 +264,8 @@ impl<R: CheckpointRows> WriteQueue<R> {
     fn take_writes(&mut self, most: usize) -> Vec<LogWrite> {
         let mut taken = Vec::new();
         let mut bytes = 0;
-        // By bytes, so that one commit of huge values does not keep the acknowledgements of all
-        // behind it.
+        // By bytes, so that a commit of huge values does not delay the acknowledgements of all
+        // later writes.
         while bytes < MAX_COMMIT_BYTES && taken.len() < most {
             if self.writes.front().is_some_and(|write| self.waits_for_checkpoint(write)) {
                 break;
@@ -277,30 +277,30 @@ impl<R: CheckpointRows> WriteQueue<R> {
         taken
     }
 
-    /// The commit that was begun is durable, and with it this commit index. The number of its last
-    /// write, where it had one.
+    /// Completes the commit in progress, with its durable commit index. Returns the number of its
+    /// last write, if any.
     pub fn committed(&mut self, durable_commit: LogIndex) -> Option<u64> {
         self.durable_commit = durable_commit;
         self.last_begun.take()
     }
 
-    /// The checkpoint that is to be written now; none where there is none, where one is being
-    /// written, or where it waits for its commit index.
+    /// Returns the checkpoint to write now; `None` if there is none, if one is being written, or if
+    /// it waits for its commit index.
     pub fn begin_checkpoint(&mut self) -> Option<Checkpoint<R>> {
-        // Each builds on the rows of the one before it, so there is only one at a time.
+        // Each builds on the rows of the one before it, so only one is written at a time.
         if self.writing.is_some() {
             return None;
         }
         if self.begun.is_none() {
             self.begun = self.waiting.pop_front();
-            // An installed one is of another server's log: the reset that follows it brings the
-            // commit index along.
+            // An installed one comes from another server's log: the reset that follows carries the
+            // commit index.
             let applied = self.begun.as_ref().filter(|checkpoint| !checkpoint.installed);
             let wanted = applied.map_or(LogIndex(0), |checkpoint| checkpoint.mark.index);
             self.wanted_commit = self.wanted_commit.max(wanted);
         }
-        // At the next start the engine needs a commit index that reaches what is applied: a
-        // checkpoint ahead of it would stand beside a log that knows less.
+        // At the next start the engine needs a commit index that reaches the applied index: a
+        // checkpoint must not be ahead of its log.
         if self.checkpoint_waits() && !self.fault_point.breaks(Rule::CheckpointsWaitForTheirCommit) {
             return None;
         }
@@ -311,33 +311,33 @@ impl<R: CheckpointRows> WriteQueue<R> {
         Some(checkpoint)
     }
 
-    /// Whether a checkpoint was begun that waits for its commit index.
+    /// Returns `true` if a begun checkpoint waits for its commit index.
     pub fn checkpoint_waits(&self) -> bool {
         let waits = |begun: &Checkpoint<R>| !begun.installed && self.durable_commit < begun.mark.index;
         self.begun.as_ref().is_some_and(waits)
     }
 
-    /// The checkpoint that was begun is durable.
+    /// Completes the checkpoint in progress.
     pub fn checkpointed(&mut self) {
         if let Some(index) = self.writing.take() {
             self.durable_checkpoint = index;
         }
     }
 
-    /// Whether no checkpoint waits to be made or is being made.
+    /// Returns `true` if no checkpoint is waiting or being written.
     pub fn is_checkpoint_idle(&self) -> bool {
-        // Whoever waits for the last checkpoint must not wait for a writer that is gone.
+        // A caller that waits for the last checkpoint must not wait for a writer that is gone.
         let is_idle = self.waiting.is_empty() && self.begun.is_none() && self.writing.is_none();
         is_idle || self.has_ended(StoreWriter::Checkpoint)
     }
 
-    /// The index that the durable checkpoint stands for.
+    /// Returns the index of the durable checkpoint.
     pub fn durable_checkpoint(&self) -> LogIndex {
         self.durable_checkpoint
     }
 
-    /// The disk refused what a writer had begun: after how long the same is to be tried again, and
-    /// whether [`WriteQueue::failure`] has changed.
+    /// Records that the disk rejected a writer's work. Returns the backoff, and `true` if
+    /// [`WriteQueue::failure`] has changed.
     pub fn refused(&mut self, writer: StoreWriter, reason: String) -> (Duration, bool) {
         let before = self.failure().map(str::to_owned);
         let slot = &mut self.failures[writer as usize];
@@ -346,56 +346,58 @@ impl<R: CheckpointRows> WriteQueue<R> {
         (backoff, self.failure() != before.as_deref())
     }
 
-    /// The disk took what a writer had begun; whether [`WriteQueue::failure`] has changed.
+    /// Records that the disk accepted a writer's work. Returns `true` if [`WriteQueue::failure`]
+    /// has changed.
     pub fn accepted(&mut self, writer: StoreWriter) -> bool {
         let before = self.failure().map(str::to_owned);
         self.failures[writer as usize] = None;
         self.failure() != before.as_deref()
     }
 
-    /// Why the disk refuses, where it does. The log's trouble comes first: it is what clients wait
-    /// for.
+    /// Returns the reason why the disk rejects writes, if it does. The log's failure comes first,
+    /// since clients wait for the log.
     pub fn failure(&self) -> Option<&str> {
         self.failures.iter().flatten().next().map(|failure| failure.reason.as_str())
     }
 
-    /// Nothing more will be queued.
+    /// Closes the queue: no more work is queued.
     pub fn close(&mut self) {
         self.closing = true;
     }
 
-    /// Whether nothing more will be queued.
+    /// Returns `true` if no more work is queued.
     pub fn is_closing(&self) -> bool {
         self.closing
     }
 
-    /// A writer has ended, and nobody shall wait for it. Without it the store is of no use.
+    /// Records that a writer has ended, so that no caller waits for it. Without it the store is
+    /// unusable.
     pub fn end(&mut self, writer: StoreWriter) {
         self.ended[writer as usize] = true;
-        // The other writer must not go on alone: half a store keeps no promise.
+        // The other writer must not continue alone: half a store keeps no promise.
         self.closing = true;
     }
 
-    /// Whether a writer has ended.
+    /// Returns `true` if a writer has ended.
     pub fn has_ended(&self, writer: StoreWriter) -> bool {
         self.ended[writer as usize]
     }
 
-    /// Whether a writer that has nothing under way may end: there will be nothing more for it.
+    /// Returns `true` if an idle writer may end, because no more work will arrive for it.
     pub fn may_end(&self, writer: StoreWriter) -> bool {
         match writer {
             // The last checkpoint may still need a commit index from this writer.
             StoreWriter::Log => self.closing && self.is_checkpoint_idle(),
             StoreWriter::Checkpoint => {
-                // The writer that would make it durable is gone: waiting for it would hang the end
-                // for ever.
+                // The writer that would make it durable is gone: waiting for it would block the
+                // shutdown forever.
                 let commit_never_comes = self.has_ended(StoreWriter::Log) && self.checkpoint_waits();
                 commit_never_comes || (self.closing && self.waiting.is_empty() && self.begun.is_none())
             }
         }
     }
 
-    /// Everything that waits and was not begun, as it is lost when the power goes.
+    /// Returns all waiting writes that were not begun: a power failure loses these.
     pub fn into_waiting(self) -> Vec<LogWrite> {
         self.writes.into()
     }
@@ -429,8 +431,7 @@ mod tests {
         Checkpoint { is_exact: true, ..checkpoint(index, false) }
     }
 
-    /// Writes every checkpoint that waits: what each stands for, how many rows it has, and whether
-    /// it is exact.
+    /// Writes every waiting checkpoint and returns the index, number of rows and exactness of each.
     fn drained(mut queue: Queue) -> Vec<(u64, usize, bool)> {
         let next = || {
             let checkpoint = queue.begin_checkpoint()?;
@@ -459,20 +460,20 @@ mod tests {
         let mut queue = Queue::new(LogIndex(5), LogIndex(1));
         queue.hand_over(checkpoint(6, false));
         assert!(queue.begin_checkpoint().is_none() && queue.checkpoint_waits());
-        // What comes now is no part of it.
+        // Later checkpoints are not part of it.
         queue.hand_over(checkpoint(7, false));
         queue.hand_over(checkpoint(8, false));
-        let commit = queue.begin_commit(usize::MAX, false).expect("a commit index is wanted");
+        let commit = queue.begin_commit(usize::MAX, false).expect("a commit index is required");
         assert_eq!((commit.writes.len(), commit.least_commit), (0, LogIndex(6)));
         assert_eq!(queue.committed(commit.least_commit), None);
         let begun = queue.begin_checkpoint().expect("its commit index is durable");
         assert_eq!((begun.mark, begun.rows.len()), (mark(6), 1));
-        assert!(queue.begin_checkpoint().is_none(), "one after the other");
+        assert!(queue.begin_checkpoint().is_none(), "one at a time");
         queue.checkpointed();
         assert_eq!(queue.durable_checkpoint(), LogIndex(6));
         assert!(queue.begin_checkpoint().is_none() && !queue.is_checkpoint_idle());
         queue.committed(LogIndex(8));
-        assert_eq!(queue.begin_checkpoint().expect("two that were joined").rows.len(), 2);
+        assert_eq!(queue.begin_checkpoint().expect("the two are joined").rows.len(), 2);
     }
 
     #[test]
@@ -493,11 +494,7 @@ mod tests {
         (2..=9).for_each(|index| queue.hand_over(exact(index)));
         assert_eq!(drained(queue.clone()), [(2, 1, true), (3, 1, true), (4, 1, true), (9, 5, true)]);
         queue.hand_over(checkpoint(10, false));
-        assert_eq!(
-            drained(queue).last(),
-            Some(&(10, 6, false)),
-            "what stands for a newer index is exact no more"
-        );
+        assert_eq!(drained(queue).last(), Some(&(10, 6, false)), "joined with a newer one, it is not exact");
     }
 
     #[test]
@@ -506,7 +503,7 @@ mod tests {
         [exact(3), checkpoint(4, false), checkpoint(50, true)]
             .into_iter()
             .for_each(|one| queue.hand_over(one));
-        let begun = queue.begin_checkpoint().expect("it waits for no commit");
+        let begun = queue.begin_checkpoint().expect("an installed one needs no commit index");
         assert_eq!((begun.mark, begun.rows.len(), begun.is_exact), (mark(50), 3, false));
         queue.checkpointed();
         assert!(queue.is_checkpoint_idle());
@@ -523,8 +520,8 @@ mod tests {
         queue.committed(LogIndex(1));
         assert!(queue.begin_commit(usize::MAX, false).is_none());
         queue.hand_over(checkpoint(50, true));
-        assert!(queue.begin_checkpoint().is_some(), "the own log does not lead to it");
-        assert!(queue.begin_commit(usize::MAX, false).is_none(), "it is not durable yet");
+        assert!(queue.begin_checkpoint().is_some(), "it needs no commit of the own log");
+        assert!(queue.begin_commit(usize::MAX, false).is_none(), "the checkpoint is not durable yet");
         queue.checkpointed();
         assert_eq!(numbers(queue.begin_commit(usize::MAX, false)), Some(vec![3, 4]));
     }
@@ -534,9 +531,9 @@ mod tests {
         let mut queue = Queue::new(LogIndex(9), LogIndex(4));
         queue.compact(LogIndex(8));
         assert_eq!(queue.compact_to(), LogIndex(4));
-        assert!(queue.begin_commit(usize::MAX, true).is_some(), "a compaction is a commit of its own");
+        assert!(queue.begin_commit(usize::MAX, true).is_some(), "a compaction alone is a commit");
         queue.close();
-        assert!(queue.begin_commit(usize::MAX, true).is_none(), "but nobody waits for it at the end");
+        assert!(queue.begin_commit(usize::MAX, true).is_none(), "no compaction while closing");
     }
 
     #[test]
@@ -547,10 +544,10 @@ mod tests {
             (0..8).map(|_| queue.refused(StoreWriter::Log, full()).0.as_millis()).collect();
         assert_eq!(waits, [50, 100, 200, 400, 800, 1_600, 2_000, 2_000]);
         assert!(!queue.refused(StoreWriter::Log, full()).1, "the reason is the same");
-        assert!(!queue.refused(StoreWriter::Checkpoint, "broken".into()).1, "the log's trouble comes first");
+        assert!(!queue.refused(StoreWriter::Checkpoint, "broken".into()).1, "the log's failure comes first");
         assert!(queue.accepted(StoreWriter::Log) && queue.failure() == Some("broken"));
         assert!(queue.accepted(StoreWriter::Checkpoint) && queue.failure().is_none());
-        assert!(!queue.accepted(StoreWriter::Log), "that is no news");
+        assert!(!queue.accepted(StoreWriter::Log), "no change");
         assert_eq!(queue.refused(StoreWriter::Log, full()).0, RETRY_BACKOFF.0);
     }
 

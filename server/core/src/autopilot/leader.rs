@@ -224,7 +224,7 @@ impl Core {
         } else if !self.can_do_without(now, server) {
             // The remaining servers might never commit the end of the joint membership, nor later
             // entries.
-            outbox.deny(token, "too few of the other servers are well to go on without it");
+            outbox.deny(token, "too few of the other servers are well: removing it would lose the quorum");
         } else {
             self.propose_membership(now, MemberChange::Gone(server), Some(token), outbox);
         }

@@ -1,5 +1,4 @@
-//! Everything that a [`Frontend`](super::Frontend) wants done, in the order in which it was
-//! decided.
+//! Every effect of a [`Frontend`](super::Frontend), in the order in which it was decided.
 
 use super::event::CallRef;
 use crate::outbox::{ChallengeWanted, MeshItemsWanted, QuestionWanted};
@@ -11,137 +10,136 @@ use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::record::Server;
 use lockmesh_protocol::rpc::Response;
 
-/// What shall happen. The shell carries it out and empties it after [`super::Frontend::decide`] and
+/// The effects of a turn. The shell executes and empties them after [`super::Frontend::decide`] and
 /// again after [`super::Frontend::settle`].
 #[derive(Debug, Default)]
 pub struct Actions {
-    /// For the disk, in this order.
+    /// Work for the disk, in this order.
     pub storage: Vec<Storage>,
     /// Messages for other servers.
     pub messages: Vec<(ServerId, PeerMessage)>,
-    /// Answers. A promise in here is durable.
+    /// Replies. A promise in them is durable.
     pub answers: Vec<CallAnswer>,
-    /// Answers of very many rows, to be built where nobody waits; as many bytes as a frame has.
+    /// Replies with very many rows, to be built outside the critical path, up to the size of a
+    /// frame.
     pub long_reads: Vec<(CallRef, LongRead)>,
-    /// Rows that were removed many at once: to be dropped where nobody waits.
+    /// Rows that were removed in bulk, to be dropped outside the critical path.
     pub removed_rows: Removed,
-    /// Readers of the durable checkpoint that shall be opened; each then serves its first part to
-    /// the call.
+    /// Readers of the durable checkpoint to open; each then serves its first part to the call.
     pub open_readers: Vec<(CheckpointReader, CallRef)>,
-    /// Parts that are wanted of open readers.
+    /// Requested parts of open readers.
     pub parts: Vec<PartWanted>,
-    /// A snapshot that shall be fetched; its end is told as [`super::Event::SnapshotFetched`].
+    /// A snapshot to fetch; its outcome is reported as [`super::Event::SnapshotFetched`].
     pub fetch: Option<SnapshotFetch>,
-    /// The servers of the quorum, or where they are, may have changed.
+    /// Set when the servers of the quorum or their addresses may have changed.
     pub roster: Option<RosterChange>,
-    /// Whoever told [`super::Event::Leave`] need not wait any longer.
+    /// Set when the sender of [`super::Event::Leave`] need not wait any longer.
     pub may_leave: bool,
-    /// Servers that were removed and do not know it: what they said was dropped, and they shall be
-    /// told.
+    /// Servers that were removed and do not know it: their messages were dropped, and they must be
+    /// notified.
     pub removed_senders: Vec<ServerId>,
-    /// Nodes that shall be asked whether they live, each for 250 ms: what came of each is told as
+    /// Nodes to challenge, each for 250 ms: each outcome is reported as
     /// [`super::Event::Challenged`].
     pub challenges: Vec<ChallengeWanted>,
-    /// Agents that shall ask a node whether it lives: only an answer is told, as
+    /// Agents that must question a node: only a reply is reported, as
     /// [`super::Event::AgentAnswered`].
     pub questions: Vec<QuestionWanted>,
-    /// Agents in the mesh that shall be told what is new.
+    /// Agents in the mesh that receive news.
     pub mesh_items: Vec<MeshItemsWanted>,
-    /// This server was removed from the quorum: that must be kept on disk, so that it never serves
-    /// again.
+    /// Set when this server was removed from the quorum: the disk must record it, so that the
+    /// server never serves again.
     pub removed: bool,
-    /// This server's state was found to be corrupt: that must be kept on disk, so that it answers
-    /// no agent again.
+    /// Set when this server's state was found corrupt: the disk must record it, so that the server
+    /// never serves an agent again.
     pub corrupt: bool,
 }
 
-/// What the disk shall do.
+/// Work for the disk.
 #[derive(Debug)]
 pub enum Storage {
-    /// Put this into the log. Becomes durable in this order, and is then told as
+    /// A write to the log. Writes become durable in this order and are then reported as
     /// [`super::Event::Persisted`].
     Write(LogWrite),
-    /// These rows are to be part of the next checkpoint.
+    /// Rows for the next checkpoint.
     Record(Vec<Change>),
-    /// Write all that was recorded; afterwards the checkpoint stands for this.
+    /// Writes all recorded rows; the checkpoint then has this metadata.
     Checkpoint(SnapshotMeta),
-    /// The same at a corruption check: the checkpoint must stand for exactly this index once,
-    /// whatever else waits. Its checksum is told as [`super::Event::Summed`].
+    /// The same at a corruption check: the checkpoint must represent exactly this index once,
+    /// regardless of other waiting work. Its checksum is reported as [`super::Event::Summed`].
     ExactCheckpoint(SnapshotMeta),
-    /// The snapshot that was fetched takes the place of everything: the log's reset follows among
-    /// the writes. What was recorded before is of no use any more.
+    /// The fetched snapshot replaces everything: the log's reset follows among the writes. Earlier
+    /// recorded rows are obsolete.
     Install(SnapshotMeta),
-    /// The log may be compacted up to this index.
+    /// The index up to which the log may be compacted.
     Compact(LogIndex),
 }
 
-/// An answer on its way to a caller.
+/// A reply to a caller.
 #[derive(Debug)]
 pub struct CallAnswer {
-    /// To which call.
+    /// The call.
     pub to: CallRef,
-    /// The answer.
+    /// The reply.
     pub response: Response,
-    /// What it answers, for the counters.
+    /// The kind of request, for the counters.
     pub kind: AnswerKind,
 }
 
-/// What an answer answers.
+/// The kind of request that a reply belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerKind {
     /// A query.
     Read,
-    /// A query that may wait for news.
+    /// A query that may block until a change.
     BlockingRead,
-    /// A command, a renewal, or an operator's order.
+    /// A command, a renewal, or an operator's request.
     Write,
-    /// Anything else.
+    /// Any other request.
     Other,
 }
 
-/// For whom the durable checkpoint is read.
+/// The purpose of reading the durable checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckpointReader {
-    /// For an operator: a backup.
+    /// An operator's backup.
     Backup,
-    /// For a server that is too far behind to follow the log: a snapshot.
+    /// A snapshot for a server that is too far behind to follow the log.
     Snapshot,
 }
 
-/// A part of what an open reader reads.
+/// A requested part of an open reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartWanted {
-    /// The reader's number, as the shell gave it.
+    /// The reader's number, assigned by the shell.
     pub reader: u64,
-    /// Which part, from 0.
+    /// The number of the part, from 0.
     pub number: u32,
-    /// Who wants it.
+    /// The call that requests it.
     pub to: CallRef,
 }
 
-/// A snapshot to be fetched.
+/// A snapshot to fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotFetch {
-    /// From which server.
+    /// The server to fetch it from.
     pub from: ServerId,
-    /// It must stand for this index or a later one.
+    /// The minimum index of the snapshot.
     pub least: LogIndex,
 }
 
-/// The servers may have changed: the state says who they are. An announcement that is under way
-/// ends.
+/// The servers may have changed: the state lists them. An announcement in progress ends.
 #[derive(Debug, Default)]
 pub struct RosterChange {
-    /// The quorum must be told where this server is now.
+    /// Set when this server must announce its address to the quorum.
     pub announce: Option<Announcement>,
 }
 
-/// Where this server is, and whom to tell.
+/// This server's current record, and the recipients.
 #[derive(Debug)]
 pub struct Announcement {
-    /// The server as it is now.
+    /// The server's current record.
     pub me: Server,
-    /// Where the leader may be.
+    /// Possible addresses of the leader.
     pub addresses: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Admission and backpressure: who may ask what, and when there is too much. What is refused here
-//! was certainly not done.
+//! Admission control and backpressure: permissions per request, and limits. A request that is
+//! rejected here was certainly not executed.
 
 use super::Frontend;
 use super::event::DiskHealth;
@@ -10,15 +10,16 @@ use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::Query;
 use lockmesh_protocol::rpc::{Request, Unavailable};
 
-/// The most operations of a transaction; an agent that keeps its own limit never meets this one.
+/// The maximum number of operations in a transaction; an agent that enforces its own limit never
+/// exceeds it.
 pub(super) const MAX_TXN_OPERATIONS: usize = 128;
 
-/// Why this peer may not ask this at all. A certificate speaks for one node, so it registers no
-/// other; and a command that could be repeated unnoticed is never taken.
+/// Returns the reason why this peer may not send this request. A certificate represents one node,
+/// so it registers no other; a command that could be repeated unnoticed is never accepted.
 pub fn denied(peer: &Peer, request: &Request) -> Option<String> {
     let (role, wanted) = match request {
-        // The one command without a request id: an agent has none before it is registered, and
-        // registering again only begins a new generation.
+        // The only command without a request id: an agent has none before it is registered, and a
+        // repeated registration only begins a new generation.
         Request::Propose(None, Command::RegisterAgent(registration)) => (None, &registration.node.name),
         Request::Propose(None, _) => return Some("a command needs a request id: register first".into()),
         Request::AddServer(server) => (Some(Role::Server), &server.node),
@@ -34,7 +35,7 @@ pub fn denied(peer: &Peer, request: &Request) -> Option<String> {
         .then(|| format!("its certificate names the node {:?}, so it cannot speak for {wanted:?}", peer.node))
 }
 
-/// Why a read is refused before it is asked of the state.
+/// Returns the reason to reject a read before it reaches the state.
 pub(super) fn read_refusal(query: &Query) -> Option<Unavailable> {
     match query {
         Query::Txn(operations) if operations.len() > MAX_TXN_OPERATIONS => Some(too_many_operations()),
@@ -43,29 +44,29 @@ pub(super) fn read_refusal(query: &Query) -> Option<Unavailable> {
 }
 
 impl Frontend {
-    /// Why a proposal does not even reach the core.
+    /// Returns the reason to reject a proposal before it reaches the core.
     pub(super) fn proposal_refusal(
         &self,
         peer: &Peer,
         request: Option<&RequestId>,
         command: &Command,
     ) -> Option<Unavailable> {
-        // An agent that could end sessions or lock-delays would need no lock.
+        // An agent that could end sessions or lock-delays would not need locks.
         if is_of_the_leader(command) {
             return Some(Unavailable::Denied("only the leader itself may decide this".into()));
         }
-        // Somebody else's lease is nobody's to end: a node is made to leave by its name.
+        // An agent may not end another agent's lease: a node is made to leave by its name.
         if let (Some(lease), Some(id)) = (lease_of(command), request)
             && lease.agent != id.agent
         {
             return Some(Unavailable::Denied("this lease is another agent's".into()));
         }
-        // In the log it would keep every server busy at once.
+        // In the log it would occupy every server at once.
         if matches!(command, Command::Txn(operations) if operations.len() > MAX_TXN_OPERATIONS) {
             return Some(too_many_operations());
         }
-        // Request ids count for one agent: whoever used another one's could take its answers or
-        // have it refused.
+        // Request ids belong to one agent: a peer that used another agent's could take its replies
+        // or get its requests rejected.
         if let Some(agent) = request.and_then(|id| self.core.state().agent(id.agent))
             && agent.node.folded() != peer.node.folded()
         {
@@ -73,11 +74,12 @@ impl Frontend {
                 format!("agent {} speaks for node {}: register as another one", agent.number, agent.node);
             return Some(Unavailable::Denied(why));
         }
-        // Last, since the others are refused for good and this one is worth a retry.
+        // Last, since the other rejections are final and this one allows a retry.
         self.disk_refusal()
     }
 
-    /// Why a renewal does not even reach the core: a lease is renewed by its own node alone.
+    /// Returns the reason to reject a renewal before it reaches the core: only its own node may
+    /// renew a lease.
     pub(super) fn renewal_refusal(&self, peer: &Peer, renewal: &Renewal) -> Option<Unavailable> {
         let agent = self.core.state().agent(renewal.lease.agent)?;
         (agent.node.folded() != peer.node.folded()).then(|| {
@@ -89,27 +91,27 @@ impl Frontend {
         })
     }
 
-    /// A leader whose disk refuses can have nothing decided: where others could lead, they are
-    /// asked instead. Where none could, the reason is told.
+    /// Returns the rejection while this leader's disk rejects writes. If another server could lead,
+    /// agents are redirected; otherwise they get the reason.
     fn disk_refusal(&self) -> Option<Unavailable> {
         if let Some(why) = self.no_majority_writes.as_ref().filter(|_| self.core.is_serving()) {
             return Some(Unavailable::Disk(why.clone()));
         }
         match &self.disk {
-            // The agent goes on asking until another server leads, which this one sees to with its
-            // next tick.
+            // The agent retries until another server leads, which this one arranges with its next
+            // tick.
             DiskHealth::Failing(_) if self.core.is_serving() && self.has_other_voters() => {
                 Some(Unavailable::NotLeader { leader: None })
             }
-            // Alone it is of no use to look elsewhere: the reason is told instead.
+            // A single voter has no alternative: the agent gets the reason.
             DiskHealth::Failing(reason) if self.core.is_serving() => Some(Unavailable::Disk(reason.clone())),
             _ => None,
         }
     }
 }
 
-/// Commands that come from the leader's own timers and from the way servers come and go, never from
-/// a client.
+/// Returns `true` for commands that come from the leader's own timers and from membership changes,
+/// never from a client.
 fn is_of_the_leader(command: &Command) -> bool {
     matches!(
         command,
@@ -131,7 +133,7 @@ fn is_of_the_leader(command: &Command) -> bool {
     )
 }
 
-/// The lease that its own agent alone may say this of.
+/// Returns the lease of a command that only the lease's own agent may send.
 fn lease_of(command: &Command) -> Option<LeaseId> {
     match command {
         Command::AnnounceRestart(lease) => Some(*lease),

@@ -1,5 +1,5 @@
-//! When the state's checkpoint is written, who reads it, and when another server's snapshot takes
-//! its place.
+//! Checkpoints of the state: when they are written, their readers, and their replacement by another
+//! server's snapshot.
 
 use super::Frontend;
 use super::actions::{Actions, AnswerKind, CheckpointReader, SnapshotFetch, Storage};
@@ -13,26 +13,26 @@ use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
 
-/// How many readers of checkpoints may be open: each keeps old pages of the file from being used
-/// again.
+/// The maximum number of open readers of checkpoints: each prevents old pages of the file from
+/// being reused.
 const MAX_READERS: usize = 8;
 
-/// What is under way.
+/// Checkpoint work in progress.
 #[derive(Debug)]
 pub(super) struct Checkpoints {
-    /// The index of the checkpoint that is on disk.
+    /// The index of the checkpoint on disk.
     durable: LogIndex,
-    /// The index of the newest that was handed to the disk and is not there yet.
+    /// The index of the newest checkpoint that was handed to the disk and is not durable yet.
     under_way: Option<LogIndex>,
-    /// When the last one was begun.
+    /// Start time of the last checkpoint.
     last: Time,
-    /// Those who wait for a checkpoint of at least an index.
+    /// Readers that wait for a checkpoint of at least an index.
     waiting: Vec<WaitingReader>,
-    /// How many readers are open.
+    /// The number of open readers.
     open_readers: usize,
-    /// Whether a follower needs a checkpoint that is newer than the one on disk.
+    /// `true` if a follower needs a checkpoint that is newer than the one on disk.
     wanted_by_follower: bool,
-    /// The newest word of a snapshot that is being fetched.
+    /// The newest announcement of a snapshot that is being fetched.
     fetching: Option<(ServerId, PeerMessage)>,
 }
 
@@ -44,7 +44,7 @@ struct WaitingReader {
 }
 
 impl Checkpoints {
-    /// A server whose disk holds this checkpoint.
+    /// Returns the state for a disk that holds this checkpoint.
     pub(super) fn new(now: Time, durable: LogIndex) -> Self {
         Self {
             durable,
@@ -59,7 +59,7 @@ impl Checkpoints {
 }
 
 impl Frontend {
-    /// Begins a checkpoint where the last one is long ago, or very many rows have changed since.
+    /// Begins a checkpoint if the last one is long ago or very many rows have changed since.
     pub(super) fn checkpoint_if_due(&mut self, now: Time, dirty_rows: usize, actions: &mut Actions) {
         let due = now.since(self.checkpoints.last) >= self.config.checkpoint_interval;
         let many = dirty_rows as u64 >= self.config.checkpoint_changes;
@@ -68,13 +68,12 @@ impl Frontend {
         }
     }
 
-    /// What became true is recorded for the next checkpoint; each corruption check has one of its
+    /// Records the changes of a turn for the next checkpoint; each corruption check has one of its
     /// own in between.
     pub(super) fn record(&mut self, now: Time, outbox: &mut Outbox, actions: &mut Actions) {
         let mut changes = std::mem::take(&mut outbox.changes);
         let mut recorded = 0;
-        // A check's checksum is of one index: what was applied behind it must not be in the same
-        // checkpoint.
+        // A check's checksum covers one index: later changes must not be in the same checkpoint.
         for (before, mark) in outbox.checks.drain(..) {
             let later = changes.split_off(before - recorded);
             recorded = before;
@@ -88,16 +87,16 @@ impl Frontend {
         }
     }
 
-    /// A follower needs a snapshot: as soon as no checkpoint is on its way, a new one is begun.
+    /// Begins a checkpoint for a follower that needs a snapshot, as soon as none is in progress.
     pub(super) fn checkpoint_for_follower(&mut self, now: Time, actions: &mut Actions) {
-        // Kept until one begins: the one on its way may be older than what is needed.
+        // Kept until one begins: the one in progress may be older than needed.
         self.checkpoints.wanted_by_follower = true;
         self.checkpoint(now, actions);
     }
 
-    /// Begins a checkpoint, unless one is on its way.
+    /// Begins a checkpoint, unless one is in progress.
     fn checkpoint(&mut self, now: Time, actions: &mut Actions) {
-        // One after the other, so that a slow disk joins the work instead of piling it up.
+        // One at a time, so that a slow disk merges the work instead of queuing it.
         if self.checkpoints.under_way.is_some() {
             return;
         }
@@ -108,14 +107,14 @@ impl Frontend {
         actions.storage.push(Storage::Checkpoint(mark));
     }
 
-    /// A backup is of a checkpoint that holds everything applied up to now.
+    /// Requests a backup: a checkpoint that holds everything applied up to now.
     pub(super) fn want_backup(&mut self, now: Time, from: CallRef, actions: &mut Actions) {
-        // Of what is applied now: an operator's own writes from before are in the backup.
+        // Of the current applied index: the backup then holds the operator's own earlier writes.
         let index = self.core.snapshot_meta().index;
         self.want_reader(now, WaitingReader { index, from, reader: CheckpointReader::Backup }, actions);
     }
 
-    /// Another server wants the snapshot that it was told of, or a newer one.
+    /// Requests the snapshot that was announced to another server, or a newer one.
     pub(super) fn want_snapshot(&mut self, now: Time, least: LogIndex, from: CallRef, actions: &mut Actions) {
         let waiting = WaitingReader { index: least, from, reader: CheckpointReader::Snapshot };
         self.want_reader(now, waiting, actions);
@@ -126,7 +125,7 @@ impl Frontend {
             Some(Unavailable::Overloaded("too many backups are being read".into()))
         } else if waiting.index > self.core.snapshot_meta().index {
             // It would have to wait for the log; the server that announced it holds it already.
-            Some(Unavailable::Denied("this server has no snapshot that is so new".into()))
+            Some(Unavailable::Denied("this server has not reached the requested snapshot index".into()))
         } else {
             None
         };
@@ -142,16 +141,16 @@ impl Frontend {
         }
     }
 
-    /// The checkpoint on disk is a newer one now.
+    /// Handles a newly durable checkpoint.
     pub(super) fn checkpointed(&mut self, now: Time, mark: SnapshotMeta, actions: &mut Actions) {
         let index = mark.index;
         self.input(now, Input::CheckpointDurable(mark));
         self.checkpoints.durable = index;
-        // A newer one may have been handed over since, as at a corruption check: then that one is
-        // awaited.
+        // A newer one may have been handed over since, as at a corruption check: then the newer one
+        // is awaited.
         self.checkpoints.under_way = self.checkpoints.under_way.filter(|under_way| *under_way > index);
         self.open_readers(actions);
-        // What came while it was written needs a newer one, and nobody would ask for it otherwise.
+        // Requests from the meantime need a newer checkpoint, and nothing else would start it.
         if self.checkpoints.wanted_by_follower || !self.checkpoints.waiting.is_empty() {
             self.checkpoint(now, actions);
         }
@@ -167,12 +166,12 @@ impl Frontend {
         actions.open_readers.extend(ready.into_iter().map(|ready| (ready.reader, ready.from)));
     }
 
-    /// Opens no reader for a call that is given up before there is a checkpoint for it.
+    /// Cancels the reader of a call that is cancelled before its checkpoint exists.
     pub(super) fn cancel_reader(&mut self, call: CallRef) {
         self.checkpoints.waiting.retain(|waiting| waiting.from != call);
     }
 
-    /// The same for all calls of a connection that ended.
+    /// Cancels the readers of all calls of a closed connection.
     pub(super) fn cancel_readers(&mut self, caller: Caller) {
         self.checkpoints.waiting.retain(|waiting| waiting.from.caller != caller);
     }
@@ -181,7 +180,7 @@ impl Frontend {
         self.checkpoints.open_readers = self.checkpoints.open_readers.saturating_sub(1);
     }
 
-    /// Another server says that this one is too far behind to follow its log.
+    /// Handles another server's announcement that this one is too far behind to follow its log.
     pub(super) fn fetch_snapshot(
         &mut self,
         now: Time,
@@ -192,28 +191,27 @@ impl Frontend {
         let Some(mark) = &message.snapshot else { return };
         let least = mark.index;
         if least <= self.core.snapshot_meta().index {
-            // The leader has not heard that this server is there already: the answer to the last
+            // The leader does not know yet that this server has that state: the reply to the last
             // snapshot was lost.
             return self.input(now, Input::Peer(from, message));
         }
-        // The download that runs goes on: a snapshot is of committed entries only, so an older one
-        // is good too.
+        // A running download continues: a snapshot holds committed entries only, so an older one is
+        // valid too.
         if self.checkpoints.fetching.replace((from, message)).is_none() {
             actions.fetch = Some(SnapshotFetch { from, least });
         }
     }
 
-    /// The snapshot is here, or was given up.
+    /// Handles the end of a fetch: the snapshot, or `None` if the fetch was given up.
     pub(super) fn snapshot_fetched(&mut self, now: Time, fetched: Option<(SnapshotMeta, Box<State>)>) {
         let Some((from, message)) = self.checkpoints.fetching.take() else { return };
-        // Where it was given up the leader tells of its snapshot again, and the fetch begins anew.
+        // After a failure the leader announces its snapshot again, and the fetch restarts.
         if let Some((mark, state)) = fetched {
             self.input(now, Input::Install(from, message, mark, state));
         }
     }
 
-    /// The core has taken the snapshot that it was given: it takes the place of everything on disk
-    /// too.
+    /// Handles a snapshot that the core accepted: it replaces everything on disk too.
     pub(super) fn install(&mut self, mark: SnapshotMeta, actions: &mut Actions) {
         self.checkpoints.under_way = Some(mark.index);
         self.wake_all();

@@ -1,4 +1,4 @@
-//! Everything that a [`Frontend`](super::Frontend) is told: a closed list.
+//! Every input of a [`Frontend`](super::Frontend): a closed list.
 
 use crate::checksum::Checksum;
 use crate::raft::log::SnapshotMeta;
@@ -12,80 +12,79 @@ use lockmesh_protocol::peer::Peer;
 use lockmesh_protocol::rpc::{CallId, Request};
 use std::sync::Arc;
 
-/// A connection, by a number that is never used twice in a process.
+/// A connection, identified by a number that is never reused within a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Caller(pub u64);
 
-/// One call of one connection: where its answer goes.
+/// A call of a connection: the destination of its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallRef {
-    /// Which connection.
+    /// The connection.
     pub caller: Caller,
-    /// Which of its calls.
+    /// The call within the connection.
     pub call: CallId,
 }
 
-/// Whether the disk takes writes.
+/// The health of the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DiskHealth {
-    /// It does.
+    /// It accepts writes.
     #[default]
     Good,
-    /// It does not, for this reason. The store goes on trying; nothing new should be proposed
+    /// It rejects writes, for this reason. The store keeps retrying; nothing new should be proposed
     /// meanwhile.
     Failing(String),
 }
 
-/// What happened.
+/// An input.
 #[derive(Debug)]
 pub enum Event {
-    /// Somebody asks. Every call is answered once, unless it is cancelled before.
+    /// A call. Every call is answered once, unless it is cancelled before.
     Call {
-        /// Where the answer goes.
+        /// The destination of the reply.
         from: CallRef,
-        /// Who asks, as the certificate says.
+        /// The caller, as authenticated by its certificate.
         peer: Arc<Peer>,
-        /// What is asked.
+        /// The request.
         request: Request,
     },
-    /// Nobody waits for this call any more: a parked reader is freed, a write may still take
+    /// The caller no longer waits for this call: a parked reader is freed, a write may still take
     /// effect.
     Cancel(CallRef),
-    /// A connection ended, and all its calls with it.
+    /// A connection closed, with all its calls.
     Disconnected(Caller),
-    /// Another server said something; the shell has bound the sender to its certificate.
+    /// A message from another server; the shell has bound the sender to its certificate.
     Peer(ServerId, PeerMessage),
-    /// Another server remembers that this one had come so far, and it holds less.
+    /// Another server remembers a position of this one beyond what it holds.
     SetBack(ServerId, LogPosition),
-    /// The version of the program that a server runs, which may be this one.
+    /// The program version of a server, possibly this one.
     Version(ServerId, String),
-    /// What was on its way to another server may be lost.
+    /// Messages in transit to another server may be lost.
     Unreachable(ServerId),
-    /// The snapshot that was to be fetched is here: what it stands for, and the state. None where
-    /// it was given up.
+    /// The fetched snapshot: its metadata and state. `None` if the fetch was given up.
     SnapshotFetched(Option<(SnapshotMeta, Box<State>)>),
-    /// Every log write up to this number is on disk.
+    /// All log writes up to this number are durable.
     Persisted(u64),
-    /// This checkpoint is on disk.
+    /// This checkpoint is durable.
     Checkpointed(SnapshotMeta),
-    /// The checkpoint of exactly this index is on disk, and this is its checksum.
+    /// The checkpoint of exactly this index is durable and has this checksum.
     Summed(LogIndex, Checksum),
-    /// What came of a challenge, see [`super::Actions::challenges`].
+    /// The outcome of a challenge, see [`super::Actions::challenges`].
     Challenged {
-        /// Which one.
+        /// The challenge.
         challenge: Challenge,
-        /// What the node answered; none where it could not be reached, or did not answer in time.
+        /// The node's reply; `None` if the node was unreachable or did not reply in time.
         answer: Option<NodeAnswer>,
     },
-    /// What a node answered to an agent that asked it, see [`super::Actions::questions`].
+    /// A node's reply that arrived through an agent, see [`super::Actions::questions`].
     AgentAnswered(NodeAnswer),
-    /// The disk began to refuse, or takes writes again.
+    /// The disk began to reject writes, or accepts them again.
     Disk(DiskHealth),
-    /// One of the readers of a checkpoint that were opened is closed.
+    /// One of the open readers of a checkpoint was closed.
     ReaderClosed,
-    /// Another server says that this one was removed from the quorum.
+    /// Another server reports that this one was removed from the quorum.
     Removed,
-    /// This server is about to stop: if it leads, another one shall. Told as
+    /// This server is about to stop: if it leads, it must hand over. Confirmed by
     /// [`super::Actions::may_leave`].
     Leave,
 }

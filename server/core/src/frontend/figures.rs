@@ -1,5 +1,5 @@
-//! A server in figures: where it stands now, for whoever watches it. Every one is kept, none is
-//! searched for.
+//! A server's current figures, for monitoring. Each is maintained incrementally; none requires a
+//! scan.
 
 use super::Frontend;
 use crate::corruption::Finding;
@@ -8,19 +8,18 @@ use lockmesh_protocol::id::{LogIndex, NodeName, ServerId, Term};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// Where a server stands.
+/// A server's current figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Its term.
+    /// The term.
     pub term: Term,
-    /// Whether it leads and serves.
+    /// `true` if it leads and serves.
     pub is_leader: bool,
-    /// Whether it knows who leads.
+    /// `true` if it knows the leader.
     pub is_leader_known: bool,
-    /// How often it saw another server begin to lead, or the same one in a later term, after the
-    /// first one.
+    /// The number of leader changes, including a new term of the same leader, after the first one.
     pub leader_changes: u64,
-    /// The last index of its log, on disk or not.
+    /// The last index of its log, durable or not.
     pub last_index: LogIndex,
     /// The last committed index.
     pub commit_index: LogIndex,
@@ -30,54 +29,54 @@ pub struct Figures {
     pub log_bytes: usize,
     /// Sessions.
     pub sessions: usize,
-    /// Keys that are held.
+    /// Held keys.
     pub locks_held: usize,
     /// Waiters in the queues of all locks.
     pub lock_waiters: usize,
     /// Keys.
     pub keys: usize,
-    /// Blocking queries that are parked here.
+    /// Parked blocking queries.
     pub watches: usize,
-    /// Since when the disk has been given writes and has not taken any.
+    /// The time since which the disk has had writes to persist and has completed none.
     pub unpersisted_since: Option<Time>,
     /// Set while the server has the lowest election priority after disk stalls.
     pub has_lowered_priority: bool,
-    /// Set unless the disks of a majority of the servers refuse writes.
+    /// Set unless the disks of a majority of the servers reject writes.
     pub can_majority_write: bool,
-    /// Members, by how they stand.
+    /// Members by status.
     pub members: MemberCounts,
-    /// Nodes that are silent, and asked whether they live, where this one leads.
+    /// On the leader, the number of silent nodes under check.
     pub open_checks: usize,
-    /// On the leader, the number of nodes that answer challenges and do not renew.
+    /// On the leader, the number of nodes that answer challenges but do not renew.
     pub nodes_without_renewals: usize,
     /// Agents in the mesh.
     pub mesh_members: usize,
-    /// The cells that they are in.
+    /// Non-empty cells of the mesh.
     pub mesh_cells: usize,
-    /// The number of the gossip key that is in use.
+    /// The number of the gossip key in use.
     pub gossip_key: u32,
-    /// Whether very many are, so that the servers' windows are long.
+    /// `true` while very many nodes are silent at once, so that the servers' windows are long.
     pub is_braking: bool,
-    /// Whether its state was found to be corrupt.
+    /// `true` if its state was found corrupt.
     pub is_corrupt: bool,
-    /// Whether the leader's newest corruption check found states that differ.
+    /// `true` if the leader's newest corruption check found different states.
     pub states_differ: bool,
-    /// The other servers, where this one leads.
+    /// The other servers; empty unless this one leads.
     pub followers: Vec<FollowerFigures>,
 }
 
-/// How a leader sees another server.
+/// A leader's view of another server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FollowerFigures {
-    /// Its node.
+    /// The node.
     pub node: NodeName,
-    /// How many entries of the leader's log it is not known to have on disk.
+    /// The number of the leader's entries that the server is not known to have persisted.
     pub lag: u64,
-    /// How long ago it was heard.
+    /// The time since the last message from it.
     pub last_contact: Duration,
 }
 
-/// The leaders that a server has known.
+/// The leaders that a server has observed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LeaderHistory {
     newest: Option<(ServerId, Term)>,
@@ -85,7 +84,7 @@ pub(super) struct LeaderHistory {
 }
 
 impl Frontend {
-    /// Where this server stands.
+    /// Returns the server's current figures.
     pub fn figures(&self, now: Time) -> Figures {
         let (log, state) = (self.core.log_status(), self.core.state());
         Figures {
@@ -133,7 +132,7 @@ impl Frontend {
         figures.collect()
     }
 
-    /// Notices that another server leads, or the same one anew.
+    /// Counts a change of leader, or a new term of the same leader.
     pub(super) fn notice_leader(&mut self) {
         let Some(leader) = self.core.leader() else { return };
         let known = (leader, self.core.log_position().term);

@@ -1,5 +1,5 @@
-//! What agents in the mesh ask of a server: what they lack of it, that it looks at others, and that
-//! it passes an event on; and how soon operators may change its key again.
+//! Requests from agents in the mesh: syncs, suspicions of other agents, and user events; and the
+//! minimum interval between changes of the gossip key.
 
 use super::Frontend;
 use super::actions::{Actions, AnswerKind};
@@ -17,17 +17,17 @@ use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// How long after the gossip key was changed it may be again. An agent asks for the keys every 33 s
-/// at most, and again within 10 s where no server answered; it has the next key already, but
-/// whoever missed two changes would understand nobody.
+/// The minimum interval between changes of the gossip key. Agents sync keys at least every 33 s,
+/// and retry within 10 s if no server replies. An agent already has the next key, but after two
+/// missed changes it could not decrypt any message.
 const ROTATION_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The gossip key that this server has applied, and when it changed.
+/// The gossip key that this server has applied, and the time of its last change.
 #[derive(Debug)]
 pub(super) struct GossipKeyAge {
     number: u32,
-    /// Nothing where it never changed. A server that starts does not know when it did, and counts
-    /// from then.
+    /// `None` if the key never changed. After a start the server does not know the time of the last
+    /// change and counts from the start.
     changed: Option<Time>,
 }
 
@@ -36,20 +36,20 @@ impl GossipKeyAge {
         Self { number, changed: (number != 0).then_some(now) }
     }
 
-    /// What the state says now.
+    /// Follows the key in the state.
     pub(super) fn follow(&mut self, now: Time, number: u32) {
         if number != self.number {
             *self = Self { number, changed: Some(now) };
         }
     }
 
-    /// Why this key may not be followed by the next one now.
+    /// Returns the reason why key number `from` may not be replaced now.
     fn refusal(&self, now: Time, from: u32) -> Option<Unavailable> {
         if from > self.number {
             let why = format!("the gossip key {from} is not in use: key {} is", self.number);
             return Some(Unavailable::Denied(why));
         }
-        // An order that is repeated changes nothing.
+        // A repeated request changes nothing.
         let age = now.since(self.changed.filter(|_| from == self.number)?);
         let left = ROTATION_INTERVAL.checked_sub(age).filter(|left| !left.is_zero())?;
         let why = format!(
@@ -61,11 +61,11 @@ impl GossipKeyAge {
     }
 }
 
-/// How many others an agent may accuse in one call.
+/// The maximum number of suspected agents per call.
 pub(super) const MAX_ACCUSED: usize = 64;
 
 impl Frontend {
-    /// An agent asks what it lacks of the mesh: told at once, from what this server has applied.
+    /// Replies to an agent's sync immediately, from this server's applied state.
     pub(super) fn sync_mesh(&mut self, now: Time, peer: &Peer, has: &RosterDigest) -> Response {
         let cell = match self.mesh_agent(peer) {
             Ok(agent) => agent.cell,
@@ -79,7 +79,7 @@ impl Frontend {
         Response::Mesh(Box::new(self.core.mesh_news(now, wall, (cell, has))))
     }
 
-    /// An agent has probed others in vain.
+    /// Handles an agent's report that its probes of other agents failed.
     pub(super) fn accuse(
         &mut self,
         now: Time,
@@ -88,8 +88,7 @@ impl Frontend {
         actions: &mut Actions,
     ) {
         let refusal = (accused.len() > MAX_ACCUSED).then(|| {
-            let why =
-                format!("{} nodes are accused at once, but at most {MAX_ACCUSED} may be", accused.len());
+            let why = format!("{} nodes are suspected at once; the limit is {MAX_ACCUSED}", accused.len());
             Unavailable::Denied(why)
         });
         let accuser = || self.mesh_agent(peer).map(|agent| agent.lease());
@@ -101,10 +100,10 @@ impl Frontend {
         }
     }
 
-    /// Why the gossip key may not be changed now, where a command is to change it.
+    /// Returns the reason to reject a command that changes the gossip key now.
     pub(super) fn rotation_refusal(&self, now: Time, command: &Command) -> Option<Unavailable> {
         match command {
-            // Whoever does not lead may know of an older key alone.
+            // A follower may know only an older key.
             Command::RotateGossipKey { from } if self.core.is_serving() => {
                 self.gossip_key.refusal(now, *from)
             }
@@ -112,7 +111,7 @@ impl Frontend {
         }
     }
 
-    /// An agent has fired a user event.
+    /// Handles a user event that an agent fired.
     pub(super) fn spread_event(
         &mut self,
         now: Time,
@@ -126,15 +125,15 @@ impl Frontend {
         }
     }
 
-    /// The agent that asks. The keys of the mesh are for those who are registered and live: whoever
-    /// was failed registers anew first.
+    /// Returns the calling agent. Only registered, living agents receive the keys of the mesh: a
+    /// failed agent must register again first.
     fn mesh_agent(&self, peer: &Peer) -> Result<&Agent, Unavailable> {
         let state = self.core.state();
         if self.core.set_back().is_some() || state.cluster_id().is_empty() {
             return Err(not_leader());
         }
         state.living_member(&peer.node).map(|agent| &**agent).ok_or_else(|| {
-            // A follower that lags has not heard of a registration yet.
+            // A lagging follower may not know a registration yet.
             let why = format!(
                 "this server knows of no living agent of the node {:?}: ask again soon, or register first",
                 peer.node

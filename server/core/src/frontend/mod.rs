@@ -2,36 +2,35 @@
 //! [`Core`].
 //!
 //! ```text
-//! events ──> handle, handle, …, advance ──> decide ──> writes, messages      (the disk begins to work)
-//!                                           settle ──> answers, checkpoints, … (the end of a turn, and the peers' turn)
+//! events ──> handle, handle, …, advance ──> decide ──> writes, messages      (disk works)
+//!                                           settle ──> answers, checkpoints, …  (end of turn)
 //! ```
 //!
-//! The core agrees on commands and applies them. The frontend decides what else a server must: who
-//! may ask what, whose answer is awaited, which blocking reads are parked and when they are woken,
-//! how a server joins, what is said when the disk fails, when the state is written to a checkpoint.
-//! The shell has the clock, the disk and the sockets; it tells what happened and carries out what
-//! comes back. The simulator drives the same value.
+//! The core agrees on commands and applies them. The frontend makes a server's other decisions:
+//! permissions, pending calls, parking and waking of blocking reads, joins, replies while the disk
+//! fails, and checkpoints. The shell has the clock, the disk and the sockets; it passes in events
+//! and executes the returned actions. The simulator drives the same value.
 //!
 //! | file | is |
 //! |---|---|
-//! | `event.rs` | what it is told |
-//! | `actions.rs` | what it wants done |
-//! | `mod.rs` | the turn, and what each request begins |
-//! | `admission.rs` | who may ask what |
-//! | `pending.rs` | calls whose answer is awaited |
+//! | `event.rs` | its inputs |
+//! | `actions.rs` | its effects |
+//! | `mod.rs` | the turn, and the start of each request |
+//! | `admission.rs` | permissions and limits of requests |
+//! | `pending.rs` | calls that await a reply of the core |
 //! | `reads.rs` | reads that are answered or parked |
 //! | `watches.rs` | blocking reads that are parked |
-//! | `mesh.rs` | what agents in the mesh ask |
-//! | `node_leases.rs` | how nodes' leases stand |
+//! | `mesh.rs` | requests from agents in the mesh |
+//! | `node_leases.rs` | the status of nodes' leases |
 //! | `servers.rs` | joins, announcements, the status of the quorum |
 //! | `checkpoints.rs` | checkpoints, their readers, and snapshots of other servers |
-//! | `stalls.rs` | requests that wait behind a disk which takes no write |
-//! | `readiness.rs` | whether a server can serve, and why it cannot |
-//! | `figures.rs` | where a server stands, for whoever watches it |
+//! | `stalls.rs` | requests that wait behind a stalled disk |
+//! | `readiness.rs` | readiness, and the reasons against it |
+//! | `figures.rs` | a server's figures, for monitoring |
 //!
-//! **Invariants:** every call is answered once, unless it was cancelled; an answer to a command
-//! rests on what is durable; a parked reader is looked at in the turn of the change that touches
-//! it; nothing here waits.
+//! **Invariants:** every call is answered once, unless it was cancelled; a reply to a command
+//! depends only on durable data; a parked reader is checked in the turn of a change that touches
+//! it; nothing here blocks.
 
 mod actions;
 mod admission;
@@ -80,23 +79,23 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use watches::Watches;
 
-/// How long a blocking query is parked at most, whatever its caller says.
+/// The maximum time for which a blocking query is parked, even if its caller requests more.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
-/// What a frontend must be told about its server.
+/// Configuration of a frontend.
 #[derive(Clone, Debug)]
 pub struct FrontendConfig {
-    /// The server as it is now: the roster must say the same.
+    /// The server's current record: the roster must contain the same.
     pub own_record: Server,
-    /// The cluster that it belongs to.
+    /// The id of its cluster.
     pub cluster_id: String,
-    /// How many blocking queries may be parked.
+    /// The maximum number of parked blocking queries.
     pub max_watches: usize,
-    /// How long after the last checkpoint the next one is begun, where rows have changed.
+    /// Interval between checkpoints, if rows have changed.
     pub checkpoint_interval: Duration,
-    /// After so many changed rows it is begun at once.
+    /// The number of changed rows that triggers a checkpoint at once.
     pub checkpoint_changes: u64,
-    /// Whether a corruption check found this server's state to be corrupt before it was started.
+    /// `true` if a corruption check found this server's state corrupt before it started.
     pub corrupt: bool,
 }
 
@@ -110,34 +109,34 @@ pub struct Frontend {
     watches: Watches,
     checkpoints: Checkpoints,
     disk: DiskHealth,
-    /// When the log was told last that requests timed out.
+    /// The last time at which timed-out requests were logged.
     delay_logged: Option<Time>,
-    /// Why no majority of the servers can write, as of the last tick.
+    /// The reason why no majority of the servers can write, as of the last tick.
     no_majority_writes: Option<String>,
     leaders: LeaderHistory,
     gossip_key: GossipKeyAge,
-    /// The versions of the program that the servers run, as they said when they were met last.
+    /// The program versions of the servers, as reported when they last connected.
     versions: BTreeMap<ServerId, String>,
-    /// Whether this server was removed from the quorum.
+    /// The progress of this server's removal from the quorum.
     removal: Removal,
-    /// Whether this server's state was found to be corrupt.
+    /// `true` if this server's state was found corrupt.
     corrupt: bool,
-    /// Whether this server was a member of the quorum as this process knows it.
+    /// `true` if this process has seen this server as a member of the quorum.
     was_member: bool,
-    /// When a leader was last heard.
+    /// The time of the last contact with a leader.
     leader_contact: Time,
-    /// Whether the core served at the end of the last turn.
+    /// `true` if the core served at the end of the last turn.
     serving: bool,
     next_tick: Time,
-    /// The wall clock, and when it was read.
+    /// The wall clock, and the time at which it was read.
     wall: (Time, WallTime),
-    /// What follows from this turn's replies.
+    /// Inputs that follow from this turn's replies.
     next: Vec<Input>,
     fault_point: FaultPoint,
 }
 
 impl Frontend {
-    /// The frontend of a server whose disk holds a checkpoint of what its core has applied.
+    /// Creates the frontend of a server whose disk holds a checkpoint of its core's applied state.
     pub fn new(config: FrontendConfig, mut core: Core, now: Time, wall: WallTime) -> Self {
         let durable = core.snapshot_meta().index;
         // Before the log is replayed: see `notice_own_removal`.
@@ -172,44 +171,44 @@ impl Frontend {
         }
     }
 
-    /// Breaks a rule on purpose, for tests that must find it.
+    /// Breaks a rule on purpose, for tests that must detect it.
     #[cfg(feature = "fault-injection")]
     pub fn break_rule(&mut self, rule: crate::fault_injection::Rule) {
         self.core.break_rule(rule);
         self.fault_point.break_rule(rule);
     }
 
-    /// What was measured since this was asked last: the shell asks after every turn.
+    /// Returns the measurements since the last call: the shell calls this after every turn.
     pub fn take_observed(&mut self) -> Observed {
         self.core.take_observed()
     }
 
-    /// The core, to look at.
+    /// Returns the core, read-only.
     pub fn core(&self) -> &Core {
         &self.core
     }
 
-    /// Whether this server's state was found to be corrupt, so that it answers no agent.
+    /// Returns `true` if this server's state was found corrupt, so that it serves no agent.
     pub fn is_corrupt(&self) -> bool {
         self.corrupt
     }
 
-    /// How many blocking queries are parked.
+    /// Returns the number of parked blocking queries.
     pub fn watch_count(&self) -> usize {
         self.watches.len()
     }
 
-    /// Before the first turn: the shell learns who the other servers are.
+    /// Reports the other servers to the shell, before the first turn.
     pub fn start(&mut self, actions: &mut Actions) {
         self.notice_roster(actions);
     }
 
-    /// When [`Frontend::advance`] must be called, if nothing else happens before.
+    /// Returns the time at which [`Frontend::advance`] must be called, if no event comes earlier.
     pub fn wakes_at(&self) -> Time {
         self.core.next_deadline().map_or(self.next_tick, |deadline| deadline.min(self.next_tick))
     }
 
-    /// Takes one event.
+    /// Handles one event.
     pub fn handle(&mut self, now: Time, event: Event, actions: &mut Actions) {
         match event {
             Event::Call { from, peer, request } => self.call(now, from, &peer, request, actions),
@@ -240,8 +239,8 @@ impl Frontend {
         }
     }
 
-    /// Lets time go on; the shell says how many rows wait for the next checkpoint. Whether a tick
-    /// was due.
+    /// Advances time; `dirty_rows` is the number of rows that wait for the next checkpoint. Returns
+    /// `true` if a tick was due.
     pub fn advance(&mut self, now: Time, wall: WallTime, dirty_rows: usize, actions: &mut Actions) -> bool {
         if now < self.next_tick {
             if now >= self.wakes_at() {
@@ -249,35 +248,35 @@ impl Frontend {
             }
             return false;
         }
-        // Late ticks are not made up for: the core moves its deadlines instead.
+        // Late ticks are not repeated: the core extends its deadlines instead.
         self.next_tick = now + TICK;
         self.wall = (now, wall);
         if self.removal == Removal::Settled {
-            // It must not disturb the others by standing for election.
+            // It must not disturb the other servers with elections.
             return true;
         }
         self.core.pause_corruption_checks(self.versions_differ());
         self.look_at_disks(now);
-        // Before deadlines pass: an expiry waits for the renewals of its session.
+        // Before deadlines expire: an expiry waits for the renewals of its session.
         self.end_overdue(now);
         self.input(now, Input::Tick(wall));
         self.hand_over_if_unfit(now);
-        // Only with a tick: a wait that is a few milliseconds longer hurts nobody, and costs no
-        // wake-up of its own.
+        // Only with a tick: a few milliseconds of extra wait do no harm and save a separate
+        // wake-up.
         self.answer_due(now, actions);
         self.checkpoint_if_due(now, dirty_rows, actions);
         true
     }
 
-    /// Begins to end a turn. The disk should be given what there is for it before
-    /// [`Frontend::settle`] follows, so that it is at work while this one applies what was
-    /// committed. Other servers are told at the turn's end, after clients.
+    /// Starts the end of a turn. Hand the writes to the disk before [`Frontend::settle`], so that
+    /// the disk works while committed entries are applied. Messages to other servers follow at the
+    /// end of the turn, after the replies to clients.
     pub fn decide(&mut self, now: Time, actions: &mut Actions) {
         self.core.decide(now, &mut self.outbox);
         self.hand_on(actions);
     }
 
-    /// Ends a turn: all that can happen now happens.
+    /// Ends a turn: processes everything that is possible now.
     pub fn settle(&mut self, now: Time, actions: &mut Actions) {
         loop {
             self.core.settle(now, &mut self.outbox);
@@ -300,26 +299,24 @@ impl Frontend {
     }
 
     fn call(&mut self, now: Time, from: CallRef, peer: &Peer, request: Request, actions: &mut Actions) {
-        // Before anything is looked at: a certificate without the right learns nothing of the
-        // state.
+        // First of all: a peer without permission learns nothing about the state.
         if let Some(reason) = denied(peer, &request) {
             let denied = Response::Unavailable(Unavailable::Denied(reason));
             return actions.answer(from, denied, AnswerKind::Other);
         }
-        // An introduction is answered all the same: servers that look for a quorum must hear that
-        // there is one.
+        // Introductions are still answered: servers that look for a quorum must learn of its
+        // existence.
         if let Some(why) = self.out_of_service().filter(|_| !matches!(request, Request::Introduce(_))) {
             return actions.answer(from, Response::Unavailable(why), AnswerKind::Other);
         }
         match request {
             Request::Propose(id, command) => self.propose(now, (from, peer), id, command, actions),
             Request::Read { query, consistency, blocking } => {
-                // Before a round of the quorum is spent on it.
+                // Before it costs a quorum round.
                 if let Some(why) = admission::read_refusal(&query) {
                     return actions.answer(from, Response::Unavailable(why), AnswerKind::Read);
                 }
-                // What became of a position is a committed fact, so it costs no round of the
-                // quorum.
+                // The outcome of a position is a committed fact, so it costs no quorum round.
                 if matches!(&query, Query::QueuePosition { queue_position, .. } if self.core.knows_queue_position(*queue_position))
                 {
                     return self.read(now, from, (query, Consistency::Default, blocking), actions);
@@ -367,7 +364,7 @@ impl Frontend {
         }
     }
 
-    /// Answers what can be told at once.
+    /// Replies to requests that need no input to the core.
     fn tell(&self, now: Time, peer: &Peer, request: &Request) -> Response {
         match request {
             Request::Status => Response::Status(self.status(now, &peer.node)),
@@ -383,7 +380,7 @@ impl Frontend {
         }
     }
 
-    /// Asks the core something on a caller's behalf.
+    /// Passes a caller's request to the core.
     fn ask(&mut self, now: Time, from: CallRef, kind: CallKind, input: impl FnOnce(CallToken) -> Input) {
         let token = self.pending.insert(Pending::Call(from, kind));
         self.input(now, input(token));
@@ -397,7 +394,7 @@ impl Frontend {
         command: Command,
         actions: &mut Actions,
     ) {
-        // Here it is certainly not done; behind this the answer may be unknown.
+        // A request rejected here is certainly not done; later the outcome may be unknown.
         let refusal = self.proposal_refusal(peer, request.as_ref(), &command);
         if let Some(why) = refusal.or_else(|| self.rotation_refusal(now, &command)) {
             return actions.answer(from, Response::Unavailable(why), AnswerKind::Write);
@@ -407,7 +404,7 @@ impl Frontend {
         self.ask(now, from, CallKind::Write, |token| Input::Propose(token, proposal));
     }
 
-    /// The wall clock, which is read once a tick.
+    /// Returns the wall-clock time, which is read once per tick.
     fn wall_at(&self, now: Time) -> WallTime {
         let (read_at, WallTime(millis)) = self.wall;
         WallTime(millis + now.since(read_at).as_millis() as u64)
@@ -417,12 +414,11 @@ impl Frontend {
         self.core.membership().voters.len() > 1
     }
 
-    /// When the disk fails, nobody is left to wait for it: what becomes of a write on its way is
-    /// not known.
+    /// Follows the disk's health. A failing disk ends all waiting writes; their outcome is unknown.
     fn notice_disk(&mut self, health: DiskHealth, actions: &mut Actions) {
-        // Reads and the leader's own steps go on: they need no disk of this server.
+        // Reads and the leader's own steps continue: they do not need this server's disk.
         if let DiskHealth::Failing(reason) = &health {
-            // Their entries may be with a majority already, whatever this disk does.
+            // Their entries may already be on a majority of the servers.
             let why = Unavailable::Unknown(format!("the server cannot write to its disk: {reason}"));
             for from in self.pending.take_writes() {
                 actions.answer(from, Response::Unavailable(why.clone()), AnswerKind::Write);
@@ -431,8 +427,8 @@ impl Frontend {
         self.disk = health;
     }
 
-    /// A leader whose disk refuses can have nothing decided that it could answer, and one whose
-    /// state is corrupt answers nobody: another server shall lead.
+    /// Hands over the leadership of a leader whose disk rejects writes, or whose state is corrupt:
+    /// it could serve no client.
     fn hand_over_if_unfit(&mut self, now: Time) {
         // If no majority can write, no other server can be elected.
         let cannot_write = self.disk != DiskHealth::Good && self.no_majority_writes.is_none();
@@ -441,11 +437,10 @@ impl Frontend {
         }
     }
 
-    /// Gives disk and other servers what there is for them. A snapshot that is to be installed goes
-    /// first.
+    /// Hands work to the disk and messages to the other servers. A snapshot to install goes first.
     fn hand_on(&mut self, actions: &mut Actions) {
-        // The checkpoint of the snapshot must be in the store's hands before the log's reset that
-        // rests on it: see `carry_out`.
+        // The store must receive the snapshot's checkpoint before the log's reset that depends on
+        // it: see `carry_out`.
         if self.outbox.install.is_none() {
             actions.messages.append(&mut self.outbox.messages);
             actions.storage.extend(self.outbox.writes.drain(..).map(Storage::Write));
@@ -453,7 +448,7 @@ impl Frontend {
     }
 
     fn carry_out(&mut self, now: Time, actions: &mut Actions) {
-        // First: what follows in this outbox is of the state that the snapshot brought.
+        // First: the rest of this outbox belongs to the snapshot's state.
         if let Some(mark) = self.outbox.install.take() {
             self.install(mark, actions);
         }
@@ -499,12 +494,12 @@ impl Frontend {
                 kind @ (CallKind::Admission | CallKind::Joining(_) | CallKind::Announcement),
             )) => self.reply_to_server(from, &kind, response, actions),
             Some(Pending::Call(from, kind)) => {
-                // Every agent renews all the time: among the writes nobody would see the others.
+                // Every agent renews constantly: counted as writes, renewals would hide all others.
                 let is_lease = matches!(kind, CallKind::Lease);
                 let kind = if is_lease { AnswerKind::Other } else { AnswerKind::Write };
                 actions.answer(from, self.with_leader_hint(response), kind);
             }
-            // Whatever came of the transfer: a server that stops tries once, and then goes.
+            // Regardless of the outcome: a stopping server tries one transfer and then stops.
             Some(Pending::Leave) => actions.may_leave = true,
             None => {}
         }

@@ -1,5 +1,5 @@
-//! How nodes' leases stand: the leader's own memory, so nobody else answers, and the leader only
-//! once it has made sure that it still leads.
+//! The status of nodes' leases. It is in the leader's memory, so only the leader replies, and only
+//! after a round that confirms its leadership.
 
 use super::Frontend;
 use super::actions::{Actions, AnswerKind};
@@ -13,7 +13,7 @@ use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
 
 impl Frontend {
-    /// Somebody asks how the lease of a node stands, or those of all nodes.
+    /// Handles a request for the lease status of one node or of all nodes.
     pub(super) fn ask_node_leases(
         &mut self,
         now: Time,
@@ -21,7 +21,8 @@ impl Frontend {
         query: NodeLeaseQuery,
         actions: &mut Actions,
     ) {
-        // A follower may read the state after its leader's round, but nothing of this is in it.
+        // A follower may read the state after its leader's round, but lease status is not in the
+        // state.
         if !self.core.is_serving() {
             let answer = self.with_leader_hint(Response::Unavailable(not_leader()));
             return actions.answer(from, answer, AnswerKind::Read);
@@ -30,7 +31,7 @@ impl Frontend {
         self.ask(now, from, kind, |token| Input::Read(token, Consistency::Consistent));
     }
 
-    /// It led until now.
+    /// Replies with the lease status after the round that confirmed this server's leadership.
     pub(super) fn tell_node_leases(
         &self,
         now: Time,

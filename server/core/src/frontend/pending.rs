@@ -1,4 +1,4 @@
-//! Calls whose answer is awaited from the core.
+//! Calls that await a reply of the core.
 
 use super::event::{CallRef, Caller};
 use crate::input::CallToken;
@@ -8,16 +8,16 @@ use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::CallId;
 use std::collections::BTreeMap;
 
-/// Who waits for an answer of the core.
+/// The origin of a pending request.
 #[derive(Debug)]
 pub(super) enum Pending {
-    /// Somebody who called.
+    /// A caller.
     Call(CallRef, CallKind),
-    /// This server's own end: it waits until the leadership is handed over.
+    /// This server's shutdown, which waits until the leadership is transferred.
     Leave,
 }
 
-/// What a pending call is about.
+/// The kind of a pending call.
 #[derive(Debug)]
 pub(super) enum CallKind {
     Write,
@@ -27,38 +27,37 @@ pub(super) enum CallKind {
         blocking: Option<Blocking>,
     },
     Backup,
-    /// How the lease of a node stands, or those of all nodes.
+    /// A request for the lease status of one node or of all nodes.
     NodeLeases(NodeLeaseQuery),
-    /// A renewal of a node's lease, or accusations of others.
+    /// A renewal of a node's lease, or suspicions of other nodes.
     Lease,
-    /// A server that wants to belong to the quorum, and has no id yet.
+    /// A server that requests to join and has no id yet.
     Admission,
-    /// A server that was given this id and is being taken in.
+    /// A server with this id that is being added.
     Joining(ServerId),
-    /// A server that tells where it is now.
+    /// A server that announces its current address.
     Announcement,
 }
 
 impl CallKind {
-    /// Whether its answer only begins something, a wait or a backup, so that it must be found if
-    /// its caller gives up before.
+    /// Returns `true` if the reply only starts a wait or a backup, so that the call can still be
+    /// cancelled.
     fn begins_something(&self) -> bool {
         matches!(self, Self::Read { blocking: Some(_), .. } | Self::Backup)
     }
 
-    /// Whether it changes nothing, so that a failing disk need not end it.
+    /// Returns `true` if the call changes nothing, so that a failing disk need not end it.
     fn only_reads(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Backup | Self::NodeLeases(_) | Self::Lease)
     }
 }
 
-/// All pending calls, in slots that are used again. A token names a slot and which of its uses it
-/// is.
+/// All pending calls, in reusable slots. A token names a slot and its use.
 #[derive(Debug, Default)]
 pub(super) struct PendingCalls {
     slots: Vec<CallSlot>,
     free: Vec<u32>,
-    /// Those whose answer begins something, by who would cancel them.
+    /// Calls whose reply starts something, by the call that would cancel them.
     beginning: BTreeMap<CallRef, CallToken>,
 }
 
@@ -69,17 +68,17 @@ struct CallSlot {
 }
 
 impl PendingCalls {
-    /// Notes who waits; the answer will come with this token.
+    /// Adds a pending request and returns the token of its reply.
     pub(super) fn insert(&mut self, pending: Pending) -> CallToken {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(CallSlot::default());
-            u32::try_from(self.slots.len() - 1).expect("calls are limited far below that")
+            u32::try_from(self.slots.len() - 1).expect("the limit of calls is far lower")
         });
         let slot = &mut self.slots[index as usize];
-        // With each use another token: an answer that comes late for the former call finds nobody.
+        // Each use has a new token, so a late reply to an earlier call is ignored.
         slot.uses = slot.uses.wrapping_add(1);
         let token = CallToken(u64::from(slot.uses) << 32 | u64::from(index));
-        // Only these are searched for when a caller gives up; writes, the many, cost no second map.
+        // Only these are looked up by caller; writes, which are frequent, need no second map.
         if let Pending::Call(from, kind) = &pending
             && kind.begins_something()
         {
@@ -89,7 +88,7 @@ impl PendingCalls {
         token
     }
 
-    /// Takes whoever waits for the answer with this token; none who gave up.
+    /// Takes the request with this token; `None` if it was cancelled.
     pub(super) fn take(&mut self, token: CallToken) -> Option<Pending> {
         let (index, uses) = (token.0 as u32, (token.0 >> 32) as u32);
         let slot = self.slots.get_mut(index as usize).filter(|slot| slot.uses == uses)?;
@@ -103,15 +102,15 @@ impl PendingCalls {
         Some(pending)
     }
 
-    /// Forgets a blocking read or a backup whose caller gave up, so that it is not parked and not
-    /// begun. Whatever else was called runs on: its answer is dropped by the shell.
+    /// Cancels a blocking read or a backup, so that it is not parked or started. Other calls
+    /// continue: the shell drops their replies.
     pub(super) fn cancel(&mut self, call: CallRef) {
         if let Some(token) = self.beginning.get(&call).copied() {
             self.take(token);
         }
     }
 
-    /// Forgets all blocking reads and backups of a connection that ended.
+    /// Cancels all blocking reads and backups of a closed connection.
     pub(super) fn cancel_all(&mut self, caller: Caller) {
         let call = |id| CallRef { caller, call: CallId(id) };
         let tokens: Vec<_> =
@@ -121,12 +120,12 @@ impl PendingCalls {
         }
     }
 
-    /// Takes every call that waits for a write, in the order of their slots.
+    /// Takes all waiting writes, in slot order.
     pub(super) fn take_writes(&mut self) -> Vec<CallRef> {
         self.take_those(|kind| !kind.only_reads())
     }
 
-    /// Takes every call that changes nothing, in the order of their slots.
+    /// Takes all waiting calls that change nothing, in slot order.
     pub(super) fn take_reads(&mut self) -> Vec<CallRef> {
         self.beginning.clear();
         self.take_those(CallKind::only_reads)

@@ -1,7 +1,6 @@
-//! Whether a server can serve now, and why it cannot.
+//! Readiness of a server, and the reasons against it.
 //!
-//! This is for those who watch a server or wait for it, as at a rolling restart: nothing is refused
-//! by it.
+//! Monitoring and rolling restarts use this; no request is rejected because of it.
 
 use super::Frontend;
 use super::event::DiskHealth;
@@ -10,24 +9,24 @@ use lockmesh_protocol::time::Time;
 use std::fmt;
 use std::time::Duration;
 
-/// Why a server cannot serve.
+/// A reason why a server cannot serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotReady {
-    /// It was removed from the quorum.
+    /// The server was removed from the quorum.
     Removed,
-    /// A corruption check found its state to be corrupt.
+    /// A corruption check found its state corrupt.
     Corrupt,
     /// Its disk was set back.
     SetBack,
-    /// Its disk refuses writes, for this reason.
+    /// Its disk rejects writes, for this reason.
     DiskFailing(String),
-    /// Its disk has not taken a write for this long.
+    /// Its disk is stalled: it has completed no write for this long.
     DiskStalled(Duration),
-    /// It knows of no leader.
+    /// It knows no leader.
     NoLeader,
-    /// It leads, and has not heard a majority of the servers lately.
+    /// It leads, but has received no message from a majority of the servers lately.
     NoQuorum,
-    /// It has not heard the leader lately.
+    /// It has received no message from the leader lately.
     LeaderSilent,
 }
 
@@ -45,13 +44,13 @@ impl fmt::Display for NotReady {
             Self::NoQuorum => {
                 f.write_str("this server leads, but has lost contact with a majority of the servers")
             }
-            Self::LeaderSilent => f.write_str("the leader has not been heard lately"),
+            Self::LeaderSilent => f.write_str("no recent contact with the leader"),
         }
     }
 }
 
 impl Frontend {
-    /// Why this server cannot serve now; nothing where it can.
+    /// Returns the reasons why this server cannot serve now; empty if it can.
     pub fn not_ready(&self, now: Time) -> Vec<NotReady> {
         let mut reasons = Vec::new();
         if self.removal != Removal::No {
@@ -71,7 +70,7 @@ impl Frontend {
         reasons
     }
 
-    /// Why nobody leads this server, where that is so.
+    /// Returns the reason why this server has no working leader, if so.
     fn not_led(&self, now: Time) -> Option<NotReady> {
         let silence_allowed = self.core.longest_silence();
         let Some(leader) = self.core.leader() else { return Some(NotReady::NoLeader) };

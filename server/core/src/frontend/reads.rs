@@ -1,4 +1,4 @@
-//! Reads that may be answered now: at once, or parked until a change touches what they ask for.
+//! Reads that may be answered now: immediately, or parked until a change touches their subject.
 
 use super::actions::{Actions, AnswerKind};
 use super::event::CallRef;
@@ -13,7 +13,7 @@ use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 
 impl Frontend {
-    /// Answers a read, or parks it where its caller knows all that there is.
+    /// Answers a read, or parks it if its caller is up to date.
     pub(super) fn read(
         &mut self,
         now: Time,
@@ -22,16 +22,15 @@ impl Frontend {
         actions: &mut Actions,
     ) {
         match blocking {
-            // Index 0 asks for what there is now, as Consul has it.
+            // Index 0 requests the current state, as in Consul.
             Some(Blocking { index, wait }) if index.0 > 0 => {
                 let deadline = now + wait.min(LONGEST_WAIT);
                 let parked = Parked { from, query, consistency, known: index, deadline };
                 if self.fault_point.breaks(Rule::ParkedReadsAreLookedAtFirst) {
                     return self.watches.park(parked);
                 }
-                // Looked at first: the change may have come between the caller's last answer and
-                // this call.
-                // One that wants no wait is a read like any other.
+                // Checked first: a change may have come between the caller's last reply and this
+                // call. A query with no wait counts as a plain read.
                 let kind = if wait.is_zero() { AnswerKind::Read } else { AnswerKind::BlockingRead };
                 self.answer_or_park(now, parked, kind, actions);
             }
@@ -40,14 +39,14 @@ impl Frontend {
     }
 
     fn answer_or_park(&mut self, now: Time, parked: Parked, kind: AnswerKind, actions: &mut Actions) {
-        // Rows are built for those only who are answered.
+        // Rows are built only for readers that get a reply.
         if let Some(index) = self.core.state().news(&parked.query, parked.known) {
             self.tell_rows(now, &parked.query, (parked.from, index, kind), actions);
         } else if parked.deadline <= now {
-            // Nothing to wait for, or no longer.
+            // There is no wait, or it is over.
             self.tell_no_news(now, &parked, kind, actions);
         } else if self.watches.len() >= self.config.max_watches {
-            // A limit for memory: each parked reader is kept until its wait is over, whoever asks.
+            // A memory limit: each parked reader is kept until its wait is over.
             let what = format!("{} blocking queries are parked here", self.config.max_watches);
             let overloaded = Response::Unavailable(Unavailable::Overloaded(what));
             actions.answer(parked.from, overloaded, AnswerKind::BlockingRead);
@@ -56,7 +55,7 @@ impl Frontend {
         }
     }
 
-    /// Answers with what there is, under no older index than this.
+    /// Replies with the current rows, under an index of at least `least`.
     fn tell_rows(
         &self,
         now: Time,
@@ -65,13 +64,12 @@ impl Frontend {
         actions: &mut Actions,
     ) {
         let (index, listing) = self.core.query_view(now, query, MAX_FRAME_BYTES);
-        // Never less than what woke the reader, or it would ask again with the same index and be
-        // answered again.
+        // At least the index that woke the reader, or it would retry with the same index in a loop.
         let index = index.max(least);
         let leader = self.core.leader();
         let known_leader = leader.is_some();
         let last_contact = leader.and_then(|leader| self.core.last_contact(now, leader));
-        // Clients bound the age of a stale answer by it, so it grows while there is no leader.
+        // Clients use it to bound the age of a stale reply, so it grows while there is no leader.
         let last_contact = last_contact.unwrap_or_else(|| now.since(self.leader_contact));
         match listing {
             Listing::Rows(rows) => {
@@ -85,7 +83,7 @@ impl Frontend {
         }
     }
 
-    /// Those whose time is over are told what there is.
+    /// Replies to readers whose wait is over.
     pub(super) fn answer_due(&mut self, now: Time, actions: &mut Actions) {
         for parked in self.watches.take_due(now) {
             self.tell_no_news(now, &parked, AnswerKind::BlockingRead, actions);
@@ -97,23 +95,23 @@ impl Frontend {
         self.tell_rows(now, &parked.query, (parked.from, least, kind), actions);
     }
 
-    /// Looks again at those whom the changes of this turn touched, each once.
+    /// Checks the readers that this turn's changes touched, each once.
     pub(super) fn wake_touched(&mut self, now: Time, actions: &mut Actions) {
         for parked in self.watches.take_touched() {
             self.answer_or_park(now, parked, AnswerKind::BlockingRead, actions);
         }
     }
 
-    /// A snapshot took the place of everything: all that was watched may have changed.
+    /// Wakes all readers: a snapshot replaced everything, so all watched rows may have changed.
     pub(super) fn wake_all(&mut self) {
         self.watches.touch(&Change::Cleared);
     }
 
-    /// Blocking readers of a leader that leads no more must ask somebody else.
+    /// Redirects the blocking readers of a leader that stepped down.
     pub(super) fn notice_role(&mut self, actions: &mut Actions) {
         let serving = self.core.is_serving();
         if self.serving && !serving {
-            // They asked for the leader's word, and this server's may be late from now on.
+            // They requested the leader's state, and this server's may be stale from now on.
             for parked in self.watches.take_leaders_readers() {
                 let lost = Response::Unavailable(Unavailable::NotLeader { leader: None });
                 let lost = self.with_leader_hint(lost);
@@ -123,7 +121,7 @@ impl Frontend {
         self.serving = serving;
     }
 
-    /// Remembers when a leader was heard last.
+    /// Records the time of the last contact with a leader.
     pub(super) fn notice_leader_contact(&mut self, now: Time) {
         let leader = self.core.leader();
         if let Some(silence) = leader.and_then(|leader| self.core.last_contact(now, leader)) {
@@ -132,7 +130,7 @@ impl Frontend {
         }
     }
 
-    /// A refusal says who leads, as far as this server knows.
+    /// Adds the leader's address to a rejection, as far as this server knows it.
     pub(super) fn with_leader_hint(&self, response: Response) -> Response {
         match response {
             Response::Unavailable(Unavailable::NotLeader { .. }) => {

@@ -1,4 +1,4 @@
-//! What is done for the other servers, and told about them.
+//! Service to the other servers: admission, announcements, removal, and the status of the quorum.
 
 use super::Frontend;
 use super::actions::{Actions, Announcement, AnswerKind, RosterChange};
@@ -18,34 +18,35 @@ use lockmesh_protocol::rpc::{Joined, Response, ServerStatus, Status, Unavailable
 use lockmesh_protocol::time::Time;
 use std::sync::Arc;
 
-/// Whether a server was removed from the quorum.
+/// The progress of a server's removal from the quorum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Removal {
-    /// It was not.
+    /// Not removed.
     No,
-    /// It has applied the end of its membership. A power failure everywhere may bring back the
-    /// membership before, which needs its vote: so it stores and votes on, but answers no agent.
+    /// The server has applied the end of its membership. A power failure on all servers may restore
+    /// the previous membership, which needs its vote: it still stores entries and votes, but serves
+    /// no agent.
     Applied,
-    /// The others have forgotten it: it is silent.
+    /// The other servers have deleted its row: it sends nothing.
     Settled,
 }
 
-/// Whether a change says who the servers are.
+/// Returns `true` if a change affects the roster.
 pub(super) fn is_of_roster(change: &Change) -> bool {
     matches!(change, Change::Server(..) | Change::LastServer(_) | Change::Cleared)
 }
 
 impl Frontend {
-    /// A message of another server. One that was removed is not heard: its id was given, and has no
-    /// row any more.
+    /// Handles a message from another server. Messages from removed servers, whose ids have no row
+    /// any more, are dropped.
     pub(super) fn peer(&mut self, now: Time, sender: ServerId, message: PeerMessage, actions: &mut Actions) {
-        // Its log may still say that it votes; the others have forgotten it, and must not be
+        // Its log may still list it as a voter; the others have removed it and must not be
         // disturbed.
         if self.removal == Removal::Settled {
             return;
         }
-        // Its term may be higher, since it stood for election in vain: heard, it would depose a
-        // leader (thesis, 4.2.3).
+        // Its term may be higher after failed elections: its message would depose a leader (thesis,
+        // 4.2.3).
         if self.was_removed(sender) {
             actions.removed_senders.push(sender);
         } else if message.kind == MessageKind::Snapshot {
@@ -55,54 +56,55 @@ impl Frontend {
         }
     }
 
-    /// Whether a server was removed from the quorum: its id was given, and has no row any more. An
-    /// id is never given again.
+    /// Returns `true` if a server was removed from the quorum: its id was assigned and has no row
+    /// any more. Ids are never reused.
     pub fn was_removed(&self, server: ServerId) -> bool {
         let state = self.core.state();
         server <= state.last_server() && state.server(server).is_none()
     }
 
-    /// Looks whether this server was removed: whether it has applied the end of its membership, or
-    /// its row is gone.
+    /// Detects this server's own removal: it has applied the end of its membership, or its row is
+    /// gone.
     pub(super) fn notice_own_removal(&mut self, actions: &mut Actions) {
         let me = self.config.own_record.id;
         if self.was_removed(me) {
             return self.leave_for_good(actions);
         }
         let is_member = self.core.membership().contains(me);
-        // A server that joins replays the log from before its own time.
+        // A joining server replays the log from before it was a member.
         let membership_ended = self.was_member && !is_member;
         self.was_member |= is_member;
         if membership_ended && self.removal == Removal::No {
             tracing::warn!(
                 server = me.0,
-                "this server is no member of the quorum any more and sends agents away: until the others have forgotten \
-                 it, it helps them where they need it"
+                "this server was removed from the quorum: it no longer serves agents, but stores entries and votes \
+                 until the removal is final"
             );
             self.removal = Removal::Applied;
             self.end_service(&Unavailable::Removed, actions);
         }
     }
 
-    /// This server was removed, and no failure can bring back a membership in which it counts.
+    /// Stops for good: this server was removed, and no failure can restore a membership that
+    /// includes it.
     pub(super) fn leave_for_good(&mut self, actions: &mut Actions) {
-        // Others tell it again whenever they drop what it says.
+        // Other servers repeat the notice whenever they drop a message of this one.
         if self.removal == Removal::Settled {
             return;
         }
         tracing::error!(
             server = self.config.own_record.id.0,
-            "this server was removed from the quorum and serves no more: stop it; with its data folder emptied it \
-             joins as a new server"
+            "this server was removed from the quorum and serves no more: stop it; to add it again, empty its data \
+             folder and start it: it joins as a new server"
         );
         self.removal = Removal::Settled;
-        // Kept on disk, since its own log may never hear of it.
+        // Stored on disk, since its own log may never contain the removal.
         actions.removed = true;
         self.end_service(&Unavailable::Removed, actions);
     }
 
-    /// Looks whether a leader has found this server's state to be corrupt: from now on it refuses
-    /// everybody, but stores and votes on.
+    /// Detects that a leader has found this server's state corrupt: from now on it rejects all
+    /// requests, but still stores entries and votes.
     pub(super) fn notice_corruption(&mut self, actions: &mut Actions) {
         let Some(index) = self.core.corruption_checks().found_corrupt().filter(|_| !self.corrupt) else {
             return;
@@ -111,29 +113,30 @@ impl Frontend {
             server = self.config.own_record.id.0,
             index = index.0,
             "the state of this server is corrupt: a corruption check found it to differ from that of a majority of the \
-             servers. It votes on and answers no agent any more: stop it, empty its data folder and start it: it joins as \
-             a new server"
+             servers. It still votes but serves no agent: stop it, empty its data folder and start it: it joins as a \
+             new server"
         );
         self.corrupt = true;
         actions.corrupt = true;
         self.end_service(&Unavailable::Corrupt, actions);
     }
 
-    /// Whether a member runs, or may run, another version of the program than this server.
+    /// Returns `true` if a member runs, or may run, another version of the program than this
+    /// server.
     pub(super) fn versions_differ(&self) -> bool {
         let own = self.versions.get(&self.config.own_record.id);
-        // A member that has not told its version may run any.
+        // A member that has not reported its version may run any.
         self.core.membership().each().any(|member| self.versions.get(&member) != own)
     }
 
-    /// Why this server answers nobody any more.
+    /// Returns the reason why this server no longer serves requests.
     pub(super) fn out_of_service(&self) -> Option<Unavailable> {
         let removed = (self.removal != Removal::No).then_some(Unavailable::Removed);
         removed.or_else(|| self.corrupt.then_some(Unavailable::Corrupt))
     }
 
-    /// From now on this server refuses everybody, so that they ask another one, and whoever waits
-    /// here is told at once. What becomes of a write on its way is not known.
+    /// Stops serving: rejects all requests from now on, so that clients use another server, and
+    /// answers all waiting calls. The outcome of waiting writes is unknown.
     fn end_service(&mut self, why: &Unavailable, actions: &mut Actions) {
         for parked in self.watches.take_all() {
             actions.answer(parked.from, Response::Unavailable(why.clone()), AnswerKind::BlockingRead);
@@ -141,22 +144,22 @@ impl Frontend {
         for from in self.pending.take_reads() {
             actions.answer(from, Response::Unavailable(why.clone()), AnswerKind::Read);
         }
-        // They may be in the log and be committed by the others.
+        // They may be in the log, and the other servers may commit them.
         for from in self.pending.take_writes() {
-            let unknown = Unavailable::Unknown(format!("before it heard what became of the request: {why}"));
+            let unknown = Unavailable::Unknown(format!("the outcome of the request is unknown: {why}"));
             actions.answer(from, Response::Unavailable(unknown), AnswerKind::Write);
         }
     }
 
-    /// The roster may have changed: the other servers are reached where it says now, and it must
-    /// say where this one is.
+    /// Follows a change of the roster: reports the servers' addresses to the shell, and announces
+    /// this server if its row is outdated.
     pub(super) fn notice_roster(&mut self, actions: &mut Actions) {
         let state = self.core.state();
         if state.servers().next().is_none() {
             return;
         }
         let last = state.last_server();
-        // Ids above the last are of servers that join while this one replays the log.
+        // Higher ids belong to servers that join while this one replays the log.
         self.versions.retain(|id, _| *id > last || state.server(*id).is_some());
         let me = &self.config.own_record;
         let has_moved = state.server(me.id).is_some_and(|row| **row != *me);
@@ -168,8 +171,7 @@ impl Frontend {
         actions.roster = Some(RosterChange { announce });
     }
 
-    /// A server wants to belong to the quorum: first it gets an id, then it is taken in as a
-    /// learner.
+    /// Admits a server: it first gets an id and is then added as a learner.
     pub(super) fn admit(&mut self, now: Time, from: CallRef, server: NewServer, actions: &mut Actions) {
         let node = server.node.folded();
         let state = self.core.state();
@@ -177,14 +179,14 @@ impl Frontend {
             let not_yet = Response::Unavailable(Unavailable::NotLeader { leader: None });
             return actions.answer(from, not_yet, AnswerKind::Other);
         }
-        // Only one that is well counts: an emptied server comes back under its old name, with a new
-        // instance id.
+        // Only a healthy server counts: a server with an emptied folder returns under its old name
+        // with a new instance id.
         let alive = state.servers().find(|row| {
             row.node.folded() == node
                 && row.instance_id != server.instance_id
                 && self.core.is_healthy(now, row.id)
         });
-        // Only the leader knows who is well; a follower lets the core refuse.
+        // Only the leader knows the health of servers; on a follower the core rejects the request.
         if let (true, Some(alive)) = (self.core.is_serving(), alive) {
             let why = format!(
                 "node {} is here already, as server {} at {}, and alive: a node name belongs to one server",
@@ -196,7 +198,7 @@ impl Frontend {
         self.propose_own(now, from, CallKind::Admission, Command::AdmitServer(server));
     }
 
-    /// A server of the quorum is somewhere else now.
+    /// Handles a server's announcement of its new address.
     pub(super) fn note_announcement(
         &mut self,
         now: Time,
@@ -208,8 +210,8 @@ impl Frontend {
         let is_it = |row: &Arc<Server>| {
             row.instance_id == server.instance_id && row.node.folded() == peer.node.folded()
         };
-        // The instance id tells a server from one that took its folder's place; a follower's roster
-        // may be old, and the core refuses there.
+        // The instance id distinguishes a server from another one with the same folder. A
+        // follower's roster may be outdated; there the core rejects the request.
         if self.core.is_serving() && !self.core.state().server(server.id).is_some_and(is_it) {
             let why = format!("server {} of this quorum is another one", server.id);
             let denied = Response::Unavailable(Unavailable::Denied(why));
@@ -218,8 +220,7 @@ impl Frontend {
         self.propose_own(now, from, CallKind::Announcement, Command::UpdateServer(server));
     }
 
-    /// This server is about to stop. One that leads hands the leadership over first, so that nobody
-    /// has to notice.
+    /// Prepares a stop. A leader transfers the leadership first, so that clients notice nothing.
     pub(super) fn leave(&mut self, now: Time, actions: &mut Actions) {
         if self.core.is_serving() && self.has_other_voters() {
             let token = self.pending.insert(Pending::Leave);
@@ -235,7 +236,7 @@ impl Frontend {
         self.input(now, Input::Propose(token, Proposal { request: None, at, command }));
     }
 
-    /// What became of what another server wanted.
+    /// Replies to another server's request with its outcome.
     pub(super) fn reply_to_server(
         &mut self,
         from: CallRef,
@@ -265,7 +266,7 @@ impl Frontend {
         actions.answer(from, response, AnswerKind::Other);
     }
 
-    /// Who this server is, for those that belong to nothing yet.
+    /// Returns this server's introduction, for servers that do not belong to a quorum yet.
     pub(super) fn introduction(&self) -> Introduction {
         let Server { id: server, node, node_id, address, instance_id, format } =
             self.config.own_record.clone();
@@ -279,7 +280,7 @@ impl Frontend {
         }
     }
 
-    /// The quorum as this server sees it.
+    /// Returns the quorum's status as seen by this server.
     pub(super) fn status(&self, now: Time, caller: &NodeName) -> Status {
         let log = self.core.log_status();
         let caller = caller.folded();
@@ -327,6 +328,6 @@ impl Frontend {
 fn refused(reply: &Reply) -> Unavailable {
     match reply {
         Reply::Refused(refusal) => Unavailable::Denied(refusal.to_string()),
-        other => Unavailable::Denied(format!("an answer that fits no server: {other:?}")),
+        other => Unavailable::Denied(format!("unexpected reply to a server: {other:?}")),
     }
 }

@@ -1,5 +1,5 @@
-//! Disks that take no write: what the servers tell each other of them, and the end of requests that
-//! wait behind one, with the cause.
+//! Stalled and full disks: exchanges their state with the other servers, and ends requests that
+//! wait behind them, with the cause.
 
 use super::Frontend;
 use super::event::DiskHealth;
@@ -7,14 +7,14 @@ use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// The shortest time without a durable write that explains why a request has waited.
+/// The minimum time without a durable write that explains a delayed request.
 const EXPLAINS_DELAY: Duration = Duration::from_secs(1);
-/// The shortest time between two lines of the log that say so.
+/// The minimum interval between log lines about timed-out requests.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Frontend {
-    /// Tells the other servers whether this one's disk refuses writes, and looks whether a majority
-    /// can write.
+    /// Reports to the other servers if this one's disk rejects writes, and updates whether a
+    /// majority can write.
     pub(super) fn look_at_disks(&mut self, now: Time) {
         let own = match &self.disk {
             DiskHealth::Failing(reason) => Some(reason.as_str()),
@@ -23,7 +23,7 @@ impl Frontend {
         if let Some(reason) = own {
             self.core.tell_disk_refuses(now, reason, &mut self.outbox);
         }
-        // A server that is alone tells its own reason.
+        // A single voter reports its own reason.
         let why = self.core.why_no_majority_writes(now, own).filter(|_| self.has_other_voters());
         match (&self.no_majority_writes, &why) {
             (None, Some(reason)) => tracing::error!(%reason, "no majority of the servers can write"),
@@ -33,7 +33,7 @@ impl Frontend {
         self.no_majority_writes = why;
     }
 
-    /// Answers the requests that have waited for too long.
+    /// Replies to requests that have waited too long.
     pub(super) fn end_overdue(&mut self, now: Time) {
         let overdue = self.core.take_overdue(now);
         if overdue.len() == 0 {
@@ -47,7 +47,7 @@ impl Frontend {
         self.core.end_overdue(overdue, &cause, &mut self.outbox);
     }
 
-    /// The reason why this leader answers nothing, as far as it knows.
+    /// Returns the reason for this leader's delay, as far as it knows.
     fn cause_of_delay(&self, now: Time) -> String {
         if let Some(why) = &self.no_majority_writes {
             return format!("no majority of the servers can write: {why}");
@@ -67,7 +67,7 @@ impl Frontend {
         }
     }
 
-    /// The nodes of the other voters that have not stored everything that is to be committed.
+    /// Returns the nodes of the other voters that have not stored the whole log.
     fn servers_behind(&self) -> Vec<String> {
         let me = self.config.own_record.id;
         let LogIndex(last) = self.core.log_status().last_index;

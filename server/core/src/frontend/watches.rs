@@ -1,8 +1,8 @@
-//! Blocking queries that wait: parked here until a change touches what they ask for.
+//! Parked blocking queries (watches): each waits until a change touches its subject.
 //!
-//! A parked reader costs an entry in a few maps, never a thread. It is looked at again at the end
-//! of a turn whose changes touched it, once, however many there were. What has no parked reader
-//! costs nothing.
+//! A parked reader costs an entry in a few maps, never a thread. It is checked once at the end of a
+//! turn whose changes touched it, regardless of their number. Changes without parked readers cost
+//! nothing.
 
 use super::event::{CallRef, Caller};
 use lockmesh_protocol::change::Change;
@@ -19,14 +19,14 @@ pub(super) struct Parked {
     pub(super) query: Query,
     pub(super) consistency: Consistency,
     pub(super) known: LogIndex,
-    /// When to answer with what there is.
+    /// The time of the reply if nothing changes.
     pub(super) deadline: Time,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct WatchId(u64);
 
-/// What a query depends on.
+/// A subject that a query depends on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Topic {
     Key(Key),
@@ -40,7 +40,7 @@ enum Topic {
 }
 
 impl Topic {
-    /// Whether it is a name of the same kind, and begins with the other one's.
+    /// Returns `true` if both are names of the same kind and this one starts with the other.
     fn is_under(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Key(name), Self::Key(prefix)) | (Self::Prefix(name), Self::Prefix(prefix)) => {
@@ -51,12 +51,13 @@ impl Topic {
     }
 }
 
-/// All parked readers, by what touches them, by who asked and by when their time is over.
+/// All parked readers, by topic, by caller and by deadline.
 #[derive(Debug, Default)]
 pub(super) struct Watches {
     parked: BTreeMap<WatchId, Parked>,
     topics: BTreeMap<Topic, BTreeSet<WatchId>>,
-    /// How many distinct prefixes of each length are watched, so that a change looks up no others.
+    /// The number of distinct watched prefixes per length, so that a change looks up only these
+    /// lengths.
     prefix_lengths: BTreeMap<usize, usize>,
     callers: BTreeMap<CallRef, WatchId>,
     deadlines: BTreeSet<(Time, WatchId)>,
@@ -86,9 +87,9 @@ impl Watches {
         self.parked.insert(id, parked);
     }
 
-    /// Remembers whom a change touches.
+    /// Marks the readers that a change touches.
     pub(super) fn touch(&mut self, change: &Change) {
-        // Most turns of a busy leader have changes and no readers.
+        // Most turns of a busy leader have changes but no readers.
         if self.parked.is_empty() {
             return;
         }
@@ -98,7 +99,7 @@ impl Watches {
             // Listings of locks show delays; the key itself is not changed by one.
             Change::LockDelay(key, _) => self.touch_prefixes(key),
             Change::Waiter(key, queue_position, _) => {
-                // Nobody else asks for it: not even a transaction reads queues.
+                // No other query depends on it: not even a transaction reads queues.
                 return self.touch_topic(&Topic::QueuePosition(key.clone(), *queue_position));
             }
             Change::Session(id, _) => {
@@ -108,19 +109,19 @@ impl Watches {
             Change::Node(..) | Change::Service(..) => self.touch_topic(&Topic::Nodes),
             Change::Check(..) => self.touch_topic(&Topic::Checks),
             Change::Cleared => self.touch_all(),
-            // What moves the index of no query wakes nobody.
+            // Other changes move no query's index and wake no reader.
             _ => return,
         }
         self.touch_topic(&Topic::Everything);
     }
 
-    /// Takes one reader after the other that was touched since the last call.
+    /// Takes all readers that were touched since the last call.
     pub(super) fn take_touched(&mut self) -> Vec<Parked> {
         let touched = std::mem::take(&mut self.touched);
         touched.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    /// Takes those whose time is over.
+    /// Takes the readers whose wait is over.
     pub(super) fn take_due(&mut self, now: Time) -> Vec<Parked> {
         let mut due = Vec::new();
         while let Some((deadline, id)) = self.deadlines.first().copied()
@@ -131,14 +132,14 @@ impl Watches {
         due
     }
 
-    /// Frees a reader whom nobody waits for any more.
+    /// Cancels the reader of a call.
     pub(super) fn cancel(&mut self, call: CallRef) {
         if let Some(id) = self.callers.get(&call).copied() {
             self.remove(id);
         }
     }
 
-    /// Frees all readers of a connection.
+    /// Cancels all readers of a connection.
     pub(super) fn cancel_all(&mut self, caller: Caller) {
         let call = |id| CallRef { caller, call: CallId(id) };
         let ids: Vec<_> = self.callers.range(call(0)..=call(u64::MAX)).map(|(_, id)| *id).collect();
@@ -147,23 +148,23 @@ impl Watches {
         }
     }
 
-    /// Takes everybody who wants a leader's answer: this server no longer leads.
+    /// Takes all readers that need a leader's reply, when this server stops leading.
     pub(super) fn take_leaders_readers(&mut self) -> Vec<Parked> {
         let of_leader =
             |(id, parked): (&WatchId, &Parked)| (parked.consistency != Consistency::Stale).then_some(*id);
-        // Stale readers stay: any server may answer them, whoever leads.
+        // Stale readers stay: any server may answer them.
         let ids: BTreeSet<_> = self.parked.iter().filter_map(of_leader).collect();
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    /// Takes everybody.
+    /// Takes all readers.
     pub(super) fn take_all(&mut self) -> Vec<Parked> {
         let ids: Vec<_> = self.parked.keys().copied().collect();
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    /// The whole state is another one. What a reader knows is of the old state, so any answer is
-    /// news to it.
+    /// Touches all readers after the whole state was replaced. A reader's index is of the old
+    /// state, so any reply is news to it.
     fn touch_all(&mut self) {
         self.touched.extend(self.parked.keys());
         for parked in self.parked.values_mut() {
@@ -176,11 +177,10 @@ impl Watches {
         self.touch_prefixes(key);
     }
 
-    /// Whoever waits for a key or a prefix that is under this one, or for a prefix that this one is
-    /// under.
+    /// Touches the readers of keys and prefixes under this prefix, and of prefixes of it.
     fn touch_tree(&mut self, prefix: &Key) {
         self.touch_prefixes(prefix);
-        // Topics are sorted by kind and name, so all under the prefix follow each other.
+        // Topics are sorted by kind and name, so those under the prefix are adjacent.
         for first in [Topic::Key(prefix.clone()), Topic::Prefix(prefix.clone())] {
             let range = self.topics.range(&first..);
             let under = range.take_while(|(topic, _)| topic.is_under(&first));
@@ -190,12 +190,11 @@ impl Watches {
 
     fn touch_prefixes(&mut self, key: &Key) {
         let text = key.as_str();
-        // By length, so that a change costs as many look-ups as there are lengths, not as many as
-        // there are readers.
+        // By length, so that a change costs one lookup per length rather than one per reader.
         let lengths: Vec<usize> =
             self.prefix_lengths.range(..=text.len()).map(|(length, _)| *length).collect();
         for length in lengths {
-            // None where a character lies across that length: then no watched prefix ends there.
+            // `None` inside a multi-byte character: then no watched prefix ends there.
             if let Some(prefix) = text.get(..length) {
                 self.touch_topic(&Topic::Prefix(prefix.into()));
             }
@@ -333,7 +332,7 @@ mod tests {
         watches.touch(&Change::Cleared);
         let touched = watches.take_touched();
         assert_eq!(touched.iter().map(|parked| parked.from.call.0).collect::<Vec<_>>(), [1, 2]);
-        assert!(touched.iter().all(|parked| parked.known == LogIndex(0)), "whatever index they asked for");
+        assert!(touched.iter().all(|parked| parked.known == LogIndex(0)), "the old index no longer counts");
     }
 
     #[test]

@@ -1,53 +1,53 @@
-//! The cluster's time, which datagrams of the mesh are stamped with: the leader's. Whoever is told
-//! another one takes what members say for old, and they what it says; so a server whose own clock
-//! is wrong must not part its agents from the others.
+//! The cluster time: the leader's time, used to stamp mesh datagrams. An agent with another time
+//! would reject its peers' datagrams as old, or they would reject its own. A server with a wrong
+//! clock must therefore not separate its agents from the others.
 //!
-//! A leader goes on from what the one before said, where it has heard that; otherwise it begins
-//! with its own clock. So time goes on evenly, and whether it is that of the world does not matter.
-//! Where it leaps all the same, agents follow within half a minute, and meanwhile deaths are found
-//! by renewals that are overdue.
+//! A leader continues the time of the previous leader if it has received it; otherwise it starts
+//! with its own clock. Time therefore advances evenly; it need not match the real time. If it jumps
+//! nevertheless, agents follow within half a minute; until then node failures are detected by
+//! overdue renewals.
 
 use lockmesh_protocol::id::WallTime;
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// How often a leader tells the others.
+/// Interval at which a leader sends the time to the other servers.
 const TELL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct ClusterClock {
-    /// What a leader said last, and when.
+    /// The last time that a leader announced, and when.
     told: Option<(Time, WallTime)>,
-    /// When this server, if it leads, tells the others again.
+    /// Time of the next announcement, if this server leads.
     tells_at: Time,
 }
 
 impl ClusterClock {
-    /// Whether a leader has told it, or this server has as the leader.
+    /// Returns `true` if a leader has announced the time, or this server has as leader.
     pub(super) fn is_told(&self) -> bool {
         self.told.is_some()
     }
 
-    /// The cluster's time, on a server whose own clock shows that.
+    /// Returns the cluster time; `own` is the time of this server's clock.
     pub(super) fn at(&self, now: Time, own: WallTime) -> WallTime {
         self.told.map_or(own, |(at, WallTime(millis))| {
             WallTime(millis.saturating_add(now.since(at).as_millis() as u64))
         })
     }
 
-    /// The leader has told it.
+    /// Records the leader's announcement.
     pub(super) fn hear(&mut self, now: Time, told: WallTime) {
         self.told = Some((now, told));
     }
 
-    /// What this leader tells the others, if it is time.
+    /// Returns the time for this leader's announcement, if one is due.
     pub(super) fn tells(&mut self, now: Time, own: WallTime) -> Option<WallTime> {
         if now < self.tells_at {
             return None;
         }
         self.tells_at = now + TELL_INTERVAL;
-        // It is the leader's own from here on, whatever becomes of the clock that it began with.
+        // From here on the time is the leader's own, independent of the clock that it started with.
         let told = self.at(now, own);
         self.hear(now, told);
         Some(told)

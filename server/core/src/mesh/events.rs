@@ -1,9 +1,10 @@
-//! The user events that a server passes on: from the agent that fired one to the other servers, and
-//! to every agent that asks what is new. So an event reaches members that gossip missed, and those
-//! of other cells, some of whom ask at any moment.
+//! User events relayed by a server: from the agent that fired one to the other servers, and to
+//! every agent that syncs. Events therefore reach members that gossip missed, and members of other
+//! cells; at any moment some of them sync.
 //!
-//! **Invariant:** bounded and fair: an agent fires so many bytes here, all of them together more,
-//! and where more is kept than there is room for, whoever has fired most loses its oldest.
+//! **Invariant:** storage is bounded and fair. Each agent has a quota of bytes, all agents together
+//! have a larger one, and when space runs out, the agent with the most bytes loses its oldest
+//! event.
 
 use crate::observed::EventOutcome;
 use bytes::Bytes;
@@ -15,19 +16,19 @@ use lockmesh_protocol::time::Time;
 use lockmesh_protocol::token_bucket::TokenBucket;
 use std::collections::{BTreeMap, VecDeque};
 
-/// All agents together fire so many times as many bytes at a server as one alone.
+/// The quota of all agents together, as a multiple of one agent's.
 const ALL_AGENTS: u64 = 8;
 
-/// So many bytes of events are kept: as many as an agent takes at once.
+/// The maximum size of all stored events: as much as an agent accepts at once.
 const MAX_BYTES: usize = EVENT_BYTES_AT_ONCE as usize;
 
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct ServedEvents {
-    /// The oldest first.
+    /// Stored events, oldest first.
     told: VecDeque<ToldEvent>,
     clock: LamportClock,
-    /// Of agents that have fired of late.
+    /// Quotas of agents that fired recently.
     quotas: BTreeMap<AgentNumber, TokenBucket>,
     all: TokenBucket,
 }
@@ -48,20 +49,20 @@ impl Default for ServedEvents {
 }
 
 impl ServedEvents {
-    /// An agent fired an event at this server.
+    /// Handles an event that an agent fired at this server.
     pub(super) fn fired(&mut self, now: Time, origin: AgentNumber, item: &Bytes) -> EventOutcome {
         self.quotas.retain(|_, quota| !quota.is_full(now));
         let full = || TokenBucket::full(now, EVENT_BYTES_AT_ONCE, EVENT_BYTES_PER_SECOND);
         let quota = self.quotas.entry(origin).or_insert_with(full);
         let cost = event_flow::cost(item.len());
-        // An agent that is over its own leaves room for the others.
+        // An agent over its own quota does not use up the common one.
         match quota.takes(now, cost) && self.all.takes(now, cost) {
             true => self.heard(now, origin, item),
             false => EventOutcome::TooMany,
         }
     }
 
-    /// An agent has fired this event, at this server or at another one.
+    /// Stores an event that an agent fired at this server or at another one.
     pub(super) fn heard(&mut self, now: Time, origin: AgentNumber, item: &Bytes) -> EventOutcome {
         let Ok(event) = UserEvent::read(item) else { return EventOutcome::Malformed };
         if self.told.iter().any(|told| told.item == *item) {
@@ -75,7 +76,7 @@ impl ServedEvents {
         EventOutcome::Taken
     }
 
-    /// The events that are told now.
+    /// Returns the events that are currently sent.
     pub(super) fn told(&mut self, now: Time) -> impl Iterator<Item = Bytes> {
         while self.told.front().is_some_and(|told| now.since(told.came) > super::TOLD) {
             self.told.pop_front();
@@ -83,7 +84,7 @@ impl ServedEvents {
         self.told.iter().map(|told| told.item.clone())
     }
 
-    /// The highest time of an event that was heard.
+    /// Returns the highest Lamport time of a received event.
     pub(super) fn time(&self) -> LamportTime {
         self.clock.time()
     }
@@ -92,7 +93,7 @@ impl ServedEvents {
         self.told.iter().map(|told| told.item.len()).sum()
     }
 
-    /// Forgets the oldest event of the agent of which most bytes are kept.
+    /// Drops the oldest event of the agent with the most stored bytes.
     fn forget_one(&mut self) {
         let mut bytes = BTreeMap::<AgentNumber, usize>::new();
         self.told.iter().for_each(|told| *bytes.entry(told.origin).or_default() += told.item.len());
@@ -113,8 +114,8 @@ mod tests {
         let mut id = [0; 16];
         id[..4].copy_from_slice(&number.to_be_bytes());
         let (id, filters) = (EventId::from_random(id), EventFilters::default());
-        let event =
-            UserEvent::new(id, "deploy".into(), vec![1; payload].into(), filters).expect("it is short");
+        let event = UserEvent::new(id, "deploy".into(), vec![1; payload].into(), filters)
+            .expect("the event is short");
         UserEvent { time: LamportTime(u64::from(number)), ..event }.to_item().into()
     }
 
@@ -134,7 +135,7 @@ mod tests {
             (vec![item(7, 0), item(9, 0)], LamportTime(9))
         );
         assert!(told(&mut events, Time(0) + super::super::TOLD * 2).is_empty());
-        assert_eq!(events.time(), LamportTime(9), "times go on");
+        assert_eq!(events.time(), LamportTime(9), "Lamport time is kept");
     }
 
     #[test]
@@ -150,10 +151,10 @@ mod tests {
         };
         assert_eq!(fired(&mut events, 0), 37);
         assert_eq!(events.fired(Time(0), other, &item(100_000, 400)), EventOutcome::Taken);
-        assert!(fired(&mut events, 60) == 37, "its quota has come back");
+        assert!(fired(&mut events, 60) == 37, "its quota is refilled");
         let now = Time(0) + Duration::from_secs(61);
         assert!(events.bytes() <= MAX_BYTES && told(&mut events, now).contains(&item(100_000, 400)));
-        assert_eq!(events.quotas.len(), 1, "whoever fires no more is not remembered");
+        assert_eq!(events.quotas.len(), 1, "quotas of idle agents are dropped");
     }
 
     #[test]

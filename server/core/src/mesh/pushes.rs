@@ -1,6 +1,7 @@
-//! What a server tells the mesh by itself, so that it is known at once: a verdict in the cell of
-//! the node that was failed, and an event in the cells to which no gossip carries it. A few members
-//! of the cell are told, and pass it on. One who hears it nowhere asks in time all the same.
+//! Items that a server pushes into the mesh without a request: a verdict into the cell of the
+//! failed node, and an event into the cells that gossip does not reach. A few members of the cell
+//! receive them and disseminate them by gossip. A member that misses an item gets it with its next
+//! sync.
 
 use bytes::Bytes;
 use lockmesh_protocol::id::CellNumber;
@@ -8,16 +9,16 @@ use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How many members of a cell are told.
+/// The number of members per cell that receive a push.
 pub(super) const MEMBERS: usize = 3;
 
-/// So many members are looked at, at most, for those who can be told.
+/// The maximum number of members to consider when looking for reachable ones.
 pub(super) const LOOKED_AT: usize = 64;
 
-/// For so long they are the same ones, as far as they live: the connections to them stand.
+/// The time for which the same members are chosen, if alive, so that their connections are reused.
 const SAME_MEMBERS: Duration = Duration::from_secs(4);
 
-/// So many items are told in a cell at once; members ask for those beyond.
+/// The maximum number of items pushed into a cell at once; members get the rest when they sync.
 const MAX_ITEMS: usize = 64;
 
 /// See the [module](self).
@@ -25,7 +26,7 @@ const MAX_ITEMS: usize = 64;
 pub(crate) struct Pushes(BTreeMap<CellNumber, Vec<Bytes>>);
 
 impl Pushes {
-    /// An item is to be told in a cell.
+    /// Queues an item for a cell.
     pub(super) fn add(&mut self, cell: CellNumber, item: Bytes) {
         let items = self.0.entry(cell).or_default();
         if items.len() < MAX_ITEMS {
@@ -33,15 +34,15 @@ impl Pushes {
         }
     }
 
-    /// What is to be told now.
+    /// Takes all queued items.
     pub(super) fn take(&mut self) -> BTreeMap<CellNumber, Vec<Bytes>> {
         std::mem::take(&mut self.0)
     }
 }
 
-/// From which member of a cell on those are looked for who are told.
+/// Returns the member of a cell from which the search for recipients starts.
 pub(super) fn first_member(now: Time, members: usize) -> usize {
     let number = now.since(Time(0)).as_millis() / SAME_MEMBERS.as_millis();
-    // Far from the one before, so that the same three are not told for minutes.
+    // Far from the previous one, so that the same three are not chosen for minutes.
     (number as usize).wrapping_mul(7_919) % members.max(1)
 }

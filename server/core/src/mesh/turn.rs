@@ -1,5 +1,5 @@
-//! The mesh in the core's turns: what somebody asks is answered, a verdict is told that took
-//! effect, and an event and the cluster's time go to the other servers.
+//! The mesh in the core's turns: replies to syncs, pushes verdicts that took effect, and sends
+//! events and the cluster time to the other servers.
 
 use super::pushes;
 use crate::core::Core;
@@ -20,8 +20,8 @@ use lockmesh_protocol::time::Time;
 use serde::Serialize;
 
 impl Core {
-    /// What an agent in this cell lacks of the mesh that has this of its roster. `wall` is what
-    /// this server's own clock shows.
+    /// Returns the mesh data that an agent in this cell lacks, given the digest of its roster.
+    /// `wall` is the time of this server's clock.
     pub(crate) fn mesh_news(
         &mut self,
         now: Time,
@@ -34,17 +34,17 @@ impl Core {
         self.mesh.news(now, &self.state, (self.applied.0, seconds), asked)
     }
 
-    /// How many agents are in the mesh.
+    /// Returns the number of agents in the mesh.
     pub fn mesh_len(&self) -> usize {
         self.mesh.len()
     }
 
-    /// How many cells of the mesh there is anybody in.
+    /// Returns the number of non-empty cells of the mesh.
     pub fn mesh_cells(&self) -> usize {
         self.mesh.cells()
     }
 
-    /// An agent has fired an event at this server, which tells the others.
+    /// Handles an event that an agent fired at this server, and sends it to the other servers.
     pub(crate) fn spread_event(
         &mut self,
         now: Time,
@@ -69,19 +69,19 @@ impl Core {
         outbox.replies.push((token, response));
     }
 
-    /// Whether what this server tells agents is the cluster's time, and not its own.
+    /// Returns `true` if this server sends agents the cluster time rather than its own.
     pub(crate) fn knows_cluster_time(&self) -> bool {
         self.is_serving() || self.mesh.clock.is_told()
     }
 
-    /// Once a tick of a server that leads: the cluster's time is told.
+    /// Announces the cluster time. Runs once per tick on a leader that serves.
     pub(crate) fn tell_cluster_time(&mut self, now: Time, outbox: &mut Outbox) {
         if let Some(told) = self.mesh.clock.tells(now, self.wall) {
             self.tell_servers(MessageKind::ClusterTime, &told, outbox);
         }
     }
 
-    /// Once a tick: what is new is told in the mesh, to a few members of each cell.
+    /// Pushes news to a few members of each cell. Runs once per tick.
     pub(crate) fn tell_mesh(&mut self, now: Time, outbox: &mut Outbox) {
         for (items, members) in self.mesh.take_pushes(now) {
             let wanted = |member: MemberId| {
@@ -95,7 +95,7 @@ impl Core {
         }
     }
 
-    /// Takes a message about the mesh; whether it was one.
+    /// Handles a message about the mesh. Returns `true` if it was one.
     pub(crate) fn mesh_message(&mut self, now: Time, message: &PeerMessage) -> bool {
         match message.kind {
             MessageKind::Event => {
@@ -103,7 +103,7 @@ impl Core {
                     self.mesh.events.heard(now, origin, &item);
                 }
             }
-            // Only the leader that this server follows may say it.
+            // Only the current leader may announce the time.
             MessageKind::ClusterTime if self.engine.leader() != Some(message.from) => {}
             MessageKind::ClusterTime => {
                 if let Some(told) = Self::read_context(message) {
@@ -115,7 +115,7 @@ impl Core {
         true
     }
 
-    /// Tells all other servers something. What is lost on the way to them is lost.
+    /// Sends a message to all other servers, without retries.
     fn tell_servers<T: Serialize>(&self, kind: MessageKind, said: &T, outbox: &mut Outbox) {
         let own = self.config.id;
         for server in self.membership().all().into_iter().filter(|server| *server != own) {
@@ -123,12 +123,14 @@ impl Core {
         }
     }
 
-    /// A verdict that took effect is told to the mesh, by every server.
+    /// Records a verdict that took effect, on every server; the leader also pushes it into the
+    /// mesh.
     pub(crate) fn tell_verdict(&mut self, now: Time, command: &Command, applied: &Applied) {
         if let (Command::FailNode(failure), Reply::Succeeded(true)) = (command, &applied.reply) {
             let NodeFailure { lease, window, .. } = *failure;
             let verdict = Verdict { lease, window, index: applied.index };
-            // Others do not know of the agent, and would pass on what says nothing to them.
+            // Only the agent's own cell: others do not know the agent and could not use the
+            // verdict.
             let cell = self.state.agent(lease.agent).map(|agent| agent.cell).unwrap_or_default();
             self.mesh.note_verdict(now, cell, verdict);
             if self.is_serving() {
