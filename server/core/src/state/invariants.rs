@@ -1,8 +1,8 @@
-//! What must be true of the state after every command: sentences first, each with the code that
-//! holds it.
+//! The invariants of the state after every command: a sentence for each, with the code that
+//! verifies it.
 //!
-//! Never called on the way of a command: it looks at everything. Tests and simulations call it
-//! after every apply, a restore before it believes a backup.
+//! The check reads the whole state, so it is never on a command's path. Tests and simulations run
+//! it after every apply, and a restore runs it before it accepts a backup.
 
 use super::State;
 use super::cell::CELL_AGENTS_MAX;
@@ -17,7 +17,7 @@ use lockmesh_protocol::record::{Agent, Check, CheckStatus, Entry, MemberStatus, 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A sentence, and whether it holds.
+/// An invariant as a sentence and a predicate.
 struct Invariant {
     sentence: &'static str,
     holds: fn(&State) -> bool,
@@ -80,11 +80,11 @@ const INVARIANTS: [Invariant; 20] = [
 ];
 
 impl State {
-    /// Looks whether every invariant holds; the first that does not comes back as its sentence.
+    /// Checks every invariant and returns the first violation as its sentence.
     ///
     /// # Errors
-    /// The sentence of the invariant that is broken. The state was not changed, but is not to be
-    /// relied on any more.
+    /// The sentence of the violated invariant. The state is unchanged, but can no longer be
+    /// trusted.
     pub fn check(&self) -> Result<(), String> {
         let broken = INVARIANTS.iter().find(|invariant| !(invariant.holds)(self));
         broken.map_or(Ok(()), |invariant| Err(format!("this does not hold: {}", invariant.sentence)))
@@ -163,8 +163,9 @@ fn sessions_hang_on_something(state: &State) -> bool {
     let is_sound = |session: &Session| {
         let folded = session.spec.node.folded();
         let mut checks = session.spec.all_checks().map(|check| state.check_of(&session.spec.node, check));
-        // It ends with a later verdict than the one that made the check critical. Not safe ones
-        // alone: the catalog may have said of a failed node that it is well, until reconciliation.
+        // Its sessions end with a later verdict than the one that made the check critical. That may
+        // include `default` windows: the catalog may have reported a failed node as passing until
+        // reconciliation.
         let is_failed = || state.member(&folded).is_some_and(|member| member.status == MemberStatus::Failed);
         let lives_with = |check: &Check| {
             check.status != CheckStatus::Critical || (check.id.as_str() == SERF_HEALTH && is_failed())
