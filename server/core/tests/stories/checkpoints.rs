@@ -1,4 +1,4 @@
-//! Checkpoints that a frontend has written, one at a time, and those who read them, who are few.
+//! Checkpoints of a frontend, written one at a time, and their limited number of readers.
 
 use crate::frontend::{Cluster, agent};
 use lockmesh_core::frontend::{CallRef, CheckpointReader, Event};

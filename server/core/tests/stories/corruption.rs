@@ -1,5 +1,4 @@
-//! Corruption checks: servers that applied the same log and hold something else, and what becomes
-//! of them.
+//! Corruption checks: servers whose states differ after the same log, and their quarantine.
 
 use crate::frontend::{Cluster, agent, read, record, server};
 use crate::solo::CORRUPTION_CHECK_INTERVAL;
@@ -16,13 +15,13 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Lets a server's disk hold a row that no log entry has made, as a bug in the state machine would.
+/// Corrupts a server's disk with a row that no log entry made, as a bug in the state machine would.
 pub(crate) fn corrupt(cluster: &mut Cluster, id: ServerId) {
     let row = Change::Tombstone("nobody deleted this".into(), Some(LogIndex(1)));
     cluster.servers.get_mut(&id).expect("it runs").recorded.load(row);
 }
 
-/// Writes something, and lets the next check come and go.
+/// Writes a key, and runs until the next check is complete.
 fn check(cluster: &mut Cluster) {
     cluster.put("something new");
     cluster.run(CORRUPTION_CHECK_INTERVAL + 3 * SECOND);
@@ -36,7 +35,7 @@ fn reported(cluster: &Cluster) -> usize {
     cluster.servers[&cluster.leader()].frontend.core().corruption_checks().reported()
 }
 
-/// What a server says to an agent that is content with old news.
+/// The reply of a server to a stale read.
 fn says(cluster: &mut Cluster, id: ServerId) -> Response {
     cluster.ask(id, &agent("a1"), read("k", Consistency::Stale, None))
 }
@@ -81,7 +80,7 @@ fn a_check_sees_what_lies_before_it_in_the_log_and_nothing_behind() {
     let (leader, follower) = (cluster.leader(), cluster.follower());
     cluster.put("before");
     cluster.run(CORRUPTION_CHECK_INTERVAL - cluster.now().since(Time(0)) - 3 * TICK);
-    // What the leader decides meanwhile reaches this follower in one batch.
+    // The leader's decisions meanwhile reach this follower in one batch.
     cluster.down.insert(follower);
     while cluster.servers[&leader].exact.is_empty() {
         cluster.put("meanwhile");
@@ -204,7 +203,7 @@ fn only_the_leader_is_believed() {
     assert_refused(&says(&mut cluster, follower));
 }
 
-/// A follower is away until it can only come back by a snapshot of the leader.
+/// Keeps a follower down until it needs a snapshot of the leader.
 fn let_copy(cluster: &mut Cluster, id: ServerId) {
     cluster.down.insert(id);
     for number in 0..50 {

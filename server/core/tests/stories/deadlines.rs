@@ -1,5 +1,4 @@
-//! When deadlines pass, told in virtual time: to the moment where somebody asks, and never before a
-//! late tick.
+//! Deadlines in virtual time: exact at the moment of a request, and never shortened by a late tick.
 
 use crate::solo::{Disk, Solo, entry};
 use lockmesh_core::frontend::{Actions, Event, Frontend, FrontendConfig, Storage};
@@ -20,7 +19,7 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// A server with a lock that a delay closes from now on, and a session that wants it.
+/// A server with a lock that a delay closes from now on, and a session that requests it.
 fn closed_for(delay: Duration) -> (Solo, SessionId) {
     let mut solo = Solo::start();
     let holder = solo.session("1", Duration::ZERO, delay);
@@ -31,7 +30,7 @@ fn closed_for(delay: Duration) -> (Solo, SessionId) {
 }
 
 impl Solo {
-    /// Lets time go on without a tick.
+    /// Advances time without a tick.
     fn wait(&mut self, duration: Duration) {
         self.now = self.now + duration;
     }
@@ -107,8 +106,8 @@ fn whoever_waits_as_long_as_he_is_told_gets_the_lock() {
     }
 }
 
-/// Whoever holds a lock that a restore takes away may hear of it late, and believe in it until the
-/// longest window is over.
+/// The holder of a lock that a restore removes may learn of it late, and rely on it until the
+/// longest window has ended.
 #[test]
 fn a_lock_that_was_held_until_a_restore_is_closed_for_the_longest_window() {
     let mut solo = Solo::start();
@@ -126,7 +125,7 @@ fn a_lock_that_was_held_until_a_restore_is_closed_for_the_longest_window() {
     solo.run(longest - SECOND);
     assert!(matches!(solo.acquire("job", &next), Reply::Delayed { .. }));
     assert!(matches!(solo.command(enqueue(&next, 2 * longest)), Reply::Queued { .. }));
-    // The next leader knows nothing of what has passed, and counts anew.
+    // The next leader does not know the elapsed time, and restarts it.
     solo.crash();
     solo.run(longest - SECOND);
     assert_eq!(solo.entry("job"), None);
@@ -217,8 +216,7 @@ fn a_server_that_did_not_run_moves_its_deadlines_before_anything_passes() {
     assert!(matches!(solo.acquire("job", &next), Reply::Granted { .. }));
 }
 
-/// A leader that is alone, with a lock-delay that its snapshot holds and that it counts from now
-/// on.
+/// A single leader with a lock-delay in its snapshot, which it counts from now on.
 fn leading_with_a_delay() -> (Frontend, Actions, Time) {
     let (mut disk, id) = (Disk::new(Core::bootstrap_snapshot(&[ServerId(1)])), ServerId(1));
     let (mark, mut state) = disk.snapshot();

@@ -1,5 +1,5 @@
-//! Disks that are restored over themselves: others remember more than the server holds, and it is
-//! silent from then on.
+//! Disks that are set back (restored over themselves): other servers remember more than the server
+//! holds, and it stays silent.
 
 use crate::members::{Cluster, Server};
 use lockmesh_core::Input;
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Three servers, the leader, and a follower whose disk is what it was before some writes that it
-/// acknowledged.
+/// Three servers, the leader, and a follower whose disk was set back to before some acknowledged
+/// writes.
 fn with_a_follower_set_back() -> (Cluster, ServerId, ServerId) {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
