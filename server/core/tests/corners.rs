@@ -120,9 +120,9 @@ fn an_agent_has_a_bounded_number_of_replies() {
     assert_eq!(kept, REPLIES_KEPT);
     assert_eq!(cluster.state.check(), Ok(()));
     assert_eq!(cluster.request(request(10), put("b")), forgotten());
-    assert_eq!(cluster.request(request(11), put("b")), Reply::Succeeded(true), "the oldest one that is kept");
+    assert_eq!(cluster.request(request(11), put("b")), Reply::Succeeded(true), "the oldest one kept");
     let absent = cluster.state.query(&Query::Entry(Key::from("b"))).1;
-    assert_eq!(absent, Rows::Entries(Vec::new()), "it was answered from the kept reply, not done");
+    assert_eq!(absent, Rows::Entries(Vec::new()), "it returned the kept reply and was not executed");
 }
 
 /// Requests of an unregistered agent or of a later generation are rejected.
@@ -292,7 +292,7 @@ fn broken_rows_are_found_out() {
         cluster.apply(acquire("a", "s1"));
         assert_eq!(cluster.state.check(), Ok(()));
         rows.into_iter().for_each(|row| cluster.state.load(row));
-        cluster.state.check().expect_err("an invariant is broken")
+        cluster.state.check().expect_err("an invariant is violated")
     };
     let delay = LockDelay { started_at_index: LogIndex(1), duration: Duration::from_secs(1) };
     let node = NodeName::from("n1");
@@ -301,7 +301,7 @@ fn broken_rows_are_found_out() {
         (Change::Entry(Key::from("b"), Some(Arc::new(unlocked("c", Fence(0))))), "under its own key"),
         (Change::TableIndex(Table::Entries, LogIndex(0)), "newer than its table"),
         (Change::Fence(Fence(0)), "fencing token"),
-        (Change::LockDelay(Key::from("a"), Some(delay)), "held by nobody"),
+        (Change::LockDelay(Key::from("a"), Some(delay)), "has no holder"),
         (waits("b", "s1"), "held or closed"),
         (waits("a", "s9"), "a session that lives"),
         (waits("a", "s1"), "does not hold"),
@@ -382,7 +382,7 @@ fn a_cluster_that_is_rebuilt_under_the_old_id_begins_above_all_that_the_old_one_
     // The index of this answer shows an agent the base before it registers.
     let (index, _) = rebuilt.state.query(&Query::NodeChecks("web-1".into()));
     assert_eq!(index, LogIndex((1 << 32) + 1));
-    rebuilt.state.check().expect("it is whole");
+    rebuilt.state.check().expect("the state is valid");
 
     // A backup of another cluster brings neither its id nor lower numbers.
     let rows = vec![Change::ClusterId("of the backup".into()), Change::Fence(Fence(3))];
@@ -427,7 +427,7 @@ fn a_long_listing_is_built_from_a_view_of_its_moment() {
         let Listing::View(view) = listing else { panic!("{query:?} is about very many rows") };
         cluster.apply(Command::Kv(KvCommand::DeleteTree(Key::from("many/0"))));
         cluster.apply(put("many/new"));
-        assert_eq!(view.rows(LIMIT), Some(rows.clone()), "what came later is not in it");
+        assert_eq!(view.rows(LIMIT), Some(rows.clone()), "it contains no later writes");
         assert_eq!(index, same_index);
         assert_eq!(cluster.state.index_of(&query), cluster.state.query(&query).0);
     }
@@ -445,8 +445,8 @@ fn a_listing_that_is_too_long_is_known_by_its_pages() {
     let whole = encoded(&cluster.state.query(&query).1);
     let is_refused =
         |query: &Query, limit| matches!(cluster.state.query_view(query, limit), (_, Listing::TooLong));
-    assert!(!is_refused(&query, whole), "what fits is never refused");
-    assert!(is_refused(&query, whole * 3 / 4), "and most of what does not fit at once");
+    assert!(!is_refused(&query, whole), "an answer that fits is never refused");
+    assert!(is_refused(&query, whole * 3 / 4), "most answers that do not fit are refused at once");
     let op = |verb| TxnKv {
         verb,
         key: Key::from("many/"),

@@ -34,7 +34,7 @@ fn every_script_plays_as_recorded() {
             different.push(first_difference(&path, &recorded, &played));
         }
     }
-    assert!(different.is_empty(), "UPDATE_SCRIPTS=1 records anew:\n{}", different.join("\n"));
+    assert!(different.is_empty(), "UPDATE_SCRIPTS=1 rewrites the recordings:\n{}", different.join("\n"));
 }
 
 fn scripts() -> Vec<PathBuf> {

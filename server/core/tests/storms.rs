@@ -198,7 +198,7 @@ proptest! {
             let (saved, is) = (grant_of(&saved, &key), grant_of(&run.state, &key));
             prop_assert_eq!(&is, &saved, "{} is held as in the backup", key);
             let closed = run.state.lock_delay(&key).is_some_and(|delay| delay.duration >= HealthWindow::Safe.validity());
-            prop_assert!(is.is_some() || closed, "{} was held, and anybody can have it", key);
+            prop_assert!(is.is_some() || closed, "{} was held, and can be acquired at once", key);
         }
         for key in held_keys(&saved) {
             prop_assert_eq!(grant_of(&run.state, &key), grant_of(&saved, &key), "{} is lost", key);
@@ -216,7 +216,7 @@ proptest! {
         let newest = LogIndex(run.index);
         prop_assert_eq!(run.restore(1, &backup, 2), Reply::Done);
         for query in queries().into_iter().chain([Query::Agents, Query::Locks(Key::from("a"))]) {
-            prop_assert!(run.state.index_of(&query) > newest, "{:?} sleeps through the restore", query);
+            prop_assert!(run.state.index_of(&query) > newest, "{:?} does not wake after the restore", query);
         }
         an_index_tells_of(&mut run, &mut model, since)?;
     }

@@ -125,7 +125,7 @@ mod tests {
         assert!(accusers.is_trusted(at(100), &node));
         (0..10).for_each(|_| accusers.was_right(at(100), &node));
         wrong(&mut accusers, "n", 5);
-        assert!(!accusers.is_trusted(at(100), &node), "nobody gathers credit for later");
+        assert!(!accusers.is_trusted(at(100), &node), "credit does not accumulate");
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
         wrong(&mut accusers, "other", 10);
         assert!(!accusers.listen(at(101), &liar, X));
         assert!(!accusers.listen(at(102), &liar, X));
-        assert!(!accusers.listen(at(102), &other, Y), "that is another node");
+        assert!(!accusers.listen(at(102), &other, Y), "another node was suspected");
         assert!(accusers.listen(at(103), &other, X));
         assert!(!accusers.listen(at(103) + TOGETHER + SECOND, &liar, X), "too late");
     }

@@ -57,8 +57,8 @@ mod tests {
         let mut brake = Brake::default();
         assert!(!brake.update(at(0), 4, 5) && !brake.is_on());
         assert!(brake.update(at(1), 5, 5) && brake.is_on());
-        assert!(!brake.update(at(2), 1, 5), "not yet for a while");
-        assert!(!brake.update(at(20), 2, 5), "half of what is allowed is too many: it begins anew");
+        assert!(!brake.update(at(2), 1, 5), "not calm for long enough");
+        assert!(!brake.update(at(20), 2, 5), "half of the allowed number restarts the calm period");
         assert!(!brake.update(at(40), 1, 5) && !brake.update(at(69), 1, 5));
         assert!(brake.update(at(70), 1, 5) && !brake.is_on());
         assert!(!brake.update(at(80), 50, 1_000), "one in twenty may be silent");

@@ -111,8 +111,8 @@ impl MemberChange {
     pub(crate) fn described(self) -> (&'static str, ServerId) {
         match self {
             Self::Learner(server) => ("add as a learner", server),
-            Self::Voter(server) => ("give a vote", server),
-            Self::Successor { new, .. } => ("give a vote in place of its former self", new),
+            Self::Voter(server) => ("promote to voter", server),
+            Self::Successor { new, .. } => ("promote to voter, replacing its former server", new),
             Self::Gone(server) => ("remove", server),
         }
     }
@@ -685,8 +685,10 @@ fn from_engine(mut message: eraftpb::Message) -> Option<(ServerId, PeerMessage)>
 }
 
 fn to_engine(message: PeerMessage) -> eraftpb::Message {
-    let (_, kind) =
-        KINDS.into_iter().find(|(ours, _)| *ours == message.kind).expect("the engine is given its own kinds");
+    let (_, kind) = KINDS
+        .into_iter()
+        .find(|(ours, _)| *ours == message.kind)
+        .expect("every kind for the engine is in the table");
     let mut out = eraftpb::Message {
         to: message.to.0,
         from: message.from.0,

@@ -164,20 +164,20 @@ impl PeerMessage {
         let is_read = matches!(self.kind, MessageKind::ReadIndex | MessageKind::ReadIndexResponse);
         // Otherwise a server could vote in another server's name.
         if self.from != sender {
-            Some("it names another sender than its certificate")
+            Some("its sender differs from the certificate")
         } else if self.to != receiver {
             // The address may belong to another server by now, which must not count a message meant
             // for the former one.
-            Some("it is meant for another server")
+            Some("it is addressed to another server")
         } else if is_read && (self.entries.len() != 1 || self.entries[0].data.is_empty()) {
             // The engine reads the first entry unchecked, and panics if there is none.
             Some("a read round without its context")
         } else if self.kind == MessageKind::Append && !follows(self.index, &self.entries) {
             // The in-memory log accepts only entries that follow its own, and stops the server
             // otherwise.
-            Some("entries that do not follow what they are said to follow")
+            Some("entries that do not follow their index")
         } else if (self.kind == MessageKind::Snapshot) != self.snapshot.is_some() {
-            Some("a snapshot without its mark, or a mark without a snapshot")
+            Some("a snapshot without metadata, or metadata without a snapshot")
         } else {
             None
         }

@@ -31,21 +31,21 @@ const INVARIANTS: [Invariant; 20] = [
     },
     Invariant { sentence: "every holder of a lock is a session that lives", holds: holders_live },
     Invariant {
-        sentence: "no fencing token was given twice, and none is above the counter",
+        sentence: "no fencing token was granted twice, and none is above the counter",
         holds: fences_are_unique,
     },
-    Invariant { sentence: "a key that a delay closes is held by nobody", holds: delayed_keys_are_free },
+    Invariant { sentence: "a key closed by a delay has no holder", holds: delayed_keys_are_free },
     Invariant { sentence: "no lock-delay is zero or longer than allowed", holds: delays_are_bounded },
     Invariant {
-        sentence: "everybody who waits for a lock is a session that lives, and does not hold it",
+        sentence: "every waiter of a lock is a session that lives, and does not hold it",
         holds: waiters_live,
     },
     Invariant {
-        sentence: "a lock that somebody waits for is held or closed by a delay",
+        sentence: "a lock with waiters is held or closed by a delay",
         holds: no_waiter_is_passed_over,
     },
     Invariant {
-        sentence: "no queue is longer than allowed, and nobody is in one before he asked or twice",
+        sentence: "no queue is longer than allowed, and no session is in one twice or before its request",
         holds: queues_are_bounded,
     },
     Invariant {
@@ -59,7 +59,7 @@ const INVARIANTS: [Invariant; 20] = [
     },
     Invariant { sentence: "no two nodes share a name or an id", holds: nodes_are_distinct },
     Invariant {
-        sentence: "no tombstone is newer than its table, nor was one that is forgotten",
+        sentence: "no tombstone is newer than its table, nor was a reaped one",
         holds: tombstone_indexes,
     },
     Invariant {
@@ -71,12 +71,12 @@ const INVARIANTS: [Invariant; 20] = [
         holds: leases_follow_former_hosts,
     },
     Invariant {
-        sentence: "no member is failed or has left while a restart is waited for that it announced",
+        sentence: "no member that failed or left has an announced restart",
         holds: restarts_are_of_the_living,
     },
     Invariant { sentence: "no cell of the mesh has more agents than allowed", holds: cells_are_bounded },
     Invariant { sentence: "the loss history is bounded and in order", holds: losses_are_bounded },
-    Invariant { sentence: "what follows from the rows follows from them", holds: derived_follows },
+    Invariant { sentence: "the derived indexes match the rows", holds: derived_follows },
 ];
 
 impl State {
@@ -87,7 +87,7 @@ impl State {
     /// trusted.
     pub fn check(&self) -> Result<(), String> {
         let broken = INVARIANTS.iter().find(|invariant| !(invariant.holds)(self));
-        broken.map_or(Ok(()), |invariant| Err(format!("this does not hold: {}", invariant.sentence)))
+        broken.map_or(Ok(()), |invariant| Err(format!("invariant violated: {}", invariant.sentence)))
     }
 }
 

@@ -203,7 +203,7 @@ impl State {
             return Err("its indexes or fencing tokens are larger than any that was ever given".into());
         }
         // Before any of our rows change: a backup is a file, and files can be wrong.
-        backup.check().map_err(|violation| format!("it contradicts itself: {violation}"))?;
+        backup.check().map_err(|violation| format!("its data is inconsistent: {violation}"))?;
         Ok(backup)
     }
 }

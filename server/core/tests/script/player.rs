@@ -87,10 +87,10 @@ impl Player {
 
     fn watch_over(&self) {
         self.state.check().expect("the invariants hold");
-        assert_eq!(self.state, self.rebuilt, "the changes tell another story");
+        assert_eq!(self.state, self.rebuilt, "the changes give another state");
         let mut from_rows = State::new();
         self.state.rows().for_each(|row| from_rows.load(row));
-        assert_eq!(self.state, from_rows, "the rows tell another story");
+        assert_eq!(self.state, from_rows, "the rows give another state");
     }
 
     /// Makes a backup. `save cluster=other` pretends that it is from another cluster, `save

@@ -23,8 +23,8 @@ pub(crate) fn answer(state: &State, line: &str) -> Result<Option<Vec<String>>, S
 
 /// The answer to a client that knows everything up to an index: `news 7 list web/`.
 fn news(state: &State, line: &str) -> Result<Vec<String>, String> {
-    let (known, question) = line.split_once(' ').ok_or("what does he know?")?;
-    let known = LogIndex(known.parse().map_err(|_| "which index does he know?")?);
+    let (known, question) = line.split_once(' ').ok_or("the known index is missing")?;
+    let known = LogIndex(known.parse().map_err(|_| "the known index is not a number")?);
     let query = query(question)?.ok_or_else(|| format!("what is {question:?}?"))?;
     Ok(vec![match state.news(&query, known) {
         Some(index) => format!("news at index {index}"),

@@ -50,16 +50,17 @@ fn agent(number: &AgentNumber, row: &Agent) -> String {
         &node_id[..8]
     );
     if row.cell != CellNumber(0) {
-        write!(text, ", cell {}", row.cell).expect("a text takes all");
+        write!(text, ", cell {}", row.cell).expect("writing to a string never fails");
     }
     if row.status != MemberStatus::Alive {
-        write!(text, ", {:?}", row.status).expect("a text takes all");
+        write!(text, ", {:?}", row.status).expect("writing to a string never fails");
     }
     if let Some(until) = row.former_sessions_until {
-        write!(text, ", sessions from before {until} are another host's").expect("a text takes all");
+        write!(text, ", sessions from before {until} are another host's")
+            .expect("writing to a string never fails");
     }
     if let Some(announced_at) = row.restart_announced {
-        write!(text, ", restart announced at {announced_at}").expect("a text takes all");
+        write!(text, ", restart announced at {announced_at}").expect("writing to a string never fails");
     }
     text
 }

@@ -35,7 +35,7 @@ impl Leader {
                 return leader;
             }
         }
-        panic!("it was never elected");
+        panic!("no leader was elected");
     }
 
     /// Runs one turn of all these inputs, with durable writes; returns the messages sent.
@@ -104,5 +104,5 @@ fn entries_follow_the_index_that_they_are_said_to_follow() {
     let said = leader.turn([all, gap]);
     let appends = said.iter().filter(|message| !message.entries.is_empty());
     let appends: Vec<_> = appends.map(|message| (message.index.next(), message.entries[0].index)).collect();
-    assert_eq!(appends, [(known.next(), known.next())], "a follower would acknowledge what it does not have");
+    assert_eq!(appends, [(known.next(), known.next())], "a follower would acknowledge missing entries");
 }

@@ -106,7 +106,7 @@ fn an_agent_keeps_its_cell_however_it_comes_back_as_long_as_it_did_not_leave() {
     let mut fleet = Fleet::of(FULL + 2);
     fleet.registers([7]);
     fleet.fails(8);
-    assert_eq!(fleet.sizes(), [CELL_AGENTS_MAX, 2], "one that failed may come back");
+    assert_eq!(fleet.sizes(), [CELL_AGENTS_MAX, 2], "a failed one may return");
     fleet.registers([8, FULL + 1]);
     assert_eq!([7, 8, FULL, FULL + 1].map(|host| fleet.cell(host)), [0, 0, 1, 1]);
     assert_eq!(fleet.sizes(), [CELL_AGENTS_MAX, 2]);

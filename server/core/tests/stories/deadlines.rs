@@ -131,7 +131,7 @@ fn a_lock_that_was_held_until_a_restore_is_closed_for_the_longest_window() {
     assert_eq!(solo.entry("job"), None);
     solo.run(3 * SECOND);
     let holder = solo.entry("job").and_then(|entry| entry.lock.session);
-    assert_eq!(holder, Some(next), "whoever waited has it");
+    assert_eq!(holder, Some(next), "the waiter holds the lock");
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn a_server_that_did_not_run_moves_its_deadlines_before_anything_passes() {
     solo.pause(100 * SECOND);
     solo.deadline_comes();
     assert!(matches!(solo.acquire("job", &next), Reply::Delayed { .. }), "the tick comes first");
-    assert!(solo.lives(&sleeper), "nobody could renew meanwhile");
+    assert!(solo.lives(&sleeper), "no client could renew meanwhile");
     solo.run(500 * MILLISECOND);
     assert!(matches!(solo.acquire("job", &next), Reply::Delayed { .. }));
     solo.run(SECOND);

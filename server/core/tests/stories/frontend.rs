@@ -560,12 +560,12 @@ fn a_leader_that_is_cut_off_answers_no_read_and_no_renewal() {
     .map(|request| cluster.call(leader, &peer, request));
     assert!(cluster.servers[&leader].frontend.core().is_serving(), "it does not know yet");
     for call in calls {
-        assert_eq!(cluster.answer(leader, call), None, "nobody has said that it still leads");
+        assert_eq!(cluster.answer(leader, call), None, "no round confirmed that it still leads");
     }
     assert!(matches!(cluster.ask(leader, &peer, read("k", Consistency::Stale, None)), Response::Answer(_)));
     cluster.run(5 * SECOND);
     for call in calls {
-        let answer = cluster.answer(leader, call).expect("it leads no more");
+        let answer = cluster.answer(leader, call).expect("it no longer leads");
         assert!(is_sent_away(answer), "{answer:?}");
     }
 }
@@ -586,7 +586,7 @@ fn a_write_is_answered_when_it_is_durable_and_not_before() {
     cluster.servers.get_mut(&leader).expect("it runs").held = Some(Vec::new());
     let proposal = cluster.proposal(put("k"));
     let call = cluster.call(leader, &agent("a1"), proposal);
-    assert_eq!(cluster.answer(leader, call), None, "the disk has not taken it");
+    assert_eq!(cluster.answer(leader, call), None, "the disk has not written it");
     let held = cluster.servers.get_mut(&leader).and_then(|one| one.held.take()).expect("it was held");
     let number = held.last().expect("it was written").number;
     cluster.turn(leader, Some(Event::Persisted(number)));
@@ -615,9 +615,9 @@ fn a_parked_reader_hears_of_a_write_and_of_a_delete() {
     let mut cluster = Cluster::start(3);
     let (leader, known) = (cluster.leader(), cluster.put("k"));
     let first = cluster.call(leader, &agent("a1"), read("k", Consistency::Default, Some(known)));
-    assert_eq!(cluster.answer(leader, first), None, "there is no news");
+    assert_eq!(cluster.answer(leader, first), None, "nothing changed");
     cluster.put("other");
-    assert_eq!(cluster.answer(leader, first), None, "that is none for it");
+    assert_eq!(cluster.answer(leader, first), None, "the change is not about its key");
     let known = cluster.put("k");
     let Some(Response::Answer(answer)) = cluster.answer(leader, first) else { panic!("it was not woken") };
     assert_eq!(answer.index, known);
@@ -647,7 +647,7 @@ fn a_reader_whose_time_is_over_is_told_what_there_is() {
     cluster.run(9 * SECOND);
     assert_eq!(cluster.answer(leader, call), None);
     cluster.run(2 * SECOND);
-    let Some(Response::Answer(answer)) = cluster.answer(leader, call) else { panic!("it waits for ever") };
+    let Some(Response::Answer(answer)) = cluster.answer(leader, call) else { panic!("it waits forever") };
     assert_eq!(answer.index, known);
 }
 
@@ -669,15 +669,15 @@ fn whoever_was_away_until_a_delete_was_forgotten_looks_again_once() {
     };
     let news = cluster.ask(leader, &agent("a1"), list(known, 10 * SECOND));
     let Response::Answer(answer) = news else { panic!("no answer") };
-    assert_eq!(answer.index, deleted.index, "nobody can tell any more what he missed");
+    assert_eq!(answer.index, deleted.index, "the missed deletes are no longer known");
 
     let call = cluster.call(leader, &agent("a1"), list(answer.index, 10 * SECOND));
-    assert_eq!(cluster.answer(leader, call), None, "now he knows");
+    assert_eq!(cluster.answer(leader, call), None, "now it is up to date");
     let at_once = cluster.ask(leader, &agent("a1"), list(answer.index, Duration::ZERO));
-    assert_eq!(at_once, Response::Answer(answer.clone()), "whoever does not wait keeps his index too");
+    assert_eq!(at_once, Response::Answer(answer.clone()), "a query without a wait keeps its index too");
     cluster.run(11 * SECOND);
-    let Some(Response::Answer(later)) = cluster.answer(leader, call) else { panic!("it waits for ever") };
-    assert_eq!(later.index, answer.index, "no index goes back, or he would begin anew");
+    let Some(Response::Answer(later)) = cluster.answer(leader, call) else { panic!("it waits forever") };
+    assert_eq!(later.index, answer.index, "no index goes back, or the client would restart");
     assert_eq!(later.rows, answer.rows);
 }
 
@@ -702,10 +702,9 @@ fn a_deposed_leader_sends_its_parked_readers_away_and_keeps_those_of_old_news() 
     cluster.leave_alone(leader);
     cluster.run(5 * SECOND);
     assert!(!cluster.servers[&leader].frontend.core().is_serving());
-    let answer =
-        cluster.answer(leader, default).expect("whoever wants the leader's news is sent to the next one");
+    let answer = cluster.answer(leader, default).expect("a default read is sent to the next leader");
     assert!(is_sent_away(answer), "{answer:?}");
-    assert_eq!(cluster.answer(leader, stale), None, "old news are still to be had here");
+    assert_eq!(cluster.answer(leader, stale), None, "stale reads are still served here");
 }
 
 #[test]
@@ -726,11 +725,11 @@ fn a_snapshot_wakes_whoever_waits_at_the_server_that_installs_it() {
     cluster.down.clear();
     // Shorter than its own timeout.
     cluster.run(2 * SECOND);
-    let Some(Response::Answer(answer)) = cluster.answer(follower, call) else { panic!("it sleeps on") };
+    let Some(Response::Answer(answer)) = cluster.answer(follower, call) else { panic!("it was not woken") };
     assert!(answer.index > known);
     let (mine, theirs) = (&cluster.servers[&follower], &cluster.servers[&leader]);
     assert_eq!(mine.frontend.core().state(), theirs.frontend.core().state());
-    assert_eq!(mine.recorded, theirs.recorded, "the disk was told of every row");
+    assert_eq!(mine.recorded, theirs.recorded, "every row was reported to the disk");
 }
 
 /// Blocking queries on rows that may be absent after a restore.
@@ -757,7 +756,7 @@ fn assert_everybody_is_told(cluster: &mut Cluster, known: LogIndex) {
             let request = Request::Read { query: query.clone(), consistency: Consistency::Stale, blocking };
             let call = cluster.call(id, &agent("a1"), request);
             let Some(Response::Answer(answer)) = cluster.answer(id, call) else {
-                panic!("server {id}: {query:?} sleeps through the restore")
+                panic!("server {id}: {query:?} does not wake after the restore")
             };
             assert!(answer.index > known, "{query:?} went back to {}", answer.index);
         }
@@ -781,7 +780,7 @@ fn nobody_sleeps_through_a_restore_and_no_index_goes_back() {
     });
     cluster.restore(backup);
     for (id, call) in parked {
-        let Some(Response::Answer(answer)) = cluster.answer(id, call) else { panic!("it sleeps on") };
+        let Some(Response::Answer(answer)) = cluster.answer(id, call) else { panic!("it was not woken") };
         assert!(answer.index > known);
     }
     // The reply to a query with `known` was lost, or the query comes only now.
@@ -792,7 +791,7 @@ fn nobody_sleeps_through_a_restore_and_no_index_goes_back() {
     assert_eq!(entries[0].modify_index, answer.index, "so clients may wait with either");
     let request = read("kept", Consistency::Stale, Some(answer.index));
     let call = cluster.call(follower, &agent("a1"), request);
-    assert_eq!(cluster.answer(follower, call), None, "there is no more news");
+    assert_eq!(cluster.answer(follower, call), None, "nothing else changed");
 
     (1..=3).for_each(|id| cluster.restart(ServerId(id)));
     cluster.run(3 * SECOND);
@@ -845,7 +844,7 @@ fn a_server_joins_once_it_is_a_member_and_has_an_id_of_its_own() {
     let Response::Joined(joined) = answer else { panic!("it did not join: {answer:?}") };
     assert_eq!(joined.server, ServerId(4));
     let members = cluster.servers[&third].frontend.core().membership().all();
-    assert!(members.contains(&ServerId(4)), "it was told only when it belonged to the quorum: {members:?}");
+    assert!(members.contains(&ServerId(4)), "the reply came only after it was a member: {members:?}");
 }
 
 #[test]
@@ -884,7 +883,7 @@ fn the_leader_knows_the_versions_of_all_and_since_when_each_is_as_well_as_it_is(
     assert_eq!((well.healthy, well.version.as_str()), (true, "0.2.0"));
     cluster.run(SECOND);
     assert_eq!(row(&mut cluster, leader).stable_since, well.stable_since);
-    assert_eq!(row(&mut cluster, follower).stable_since, None, "only the leader looks after the others");
+    assert_eq!(row(&mut cluster, follower).stable_since, None, "only the leader tracks the others");
 
     cluster.down.insert(follower);
     let cut_off = WallTime(cluster.now.0 / 1_000);
@@ -909,7 +908,7 @@ fn writers_are_told_at_once_when_the_disk_fails_and_readers_wait_on() {
     let write = cluster.call(leader, &agent("a1"), proposal);
     let parked = cluster.call(leader, &agent("a1"), read("k", Consistency::Stale, Some(known)));
     cluster.turn(leader, Some(Event::Disk(DiskHealth::Failing("no space".into()))));
-    let answer = cluster.answer(leader, write).expect("nobody is left to wait for the disk");
+    let answer = cluster.answer(leader, write).expect("no write waits for the disk");
     assert!(matches!(answer, Response::Unavailable(Unavailable::Unknown(_))), "{answer:?}");
     assert_eq!(cluster.answer(leader, parked), None);
     let answer = cluster.command(put("k"));
@@ -922,9 +921,9 @@ fn a_leader_whose_disk_refuses_lets_another_one_lead() {
     let leader = cluster.leader();
     cluster.turn(leader, Some(Event::Disk(DiskHealth::Failing("no space".into()))));
     let answer = cluster.command(put("k"));
-    assert!(is_sent_away(&answer), "others could take it: {answer:?}");
+    assert!(is_sent_away(&answer), "another server could accept it: {answer:?}");
     cluster.run(SECOND);
-    assert_ne!(cluster.leader(), leader, "at once, and not after an election's time");
+    assert_ne!(cluster.leader(), leader, "at once, and not after an election timeout");
 }
 
 #[test]
@@ -946,7 +945,7 @@ fn where_a_majority_of_the_disks_refuses_the_reason_is_told_and_the_leader_stays
     }
     assert_eq!(cluster.leader(), leader, "no other server could be elected");
     let answer = cluster.ask(leader, &agent("a1"), read("k", Consistency::Default, None));
-    assert!(matches!(answer, Response::Answer(_)), "reads go on: {answer:?}");
+    assert!(matches!(answer, Response::Answer(_)), "reads continue: {answer:?}");
     cluster.turn(follower, Some(Event::Disk(DiskHealth::Good)));
     cluster.run(5 * SECOND);
     assert_ne!(cluster.leader(), leader, "now another one can lead");

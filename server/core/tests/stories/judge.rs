@@ -312,7 +312,7 @@ fn is_renewed(response: Option<&Response>) -> bool {
 #[track_caller]
 fn assert_within(took: Duration, window: Duration) {
     assert!(took >= window, "{took:?} is less than {window:?}");
-    assert!(took <= window + SLACK, "{took:?} is much more than {window:?}");
+    assert!(took <= window + SLACK, "{took:?} is far more than {window:?}");
 }
 
 // Verdicts.
@@ -400,7 +400,10 @@ fn a_host_that_answers_one_server_is_never_failed() {
         fleet.kill("h1");
         fleet.at("h1").answers.insert(id);
         fleet.run(30 * SECOND);
-        assert!(fleet.lives("fast") && fleet.status("h1") == MemberStatus::Alive, "{id} hears it");
+        assert!(
+            fleet.lives("fast") && fleet.status("h1") == MemberStatus::Alive,
+            "{id} receives its answers"
+        );
     }
 }
 
@@ -585,7 +588,7 @@ fn a_deposed_leader_acknowledges_nothing() {
     let at_leader = fleet.renew("h1", leader);
     let follower = *fleet.cluster.servers.keys().find(|id| **id != leader).expect("there are three");
     let at_follower = fleet.renew("h1", follower);
-    assert_eq!(fleet.cluster.answer(leader, at_leader), None, "nobody said that it leads still");
+    assert_eq!(fleet.cluster.answer(leader, at_leader), None, "no round confirmed that it still leads");
     fleet.run(5 * SECOND);
     for (id, call) in [(leader, at_leader), (follower, at_follower)] {
         let answer = fleet.cluster.answer(id, call);
@@ -676,7 +679,7 @@ fn a_second_process_is_refused_as_long_as_the_first_one_answers() {
     let lease = fleet.hosts["h1"].lease;
     let leader = fleet.cluster.leader();
     let call = fleet.cluster.call(leader, &agent("h1"), registration("h1", process(2, 1)));
-    assert_eq!(fleet.cluster.answer(leader, call), None, "the first one is asked");
+    assert_eq!(fleet.cluster.answer(leader, call), None, "the first process is challenged");
     fleet.run(2 * SECOND);
     let answer = fleet.cluster.answer(leader, call).expect("it answers").clone();
     let Response::Unavailable(Unavailable::Denied(why)) = answer else { panic!("{answer:?}") };
@@ -709,7 +712,7 @@ fn who_gets_its_place_back_from_another_host_is_told_which_sessions_its_lease_do
         let leader = fleet.cluster.leader();
         let call = fleet.cluster.call(leader, &agent("h1"), registration("h1", incarnation));
         fleet.run(3 * SECOND / 2);
-        let answer = fleet.cluster.answer(leader, call).expect("nothing was heard").clone();
+        let answer = fleet.cluster.answer(leader, call).expect("the first process was silent").clone();
         fleet.registered("h1", incarnation, &answer);
         fleet.kill("h1");
     }
@@ -836,7 +839,7 @@ fn the_catalog_comes_to_say_what_the_roster_says() {
         other => panic!("checks were asked for: {other:?}"),
     };
     assert_eq!(checks("h1")[0].status, CheckStatus::Passing);
-    assert!(checks("stranger").is_empty(), "no agent speaks for it");
+    assert!(checks("stranger").is_empty(), "it has no agent");
 }
 
 #[test]

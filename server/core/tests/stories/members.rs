@@ -337,7 +337,7 @@ fn a_dead_server_goes_once_another_has_come() {
         .expect("there are three");
     cluster.down.insert(dead);
     cluster.run(15 * SECOND);
-    assert_eq!(cluster.voters().len(), 3, "nobody goes while nobody comes");
+    assert_eq!(cluster.voters().len(), 3, "no voter is removed before its successor joins");
     cluster.join("d", "d-1");
     cluster.run(4 * SECOND);
     assert_eq!(cluster.voters().len(), 3);
@@ -499,7 +499,10 @@ fn a_follower_answers_readers_by_a_round_of_its_leader() {
     let token = cluster.ask(follower, |token| Input::Read(token, Consistency::Consistent));
     cluster.run(2 * SECOND);
     let server = &cluster.servers[&follower];
-    assert!(!server.readable.contains(&token) && server.unreadable.contains(&token), "nobody confirms it");
+    assert!(
+        !server.readable.contains(&token) && server.unreadable.contains(&token),
+        "no majority confirms it"
+    );
 }
 
 /// A follower that lacks the newest entry, with a waiting read.
@@ -531,7 +534,7 @@ fn a_follower_that_does_not_catch_up_sends_its_readers_away() {
     let (mut cluster, follower, token) = with_a_reader_at_a_follower_that_is_behind();
     let asked_at = cluster.now;
     while !cluster.servers[&follower].unreadable.contains(&token) {
-        assert!(cluster.now < asked_at + 2 * SECOND, "it waits on");
+        assert!(cluster.now < asked_at + 2 * SECOND, "it still waits");
         cluster.now = cluster.now + TICK;
         for id in cluster.running() {
             cluster.input(id, Input::Tick(WallTime(cluster.now.0)));
@@ -539,7 +542,7 @@ fn a_follower_that_does_not_catch_up_sends_its_readers_away() {
         // It receives heartbeats, but not the missing entries.
         cluster.deliver_no_entries_to(follower);
     }
-    assert!(cluster.now >= asked_at + SECOND, "a moment of lag sends nobody away");
+    assert!(cluster.now >= asked_at + SECOND, "a short lag redirects no reader");
     assert!(cluster.servers[&follower].core.leader().is_some());
     assert!(!cluster.servers[&follower].readable.contains(&token));
 }
@@ -595,7 +598,7 @@ fn a_server_that_is_being_forgotten_is_not_taken_in() {
     assert_eq!(
         (cluster.voters().len(), cluster.roster().len()),
         (2, 2),
-        "a member without a row is heard by nobody"
+        "no server accepts messages of a member without a row"
     );
 }
 
@@ -702,7 +705,11 @@ fn a_refusal_that_comes_late_stops_no_follower() {
     };
     cluster.input(leader, Input::Peer(follower, late));
     let progress = cluster.servers[&leader].core.progress(follower);
-    assert_eq!(progress.expect("it leads").snapshot, Some(matched), "it is told of the snapshot that it has");
+    assert_eq!(
+        progress.expect("it leads").snapshot,
+        Some(matched),
+        "the leader knows of the snapshot that it has"
+    );
     cluster.put("after");
     cluster.run(SECOND);
     cluster.assert_equal();
@@ -754,5 +761,5 @@ fn a_snapshot_that_a_follower_is_past_is_answered_with_how_far_it_is() {
     let answers = outbox.messages.iter().filter(|(to, message)| {
         *to == leader && message.kind == MessageKind::AppendResponse && message.index == mark.index
     });
-    assert_eq!(answers.count(), 1, "its first answer was lost: the leader would wait for ever");
+    assert_eq!(answers.count(), 1, "its first response was lost: the leader would wait forever");
 }

@@ -211,7 +211,7 @@ fn storm(seed: u64) -> String {
     for _ in 0..100 {
         quorum.step(false);
     }
-    let leader = quorum.leader().expect("after the storm somebody leads");
+    let leader = quorum.leader().expect("after the storm there is a leader");
     quorum.write("after", false);
     for _ in 0..20 {
         quorum.step(false);

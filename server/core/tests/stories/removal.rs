@@ -39,7 +39,7 @@ fn a_power_failure_at_any_moment_of_a_removal_leaves_a_majority() {
         if cluster.servers[&leader].frontend.core().membership().contains(goes) {
             assert!(!cluster.servers[&goes].is_removed, "after {messages} messages");
         } else {
-            assert!(cluster.servers[&goes].is_removed, "it is told, after {messages} messages");
+            assert!(cluster.servers[&goes].is_removed, "it knows of its removal, after {messages} messages");
         }
     }
 }
@@ -83,7 +83,7 @@ fn the_next_change_of_the_membership_waits_until_the_one_before_is_settled() {
         let Response::Unavailable(Unavailable::Denied(why)) = answer else { panic!("{answer:?}") };
         assert!(why.contains("another change of the membership is under way"), "{why}");
         refused += 1;
-        assert!(cluster.deliver_one(), "it is under way for ever");
+        assert!(cluster.deliver_one(), "the removal never ends");
     }
     assert!(refused > 0);
     let core = cluster.servers[&leader].frontend.core();

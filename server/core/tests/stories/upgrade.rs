@@ -99,7 +99,7 @@ fn raised_without(absent: ServerId) -> Cluster {
 
 fn stopped_in_words(cluster: &Cluster, id: ServerId) {
     let core = &cluster.servers[&id].core;
-    let why = core.unreadable().expect("its build cannot read on");
+    let why = core.unreadable().expect("its build cannot read the entry");
     assert_eq!(*why, FormatError::Unknown { found: LATER, known: NOW });
     assert!(
         why.to_string().contains(&format!("reads formats up to {NOW}: install a newer lockmesh")),
@@ -118,11 +118,7 @@ fn a_build_that_was_put_back_stops_at_the_newer_format_and_a_newer_one_goes_on_t
     let stopped_at = cluster.servers[&absent].core.snapshot_meta().index;
     cluster.put("without it");
     cluster.run(SECOND);
-    assert_eq!(
-        cluster.servers[&absent].core.snapshot_meta().index,
-        stopped_at,
-        "nothing behind it is applied"
-    );
+    assert_eq!(cluster.servers[&absent].core.snapshot_meta().index, stopped_at, "no later entry is applied");
 
     cluster.restart_reading(absent, LATER);
     cluster.run(3 * SECOND);

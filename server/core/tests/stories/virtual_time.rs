@@ -70,7 +70,7 @@ fn a_server_that_did_not_run_expires_nobody_for_it() {
     solo.run(5 * SECOND);
     solo.pause(100 * SECOND);
     solo.run(14 * SECOND);
-    assert!(solo.lives(&session), "the time in which nobody could renew does not count");
+    assert!(solo.lives(&session), "the time of the pause does not count");
     solo.run(2 * SECOND);
     assert!(!solo.lives(&session));
 }
@@ -241,7 +241,7 @@ fn the_delays_of_very_many_locks_last_in_full_and_end_bit_by_bit() {
     solo.run(5 * SECOND - TICK);
     assert_eq!(solo.core.state().delays().count(), LOCKS);
     solo.run(2 * TICK);
-    assert!(solo.core.state().delays().next().is_some(), "not all in one turn, which others would wait for");
+    assert!(solo.core.state().delays().next().is_some(), "not all in one turn, which would delay others");
     solo.run(10 * TICK);
     assert_eq!(solo.core.state().delays().count(), 0);
 }

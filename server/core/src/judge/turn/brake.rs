@@ -26,10 +26,10 @@ impl Core {
             tracing::warn!(
                 silent,
                 members,
-                "very many nodes are silent at once: until fewer are, none is failed before 15 s of silence"
+                "very many nodes are silent at once: nodes fail only after 15 s of silence until fewer are"
             );
         } else {
-            tracing::info!(members, "few nodes are silent: nodes are failed after their own windows again");
+            tracing::info!(members, "few nodes are silent: nodes fail after their own windows again");
         }
     }
 }

@@ -69,8 +69,7 @@ impl Core {
             Liveness::Gone => return Some(self.without_own_reply(proposal)),
             Liveness::Alive => self.read_index.arrive(now, Reader::Unchanged(token)),
             Liveness::Unknown(_) if self.judge.force_leaves.len() >= MAX_WAITING => {
-                let what =
-                    format!("{MAX_WAITING} force-leaves wait until it is known whether their nodes live");
+                let what = format!("{MAX_WAITING} force-leaves already wait for checks of their nodes");
                 outbox.fail(token, Unavailable::Overloaded(what));
             }
             Liveness::Unknown(lease) => {
@@ -93,7 +92,7 @@ impl Core {
                 Liveness::Alive => self.read_index.arrive(now, Reader::Unchanged(waiting.token)),
                 Liveness::Unknown(_) if now.since(waiting.came) >= LONGEST_WAIT => {
                     let why = format!(
-                        "node {node} has neither answered nor failed yet, so it was not made to leave: try again in \
+                        "node {node} has neither answered nor failed yet, so it was not forced to leave: retry in \
                          {} s",
                         LONGEST_WAIT.as_secs()
                     );

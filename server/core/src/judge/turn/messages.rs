@@ -78,7 +78,7 @@ impl Core {
         let read = wire::decode::<T, MAX_CONTEXT_BYTES>(&message.context);
         read.inspect_err(|error| {
             let (server, kind) = (message.from.0, message.kind);
-            tracing::warn!(server, ?kind, %error, "cannot read what a server says");
+            tracing::warn!(server, ?kind, %error, "cannot decode a message from a server");
         })
         .ok()
     }

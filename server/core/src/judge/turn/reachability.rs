@@ -61,7 +61,7 @@ impl Core {
             let is_known = member.is_some_and(|member| member.status != MemberStatus::Failed);
             if !is_known {
                 let status = state.agent(*number).map_or("forgotten", |agent| word(agent.status));
-                tracing::info!(node = %node_of(state, *number), status, "node without renewals is no longer kept");
+                tracing::info!(node = %node_of(state, *number), status, "node without renewals is no longer reported");
             }
             is_known
         });

@@ -55,7 +55,7 @@ impl Core {
         let Some(first) = self.first_process(registration) else { return Some(proposal) };
         let lease = first.lease();
         if self.judge.registrations.waiting.len() >= MAX_WAITING {
-            let what = format!("{MAX_WAITING} registrations wait until it is known whether others live");
+            let what = format!("{MAX_WAITING} registrations already wait for checks of other processes");
             outbox.fail(token, Unavailable::Overloaded(what));
             return None;
         }
@@ -112,7 +112,7 @@ impl Core {
                     self.judge.checks.close(waiting.lease.agent);
                 }
                 Verdict::GiveUp => {
-                    let what = "another process registered this node, and too few servers could ask whether it lives";
+                    let what = "another process registered this node, and too few servers could check it";
                     outbox.fail(waiting.token, Unavailable::Overloaded(what.into()));
                 }
             }

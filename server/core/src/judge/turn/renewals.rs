@@ -96,12 +96,11 @@ impl Core {
             return Some(not_leader());
         }
         if !self.state.is_authentic(renewal) {
-            let why = "this renewal was not made with the secret of its lease: register anew";
+            let why = "the renewal was not made with the secret of its lease: register again";
             return Some(Unavailable::Denied(why.into()));
         }
         self.is_deciding(renewal.lease).then(|| {
-            let why =
-                "a majority of the servers did not hear from this node: whether it failed is being decided";
+            let why = "a majority of the servers got no reply from this node: its failure is being decided";
             Unavailable::Unknown(why.into())
         })
     }

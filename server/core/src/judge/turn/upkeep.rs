@@ -60,7 +60,7 @@ impl Core {
             tracing::info!(
                 members = members.len(),
                 strangers = strangers.len(),
-                "the catalog says something else than the roster of members: it is made to agree"
+                "reconciling the catalog with the roster of members"
             );
             self.gather_own(Command::Reconcile { members, strangers });
         }

@@ -124,7 +124,7 @@ impl Core {
         let servers = confirmed_by.iter().map(|id| self.node_of(*id)).collect::<Vec<_>>().join(" ");
         match window {
             HealthWindow::Default => {
-                tracing::warn!(%node, silent_ms, %servers, "a node failed: these servers asked it and heard nothing");
+                tracing::warn!(%node, silent_ms, %servers, "node failed: these servers got no reply");
             }
             window => {
                 let window = window.as_str();
@@ -133,7 +133,7 @@ impl Core {
                     window,
                     silent_ms,
                     %servers,
-                    "the sessions of this window ended with a silent node: these servers asked it and heard nothing"
+                    "sessions of a silent node ended: these servers got no reply"
                 );
             }
         }

@@ -73,7 +73,7 @@ impl Fleet {
     fn sync(&mut self, id: ServerId, name: &str, has: RosterDigest) -> MeshNews {
         match self.cluster.ask(id, &agent(name), Request::SyncMesh(has)) {
             Response::Mesh(news) => *news,
-            other => panic!("{name} is told nothing: {other:?}"),
+            other => panic!("{name} gets no mesh news: {other:?}"),
         }
     }
 
@@ -100,7 +100,7 @@ fn a_host_that_is_accused_is_asked_before_its_renewal_is_overdue_and_fails_no_so
     let mut fleet = Fleet::of(3, HealthWindow::Safe);
     fleet.kill("h1");
     fleet.run(SECOND / 2);
-    assert_eq!(fleet.open_checks(), 0, "nobody misses its renewal yet");
+    assert_eq!(fleet.open_checks(), 0, "no renewal is overdue yet");
     fleet.accuse("h2", &["h1"]);
     assert_eq!(fleet.open_checks(), 1);
     fleet.accuse("h3", &["h1"]);
@@ -229,7 +229,7 @@ fn any_server_tells_who_is_in_the_mesh_and_nobody_who_has_failed_or_left() {
     fleet.kill("h2");
     let answer = fleet.leave("h3");
     assert!(matches!(answer, Response::Applied(_)), "{answer:?}");
-    assert!(fleet.announce(1, 1), "h1 comes back, and is asked as any other meanwhile");
+    assert!(fleet.announce(1, 1), "h1 returns, and is challenged like any other meanwhile");
     fleet.run_until(10 * SECOND, |fleet| fleet.status("h2") == MemberStatus::Failed);
     fleet.run(SECOND);
     fleet.assert_roster("h1", &["h1", "h4"]);
@@ -310,7 +310,7 @@ fn verdicts_of_late_are_told_with_the_servers_signature() {
     fleet.run(SECOND);
     let servers: Vec<_> = fleet.cluster.servers.keys().copied().collect();
     let told: Vec<_> = servers.iter().map(|id| fleet.sync(*id, "h1", RosterDigest(Vec::new()))).collect();
-    assert!(told.iter().all(|news| news.items == told[0].items), "the same bytes, whoever signs");
+    assert!(told.iter().all(|news| news.items == told[0].items), "the same bytes from every signer");
     let read = |bytes: &Bytes| told[0].verdict_key.read(bytes).expect("they signed it");
     let verdicts: Vec<_> = told[0].items.iter().map(read).collect();
     let of_h2: Vec<_> = verdicts.iter().filter(|verdict| verdict.lease == fleet.lease("h2")).collect();

@@ -15,7 +15,7 @@ impl Fleet {
         let leader = self.cluster.leader();
         match self.cluster.ask(leader, &agent("h1"), Request::NodeLeases(query)) {
             Response::NodeLeases(leases) => leases,
-            other => panic!("the leader tells nothing: {other:?}"),
+            other => panic!("the leader returns no leases: {other:?}"),
         }
     }
 
@@ -33,7 +33,7 @@ impl Fleet {
 
 /// The length of a window, counted from the node's last renewal.
 fn length(lease: &NodeLease, window: HealthWindow) -> Duration {
-    lease.ends_in(window).expect("silence counts") + lease.heard_ago.expect("it was heard")
+    lease.ends_in(window).expect("silence counts") + lease.heard_ago.expect("it has renewed")
 }
 
 #[test]
