@@ -39,7 +39,7 @@ const MAX_MESSAGES_ON_THE_WAY: usize = 256;
 const MAX_MESSAGE_BYTES: u64 = 1 << 20;
 /// The maximum size of uncommitted entries, in bytes.
 const MAX_UNCOMMITTED_BYTES: u64 = 64 << 20;
-/// The maximum size of the committed entries that one turn applies, in bytes.
+/// The maximum size of the committed entries applied per turn, in bytes.
 const MAX_COMMITTED_BYTES: u64 = 16 << 20;
 
 /// The effects that the engine requests in a turn.
@@ -171,7 +171,7 @@ impl Engine {
             pre_vote: true,
             // No lease reads: with drifting clocks a deposed leader would return stale data.
             read_only_option: ReadOnlyOption::Safe,
-            // Joined entries may end elsewhere than the message says: see the contract at the top.
+            // Joined entries may not end where the message claims: see the contract at the top.
             batch_append: false,
             // An empty message announces a commit to followers at once, so their blocking reads
             // wake immediately, not with the next append.
@@ -315,7 +315,7 @@ impl Engine {
         let entries: Vec<_> =
             batch.into_iter().map(|data| eraftpb::Entry { data, ..Default::default() }).collect();
         message.set_entries(entries.into());
-        // The batch is appended completely or not at all, so a caller may retry after a rejection.
+        // The batch is appended as a whole, so a caller may retry after a rejection.
         self.node.step(message).map_err(|_| Dropped)?;
         Ok(LogIndex(self.last_index().0 - count + 1))
     }
@@ -526,7 +526,7 @@ impl Engine {
         // A single server wins, appends and sends in one turn. After a crash before its vote is
         // durable, no record of this term's leader would exist.
         if (newest.term, newest.vote) == self.durable_vote {
-            // A heartbeat response says nothing about the log, so it need not wait for the log.
+            // A heartbeat response makes no claim about the log, so it need not wait for the log.
             at_once
                 .extend(after.extract_if(.., |(_, message)| message.kind == MessageKind::HeartbeatResponse));
             effects.messages.extend(at_once);
@@ -815,7 +815,7 @@ fn read_of(read: &raft::ReadState, ours: [u64; 2]) -> Option<(u64, LogIndex)> {
     Some((u64::from_be_bytes(round.try_into().ok()?), LogIndex(read.index)))
 }
 
-/// Forwards the engine's log to `tracing`, one level lower: its news are our details.
+/// Forwards the engine's log to `tracing`, one level lower: its info level is our debug level.
 struct TracingDrain;
 
 impl slog::Drain for TracingDrain {

@@ -170,7 +170,7 @@ impl PeerMessage {
             // for the former one.
             Some("it is addressed to another server")
         } else if is_read && (self.entries.len() != 1 || self.entries[0].data.is_empty()) {
-            // The engine reads the first entry unchecked, and panics if there is none.
+            // The engine reads the first entry unchecked, and panics without one.
             Some("a read round without its context")
         } else if self.kind == MessageKind::Append && !follows(self.index, &self.entries) {
             // The in-memory log accepts only entries that follow its own, and stops the server

@@ -15,7 +15,7 @@
 //! Every change of the state is an entry of one log. An entry has an *index*, its position in the
 //! log, and the *term* of the leader that wrote it. Servers that apply the same entries in the same
 //! order hold the same state. An entry is *committed* when a majority of the voters has it on disk:
-//! from then on every later leader has it, whichever servers fail. Only committed entries are
+//! from then on every later leader has it, even if servers fail. Only committed entries are
 //! *applied* to the state, and replies are sent only for applied entries.
 //!
 //! Two logs that hold an entry with the same index and term are identical up to that entry (paper,
@@ -41,9 +41,9 @@
 //! - *Leadership transfer* (3.10): a leader that stops has the most advanced follower stand for
 //!   election at once.
 //!
-//! A new leader cannot tell which entries of earlier terms are committed, and must not count their
-//! copies (paper, 5.4.2). It commits an empty entry of its own term first; until that is applied it
-//! answers no reads.
+//! A new leader does not know which entries of earlier terms are committed, and must not count
+//! their copies (paper, 5.4.2). It commits an empty entry of its own term first; until that is
+//! applied it answers no reads.
 //!
 //! # Reads: the read index
 //!
@@ -139,7 +139,7 @@ pub const TICK: Duration = Duration::from_millis(20);
 /// The election timeout and heartbeat interval, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ElectionTimeout {
-    /// The ticks without a message from the leader after which a follower stands for election; each
+    /// The ticks without a message from the leader after which a follower starts an election; each
     /// attempt draws one to two times as many. At least 3, and more than `heartbeat_ticks`.
     pub ticks: usize,
     /// The number of ticks between two heartbeats of an idle leader.
@@ -153,7 +153,7 @@ impl ElectionTimeout {
         Self { ticks, heartbeat_ticks: (ticks / 5).max(1) }
     }
 
-    /// The minimum time without a leader after which a follower stands for election.
+    /// The minimum time without a leader after which a follower starts an election.
     pub fn timeout(self) -> Duration {
         TICK * self.ticks as u32
     }

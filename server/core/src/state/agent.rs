@@ -45,7 +45,7 @@ impl Step<'_> {
         let before = self.state.agents.get(&number).cloned();
         let (lease_began, former_sessions_until) = self.lease_of(registration, before.as_deref());
         let cell = self.state.derived.cells.of(before.as_deref());
-        // Guards rely on an announced restart, whichever process registers next.
+        // Guards rely on an announced restart, even if another process registers next.
         let restart_announced = before.as_deref().and_then(|before| before.restart_announced);
         let lives_on = before.filter(|before| before.status == MemberStatus::Alive);
         let agent = Agent {

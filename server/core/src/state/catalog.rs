@@ -57,7 +57,7 @@ impl Step<'_> {
     }
 }
 
-/// Validates a node by itself.
+/// Validates a node alone.
 pub(super) fn node_is_well_formed(node: &Node) -> Result<(), String> {
     if node.name.as_str().is_empty() {
         return Err("Must provide node".into());
@@ -68,7 +68,7 @@ pub(super) fn node_is_well_formed(node: &Node) -> Result<(), String> {
     uuid_is_well_formed(&node.id).map_err(|reason| format!("Bad node ID: {reason}"))
 }
 
-/// Validates a service by itself.
+/// Validates a service alone.
 pub(super) fn service_is_well_formed(service: &Service) -> Result<(), String> {
     if service.name.is_empty() && !service_id(service).as_str().is_empty() {
         return Err("Must provide service name with ID".into());

@@ -41,7 +41,7 @@ impl Player {
             }
             "restore-part" | "restore-commit" | "restore-begin" => self.restore_step(verb, rest),
             "as" => {
-                let (request, rest) = rest.split_once(' ').ok_or("as whom?")?;
+                let (request, rest) = rest.split_once(' ').ok_or("which request id?")?;
                 let command = commands::command(rest)?.ok_or("what command?")?;
                 Ok(self.propose(Some(request_id(request)?), command))
             }

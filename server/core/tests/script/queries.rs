@@ -28,7 +28,7 @@ fn news(state: &State, line: &str) -> Result<Vec<String>, String> {
     let query = query(question)?.ok_or_else(|| format!("what is {question:?}?"))?;
     Ok(vec![match state.news(&query, known) {
         Some(index) => format!("news at index {index}"),
-        None => "he waits".into(),
+        None => "it waits".into(),
     }])
 }
 

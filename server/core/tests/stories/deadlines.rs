@@ -1,4 +1,5 @@
-//! Deadlines in virtual time: exact at the moment of a request, and never shortened by a late tick.
+//! Deadlines in virtual time: they pass at the exact moment of a request, and not before a late
+//! tick is handled.
 
 use crate::solo::{Disk, Solo, entry};
 use lockmesh_core::frontend::{Actions, Event, Frontend, FrontendConfig, Storage};

@@ -4,9 +4,9 @@
 //!
 //! | the node | a force-leave |
 //! |---|---|
-//! | renewed within the default window, announced a restart, or is registering | has no effect |
+//! | renewed within its window, announced a restart, or is registering | succeeds without effect |
 //! | has failed, has left, or is not a member | is proposed |
-//! | did not renew at this leader within the window | waits for a renewal or a verdict |
+//! | is silent beyond the window, but has not failed | waits for a renewal or a verdict |
 //!
 //! The third case occurs after an election or during a pending verdict. The node is challenged
 //! meanwhile, so a living one is known within a round trip.

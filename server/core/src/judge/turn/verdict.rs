@@ -82,7 +82,7 @@ impl Core {
     fn window_due(&self, now: Time, lease: LeaseId) -> Option<HealthWindow> {
         let member = self.judge.windows.member(lease.agent).filter(|member| member.lease == lease)?;
         // Guards rely on sessions from before an announced restart until the restart's window ends,
-        // whichever process is silent now.
+        // even if a new process is silent now.
         let agent = self.state.agent_of(lease).filter(|agent| agent.restart_announced.is_none())?;
         let is_over = |window: &HealthWindow| member.end(*window, self.judge.is_braking()) <= now;
         if !HealthWindow::ALL.iter().any(is_over) {
