@@ -1,4 +1,4 @@
-//! Limits and odd corners of the state machine, each on its own.
+//! Limits and corner cases of the state machine, each in isolation.
 
 use bytes::Bytes;
 use lockmesh_core::state::{
@@ -25,7 +25,7 @@ use std::time::Duration;
 mod names;
 use names::session;
 
-/// A cluster with one agent, number 1 in its first life, on node `n1`.
+/// A cluster with one agent, number 1 in its first generation, on node `n1`.
 struct Cluster {
     state: State,
     index: u64,
@@ -107,8 +107,8 @@ fn forgotten() -> Reply {
     Reply::Refused(Refusal::Forgotten)
 }
 
-/// An agent that never says what it no longer wants loses its oldest replies, and may not use their
-/// numbers again.
+/// An agent that never raises its lowest sequence loses its oldest replies, and may not reuse their
+/// numbers.
 #[test]
 fn an_agent_has_a_bounded_number_of_replies() {
     let mut cluster = Cluster::new();
@@ -120,12 +120,12 @@ fn an_agent_has_a_bounded_number_of_replies() {
     assert_eq!(kept, REPLIES_KEPT);
     assert_eq!(cluster.state.check(), Ok(()));
     assert_eq!(cluster.request(request(10), put("b")), forgotten());
-    assert_eq!(cluster.request(request(11), put("b")), Reply::Succeeded(true), "the oldest one that is kept");
+    assert_eq!(cluster.request(request(11), put("b")), Reply::Succeeded(true), "the oldest one kept");
     let absent = cluster.state.query(&Query::Entry(Key::from("b"))).1;
-    assert_eq!(absent, Rows::Entries(Vec::new()), "it was answered from the kept reply, not done");
+    assert_eq!(absent, Rows::Entries(Vec::new()), "it returned the kept reply and was not executed");
 }
 
-/// Numbers of an agent that never registered, or of a life that it does not have yet, are nobody's.
+/// Requests of an unregistered agent or of a later generation are rejected.
 #[test]
 fn only_a_registered_life_may_ask() {
     let mut cluster = Cluster::new();
@@ -143,7 +143,7 @@ fn only_a_registered_life_may_ask() {
     assert_eq!(cluster.request(of(1, 1), put("a")), Reply::Succeeded(true));
 }
 
-/// A session with very many locks frees them all at one index, and names only some in its loss.
+/// A session with very many locks releases all at one index, and its loss names only some.
 #[test]
 fn a_session_of_ten_thousand_locks_ends_at_once() {
     let mut cluster = Cluster::new();
@@ -169,7 +169,7 @@ fn a_session_of_ten_thousand_locks_ends_at_once() {
     assert_eq!(cluster.state.check(), Ok(()));
 }
 
-/// The loss history keeps the newest.
+/// The loss history keeps the newest entries.
 #[test]
 fn the_loss_history_is_a_ring() {
     let mut cluster = Cluster::new();
@@ -183,7 +183,7 @@ fn the_loss_history_is_a_ring() {
     assert_eq!(losses.last().map(|loss| loss.session), Some(session("s5")));
 }
 
-/// What a restore has gathered survives a restart in the middle of it.
+/// The gathered parts of a restore survive a restart.
 #[test]
 fn a_restore_goes_on_after_a_restart() {
     let mut cluster = Cluster::new();
@@ -199,7 +199,7 @@ fn a_restore_goes_on_after_a_restart() {
         cluster.state = restarted;
     };
     step(&mut cluster, RestoreStep::Begin { id: 4 });
-    // Parts may come in any order, and twice.
+    // Parts may arrive in any order, and twice.
     step(&mut cluster, RestoreStep::Part { id: 4, number: 1, rows: rows[half..].to_vec() });
     step(&mut cluster, RestoreStep::Part { id: 4, number: 0, rows: rows[..half].to_vec() });
     step(&mut cluster, RestoreStep::Part { id: 4, number: 1, rows: rows[half..].to_vec() });
@@ -210,7 +210,7 @@ fn a_restore_goes_on_after_a_restart() {
     assert!(!cluster.state.rows().any(|row| matches!(row, Change::RestorePart(..))), "nothing is left over");
 }
 
-/// A backup that was made while another was being restored is as good as any.
+/// A backup made during another restore does not include its parts.
 #[test]
 fn the_parts_of_another_restore_are_not_restored() {
     let mut cluster = Cluster::new();
@@ -224,7 +224,7 @@ fn the_parts_of_another_restore_are_not_restored() {
     assert!(!cluster.state.rows().any(|row| matches!(row, Change::RestorePart(..))));
 }
 
-/// A queue has an end; who is in it may ask again all the same.
+/// A queue has a maximum length; sessions in it may repeat their requests.
 #[test]
 fn a_full_queue_takes_nobody_more() {
     let mut cluster = Cluster::new();
@@ -247,7 +247,7 @@ fn a_full_queue_takes_nobody_more() {
     assert_eq!(cluster.state.check(), Ok(()));
 }
 
-/// Nothing in a backup may harm the cluster that takes it.
+/// A harmful backup is refused.
 #[test]
 fn a_harmful_backup_is_refused() {
     let mut cluster = Cluster::new();
@@ -283,7 +283,7 @@ fn a_harmful_backup_is_refused() {
     }
 }
 
-/// The invariants are no formality: rows that break one are found out.
+/// The invariants detect rows that violate them.
 #[test]
 fn broken_rows_are_found_out() {
     let sentence = |rows: Vec<Change>| {
@@ -292,7 +292,7 @@ fn broken_rows_are_found_out() {
         cluster.apply(acquire("a", "s1"));
         assert_eq!(cluster.state.check(), Ok(()));
         rows.into_iter().for_each(|row| cluster.state.load(row));
-        cluster.state.check().expect_err("an invariant is broken")
+        cluster.state.check().expect_err("an invariant is violated")
     };
     let delay = LockDelay { started_at_index: LogIndex(1), duration: Duration::from_secs(1) };
     let node = NodeName::from("n1");
@@ -301,7 +301,7 @@ fn broken_rows_are_found_out() {
         (Change::Entry(Key::from("b"), Some(Arc::new(unlocked("c", Fence(0))))), "under its own key"),
         (Change::TableIndex(Table::Entries, LogIndex(0)), "newer than its table"),
         (Change::Fence(Fence(0)), "fencing token"),
-        (Change::LockDelay(Key::from("a"), Some(delay)), "held by nobody"),
+        (Change::LockDelay(Key::from("a"), Some(delay)), "has no holder"),
         (waits("b", "s1"), "held or closed"),
         (waits("a", "s9"), "a session that lives"),
         (waits("a", "s1"), "does not hold"),
@@ -379,10 +379,10 @@ fn a_cluster_that_is_rebuilt_under_the_old_id_begins_above_all_that_the_old_one_
     let mut rebuilt = found("6f2d0b6e-3c60-4d3f-9d5c-000000000002");
     assert_eq!((rebuilt.state.index_base(), rebuilt.state.fence()), (1 << 32, Fence(1 << 32)));
     assert_eq!(rebuilt.state.cluster_id(), OLD);
-    // By the index of this answer an agent knows the base before it registers.
+    // The index of this answer shows an agent the base before it registers.
     let (index, _) = rebuilt.state.query(&Query::NodeChecks("web-1".into()));
     assert_eq!(index, LogIndex((1 << 32) + 1));
-    rebuilt.state.check().expect("it is whole");
+    rebuilt.state.check().expect("the state is valid");
 
     // A backup of another cluster brings neither its id nor lower numbers.
     let rows = vec![Change::ClusterId("of the backup".into()), Change::Fence(Fence(3))];
@@ -397,7 +397,7 @@ fn a_cluster_that_is_rebuilt_under_the_old_id_begins_above_all_that_the_old_one_
     assert!(rebuilt.state.fence() >= Fence(1 << 32) && rebuilt.state.index_base() >= 1 << 32);
 }
 
-/// A cluster with 2,000 keys under a prefix, and one beside it.
+/// A cluster with 2,000 keys under a prefix, and one other key.
 fn crowded() -> Cluster {
     let mut cluster = Cluster::new();
     (0..2_000).for_each(|number| drop(cluster.apply(put(&format!("many/{number:05}")))));
@@ -405,7 +405,7 @@ fn crowded() -> Cluster {
     cluster
 }
 
-/// The bytes of an answer, as they are sent.
+/// The size of an encoded answer, in bytes.
 fn encoded(rows: &Rows) -> usize {
     let mut bytes = Vec::new();
     lockmesh_protocol::wire::encode_into(rows, &mut bytes);
@@ -427,7 +427,7 @@ fn a_long_listing_is_built_from_a_view_of_its_moment() {
         let Listing::View(view) = listing else { panic!("{query:?} is about very many rows") };
         cluster.apply(Command::Kv(KvCommand::DeleteTree(Key::from("many/0"))));
         cluster.apply(put("many/new"));
-        assert_eq!(view.rows(LIMIT), Some(rows.clone()), "what came later is not in it");
+        assert_eq!(view.rows(LIMIT), Some(rows.clone()), "it contains no later writes");
         assert_eq!(index, same_index);
         assert_eq!(cluster.state.index_of(&query), cluster.state.query(&query).0);
     }
@@ -445,8 +445,8 @@ fn a_listing_that_is_too_long_is_known_by_its_pages() {
     let whole = encoded(&cluster.state.query(&query).1);
     let is_refused =
         |query: &Query, limit| matches!(cluster.state.query_view(query, limit), (_, Listing::TooLong));
-    assert!(!is_refused(&query, whole), "what fits is never refused");
-    assert!(is_refused(&query, whole * 3 / 4), "and most of what does not fit at once");
+    assert!(!is_refused(&query, whole), "an answer that fits is never refused");
+    assert!(is_refused(&query, whole * 3 / 4), "most answers that do not fit are refused at once");
     let op = |verb| TxnKv {
         verb,
         key: Key::from("many/"),

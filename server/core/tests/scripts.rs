@@ -1,9 +1,9 @@
-//! Plays the stories in `src/state/scripts`: text files of commands, each followed by what it did.
+//! Plays the stories in `src/state/scripts`: text files of commands, each followed by its effects.
 //!
 //! A line that begins with `> ` is a command; the lines up to the next empty one are the recorded
-//! answer and the rows that changed. After every command the invariants hold, and a state rebuilt
-//! from the changes alone equals the one that made them. `UPDATE_SCRIPTS=1` writes the recordings
-//! anew; read the difference before believing it.
+//! reply and the changed rows. After every command the invariants hold, and a state rebuilt from
+//! the changes alone equals the original. `UPDATE_SCRIPTS=1` rewrites the recordings; review the
+//! difference.
 
 #![expect(
     clippy::disallowed_methods,
@@ -34,7 +34,7 @@ fn every_script_plays_as_recorded() {
             different.push(first_difference(&path, &recorded, &played));
         }
     }
-    assert!(different.is_empty(), "UPDATE_SCRIPTS=1 records anew:\n{}", different.join("\n"));
+    assert!(different.is_empty(), "UPDATE_SCRIPTS=1 rewrites the recordings:\n{}", different.join("\n"));
 }
 
 fn scripts() -> Vec<PathBuf> {
@@ -47,7 +47,7 @@ fn scripts() -> Vec<PathBuf> {
     scripts
 }
 
-/// The script with what its commands do now.
+/// The script with the current effects of its commands.
 fn play(path: &Path, recorded: &str) -> String {
     let mut player = Player::default();
     let mut played: Vec<String> = Vec::new();

@@ -1,4 +1,4 @@
-//! Random commands, against a naive model and against sentences that must hold of any run.
+//! Random commands, compared with a naive model and with invariants of any run.
 
 mod names;
 mod storm;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use storm::actions::{Action, KEYS, NODES, SESSIONS, actions, contention, node};
 use storm::model::Model;
 
-/// A state with everything that is known of it.
+/// A state with its history.
 #[derive(Default)]
 struct Run {
     state: State,
@@ -38,7 +38,7 @@ impl Run {
         (applied, changes)
     }
 
-    /// Restores a backup in so many parts; the last step's answer.
+    /// Restores a backup in this many parts; returns the last step's reply.
     fn restore(&mut self, id: u64, backup: &[Change], parts: usize) -> Reply {
         let begun = self.apply(None, Command::Restore(RestoreStep::Begin { id })).0;
         assert_eq!(begun.reply, Reply::Done);
@@ -56,8 +56,7 @@ impl Run {
 const TERM: Term = Term(3);
 
 proptest! {
-    /// Whatever is asked in whatever order, the state answers like the model, and holds what the
-    /// model holds.
+    /// For any commands in any order, the state replies like the model, and has the same contents.
     #[test]
     fn the_state_does_what_the_model_does(actions in actions(1..80)) {
         let (mut run, mut model) = (Run::default(), Model::default());
@@ -74,7 +73,7 @@ proptest! {
         }
     }
 
-    /// After every command the invariants hold, and changes and rows tell the whole state.
+    /// After every command the invariants hold, and changes and rows describe the whole state.
     #[test]
     fn the_state_is_the_sum_of_its_changes(actions in actions(1..60)) {
         let (mut run, mut model) = (Run::default(), Model::default());
@@ -90,8 +89,8 @@ proptest! {
         prop_assert_eq!(&run.state, &from_rows);
     }
 
-    /// Where all want one lock, and transactions pass it on past its queue, nobody waits for what
-    /// he holds.
+    /// If all sessions compete for one lock, and transactions pass it on past its queue, no session
+    /// waits for a lock that it holds.
     #[test]
     fn one_lock_has_one_holder_and_one_queue(actions in contention(1..40)) {
         let (mut run, mut model) = (Run::default(), Model::default());
@@ -105,7 +104,7 @@ proptest! {
         }
     }
 
-    /// The same log gives the same answers, changes and state.
+    /// The same log gives the same replies, changes and state.
     #[test]
     fn a_replay_is_the_same_run(actions in actions(1..60)) {
         let (mut once, mut twice, mut model) = (Run::default(), Run::default(), Model::default());
@@ -117,15 +116,15 @@ proptest! {
         prop_assert_eq!(once.state, twice.state);
     }
 
-    /// Whoever waits for an index beyond the one he knows misses nothing: what changed has a higher
-    /// index. Nor does an index go back, except where tombstones are forgotten.
+    /// A reader that waits beyond its known index misses nothing: every change has a higher index.
+    /// No index goes back, except where tombstones are reaped.
     #[test]
     fn an_index_tells_of_every_change(actions in actions(1..60)) {
         let (mut run, mut model) = (Run::default(), Model::default());
         an_index_tells_of(&mut run, &mut model, actions)?;
     }
 
-    /// A repeated command changes nothing and is answered as before, unless the lock that it took
+    /// A repeated command changes nothing and gets the same reply, unless the lock that it acquired
     /// is lost.
     #[test]
     fn a_repeated_command_is_done_once(actions in actions(1..60), deliveries in deliveries()) {
@@ -153,8 +152,7 @@ proptest! {
 }
 
 proptest! {
-    /// A backup brings back what it holds, whatever happened since, and nothing that was given is
-    /// given again.
+    /// A backup restores its contents, whatever happened since, and no index or token is reused.
     #[test]
     fn a_backup_brings_everything_back(before in actions(1..40), since in actions(1..40), parts in 1usize..5) {
         let (mut run, mut model) = (Run::default(), Model::default());
@@ -164,7 +162,7 @@ proptest! {
         let backup: Vec<Change> = run.state.rows().collect();
         let (saved, mut saved_model) = (run.state.clone(), model.clone());
         play(&mut run, &mut model, since.clone());
-        // What is held or closed stays closed: the next storm is about that.
+        // Held and closed locks stay closed: the next storm covers that.
         let_go(&mut run);
         let (fence, index) = (run.state.fence(), LogIndex(run.index));
         prop_assert_eq!(run.restore(1, &backup, parts), Reply::Done);
@@ -178,14 +176,14 @@ proptest! {
         prop_assert_eq!(run.state.check(), Ok(()));
         prop_assert_eq!(&run.state, &run.rebuilt);
         prop_assert_eq!(run.state.waiters().count(), 0);
-        // Life goes on from there. Whoever waited has to ask again.
+        // The run continues from there. Waiters must request again.
         saved_model.forget_waiters();
         play(&mut run, &mut saved_model, since);
         prop_assert_eq!(run.state.check(), Ok(()));
     }
 
-    /// Whoever held a lock until the restore may believe in it: where the backup has nobody in it,
-    /// nobody can have it at once. All other locks are as in the backup.
+    /// The holder of a lock before a restore may rely on it: if the backup has no holder, the lock
+    /// cannot be acquired at once. All other locks are as in the backup.
     #[test]
     fn a_restore_closes_what_was_held(before in actions(1..40), since in actions(1..40)) {
         let (mut run, mut model) = (Run::default(), Model::default());
@@ -200,15 +198,14 @@ proptest! {
             let (saved, is) = (grant_of(&saved, &key), grant_of(&run.state, &key));
             prop_assert_eq!(&is, &saved, "{} is held as in the backup", key);
             let closed = run.state.lock_delay(&key).is_some_and(|delay| delay.duration >= HealthWindow::Safe.validity());
-            prop_assert!(is.is_some() || closed, "{} was held, and anybody can have it", key);
+            prop_assert!(is.is_some() || closed, "{} was held, and can be acquired at once", key);
         }
         for key in held_keys(&saved) {
             prop_assert_eq!(grant_of(&run.state, &key), grant_of(&saved, &key), "{} is lost", key);
         }
     }
 
-    /// A restore is news to whoever asks, whatever index of the past he knows: of before, or of the
-    /// backup.
+    /// A restore is new to every query, whatever index it knows: from before, or from the backup.
     #[test]
     fn a_restore_is_news_to_everybody(before in actions(1..40), since in actions(1..40)) {
         let (mut run, mut model) = (Run::default(), Model::default());
@@ -219,12 +216,12 @@ proptest! {
         let newest = LogIndex(run.index);
         prop_assert_eq!(run.restore(1, &backup, 2), Reply::Done);
         for query in queries().into_iter().chain([Query::Agents, Query::Locks(Key::from("a"))]) {
-            prop_assert!(run.state.index_of(&query) > newest, "{:?} sleeps through the restore", query);
+            prop_assert!(run.state.index_of(&query) > newest, "{:?} does not wake after the restore", query);
         }
         an_index_tells_of(&mut run, &mut model, since)?;
     }
 
-    /// A backup that lost rows is refused or restored to something sound; it never does harm.
+    /// A backup with missing rows is rejected or restored to a valid state; it never does harm.
     #[test]
     fn a_broken_backup_does_no_harm(before in actions(1..40), kept in prop::collection::vec(any::<bool>(), 1..40)) {
         let (mut run, mut model) = (Run::default(), Model::default());
@@ -267,12 +264,12 @@ fn play(run: &mut Run, model: &mut Model, actions: Vec<Action>) {
     }
 }
 
-/// What the network does with a command.
+/// The fate of a command in the network.
 #[derive(Clone, Debug)]
 struct Delivery {
     arrives: bool,
     forgets: bool,
-    /// Which of all commands comes again.
+    /// The command that is repeated.
     again: prop::sample::Index,
 }
 
@@ -283,7 +280,7 @@ fn deliveries() -> impl Strategy<Value = Vec<Delivery>> {
     prop::collection::vec(delivery, 1..60)
 }
 
-/// Whether a second answer may follow a first one.
+/// Returns whether a second reply may follow a first one.
 fn is_as_good(state: &State, first: &Applied, again: &Applied) -> bool {
     match (&first.reply, &again.reply) {
         (_, Reply::Refused(Refusal::Forgotten)) => true,
@@ -295,8 +292,7 @@ fn is_as_good(state: &State, first: &Applied, again: &Applied) -> bool {
     }
 }
 
-/// The rows as they are when all of them changed at one index. Only a key says of itself when it
-/// did.
+/// The rows if all of them changed at one index. Only a key contains its index.
 fn changed_at(index: LogIndex, mut rows: Rows) -> Rows {
     if let Rows::Entries(entries) = &mut rows {
         entries.iter_mut().for_each(|entry| Arc::make_mut(entry).modify_index = index);
@@ -312,7 +308,7 @@ fn waiters(state: &State) -> Vec<(Key, LogIndex, Waiter)> {
     state.waiters().map(|(key, position, row)| (key.clone(), position, Waiter::clone(row))).collect()
 }
 
-/// An answer as clients see it: whether somebody knows of a hold is between the state and an agent.
+/// An answer as clients see it, without the pending-grant mark, which only agents use.
 fn seen(state: &State, query: &Query) -> (LogIndex, Rows) {
     let (index, mut rows) = state.query(query);
     if let Rows::Entries(entries) = &mut rows {
@@ -344,7 +340,7 @@ fn queries() -> Vec<Query> {
     keys.chain(entries).chain(names).chain(sessions).chain(nodes).chain(whole).collect()
 }
 
-/// Every kind of action is played often enough to mean something.
+/// Every kind of action occurs often enough.
 #[test]
 fn the_storms_reach_every_kind_of_answer() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
@@ -388,7 +384,7 @@ fn let_go(run: &mut Run) {
     }
 }
 
-/// The keys that somebody holds.
+/// The held keys.
 fn held_keys(state: &State) -> Vec<Key> {
     state
         .rows()
@@ -399,7 +395,7 @@ fn held_keys(state: &State) -> Vec<Key> {
         .collect()
 }
 
-/// Who holds a key, and by which grant.
+/// The holder of a key, and its grant.
 fn grant_of(state: &State, key: &Key) -> Option<(SessionId, Fence)> {
     state.rows().find_map(|row| match row {
         Change::Entry(known, Some(entry)) if known == *key => Some((entry.lock.session?, entry.lock.fence)),

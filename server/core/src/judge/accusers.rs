@@ -1,43 +1,43 @@
-//! Who is listened to: an agent in the mesh that was often wrong about others has a bad network, or
-//! bad intentions, and must not keep the servers busy with checks of nodes that live.
+//! Rate limiting of suspicions. An agent that is often wrong about other nodes has a bad network or
+//! bad intentions. It must not keep the servers busy with checks of healthy nodes.
 //!
-//! Every accusation whose check the node's answer closed is held against the accuser for a while; a
-//! verdict on the node makes up for one. Whoever has too many against it is heard only where
-//! another one accuses the same node at the same time.
+//! A suspicion whose check is closed by the node's answer counts against its reporter (the accuser)
+//! for a while; a verdict on the node cancels one. An accuser above the limit counts only if
+//! another node suspects the same node at the same time.
 //!
-//! By the node, not by the agent's number: that of an agent which registers under another id is
-//! another one. All of it is this leader's own, and forgotten with its leadership.
+//! Accusers are keyed by node name, not by agent number: an agent that registers with another id
+//! gets another number. The leader keeps all of this in memory and drops it with its leadership.
 
 use lockmesh_protocol::id::{AgentNumber, NodeName};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long a wrong accusation is held against an accuser, one after the other.
+/// The penalty for one wrong suspicion. Penalties add up.
 const HELD_AGAINST: Duration = Duration::from_secs(15);
-/// An accuser with more than this against it, four wrong accusations, is not heard alone.
+/// The largest penalty, four wrong suspicions, at which an accuser still counts alone.
 const MOST: Duration = Duration::from_secs(60);
-/// However often it was wrong, so much later it is as any other.
+/// The upper bound of the penalty, however many suspicions were wrong.
 const LONGEST: Duration = Duration::from_secs(300);
-/// Within so long two accusations of one node are made at the same time.
+/// The maximum time between two suspicions of one node that count as simultaneous.
 const TOGETHER: Duration = Duration::from_secs(5);
-/// So many accusers of one node are remembered.
+/// The maximum number of recent accusers kept for one node.
 const REMEMBERED: usize = 4;
-/// How often what is over is forgotten.
+/// The interval between clean-ups.
 const FORGET_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What a leader holds against accusers. By folded names.
+/// The penalties of accusers, as a leader keeps them, keyed by folded node names.
 #[derive(Debug, Default)]
 pub(super) struct Accusers {
-    /// Until when something is held against an accuser.
+    /// The time at which an accuser's penalty ends.
     held_until: BTreeMap<NodeName, Time>,
-    /// Who accused each node of late.
+    /// The recent accusers of each node.
     recent: BTreeMap<AgentNumber, Vec<(NodeName, Time)>>,
     forget_at: Time,
 }
 
 impl Accusers {
-    /// A node is accused by another one; whether that counts.
+    /// Records a suspicion of one node by another; returns whether it counts.
     pub(super) fn listen(&mut self, now: Time, accuser: &NodeName, accused: AgentNumber) -> bool {
         let recent = self.recent.entry(accused).or_default();
         recent.retain(|(node, at)| node != accuser && now.since(*at) <= TOGETHER);
@@ -49,25 +49,25 @@ impl Accusers {
         !is_alone || self.is_trusted(now, accuser)
     }
 
-    /// Whether an accuser is heard alone.
+    /// Returns whether suspicions of this accuser count without a second accuser.
     pub(super) fn is_trusted(&self, now: Time, accuser: &NodeName) -> bool {
         self.held_until.get(accuser).is_none_or(|until| until.since(now) <= MOST)
     }
 
-    /// A node that it accused has answered.
+    /// Records that a node suspected by this accuser has answered.
     pub(super) fn was_wrong(&mut self, now: Time, accuser: &NodeName) {
         let until = self.held_until.entry(accuser.clone()).or_default();
         *until = ((*until).max(now) + HELD_AGAINST).min(now + LONGEST);
     }
 
-    /// A majority of the servers did not hear from a node that it accused.
+    /// Records that a majority of servers got no answer from a node that this accuser suspected.
     pub(super) fn was_right(&mut self, now: Time, accuser: &NodeName) {
         if let Some(until) = self.held_until.get_mut(accuser) {
             *until = now + until.since(now).saturating_sub(HELD_AGAINST);
         }
     }
 
-    /// Forgets what is over, from time to time.
+    /// Removes expired entries, at most once per [`FORGET_INTERVAL`].
     pub(super) fn forget(&mut self, now: Time) {
         if now < self.forget_at {
             return;
@@ -125,7 +125,7 @@ mod tests {
         assert!(accusers.is_trusted(at(100), &node));
         (0..10).for_each(|_| accusers.was_right(at(100), &node));
         wrong(&mut accusers, "n", 5);
-        assert!(!accusers.is_trusted(at(100), &node), "nobody gathers credit for later");
+        assert!(!accusers.is_trusted(at(100), &node), "credit does not accumulate");
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
         wrong(&mut accusers, "other", 10);
         assert!(!accusers.listen(at(101), &liar, X));
         assert!(!accusers.listen(at(102), &liar, X));
-        assert!(!accusers.listen(at(102), &other, Y), "that is another node");
+        assert!(!accusers.listen(at(102), &other, Y), "another node was suspected");
         assert!(accusers.listen(at(103), &other, X));
         assert!(!accusers.listen(at(103) + TOGETHER + SECOND, &liar, X), "too late");
     }

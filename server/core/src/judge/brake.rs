@@ -1,17 +1,18 @@
-//! The brake: where very many nodes are silent at once it is rather the network than the nodes, or
-//! these servers. Then the servers' windows become long, never the agents' own deadlines.
+//! The brake. If very many nodes are silent at once, the likely cause is the network or the
+//! servers, not the nodes. The brake then lengthens the servers' windows, never the agents' own
+//! deadlines.
 
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// Up to so many may be under check without it.
+/// The number of nodes under check that never triggers the brake.
 const ALWAYS_ALLOWED: usize = 4;
-/// Beyond that one in so many members.
+/// Above [`ALWAYS_ALLOWED`], one silent node per this many members is allowed.
 const MEMBERS_A_SILENT_ONE: usize = 20;
-/// How long less than half as many must be under check before it is off again.
+/// The brake is released after fewer than half the allowed nodes were silent for this long.
 const CALM: Duration = Duration::from_secs(30);
 
-/// Whether the servers' windows are long.
+/// The state of the brake: while it is on, the servers' windows are long.
 #[derive(Debug, Default)]
 pub(super) struct Brake {
     is_on: bool,
@@ -27,7 +28,7 @@ impl Brake {
         self.calm_since = self.calm_since.map(|since| since + gap);
     }
 
-    /// So many of the members are silent; whether that turned it on or off.
+    /// Updates the brake with the number of silent members; returns whether it switched on or off.
     pub(super) fn update(&mut self, now: Time, silent: usize, members: usize) -> bool {
         let allowed = ALWAYS_ALLOWED.max(members / MEMBERS_A_SILENT_ONE);
         let was_on = self.is_on;
@@ -56,8 +57,8 @@ mod tests {
         let mut brake = Brake::default();
         assert!(!brake.update(at(0), 4, 5) && !brake.is_on());
         assert!(brake.update(at(1), 5, 5) && brake.is_on());
-        assert!(!brake.update(at(2), 1, 5), "not yet for a while");
-        assert!(!brake.update(at(20), 2, 5), "half of what is allowed is too many: it begins anew");
+        assert!(!brake.update(at(2), 1, 5), "not calm for long enough");
+        assert!(!brake.update(at(20), 2, 5), "half of the allowed number restarts the calm period");
         assert!(!brake.update(at(40), 1, 5) && !brake.update(at(69), 1, 5));
         assert!(brake.update(at(70), 1, 5) && !brake.is_on());
         assert!(!brake.update(at(80), 50, 1_000), "one in twenty may be silent");

@@ -1,7 +1,7 @@
-//! The checks that a leader has open, what it told the voters of them, and what they report.
+//! The checks that a leader has open, the check lists it sent to the voters, and their reports.
 //!
-//! A juror answers every list of checks with its reports, so a report is no older than the list
-//! that it names, however long it was on its way.
+//! A juror replies to every check list with its reports, so a report is no older than the list that
+//! it names, whatever its network delay.
 
 use super::juror::Juror;
 use super::messages::ASK_INTERVAL;
@@ -13,26 +13,26 @@ use lockmesh_protocol::token_bucket::TokenBucket;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// A report confirms nothing once the list that it answers is older than this.
+/// The age of a check list beyond which a reply to it confirms nothing.
 const FRESH: Duration = Duration::from_millis(500);
-/// How often a juror must have asked in vain.
+/// The number of unanswered challenges that a juror needs to confirm a silence.
 const LEAST_UNANSWERED: u32 = 2;
-/// Agents are told of so many nodes at once, and in a second: each is asked by three.
+/// The burst and the rate per second of nodes that agents challenge; three agents challenge each.
 const TOLD_TO_AGENTS: (u64, u64) = (64, 128);
 
-/// So many of those who suspect a node are remembered.
+/// The maximum number of suspecting nodes kept per check.
 const MAX_SUSPECTED_BY: usize = 4;
 
-/// What a leader knows of its checks.
+/// A leader's view of its checks.
 #[derive(Debug)]
 pub(super) struct Checks {
     pub(super) open: BTreeMap<AgentNumber, Check>,
     pub(super) reports: BTreeMap<ServerId, (Time, BTreeMap<AgentNumber, JurorReport>)>,
-    /// The lists that are fresh still, and when each was told.
+    /// The check lists that are still fresh, with the time at which each was sent.
     pub(super) lists: VecDeque<(u64, Time)>,
     pub(super) last_number: u64,
     pub(super) told: Time,
-    /// Whether a check was opened or closed since the last list.
+    /// Set when a check was opened or closed since the last list.
     pub(super) is_changed: bool,
     told_to_agents: TokenBucket,
 }
@@ -51,18 +51,18 @@ impl Default for Checks {
     }
 }
 
-/// A node that is asked whether it lives.
+/// A node that is being challenged.
 #[derive(Debug)]
 pub(super) struct Check {
     pub(super) challenge: Challenge,
     pub(super) opened: Time,
-    /// Before then nothing is decided: what was proposed came to nothing, or nothing was due.
+    /// No verdict is considered before this time: a proposal had no effect, or nothing was due.
     pub(super) look_at: Time,
-    /// When agents were told last to ask the node.
+    /// The time at which agents were last asked to challenge the node.
     agents_asked: Option<Time>,
-    /// Nodes that suspect it, by their folded names.
+    /// The folded names of the nodes that suspect it.
     suspected_by: Vec<NodeName>,
-    /// The one whose accusation opened the check, until it is known whether it was right.
+    /// The accuser whose suspicion opened the check, until the outcome is known.
     accuser: Option<NodeName>,
     is_accused: bool,
 }
@@ -80,7 +80,7 @@ impl Checks {
         self.open.get(&number).map(|check| check.challenge.lease)
     }
 
-    /// What a node must say now that answers the check of its lease.
+    /// The nonce with which an answer to the check of this lease must be made.
     pub(super) fn nonce(&self, lease: LeaseId) -> Option<u64> {
         let challenge = self.open.get(&lease.agent)?.challenge;
         (challenge.lease == lease).then_some(challenge.nonce)
@@ -100,7 +100,7 @@ impl Checks {
         self.open.insert(challenge.lease.agent, check);
     }
 
-    /// Somebody accused the node, and so opened the check.
+    /// Records that a suspicion by another node opened the check.
     pub(super) fn accuse(&mut self, number: AgentNumber, accuser: NodeName) {
         self.suspect(number, accuser.clone());
         if let Some(check) = self.open.get_mut(&number) {
@@ -108,7 +108,7 @@ impl Checks {
         }
     }
 
-    /// Somebody suspects a node that is under check already.
+    /// Records another suspicion of a node that is already under check.
     pub(super) fn suspect(&mut self, number: AgentNumber, by: NodeName) {
         let check = self.open.get_mut(&number);
         let is_new = |check: &&mut Check| {
@@ -123,12 +123,12 @@ impl Checks {
         self.open.get(&number).map_or(&[], |check| &check.suspected_by)
     }
 
-    /// Who opened a check by an accusation; each is told once.
+    /// Takes the accuser that opened a check, so that it is credited or blamed once.
     pub(super) fn take_accuser(&mut self, number: AgentNumber) -> Option<NodeName> {
         self.open.get_mut(&number)?.accuser.take()
     }
 
-    /// How many checks were opened by accusations.
+    /// The number of checks opened by suspicions.
     pub(super) fn accused_count(&self) -> usize {
         self.open.values().filter(|check| check.is_accused).count()
     }
@@ -142,18 +142,18 @@ impl Checks {
         self.open.clear();
     }
 
-    /// Those of which something may be decided now.
+    /// The leases whose checks may be decided now.
     pub(super) fn to_look_at(&self, now: Time) -> Vec<LeaseId> {
         let checks = self.open.values().filter(|check| check.look_at <= now);
         checks.map(|check| check.challenge.lease).collect()
     }
 
-    /// What agents shall ask now.
+    /// The challenges that agents must send now.
     pub(super) fn agents_due(&mut self, now: Time) -> Vec<Challenge> {
         let is_due =
             |check: &&mut Check| check.agents_asked.is_none_or(|asked| now.since(asked) >= ASK_INTERVAL);
         let mut due: Vec<_> = self.open.values_mut().filter(is_due).collect();
-        // Whoever has waited longest goes first.
+        // Longest wait first.
         due.sort_by_key(|check| check.agents_asked.unwrap_or(check.opened));
         let due = due.into_iter().take_while(|_| self.told_to_agents.takes(now, 1));
         let asked = due.map(|check| {
@@ -170,7 +170,7 @@ impl Checks {
     }
 
     pub(super) fn take_reports(&mut self, from: ServerId, reports: &JurorReports) {
-        // Of an older list, or of another process: who knows when it was made.
+        // For an older list, or one of another process, the age of the report is unknown.
         let told = self.lists.iter().find(|(number, _)| *number == reports.number);
         if let Some((_, told)) = told {
             let by_agent = reports.reports.iter().map(|report| (report.challenge.lease.agent, *report));
@@ -178,8 +178,8 @@ impl Checks {
         }
     }
 
-    /// The servers that asked a node in vain, and said so just now; `juror` is this server's own.
-    /// For a verdict those that abstain are not counted.
+    /// Returns the servers with enough unanswered challenges in a fresh report. `juror` is this
+    /// server's own. For a verdict, jurors that abstain are not counted.
     pub(super) fn confirmed_by(
         &self,
         now: Time,
@@ -201,7 +201,7 @@ impl Checks {
         others.map(|(server, _)| *server).filter(|server| *server != me).chain(own).collect()
     }
 
-    /// The number of the list that is told now; none where there is nothing to tell.
+    /// Returns the number of the list to send now, or `None` if no list is due.
     pub(super) fn next_list(&mut self, now: Time) -> Option<u64> {
         let is_due = !self.open.is_empty() && now.since(self.told) >= ASK_INTERVAL;
         if !std::mem::take(&mut self.is_changed) && !is_due {

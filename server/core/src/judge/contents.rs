@@ -1,5 +1,5 @@
-//! What the messages of servers say of leases, for whoever looks on and judges the judge: the
-//! simulator does.
+//! Decodes the lease contents of messages between servers. The simulator uses it to verify the
+//! failure detector from outside.
 
 use super::messages::{JurorReports, LeaseAnswer, MAX_CONTEXT_BYTES};
 use crate::raft::message::{MessageKind, PeerMessage};
@@ -7,19 +7,19 @@ use lockmesh_protocol::lease::{LeaseAck, Renewal};
 use lockmesh_protocol::wire;
 use serde::de::DeserializeOwned;
 
-/// See the [module](self).
+/// The lease contents of one message; see the [module](self).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseContents {
     /// Renewals that a follower relays to the leader.
     pub renewals: Vec<Renewal>,
-    /// What nodes answered to a juror, as it reports to the leader.
+    /// Answers of nodes to a juror, as it reports them to the leader.
     pub answers: Vec<Renewal>,
-    /// What the leader acknowledges of the renewals that were relayed to it.
+    /// Acknowledgements by the leader of relayed renewals.
     pub acknowledged: Vec<LeaseAck>,
 }
 
 impl LeaseContents {
-    /// What this message says; nothing where it is about other things.
+    /// Decodes the lease contents of a message; empty if the message has none.
     pub fn of(message: &PeerMessage) -> Self {
         let mut contents = Self::default();
         match message.kind {

@@ -1,8 +1,8 @@
-//! What every voter does that is told of a check: it asks the node, says what it heard, and knows
-//! when its own silence says nothing.
+//! The juror: the part of the failure detector that runs on every voter. It challenges each node
+//! under check, reports the answers, and knows when its own silence is no evidence.
 //!
-//! A juror that was late itself, or did not hear the leader for a while, may have missed what the
-//! node said through it. It says so, and abstains for the node's window.
+//! A juror that was paused, or that did not receive from the leader for a while, may have missed
+//! the node's renewals. It reports that, and abstains for the node's window.
 
 use super::messages::ASK_INTERVAL;
 use super::messages::{CheckList, CheckOrder, JurorReport, JurorReports};
@@ -14,23 +14,23 @@ use lockmesh_protocol::token_bucket::TokenBucket;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A juror that hears nothing from the leader for longer was cut off: two lists are missing.
+/// A juror without a check list for longer was cut off from the leader: two lists are missing.
 const CUT_OFF: Duration = Duration::from_millis(600);
-/// Without a word of the leader for so long it asks no more.
+/// A juror stops challenging after this long without a check list.
 const FORGOTTEN: Duration = Duration::from_secs(2);
-/// What came of a challenge is told long before; one of which nothing was told is made again, and
-/// counts for nothing.
+/// The timeout of a challenge whose outcome was not reported. The outcome normally arrives long
+/// before. After the timeout the challenge is repeated, and the lost one does not count.
 const CHALLENGE_LOST: Duration = Duration::from_secs(2);
-/// So many challenges at once, and in a second: 64 nodes are asked every 250 ms, and 256 once a
-/// second. A node that is asked for the first time costs a connection: where very many are silent
-/// at once, as those are whose leader was overloaded, asking all of them again and again would keep
-/// the servers from hearing them.
+/// The burst and the rate per second of challenges: 64 nodes every 250 ms, and 256 once a second.
+/// The first challenge of a node costs a connection. After an overload of the leader very many
+/// nodes are silent at once, and challenging all of them repeatedly would keep the servers from
+/// receiving their renewals.
 const CHALLENGES: (u64, u64) = (64, 256);
 
-/// A server as a juror.
+/// A server in its role as a juror.
 #[derive(Debug)]
 pub(super) struct Juror {
-    /// The newest list: older ones are passed over.
+    /// The term and number of the newest list; older lists are ignored.
     newest: (Term, u64),
     told: Time,
     checks: BTreeMap<AgentNumber, JurorCheck>,
@@ -47,15 +47,15 @@ impl Default for Juror {
 #[derive(Debug)]
 struct JurorCheck {
     order: CheckOrder,
-    /// When this juror heard of it.
+    /// The time at which this juror received the check.
     began: Time,
-    /// When it was asked last.
+    /// The time of the last challenge.
     asked: Option<Time>,
-    /// Whether that is not answered yet, and the time for it not over.
+    /// Set while the last challenge is neither answered nor timed out.
     is_pending: bool,
-    /// How often it did not answer, one time after the other, and when that was found last.
+    /// The number of consecutive unanswered challenges, and the time of the last one.
     unanswered: (u32, Time),
-    /// Until when this juror's silence says nothing.
+    /// Until this time the juror's silence is no evidence.
     abstains_until: Time,
     answer: Option<Renewal>,
 }
@@ -71,7 +71,7 @@ impl JurorCheck {
             abstains_until: Time(0),
             answer: None,
         };
-        // It was cut off when the check was opened.
+        // This juror was cut off when the check was opened.
         if order.age > CUT_OFF { check.abstaining(now) } else { check }
     }
 
@@ -83,17 +83,17 @@ impl JurorCheck {
         self.unanswered = (self.unanswered.0.saturating_add(1), now);
     }
 
-    /// Whether it is time to ask.
+    /// Returns whether the next challenge is due.
     fn is_due(&self, now: Time) -> bool {
         let pause = if self.is_pending { CHALLENGE_LOST } else { ASK_INTERVAL };
         self.asked.is_none_or(|asked| now.since(asked) >= pause)
     }
 
-    /// Asks; none where nobody can be asked.
+    /// Returns the next challenge, or `None` if the node has no address.
     fn ask(&mut self, now: Time) -> Option<ChallengeWanted> {
         let was_asked = self.asked.replace(now).is_some();
         let Some(address) = self.order.address.clone() else {
-            // It listens nowhere: all that is left is that its renewals do not come.
+            // The node does not listen, so the only evidence is its missing renewals.
             if was_asked {
                 self.note_unanswered(now);
             }
@@ -105,7 +105,7 @@ impl JurorCheck {
 }
 
 impl Juror {
-    /// The leader of a term tells which checks are open; all others are closed.
+    /// Takes the leader's list of open checks; all other checks are closed.
     pub(super) fn take_list(&mut self, now: Time, term: Term, list: &CheckList) {
         if (term, list.number) <= self.newest {
             return;
@@ -122,29 +122,29 @@ impl Juror {
                 Some(known) => known,
                 None => JurorCheck::new(now, order),
             };
-            // Its address may have changed.
+            // The node's address may have changed.
             self.checks.insert(number, JurorCheck { order: order.clone(), ..check });
         }
     }
 
-    /// Nobody is asked any more until there is another list.
+    /// Closes all checks until the next list arrives.
     pub(super) fn close_all(&mut self) {
         self.checks.clear();
     }
 
-    /// Whom to ask now.
+    /// Returns the challenges to send now.
     pub(super) fn ask(&mut self, now: Time) -> Vec<ChallengeWanted> {
         if now.since(self.told) > FORGOTTEN {
             self.checks.clear();
         }
         let mut due: Vec<_> = self.checks.values_mut().filter(|check| check.is_due(now)).collect();
-        // Whoever has waited longest goes first.
+        // Longest wait first.
         due.sort_by_key(|check| check.asked.unwrap_or(check.began));
         let due = due.into_iter().take_while(|_| self.challenges.takes(now, 1));
         due.filter_map(|check| check.ask(now)).collect()
     }
 
-    /// A challenge was answered, or was not in time; whether it is one of a check that is open.
+    /// Records an answer or a timeout of a challenge; returns whether its check is open.
     pub(super) fn challenged(&mut self, now: Time, challenge: Challenge, answer: Option<Renewal>) -> bool {
         let check = self.checks.get_mut(&challenge.lease.agent);
         let Some(check) = check.filter(|check| check.order.challenge == challenge) else { return false };
@@ -154,14 +154,14 @@ impl Juror {
                 check.answer = Some(renewal);
                 check.unanswered = (0, now);
             }
-            // Told twice, or after it was given up: that is one time.
+            // A second report, or one after the timeout, does not count again.
             None if was_pending => check.note_unanswered(now),
             None => {}
         }
         true
     }
 
-    /// A renewal came through this server: the node lives.
+    /// Records a renewal that passed through this server: the node is alive.
     pub(super) fn heard(&mut self, lease: LeaseId) {
         let check = self.checks.get_mut(&lease.agent);
         if let Some(check) = check.filter(|check| check.order.challenge.lease == lease) {
@@ -169,17 +169,17 @@ impl Juror {
         }
     }
 
-    /// This server did not run for a while: what nodes answered meanwhile may lie unread.
+    /// Abstains, because this server was paused: answers of nodes may still be unread.
     pub(super) fn was_late(&mut self, now: Time) {
         let checks = std::mem::take(&mut self.checks);
         self.checks = checks.into_iter().map(|(number, check)| (number, check.abstaining(now))).collect();
     }
 
-    /// What this juror reports of a check.
+    /// Returns this juror's report on one check.
     pub(super) fn report(&self, now: Time, number: AgentNumber) -> Option<JurorReport> {
         let check = self.checks.get(&number)?;
         let (unanswered, found) = check.unanswered;
-        // Of long ago it says nothing: this server may be unable to ask.
+        // An old count is no evidence: this server may be unable to send challenges.
         let is_stale = now.since(found) > CHALLENGE_LOST;
         Some(JurorReport {
             challenge: check.order.challenge,
@@ -189,12 +189,12 @@ impl Juror {
         })
     }
 
-    /// What nodes under check have answered to it.
+    /// The answers of nodes to this juror's open challenges.
     pub(super) fn answers(&self) -> Vec<Renewal> {
         self.checks.values().filter_map(|check| check.answer).collect()
     }
 
-    /// What it reports of all, as the answer to this list.
+    /// Returns the reports on all checks, as the reply to the list of this number.
     pub(super) fn reports(&self, now: Time, number: u64) -> JurorReports {
         let reports = self.checks.keys().filter_map(|agent| self.report(now, *agent));
         JurorReports { number, reports: reports.collect() }

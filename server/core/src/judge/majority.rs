@@ -1,12 +1,12 @@
-//! A verdict is one only by a majority of the voters of its entry's index.
+//! The majority rule: a verdict needs a majority of the voters at its entry's index.
 
 use crate::proposal::Proposal;
 use crate::raft::log::Membership;
 use lockmesh_protocol::command::{Command, NodeFailure};
 
-/// A verdict as the state may take it: without its confirmations where those who confirm it are no
-/// majority of the voters of its index, so that it does nothing. Every server applies the same
-/// entries and changes of membership before it, so all see the same voters.
+/// Removes the confirmations from a verdict if they are no majority of the voters at its index, so
+/// that it has no effect. Every server applies the same entries and membership changes before it,
+/// so all servers see the same voters.
 pub fn without_minority(proposal: Proposal, voters: &Membership) -> Proposal {
     match proposal.command {
         Command::FailNode(failure)

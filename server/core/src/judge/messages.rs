@@ -1,7 +1,7 @@
-//! What servers tell each other of leases and checks, in the context of their messages.
+//! Messages between servers about leases and checks, carried in the context of Raft messages.
 //!
-//! All of it may be lost or come late: a relayed renewal is refused after a while, and a list of
-//! checks is told again until it is empty. So no message is ever waited for.
+//! All of them may be lost or delayed: a relayed renewal times out, and a check list is repeated
+//! until it is empty. So no message is ever awaited.
 
 use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::lease::{Challenge, LeaseAck, LeaseEnd, LeaseId, Renewal};
@@ -9,16 +9,17 @@ use lockmesh_protocol::rpc::{Response, Unavailable};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// How often a server asks a node that is under check, and the leader tells the voters.
+/// The interval at which a server challenges a node under check, and at which the leader sends its
+/// check list.
 pub(super) const ASK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The most renewals or answers in one message.
+/// The maximum number of renewals or answers in one message.
 pub(super) const BATCH: usize = 4096;
-/// The longest context of such a message: the largest batch, and the list of all checks, are far
-/// below it.
+/// The maximum length of such a context. The largest batch and the full check list are far below
+/// it.
 pub(super) const MAX_CONTEXT_BYTES: usize = 1 << 20;
 
-/// What a renewal is answered with.
+/// The reply to a renewal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum LeaseAnswer {
     Renewed(LeaseAck),
@@ -39,40 +40,40 @@ impl LeaseAnswer {
 /// All checks that a leader has open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct CheckList {
-    /// Counts the lists of one leader's process.
+    /// The sequence number of the list, within one leader process.
     pub(super) number: u64,
     pub(super) checks: Vec<CheckOrder>,
 }
 
-/// A node that a juror shall ask.
+/// A node that a juror must challenge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct CheckOrder {
     pub(super) challenge: Challenge,
     pub(super) node: NodeName,
-    /// Where it is asked, as `host:port`; none where it listens nowhere.
+    /// The address of the node as `host:port`; `None` if it does not listen.
     pub(super) address: Option<String>,
-    /// How long the check has been open.
+    /// The time since the check was opened.
     pub(super) age: Duration,
-    /// How long a juror abstains that was late or cut off.
+    /// The time for which a juror abstains that was paused or cut off.
     pub(super) window: Duration,
 }
 
-/// What a juror reports of all checks that it knows, as the answer to a list.
+/// A juror's reports on all checks, in reply to a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct JurorReports {
-    /// The number of the list: a report is no older than that.
+    /// The number of the list; the reports are no older than the list.
     pub(super) number: u64,
     pub(super) reports: Vec<JurorReport>,
 }
 
-/// What a juror reports of one check.
+/// A juror's report on one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct JurorReport {
     pub(super) challenge: Challenge,
-    /// How often it has asked without an answer, one time after the other.
+    /// The number of consecutive unanswered challenges.
     pub(super) unanswered: u32,
-    /// Whether it was late itself, or cut off from the leader, so that its silence says nothing.
+    /// Set if the juror was paused or cut off from the leader, so that its silence is no evidence.
     pub(super) abstains: bool,
-    /// What the node answered.
+    /// The answer of the node.
     pub(super) answer: Option<Renewal>,
 }

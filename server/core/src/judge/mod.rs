@@ -1,49 +1,51 @@
-//! The judge: which nodes live, and whose sessions end. Agents renew a lease, the leader keeps the
-//! windows, all voters ask a node that is silent, and a majority of them decides.
+//! The failure detector ("judge"): decides which nodes are alive and whose sessions end. Agents
+//! renew a lease (their heartbeat), the leader keeps the windows, all voters challenge a silent
+//! node, and a majority of them decides.
 //!
 //! ```text
-//! agent ── renewal ──> any server ── in batches ──> leader: its window starts anew, then a read round,
-//!                                                   then the acknowledgement
-//! no renewal for W/3 + 200 ms, or an
-//!   accusation of the mesh ──> the leader opens a check, and tells all voters every 250 ms
-//! each voter ── challenge ──> agent, every 250 ms; an answer is a renewal, and goes to the leader at once
-//!            ── report ────> leader, with every list of checks: how often it asked in vain, whether it abstains
-//! silent for W, and a majority reports it ──> FailNode, an entry; renewals are refused until its outcome
+//! agent ── renewal ──> any server ── in batches ──> leader: restarts the window, runs a read
+//!                                                   round, then sends the acknowledgement
+//! no renewal for W/3 + 200 ms, or a
+//!   suspicion from the mesh ──> the leader opens a check, sent to all voters every 250 ms
+//! each voter ── challenge ──> agent, every 250 ms; an answer is a renewal, relayed at once
+//!            ── report ────> leader, for every check list: unanswered challenges, abstention
+//! silent for W, and a majority reports it ──> FailNode, an entry; renewals are refused until
+//!                                             its outcome
 //! ```
 //!
-//! | file | is |
+//! | file | contents |
 //! |---|---|
-//! | `relay.rs` | renewals on their way from a follower to the leader, and the answers back |
-//! | `windows.rs` | when each member was heard last, and when each of its windows ends |
-//! | `checks.rs` | the checks that the leader has open, and who confirms them |
-//! | `juror.rs` | what every voter does that is told of a check |
-//! | `majority.rs` | what a verdict is without a majority |
-//! | `brake.rs` | many at once: the servers' windows become long |
-//! | `accusers.rs` | which agents in the mesh are listened to |
-//! | `registrations.rs` | another process registers for a node while the first one may live |
+//! | `relay.rs` | renewals relayed by a follower to the leader, and the replies |
+//! | `windows.rs` | the last renewal of each member, and the end of each of its windows |
+//! | `checks.rs` | the checks that the leader has open, and their confirmations |
+//! | `juror.rs` | the challenges and reports of each voter |
+//! | `majority.rs` | the majority rule for verdicts |
+//! | `brake.rs` | many silent nodes at once: longer windows at the servers |
+//! | `accusers.rs` | rate limits for suspicions from the mesh |
+//! | `registrations.rs` | a second process registers for a node while the first may be alive |
 //! | `upkeep.rs` | former hosts, reconciliation, reaping |
-//! | `messages.rs` | what servers tell each other of all this |
-//! | `contents.rs` | the same, for whoever looks on |
-//! | `turn/` | what the core does with all that in its turns, file by file |
-//! | `turn/renewals.rs` | renewals as they arrive, and their acknowledgement |
-//! | `turn/accusations.rs` | what agents in the mesh suspect opens checks |
+//! | `messages.rs` | the messages between servers |
+//! | `contents.rs` | the same messages, decoded for the simulator |
+//! | `turn/` | the failure detector in the core's turns, file by file |
+//! | `turn/renewals.rs` | arriving renewals and their acknowledgement |
+//! | `turn/accusations.rs` | suspicions from the mesh, which open checks |
 //! | `turn/verdict.rs` | opens checks, proposes verdicts |
 //! | `turn/given_up.rs` | ends sessions that their guards gave up |
 //! | `turn/reachability.rs` | nodes that answer challenges, but whose renewals do not arrive |
-//! | `turn/force_leave.rs` | a living node is not made to leave |
-//! | `turn/agents.rs` | has agents ask nodes, too |
-//! | `turn/node_leases.rs` | how nodes' leases stand, for whoever asks |
+//! | `turn/force_leave.rs` | protects a living node from a force-leave |
+//! | `turn/agents.rs` | challenges sent through agents |
+//! | `turn/node_leases.rs` | the status of node leases, for queries |
 //!
 //! **Invariants:** only a leader acknowledges a renewal, after a read round that began after the
-//! renewal's arrival, so a deposed one acknowledges nothing. A window starts with the arrival,
-//! which is later than the sending from which the agent counts, so the agent's deadline comes
-//! first. Between the proposal of a verdict and its outcome no renewal of that node is
-//! acknowledged. After an election every window starts afresh. A verdict that no majority of the
-//! voters of its entry's index confirms does nothing, see [`without_minority`]. Whatever is unsure
+//! renewal's arrival, so a deposed leader acknowledges nothing. A window starts when a renewal
+//! arrives, which is later than the sending from which the agent counts, so the agent's deadline
+//! comes first. Between the proposal of a verdict and its outcome, no renewal of that node is
+//! acknowledged. After an election every window restarts. A verdict that is not confirmed by a
+//! majority of the voters at its entry's index has no effect, see [`without_minority`]. Uncertainty
 //! makes a window longer, never shorter.
 //!
-//! The jurors are the voters. Three agents ask each node besides, at the leader's word: what they
-//! hear clears the node, and what they do not hear confirms nothing.
+//! The jurors are the voters. In addition, three agents challenge each node at the leader's
+//! request: an answer to them clears the node, and their silence confirms nothing.
 
 mod accusers;
 mod brake;
@@ -79,7 +81,7 @@ pub use contents::LeaseContents;
 pub use majority::without_minority;
 pub(crate) use messages::LeaseAnswer;
 
-/// What a server knows of the members' lives.
+/// A server's state of the failure detector.
 #[derive(Debug)]
 pub(crate) struct Judge {
     windows: Windows,
@@ -91,17 +93,17 @@ pub(crate) struct Judge {
     registrations: Registrations,
     force_leaves: Vec<WaitingForceLeave>,
     upkeep: Upkeep,
-    /// The nodes whose renewals do not arrive, by their leases.
+    /// The leases of the nodes whose renewals do not arrive.
     cut_off: BTreeMap<AgentNumber, LeaseId>,
-    /// The agents on whom a verdict is proposed whose outcome is not known.
+    /// The agents with a proposed verdict whose outcome is unknown.
     deciding: BTreeSet<AgentNumber>,
-    /// Answers to renewals that other servers relayed: told at the end of the turn.
+    /// Replies to renewals relayed by other servers, sent at the end of the turn.
     answers: BTreeMap<ServerId, Vec<(u64, LeaseAnswer)>>,
     random: Random,
 }
 
 impl Judge {
-    /// That of a server whose random draws begin here.
+    /// Creates the failure detector of a server, with the seed of its random draws.
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         Self {
@@ -121,22 +123,22 @@ impl Judge {
         }
     }
 
-    /// How many checks are open.
+    /// The number of open checks.
     pub(crate) fn open_checks(&self) -> usize {
         self.checks.len()
     }
 
-    /// Whether a check of this node is open.
+    /// Returns whether a check of this node is open.
     pub(crate) fn is_under_check(&self, number: AgentNumber) -> bool {
         self.checks.is_open(number)
     }
 
-    /// Whether very many are silent at once.
+    /// Returns whether the brake is on.
     pub(crate) fn is_braking(&self) -> bool {
         self.brake.is_on()
     }
 
-    /// This server did not run for `gap`, and heard nothing meanwhile.
+    /// Moves all deadlines by `gap`: this server was paused and received nothing.
     pub(crate) fn was_late(&mut self, now: Time, gap: Duration) {
         self.windows.postpone(gap);
         self.brake.postpone(gap);
@@ -146,22 +148,22 @@ impl Judge {
         self.juror.was_late(now);
     }
 
-    /// A session was made that ends with a member's silence.
+    /// Records a new session that depends on a member's health.
     fn note_session(&mut self, now: Time, state: &State, number: AgentNumber, window: HealthWindow) {
         if self.windows.member(number).is_some() {
             self.windows.come_into_use(now, number, window);
         } else {
-            // It had failed, and nothing hung on its life any more. The catalog says otherwise.
+            // The member had failed and had no sessions left. The new session restarts its windows.
             self.follow(now, state, number);
         }
     }
 
-    /// Looks at a member whose row changed.
+    /// Follows a change of a member's row.
     fn follow(&mut self, now: Time, state: &State, number: AgentNumber) {
         let heard = self.windows.last_heard(number);
         self.windows.follow(now, state, number);
         self.upkeep.follow(now, heard, state, number);
-        // Its lease is another one by now, or nobody need know whether it lives.
+        // The lease was replaced, or the node's health no longer matters.
         let lease = self.windows.lease(number);
         if let Some(checked) = self.checks.lease(number).filter(|checked| Some(*checked) != lease) {
             if state.lease_end(checked) == Some(LeaseEnd::Failed) {
@@ -171,7 +173,7 @@ impl Judge {
         }
     }
 
-    /// A majority did not hear from a node: whoever had it asked was right.
+    /// Credits the accuser: a majority got no answer from the node that it suspected.
     fn credit_accuser(&mut self, now: Time, number: AgentNumber) {
         if let Some(accuser) = self.checks.take_accuser(number) {
             self.accusers.was_right(now, &accuser);

@@ -1,9 +1,9 @@
-//! Another process registers for a node whose first one may live: a host that was cloned with its
-//! data folder, or an agent that was started twice. The first one keeps its lease as long as it
-//! answers; the second one is refused in words.
+//! Conflicting registrations: a second process registers for a node whose first process may be
+//! alive, for example a host cloned with its data folder, or an agent started twice. The first
+//! process keeps its lease as long as it answers; the second is rejected with an error message.
 //!
-//! An agent that was killed and started again waits for that: a second, in which its former process
-//! is asked and says nothing. One that announced its restart does not wait.
+//! An agent that was killed and restarted waits for one second, in which its former process is
+//! challenged and does not answer. An announced restart does not wait.
 
 use crate::input::CallToken;
 use crate::proposal::Proposal;
@@ -11,7 +11,7 @@ use lockmesh_protocol::lease::LeaseId;
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// Registrations that wait until it is known whether the first process lives.
+/// Registrations that wait until the first process is known to be alive or dead.
 #[derive(Debug, Default)]
 pub(super) struct Registrations {
     pub(super) waiting: Vec<WaitingRegistration>,
@@ -27,7 +27,7 @@ pub(super) struct WaitingRegistration {
 }
 
 impl Registrations {
-    /// Whether somebody waits to know if the process of this lease lives.
+    /// Returns whether a registration waits for the outcome of this lease.
     pub(super) fn wait_for(&self, lease: LeaseId) -> bool {
         self.waiting.iter().any(|waiting| waiting.lease == lease)
     }

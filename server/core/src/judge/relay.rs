@@ -1,7 +1,7 @@
-//! Renewals that a follower relays: in one batch a turn to the leader, and the answers back.
+//! Renewals that a follower relays: one batch per turn to the leader, and the replies.
 //!
-//! A renewal that is not answered in time is refused, so that its agent tries another way. An
-//! answer counts only for the renewal that it names: numbers of a former process may come late.
+//! A renewal without a timely reply is refused, so that its agent tries another server. A reply
+//! counts only for the renewal that it names: numbers of a former process may arrive late.
 
 use super::messages::LeaseAnswer;
 use crate::input::CallToken;
@@ -11,21 +11,21 @@ use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How many renewals a follower keeps that the leader has not answered.
+/// The maximum number of relayed renewals without a reply.
 pub(super) const MAX_RELAYED: usize = 16_384;
-/// How long it keeps one.
+/// The timeout of a relayed renewal.
 const RELAY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Renewals on their way to the leader.
+/// Renewals in transit to the leader.
 #[derive(Debug)]
 pub(super) struct Relay {
-    /// The leader to whom they are on their way.
+    /// The leader to which they are relayed.
     pub(super) leader: Option<ServerId>,
     pub(super) last_number: u64,
     pub(super) waiting: BTreeMap<u64, Relayed>,
-    /// Renewals for the next batch; answers of jurors have nobody who waits.
+    /// Renewals for the next batch. No caller waits for the answers of jurors.
     pub(super) gathered: Vec<(u64, Renewal)>,
-    /// Accusations for the next batch, at most one of those: who accuses, and whom.
+    /// Suspicions for the next batch, at most one batch: the accuser and the suspected lease.
     pub(super) accusations: Vec<(LeaseId, LeaseId)>,
 }
 
@@ -37,9 +37,9 @@ pub(super) struct Relayed {
 }
 
 impl Relay {
-    /// One whose numbers begin behind this one.
+    /// Creates a relay whose numbers start after this one.
     pub(super) fn new(first: u64) -> Self {
-        // Far from the end, so that they never wrap.
+        // Far below the maximum, so that numbers never wrap.
         let (gathered, accusations) = (Vec::new(), Vec::new());
         Self { leader: None, last_number: first >> 1, waiting: BTreeMap::new(), gathered, accusations }
     }
@@ -50,7 +50,7 @@ impl Relay {
         self.last_number
     }
 
-    /// Takes whoever waits for this answer.
+    /// Takes the caller that waits for this reply.
     pub(super) fn take(&mut self, number: u64, answer: &LeaseAnswer) -> Option<CallToken> {
         let waits_for = |relayed: &&Relayed| {
             let Renewal { lease, sequence, .. } = relayed.renewal;
@@ -64,7 +64,7 @@ impl Relay {
         self.waiting.remove(&number).map(|relayed| relayed.token)
     }
 
-    /// Everybody who waits for too long, or for another leader than this one.
+    /// Takes all callers that have timed out, or whose leader is no longer this one.
     pub(super) fn refused(&mut self, now: Time, leader: Option<ServerId>) -> Vec<CallToken> {
         let is_other = self.leader != leader;
         self.leader = leader;

@@ -1,8 +1,8 @@
-//! What the leader looks after besides: announced restarts end when their time is over, and the
-//! sessions of former hosts when their windows are, the catalog says what the roster says, and
-//! members that have been failed for long are forgotten.
+//! The leader's other duties for members. It ends announced restarts and former hosts' sessions
+//! when their windows end, reconciles the catalog with the roster, and forgets (reaps) members that
+//! failed long ago.
 //!
-//! All of it counts from when this leader saw it first: after an election it begins afresh.
+//! All times count from when this leader first saw the fact; an election restarts them.
 
 use crate::state::State;
 use lockmesh_protocol::id::{AgentNumber, LogIndex};
@@ -12,12 +12,12 @@ use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long after a proposal that came to nothing the next one is made.
+/// The retry interval after a proposal without effect.
 const RETRY: Duration = Duration::from_secs(5);
-/// The same for a member that cannot be forgotten: sessions live on its node.
+/// The retry interval for a member that cannot be reaped because its node has sessions.
 const REAP_AGAIN: Duration = Duration::from_secs(3600);
 
-/// What this leader waits for.
+/// The deadlines of one leader.
 #[derive(Debug, Default)]
 pub(super) struct Upkeep {
     pub(super) look_at: Time,
@@ -32,19 +32,19 @@ pub(super) struct Upkeep {
 struct AnnouncedRestart {
     /// The index of the announcement.
     at: LogIndex,
-    /// When its time is over, or its end is proposed again.
+    /// The time at which the restart's end is proposed, or proposed again.
     due: Time,
 }
 
-/// A host that was there before the present one.
+/// The previous host of a node, before the present one.
 #[derive(Debug)]
 struct FormerHost {
-    /// Sessions that were made before this are of it.
+    /// Sessions created before this index belong to it.
     until: LogIndex,
     since: Time,
-    /// The window whose end is waited for.
+    /// The window whose end is awaited.
     window: HealthWindow,
-    /// When that one is over, or is proposed again.
+    /// The time at which the window ends, or its end is proposed again.
     due: Time,
 }
 
@@ -52,19 +52,19 @@ struct FormerHost {
 struct FailedMember {
     lease: LeaseId,
     since: Time,
-    /// Before then it is not tried again.
+    /// The next attempt is not made before this time.
     not_before: Time,
 }
 
 impl Upkeep {
-    /// Forgets everything, and begins afresh.
+    /// Clears everything and starts from the current state.
     pub(super) fn restart(&mut self, now: Time, state: &State) {
         *self = Self { look_at: now, reconcile_at: now, ..Self::default() };
         state.agents().for_each(|agent| self.follow(now, None, state, agent.number));
     }
 
-    /// Looks at a member whose row changed. `heard` is when the lease that the row had before was
-    /// last heard here, if it was.
+    /// Follows a change of a member's row. `heard` is the time of the last renewal of its previous
+    /// lease at this server, if any.
     pub(super) fn follow(&mut self, now: Time, heard: Option<Time>, state: &State, number: AgentNumber) {
         let agent = state.agent(number);
         match agent.and_then(|agent| agent.restart_announced) {
@@ -75,7 +75,7 @@ impl Upkeep {
             None => drop(self.restarts.remove(&number)),
         }
         match agent.and_then(|agent| agent.former_sessions_until) {
-            // Guards of the former host count from renewals that arrived before it was last heard.
+            // Guards of the former host count from renewals that arrived before this time.
             Some(until) if self.former.get(&number).is_none_or(|known| known.until != until) => {
                 let window = HealthWindow::Fast;
                 let since = heard.unwrap_or(now);
@@ -103,7 +103,7 @@ impl Upkeep {
         self.failed.values_mut().for_each(|failed| failed.since = failed.since + gap);
     }
 
-    /// The agents whose announced restart has had its time, and where it was announced.
+    /// The agents whose restart window has ended, with the index of the announcement.
     pub(super) fn restarts_due(&mut self, now: Time) -> Vec<(AgentNumber, LogIndex)> {
         let due = self.restarts.iter_mut().filter(|(_, restart)| restart.due <= now);
         let due = due.map(|(number, restart)| {
@@ -113,10 +113,10 @@ impl Upkeep {
         due.collect()
     }
 
-    /// The agents of whose former host a window is over, and which.
+    /// The agents whose former host's window has ended, with that window.
     pub(super) fn former_due(&mut self, now: Time) -> Vec<(AgentNumber, HealthWindow)> {
         let mut due = Vec::new();
-        // Guards of the former host may believe what they were told for a restart.
+        // During an announced restart, guards of the former host may still rely on it.
         let is_due = |number: &AgentNumber, former: &FormerHost| {
             former.due <= now && !self.restarts.contains_key(number)
         };
@@ -127,8 +127,8 @@ impl Upkeep {
                     former.window = longer;
                     former.since + longer.validity()
                 }
-                // The last one forgets the former host; until that is seen, it may have come to
-                // nothing.
+                // The last window forgets the former host. Until that is applied, the proposal may
+                // be lost.
                 None => now + RETRY,
             };
         }

@@ -1,9 +1,10 @@
-//! The leader's windows: when each member was heard last, and when each of its windows ends.
+//! The leader's windows: the time of each member's last renewal, and the end of each of its
+//! windows.
 //!
-//! A window ends when the next renewal has been due for so long. So an outage that is shorter than
-//! the window never ends a session, however soon before the next renewal it began.
+//! A window ends when the next renewal has been due for the window's length. So an outage shorter
+//! than the window never ends a session, however soon before the next renewal it began.
 //!
-//! All start afresh when a leader begins to serve. Whatever is unsure starts a window later, never
+//! All windows restart when a leader begins to serve. Uncertainty starts a window later, never
 //! earlier: an agent counts its own deadline from the sending of a renewal that arrived before the
 //! window began.
 
@@ -15,25 +16,25 @@ use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How much later than it should be a renewal may come before the node is asked.
+/// The delay of a renewal after which the node is challenged.
 const OVERDUE: Duration = Duration::from_millis(200);
 
-/// After how long a node is asked that announced a restart.
+/// The time after which a node with an announced restart is challenged.
 const ASK_RESTARTING_AFTER: Duration = Duration::from_secs(RESTART_WINDOW.as_secs() / 3);
 
-/// After how long without a renewal a node is asked whose shortest window in use this is.
+/// The time without a renewal after which a node with this shortest window is challenged.
 pub(super) fn overdue_after(window: HealthWindow) -> Duration {
     window.renewal_interval() + OVERDUE
 }
 
-/// The windows of all members that are judged.
+/// The windows of all judged members.
 #[derive(Debug, Default)]
 pub(super) struct Windows {
     members: BTreeMap<AgentNumber, MemberWindow>,
-    /// When each is overdue, the first one first.
+    /// The times at which members become overdue, earliest first.
     queue: BTreeSet<(Time, AgentNumber)>,
-    /// When each lease was renewed last at this leader, if it was; of those that failed, too. For
-    /// people: it moves no window.
+    /// The last renewal of each lease at this leader, failed members included. It is only reported
+    /// and moves no window.
     renewed: BTreeMap<AgentNumber, (LeaseId, Time)>,
 }
 
@@ -41,16 +42,16 @@ pub(super) struct Windows {
 #[derive(Debug)]
 pub(super) struct MemberWindow {
     pub(super) lease: LeaseId,
-    /// When it was heard last, or began to be judged.
+    /// The time of its last renewal or answer, or the time at which judging began.
     pub(super) heard: Time,
-    /// When it renewed last on its own account, and not by the answer to a challenge.
+    /// The time of its last own renewal, as opposed to the answer to a challenge.
     pub(super) renewed: Time,
     pub(super) status: MemberStatus,
-    /// Whether it announced a restart whose time is not over.
+    /// Set during an announced restart.
     is_restarting: bool,
-    /// The shortest window in use, by which its agent renews, as far as it was told.
+    /// The shortest window in use as its agent knows it, which sets the renewal interval.
     shortest: Option<HealthWindow>,
-    /// When the shortest one came into use, where that was later than the last renewal.
+    /// The shortest window and the time it came into use, if later than the last renewal.
     shortened: Option<(HealthWindow, Time)>,
     overdue: Time,
 }
@@ -63,28 +64,28 @@ impl MemberWindow {
         Self { lease, heard, renewed, status, is_restarting, shortest, shortened: None, overdue: heard }
     }
 
-    /// When a window ends. While the brake is on, all are as long as the longest.
+    /// The end of a window. While the brake is on, all windows are as long as the longest.
     pub(super) fn end(&self, window: HealthWindow, is_braking: bool) -> Time {
         let length = match is_braking {
             true => HealthWindow::Safe.validity().max(window.validity()),
             false => window.validity(),
         };
         let end = self.start(window) + length;
-        // Nobody keeps a member from being judged by making ever new sessions on it.
+        // New sessions must not postpone the judgement of a member without limit.
         end.min(self.heard + HealthWindow::Safe.validity())
     }
 
-    /// The window by which it is overdue, and then judged.
+    /// The window that determines when the member is overdue.
     pub(super) fn present(&self) -> HealthWindow {
         self.shortest.unwrap_or_default()
     }
 
-    /// Whether it announced a restart whose time is not over.
+    /// Returns whether it announced a restart whose window has not ended.
     pub(super) fn is_restarting(&self) -> bool {
         self.is_restarting
     }
 
-    /// Whether its renewal is overdue.
+    /// Returns whether its renewal is overdue.
     pub(super) fn is_overdue(&self, now: Time) -> bool {
         self.overdue <= now
     }
@@ -96,20 +97,20 @@ impl MemberWindow {
 
     fn overdue_at(&self) -> Time {
         let window = self.present();
-        // An announced restart takes a while: to ask sooner would be in vain.
+        // An announced restart takes a while; an earlier challenge would fail.
         let length = if self.is_restarting { ASK_RESTARTING_AFTER } else { overdue_after(window) };
         self.start(window) + length
     }
 }
 
 impl Windows {
-    /// Forgets everything: all windows start now.
+    /// Restarts all windows at the current time.
     pub(super) fn restart(&mut self, now: Time, state: &State) {
         *self = Self::default();
         state.agents().for_each(|agent| self.follow(now, state, agent.number));
     }
 
-    /// Looks at a member whose row changed, or on whom a verdict came to nothing.
+    /// Follows a change of a member's row, or a verdict without effect.
     pub(super) fn follow(&mut self, now: Time, state: &State, number: AgentNumber) {
         let present = state.agent(number).filter(|agent| agent.status != MemberStatus::Left);
         let lease = present.map(|agent| agent.lease());
@@ -120,7 +121,7 @@ impl Windows {
             return self.remove(number);
         };
         let known = self.members.get(&number).filter(|known| known.lease == agent.lease());
-        // A restart that begins, or ends with a registration, is a word of the agent.
+        // The start of a restart, or its end by a registration, is a message from the agent.
         let is_word = |known: MemberStatus| known != agent.status && agent.status != MemberStatus::Failed;
         let is_heard = known.is_none_or(|known| is_word(known.status));
         let heard = known.filter(|_| !is_heard).map_or(now, |known| known.heard);
@@ -130,10 +131,10 @@ impl Windows {
         self.set(number, MemberWindow { shortened, renewed, ..window });
     }
 
-    /// A session of this window was made on the member's node.
+    /// Notes a new session with this window on the member's node.
     pub(super) fn come_into_use(&mut self, now: Time, number: AgentNumber, window: HealthWindow) {
         if let Some(known) = self.members.remove(&number) {
-            // Its agent renews by a longer one as yet: what it should have done before it knew is
+            // Its agent still renews by a longer window, so renewals it did not know to send are
             // not overdue.
             let is_shorter = window < known.present();
             let shortened = if is_shorter { Some((window, now)) } else { known.shortened };
@@ -142,7 +143,7 @@ impl Windows {
         }
     }
 
-    /// A renewal of this lease arrived.
+    /// Notes a renewal of this lease.
     pub(super) fn heard(&mut self, now: Time, lease: LeaseId, shortest: Option<HealthWindow>) {
         let known = self.members.get(&lease.agent).filter(|known| known.lease == lease);
         if let Some(known) = known {
@@ -153,7 +154,7 @@ impl Windows {
         }
     }
 
-    /// The holder of this lease renewed it on its own account.
+    /// Notes a renewal that the holder of this lease sent on its own.
     pub(super) fn renewed_itself(&mut self, now: Time, lease: LeaseId) {
         let known = self.members.get_mut(&lease.agent).filter(|known| known.lease == lease);
         if let Some(known) = known {
@@ -161,14 +162,14 @@ impl Windows {
         }
     }
 
-    /// When this leader heard a renewal of this lease last; none where it has not yet.
+    /// The time of the last renewal of this lease at this leader, if any.
     pub(super) fn renewed(&self, lease: LeaseId) -> Option<Time> {
         let renewed = self.renewed.get(&lease.agent).filter(|(renewed, _)| *renewed == lease);
         renewed.map(|(_, at)| *at)
     }
 
-    /// When a member was last heard, or its shortest window came into use if that was later. `None`
-    /// for a member that is not judged, or whose announced restart is under way.
+    /// The time of a member's last renewal, or of the change to its shortest window if later.
+    /// `None` for a member that is not judged or that announced a restart.
     pub(super) fn last_heard(&self, number: AgentNumber) -> Option<Time> {
         let member = self.members.get(&number).filter(|member| !member.is_restarting)?;
         Some(member.shortened.map_or(member.heard, |(_, since)| since.max(member.heard)))
@@ -186,12 +187,12 @@ impl Windows {
         self.members.len()
     }
 
-    /// Those whose renewal is overdue, the most overdue first.
+    /// The members whose renewal is overdue, the most overdue first.
     pub(super) fn overdue(&self, now: Time) -> impl Iterator<Item = AgentNumber> {
         self.queue.iter().take_while(move |(overdue, _)| *overdue <= now).map(|(_, number)| *number)
     }
 
-    /// Moves every window: this server did not run for `gap`.
+    /// Moves every window by `gap`, for which this server was paused.
     pub(super) fn postpone(&mut self, gap: Duration) {
         self.queue =
             std::mem::take(&mut self.queue).into_iter().map(|(at, number)| (at + gap, number)).collect();
@@ -208,7 +209,7 @@ impl Windows {
         self.replace(number, member);
     }
 
-    /// Puts a member in the place of the one that was taken out under this number.
+    /// Inserts a member in place of the removed one with this number.
     fn replace(&mut self, number: AgentNumber, mut member: MemberWindow) {
         self.queue.remove(&(member.overdue, number));
         member.overdue = member.overdue_at();
@@ -228,9 +229,9 @@ impl Windows {
     }
 }
 
-/// Whether something hangs on a member's life: its own status, or sessions that are left to it.
+/// Returns whether sessions or a status depend on a member's health.
 fn is_judged(state: &State, agent: &Agent) -> bool {
-    // The name may be another agent's by now.
+    // The name may belong to another agent by now.
     let is_member = state.member(&agent.node.folded()).is_some_and(|member| member.number == agent.number);
     is_member
         && match agent.status {

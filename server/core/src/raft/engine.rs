@@ -1,23 +1,25 @@
-//! The only file that names the consensus engine (`raft`): turns it until it has nothing more to
-//! say.
+//! The only file that names the consensus engine (`raft`). It drives the engine until no work is
+//! left.
 //!
-//! The engine is pure but strict. What this file keeps for it, each sentence a line of code below:
+//! The engine is pure but strict. This file keeps the following rules; each is a line of code
+//! below:
 //! - Between a `ready()` and its `advance_append_async()` nothing else is called.
-//! - Entries and hard state are visible in [`MemoryLog`] before the engine moves on.
+//! - Entries and hard state are visible in [`MemoryLog`] before the engine continues.
 //! - A leader's messages leave at once, but never before its (term, vote) is durable.
-//! - What rests on a write waits until the engine was told that the write is durable.
+//! - Messages that depend on a write wait until the engine knows that the write is durable.
 //! - A hard state that only moved its commit index needs no write of its own; its messages still
-//!   wait for everything that was queued before.
-//! - Election time-outs are drawn from our own seed, so that the same inputs make the same run.
+//!   wait for all writes queued before.
+//! - Election timeouts are drawn from our own seed, so that the same inputs give the same run.
 //! - A single voter that is not the leader does not tick before its log is durable.
-//! - From a snapshot's installation in memory until it is durable and reported as applied, time
-//!   stands still.
-//! - The engine joins no entries to a message of the same turn: it would join them to one without
-//!   entries that ends elsewhere, and the follower would acknowledge what it does not have.
-//! - A change of membership goes through a joint one; whoever leads pings at once, so that all
-//!   learn of its end.
+//! - From a snapshot's installation in memory until it is durable and reported as applied, the
+//!   engine gets no tick.
+//! - The engine does not join entries to a message of the same turn (`batch_append`): it would join
+//!   them to one without entries that ends elsewhere, and the follower would acknowledge entries
+//!   that it does not have.
+//! - Every membership change is a joint one; the leader pings at once, so that all servers learn of
+//!   its end.
 //!
-//! A panic of the engine means that memory can no longer be trusted: it is never caught.
+//! A panic of the engine means that memory can no longer be trusted, so it is never caught.
 
 use crate::fault_injection::{FaultPoint, Rule};
 use crate::raft::ElectionTimeout;
@@ -31,112 +33,112 @@ use raft::eraftpb;
 use raft::{GetEntriesContext, RawNode, ReadOnlyOption, StateRole, Storage, StorageError};
 use std::collections::VecDeque;
 
-/// How far a follower may be ahead in messages that it has not acknowledged.
+/// The maximum number of unacknowledged messages per follower.
 const MAX_MESSAGES_ON_THE_WAY: usize = 256;
-/// The most bytes of entries in one message between servers.
+/// The maximum size of the entries in one message between servers, in bytes.
 const MAX_MESSAGE_BYTES: u64 = 1 << 20;
-/// The most bytes of entries that may wait for their commit.
+/// The maximum size of uncommitted entries, in bytes.
 const MAX_UNCOMMITTED_BYTES: u64 = 64 << 20;
-/// The most bytes of committed entries that one turn applies.
+/// The maximum size of the committed entries applied per turn, in bytes.
 const MAX_COMMITTED_BYTES: u64 = 16 << 20;
 
-/// What the engine wants done after a turn.
+/// The effects that the engine requests in a turn.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     pub(crate) writes: Vec<LogWrite>,
     pub(crate) messages: Messages,
-    /// The snapshot of another server that takes the place of everything; nothing is committed in
-    /// the same turn.
+    /// A snapshot from another server that replaces log and state; nothing is committed in the same
+    /// turn.
     pub(crate) installed: Option<SnapshotMeta>,
     pub(crate) committed: Vec<LogEntry>,
-    /// Read rounds that are confirmed: their number, and the index that must be applied first.
+    /// Confirmed read rounds: their number, and the index that must be applied first.
     pub(crate) reads: Vec<(u64, LogIndex)>,
 }
 
 /// Messages with their receivers.
 type Messages = Vec<(ServerId, PeerMessage)>;
 
-/// Why the engine did not take a proposal: certainly not done.
+/// The engine rejected a proposal; it was certainly not done.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Dropped;
 
-/// The engine with what it wants remembered.
+/// The engine and the state that this file keeps for it.
 pub(crate) struct Engine {
     node: RawNode<MemoryLog>,
     random: Random,
     election_ticks: usize,
-    /// What makes this life's read rounds unlike those of other servers and of its own earlier
-    /// lives.
+    /// Distinguishes the read rounds of this process from those of other servers and earlier
+    /// processes.
     life: u64,
-    /// The (term, role) for which the election time-out was drawn, and the time-out in ticks.
+    /// The (term, role) for which the election timeout was drawn, and the timeout in ticks.
     drawn_for: Option<(u64, StateRole)>,
     election_timeout: usize,
-    /// Set while other servers shall win elections: see [`Engine::lower_priority`].
+    /// Set while other servers must win elections: see [`Engine::lower_priority`].
     has_lowered_priority: bool,
-    /// What waits for a write, in order.
+    /// The turns that wait for a write, in order.
     waiting: VecDeque<UnpersistedTurn>,
-    /// A hard state that needs no write of its own and goes with the next one.
+    /// A hard state that needs no write of its own and is written with the next one.
     lazy_hard_state: Option<HardState>,
     /// The (term, vote) that is on disk.
     durable_vote: (Term, ServerId),
     /// Membership as of the last applied index.
     membership: Membership,
-    /// A snapshot that is in memory but not on disk: the write that it waits for, and its index.
+    /// A snapshot that is in memory but not on disk: its write number and its index.
     installing: Option<(u64, LogIndex)>,
     pub(crate) fault_point: FaultPoint,
 }
 
-/// A change of the membership.
+/// A membership change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemberChange {
-    /// A server follows, without a vote.
+    /// Adds a server as a learner, without a vote.
     Learner(ServerId),
-    /// It gets its vote.
+    /// Promotes a learner to voter.
     Voter(ServerId),
-    /// It gets its vote, and who the same node was before goes, in one move.
+    /// Promotes a learner and removes the same node's former server, in one change.
     Successor {
-        /// Who gets a vote.
+        /// The server that becomes a voter.
         new: ServerId,
-        /// Who goes.
+        /// The server that is removed.
         former: ServerId,
     },
-    /// It goes.
+    /// Removes a server.
     Gone(ServerId),
 }
 
 impl MemberChange {
-    /// What it does, in words for the log, and to which server.
+    /// Returns the action as text for the log, and the server it concerns.
     pub(crate) fn described(self) -> (&'static str, ServerId) {
         match self {
             Self::Learner(server) => ("add as a learner", server),
-            Self::Voter(server) => ("give a vote", server),
-            Self::Successor { new, .. } => ("give a vote in place of its former self", new),
+            Self::Voter(server) => ("promote to voter", server),
+            Self::Successor { new, .. } => ("promote to voter, replacing its former server", new),
             Self::Gone(server) => ("remove", server),
         }
     }
 }
 
-/// How far the leader knows another server to be.
+/// The leader's knowledge of another server's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The last index that it has on disk.
+    /// The last index that the server has on disk.
     pub matched: LogIndex,
-    /// The index of the snapshot that it waits for, where it does.
+    /// The index of the snapshot that it waits for, if any.
     pub snapshot: Option<LogIndex>,
 }
 
 /// A turn of the engine that waits for the disk.
 struct UnpersistedTurn {
-    /// The turn's number.
+    /// The number of the turn.
     number: u64,
-    /// The write that must be durable for it: its own, or the last one queued before it.
+    /// The write that must be durable first: the turn's own, or the last one queued before it.
     write: u64,
     messages: Messages,
     vote: Option<(Term, ServerId)>,
 }
 
 impl Engine {
-    /// Opens the engine on what the disk held. `snapshot` names what the state stands for.
+    /// Opens the engine on the recovered log. `snapshot` describes the recovered state.
     pub(crate) fn new(
         id: ServerId,
         hard_state: HardState,
@@ -154,24 +156,25 @@ impl Engine {
             // Room for the longer timeouts of a server with lowered priority.
             max_election_tick: 4 * election.ticks,
             heartbeat_tick: election.heartbeat_ticks,
-            // The state is the checkpoint's, so the engine hands out every entry behind it again.
-            // Less than that would skip what is compacted without a word.
+            // The state is the checkpoint's, so the engine must return every entry after it again.
+            // A higher index would silently skip compacted entries.
             applied: snapshot.index.0,
             max_size_per_msg: MAX_MESSAGE_BYTES,
             max_uncommitted_size: MAX_UNCOMMITTED_BYTES,
             max_committed_size_per_ready: MAX_COMMITTED_BYTES,
             max_inflight_msgs: MAX_MESSAGES_ON_THE_WAY,
-            // A leader that is cut off steps down by itself, and its clients look for another one
-            // (thesis, 6.2).
+            // A leader that is cut off steps down, and its clients look for another one (thesis,
+            // 6.2).
             check_quorum: true,
-            // A server that comes back raises no term while the others have a leader (thesis, 9.6).
+            // A returning server does not raise the term while the others have a leader (thesis,
+            // 9.6).
             pre_vote: true,
-            // Never by lease: with clocks that drift a deposed leader would answer from the past.
+            // No lease reads: with drifting clocks a deposed leader would return stale data.
             read_only_option: ReadOnlyOption::Safe,
-            // Joined entries may end elsewhere than the message says: see the contract at the top.
+            // Joined entries may not end where the message claims: see the contract at the top.
             batch_append: false,
-            // An empty message tells followers of a commit at once: blocking reads that they serve
-            // wake with it, not with the next append.
+            // An empty message announces a commit to followers at once, so their blocking reads
+            // wake immediately, not with the next append.
             skip_bcast_commit: false,
             ..raft::Config::default()
         };
@@ -198,7 +201,7 @@ impl Engine {
         }
     }
 
-    /// Breaks a rule on purpose.
+    /// Breaks a rule for fault injection.
     #[cfg(feature = "fault-injection")]
     pub(crate) fn break_rule(&mut self, rule: Rule) {
         self.node.set_batch_append(rule == Rule::MessagesAreWhole);
@@ -209,11 +212,11 @@ impl Engine {
         self.node.raft.state == StateRole::Leader
     }
 
-    /// Whether this leader has applied an entry of its own term: before that it must not answer
-    /// reads.
+    /// Returns whether this leader has applied an entry of its own term. Before that it must not
+    /// answer reads.
     pub(crate) fn leads_its_term(&self) -> bool {
-        // Until then its commit index may be older than what was answered (paper, 5.4.2;
-        // thesis, 6.4).
+        // Until then its commit index may be older than an answered read (paper, 5.4.2; thesis,
+        // 6.4).
         self.is_leader() && self.node.raft.apply_to_current_term()
     }
 
@@ -250,7 +253,7 @@ impl Engine {
         &self.membership
     }
 
-    /// How far a server is known to be, where this server leads.
+    /// The replication progress of a server; `None` unless this server leads.
     pub(crate) fn progress(&self, server: ServerId) -> Option<Progress> {
         let progress = self.node.raft.prs().get(server.0).filter(|_| self.is_leader())?;
         let waits = progress.state == raft::ProgressState::Snapshot;
@@ -258,16 +261,16 @@ impl Engine {
         Some(Progress { matched: LogIndex(progress.matched), snapshot })
     }
 
-    /// Whether one vote, this server's, decides everything.
+    /// Returns whether this server is the only voter.
     pub(crate) fn is_alone(&self) -> bool {
         let members = &self.membership;
-        // While a joint change is under way, the voters before it must agree too (paper, 6).
+        // During a joint change the outgoing voters must agree too (paper, 6).
         members.voters == [ServerId(self.node.raft.id)] && members.voters_outgoing.is_empty()
     }
 
-    /// Stands for election now: for a server that is alone, and for one that is asked to lead.
+    /// Starts an election now: for a single server, and for the target of a leadership transfer.
     pub(crate) fn campaign(&mut self) {
-        // A refusal means that it is not the time: the election time-out will try again.
+        // A refusal means that it is too early; the election timeout retries.
         let _ = self.node.campaign();
     }
 
@@ -276,32 +279,32 @@ impl Engine {
             return;
         }
         let log = &self.node.raft.raft_log;
-        // Its own vote makes it the leader at once, and the engine insists that a new leader's log
-        // is on disk as far as it goes.
+        // Its own vote makes it the leader at once, and the engine requires that a new leader's log
+        // is fully durable.
         if self.is_alone() && !self.is_leader() && log.persisted < log.last_index() {
             return;
         }
-        // The engine may have begun a term since the last tick, and drawn a time-out of its own.
+        // The engine may have begun a term since the last tick, and drawn a timeout of its own.
         self.draw_election_timeout();
         self.node.tick();
     }
 
-    /// Takes a message that [`PeerMessage::fault`] found nothing wrong with.
+    /// Steps a message that passed [`PeerMessage::fault`].
     pub(crate) fn step(&mut self, message: PeerMessage) {
-        // That message makes a server stand at once, without a tick: on a state that it may forget.
+        // This message starts an election at once, without a tick, on a state that is not yet
+        // durable.
         if self.installing.is_some() && message.kind == MessageKind::TimeoutNow {
             return;
         }
-        // The engine refuses what is out of date, such as an answer from a server that was removed.
+        // The engine rejects outdated messages, such as a reply from a removed server.
         if let Err(error) = self.node.step(to_engine(message)) {
             tracing::debug!(%error, "the engine ignored a message");
         }
     }
 
-    /// Appends a batch of proposals. They have consecutive indexes that end at the log's last one.
+    /// Appends a batch of proposals. Their indexes are consecutive and end at the log's last index.
     pub(crate) fn propose(&mut self, batch: Vec<Bytes>) -> Result<LogIndex, Dropped> {
-        // A follower's engine would pass the proposal on and say yes, and nobody here would know
-        // its index.
+        // A follower's engine would forward the proposal and return success without an index.
         if !self.is_leader() {
             return Err(Dropped);
         }
@@ -312,42 +315,42 @@ impl Engine {
         let entries: Vec<_> =
             batch.into_iter().map(|data| eraftpb::Entry { data, ..Default::default() }).collect();
         message.set_entries(entries.into());
-        // All of the batch or nothing is in the log, so whoever is told of a refusal may ask again.
+        // The batch is appended as a whole, so a caller may retry after a rejection.
         self.node.step(message).map_err(|_| Dropped)?;
         Ok(LogIndex(self.last_index().0 - count + 1))
     }
 
-    /// Begins a read round; a follower asks its leader for one.
+    /// Begins a read round; a follower requests one from its leader.
     pub(crate) fn begin_read(&mut self, round: u64) {
-        // No two rounds may look alike, of this process, of those before it or of other servers:
-        // the engine makes equal ones one.
+        // The engine merges equal rounds, so each must differ from all others: those of this
+        // process, of earlier ones and of other servers.
         let context = [self.node.raft.id, self.life, round].map(u64::to_be_bytes).concat();
         self.node.read_index(context);
     }
 
-    /// A server cannot be reached: what is on its way to it is lost.
+    /// Reports a server as unreachable: messages in flight to it are lost.
     pub(crate) fn unreachable(&mut self, server: ServerId) {
         self.node.report_unreachable(server.0);
     }
 
-    /// A server was told of a snapshot and did not get there.
+    /// Reports that a server did not receive its snapshot.
     pub(crate) fn snapshot_failed(&mut self, server: ServerId) {
         self.node.report_snapshot(server.0, raft::SnapshotStatus::Failure);
     }
 
-    /// This snapshot is on disk: it can be given to others.
+    /// Notes that this snapshot is durable and can be sent to other servers.
     pub(crate) fn checkpoint_durable(&mut self, mark: SnapshotMeta) {
         self.node.mut_store().snapshot = mark;
     }
 
-    /// Whether a server waits for a snapshot newer than the one on disk; asked once.
+    /// Returns once whether a server waits for a newer snapshot than the durable one.
     pub(crate) fn take_snapshot_wanted(&mut self) -> bool {
         self.node.store().snapshot_wanted.take()
     }
 
     /// Lowers the election priority, or restores it. A server with lowered priority waits two
-    /// election timeouts longer, so that every other server that can win stands before it. The
-    /// engine's own priorities would let a short log outvote the only one that can win.
+    /// election timeouts longer, so that every other server that can win stands first. The engine's
+    /// own priorities would let a server with a short log outvote the only one that can win.
     pub(crate) fn lower_priority(&mut self, is_lowered: bool) {
         if is_lowered != self.has_lowered_priority {
             self.has_lowered_priority = is_lowered;
@@ -361,23 +364,23 @@ impl Engine {
         self.node.raft.become_follower(term, 0);
     }
 
-    /// Hands leadership to `server`. What is proposed meanwhile is dropped.
+    /// Transfers leadership to `server`. Proposals during the transfer are dropped.
     pub(crate) fn transfer_leader(&mut self, server: ServerId) {
         self.node.transfer_leader(server.0);
     }
 
-    /// `true` while a transfer is under way. The engine aborts it after one election timeout.
+    /// `true` while a transfer is in progress. The engine aborts it after one election timeout.
     pub(crate) fn is_transferring(&self) -> bool {
         self.node.raft.lead_transferee.is_some()
     }
 
     pub(crate) fn has_pending_membership(&self) -> bool {
-        // The engine takes a second change as an empty entry and says yes, so it must be asked
-        // before. In a joint membership the entry that ends it is still to come.
+        // The engine silently replaces a second change with an empty entry and returns success. In
+        // a joint membership the entry that ends it is still to come.
         self.node.raft.has_pending_conf() || self.membership.is_joint()
     }
 
-    /// Proposes a change of the membership, by way of a joint one that ends by itself.
+    /// Proposes a membership change through a joint membership that ends automatically.
     pub(crate) fn propose_membership(&mut self, change: MemberChange) -> Result<LogIndex, Dropped> {
         use eraftpb::ConfChangeType::{AddLearnerNode, AddNode, RemoveNode};
         let steps = match change {
@@ -392,53 +395,52 @@ impl Engine {
             step
         });
         let mut change = eraftpb::ConfChangeV2::default();
-        // A joint membership also for one step, which ends by itself: one way for all changes, and
-        // one to test (paper, 6).
+        // Single steps use a joint membership too, which ends automatically: one tested path for
+        // all changes (paper, 6).
         change.set_transition(eraftpb::ConfChangeTransition::Implicit);
         change.set_changes(steps.collect::<Vec<_>>().into());
         self.node.propose_conf_change(Vec::new(), change).map_err(|_| Dropped)?;
         Ok(self.last_index())
     }
 
-    /// Everything up to this write is on disk.
+    /// Notes that all writes up to this one are durable.
     pub(crate) fn persisted(&mut self, write: u64, effects: &mut Effects) {
         let mut messages = Vec::new();
         let mut highest = None;
-        // Commits are told in order, and the last write of one speaks for all before it.
+        // Writes are reported in order, and the last write of a commit covers all before it.
         while self.waiting.front().is_some_and(|turn| turn.write <= write) {
             let turn = self.waiting.pop_front().expect("the front was just seen");
             highest = Some(turn.number);
             self.durable_vote = turn.vote.unwrap_or(self.durable_vote);
             messages.extend(turn.messages);
         }
-        // Before the messages leave: what they bring about must meet an engine that counts this
-        // write.
+        // Before the messages leave: their replies must reach an engine that counts this write.
         if let Some(number) = self.fault_point.told(highest) {
             self.node.on_persist_ready(number);
         }
-        // Only now can no crash bring the old log back, so only now does time go on.
+        // Now no crash can bring the old log back, so the engine may tick again.
         if let Some((_, index)) = self.installing.take_if(|(number, _)| *number <= write) {
             self.node.advance_apply_to(index.0);
         }
         effects.messages.extend(messages);
     }
 
-    /// The entry at `index` was applied; a membership change takes effect now.
+    /// Notes that an entry was applied; a membership change takes effect now.
     pub(crate) fn applied(&mut self, entry: &LogEntry) {
-        // First the change, then the applied index: the other way round the engine stays in the
-        // joint membership for ever.
+        // First the change, then the applied index: in the other order the engine never leaves the
+        // joint membership.
         if self.change_membership(entry) {
             self.step_down_if_removed();
         }
         self.node.advance_apply_to(entry.index.0);
-        // The end of a joint membership is the engine's own proposal, and waits for the next
-        // heartbeat otherwise.
+        // The engine itself proposes the end of a joint membership, which would otherwise wait for
+        // the next heartbeat.
         if entry.kind != EntryKind::Normal && self.is_leader() {
             self.node.ping();
         }
     }
 
-    /// Lets a membership change take effect; false where the entry is none.
+    /// Applies a membership change; returns `false` for any other entry.
     fn change_membership(&mut self, entry: &LogEntry) -> bool {
         let changed = match entry.kind {
             EntryKind::Normal => return false,
@@ -453,44 +455,42 @@ impl Engine {
         true
     }
 
-    /// Forgets entries up to an index whose snapshot is durable.
+    /// Compacts the log up to an index whose snapshot is durable.
     pub(crate) fn compact(&mut self, up_to: LogIndex) {
         self.node.mut_store().compact(up_to);
     }
 
-    /// The last index that can go while so many bytes of entries stay.
+    /// The last index that can be compacted if this many bytes of entries are kept.
     pub(crate) fn index_before_last(&self, bytes: u64) -> LogIndex {
         self.node.store().index_before_last(bytes)
     }
 
-    /// The bytes of entries that are kept in memory.
+    /// The size of the entries in memory, in bytes.
     pub(crate) fn log_bytes(&self) -> usize {
         self.node.store().bytes()
     }
 
-    /// Asks the engine until it has nothing more to say.
+    /// Drives the engine until it has no more work.
     pub(crate) fn turn(&mut self, effects: &mut Effects) {
         while self.node.has_ready() {
-            // From here to `advance_append_async` nothing of the engine may be called but its
-            // storage.
+            // From here to `advance_append_async` only the engine's storage may be called.
             let mut ready = self.node.ready();
             let number = ready.number();
             let entries: Vec<_> = ready.take_entries().into_iter().map(entry_of).collect();
             let hard_state = ready.hs().map(hard_state_of);
             let reset = (!ready.snapshot().is_empty()).then(|| snapshot_meta_of(ready.snapshot()));
-            // The snapshot before the entries that come behind it, and both before the engine goes
-            // on: what it cannot see in its storage it would number again.
+            // First the snapshot, then the entries after it, and both before the engine continues:
+            // it would reuse the indexes of entries that it cannot see in its storage.
             if let Some(mark) = &reset {
                 self.install(mark, number, effects);
             }
             self.node.mut_store().append(&entries);
             self.node.mut_store().hard_state = hard_state.unwrap_or(self.node.store().hard_state);
-            // Never more than what is on disk here: the engine caps them at what it was told is
-            // durable.
+            // Only entries that are durable here: the engine caps them at the reported index.
             effects.committed.extend(ready.take_committed_entries().into_iter().map(entry_of));
             let ours = [self.node.raft.id, self.life];
             effects.reads.extend(ready.take_read_states().iter().filter_map(|read| read_of(read, ours)));
-            // A leader's appends may leave while its own disk works (thesis, 10.2.1); votes and
+            // A leader's appends may leave during its own disk write (thesis, 10.2.1); votes and
             // acknowledgements must wait.
             let messages = (outgoing(ready.take_messages()), outgoing(ready.take_persisted_messages()));
             let must_sync = ready.must_sync();
@@ -500,7 +500,7 @@ impl Engine {
         }
     }
 
-    /// A snapshot takes the place of the log, in memory first.
+    /// Replaces the log with a snapshot, in memory first.
     fn install(&mut self, mark: &SnapshotMeta, number: u64, effects: &mut Effects) {
         self.node.mut_store().reset(mark);
         self.membership = mark.membership.clone();
@@ -508,7 +508,7 @@ impl Engine {
         effects.installed = Some(mark.clone());
     }
 
-    /// Gives the turn's write to the disk, or ties the turn to the writes before it.
+    /// Queues the turn's write, or makes the turn wait for the writes before it.
     fn queue(
         &mut self,
         write: LogWrite,
@@ -523,18 +523,17 @@ impl Engine {
             effects.messages.append(&mut after);
         }
         let newest = self.node.store().hard_state;
-        // A server that is alone wins, appends and sends in one turn. If it crashed before its vote
-        // was on disk, nobody would remember that this term had a leader.
+        // A single server wins, appends and sends in one turn. After a crash before its vote is
+        // durable, no record of this term's leader would exist.
         if (newest.term, newest.vote) == self.durable_vote {
-            // That somebody is here says nothing of its log, so it need not wait for the log.
+            // A heartbeat response makes no claim about the log, so it need not wait for the log.
             at_once
                 .extend(after.extract_if(.., |(_, message)| message.kind == MessageKind::HeartbeatResponse));
             effects.messages.extend(at_once);
         } else {
             after.extend(at_once);
         }
-        // A commit index may be lost: it is learned again. So it waits for a write that must be
-        // made anyhow.
+        // A lost commit index is learned again, so it waits for the next required write.
         self.lazy_hard_state = hard_state.or(self.lazy_hard_state);
         let vote = hard_state.map(|state| (state.term, state.vote));
         if must_sync {
@@ -542,8 +541,8 @@ impl Engine {
             effects.writes.push(LogWrite { hard_state, ..write });
             self.waiting.push_back(UnpersistedTurn { number, write: number, messages: after, vote });
         } else if let Some(last) = self.waiting.back() {
-            // That this turn writes nothing does not mean that its answers may go: they may
-            // acknowledge entries of an older one that is still on its way to the disk.
+            // Without a write of its own, the turn must still wait: its replies may acknowledge
+            // entries of an older turn whose write is pending.
             let write = last.write;
             self.waiting.push_back(UnpersistedTurn { number, write, messages: after, vote });
         } else {
@@ -552,25 +551,24 @@ impl Engine {
         }
     }
 
-    /// A leader that is no longer a member must not lead on.
+    /// Steps down if this leader is no longer a member.
     fn step_down_if_removed(&mut self) {
         let id = self.node.raft.id;
         if self.fault_point.breaks(Rule::RemovedLeaderSteps) {
             return;
         }
-        // The engine itself would lead on after its own removal, and panic in the end
-        // (thesis, 4.2.2).
+        // The engine would keep leading after its own removal, and panic in the end (thesis,
+        // 4.2.2).
         if self.is_leader() && self.node.raft.prs().get(id).is_none() {
             self.step_down();
         }
     }
 
-    /// Takes the place of the engine's own draw, which it repeats also where term and role stay
-    /// what they were.
+    /// Replaces the engine's own draw, which it also repeats within one term and role.
     fn draw_election_timeout(&mut self) {
         let now = (self.node.raft.term, self.node.raft.state);
-        // Once for each term and role, as the paper has it (5.2); a draw at each tick would favour
-        // short ones.
+        // Once per term and role, as in the paper (5.2); a draw at each tick would favour short
+        // timeouts.
         if self.drawn_for != Some(now) {
             self.drawn_for = Some(now);
             let draw = self.random.number() as usize % (self.election_ticks - 1);
@@ -629,14 +627,13 @@ impl Storage for MemoryLog {
     fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<eraftpb::Snapshot> {
         match self.snapshot_for(ServerId(to), LogIndex(request_index)) {
             Some(mark) => Ok(to_engine_snapshot(mark)),
-            // The engine asks again with a later message; the checkpoint that is needed has been
-            // ordered.
+            // The engine retries with a later message; the required checkpoint has been requested.
             None => Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable)),
         }
     }
 }
 
-/// The pairs of our kind and the engine's; what else the engine has never crosses the wire.
+/// Our message kinds and the engine's. Other kinds of the engine never reach the wire.
 const KINDS: [(MessageKind, eraftpb::MessageType); 12] = {
     use eraftpb::MessageType as Theirs;
     [
@@ -655,7 +652,7 @@ const KINDS: [(MessageKind, eraftpb::MessageType); 12] = {
     ]
 };
 
-/// Messages in a stable order: the engine's own follows its hash order.
+/// Sorts messages into a stable order: the engine's own follows its hash order.
 fn outgoing(messages: Vec<eraftpb::Message>) -> Messages {
     let mut out: Vec<_> = messages.into_iter().filter_map(from_engine).collect();
     out.sort_by_key(|(to, _)| *to);
@@ -688,8 +685,10 @@ fn from_engine(mut message: eraftpb::Message) -> Option<(ServerId, PeerMessage)>
 }
 
 fn to_engine(message: PeerMessage) -> eraftpb::Message {
-    let (_, kind) =
-        KINDS.into_iter().find(|(ours, _)| *ours == message.kind).expect("the engine is given its own kinds");
+    let (_, kind) = KINDS
+        .into_iter()
+        .find(|(ours, _)| *ours == message.kind)
+        .expect("every kind for the engine is in the table");
     let mut out = eraftpb::Message {
         to: message.to.0,
         from: message.from.0,
@@ -770,11 +769,11 @@ fn to_engine_membership(membership: &Membership) -> eraftpb::ConfState {
     }
 }
 
-/// The membership after the whole log that a disk held, committed or not: the last that its server
-/// knew of.
+/// The membership after all recovered log entries, committed or not: the newest that the server
+/// knew.
 pub fn membership_after(recovered: &Recovered) -> Membership {
     let Recovered { hard_state, snapshot, base, entries, .. } = recovered;
-    // Whose engine it is has no meaning: it never runs.
+    // The id has no meaning: this engine never runs.
     let nobody = ServerId(u64::MAX);
     let seed = (0, ElectionTimeout::default());
     let mut engine = Engine::new(nobody, *hard_state, snapshot, *base, entries.clone(), seed);
@@ -801,22 +800,22 @@ fn to_engine_snapshot(mark: &SnapshotMeta) -> eraftpb::Snapshot {
     snapshot
 }
 
-/// Reads what the engine itself wrote into our own log.
+/// Parses a change that the engine wrote into our log.
 fn parse_own<M: protobuf::Message>(data: &[u8]) -> M {
     let mut message = M::new();
     message.merge_from_bytes(data).expect("the engine wrote this change itself");
     message
 }
 
-/// The number of a confirmed round, if it was begun in this life: an answer to an earlier one may
-/// come late.
+/// The number of a confirmed round, if this process began it: replies to earlier processes may
+/// arrive late.
 fn read_of(read: &raft::ReadState, ours: [u64; 2]) -> Option<(u64, LogIndex)> {
     let ours = ours.map(u64::to_be_bytes).concat();
     let round = read.request_ctx.strip_prefix(ours.as_slice())?;
     Some((u64::from_be_bytes(round.try_into().ok()?), LogIndex(read.index)))
 }
 
-/// Passes what the engine logs to `tracing`, one level quieter: its news are our details.
+/// Forwards the engine's log to `tracing`, one level lower: its info level is our debug level.
 struct TracingDrain;
 
 impl slog::Drain for TracingDrain {

@@ -1,4 +1,4 @@
-//! What the log is made of, as the disk sees it: our own mirror of the engine's types.
+//! The log's types as the disk stores them: our own mirror of the engine's types.
 
 use crate::setback::PeerMemory;
 use bytes::Bytes;
@@ -9,30 +9,30 @@ use serde::{Deserialize, Serialize};
 /// One entry of the replicated log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEntry {
-    /// Its index.
+    /// The index of the entry.
     pub index: LogIndex,
-    /// The term that wrote it.
+    /// The term of the leader that wrote it.
     pub term: Term,
-    /// How `data` is to be read.
+    /// The encoding of `data`.
     pub kind: EntryKind,
-    /// A proposal of ours, behind the version of its [`format`](lockmesh_protocol::format), or the
-    /// engine's own text of a membership change.
+    /// A proposal, prefixed with the version of its [`format`](lockmesh_protocol::format), or the
+    /// engine's encoding of a membership change.
     pub data: Bytes,
     /// The engine's context of a membership change.
     pub context: Bytes,
 }
 
-/// Entries that follow each other, as they lie in one row of the log on disk.
+/// Consecutive entries, as stored in one row of the log on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LogBatch(pub Vec<LogEntry>);
 
 impl Stored for LogBatch {}
 
-/// How an entry's data is to be read. Stored: only appended to.
+/// The encoding of an entry's data. Stored: only append variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EntryKind {
-    /// An encoded proposal; empty where a new leader began its term.
+    /// An encoded proposal; empty for the first entry of a leader's term.
     Normal,
     /// The engine's `ConfChange`.
     Membership,
@@ -40,46 +40,46 @@ pub enum EntryKind {
     JointMembership,
 }
 
-/// What a server must not forget between two messages.
+/// The state that a server must persist before it sends messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HardState {
-    /// The newest term it saw.
+    /// The newest term that the server has seen.
     pub term: Term,
-    /// Whom it voted for in that term; 0 for nobody.
+    /// The candidate that received its vote in that term; 0 for none.
     pub vote: ServerId,
-    /// The last index that it knew to be committed.
+    /// The last index known to be committed.
     pub commit: LogIndex,
 }
 
-/// Who votes and who learns, as of one log index. All lists are sorted.
+/// The voters and learners as of one log index. All lists are sorted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
-    /// Those who vote.
+    /// The voters.
     pub voters: Vec<ServerId>,
-    /// Those who only follow.
+    /// The learners.
     pub learners: Vec<ServerId>,
-    /// Those who vote still while a joint change is under way.
+    /// The former voters, which still vote during a joint change.
     pub voters_outgoing: Vec<ServerId>,
-    /// Those who will follow when it is done.
+    /// The voters that become learners when the joint change ends.
     pub learners_next: Vec<ServerId>,
-    /// Whether the joint change ends by itself.
+    /// Set if the joint change ends automatically.
     pub auto_leave: bool,
 }
 
 impl Membership {
-    /// A membership of these voters alone.
+    /// Returns a membership of only these voters.
     pub fn of_voters(voters: &[ServerId]) -> Self {
         let mut voters = voters.to_vec();
         voters.sort_unstable();
         Self { voters, ..Self::default() }
     }
 
-    /// Whether a change is under way.
+    /// Returns whether a change is in progress.
     pub fn is_joint(&self) -> bool {
         !self.voters_outgoing.is_empty()
     }
 
-    /// Everybody who votes or follows, now or until a change is done, in order and once.
+    /// All voters and learners, now or until a change ends, sorted and unique.
     pub fn all(&self) -> Vec<ServerId> {
         let mut all: Vec<_> = self.each().collect();
         all.sort_unstable();
@@ -87,7 +87,7 @@ impl Membership {
         all
     }
 
-    /// Everybody who votes, in order and once.
+    /// All voters, sorted and unique.
     pub fn all_voters(&self) -> Vec<ServerId> {
         let mut voters: Vec<_> = self.voters.iter().chain(&self.voters_outgoing).copied().collect();
         voters.sort_unstable();
@@ -95,98 +95,98 @@ impl Membership {
         voters
     }
 
-    /// Whether those of whom this is true are a majority of the voters; in a joint membership, of
-    /// both its halves.
+    /// Returns whether the servers for which `is_counted` is true are a majority of the voters; in
+    /// a joint membership, of both halves.
     pub fn is_majority(&self, is_counted: impl Fn(ServerId) -> bool) -> bool {
         let is_majority = |voters: &[ServerId]| {
             voters.is_empty() || 2 * voters.iter().filter(|id| is_counted(**id)).count() > voters.len()
         };
-        // None at all is no majority of nobody.
+        // An empty list of voters has no majority.
         !self.voters.is_empty() && is_majority(&self.voters) && is_majority(&self.voters_outgoing)
     }
 
-    /// Whether a server takes part.
+    /// Returns whether a server is a voter or learner.
     pub fn contains(&self, server: ServerId) -> bool {
         self.each().any(|member| member == server)
     }
 
-    /// The same as [`Membership::all`], in no order, and perhaps more than once.
+    /// The same as [`Membership::all`], unsorted and possibly with duplicates.
     pub(crate) fn each(&self) -> impl Iterator<Item = ServerId> {
         let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
         lists.into_iter().flatten().copied()
     }
 }
 
-/// The point that a snapshot of the state stands for.
+/// The index, term and membership of a snapshot of the state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotMeta {
     /// The last applied index.
     pub index: LogIndex,
-    /// Its term.
+    /// The term of that index.
     pub term: Term,
     /// The membership as of exactly that index.
     pub membership: Membership,
 }
 
-/// One write for the log's writer. Writes are made in the order of their numbers; one commit may
-/// carry many.
+/// One write to the log. Writes are made in the order of their numbers; one commit may contain
+/// many.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogWrite {
-    /// What [`crate::Input::Persisted`] shall report.
+    /// The number that [`crate::Input::Persisted`] reports.
     pub number: u64,
-    /// Throw the log away and begin anew behind this snapshot, which is durable already.
+    /// Discards the log and restarts it after this snapshot, which is already durable.
     pub reset: Option<SnapshotMeta>,
-    /// Entries to append; the first one's index replaces everything from there on.
+    /// Entries to append; they replace everything from the first one's index on.
     pub entries: Vec<LogEntry>,
-    /// The hard state to keep.
+    /// The hard state to write.
     pub hard_state: Option<HardState>,
 }
 
-/// What was found on disk at start.
+/// The data recovered from disk at start.
 #[derive(Debug, Default)]
 pub struct Recovered {
     /// The hard state.
     pub hard_state: HardState,
-    /// What the snapshot stands for.
+    /// The index, term and membership of the snapshot.
     pub snapshot: SnapshotMeta,
-    /// The log behind the compaction index, ascending and without gaps; may begin at or before the
+    /// The log after the compaction index, ascending and without gaps; may begin at or before the
     /// snapshot's index.
     pub entries: Vec<LogEntry>,
-    /// The entry before the first: (index, term).
+    /// The (index, term) of the entry before the first one.
     pub base: (LogIndex, Term),
     /// The state of the snapshot.
     pub state: crate::State,
-    /// What the server knew for itself by then.
+    /// The server's own records as of the snapshot.
     pub own: OwnMemory,
 }
 
-/// What a server knows for itself: no part of the replicated state, but kept with its checkpoints.
+/// A server's own records: not part of the replicated state, but kept with its checkpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnMemory {
-    /// How far the other servers have certainly come.
+    /// The positions that the other servers have certainly reached.
     pub peers: PeerMemory,
-    /// The snapshot of another server that took the place of its state, until a corruption check
-    /// has confirmed that; none where the state is its own work.
+    /// The index of the snapshot that another server sent, until a corruption check confirms the
+    /// state; `None` if this server built the state itself.
     pub copy_of: Option<LogIndex>,
 }
 
-/// Where a server's log stands.
+/// The positions of a server's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogStatus {
-    /// The term.
+    /// The current term.
     pub term: Term,
     /// The first index in memory.
     pub first_index: LogIndex,
-    /// The last index, on disk or not.
+    /// The last index, durable or not.
     pub last_index: LogIndex,
     /// The last committed index.
     pub commit_index: LogIndex,
     /// The last applied index.
     pub applied_index: LogIndex,
-    /// The index of the last change of membership.
+    /// The index of the last membership change.
     pub membership_index: LogIndex,
-    /// Bytes of entries in memory.
+    /// The size of the entries in memory, in bytes.
     pub log_bytes: usize,
-    /// Proposals that wait for their commit.
+    /// The number of proposals that wait for their commit.
     pub pending_proposals: usize,
 }

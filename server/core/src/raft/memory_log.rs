@@ -1,28 +1,27 @@
-//! The log in memory, as the engine reads it, and its compaction: everything behind the compaction
-//! index, in memory.
+//! The in-memory log after the compaction index, as the engine reads it, and its compaction.
 //!
-//! What is here need not be on disk yet; the engine is told separately what is.
+//! Its entries need not be durable yet; durability is reported to the engine separately.
 
 use crate::raft::log::{HardState, LogEntry, SnapshotMeta};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use std::cell::Cell;
 use std::collections::VecDeque;
 
-/// What an entry takes in memory besides its payload.
+/// The memory of an entry besides its payload, in bytes.
 const OVERHEAD: usize = size_of::<LogEntry>();
 
-/// Entries without gaps behind a base.
+/// Entries without gaps after a base.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryLog {
-    /// The entry before the first one: what a follower must have to take the first.
+    /// The entry before the first one, which a follower must have to accept the first.
     base: (LogIndex, Term),
     entries: VecDeque<LogEntry>,
     bytes: usize,
-    /// The newest hard state, on disk or not.
+    /// The newest hard state, durable or not.
     pub(crate) hard_state: HardState,
-    /// The newest snapshot on disk.
+    /// The newest durable snapshot.
     pub(crate) snapshot: SnapshotMeta,
-    /// Whether somebody wanted a newer snapshot than that.
+    /// Set if a server needs a newer snapshot than that.
     pub(crate) snapshot_wanted: Cell<bool>,
 }
 
@@ -40,22 +39,22 @@ impl MemoryLog {
         LogIndex(self.base.0.0 + self.entries.len() as u64)
     }
 
-    /// The bytes that the entries' payloads take.
+    /// The size of the entries' payloads, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The term at an index, for the base and everything behind it.
+    /// The term at an index, for the base and everything after it.
     pub(crate) fn term(&self, index: LogIndex) -> Option<Term> {
-        // The engine asks for it when it looks whether a follower's log fits to the first entry
-        // (paper, 5.3).
+        // The engine reads it to check that a follower's log matches before the first entry (paper,
+        // 5.3).
         if index == self.base.0 {
             return Some(self.base.1);
         }
         self.entry(index).map(|entry| entry.term)
     }
 
-    /// The entries in `[low, high)` as far as `max_bytes` reaches, at least one.
+    /// The entries in `[low, high)` up to `max_bytes`, at least one.
     pub(crate) fn range(
         &self,
         low: LogIndex,
@@ -70,19 +69,18 @@ impl MemoryLog {
             .enumerate()
             .take_while(move |(offset, entry)| {
                 bytes += size(entry) as u64;
-                // An entry longer than the limit must be sent all the same, or its follower would
-                // stand still.
+                // An entry above the limit must still be sent, or its follower would never advance.
                 *offset == 0 || bytes <= max_bytes
             })
             .map(|(_, entry)| entry)
     }
 
-    /// Appends entries; the first one's index replaces everything from there on.
+    /// Appends entries; they replace everything from the first one's index on.
     pub(crate) fn append(&mut self, entries: &[LogEntry]) {
         let Some(first) = entries.first() else { return };
         assert!(first.index > self.base.0, "an entry behind the compaction index cannot be replaced");
         assert!(first.index <= self.last_index().next(), "the log has no gaps");
-        // A new leader's entries take the place of those that were never committed (paper, 5.3).
+        // A new leader's entries replace those that were never committed (paper, 5.3).
         while self.last_index() >= first.index {
             let gone = self.entries.pop_back().expect("the log reaches this index");
             self.bytes -= size(&gone);
@@ -91,7 +89,7 @@ impl MemoryLog {
         self.entries.extend(entries.iter().cloned());
     }
 
-    /// Forgets everything up to an index, which becomes the base.
+    /// Removes everything up to an index, which becomes the base.
     pub(crate) fn compact(&mut self, up_to: LogIndex) {
         while self.base.0 < up_to {
             let Some(gone) = self.entries.pop_front() else { return };
@@ -100,8 +98,8 @@ impl MemoryLog {
         }
     }
 
-    /// The last index that can go while so many bytes of entries stay, what surrounds each of them
-    /// counted.
+    /// The last index that can be compacted if this many bytes of entries are kept, overhead
+    /// included.
     pub(crate) fn index_before_last(&self, bytes: u64) -> LogIndex {
         let mut left = (self.bytes + self.entries.len() * OVERHEAD) as u64;
         let gone = self.entries.iter().take_while(|entry| {
@@ -112,19 +110,19 @@ impl MemoryLog {
         LogIndex(self.base.0.0 + gone.count() as u64)
     }
 
-    /// A snapshot takes the place of everything.
+    /// Replaces everything with a snapshot.
     pub(crate) fn reset(&mut self, mark: &SnapshotMeta) {
         self.base = (mark.index, mark.term);
         self.entries.clear();
         self.bytes = 0;
     }
 
-    /// The snapshot that a server can be given: one that leads to the log, reaches the index and
-    /// names the server.
+    /// The snapshot to send to a server: it must connect to the log, reach the index and contain
+    /// the server.
     pub(crate) fn snapshot_for(&self, server: ServerId, index: LogIndex) -> Option<&SnapshotMeta> {
         let snapshot = Some(&self.snapshot).filter(|snapshot| {
-            // One that ends before the log begins would leave a gap, and one that does not name the
-            // server would be ignored by it.
+            // A snapshot that ends before the log begins would leave a gap. A server ignores one
+            // that does not contain it.
             snapshot.index >= index.max(self.base.0)
                 && snapshot.index.0 > 0
                 && snapshot.membership.contains(server)

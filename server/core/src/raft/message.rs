@@ -1,7 +1,7 @@
-//! What servers say to each other: our own mirror of the engine's messages.
+//! Messages between servers: our own mirror of the engine's messages.
 //!
-//! No parser of the engine's ever sees a peer's bytes: a message is decoded by our own wire, looked
-//! at by [`PeerMessage::fault`], and only then becomes one of the engine's.
+//! The engine's parser never reads a peer's bytes. A message is decoded by our own wire format and
+//! checked by [`PeerMessage::fault`] before it is converted for the engine.
 
 use crate::raft::log::{LogEntry, SnapshotMeta};
 use crate::setback::LogPosition;
@@ -9,97 +9,98 @@ use bytes::Bytes;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use serde::{Deserialize, Serialize};
 
-/// One message between servers. Which fields mean something depends on `kind`.
+/// One message between servers. The meaning of the fields depends on `kind`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerMessage {
-    /// What it is.
+    /// The kind of message.
     pub kind: MessageKind,
-    /// Who shall have it.
+    /// The receiver.
     pub to: ServerId,
-    /// Who says it; the shell binds it to the sender's certificate.
+    /// The sender; the shell verifies it against the sender's certificate.
     pub from: ServerId,
     /// The sender's term.
     pub term: Term,
     /// The term of the entry at `index`.
     pub log_term: Term,
-    /// A place in the log.
+    /// A log index.
     pub index: LogIndex,
-    /// Entries that follow it.
+    /// The entries that follow `index`.
     pub entries: Vec<LogEntry>,
     /// The sender's commit index.
     pub commit: LogIndex,
     /// The term of that index.
     pub commit_term: Term,
-    /// The snapshot that a follower shall fetch.
+    /// The snapshot that a follower must fetch.
     pub snapshot: Option<SnapshotMeta>,
     /// The index that a snapshot must reach.
     pub request_snapshot: LogIndex,
-    /// Whether the sender says no.
+    /// Set if the sender rejects the request.
     pub reject: bool,
-    /// Where to try again.
+    /// The index at which to retry.
     pub reject_hint: LogIndex,
-    /// Ties an answer to its question.
+    /// Matches a response to its request.
     pub context: Bytes,
     /// The sender's priority in elections.
     pub priority: i64,
 }
 
-/// The kinds of message that may travel. The engine has more; those are never taken from a peer.
+/// The kinds of message that servers accept. The engine has more; those are never accepted from a
+/// peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum MessageKind {
     /// Entries for a follower.
     Append,
-    /// Its answer.
+    /// The response to [`Self::Append`].
     AppendResponse,
-    /// A candidate asks for a vote.
+    /// A candidate's request for a vote.
     RequestVote,
-    /// The answer.
+    /// The response to [`Self::RequestVote`].
     RequestVoteResponse,
-    /// Would you vote for me?
+    /// A candidate's question whether it would get the vote.
     RequestPreVote,
-    /// The answer.
+    /// The response to [`Self::RequestPreVote`].
     RequestPreVoteResponse,
-    /// The leader lives.
+    /// The leader's heartbeat.
     Heartbeat,
-    /// The answer.
+    /// The response to [`Self::Heartbeat`].
     HeartbeatResponse,
-    /// A follower is so far behind that it needs a snapshot.
+    /// A snapshot for a follower that is too far behind for the log.
     Snapshot,
-    /// Become the leader now.
+    /// A request to stand for election at once.
     TimeoutNow,
-    /// A follower asks for a read round.
+    /// A follower's request for a read round.
     ReadIndex,
-    /// The answer.
+    /// The response to [`Self::ReadIndex`].
     ReadIndexResponse,
-    /// The leader asks for the checksum of the state at the index of a corruption check. This kind
-    /// and those that follow are the core's own: no engine ever sees them.
+    /// A request for the checksum of the state at the index of a corruption check. The engine never
+    /// sees this kind and those that follow: they are the core's own.
     Checksum,
-    /// The answer, in the context.
+    /// The response to [`Self::Checksum`], in the context.
     ChecksumResponse,
-    /// The receiver's state at that index is another one than a majority's.
+    /// The receiver's state at that index differs from a majority's.
     Corrupt,
-    /// A follower relays renewals of leases, in the context, as in all that follow.
+    /// Lease renewals that a follower relays, in the context, as in all kinds that follow.
     LeaseRenewals,
-    /// The answers.
+    /// The replies to [`Self::LeaseRenewals`].
     LeaseAnswers,
-    /// The leader tells which nodes the voters shall ask whether they live.
+    /// The leader's list of nodes that the voters must challenge.
     CheckNodes,
-    /// What a voter has found so far.
+    /// A voter's reports on its challenges.
     NodeReports,
-    /// A follower relays accusations of agents in the mesh.
+    /// Suspicions of agents in the mesh that a follower relays.
     Accusations,
-    /// An agent in the mesh has fired this user event.
+    /// A user event fired by an agent in the mesh.
     Event,
-    /// The leader tells the cluster's time, which datagrams of the mesh are stamped with.
+    /// The cluster time from the leader, with which datagrams of the mesh are stamped.
     ClusterTime,
-    /// A follower passes on which sessions guards of a node gave up. From format 2 on.
+    /// Sessions that guards of a node gave up, forwarded by a follower. Since format 2.
     GivenUp,
-    /// The sender's disk refuses writes, for this reason. From format 2 on.
+    /// The sender's disk rejects writes, with the reason. Since format 2.
     DiskRefuses,
 }
 
 impl MessageKind {
-    /// Whether it is consensus, which the engine makes and takes; all others are the core's own.
+    /// Returns whether the kind belongs to the engine; all others are the core's own.
     pub fn is_consensus(self) -> bool {
         !matches!(
             self,
@@ -120,24 +121,24 @@ impl MessageKind {
 }
 
 impl PeerMessage {
-    /// How far its sender has certainly come: what its disk must hold for it to say so. Votes that
-    /// are only probed for rest on nothing.
+    /// The position that the sender has certainly reached: its disk must hold it before it sends
+    /// this message. Pre-votes depend on no write.
     pub fn certain_position(&self) -> Option<LogPosition> {
         let last_index = match self.kind {
-            // It leaves its sender only when all entries up to there are on disk.
+            // It is sent only after all entries up to this index are durable.
             MessageKind::AppendResponse if !self.reject => self.index,
-            // Each shows that the sender has this term on disk. A leader's entries may leave before
-            // they are on its own disk, so they show no more.
+            // Each shows that the sender's term is durable. A leader sends entries before its own
+            // disk has them, so they show no more.
             MessageKind::RequestVote | MessageKind::Append | MessageKind::Heartbeat => LogIndex(0),
             MessageKind::RequestVoteResponse if !self.reject => LogIndex(0),
-            // Pre-votes are sent without a write, and a refusal may be sent by one that holds
-            // nothing.
+            // Pre-votes are sent without a write, and a server with an empty disk may send a
+            // rejection.
             _ => return None,
         };
         Some(LogPosition { term: self.term, last_index })
     }
 
-    /// A message that says nothing but what it is.
+    /// Creates a message without content.
     pub fn new(kind: MessageKind, from: ServerId, to: ServerId) -> Self {
         Self {
             kind,
@@ -158,33 +159,32 @@ impl PeerMessage {
         }
     }
 
-    /// What is wrong with a message from `sender` to `receiver`; none if it may be given to the
-    /// engine.
+    /// Returns the fault of a message from `sender` to `receiver`; `None` if it may be stepped.
     pub fn fault(&self, sender: ServerId, receiver: ServerId) -> Option<&'static str> {
         let is_read = matches!(self.kind, MessageKind::ReadIndex | MessageKind::ReadIndexResponse);
-        // Otherwise one server could vote in another one's name.
+        // Otherwise a server could vote in another server's name.
         if self.from != sender {
-            Some("it names another sender than its certificate")
+            Some("its sender differs from the certificate")
         } else if self.to != receiver {
-            // Another server may be at this address by now: what is meant for one must not count
-            // for the other.
-            Some("it is meant for another server")
+            // The address may belong to another server by now, which must not count a message meant
+            // for the former one.
+            Some("it is addressed to another server")
         } else if is_read && (self.entries.len() != 1 || self.entries[0].data.is_empty()) {
-            // The engine takes the first entry without looking, and panics where there is none.
+            // The engine reads the first entry unchecked, and panics without one.
             Some("a read round without its context")
         } else if self.kind == MessageKind::Append && !follows(self.index, &self.entries) {
-            // The log in memory takes entries only where they fit, and stops the server where they
-            // do not.
-            Some("entries that do not follow what they are said to follow")
+            // The in-memory log accepts only entries that follow its own, and stops the server
+            // otherwise.
+            Some("entries that do not follow their index")
         } else if (self.kind == MessageKind::Snapshot) != self.snapshot.is_some() {
-            Some("a snapshot without its mark, or a mark without a snapshot")
+            Some("a snapshot without metadata, or metadata without a snapshot")
         } else {
             None
         }
     }
 }
 
-/// Whether entries follow an index, and each other.
+/// Returns whether entries follow an index, and each other.
 fn follows(index: LogIndex, entries: &[LogEntry]) -> bool {
     entries.iter().zip(index.0 + 1..).all(|(entry, expected)| entry.index.0 == expected)
 }

@@ -1,5 +1,5 @@
-//! Agents: who asks. An agent is the same one as long as it speaks for the same node UUID, and
-//! keeps its lease as long as it is the same process. How members stand is in
+//! Agents: the clients of the servers. An agent keeps its number as long as it registers for the
+//! same node UUID, and its lease as long as it is the same process. The status of members is in
 //! [`member`](super::member).
 
 use super::State;
@@ -14,10 +14,10 @@ use lockmesh_protocol::reply::{Refusal, Reply};
 use std::sync::Arc;
 
 impl Step<'_> {
-    /// Begins an agent's new life: its node is there and healthy, what it asked in earlier lives is
-    /// forgotten.
+    /// Begins a new generation of an agent: registers its healthy node, and forgets the replies
+    /// kept for earlier generations.
     pub(super) fn register_agent(&mut self, registration: &AgentRegistration) -> Reply {
-        // The node's part can fail half-way, so it is tried first; what follows cannot.
+        // Registering the node can fail half-way, so it comes first; the rest cannot fail.
         let outcome = self.attempt(|step| step.register_agent_node(registration)).map_err(Refusal::Catalog);
         reply_or_refusal(outcome.map(|()| self.begin_generation(registration)))
     }
@@ -45,7 +45,7 @@ impl Step<'_> {
         let before = self.state.agents.get(&number).cloned();
         let (lease_began, former_sessions_until) = self.lease_of(registration, before.as_deref());
         let cell = self.state.derived.cells.of(before.as_deref());
-        // Guards believe what they were told for a restart, whichever process comes back.
+        // Guards rely on an announced restart, even if another process registers next.
         let restart_announced = before.as_deref().and_then(|before| before.restart_announced);
         let lives_on = before.filter(|before| before.status == MemberStatus::Alive);
         let agent = Agent {
@@ -67,31 +67,32 @@ impl Step<'_> {
         };
         let lease = agent.lease();
         self.set_agent(agent);
-        // Ids count anew with each generation; a kept reply of the former one would answer the
+        // Request ids restart with each generation; a kept reply of the former one would match the
         // wrong command.
         self.forget_all(number);
         Reply::Agent { number, generation, lease, secret: self.state.lease_key.secret(lease) }
     }
 
-    /// Where the lease of a registration begins, and until where sessions are of a former host.
+    /// The start of a registration's lease, and the index below which sessions belong to a former
+    /// host.
     fn lease_of(
         &self,
         registration: &AgentRegistration,
         before: Option<&Agent>,
     ) -> (LogIndex, Option<LogIndex>) {
-        // Of a node that left no session is left either.
+        // A node that left has no sessions.
         let before = before.filter(|before| before.status != MemberStatus::Left);
         let Some(before) = before else { return (self.index, None) };
         let is_living = matches!(before.status, MemberStatus::Alive | MemberStatus::Restarting);
-        // The verdict is on the lease: whoever was failed by it must not go on under it.
-        // By the process alone: its certificate may have been renewed meanwhile.
+        // A failed lease never continues, because the verdict applies to it. Only the process is
+        // compared: its certificate may have been renewed meanwhile.
         if is_living && before.incarnation.process == registration.incarnation.process {
             return (before.lease_began, before.former_sessions_until);
         }
         if before.incarnation.is_same_host(&registration.incarnation) {
             return (self.index, before.former_sessions_until);
         }
-        // Guards of the other host may still believe in them until its windows are over.
+        // Guards of the other host may rely on their sessions until its windows end.
         (self.index, Some(self.index))
     }
 
@@ -103,19 +104,19 @@ impl Step<'_> {
 }
 
 impl State {
-    /// The agent that speaks for the node of this UUID.
+    /// The agent of the node with this UUID.
     pub fn agent_of_node_id(&self, node_id: &str) -> Option<&Arc<Agent>> {
         let number = self.derived.agent_ids.get(&node_id.to_ascii_lowercase())?;
         self.agents.get(number)
     }
 }
 
-/// The check that an agent's node gets while the agent lives.
+/// The health check of a node while its agent is alive.
 pub(super) fn alive_check(node: &NodeName) -> Check {
     health_check(node, CheckStatus::Passing, "Agent alive and reachable")
 }
 
-/// The check that it gets when the agent does not.
+/// The health check of a node whose agent failed.
 pub(super) fn failed_check(node: &NodeName) -> Check {
     health_check(node, CheckStatus::Critical, "Agent not live or unreachable")
 }

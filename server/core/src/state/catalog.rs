@@ -1,4 +1,5 @@
-//! Registration and deregistration: a node, a service and checks in one command, all or none.
+//! Catalog registration and deregistration: a node, a service and checks in one command, all or
+//! none.
 
 use super::service::service_id;
 use super::step::{Step, reply_or_refusal};
@@ -12,7 +13,7 @@ impl Step<'_> {
         reply_or_refusal(outcome.map(|()| Reply::Done).map_err(Refusal::Catalog))
     }
 
-    /// Takes a service, a check, or else the whole node out. What is absent is gone already.
+    /// Removes a service, a check, or else the whole node. Removing an absent one succeeds.
     pub(super) fn deregister(&mut self, deregistration: &Deregistration) -> Reply {
         let Deregistration { node, service, check } = deregistration;
         if node.as_str().is_empty() {
@@ -56,7 +57,7 @@ impl Step<'_> {
     }
 }
 
-/// What can be said of a node without looking at any other.
+/// Validates a node alone.
 pub(super) fn node_is_well_formed(node: &Node) -> Result<(), String> {
     if node.name.as_str().is_empty() {
         return Err("Must provide node".into());
@@ -67,7 +68,7 @@ pub(super) fn node_is_well_formed(node: &Node) -> Result<(), String> {
     uuid_is_well_formed(&node.id).map_err(|reason| format!("Bad node ID: {reason}"))
 }
 
-/// What can be said of a service without looking at any other.
+/// Validates a service alone.
 pub(super) fn service_is_well_formed(service: &Service) -> Result<(), String> {
     if service.name.is_empty() && !service_id(service).as_str().is_empty() {
         return Err("Must provide service name with ID".into());

@@ -1,56 +1,55 @@
-//! Cells: the mesh is cut into parts, so that what a host keeps and hears of others does not grow
+//! Cells: the mesh is divided into parts, so that a host's roster and gossip traffic do not grow
 //! with the fleet.
 //!
-//! A cell is given with the registration. A new agent goes where the fewest are, so that hosts
-//! which come together, as those of a rack do, are spread over the cells with room. Where all are
-//! full, a new cell opens; it is small as long as few come. No agent is ever moved: its neighbours
-//! would have to learn of each other anew.
+//! A cell is assigned at registration. A new agent joins the smallest cell, so hosts that start
+//! together, such as those of one rack, are spread over the cells with room. If all cells are full,
+//! a new one opens; it is small as long as few agents join. Agents never move: their neighbours
+//! would have to learn of them again.
 
 use lockmesh_protocol::id::CellNumber;
 use lockmesh_protocol::record::{Agent, MemberStatus};
 use std::collections::BTreeMap;
 
-/// How many agents a cell has at most. A host keeps the roster of its cell, some 100 KiB at this
-/// size; and its death is noticed no sooner by ten thousand neighbours than by a thousand.
+/// The maximum number of agents in a cell. A host keeps the roster of its cell, about 100 KiB at
+/// this size. Ten thousand neighbours would detect a failure no sooner than a thousand.
 pub const CELL_AGENTS_MAX: usize = 1_024;
 
-/// How many agents are in each cell that has any. Those that failed count: they may come back.
+/// The number of agents in each non-empty cell. Failed agents count: they may return.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cells(BTreeMap<CellNumber, usize>);
 
 impl Cells {
-    /// An agent is there.
+    /// Counts an agent.
     pub(super) fn insert(&mut self, agent: &Agent) {
         if is_in_its_cell(agent) {
             *self.0.entry(agent.cell).or_default() += 1;
         }
     }
 
-    /// An agent that was there is not any more, or not as it was.
+    /// Uncounts an agent that was removed or changed.
     pub(super) fn remove(&mut self, agent: &Agent) {
         if let Some(count) = self.0.get_mut(&agent.cell).filter(|_| is_in_its_cell(agent)) {
             *count -= 1;
-            // Nothing stays of an empty cell, or a state that is rebuilt from its rows would differ
-            // from this one.
+            // Empty cells are removed, or a state rebuilt from its rows would differ.
             if *count == 0 {
                 self.0.remove(&agent.cell);
             }
         }
     }
 
-    /// How many agents the largest cell has.
+    /// The size of the largest cell.
     pub(super) fn largest(&self) -> usize {
         self.0.values().copied().max().unwrap_or_default()
     }
 
-    /// The cell of an agent that registers: the one that it is in. Whoever left is in none, and its
-    /// place may be another one's by now.
+    /// The cell of an agent that registers: its present one, if any. An agent that left is in no
+    /// cell, and its slot may be taken.
     pub(super) fn of(&self, before: Option<&Agent>) -> CellNumber {
         let present = before.filter(|before| is_in_its_cell(before)).map(|before| before.cell);
         present.unwrap_or_else(|| self.for_another())
     }
 
-    /// Where one more agent goes.
+    /// The cell for one more agent.
     fn for_another(&self) -> CellNumber {
         let smallest = self.0.iter().min_by_key(|(number, count)| (**count, **number));
         let with_room = smallest.filter(|(_, count)| **count < CELL_AGENTS_MAX);

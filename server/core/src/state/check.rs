@@ -1,5 +1,4 @@
-//! Health checks: a critical one ends the sessions that depend on it, each time that it is said to
-//! be critical.
+//! Health checks. Each write of a critical check ends the sessions that depend on it.
 
 use super::State;
 use super::rows::CheckKey;
@@ -10,8 +9,7 @@ use lockmesh_protocol::record::{Check, CheckStatus, LossCause};
 use std::sync::Arc;
 
 impl Step<'_> {
-    /// Writes a check on its node, which must be registered, as must be the service that it is
-    /// about.
+    /// Writes a check. Its node, and its service if it has one, must be registered.
     pub(super) fn ensure_check(&mut self, check: &Check) -> Result<(), String> {
         let Some(node) = self.state.nodes.get(&check.node.folded()) else {
             return Err("Missing node registration".into());
@@ -30,12 +28,12 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Takes a check out and ends the sessions that depend on it. An absent one is gone already.
+    /// Deletes a check and ends the sessions that depend on it. Deleting an absent one succeeds.
     pub(super) fn delete_check(&mut self, node: &NodeName, id: &CheckId) {
         self.delete_check_at(&CheckKey::new(node, id));
     }
 
-    /// The same, by its key.
+    /// The same, by key.
     pub(super) fn delete_check_at(&mut self, key: &CheckKey) {
         let Some(check) = self.state.checks.get(key).cloned() else { return };
         self.end_sessions_of_check(key, &LossCause::CheckDeregistered(check.id.clone()));
@@ -54,7 +52,7 @@ impl Step<'_> {
     pub(super) fn store_check(&mut self, key: CheckKey, mut check: Check) {
         (check.create_index, check.modify_index) = (self.index, self.index);
         if let Some(existing) = self.state.checks.get(&key) {
-            // Compared under the old indexes: what is the same moves none.
+            // Compared under the old indexes: an unchanged check moves no index.
             (check.create_index, check.modify_index) = (existing.create_index, existing.modify_index);
             if check == **existing {
                 return;
@@ -67,7 +65,7 @@ impl Step<'_> {
 }
 
 impl State {
-    /// The checks of a node, in order of their ids.
+    /// The checks of a node, ordered by id.
     pub(super) fn checks_of(&self, folded: &NodeName) -> impl Iterator<Item = (&CheckKey, &Arc<Check>)> {
         let range = self.checks.range(CheckKey::new(folded, &CheckId::from(""))..);
         let folded = folded.clone();
@@ -80,7 +78,7 @@ impl State {
     }
 }
 
-/// A check without an id is called by its name.
+/// The id of a check, which defaults to its name.
 pub(super) fn check_id(check: &Check) -> CheckId {
     if check.id.as_str().is_empty() { CheckId::from(check.name.as_str()) } else { check.id.clone() }
 }

@@ -1,6 +1,6 @@
-//! Keys: the one rule by which an entry is written, plain and conditional writes, deletes.
+//! Keys: the single write rule for entries, plain and conditional writes, deletes.
 //!
-//! Locks are advisory: nothing here asks who holds a key.
+//! Locks are advisory: a write here does not require the lock.
 
 use super::step::{Step, reply_or_refusal};
 use lockmesh_protocol::change::{Change, Table};
@@ -46,18 +46,18 @@ impl Step<'_> {
         self.state.entries.get(key.as_str()).cloned()
     }
 
-    /// Writes whatever is there.
+    /// Writes an entry unconditionally.
     pub(super) fn set_entry(&mut self, new: &NewEntry) -> Arc<Entry> {
         let existing = self.entry(&new.key);
         let lock = lock_of(existing.as_ref());
         self.write_entry(existing, new, lock)
     }
 
-    /// Writes if the modify index is the expected one; none expects an absent key.
+    /// Writes if the modify index is the expected one; `None` expects an absent key.
     pub(super) fn cas_entry(&mut self, new: &NewEntry, expected: Option<LogIndex>) -> Option<Arc<Entry>> {
         let existing = self.entry(&new.key);
-        // In the state machine, and so in the order of the log: two that expect the same cannot
-        // both succeed.
+        // Evaluated in the order of the log: two writes that expect the same index cannot both
+        // succeed.
         if existing.as_ref().map(|entry| entry.modify_index) != expected {
             return None;
         }
@@ -65,15 +65,14 @@ impl Step<'_> {
         Some(self.write_entry(existing, new, lock))
     }
 
-    /// The one rule: what is there already is not written again, and whatever is written gets this
-    /// index.
+    /// The single write rule: an unchanged entry is not written, and a changed one gets this index.
     pub(super) fn write_entry(
         &mut self,
         existing: Option<Arc<Entry>>,
         new: &NewEntry,
         lock: Lock,
     ) -> Arc<Entry> {
-        // As Consul does: a repeated write moves no index and wakes nobody.
+        // As in Consul: a repeated write moves no index and wakes no reader.
         if let Some(entry) = &existing
             && (entry.lock.index, entry.lock.session) == (lock.index, lock.session)
             && entry.flags == new.flags
@@ -94,7 +93,7 @@ impl Step<'_> {
         entry
     }
 
-    /// Deletes a key and leaves a tombstone; an absent key leaves everything as it is.
+    /// Deletes a key and leaves a tombstone; an absent key changes nothing.
     pub(super) fn delete_entry(&mut self, key: &Key) {
         if self.state.entries.contains_key(key.as_str()) {
             self.set(Change::Entry(key.clone(), None));
@@ -103,7 +102,7 @@ impl Step<'_> {
         }
     }
 
-    /// Deletes a key if its modify index is the expected one. An absent key is a success.
+    /// Deletes a key if its modify index is the expected one. Deleting an absent key succeeds.
     pub(super) fn delete_entry_cas(&mut self, key: &Key, expected: LogIndex) -> bool {
         match self.state.entries.get(key.as_str()) {
             Some(entry) if entry.modify_index != expected => false,
@@ -115,7 +114,7 @@ impl Step<'_> {
     }
 }
 
-/// The lock of an entry that may not be there yet.
+/// The lock of an entry, which may be absent.
 pub(super) fn lock_of(entry: Option<&Arc<Entry>>) -> Lock {
     entry.map(|entry| entry.lock).unwrap_or_default()
 }

@@ -1,7 +1,7 @@
-//! What the mesh of agents rests on: its keys, and who belongs to it.
+//! The replicated basis of the mesh: its keys and its members.
 //!
-//! **Invariant:** of the keys only the number is in a row. The keys follow from the cluster's own
-//! secret, and neither is in a backup or an answer to an operator.
+//! **Invariant:** only the number of the current key is in a row. The keys are derived from the
+//! cluster's own secret, and neither is in a backup or in a reply to an operator.
 
 use super::State;
 use super::step::Step;
@@ -16,7 +16,7 @@ use lockmesh_protocol::reply::Reply;
 use std::sync::Arc;
 
 impl Step<'_> {
-    /// The mesh goes on to the next key, unless it has already.
+    /// Switches the mesh to the next key, unless that has already happened.
     pub(super) fn rotate_gossip_key(&mut self, from: u32) -> Reply {
         let next = from.checked_add(1).filter(|_| from == self.state.gossip_key);
         if let Some(next) = next {
@@ -27,7 +27,7 @@ impl Step<'_> {
 }
 
 impl State {
-    /// The number of the gossip key that is in use.
+    /// The number of the current gossip key.
     pub fn gossip_key(&self) -> u32 {
         self.gossip_key
     }
@@ -37,13 +37,13 @@ impl State {
         KeyRing::derived(&self.lease_key, self.gossip_key)
     }
 
-    /// What verdicts are signed with.
+    /// The key that signs verdicts.
     pub(crate) fn verdict_signer(&self) -> VerdictSigner {
         VerdictSigner::derived(&self.lease_key)
     }
 
-    /// An agent as the mesh knows it; none where it does not belong there: it takes no datagrams,
-    /// does not live, or another agent speaks for its node by now.
+    /// An agent as a mesh member; `None` if it accepts no datagrams, is not alive, or was replaced
+    /// as its node's agent.
     pub(crate) fn mesh_member(&self, number: AgentNumber) -> Option<RosterMember> {
         let agent = self.agents.get(&number)?;
         let address = agent.gossip?;
@@ -51,12 +51,12 @@ impl State {
         Some(RosterMember { id: MemberId::of_agent(living.lease()), node: agent.node.clone(), address })
     }
 
-    /// The agent that speaks for a node, if it lives.
+    /// The agent of a node, if alive.
     pub(crate) fn living_member(&self, node: &NodeName) -> Option<&Arc<Agent>> {
         self.member(&node.folded()).and_then(|member| self.living_agent(member.lease()))
     }
 
-    /// Every agent that registered for a node.
+    /// All agents that registered for a node.
     pub(crate) fn agents_of(&self, folded: &NodeName) -> impl Iterator<Item = AgentNumber> {
         let agents = self.derived.members.get(folded).into_iter().flatten();
         agents.map(|(_, number)| *number)

@@ -1,7 +1,7 @@
-//! Session invalidation: what the end of a session does. its locks are released or its keys
-//! deleted, each key is closed by the session's lock-delay, its positions in queues are given up,
-//! and the loss is written down. All in the command that ended it; only when every session that it
-//! ends has ended, the locks that are free go to those who wait.
+//! Session invalidation. The end of a session releases its locks or deletes its keys. It closes
+//! each key for the session's lock-delay, gives up its queue positions, and records the loss, all
+//! in the command that ended it. Free locks are granted to waiters only after all sessions of the
+//! command have ended.
 
 use super::rows::CheckKey;
 use super::step::Step;
@@ -11,16 +11,16 @@ use lockmesh_protocol::record::{Behavior, Entry, LockDelay, Loss, LossCause, Ses
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest lock-delay that counts.
+/// The longest lock-delay; longer ones are capped.
 pub const MAX_LOCK_DELAY: Duration = Duration::from_secs(60);
 
-/// How many losses are remembered.
+/// The maximum number of losses kept.
 pub const LOSSES_KEPT: u64 = 1_024;
 
-/// How many keys of a loss are named.
+/// The maximum number of keys named in a loss.
 pub const LOSS_KEYS_KEPT: usize = 64;
 
-/// A session that is over, and what it held.
+/// A session that ended, and the keys it held.
 struct EndedSession {
     session: Arc<Session>,
     /// The first of its keys, with the fencing tokens of its grants.
@@ -29,7 +29,7 @@ struct EndedSession {
 }
 
 impl Step<'_> {
-    /// Ends a session, if it lives.
+    /// Ends a session, if it exists.
     pub(super) fn end_session(&mut self, id: SessionId, cause: LossCause) {
         let number = self.next_loss();
         if let Some(ended) = self.end_unrecorded(id) {
@@ -43,18 +43,17 @@ impl Step<'_> {
         self.end_sessions(sessions.copied().collect(), cause);
     }
 
-    /// Ends every session of a node, those without checks too.
+    /// Ends every session of a node, including those without checks.
     pub(super) fn end_sessions_of_node(&mut self, folded: &NodeName, cause: &LossCause) {
         let sessions = self.state.derived.by_node.get(folded).into_iter().flatten();
         self.end_sessions(sessions.copied().collect(), cause);
     }
 
-    /// Ends many. Of losses that the last ones would push out of the history again
-    /// only the numbers are used up.
+    /// Ends several sessions. Losses that later ones of the same command would evict use only their
+    /// numbers.
     pub(super) fn end_sessions(&mut self, sessions: Vec<SessionId>, cause: &LossCause) {
         let first = self.next_loss();
-        // Of a node with very many sessions most losses would be written only to be pushed out by
-        // the same command.
+        // For a node with very many sessions, most losses would be evicted by the same command.
         let recorded_from = first + (sessions.len() as u64).saturating_sub(LOSSES_KEPT);
         for (number, id) in (first..).zip(sessions.iter().copied()) {
             let ended = self.end_unrecorded(id).expect("a session that something hangs on lives");
@@ -67,7 +66,7 @@ impl Step<'_> {
     fn end_unrecorded(&mut self, id: SessionId) -> Option<EndedSession> {
         let session = self.state.sessions.get(&id).cloned()?;
         let held: Vec<Key> = self.state.derived.held.get(&id).into_iter().flatten().cloned().collect();
-        // First the session: nothing that follows may find it alive.
+        // First the session: the following steps must not find it alive.
         self.set(Change::Session(id, None));
         self.touch(Table::Sessions);
         // A queue must not grant its lock to a session that has ended.
@@ -75,7 +74,7 @@ impl Step<'_> {
         let mut named: Vec<(Key, Fence)> = Vec::with_capacity(held.len().min(LOSS_KEYS_KEPT));
         for key in &held {
             let fence = self.free_key(key, &session);
-            // The count tells of the rest; a loss with every key could be as long as the state.
+            // The count covers the rest; a loss with every key could be as large as the state.
             if named.len() < LOSS_KEYS_KEPT {
                 named.push((key.clone(), fence));
             }
@@ -95,10 +94,10 @@ impl Step<'_> {
             }
             Behavior::Delete => self.delete_entry(key),
         }
-        // After the key is free, and on every kind of end, an ordered one too: as Consul does it,
-        // for the holder may not know yet.
+        // After the key is free, and for every cause, explicit destruction included: as in Consul,
+        // because the holder may not know yet.
         if !session.spec.lock_delay.is_zero() {
-            // This entry's index tells the end of this delay from that of another.
+            // The index distinguishes this delay's end from another's.
             let delay = LockDelay {
                 started_at_index: self.index,
                 duration: session.spec.lock_delay.min(MAX_LOCK_DELAY),
@@ -108,7 +107,7 @@ impl Step<'_> {
         fence
     }
 
-    /// The number that the next loss gets.
+    /// The number of the next loss.
     fn next_loss(&self) -> u64 {
         self.state.losses.last_key_value().map_or(0, |(last, _)| last + 1)
     }

@@ -1,8 +1,8 @@
-//! What must be true of the state after every command: sentences first, each with the code that
-//! holds it.
+//! The invariants of the state after every command: a sentence for each, with the code that
+//! verifies it.
 //!
-//! Never called on the way of a command: it looks at everything. Tests and simulations call it
-//! after every apply, a restore before it believes a backup.
+//! The check reads the whole state, so it is never on a command's path. Tests and simulations run
+//! it after every apply, and a restore runs it before it accepts a backup.
 
 use super::State;
 use super::cell::CELL_AGENTS_MAX;
@@ -17,7 +17,7 @@ use lockmesh_protocol::record::{Agent, Check, CheckStatus, Entry, MemberStatus, 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A sentence, and whether it holds.
+/// An invariant as a sentence and a predicate.
 struct Invariant {
     sentence: &'static str,
     holds: fn(&State) -> bool,
@@ -31,21 +31,21 @@ const INVARIANTS: [Invariant; 20] = [
     },
     Invariant { sentence: "every holder of a lock is a session that lives", holds: holders_live },
     Invariant {
-        sentence: "no fencing token was given twice, and none is above the counter",
+        sentence: "no fencing token was granted twice, and none is above the counter",
         holds: fences_are_unique,
     },
-    Invariant { sentence: "a key that a delay closes is held by nobody", holds: delayed_keys_are_free },
+    Invariant { sentence: "a key closed by a delay has no holder", holds: delayed_keys_are_free },
     Invariant { sentence: "no lock-delay is zero or longer than allowed", holds: delays_are_bounded },
     Invariant {
-        sentence: "everybody who waits for a lock is a session that lives, and does not hold it",
+        sentence: "every waiter of a lock is a session that lives, and does not hold it",
         holds: waiters_live,
     },
     Invariant {
-        sentence: "a lock that somebody waits for is held or closed by a delay",
+        sentence: "a lock with waiters is held or closed by a delay",
         holds: no_waiter_is_passed_over,
     },
     Invariant {
-        sentence: "no queue is longer than allowed, and nobody is in one before he asked or twice",
+        sentence: "no queue is longer than allowed, and no session is in one twice or before its request",
         holds: queues_are_bounded,
     },
     Invariant {
@@ -59,7 +59,7 @@ const INVARIANTS: [Invariant; 20] = [
     },
     Invariant { sentence: "no two nodes share a name or an id", holds: nodes_are_distinct },
     Invariant {
-        sentence: "no tombstone is newer than its table, nor was one that is forgotten",
+        sentence: "no tombstone is newer than its table, nor was a reaped one",
         holds: tombstone_indexes,
     },
     Invariant {
@@ -71,23 +71,23 @@ const INVARIANTS: [Invariant; 20] = [
         holds: leases_follow_former_hosts,
     },
     Invariant {
-        sentence: "no member is failed or has left while a restart is waited for that it announced",
+        sentence: "no member that failed or left has an announced restart",
         holds: restarts_are_of_the_living,
     },
     Invariant { sentence: "no cell of the mesh has more agents than allowed", holds: cells_are_bounded },
     Invariant { sentence: "the loss history is bounded and in order", holds: losses_are_bounded },
-    Invariant { sentence: "what follows from the rows follows from them", holds: derived_follows },
+    Invariant { sentence: "the derived indexes match the rows", holds: derived_follows },
 ];
 
 impl State {
-    /// Looks whether every invariant holds; the first that does not comes back as its sentence.
+    /// Checks every invariant and returns the first violation as its sentence.
     ///
     /// # Errors
-    /// The sentence of the invariant that is broken. The state was not changed, but is not to be
-    /// relied on any more.
+    /// The sentence of the violated invariant. The state is unchanged, but can no longer be
+    /// trusted.
     pub fn check(&self) -> Result<(), String> {
         let broken = INVARIANTS.iter().find(|invariant| !(invariant.holds)(self));
-        broken.map_or(Ok(()), |invariant| Err(format!("this does not hold: {}", invariant.sentence)))
+        broken.map_or(Ok(()), |invariant| Err(format!("invariant violated: {}", invariant.sentence)))
     }
 }
 
@@ -163,8 +163,9 @@ fn sessions_hang_on_something(state: &State) -> bool {
     let is_sound = |session: &Session| {
         let folded = session.spec.node.folded();
         let mut checks = session.spec.all_checks().map(|check| state.check_of(&session.spec.node, check));
-        // It ends with a later verdict than the one that made the check critical. Not safe ones
-        // alone: the catalog may have said of a failed node that it is well, until reconciliation.
+        // Its sessions end with a later verdict than the one that made the check critical. That may
+        // include `default` windows: the catalog may have reported a failed node as passing until
+        // reconciliation.
         let is_failed = || state.member(&folded).is_some_and(|member| member.status == MemberStatus::Failed);
         let lives_with = |check: &Check| {
             check.status != CheckStatus::Critical || (check.id.as_str() == SERF_HEALTH && is_failed())

@@ -1,7 +1,7 @@
-//! Locks: who gets a key, who gives it back, and the fencing token of each grant.
+//! Locks: acquire, release, and the fencing token of each grant.
 //!
 //! Contenders that do not wait have no order: the first acquire in the log that finds the lock free
-//! wins. Those that wait are in a queue, and come before them.
+//! wins. Queued waiters come before them.
 
 use super::entry::lock_of;
 use super::step::Step;
@@ -13,13 +13,13 @@ use lockmesh_protocol::reply::{Refusal, Reply};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How an attempt to take a lock ended.
+/// The outcome of an acquire.
 pub(super) enum AcquireOutcome {
-    /// The session holds it.
+    /// The session holds the lock.
     Granted(Arc<Entry>),
-    /// Another session holds it.
+    /// Another session holds the lock.
     Held,
-    /// It is free, but closed for this long.
+    /// The lock is free, but closed for this long.
     Delayed(Duration),
 }
 
@@ -34,9 +34,9 @@ impl AcquireOutcome {
 }
 
 impl Step<'_> {
-    /// Takes the lock of a key. The holder itself may repeat it: that is how it changes the value.
+    /// Acquires the lock of a key. The holder may repeat it to change the value.
     pub(super) fn acquire(&mut self, new: &NewEntry, session: SessionId) -> Result<AcquireOutcome, Refusal> {
-        // As in Consul, which looks at the delay before it looks at the session.
+        // As in Consul, which checks the delay before the session.
         if let Some(delay) = self.state.delays.get(&new.key) {
             return Ok(AcquireOutcome::Delayed(delay.duration));
         }
@@ -48,7 +48,7 @@ impl Step<'_> {
             Some(holder) if holder != session => return Ok(AcquireOutcome::Held),
             Some(_) => {
                 self.make_known(existing.as_ref());
-                // Neither fence nor lock index moves: the holder's sequencer stays good.
+                // Fence and lock index stay the same: the holder's sequencer remains valid.
                 return Ok(AcquireOutcome::Granted(self.set_entry(new)));
             }
             None => self.grant(&new.key, existing.as_ref(), session, None),
@@ -56,22 +56,23 @@ impl Step<'_> {
         Ok(AcquireOutcome::Granted(self.write_entry(existing, new, lock)))
     }
 
-    /// Gives a lock back; none if the session does not hold it, and then it waits for it no more
-    /// either. The session need not live any more.
+    /// Releases a lock; `None` if the session does not hold it, and then its queue position is
+    /// given up. The session may have ended.
     pub(super) fn release(&mut self, new: &NewEntry, session: SessionId) -> Option<Arc<Entry>> {
         let existing = self.entry(&new.key);
         let lock = lock_of(existing.as_ref());
         if lock.session != Some(session) {
-            // Only an agent knows that somebody waits, and where it died nobody does: whoever gives
-            // back what it may have been granted unheard must not be granted it later.
+            // Only an agent knows that a request waits, and after an agent's crash none does. A
+            // client that releases a lock as a precaution must not be granted it later.
             self.leave_queue(&new.key, session);
             return None;
         }
         Some(self.write_entry(existing, new, lock.freed()))
     }
 
-    /// The holder acquires again, so it knows of its hold, whatever becomes of the request that
-    /// waited for it. Nobody else sees a difference, so no index moves.
+    /// Clears the pending grant when the holder acquires again: it knows that it holds the lock,
+    /// whatever the outcome of the waiting request. Other clients see no difference, so no index
+    /// moves.
     fn make_known(&mut self, existing: Option<&Arc<Entry>>) {
         if let Some(entry) = existing.filter(|entry| entry.lock.granted_for.is_some()) {
             let lock = Lock { granted_for: None, ..entry.lock };
@@ -80,11 +81,11 @@ impl Step<'_> {
         }
     }
 
-    /// Opens a key again, if `started_at_index` names the delay that still closes it.
+    /// Ends a lock-delay, if `started_at_index` still identifies it.
     pub(super) fn end_lock_delay(&mut self, key: &Key, started_at_index: LogIndex, base: u64) -> Reply {
         if base == self.state.index_base
-            // Its index tells this delay from a later one of the same key, and the base one that a
-            // restore brought.
+            // The index distinguishes this delay from a later one of the same key, and the base
+            // from one that a restore brought.
             && self.state.delays.get(key).is_some_and(|delay| delay.started_at_index == started_at_index)
         {
             self.set(Change::LockDelay(key.clone(), None));
@@ -92,11 +93,11 @@ impl Step<'_> {
         Reply::Done
     }
 
-    /// A key's lock once it is granted, and for which waiting request.
+    /// Returns a key's lock after a grant, with the waiting request that it was granted for.
     ///
-    /// Every way to a lock leads through here, and out of the lock's queue: a transaction may free
-    /// a lock and take it for a session that waits for it, and a holder that still waited would be
-    /// granted its own release.
+    /// Every grant goes through here and removes the session from the queue. A transaction may
+    /// release a lock and acquire it for a session that also waits for it. A holder that still
+    /// waited would be granted the lock again on its own release.
     pub(super) fn grant(
         &mut self,
         key: &Key,
@@ -105,11 +106,11 @@ impl Step<'_> {
         granted_for: Option<LogIndex>,
     ) -> Lock {
         self.leave_queue(key, session);
-        // One counter for all keys, so that a token is never given twice, also where a key is
-        // deleted and made again.
+        // One counter for all keys, so that a token is never reused, even if a key is deleted and
+        // created again.
         let fence = Fence(self.state.fence.0 + 1);
         self.set(Change::Fence(fence));
-        // Counts the grants of this entry, as Consul does; across a delete only the fence goes on.
+        // Counts the grants of this entry, as in Consul; only the fence continues across a delete.
         let index = lock_of(existing).index + 1;
         Lock { session: Some(session), index, fence, granted_at: self.at, granted_for }
     }

@@ -1,16 +1,15 @@
-//! Members: how an agent's node stands, and what becomes of its sessions when it fails or leaves.
+//! Members: the status of an agent's node, and its sessions when it fails or leaves.
 //!
 //! | status | the node | `serfHealth` | its sessions |
 //! |---|---|---|---|
 //! | alive, restarting | registered | passing | live |
-//! | failed | registered | critical | `fast` and `default` ones ended; `safe` ones end with their own verdict |
+//! | failed | registered | critical | `fast`, `default` ended; `safe` end with their own verdict |
 //! | left | deregistered | – | all ended |
 //!
-//! **Invariants:** a verdict does nothing in another term than the one that decided it, for another
-//! lease than the one that was silent, or where nobody confirms it: see
-//! [`NodeFailure`]. From an announced restart until its end in the log no silence ends a session of
-//! the node, whichever process or host has registered since. `serfHealth` follows the member's
-//! status, not the other way round.
+//! **Invariants:** a verdict has no effect in another term than the one that decided it, for
+//! another lease than the silent one, or without confirmations: see [`NodeFailure`]. From an
+//! announced restart until its end in the log, silence ends no session of the node, whichever
+//! process or host has registered since. `serfHealth` follows the member's status, not the reverse.
 
 use super::State;
 use super::agent::{alive_check, failed_check};
@@ -28,7 +27,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Step<'_> {
-    /// A verdict of the leader and a majority of the servers. Answered with whether it was one.
+    /// Applies a verdict of the leader and a majority; the reply is `false` if it had no effect.
     pub(super) fn fail_node(&mut self, failure: &NodeFailure) -> Reply {
         let NodeFailure { lease, window, confirmed_by, silent_for, term, base } = failure;
         let is_ours = *term == self.term && *base == self.state.index_base;
@@ -41,8 +40,8 @@ impl Step<'_> {
         let cause = LossCause::NodeFailed { window: *window, confirmed_by, silent_for: *silent_for };
         let ending = self.state.sessions_within(&agent.node, *window, None);
         self.end_sessions(ending, &cause);
-        // Sessions may name a node's check however fast they want to be failed: the check waits for
-        // what the other users of a catalog call dead.
+        // Sessions may choose faster windows for failure. The check becomes critical only after the
+        // window that other users of a catalog expect.
         if *window >= HealthWindow::Default && agent.status != MemberStatus::Failed {
             self.set_member_status(&agent, MemberStatus::Failed);
             self.write_health(&agent.node, failed_check(&agent.node));
@@ -50,7 +49,7 @@ impl Step<'_> {
         Reply::Succeeded(true)
     }
 
-    /// The windows of a host that was there before are over: what was made there ends.
+    /// Ends the sessions of a former host whose window has ended.
     pub(super) fn end_former_sessions(
         &mut self,
         lease: LeaseId,
@@ -72,17 +71,17 @@ impl Step<'_> {
         Reply::Done
     }
 
-    /// A node leaves, or is made to.
+    /// Applies a leave or a force-leave of a node.
     pub(super) fn leave_node(&mut self, leave: &NodeLeave) -> Reply {
         let folded = leave.node.folded();
         let agent = match leave.lease {
-            // One that was failed meanwhile leaves too: it would be called failed otherwise.
+            // A member that failed meanwhile leaves too: otherwise it would stay failed.
             Some(lease) => self.state.agent_of(lease).cloned(),
             None => self.state.member(&folded).cloned(),
         };
         let Some(agent) = agent else {
             return match leave.lease {
-                // It left before, or its node was taken over: it is gone, as it wants to be.
+                // It left before, or its node was taken over: already done.
                 Some(_) => Reply::Done,
                 None => Reply::Refused(Refusal::UnknownMember(leave.node.clone())),
             };
@@ -98,8 +97,8 @@ impl Step<'_> {
         Reply::Done
     }
 
-    /// An agent stops for a moment. Once for each registration: one that said it again and again
-    /// would never be failed.
+    /// Announces a restart of an agent. Allowed once per registration: an agent that repeats it
+    /// would never fail.
     pub(super) fn announce_restart(&mut self, lease: LeaseId) -> Reply {
         let agent = self.state.agent_of(lease).filter(|agent| agent.status == MemberStatus::Alive).cloned();
         let Some(agent) = agent else { return Reply::Succeeded(false) };
@@ -108,7 +107,7 @@ impl Step<'_> {
         Reply::Succeeded(true)
     }
 
-    /// The time of an announced restart is over: the node is judged as any other.
+    /// Ends an announced restart: the node is judged like any other.
     pub(super) fn end_restart(
         &mut self,
         number: AgentNumber,
@@ -125,7 +124,7 @@ impl Step<'_> {
         Reply::Done
     }
 
-    /// Makes the catalog say of members what the roster says.
+    /// Reconciles the catalog with the roster of members (anti-entropy).
     pub(super) fn reconcile(&mut self, members: &[AgentNumber], strangers: &[NodeName]) -> Reply {
         for number in members {
             if let Some(agent) = self.state.agents.get(number).cloned() {
@@ -133,7 +132,7 @@ impl Step<'_> {
             }
         }
         for stranger in strangers {
-            // An agent may have registered for it since the leader looked.
+            // An agent may have registered for it since the leader's comparison.
             if self.state.is_stranger(stranger) {
                 self.delete_node(stranger, &LossCause::NodeDeregistered);
             }
@@ -141,13 +140,13 @@ impl Step<'_> {
         Reply::Done
     }
 
-    /// Forgets a member that has been failed for long, and its node.
+    /// Forgets a member that failed long ago, and its node.
     pub(super) fn reap_member(&mut self, lease: LeaseId, term: Term, base: u64) -> Reply {
         let is_ours = term == self.term && base == self.state.index_base;
         let agent = self.state.agent_of(lease).cloned();
         let is_failed = |agent: &Arc<Agent>| agent.status == MemberStatus::Failed;
         if let Some(agent) = agent.filter(|agent| is_ours && is_failed(agent)) {
-            // They said that no check is to end them (decision D6).
+            // Sessions without checks must not be ended by health (decision D6).
             if self.state.has_sessions_without_checks(&agent.node) {
                 return Reply::Succeeded(false);
             }
@@ -157,7 +156,7 @@ impl Step<'_> {
         Reply::Succeeded(true)
     }
 
-    /// Changes how a member stands.
+    /// Sets the status of a member.
     pub(super) fn set_member_status(&mut self, agent: &Agent, status: MemberStatus) {
         self.set_agent(Agent { status, status_since: self.at, ..agent.clone() });
     }
@@ -166,7 +165,7 @@ impl Step<'_> {
         self.set(Change::Agent(agent.number, Some(Arc::new(agent))));
     }
 
-    /// Its replies go with it: it registers as another one if it comes back.
+    /// Removes a member with its replies: if it returns, it registers with a new number.
     fn forget_member(&mut self, number: AgentNumber) {
         self.forget_all(number);
         self.set(Change::Agent(number, None));
@@ -176,11 +175,12 @@ impl Step<'_> {
         let folded = agent.node.folded();
         match agent.status {
             MemberStatus::Left => self.delete_node(&folded, &LossCause::NodeLeft),
-            // A node that somebody took out of the catalog comes back with its agent's next
-            // registration, which alone knows all of it.
+            // A node that a client removed from the catalog returns with its agent's next
+            // registration, which alone has all its data.
             _ if !self.state.nodes.contains_key(&folded) => {}
             MemberStatus::Failed => {
-                // Somebody wrote that it is well, and others may have begun to rely on that.
+                // A client wrote that it is healthy, and sessions may have been created on it
+                // since.
                 let ending = self.state.sessions_within(&agent.node, HealthWindow::Default, None);
                 self.end_sessions(ending, &LossCause::CheckCritical(CheckId::from(SERF_HEALTH)));
                 self.write_health(&agent.node, failed_check(&agent.node));
@@ -191,10 +191,10 @@ impl Step<'_> {
         }
     }
 
-    /// Writes `serfHealth` without ending the sessions that depend on it: which of them end is the
-    /// verdict's business. One that is as it shall be is not written again.
+    /// Writes `serfHealth` without ending the sessions that depend on it: the verdict decides which
+    /// of them end. An unchanged check is not written.
     fn write_health(&mut self, node: &NodeName, check: Check) {
-        // Somebody may have taken the node out of the catalog since its agent registered.
+        // A client may have removed the node from the catalog since its agent registered.
         if !self.state.nodes.contains_key(&node.folded()) {
             return;
         }
@@ -207,27 +207,27 @@ impl Step<'_> {
 }
 
 impl State {
-    /// The agent that has a lease, however it stands.
+    /// The agent with this lease, in any status.
     pub fn agent_of(&self, lease: LeaseId) -> Option<&Arc<Agent>> {
         self.agents.get(&lease.agent).filter(|agent| agent.lease() == lease)
     }
 
-    /// The agent that has a lease which can be renewed.
+    /// The agent with this lease, if the lease can be renewed.
     pub fn living_agent(&self, lease: LeaseId) -> Option<&Arc<Agent>> {
         self.agent_of(lease).filter(|agent| is_living(agent))
     }
 
-    /// The agent on whose lease a verdict counts. A failed one is among them: sessions that may
-    /// wait for longer end with their own verdict.
+    /// The agent to which a verdict on this lease applies. Failed ones are included: sessions with
+    /// longer windows end with their own verdict.
     fn judged_agent(&self, lease: LeaseId) -> Option<&Arc<Agent>> {
-        // The name may be another agent's by now, and the sessions with it.
+        // The name may belong to another agent by now, and the sessions with it.
         let is_member = |agent: &&Arc<Agent>| {
             self.member(&agent.node.folded()).is_some_and(|member| member.number == agent.number)
         };
         self.agent_of(lease).filter(|agent| agent.status != MemberStatus::Left).filter(is_member)
     }
 
-    /// Whether a renewal was made with the secret of its lease.
+    /// Returns whether a renewal was made with the secret of its lease.
     pub fn is_authentic(&self, renewal: &Renewal) -> bool {
         self.lease_key.secret(renewal.lease).made(renewal)
     }
@@ -237,21 +237,21 @@ impl State {
         self.lease_key.secret(given_up.lease).made_list(given_up)
     }
 
-    /// Where an agent is asked whether it lives, as `host:port`; none where it listens nowhere.
+    /// The address for challenges to an agent as `host:port`; `None` if it does not listen.
     pub fn agent_address(&self, agent: &Agent) -> Option<String> {
         let node = self.nodes.get(&agent.node.folded()).filter(|_| agent.port != 0)?;
-        // An IPv6 address has colons of its own.
+        // An IPv6 address contains colons.
         let is_bare_v6 = node.address.contains(':') && !node.address.starts_with('[');
         let host = if is_bare_v6 { format!("[{}]", node.address) } else { node.address.clone() };
         Some(format!("{host}:{}", agent.port))
     }
 
-    /// Whether a session ends with its node's silence.
+    /// Returns whether a session ends with its node's silence.
     pub fn depends_on_its_node(session: &Session) -> bool {
         session.spec.all_checks().any(|check| check.as_str() == SERF_HEALTH)
     }
 
-    /// Why a lease cannot be renewed; none if it can.
+    /// The reason why a lease cannot be renewed; `None` if it can.
     pub fn lease_end(&self, lease: LeaseId) -> Option<LeaseEnd> {
         let Some(agent) = self.agents.get(&lease.agent) else { return Some(LeaseEnd::Unknown) };
         match agent.status {
@@ -263,7 +263,7 @@ impl State {
         }
     }
 
-    /// How many members stand in each way.
+    /// The number of members in each status.
     pub fn member_counts(&self) -> MemberCounts {
         self.derived.member_counts
     }
@@ -274,18 +274,19 @@ impl State {
         self.agents.get(number)
     }
 
-    /// The shortest window of the sessions that depend on a node's life; none where there are none.
+    /// The shortest window of the sessions that depend on a node's health; `None` without such
+    /// sessions.
     pub fn shortest_window(&self, node: &NodeName) -> Option<HealthWindow> {
         self.dependent_sessions(node).map(|session| session.spec.health_window).min()
     }
 
-    /// The windows of the sessions that depend on a node's life.
+    /// The windows of the sessions that depend on a node's health.
     pub fn windows_in_use(&self, node: &NodeName) -> BTreeSet<HealthWindow> {
         self.dependent_sessions(node).map(|session| session.spec.health_window).collect()
     }
 
-    /// The members of which the catalog says something else than the roster, and the nodes with a
-    /// `serfHealth` that no agent speaks for; at most so many of each.
+    /// The members whose catalog entry differs from the roster, and the nodes with a `serfHealth`
+    /// but no agent; at most `most` of each.
     pub fn unreconciled(&self, most: usize) -> (Vec<AgentNumber>, Vec<NodeName>) {
         let members = self.agents.values().filter(|agent| self.is_unreconciled(agent));
         let members = members.map(|agent| agent.number).take(most).collect();
@@ -295,7 +296,7 @@ impl State {
 
     fn is_unreconciled(&self, agent: &Agent) -> bool {
         let folded = agent.node.folded();
-        // The name may be another agent's by now.
+        // The name may belong to another agent by now.
         if self.member(&folded).is_none_or(|member| member.number != agent.number) {
             return false;
         }
@@ -317,8 +318,8 @@ impl State {
         self.check_of(folded, &CheckId::from(SERF_HEALTH)).map(|check| check.status)
     }
 
-    /// The sessions that end with a node's silence for this window; of a former host only those
-    /// that were made before an index.
+    /// The sessions that end after silence for this window; for a former host only those created
+    /// before an index.
     fn sessions_within(
         &self,
         node: &NodeName,
@@ -344,7 +345,7 @@ impl State {
     }
 }
 
-/// Whether guards may still believe what they were told for an announced restart.
+/// Returns whether guards may still rely on an announced restart.
 fn is_restarting(agent: &Agent) -> bool {
     agent.restart_announced.is_some()
 }

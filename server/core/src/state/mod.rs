@@ -1,35 +1,34 @@
-//! The replicated lock state machine: a pure value that every server computes alike.
+//! The replicated lock state machine: a pure value that every server computes identically.
 //!
-//! [`State::apply`] takes one log entry, answers it, and appends a [`Change`] for every row that it
-//! sets. Each rule has a file of its own; read them in this order:
+//! [`State::apply`] applies one log entry, returns its reply, and appends a [`Change`] for every
+//! row that it sets. Each rule has a file of its own; read them in this order:
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | `pages` | entries and tombstones in the order of their keys, shared with whoever looks at them |
-//! | `rows` | the rows themselves: set by a change, listed as changes, and what follows from them |
-//! | `step` | one command at work: the only way to change a row, and how a failed command leaves no trace |
-//! | `entry` | the one rule by which a key is written; plain and conditional writes; deletes |
-//! | `tree` | the delete of all keys under a prefix, one change however many they are |
-//! | `tombstone` | what is remembered of deleted keys, so that no index goes back |
+//! | `pages` | entries and tombstones in key order, shared with readers |
+//! | `rows` | the rows: set by a change, listed as changes; derived indexes |
+//! | `step` | one command: the only way to change a row, and the rollback of a failed command |
+//! | `entry` | the single write rule for keys; plain and conditional writes; deletes |
+//! | `tree` | the delete of all keys under a prefix, as one change |
+//! | `tombstone` | tombstones of deleted keys, so that no index goes back |
 //! | `lock` | acquire and release, fencing tokens |
-//! | `queue` | who waits for a lock, and how whoever frees it grants it to the next |
-//! | `session` | how sessions begin, and which ends are asked for |
-//! | `invalidation` | what the end of a session does to its keys, the lock-delay, the loss history |
-//! | `catalog`, `node`, `service`, `check` | what sessions hang on |
-//! | `agent`, `member` | the registration of agents; how their nodes stand, and verdicts on them |
-//! | `cell` | the cell of the mesh that each agent is given |
+//! | `queue` | the waiters of a lock, and the grant to the next one when it is freed |
+//! | `session` | creation and requested ends of sessions |
+//! | `invalidation` | effects of a session's end on its keys, the lock-delay, the loss history |
+//! | `catalog`, `node`, `service`, `check` | the catalog that sessions depend on |
+//! | `agent`, `member` | registration of agents; status of their nodes, and verdicts |
+//! | `cell` | the assignment of agents to cells of the mesh |
 //! | `txn`, `txn_kv`, `txn_catalog` | several operations, all or none |
 //! | `replies` | exactly once |
 //! | `roster` | the servers of the quorum |
-//! | `gossip` | which agents are in the mesh, and its keys |
-//! | `restore` | a backup takes the place of everything |
-//! | `query` | what can be asked |
-//! | `view` | answers of very many rows, which others build |
-//! | `invariants` | what must be true after every command, as sentences and as code |
+//! | `gossip` | the members of the mesh, and its keys |
+//! | `restore` | a backup replaces all data |
+//! | `query` | the queries |
+//! | `view` | answers with very many rows, built elsewhere |
+//! | `invariants` | the invariants after every command, as sentences and as code |
 //!
-//! **Invariants:** nothing here knows a clock: a TTL, a lock-delay or a wait is data, and its end
-//! is a command. Nothing depends on hash order. A state rebuilt from its rows equals the state that
-//! wrote them.
+//! **Invariants:** nothing here reads a clock: a TTL, a lock-delay or a wait is data, and its end
+//! is a command. Nothing depends on hash order. A state rebuilt from its rows equals the original.
 
 mod agent;
 mod catalog;
@@ -78,15 +77,15 @@ pub use rows::{MemberCounts, State};
 pub use view::{Listing, LongRead, View, too_long};
 
 impl State {
-    /// The state of a cluster that has not begun.
+    /// Returns the state of a cluster before its bootstrap.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Applies the log entry at `index` of `term`, appends every row that it sets to `changes`, and
-    /// answers.
+    /// returns the reply.
     ///
-    /// Indexes in changes and in the answer are those that clients see: the log's plus
+    /// Indexes in changes and in the reply are those that clients see: the log's plus
     /// [`State::index_base`].
     pub fn apply(
         &mut self,
@@ -98,7 +97,7 @@ impl State {
         self.apply_keeping(index, term, proposal, changes, &mut Removed::default())
     }
 
-    /// The same, and gives away the rows that it removes many at once, so that they can be freed
+    /// The same, but hands over rows that were removed in bulk, so that they can be freed
     /// elsewhere.
     pub fn apply_keeping(
         &mut self,
@@ -116,47 +115,47 @@ impl State {
         &self.cluster_id
     }
 
-    /// What is added to a log index to make the index that clients see.
+    /// The offset between a log index and the index that clients see.
     pub fn index_base(&self) -> u64 {
         self.index_base
     }
 
-    /// The fencing token given last.
+    /// The newest fencing token.
     pub fn fence(&self) -> Fence {
         self.fence
     }
 
-    /// The last index that changed a table; 0 where nothing did.
+    /// The last index that changed a table; 0 if none did.
     pub fn table_index(&self, table: Table) -> LogIndex {
         self.table_indexes[table as usize]
     }
 
-    /// One session.
+    /// The session with this id.
     pub fn session(&self, id: SessionId) -> Option<&Arc<Session>> {
         self.sessions.get(&id)
     }
 
-    /// All sessions, in order of their ids.
+    /// All sessions, ordered by id.
     pub fn sessions(&self) -> impl ExactSizeIterator<Item = &Arc<Session>> {
         self.sessions.values()
     }
 
-    /// Who holds a key.
+    /// The session that holds a key.
     pub fn holder(&self, key: &Key) -> Option<&SessionId> {
         self.derived.holders.get(key)
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub fn key_count(&self) -> usize {
         self.entries.len()
     }
 
-    /// How many keys are held.
+    /// The number of held keys.
     pub fn held_count(&self) -> usize {
         self.derived.holders.len()
     }
 
-    /// How many wait for a lock, in all queues.
+    /// The number of waiters in all queues.
     pub fn waiter_count(&self) -> usize {
         self.derived.waiter_count
     }
@@ -171,7 +170,7 @@ impl State {
         self.delays.get(key)
     }
 
-    /// Everybody who waits for a lock, in the order of the keys, then of the queue positions.
+    /// All waiters, ordered by key, then by queue position.
     pub fn waiters(&self) -> impl Iterator<Item = (&Key, LogIndex, &Arc<Waiter>)> {
         let queues = self.queues.iter();
         queues.flat_map(|(key, queue)| {
@@ -179,7 +178,7 @@ impl State {
         })
     }
 
-    /// Who has a position in a key's queue.
+    /// The waiter at a position in a key's queue.
     pub fn waiter(&self, key: &Key, queue_position: LogIndex) -> Option<&Arc<Waiter>> {
         self.queues.get(key)?.get(&queue_position)
     }
@@ -189,22 +188,22 @@ impl State {
         self.tombstones.iter().map(|(key, index)| (key, *index))
     }
 
-    /// One agent.
+    /// The agent with this number.
     pub fn agent(&self, number: AgentNumber) -> Option<&Arc<Agent>> {
         self.agents.get(&number)
     }
 
-    /// All agents, in order of their numbers.
+    /// All agents, ordered by number.
     pub fn agents(&self) -> impl ExactSizeIterator<Item = &Arc<Agent>> {
         self.agents.values()
     }
 
-    /// Those from this number on.
+    /// The agents from this number on.
     pub(crate) fn agents_since(&self, first: AgentNumber) -> impl Iterator<Item = &Arc<Agent>> {
         self.agents.range(first..).map(|(_, agent)| agent)
     }
 
-    /// All, from one on that was drawn, and then around.
+    /// All agents in cyclic order, from a random start.
     pub(crate) fn agents_from(&self, drawn: u64) -> impl Iterator<Item = &Arc<Agent>> {
         let first = AgentNumber((drawn % (u64::from(self.last_agent.0) + 1)) as u32);
         self.agents.range(first..).chain(self.agents.range(..first)).map(|(_, agent)| agent)

@@ -1,5 +1,5 @@
-//! Nodes: what a session hangs on. Names are compared without regard to case; a node's UUID
-//! outlives its name.
+//! Nodes, which sessions depend on. Names are compared case-insensitively; a node's UUID outlives
+//! its name.
 
 use super::State;
 use super::rows::{CheckKey, ServiceKey};
@@ -11,8 +11,8 @@ use lockmesh_protocol::record::{CheckStatus, LossCause, Node};
 use std::sync::Arc;
 
 impl Step<'_> {
-    /// Writes a node. A known UUID under another name is a rename: the old node goes, with its
-    /// sessions.
+    /// Writes a node. A known UUID under another name is a rename: the old node is deleted, with
+    /// its sessions.
     pub(super) fn ensure_node(&mut self, node: &Node) -> Result<(), String> {
         let folded = node.name.folded();
         let id = node.id.to_ascii_lowercase();
@@ -29,13 +29,13 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Takes a node out, with its sessions, services and checks. An absent one is gone already.
+    /// Deletes a node with its sessions, services and checks. Deleting an absent one succeeds.
     pub(super) fn delete_node(&mut self, name: &NodeName, cause: &LossCause) {
         let folded = name.folded();
         if !self.state.nodes.contains_key(&folded) {
             return;
         }
-        // First: no session may be left without the node and the checks that it hangs on.
+        // First the sessions: none may exist without its node and its checks.
         self.end_sessions_of_node(&folded, cause);
         let services: Vec<ServiceKey> = self.state.services_of(&folded).map(|(key, _)| key.clone()).collect();
         for key in services {
@@ -53,7 +53,7 @@ impl Step<'_> {
         self.touch(Table::NodeDeletions);
     }
 
-    /// Notes that a node or one of its services changed.
+    /// Records that a node or one of its services changed.
     pub(super) fn touch_node(&mut self, folded: &NodeName) {
         if self.state.node_indexes.get(folded) != Some(&self.index) {
             self.set(Change::NodeIndex(folded.clone(), Some(self.index)));
@@ -66,7 +66,7 @@ impl Step<'_> {
         (stored.create_index, stored.modify_index) = (self.index, self.index);
         if let Some(existing) = existing {
             stored.create_index = existing.create_index;
-            // A registration without an UUID does not take away the one that is known.
+            // A registration without a UUID keeps the known one.
             if stored.id.is_empty() {
                 stored.id.clone_from(&existing.id);
             }
@@ -79,8 +79,8 @@ impl Step<'_> {
         self.touch_node(&folded);
     }
 
-    /// A name belongs to the node that has it as long as that one's agent is alive. A node without
-    /// an agent, or without a UUID to be told apart by, gives it up.
+    /// Checks that a name is free. It belongs to its node while that node's agent is alive. A node
+    /// without an agent, or without a UUID to distinguish it, gives the name up.
     fn name_is_free(&self, node: &Node, id: &str, is_new: bool) -> Result<(), String> {
         let folded = node.name.folded();
         let Some(owner) = self.state.nodes.get(&folded).filter(|owner| owner.id != id) else { return Ok(()) };
@@ -97,7 +97,7 @@ impl Step<'_> {
 }
 
 impl State {
-    /// A node by its UUID, where one is given, else by its name.
+    /// A node by UUID if given, otherwise by name.
     pub(super) fn node_by_id_or_name(&self, id: &str, name: &NodeName) -> Option<&Arc<Node>> {
         if id.is_empty() {
             return self.nodes.get(&name.folded());
@@ -106,11 +106,10 @@ impl State {
         self.nodes.get(name)
     }
 
-    /// The index of a node with its services; an unknown node's is that of the last deletion of
-    /// any.
+    /// The index of a node with its services; for an unknown node, that of the last deletion of any
+    /// node.
     pub(super) fn node_index(&self, folded: &NodeName) -> LogIndex {
-        // Whoever waits for a node that is gone is woken by the next deletion, and not by every
-        // change.
+        // A blocking query on a deleted node wakes on the next deletion, not on every change.
         self.node_indexes.get(folded).copied().unwrap_or_else(|| self.table_index(Table::NodeDeletions))
     }
 }

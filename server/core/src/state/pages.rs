@@ -1,33 +1,33 @@
-//! Rows in the order of their keys, in pages that are shared with whoever looks at them.
+//! Rows in key order, in copy-on-write pages that are shared with readers.
 //!
 //! ```text
-//! Pages ──▶ [ page │ page │ page │ … ]      each: first key, newest index, least bytes, and behind an Arc
-//!                │                                    [ (key, row), (key, row), … ]   128 at most
+//! Pages ──▶ [ page │ page │ page │ … ]      each: first key, newest index, least bytes, rows
+//!                │
+//!                └─▶ Arc [ (key, row), (key, row), … ]      128 at most
 //! ```
 //!
-//! A clone is a view of this moment: it costs one counter, and later writes copy the list of pages
-//! once and each page that they touch, only while somebody still holds the view. What is asked of a
-//! whole prefix (its newest index, how many bytes it has at least) is asked of its pages, and of
-//! rows only where the prefix begins and ends. The rows of a prefix are taken out by page, so that
-//! whoever removes them need not free them.
+//! A clone is a snapshot: it costs one counter. Later writes copy the list of pages once, and each
+//! page that they touch, only while the snapshot exists. Queries on a prefix (newest index, minimum
+//! size) read page summaries, and rows only at the prefix's first and last page. The rows of a
+//! prefix are removed by page, so that the remover need not free them.
 
 use lockmesh_protocol::id::{Key, LogIndex};
 use lockmesh_protocol::record::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A page with more rows is cut in two.
+/// The maximum number of rows in a page; a larger one is split.
 const PAGE_ROWS: usize = 128;
 
-/// A page with fewer is joined with a neighbour, if both fit into three quarters of one.
+/// A page with fewer rows is merged with a neighbour, if both fit into three quarters of one.
 const SPARSE_ROWS: usize = PAGE_ROWS / 4;
 
-/// What lies under a key.
+/// The row of a key.
 pub(super) trait TreeRow: Clone {
     /// The index of its last change.
     fn index(&self) -> LogIndex;
 
-    /// How many bytes it takes at least, encoded together with its key.
+    /// A lower bound of its encoded size with its key, in bytes.
     fn least_bytes(&self, key: &Key) -> usize;
 }
 
@@ -37,7 +37,7 @@ impl TreeRow for Arc<Entry> {
     }
 
     fn least_bytes(&self, key: &Key) -> usize {
-        // Two lengths, and a byte at least for each of its eight numbers and marks.
+        // Two lengths, and at least one byte for each of its eight numbers and flags.
         const OTHERS: usize = 10;
         let session = self.lock.session.map_or(0, |id| id.as_bytes().len());
         key.as_str().len() + self.value.len() + session + OTHERS
@@ -64,7 +64,7 @@ pub(super) struct Pages<R> {
 /// Neighbouring rows. Never empty.
 #[derive(Clone, Debug)]
 struct Page<R> {
-    /// Not behind its first row's key, and behind all keys of the page before.
+    /// At most the first row's key, and greater than all keys of the page before.
     first: Key,
     newest: LogIndex,
     least_bytes: usize,
@@ -84,7 +84,7 @@ impl<R> Default for Pages<R> {
     }
 }
 
-/// Equal rows make equal maps, however they lie in pages.
+/// Maps with equal rows are equal, however the rows are split into pages.
 impl<R: TreeRow + PartialEq> PartialEq for Pages<R> {
     fn eq(&self, other: &Self) -> bool {
         self.len == other.len && (Arc::ptr_eq(&self.pages, &other.pages) || self.iter().eq(other.iter()))
@@ -101,7 +101,7 @@ impl<R: TreeRow> Page<R> {
         page
     }
 
-    /// Looks at all its rows, for what is known of them together.
+    /// Recomputes the summary of the page.
     fn look(&mut self) {
         self.newest = newest(&self.rows);
         self.least_bytes = self.rows.iter().map(|(key, row)| row.least_bytes(key)).sum();
@@ -117,12 +117,12 @@ fn newest<R: TreeRow>(rows: &[(Key, R)]) -> LogIndex {
 }
 
 impl<R: TreeRow> Pages<R> {
-    /// How many rows there are.
+    /// The number of rows.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Returns whether the map is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -133,7 +133,7 @@ impl<R: TreeRow> Pages<R> {
         page.find(key).ok().map(|at| &page.rows[at].1)
     }
 
-    /// Whether a key has a row.
+    /// Returns whether a key has a row.
     pub(super) fn contains_key(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
@@ -149,7 +149,7 @@ impl<R: TreeRow> Pages<R> {
         slices.flat_map(|(page, rows)| page.rows[rows].iter().map(|(key, row)| (key, row)))
     }
 
-    /// The newest index of the rows under a prefix; none where there is no row.
+    /// The newest index of the rows under a prefix; `None` without rows.
     pub(super) fn newest_under(&self, prefix: &str) -> Option<LogIndex> {
         let slices = self.slices(self.range(prefix));
         slices
@@ -160,7 +160,7 @@ impl<R: TreeRow> Pages<R> {
             .max()
     }
 
-    /// How many rows there are under a prefix, and how many bytes they take at least.
+    /// The number of rows under a prefix, and a lower bound of their size in bytes.
     pub(super) fn size_under(&self, prefix: &str) -> (usize, usize) {
         self.slices(self.range(prefix)).fold((0, 0), |(count, bytes), (page, rows)| {
             let more = match rows.len() == page.rows.len() {
@@ -171,7 +171,7 @@ impl<R: TreeRow> Pages<R> {
         })
     }
 
-    /// Sets a row; what was there before.
+    /// Sets a row; returns the previous one.
     pub(super) fn insert(&mut self, key: Key, row: R) -> Option<R> {
         let Some(at) = self.page_of(key.as_str()).or((!self.pages.is_empty()).then_some(0)) else {
             Arc::make_mut(&mut self.pages).push(Page::new(vec![(key, row)]));
@@ -185,7 +185,7 @@ impl<R: TreeRow> Pages<R> {
             Ok(slot) => {
                 let old = std::mem::replace(&mut Arc::make_mut(&mut page.rows)[slot].1, row);
                 page.least_bytes = page.least_bytes + bytes - old.least_bytes(&key);
-                // Only where the newest row itself got older must the page be searched.
+                // Only if the newest row itself became older must the page be searched.
                 if index >= page.newest {
                     page.newest = index;
                 } else if old.index() == page.newest {
@@ -193,8 +193,7 @@ impl<R: TreeRow> Pages<R> {
                 }
                 Some(old)
             }
-            // Keys that come in their order fill page after page, instead of leaving each half
-            // full.
+            // Ascending keys fill page after page, instead of leaving each half full.
             Err(slot) if slot == PAGE_ROWS => {
                 pages.insert(at + 1, Page::new(vec![(key, row)]));
                 self.len += 1;
@@ -218,7 +217,7 @@ impl<R: TreeRow> Pages<R> {
         }
     }
 
-    /// Removes a row; what it was.
+    /// Removes a row and returns it.
     pub(super) fn remove(&mut self, key: &str) -> Option<R> {
         let at = self.page_of(key)?;
         let slot = self.pages[at].find(key).ok()?;
@@ -234,7 +233,7 @@ impl<R: TreeRow> Pages<R> {
         Some(row)
     }
 
-    /// Removes every row whose key starts with a prefix, and gives them as a map of their own.
+    /// Removes every row whose key starts with a prefix, and returns them as a map.
     pub(super) fn remove_under(&mut self, prefix: &str) -> Self {
         let Range { start, end } = self.range(prefix);
         if start == end {
@@ -255,7 +254,7 @@ impl<R: TreeRow> Pages<R> {
                 removed.insert(0, pages[start.page].take(rows));
             }
         }
-        // What is left of the first page and of the last one are neighbours now.
+        // The remainders of the first and the last page are neighbours now.
         for at in [start.page + 1, start.page] {
             if at < pages.len() {
                 join_sparse(pages, at);
@@ -266,19 +265,19 @@ impl<R: TreeRow> Pages<R> {
         Self { pages: Arc::new(removed), len: removed_len }
     }
 
-    /// The page that a key is in, if it has a row.
+    /// The page of a key, if it has a row.
     fn page_of(&self, key: &str) -> Option<usize> {
         self.pages.partition_point(|page| page.first.as_str() <= key).checked_sub(1)
     }
 
-    /// Where the rows under a prefix begin and end.
+    /// The start and end of the rows under a prefix.
     fn range(&self, prefix: &str) -> Range<At> {
         let start = self.position(|key| key < prefix);
         let end = self.position(|key| key < prefix || key.starts_with(prefix));
         start..end
     }
 
-    /// The first row that is not before something. Every key before it is, and none behind.
+    /// The first row for which `is_before` is false. It must be true for all smaller keys only.
     fn position(&self, is_before: impl Fn(&str) -> bool) -> At {
         let behind = self.pages.partition_point(|page| is_before(page.first.as_str()));
         let Some(page) = behind.checked_sub(1) else { return At { page: 0, row: 0 } };
@@ -289,7 +288,7 @@ impl<R: TreeRow> Pages<R> {
         }
     }
 
-    /// The pages of a range, each with those of its rows that are in it.
+    /// The pages of a range, each with its rows in the range.
     fn slices(&self, range: Range<At>) -> impl Iterator<Item = (&Page<R>, Range<usize>)> {
         let Range { start, end } = range;
         let pages = self.pages.iter().enumerate().take(end.page + 1).skip(start.page);
@@ -303,7 +302,7 @@ impl<R: TreeRow> Pages<R> {
 }
 
 impl<R: TreeRow> Page<R> {
-    /// Takes rows out, at least one; whoever calls it sees to a page that is left empty.
+    /// Removes at least one row from the page; the caller handles an empty page.
     fn take(&mut self, rows: Range<usize>) -> Self {
         let taken = Self::new(Arc::make_mut(&mut self.rows).drain(rows).collect());
         self.look();
@@ -311,7 +310,7 @@ impl<R: TreeRow> Page<R> {
     }
 }
 
-/// Removes the page if it is empty, or joins it with a neighbour if both are small.
+/// Removes the page if it is empty, or merges it with a neighbour if both are small.
 fn join_sparse<R: TreeRow>(pages: &mut Vec<Page<R>>, at: usize) {
     let len = pages[at].rows.len();
     if len == 0 {
@@ -321,14 +320,14 @@ fn join_sparse<R: TreeRow>(pages: &mut Vec<Page<R>>, at: usize) {
     if len >= SPARSE_ROWS {
         return;
     }
-    // With room to spare, or the next insert would cut the page again.
+    // With spare room, or the next insert would split the page again.
     let fits =
         |other: usize| pages.get(other).is_some_and(|page| page.rows.len() + len <= PAGE_ROWS - SPARSE_ROWS);
     let before = at.checked_sub(1).filter(|before| fits(*before));
     let Some(left) = before.or(fits(at + 1).then_some(at)) else { return };
     let right = pages.remove(left + 1);
     let page = &mut pages[left];
-    // A view may still hold the page: then its rows are copied, else moved.
+    // Rows are copied while a snapshot shares the page, otherwise moved.
     Arc::make_mut(&mut page.rows).extend(Arc::unwrap_or_clone(right.rows));
     page.newest = page.newest.max(right.newest);
     page.least_bytes += right.least_bytes;
@@ -344,15 +343,15 @@ mod tests {
 
     type Model = BTreeMap<Key, LogIndex>;
 
-    /// What may happen to a map.
+    /// An action on a map.
     #[derive(Clone, Debug)]
     enum Action {
         Set(String, u64),
-        /// So many keys in a row, as a load writes them.
+        /// Inserts a run of keys, as a load writes them.
         Fill(String, u8),
         Remove(String),
         RemoveUnder(String),
-        /// Somebody looks, for as long as he likes.
+        /// Takes a snapshot and keeps it.
         View,
         ForgetViews,
     }
@@ -419,7 +418,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens, pages hold and tell what a plain map does, and a view stays as it was.
+        /// Pages behave like a plain map under any actions, and a snapshot never changes.
         #[test]
         fn pages_do_what_a_map_does(actions in collection::vec(action(), 1..60), prefixes in collection::vec(key(), 4)) {
             let (mut pages, mut model) = (Pages::default(), Model::new());
@@ -449,7 +448,7 @@ mod tests {
         }
     }
 
-    /// A map of so many rows, with keys in their order.
+    /// A map of `count` rows with ascending keys.
     fn filled(count: u64) -> Pages<LogIndex> {
         let mut pages = Pages::default();
         for at in 0..count {

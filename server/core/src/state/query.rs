@@ -1,6 +1,6 @@
-//! What can be asked: every answer with the index beyond which there may be news.
+//! Queries. Every answer has an index, beyond which there may be newer data.
 //!
-//! Index 0 means that nothing was ever written. Nothing here changes anything.
+//! Index 0 means that no write has happened. Queries change nothing.
 
 use super::State;
 use super::entry::lock_of;
@@ -19,7 +19,7 @@ impl State {
         (self.index_of(query), self.rows_of(query))
     }
 
-    /// The index of a query's answer: whether there is news is known before any row was looked at.
+    /// The index of a query's answer, computed without reading its rows.
     pub fn index_of(&self, query: &Query) -> LogIndex {
         match query {
             Query::Entry(key) => match self.entries.get(key.as_str()) {
@@ -105,7 +105,7 @@ impl State {
         }))
     }
 
-    /// Every key that is held or closed under a prefix, ascending.
+    /// Every key under a prefix that is held or closed, ascending.
     fn locks(&self, prefix: &str) -> Vec<LockInfo> {
         let held = under(&self.derived.holders, prefix).map(|(key, _)| key);
         let closed = under(&self.delays, prefix).map(|(key, _)| key);

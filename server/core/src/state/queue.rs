@@ -1,12 +1,12 @@
-//! Queues: who waits for a lock, in the order of asking, and how whoever frees it grants it to the
-//! next.
+//! Lock queues: the waiters of a lock in the order of their requests (first come, first served),
+//! and the grant to the next one when the lock is freed.
 //!
 //! A grant is part of the command that frees the lock: a release, a delete, the end of a session or
-//! of a delay. So a lock that somebody may have never lies free between two commands, and a
-//! hand-off costs one entry of the log. Grants come last in a command: a transaction sees its own
-//! operations only, and nobody is granted what the same command ends.
+//! of a delay. So a lock with waiters is never free between two commands, and a hand-off costs one
+//! log entry. Grants come last in a command: a transaction sees only its own operations, and a
+//! session that the same command ends is granted nothing.
 //!
-//! The wait itself is the leader's to count, its end is a command, as with lock-delays.
+//! The leader measures the wait; its end is a command, as for lock-delays.
 
 use super::State;
 use super::entry::lock_of;
@@ -23,15 +23,15 @@ use lockmesh_protocol::reply::{Refusal, Reply};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many sessions may wait for a lock.
+/// The maximum number of waiters per lock.
 pub const WAITERS_MAX: usize = 10_000;
 
-/// The longest wait that counts.
+/// The longest wait; longer ones are capped.
 pub const MAX_WAIT: Duration = Duration::from_secs(3600);
 
 impl Step<'_> {
-    /// Takes the lock, or else a position in the key's queue. A session that is there already keeps
-    /// its position, and what it asked for before is forgotten.
+    /// Acquires the lock, or else a position in the key's queue. A session that is already queued
+    /// keeps its position, and its earlier request is replaced.
     pub(super) fn enqueue(
         &mut self,
         new: &NewEntry,
@@ -45,7 +45,7 @@ impl Step<'_> {
         let existing = self.entry(&new.key);
         match lock_of(existing.as_ref()).session {
             Some(holder) if holder == session => return Ok(self.acquire(new, session)?.reply()),
-            // Free, and nobody waits, since a lock that somebody waits for is never left free.
+            // The lock is free and has no waiters, because a lock with waiters is never left free.
             None if !is_delayed => {
                 let lock = self.grant(&new.key, existing.as_ref(), session, Some(self.index));
                 return Ok(AcquireOutcome::Granted(self.write_entry(existing, new, lock)).reply());
@@ -59,19 +59,19 @@ impl Step<'_> {
         Ok(Reply::Queued { queue_position })
     }
 
-    /// Gives up what the request at `enqueued_at_index` asked for: its position, or the lock, if
-    /// nobody else may know of it.
+    /// Cancels the request at `enqueued_at_index`: gives up its position, or releases the lock if
+    /// the grant may be unknown to the client.
     pub(super) fn leave(&mut self, key: &Key, session: SessionId, enqueued_at_index: LogIndex) -> Reply {
         if self.stop_waiting(key, session, enqueued_at_index) {
             return Reply::Succeeded(true);
         }
-        // It may have been granted in the entry before this one, to a client that hung up already.
+        // It may have been granted in the entry before this one, after the client had disconnected.
         match self.entry(key) {
             Some(entry)
                 if entry.lock.session == Some(session)
                     && entry.lock.granted_for == Some(enqueued_at_index) =>
             {
-                // Value and flags stay as the grant wrote them: others may have read them.
+                // Value and flags stay as the grant wrote them: other clients may have read them.
                 let Entry { value, flags, .. } = Entry::clone(&entry);
                 let new = NewEntry { key: key.clone(), value, flags };
                 let lock = entry.lock.freed();
@@ -82,8 +82,7 @@ impl Step<'_> {
         }
     }
 
-    /// Gives up the position of the request at `enqueued_at_index`; false where it has none any
-    /// more.
+    /// Gives up the position of the request at `enqueued_at_index`; returns `false` if it has none.
     pub(super) fn stop_waiting(
         &mut self,
         key: &Key,
@@ -96,7 +95,7 @@ impl Step<'_> {
                 .waiter(key, *queue_position)
                 .is_some_and(|waiter| waiter.enqueued_at_index == enqueued_at_index)
         };
-        // The session may have asked again since: then the position is that request's.
+        // The session may have sent another request since, which owns the position then.
         let Some(queue_position) = queue_position.filter(is_its_own) else { return false };
         self.set(Change::Waiter(key.clone(), queue_position, None));
         true
@@ -119,32 +118,32 @@ impl Step<'_> {
         Reply::Done
     }
 
-    /// Whoever is granted a lock, or gives it back, no longer waits for it.
+    /// Removes a session from a key's queue: it was granted the lock, or released it.
     pub(super) fn leave_queue(&mut self, key: &Key, session: SessionId) {
         if let Some(queue_position) = self.state.queue_position(key, session) {
             self.set(Change::Waiter(key.clone(), queue_position, None));
         }
     }
 
-    /// A session that ends waits for nothing.
+    /// Removes an ended session from all queues.
     pub(super) fn leave_all_queues(&mut self, session: SessionId) {
         if self.state.fault_point.breaks(Rule::EndedSessionsLeaveQueues) {
             return;
         }
-        // Before any lock is granted: an ended session must not be the next one in a queue.
+        // Before any lock is granted: an ended session must not be the next in a queue.
         for (key, queue_position) in self.state.derived.waiting.get(&session).cloned().unwrap_or_default() {
             self.set(Change::Waiter(key, queue_position, None));
         }
     }
 
-    /// Notes a key whose lock a change may free.
+    /// Notes the keys whose locks a change may free.
     pub(super) fn note_freed(&mut self, change: &Change) {
         match change {
             Change::Entry(key, _) | Change::LockDelay(key, None) if self.state.queues.contains_key(key) => {
                 self.freed.insert(key.clone());
             }
             Change::TreeDeleted(prefix) => {
-                // Keys that are absent have queues too, while a delay closes them.
+                // Absent keys have queues too, while a delay closes them.
                 let keys = under(&self.state.queues, prefix.as_str()).map(|(key, _)| key.clone());
                 self.freed.extend(keys);
             }
@@ -152,14 +151,13 @@ impl Step<'_> {
         }
     }
 
-    /// Grants every lock that this command freed to the first who waits for it.
+    /// Grants every lock that this command freed to its first waiter.
     pub(super) fn grant_freed(&mut self) {
-        // In the order of the keys, so that fences are given alike on every server.
+        // In key order, so that all servers assign the same fences.
         for key in std::mem::take(&mut self.freed) {
             let existing = self.entry(&key);
             let is_held = lock_of(existing.as_ref()).session.is_some();
-            // Closed by a delay that this very command may have set: then the end of that delay
-            // grants the lock.
+            // A delay, possibly set by this command, still closes the key. Its end grants the lock.
             let queue =
                 self.state.queues.get(&key).filter(|_| !is_held && !self.state.delays.contains_key(&key));
             let next = match self.state.fault_point.breaks(Rule::FirstComeFirstServed) {
@@ -169,22 +167,22 @@ impl Step<'_> {
             let Some(waiter) = next.map(|(_, waiter)| waiter.clone()) else { continue };
             let new = NewEntry { key, value: waiter.value.clone(), flags: waiter.flags };
             let granted_for = Some(waiter.enqueued_at_index);
-            // The index of the request, so that its client can tell this grant from another one of
+            // The index of the request lets the client distinguish this grant from another one of
             // its session.
             let lock = self.grant(&new.key, existing.as_ref(), waiter.session, granted_for);
             self.write_entry(existing, &new, lock);
         }
     }
 
-    /// The session's position in a key's queue; the last one if it has none yet.
+    /// The session's position in a key's queue; a new one at the end if it has none.
     fn place_in_queue(&self, key: &Key, session: SessionId) -> Result<LogIndex, Refusal> {
-        // Whoever asks again keeps the position, or a retry would go to the end of the queue.
+        // A repeated request keeps the position, or a retry would move to the end of the queue.
         if let Some(queue_position) = self.state.queue_position(key, session) {
             return Ok(queue_position);
         }
         match self.state.queues.get(key) {
             Some(queue) if queue.len() >= WAITERS_MAX => Err(Refusal::QueueFull(WAITERS_MAX)),
-            // An entry's index is larger than all before it, so whoever comes later stands behind.
+            // An entry's index is larger than all before it, so later requests are queued behind.
             _ => Ok(self.index),
         }
     }
@@ -196,10 +194,10 @@ impl State {
         self.derived.waiting.get(&session)?.get(key).copied()
     }
 
-    /// What became of a position: what an acquire in it answers, once it is no longer waited in.
+    /// The outcome of a queue position: the reply to its acquire, once the request no longer waits.
     ///
-    /// A hold that goes with another request of the same session is not told of: that one may still
-    /// give it back.
+    /// A hold that belongs to another request of the same session is not reported: that request may
+    /// still release it.
     pub(super) fn query_queue_position(
         &self,
         key: &Key,
@@ -207,8 +205,8 @@ impl State {
         queue_position: LogIndex,
         enqueued_at_index: LogIndex,
     ) -> (LogIndex, Rows) {
-        // The index is the queue position as long as nothing has happened, so that a blocking
-        // reader waits for more.
+        // The index equals the queue position until the outcome is known, so that a blocking query
+        // keeps waiting.
         if self.waiter(key, queue_position).is_some() {
             return (queue_position, Rows::QueuePosition(Reply::Queued { queue_position }));
         }
@@ -217,8 +215,8 @@ impl State {
             |entry: &&Arc<Entry>| entry.lock.granted_for.is_none_or(|index| index == enqueued_at_index);
         if let Some(entry) = entry.filter(is_known) {
             return (
-                // Above the queue position in any case, or a blocking reader would sleep on the
-                // answer that it waits for.
+                // Above the queue position in any case, or a blocking query would not return the
+                // outcome.
                 entry.modify_index.max(queue_position.next()),
                 Rows::QueuePosition(Reply::Granted { fence: entry.lock.fence }),
             );

@@ -1,33 +1,33 @@
-//! Rows that a command removed many at once, and what brings them back.
+//! Rows that a command removed in bulk, and the data to restore them.
 
 use super::pages::Pages;
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::record::Entry;
 use std::sync::Arc;
 
-/// Rows that commands removed many at once. Nobody needs them any more, and to drop them may take a
+/// Rows that commands removed in bulk. They are no longer needed, but freeing them may take a
 /// while.
 #[derive(Debug, Default)]
 pub struct Removed(Vec<Tree>);
 
 impl Removed {
-    /// Whether there are none.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub fn len(&self) -> usize {
         self.0.iter().map(|tree| tree.entries.len() + tree.tombstones.len()).sum()
     }
 
-    /// Takes all of them out.
+    /// Takes all rows out.
     #[must_use]
     pub fn take(&mut self) -> Self {
         std::mem::take(self)
     }
 
-    /// Adds all of another list.
+    /// Appends another list.
     pub fn append(&mut self, mut other: Self) {
         self.0.append(&mut other.0);
     }
@@ -39,15 +39,15 @@ impl Removed {
     }
 }
 
-/// What was under a prefix.
+/// The rows under a prefix.
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) entries: Pages<Arc<Entry>>,
     pub(super) tombstones: Pages<LogIndex>,
 }
 
-/// What brings a tree back that a command deletes: the maps as they were, which share their pages
-/// with what is removed.
+/// The data to undo the delete of a tree: the former maps, which share their pages with the removed
+/// rows.
 #[derive(Debug)]
 pub(super) struct TreeBefore {
     pub(super) tree: Tree,

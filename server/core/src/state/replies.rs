@@ -1,9 +1,8 @@
-//! Exactly once: a command that comes again is answered from the reply that was kept, and does
-//! nothing.
+//! Exactly once: a repeated command returns the kept reply and has no effect (idempotent retry).
 //!
-//! An agent counts its commands and says with each one below which sequence it will never ask
-//! again. What is below is forgotten and refused: a late duplicate may never be taken for something
-//! new.
+//! An agent numbers its commands, and sends with each one the lowest sequence that it may still
+//! repeat. Replies below that are dropped, and commands below it are rejected: a late duplicate
+//! must never be taken for a new command.
 
 use super::step::Step;
 use crate::proposal::Proposal;
@@ -14,13 +13,14 @@ use lockmesh_protocol::reply::{Applied, Refusal, Reply, TxnResult};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// How many replies are kept of each agent; an agent with more commands under way loses the oldest.
+/// The maximum number of kept replies per agent; an agent with more commands in flight loses the
+/// oldest.
 pub const REPLIES_KEPT: usize = 4_096;
 
 impl Step<'_> {
-    /// Answers a proposal: carries it out if it is new.
+    /// Replies to a proposal, and executes it if it is new.
     pub(super) fn answer(mut self, proposal: &Proposal) -> Arc<Applied> {
-        // The leader's own commands and registrations: to do one of them twice does no harm.
+        // Commands of the leader itself and registrations: executing one twice does no harm.
         let Some(request) = &proposal.request else {
             let reply = self.execute(&proposal.command);
             return Arc::new(Applied { index: self.index, reply });
@@ -28,11 +28,10 @@ impl Step<'_> {
         if !self.is_of_present_life(request) {
             return self.forgotten();
         }
-        // Also where the command is a repeated one: what the agent will never ask again holds in
-        // any case.
+        // Also for a repeated command: the agent's lowest sequence holds in any case.
         self.forget_below(request.agent, request.lowest);
         let replies = self.state.replies.get(&request.agent);
-        // Its reply is forgotten, so whether it was done cannot be told: it must not be done again.
+        // Its reply was dropped, so it may have been executed: it must not be executed again.
         if replies.is_some_and(|replies| request.sequence < replies.lowest) {
             return self.forgotten();
         }
@@ -41,12 +40,12 @@ impl Step<'_> {
         }
         let reply = self.execute(&proposal.command);
         let applied = Arc::new(Applied { index: self.index, reply });
-        // With the command, in one entry: no crash can come between the deed and its reply.
+        // In one entry with the command: no crash can separate the effect from its reply.
         self.keep(request, applied.clone());
         applied
     }
 
-    /// Forgets everything of an agent's earlier generations.
+    /// Drops everything of an agent's earlier generations.
     pub(super) fn forget_all(&mut self, agent: AgentNumber) {
         let Some(replies) = self.state.replies.get(&agent) else { return };
         let had_lowest = replies.lowest != 0;
@@ -60,7 +59,7 @@ impl Step<'_> {
 
     fn is_of_present_life(&self, request: &RequestId) -> bool {
         let agent = self.state.agents.get(&request.agent);
-        // An agent that says less than its own request is not to be believed.
+        // A lowest sequence above the request's own is invalid.
         request.lowest <= request.sequence
             && agent.is_some_and(|agent| agent.generation == request.generation)
     }
@@ -69,8 +68,8 @@ impl Step<'_> {
         Arc::new(Applied { index: self.index, reply: Reply::Refused(Refusal::Forgotten) })
     }
 
-    /// A kept reply is as good as ever, except for a grant: nobody may believe in a hold that has
-    /// ended since.
+    /// Returns a kept reply unchanged, except for a grant that no longer holds: no client may rely
+    /// on it.
     fn repeated(&self, command: &Command, kept: Arc<Applied>) -> Arc<Applied> {
         match (command, &kept.reply) {
             (
@@ -79,7 +78,7 @@ impl Step<'_> {
             ) if !self.stands(&new.key, *session, *fence) => {
                 Arc::new(Applied { index: self.index, reply: Reply::Succeeded(false) })
             }
-            // Its other operations took effect all the same, so it did not fail either.
+            // The transaction's other operations took effect, so it did not fail either.
             (Command::Txn(ops), Reply::Txn(results)) if !self.locks_stand(ops, results) => self.forgotten(),
             _ => kept,
         }
@@ -94,7 +93,7 @@ impl Step<'_> {
         results.iter().all(|result| match result {
             TxnResult::Kv(entry) if locked.contains(&entry.key) => {
                 let lock = &entry.lock;
-                // None in the result of an unlock that followed in the same transaction.
+                // `None` in the result of an unlock that followed in the same transaction.
                 lock.session.is_none_or(|session| self.stands(&entry.key, session, lock.fence))
             }
             _ => true,
@@ -109,7 +108,7 @@ impl Step<'_> {
     fn keep(&mut self, request: &RequestId, applied: Arc<Applied>) {
         self.set(Change::Reply(request.agent, request.sequence, Some(applied)));
         let kept = &self.state.replies[&request.agent].kept;
-        // A limit for memory. What is pushed out is refused from now on, never taken for new.
+        // A memory limit. Evicted sequences are rejected from now on, never taken for new ones.
         if kept.len() > REPLIES_KEPT
             && let Some((oldest, _)) = kept.first_key_value()
         {
@@ -120,7 +119,7 @@ impl Step<'_> {
 
     fn forget_below(&mut self, agent: AgentNumber, lowest: u64) {
         let replies = self.state.replies.get(&agent);
-        // Commands arrive out of order: a late one knows less of what is done with.
+        // Commands arrive out of order: a late one carries an older lowest sequence.
         if lowest <= replies.map_or(0, |replies| replies.lowest) {
             return;
         }

@@ -1,23 +1,22 @@
-//! A backup takes the place of everything: its parts are gathered first, then all rows change in
-//! one command.
+//! Restore: a backup replaces all data. Its parts are gathered first, then all rows change in one
+//! command.
 //!
-//! What belongs to this cluster and not to its data stays: its id, its servers, its agents and the
-//! replies kept for them. No index and no fencing token that is given afterwards may equal one that
-//! was given here or in the backup.
+//! Rows of this cluster itself stay: its id, its servers, its agents and the replies kept for them.
+//! No later index or fencing token may equal one from before the restore or from the backup.
 //!
-//! A restore changes every key that it brings back, so the key's index is the restore's. With that
-//! of the backup an index would go back, and a blocking query that comes after the restore with an
-//! index from before would sleep until the next change. Not even a least index for all answers
-//! would do: by Consul's rules a key's `ModifyIndex` is the index of its query, and clients wait
-//! with it (Patroni does), who would all be answered at once, again and again.
+//! A restore changes every key that it writes, so the key's index is the restore's. With the
+//! backup's index, a blocking query with an index from before the restore would sleep until the
+//! next change. A minimum index for all answers would not help: in Consul a key's `ModifyIndex` is
+//! the index of its query, and clients wait with it (Patroni does). They would all return at once,
+//! in a loop.
 //!
-//! **A lock that was held here and that nobody holds in the backup stays closed for a while.** Its
-//! holder has lost it by an operator's act and may not know yet: a guard that hears nothing
-//! believes until the deadline that it was given last. So a lock-delay closes it: for the longest
-//! window of a node, or the session's TTL where it depends on no node, and never for less than the
-//! session's own lock-delay. As every lock-delay it lasts a minute at most: a guard whose session
-//! has nothing but a longer TTL is stopped by its fencing token alone. So is one whose lock the
-//! backup gives to another session: that one holds it at once, as clients of Consul expect.
+//! **A lock that was held before the restore and is free in the backup stays closed for a while.**
+//! Its holder lost it by an operator's action and may not know yet: a guard that receives nothing
+//! relies on its last deadline. So a lock-delay closes it: for the longest window of a node, or the
+//! session's TTL if it depends on no node, and never for less than the session's own lock-delay.
+//! Like every lock-delay it lasts a minute at most: a guard whose session has only a longer TTL is
+//! stopped by its fencing token alone. The same is true for a guard whose lock the backup gives to
+//! another session: that session holds it at once, as clients of Consul expect.
 
 use super::State;
 use super::agent::alive_check;
@@ -38,18 +37,17 @@ use lockmesh_protocol::reply::{Refusal, Reply};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many parts a backup may have, each of about 1 MiB.
+/// The maximum number of parts of a backup, each about 1 MiB.
 pub const RESTORE_PARTS_MAX: u32 = 16_384;
 
-/// The number under which it is noted that a restore has begun, so that this too survives a
-/// restart.
+/// The part number that records the start of a restore, so that it survives a restart.
 const BEGUN: u32 = u32::MAX;
 
-/// How far the fence jumps where the backup is another cluster's, or a lost one's: more than that
-/// one can have granted since the backup was made.
+/// The increase of the fence if the backup is from another or a lost cluster: more than that
+/// cluster can have granted since the backup.
 const FENCE_JUMP: u64 = 1 << 32;
 
-/// The largest number that is taken from a backup: clients exist that hold indexes in 63 bits.
+/// The largest number accepted from a backup: some clients keep indexes in 63 bits.
 const NUMBER_MAX: u64 = 1 << 62;
 
 impl Step<'_> {
@@ -66,8 +64,8 @@ impl Step<'_> {
     }
 
     fn begin_restore(&mut self, id: u64) {
-        // One restore at a time: a newer one takes the place of what was gathered, or dead parts
-        // would stay for ever.
+        // One restore at a time: a newer one replaces the gathered parts, or abandoned parts would
+        // stay forever.
         for (other, number) in self.state.restore_parts.keys().copied().collect::<Vec<_>>() {
             self.set(Change::RestorePart(other, number, None));
         }
@@ -79,8 +77,7 @@ impl Step<'_> {
         if number >= RESTORE_PARTS_MAX {
             return Err(format!("it has more than {RESTORE_PARTS_MAX} parts"));
         }
-        // A backup comes from outside: a row that clears or deletes would be carried out when it is
-        // loaded.
+        // A backup is untrusted input: a row that clears or deletes would take effect when loaded.
         if !rows.iter().all(is_row) {
             return Err(format!("part {number} holds something that is not a row"));
         }
@@ -93,17 +90,16 @@ impl Step<'_> {
     fn commit_restore(&mut self, id: u64, parts: u32) -> Result<(), String> {
         let mut backup = self.state.gathered(id, parts)?;
         let newest = backup.table_indexes.iter().max().copied().unwrap_or_default();
-        // One more than here in any case: the base tells this restore's rows from those that were
-        // here before.
+        // Above the newest index here in any case: the base distinguishes this restore's rows from
+        // former rows.
         self.index = self.index.next().max(newest.next());
         backup.raise_indexes(self.index);
         let ours = std::mem::take(self.state);
-        // First of the changes: store, timers and readers drop all before they learn what there is
-        // now.
+        // The first change: store, timers and readers drop everything before the new rows follow.
         self.set(Change::Cleared);
         self.keep_ours(&ours, &backup);
         backup.rows().filter(is_data).for_each(|row| self.set(row));
-        // Each table has changed for whoever waits, also where the backup has no row of it.
+        // Each table has changed for its readers, even if the backup has no row of it.
         for table in TABLES {
             self.touch(table);
         }
@@ -112,15 +108,16 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Whoever held a lock here may believe in it for a while.
+    /// Closes the locks that were held before the restore: their holders may rely on them for a
+    /// while.
     fn close_what_was_held(&mut self, ours: &State) {
         for (key, holder) in &ours.derived.holders {
-            // Whom the backup has in the lock holds it again: that is what a restore is for.
+            // A holder from the backup holds the lock again: that is the purpose of a restore.
             if lock_of(self.entry(key).as_ref()).session.is_none() {
                 self.close_for(key, ours.belief_of(&ours.sessions[holder]));
             }
         }
-        // And a lock-delay that closes a key here goes on, where the backup has nobody in the lock.
+        // A lock-delay from before the restore continues, unless the backup has a holder.
         for (key, delay) in &ours.delays {
             if lock_of(self.entry(key).as_ref()).session.is_none() {
                 self.close_for(key, delay.duration);
@@ -128,7 +125,7 @@ impl Step<'_> {
         }
     }
 
-    /// Closes a key for so long, or as long as the backup has it.
+    /// Closes a key for this duration, or for the backup's delay if longer.
     fn close_for(&mut self, key: &Key, duration: Duration) {
         let known = self.state.delays.get(key).map_or(Duration::ZERO, |delay| delay.duration);
         let delay = LockDelay { started_at_index: self.index, duration: duration.max(known) };
@@ -137,24 +134,23 @@ impl Step<'_> {
 
     fn keep_ours(&mut self, ours: &State, backup: &State) {
         let is_of_this_cluster = !backup.cluster_id.is_empty() && backup.cluster_id == ours.cluster_id;
-        // Another cluster may have gone on granting after its backup, and nobody here knows how
-        // far.
+        // Another cluster may have granted tokens after its backup, an unknown number of them.
         let theirs = backup.fence.0 + if is_of_this_cluster { 0 } else { FENCE_JUMP };
         self.set(Change::ClusterId(ours.cluster_id.clone()));
         self.set(Change::IndexBase(self.index.0 - self.log_index.0));
-        // The larger of both: a token must be above all that were ever given, here or there.
+        // The larger of both: a token must be above all that were ever granted, here or there.
         self.set(Change::Fence(ours.fence.max(Fence(theirs))));
         ours.rows().filter(is_ours).for_each(|row| self.set(row));
     }
 
-    /// An agent that is here now is alive now, whatever the backup knows of its node.
+    /// Restores a current agent's node as alive, whatever the backup contains.
     fn bring_back(&mut self, agent: &Agent, ours: &State) {
         let folded = agent.node.folded();
         if !self.state.nodes.contains_key(&folded)
             && let Some(node) = ours.nodes.get(&folded)
         {
-            // Another node of the backup may have the name by right; then the agent goes without
-            // its own.
+            // The name may rightfully belong to another node of the backup; then this agent has no
+            // node.
             let _ = self.ensure_node(node);
         }
         if self.state.nodes.contains_key(&folded) {
@@ -166,17 +162,16 @@ impl Step<'_> {
 }
 
 impl State {
-    /// Makes every query's index `to`, which is newer than all that were given: whatever somebody
-    /// knows of the past, this is news to him.
+    /// Raises every query's index to `to`, which is newer than all before: any known index becomes
+    /// outdated.
     ///
-    /// What sessions and the catalog are asked for goes by the indexes of their tables, so their
-    /// rows keep their own.
+    /// Sessions and the catalog use the indexes of their tables, so their rows keep their own.
     pub fn raise_indexes(&mut self, to: LogIndex) {
         let changed = |entry: &Entry| Arc::new(Entry { modify_index: to, ..entry.clone() });
         let entries: Vec<_> = self.entries.iter().map(|(key, entry)| (key.clone(), changed(entry))).collect();
         entries.into_iter().for_each(|(key, entry)| self.load(Change::Entry(key, Some(entry))));
         self.node_indexes.values_mut().for_each(|index| *index = to);
-        // They keep indexes from going back, and none is below this one any more.
+        // Tombstones keep indexes from going back, and no index is below this one.
         self.tombstones = Pages::default();
         self.table_indexes = [to; TABLES.len()];
     }
@@ -188,7 +183,7 @@ impl State {
         Err("another restore has begun since, or none has: begin again".into())
     }
 
-    /// The backup as a state of its own, if it is whole and sound.
+    /// The backup as a state of its own, if it is complete and valid.
     fn gathered(&self, id: u64, parts: u32) -> Result<State, String> {
         self.restore_has_begun(id)?;
         let mut backup = State::new();
@@ -207,26 +202,26 @@ impl State {
         if newest > LogIndex(NUMBER_MAX) || backup.fence > Fence(NUMBER_MAX) {
             return Err("its indexes or fencing tokens are larger than any that was ever given".into());
         }
-        // Before anything of ours is touched: a backup is a file, and files can be wrong.
-        backup.check().map_err(|violation| format!("it contradicts itself: {violation}"))?;
+        // Before any of our rows change: a backup is a file, and files can be wrong.
+        backup.check().map_err(|violation| format!("its data is inconsistent: {violation}"))?;
         Ok(backup)
     }
 }
 
 impl State {
-    /// How long a guard of this session may believe in its locks without a word of anybody, and its
-    /// lock-delay besides.
+    /// The time for which a guard of this session may rely on its locks without any message, and at
+    /// least the session's lock-delay.
     fn belief_of(&self, session: &Session) -> Duration {
         let is_restarting =
             self.member(&session.spec.node.folded()).is_some_and(|agent| agent.restart_announced.is_some());
         let longest = if is_restarting { RESTART_WINDOW } else { HealthWindow::Safe.validity() };
-        // With its node's lease the earlier deadline of both counts.
+        // With its node's lease, the earlier of both deadlines counts.
         let ttl = session.spec.ttl.filter(|_| !Self::depends_on_its_node(session));
         longest.max(ttl.unwrap_or_default()).max(session.spec.lock_delay).min(MAX_LOCK_DELAY)
     }
 }
 
-/// Whether a change sets a row of a backup.
+/// Returns whether a change sets a row of a backup.
 fn is_row(change: &Change) -> bool {
     match change {
         Change::Entry(_, row) => row.is_some(),
@@ -259,7 +254,7 @@ fn is_row(change: &Change) -> bool {
     }
 }
 
-/// Whether a row is taken from a backup. Those who waited are not: their requests ended long ago.
+/// Returns whether a row is taken from a backup. Waiters are not: their requests ended long ago.
 fn is_data(row: &Change) -> bool {
     matches!(
         row,
@@ -275,12 +270,12 @@ fn is_data(row: &Change) -> bool {
     )
 }
 
-/// Whether a row of a backup says which cluster it is of, and how far that one had come.
+/// Returns whether a row of a backup identifies its cluster or that cluster's positions.
 fn is_of_cluster(row: &Change) -> bool {
     matches!(row, Change::TableIndex(..) | Change::Fence(_) | Change::ClusterId(_))
 }
 
-/// Whether a row belongs to the agents or the servers, who stay.
+/// Returns whether a row belongs to the agents or servers, which stay.
 fn is_ours(row: &Change) -> bool {
     matches!(
         row,

@@ -1,8 +1,6 @@
-//! The servers of the quorum: who they are and where they are reached. Who votes is the log's own
-//! matter.
+//! The servers of the quorum: their identities and addresses. The log itself defines the voters.
 //!
-//! **Invariants:** an id is given once and never again. A server that asks twice to be admitted
-//! gets one id.
+//! **Invariants:** an id is never reused. A server that requests admission twice gets one id.
 
 use super::State;
 use super::rows::TABLES;
@@ -15,11 +13,11 @@ use lockmesh_protocol::record::{Autopilot, NewServer, Server};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::sync::Arc;
 
-/// How many servers a roster may hold.
+/// The maximum number of servers in the roster.
 pub const SERVERS_MAX: usize = 64;
 
-/// How far indexes and fencing tokens of a cluster that is rebuilt under the old id begin above 0:
-/// as far as a recovery raises them.
+/// The start of indexes and fencing tokens in a cluster rebuilt under an old id: the same increase
+/// as in a recovery.
 const REBUILD_JUMP: u64 = 1 << 32;
 
 /// `true` if a cluster's id was configured. A drawn one is the instance id of the founder that
@@ -30,9 +28,9 @@ fn is_given(cluster_id: &str, founders: &[Server]) -> bool {
 }
 
 impl Step<'_> {
-    /// The first command of a cluster's life.
+    /// The first command of a cluster.
     pub(super) fn bootstrap(&mut self, cluster_id: &str, servers: &[Server], lease_key: LeaseKey) -> Reply {
-        // Each new leader that finds no cluster says it; only the first one counts.
+        // Each new leader without a cluster proposes it; only the first one counts.
         if self.state.cluster_id.is_empty() {
             if is_given(cluster_id, servers) {
                 self.begin_above_the_old_cluster();
@@ -44,7 +42,7 @@ impl Step<'_> {
             for server in servers {
                 self.set(Change::Server(server.id, Some(Arc::new(server.clone()))));
             }
-            // Ids that were given at the bootstrap must not be given again.
+            // Ids assigned at bootstrap must not be assigned again.
             if let Some(last) = servers.iter().map(|server| server.id).max() {
                 self.set(Change::LastServer(last));
             }
@@ -52,14 +50,13 @@ impl Step<'_> {
         Reply::Done
     }
 
-    /// The cluster is founded under the id of one that is lost: indexes and fencing tokens begin
-    /// above all that the lost one can have given. Agents that are pinned to it know the new one by
-    /// its index base.
+    /// Starts a cluster under the id of a lost one: indexes and fencing tokens begin above all that
+    /// the lost one can have assigned. Agents pinned to it recognize the new one by its index base.
     fn begin_above_the_old_cluster(&mut self) {
         self.set(Change::IndexBase(REBUILD_JUMP));
         self.set(Change::Fence(Fence(REBUILD_JUMP)));
         self.index = LogIndex(self.log_index.0 + REBUILD_JUMP);
-        // An answer's index counts the base only after its table has changed.
+        // An answer's index includes the base only after its table has changed.
         for table in TABLES {
             self.touch(table);
         }
@@ -70,7 +67,7 @@ impl Step<'_> {
             return refused(&why);
         }
         // The same instance id is the same data folder: a retry, or a server that was admitted and
-        // not yet taken in.
+        // not yet added.
         let known = self.state.servers().find(|server| server.instance_id == new.instance_id).cloned();
         if let Some(known) = known {
             self.set_server(&known, new.with_id(known.id));
@@ -85,15 +82,15 @@ impl Step<'_> {
         if self.state.servers.len() >= SERVERS_MAX {
             return refused(&format!("the roster holds {SERVERS_MAX} servers: remove one first"));
         }
-        // From a counter that never goes back, since an id without a row counts as removed.
+        // From a counter that never goes back, because an id without a row counts as removed.
         let id = self.state.last_server.next();
         self.set(Change::LastServer(id));
         self.set(Change::Server(id, Some(Arc::new(new.with_id(id)))));
         Reply::Server(id)
     }
 
-    /// The cluster goes on to a format that every one of its servers reads. From then on there may
-    /// be bytes that an older build cannot read, so this never goes back.
+    /// Raises the cluster's format to one that all its servers read. From then on an older build
+    /// may be unable to read the data, so the format never goes back.
     pub(super) fn raise_format(&mut self, format: u8) -> Reply {
         let is_newer = format > self.state.format();
         let may_rise = is_newer && self.state.servers().all(|server| server.format >= format);
@@ -103,7 +100,7 @@ impl Step<'_> {
         Reply::Succeeded(may_rise)
     }
 
-    /// Whether a server's build reads what the cluster writes.
+    /// Checks that a server's build reads the cluster's format.
     fn reads_our_format(&self, node: &NodeName, format: u8) -> Result<(), String> {
         let ours = self.state.format();
         if format >= ours {
@@ -151,28 +148,27 @@ impl Step<'_> {
 }
 
 impl State {
-    /// The servers of the quorum, in order of their ids.
+    /// The servers of the quorum, ordered by id.
     pub fn servers(&self) -> impl Iterator<Item = &Arc<Server>> {
         self.servers.values()
     }
 
-    /// One server.
+    /// The server with this id.
     pub fn server(&self, id: ServerId) -> Option<&Arc<Server>> {
         self.servers.get(&id)
     }
 
-    /// The id given to a server last. One that is not above it and has no row was removed.
+    /// The newest server id. An id up to this one without a row was removed.
     pub fn last_server(&self) -> ServerId {
         self.last_server
     }
 
-    /// The version of the format that the cluster is at.
+    /// The cluster's format version.
     pub fn format(&self) -> u8 {
         self.format.max(format::FIRST)
     }
 
-    /// How the leader looks after the servers, and the index at which somebody said so; 0 for the
-    /// default.
+    /// The autopilot configuration, and the index of its last change; 0 for the default.
     pub fn autopilot(&self) -> (&Autopilot, LogIndex) {
         (&self.autopilot, self.autopilot_index)
     }

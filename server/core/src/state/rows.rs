@@ -1,5 +1,4 @@
-//! The rows of the state: what a change sets, the whole list as changes, and what follows from
-//! them.
+//! The rows of the state: set by a change, listed as changes, and the indexes derived from them.
 //!
 //! [`State::load`] is the only code that alters a row. It must never fail and never decide
 //! anything.
@@ -20,7 +19,7 @@ use lockmesh_protocol::reply::Applied;
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::sync::Arc;
 
-/// Every table whose last change is remembered, in the order of their numbers.
+/// Every table whose last change is tracked, ordered by number.
 pub(super) const TABLES: [Table; 7] = [
     Table::Entries,
     Table::Tombstones,
@@ -31,8 +30,7 @@ pub(super) const TABLES: [Table; 7] = [
     Table::NodeDeletions,
 ];
 
-/// A check's key: its node and its id, both folded, since both are looked up without regard to
-/// case.
+/// A check's key: its node and its id, both folded, because lookups ignore case.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CheckKey {
     pub(super) node: NodeName,
@@ -46,7 +44,7 @@ pub(super) struct ServiceKey {
     pub(super) id: ServiceId,
 }
 
-/// How many members stand in each way.
+/// The number of members in each status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemberCounts {
     /// See [`MemberStatus::Alive`].
@@ -83,58 +81,56 @@ pub struct State {
     pub(super) checks: BTreeMap<CheckKey, Arc<Check>>,
     pub(super) tombstones: Pages<LogIndex>,
     pub(super) delays: BTreeMap<Key, LockDelay>,
-    /// Who waits for each lock, by queue position: whoever came first is granted first. No queue in
-    /// here is ever empty.
+    /// The waiters of each lock by queue position, granted in that order. No queue is empty.
     pub(super) queues: BTreeMap<Key, BTreeMap<LogIndex, Arc<Waiter>>>,
     pub(super) agents: BTreeMap<AgentNumber, Arc<Agent>>,
     pub(super) replies: BTreeMap<AgentNumber, KeptReplies>,
     pub(super) losses: BTreeMap<u64, Arc<Loss>>,
-    /// By the table's number.
+    /// By table number.
     pub(super) table_indexes: [LogIndex; TABLES.len()],
     pub(super) fence: Fence,
-    /// The version of the format that the cluster is at; 0 before its first command.
+    /// The cluster's format version; 0 before its first command.
     pub(super) format: u8,
-    /// The newest index of a tombstone that was forgotten.
+    /// The newest index of a reaped tombstone.
     pub(super) forgotten_tombstones: LogIndex,
     pub(super) last_agent: AgentNumber,
     pub(super) index_base: u64,
     pub(super) cluster_id: String,
-    /// What the secrets of the leases are derived from.
+    /// The key from which the secrets of leases are derived.
     pub(super) lease_key: LeaseKey,
-    /// The number of the gossip key that is in use.
+    /// The number of the current gossip key.
     pub(super) gossip_key: u32,
     pub(super) servers: BTreeMap<ServerId, Arc<Server>>,
     pub(super) last_server: ServerId,
     pub(super) autopilot: Autopilot,
-    /// The index at which somebody configured it.
+    /// The index of its last configuration.
     pub(super) autopilot_index: LogIndex,
-    /// The parts of restores that are being gathered, by restore and number.
+    /// The gathered parts of restores, by restore and number.
     pub(super) restore_parts: BTreeMap<(u64, u32), Bytes>,
     pub(super) derived: Derived,
-    /// Where tests break rules.
+    /// The fault points of tests.
     pub(crate) fault_point: FaultPoint,
 }
 
-/// The replies that an agent may still ask for.
+/// The replies that an agent may still request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeptReplies {
-    /// Below this sequence everything is forgotten.
+    /// Everything below this sequence is forgotten.
     pub(super) lowest: u64,
     /// The replies, by sequence.
     pub(super) kept: BTreeMap<u64, Arc<Applied>>,
 }
 
-/// What follows from the rows, kept so that nothing has to be searched for. No set or map in here
-/// is ever empty.
+/// Indexes derived from the rows, so that lookups need no search. No set or map in here is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Derived {
     /// The keys that each session holds.
     pub(super) held: BTreeMap<SessionId, BTreeSet<Key>>,
-    /// Who holds each key that is held.
+    /// The holder of each held key.
     pub(super) holders: BTreeMap<Key, SessionId>,
     /// The queues that each session is in, with its queue position in each.
     pub(super) waiting: BTreeMap<SessionId, BTreeMap<Key, LogIndex>>,
-    /// How many wait in all queues.
+    /// The number of waiters in all queues.
     pub(super) waiter_count: usize,
     /// The sessions of each node.
     pub(super) by_node: BTreeMap<NodeName, BTreeSet<SessionId>>,
@@ -142,33 +138,33 @@ pub(super) struct Derived {
     pub(super) by_check: BTreeMap<CheckKey, BTreeSet<SessionId>>,
     /// The folded name of the node with each UUID.
     pub(super) node_ids: BTreeMap<String, NodeName>,
-    /// The agent that speaks for the node with each UUID.
+    /// The agent of the node with each UUID.
     pub(super) agent_ids: BTreeMap<String, AgentNumber>,
-    /// The agents that registered for each node, by the node's folded name: the one whose lease
-    /// began last speaks for it.
+    /// The agents that registered for each node, by the node's folded name; the one with the newest
+    /// lease is its agent.
     pub(super) members: BTreeMap<NodeName, BTreeSet<(LogIndex, AgentNumber)>>,
-    /// How many agents stand in each way.
+    /// The number of agents in each status.
     pub(super) member_counts: MemberCounts,
-    /// How many are in each cell of the mesh.
+    /// The number of agents in each cell of the mesh.
     pub(super) cells: Cells,
 }
 
 impl CheckKey {
-    /// Where the check `id` of `node` is, whatever their case.
+    /// The key of the check `id` of `node`, ignoring case.
     pub(super) fn new(node: &NodeName, id: &CheckId) -> Self {
         Self { node: node.folded(), id: CheckId::from(id.as_str().to_lowercase()) }
     }
 }
 
 impl ServiceKey {
-    /// Where the service `id` of `node` is, whatever their case.
+    /// The key of the service `id` of `node`, ignoring case.
     pub(super) fn new(node: &NodeName, id: &ServiceId) -> Self {
         Self { node: node.folded(), id: ServiceId::from(id.as_str().to_lowercase()) }
     }
 }
 
 impl State {
-    /// Sets one row: how a state is rebuilt from a checkpoint, change by change.
+    /// Sets one row: a state is rebuilt from a checkpoint change by change.
     pub fn load(&mut self, change: Change) {
         match change {
             Change::Entry(key, entry) => self.load_entry(key, entry),
@@ -208,8 +204,7 @@ impl State {
         }
     }
 
-    /// Every row as the change that sets it. Loaded into a fresh state, they make one that equals
-    /// this.
+    /// Every row as the change that sets it. Loaded into a new state, they give an equal state.
     pub fn rows(&self) -> impl Iterator<Item = Change> + '_ {
         let nodes = self.nodes.iter().map(|(name, row)| Change::Node(name.clone(), Some(row.clone())));
         let node_indexes = self.node_indexes.iter();
@@ -241,9 +236,8 @@ impl State {
             )
     }
 
-    /// Whether a change would make a row that is there already, of a kind that is made once and
-    /// never changed until it goes: sessions, replies and losses. Who writes rows down relies on
-    /// it.
+    /// Returns whether a change would create an existing row of a kind that is created once and
+    /// never changed: sessions, replies and losses. The store relies on it.
     pub(super) fn makes_again(&self, change: &Change) -> bool {
         match change {
             Change::Session(id, Some(_)) => self.sessions.contains_key(id),
@@ -255,7 +249,7 @@ impl State {
         }
     }
 
-    /// The change of one row that would undo `change`, as long as it is not made yet.
+    /// Returns the change of one row that would undo `change`, which must not be applied yet.
     pub(super) fn inverse(&self, change: &Change) -> Change {
         match change {
             Change::Entry(key, _) => Change::Entry(key.clone(), self.entries.get(key.as_str()).cloned()),
@@ -345,7 +339,7 @@ impl State {
         }
     }
 
-    /// Notes in what follows from the entries that a session holds a key.
+    /// Adds a holder to the derived indexes.
     pub(super) fn note_holder(&mut self, key: Key, session: SessionId) {
         self.derived.held.entry(session).or_default().insert(key.clone());
         self.derived.holders.insert(key, session);
@@ -423,7 +417,7 @@ impl State {
     fn change_replies(&mut self, agent: AgentNumber, change: impl FnOnce(&mut KeptReplies)) {
         let replies = self.replies.entry(agent).or_default();
         change(replies);
-        // No empty map stays, or a state that is rebuilt from its rows would differ from this one.
+        // Empty maps are removed, or a state rebuilt from its rows would differ.
         if replies.lowest == 0 && replies.kept.is_empty() {
             self.replies.remove(&agent);
         }

@@ -9,7 +9,7 @@ use lockmesh_protocol::record::{Check, Service};
 use std::sync::Arc;
 
 impl Step<'_> {
-    /// Writes a service on its node, which must be registered.
+    /// Writes a service. Its node must be registered.
     pub(super) fn ensure_service(&mut self, service: &Service) -> Result<(), String> {
         let folded = service.node.folded();
         let Some(node) = self.state.nodes.get(&folded) else {
@@ -32,7 +32,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Takes a service out, with its checks. An absent one is gone already.
+    /// Deletes a service with its checks. Deleting an absent one succeeds.
     pub(super) fn delete_service(&mut self, node: &NodeName, id: &ServiceId) {
         let folded = node.folded();
         let key = ServiceKey::new(node, id);
@@ -40,8 +40,7 @@ impl Step<'_> {
         let is_about = |check: &Check| check.service_id.as_ref().is_some_and(|id| id.is_same(&service.id));
         let checks = self.state.checks_of(&folded).filter(|(_, check)| is_about(check));
         let checks: Vec<CheckKey> = checks.map(|(key, _)| key.clone()).collect();
-        // Checks first, and with them the sessions: a check of a service that is gone may not be
-        // left.
+        // Checks first, and with them the sessions: no check may exist without its service.
         for check in &checks {
             self.delete_check_at(check);
         }
@@ -52,7 +51,7 @@ impl Step<'_> {
 }
 
 impl State {
-    /// The services of a node, in order of their ids.
+    /// The services of a node, ordered by id.
     pub(super) fn services_of(
         &self,
         folded: &NodeName,
@@ -68,7 +67,7 @@ impl State {
     }
 }
 
-/// A service without an id is called by its name.
+/// The id of a service, which defaults to its name.
 pub(super) fn service_id(service: &Service) -> ServiceId {
     if service.id.as_str().is_empty() { ServiceId::from(service.name.as_str()) } else { service.id.clone() }
 }

@@ -1,4 +1,4 @@
-//! Sessions: how they begin, and the ends that somebody asks for.
+//! Sessions: creation, and the ends that clients or the leader request.
 
 use super::rows::CheckKey;
 use super::step::{Step, reply_or_refusal};
@@ -20,7 +20,7 @@ impl Step<'_> {
         reply_or_refusal(outcome)
     }
 
-    /// Ends a session. An unknown one has ended already, so that is a success.
+    /// Ends a session. An unknown one has already ended, so that succeeds.
     pub(super) fn destroy_session(&mut self, session: SessionId) -> Reply {
         self.end_session(session, LossCause::Destroyed);
         Reply::Done
@@ -32,8 +32,8 @@ impl Step<'_> {
         Reply::Done
     }
 
-    /// Ends a session that was not renewed, unless the decision is another leader's: a new leader
-    /// gives every session its whole TTL again, and an old one must not take it back.
+    /// Ends a session that was not renewed, unless another leader decided it. A new leader grants
+    /// every session its full TTL again, and an old one must not revoke that.
     pub(super) fn expire_session(&mut self, session: SessionId, term: Term, base: u64) -> Reply {
         if term == self.term && base == self.state.index_base {
             self.end_session(session, LossCause::TtlExpired);
@@ -42,7 +42,7 @@ impl Step<'_> {
     }
 
     fn session_may_begin(&self, new: &SessionSpec) -> Result<(), Refusal> {
-        // A state machine cannot draw ids, so the id comes with the command, and may be taken.
+        // A state machine cannot draw ids, so the command carries one, which may be in use.
         if new.id == SessionId::NIL || self.state.sessions.contains_key(&new.id) {
             return Err(Refusal::SessionIdInUse(new.id));
         }
@@ -52,7 +52,7 @@ impl Step<'_> {
         for id in new.all_checks() {
             match self.state.checks.get(&CheckKey::new(&new.node, id)) {
                 None => return Err(Refusal::MissingCheck(id.clone())),
-                // It would begin with the reason for its end.
+                // The session would begin with the cause of its end.
                 Some(check) if check.status == CheckStatus::Critical => {
                     return Err(Refusal::CriticalCheck(id.clone()));
                 }

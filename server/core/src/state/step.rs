@@ -1,7 +1,7 @@
-//! One command at work. The rules in the other files are methods of [`Step`].
+//! One command in execution. The rules in the other files are methods of [`Step`].
 //!
-//! A row is changed by [`Step::set`] and in no other way: the change is made and listed in one
-//! move, so that the state and its changes can never part.
+//! Only [`Step::set`] changes a row: the change is made and listed together, so that the state and
+//! its changes never diverge.
 
 use super::State;
 use super::removed::{Removed, TreeBefore};
@@ -11,7 +11,7 @@ use lockmesh_protocol::id::{Key, LogIndex, Term, WallTime};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::collections::BTreeSet;
 
-/// One command at work on the state.
+/// One command in execution on the state.
 pub(super) struct Step<'a> {
     pub(super) state: &'a mut State,
     /// The command's index as clients see it.
@@ -20,19 +20,18 @@ pub(super) struct Step<'a> {
     pub(super) log_index: LogIndex,
     /// The term that wrote the command.
     pub(super) term: Term,
-    /// When it was proposed: words for people.
+    /// The time of the proposal, for display only.
     pub(super) at: WallTime,
     changes: &'a mut Vec<Change>,
-    /// The rows that were removed many at once.
+    /// The rows that were removed in bulk.
     removed: &'a mut Removed,
     /// The keys with a queue that this command may have freed.
     pub(super) freed: BTreeSet<Key>,
-    /// What undoes the changes of an attempt that is under way, in the order in which they were
-    /// made.
+    /// The undo list of the current attempt, in the order of its changes.
     undo: Option<Vec<Undo>>,
 }
 
-/// What undoes a change.
+/// The inverse of a change.
 enum Undo {
     Row(Change),
     Tree(TreeBefore),
@@ -46,18 +45,16 @@ impl<'a> Step<'a> {
         at: WallTime,
         (changes, removed): (&'a mut Vec<Change>, &'a mut Removed),
     ) -> Self {
-        // Of the base before this command: a restore moves it, and says so itself.
+        // With the base before this command: a restore changes it explicitly.
         let index = LogIndex(log_index.0 + state.index_base);
         let freed = BTreeSet::new();
         Self { state, index, log_index, term, at, changes, removed, freed, undo: None }
     }
 
-    /// Carries out a command that is new, and grants every lock that it freed and somebody waits
-    /// for.
+    /// Executes a new command, and grants every lock with waiters that it freed.
     pub(super) fn execute(&mut self, command: &Command) -> Reply {
         let reply = self.carry_out(command);
-        // After all else: nobody is granted a lock that the same command takes or a session that it
-        // ends.
+        // Last: no lock is granted that the same command acquires, or to a session that it ends.
         self.grant_freed();
         reply
     }
@@ -118,22 +115,22 @@ impl<'a> Step<'a> {
         debug_assert!(!self.state.makes_again(&change), "it is made once: {change:?}");
         self.note_freed(&change);
         match &change {
-            // Given away instead of freed: to free very many rows would keep the loop.
+            // Handed over instead of freed: freeing very many rows would block the loop.
             Change::TreeDeleted(prefix) => self.removed.push(self.state.take_tree(prefix)),
             change => self.state.load(change.clone()),
         }
         self.changes.push(change);
     }
 
-    /// Notes that this command changed a table.
+    /// Records that this command changed a table.
     pub(super) fn touch(&mut self, table: Table) {
-        // Once for each command, so that a huge one does not list the same row again and again.
+        // Once per command, so that a large one does not list the same row repeatedly.
         if self.state.table_index(table) != self.index {
             self.set(Change::TableIndex(table, self.index));
         }
     }
 
-    /// Does some work that leaves no trace if it fails.
+    /// Runs `work` and rolls its changes back if it fails.
     pub(super) fn attempt<T, E>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, E>) -> Result<T, E> {
         debug_assert!(self.undo.is_none(), "attempts are not nested");
         let listed = self.changes.len();
@@ -141,7 +138,7 @@ impl<'a> Step<'a> {
         let outcome = work(self);
         let undo = self.undo.take().unwrap_or_default();
         if outcome.is_err() {
-            // Backwards: a later change may be of a row that an earlier one set.
+            // In reverse: a later change may be of a row that an earlier one set.
             undo.into_iter().rev().for_each(|undo| self.state.undo(undo));
             self.changes.truncate(listed);
         }

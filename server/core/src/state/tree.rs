@@ -1,8 +1,7 @@
 //! The delete of all keys under a prefix: one change and few moves, however many keys there are.
 //!
-//! The rows leave the state by page, and are given to whoever applies the command: to free very
-//! many of them takes longer than anybody may wait. What has to be looked at one by one are the
-//! locks and the queues under the prefix.
+//! The rows leave the state by page and are handed to the caller: freeing very many of them would
+//! block the loop. Only the locks and the queues under the prefix are handled one by one.
 
 use super::State;
 use super::removed::{Tree, TreeBefore};
@@ -16,10 +15,9 @@ use std::ops::Bound;
 impl Step<'_> {
     /// Deletes every key under a prefix and leaves one tombstone for all of them.
     ///
-    /// The older tombstones under it go. If they stayed, a longer prefix would find one of them
-    /// instead of falling back to the whole table's index, and its index would go back. For the
-    /// same reason the empty prefix needs no tombstone of its own: once all others are gone, the
-    /// table's index speaks for it.
+    /// The older tombstones under it are removed. Otherwise a longer prefix would find one of them
+    /// instead of the whole table's index, and its index would go back. For the same reason the
+    /// empty prefix needs no tombstone of its own: without any others, the table's index is used.
     pub(super) fn delete_tree(&mut self, prefix: &Key) {
         if self.state.entries_under(prefix.as_str()).next().is_none() {
             return;
@@ -33,9 +31,9 @@ impl Step<'_> {
 }
 
 impl State {
-    /// Removes every entry and tombstone under a prefix, with what follows from them.
+    /// Removes every entry and tombstone under a prefix, with their derived rows.
     pub(super) fn take_tree(&mut self, prefix: &Key) -> Tree {
-        // One by one, but only those that are held; all the rest goes by page.
+        // Only held keys are handled one by one; the rest is removed by page.
         for (key, session) in self.holders_under(prefix) {
             take_out(&mut self.derived.held, &session, &key);
             self.derived.holders.remove(&key);
@@ -44,28 +42,28 @@ impl State {
         Tree { entries, tombstones: self.tombstones.remove_under(prefix.as_str()) }
     }
 
-    /// What brings a tree back, as long as it is not deleted yet.
+    /// The data to undo the delete of a tree, taken before it.
     pub(super) fn tree_before(&self, prefix: &Key) -> TreeBefore {
         let tree = Tree { entries: self.entries.clone(), tombstones: self.tombstones.clone() };
         TreeBefore { tree, held: self.holders_under(prefix) }
     }
 
-    /// Undoes the delete of a tree, when everything later is undone.
+    /// Undoes the delete of a tree, after all later changes are undone.
     pub(super) fn bring_tree_back(&mut self, before: TreeBefore) {
         let TreeBefore { tree, held } = before;
-        // The pages as they were: everything later was undone before, so nothing is lost with them.
+        // The former pages: all later changes are already undone, so none is lost.
         (self.entries, self.tombstones) = (tree.entries, tree.tombstones);
         held.into_iter().for_each(|(key, session)| self.note_holder(key, session));
     }
 
-    /// The keys under a prefix that are held, and by whom.
+    /// The held keys under a prefix, with their holders.
     fn holders_under(&self, prefix: &Key) -> Vec<(Key, SessionId)> {
         let held = under(&self.derived.holders, prefix.as_str());
         held.map(|(key, session)| (key.clone(), *session)).collect()
     }
 }
 
-/// What a map holds under a prefix.
+/// The rows of a map under a prefix.
 pub(super) fn under<'a, V>(
     map: &'a BTreeMap<Key, V>,
     prefix: &'a str,

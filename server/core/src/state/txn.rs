@@ -1,8 +1,8 @@
-//! Transactions: operations in order, each seeing what the earlier ones did, and all of it or
-//! nothing.
+//! Transactions: operations in order, each seeing the effects of the earlier ones, applied all or
+//! none.
 //!
-//! What can be told from an operation itself is told first and alone. Then every operation is
-//! tried, and if any fails, all that failed are named and nothing has happened.
+//! Operations are validated alone first. Then every operation is tried, and if any fails, all
+//! failures are reported and nothing is applied.
 
 use super::State;
 use super::catalog::{node_is_well_formed, service_is_well_formed};
@@ -12,7 +12,8 @@ use lockmesh_protocol::reply::{Reply, TxnError, TxnResult};
 
 impl Step<'_> {
     pub(super) fn txn(&mut self, ops: &[TxnOp]) -> Reply {
-        // All failures are told, so all operations are tried; and none of the successes may stay.
+        // All failures are reported, so all operations are tried; and none of the successes may
+        // remain.
         let outcome = self.state.look_over(ops).and_then(|()| {
             self.attempt(|step| {
                 run(ops, |op| if op.is_write() { step.write(op) } else { step.state.read(op) })
@@ -32,7 +33,7 @@ impl Step<'_> {
 }
 
 impl State {
-    /// A transaction that only reads.
+    /// Runs a read-only transaction.
     pub(super) fn read_txn(&self, ops: &[TxnOp]) -> Result<Vec<TxnResult>, Vec<TxnError>> {
         self.look_over(ops)?;
         run(ops, |op| if op.is_write() { Err("a write inside a read".into()) } else { self.read(op) })
@@ -68,7 +69,7 @@ impl State {
         }
         match &op.verb {
             KvVerb::Unknown(word) => Err(format!("unknown KV operation: {word}")),
-            // Told before anything is tried, as Consul does.
+            // Reported before any operation is tried, as in Consul.
             KvVerb::Lock if self.delays.contains_key(&op.key) => {
                 Err(format!("failed to lock key {:?} due to lock delay", op.key))
             }
@@ -77,7 +78,7 @@ impl State {
     }
 }
 
-/// Tries every operation, also after a failure, and gathers the results, or else all failures.
+/// Tries every operation, even after a failure, and returns all results, or else all failures.
 fn run(
     ops: &[TxnOp],
     mut try_op: impl FnMut(&TxnOp) -> Result<Vec<TxnResult>, String>,

@@ -1,5 +1,5 @@
-//! What a transaction can do with nodes, services and checks. A deregistration or a critical check
-//! in here ends sessions exactly as outside.
+//! Transaction operations on nodes, services and checks. A deregistration or a critical check in a
+//! transaction ends sessions as outside of one.
 
 use super::State;
 use super::check::check_id;

@@ -1,5 +1,4 @@
-//! What a transaction can do with keys. The rules are those of single commands; the words of
-//! failure differ.
+//! Transaction operations on keys. The rules are those of single commands; the error texts differ.
 
 use super::State;
 use super::lock::AcquireOutcome;
@@ -79,7 +78,7 @@ fn session_is<'a>(
     expected: Option<&str>,
 ) -> Result<&'a Arc<Entry>, String> {
     let entry = entry.ok_or_else(|| format!("failed to check session, key {key:?} doesn't exist"))?;
-    // Nobody is what holds a free key: whoever names no session checks for that.
+    // A free key has no holder: an operation without a session checks for that.
     if entry.lock.session == expected.map(named) {
         return Ok(entry);
     }
@@ -101,7 +100,7 @@ fn index_is<'a>(
     Err(format!("failed index check for key {key:?}, current modify index {current} != {expected}"))
 }
 
-/// An entry as a write shows it: its value would only repeat what the client sent.
+/// An entry as a write returns it, without the value that the client sent.
 fn without_value(entry: &Arc<Entry>) -> Arc<Entry> {
     if entry.value.is_empty() {
         return entry.clone();
@@ -109,7 +108,7 @@ fn without_value(entry: &Arc<Entry>) -> Arc<Entry> {
     Arc::new(Entry { value: Bytes::new(), ..Entry::clone(entry) })
 }
 
-/// What stands for an absent key: the operation's own words.
+/// The result for an absent key, built from the operation itself.
 fn empty_entry(op: &TxnKv) -> Entry {
     let session = op.session.as_deref().and_then(SessionId::parse);
     Entry {
@@ -127,7 +126,7 @@ fn named(text: &str) -> SessionId {
     SessionId::parse(text).unwrap_or(SessionId::NIL)
 }
 
-/// A refusal with the session as the client wrote it.
+/// The text of a refusal, with the session as the client wrote it.
 fn as_written(refusal: &Refusal, written: Option<&str>) -> String {
     match (refusal, written) {
         (Refusal::InvalidSession(_), Some(written)) => format!("invalid session {written:?}"),
@@ -136,5 +135,5 @@ fn as_written(refusal: &Refusal, written: Option<&str>) -> String {
     }
 }
 
-/// In Consul's words.
+/// Consul's text.
 const MISSING_SESSION: &str = "missing session";

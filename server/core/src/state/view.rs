@@ -1,8 +1,8 @@
-//! Answers of very many rows: a view of this moment instead of the rows, so that they can be built
+//! Answers with very many rows: a snapshot of the pages instead of the rows, which are built
 //! elsewhere.
 //!
-//! Whoever answers questions has to be quick: few rows are built at once, very many not at all, and
-//! whether an answer is too long is mostly known before any of its rows was looked at.
+//! The server's loop must be quick: few rows are built at once, very many not at all. An answer
+//! that is too long is mostly detected before any of its rows is read.
 
 use super::State;
 use super::pages::Pages;
@@ -14,22 +14,22 @@ use lockmesh_protocol::rpc::{Response, Unavailable};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// So many rows, and so many bytes of them, are built at once by whoever answers.
+/// The maximum number of rows, and of their bytes, that the server's loop builds itself.
 const FEW: (usize, usize) = (256, 64 << 10);
 
-/// What a query is answered with.
+/// The answer to a query.
 #[derive(Clone, Debug)]
 pub enum Listing {
-    /// Its rows.
+    /// The rows.
     Rows(Rows),
-    /// Where its rows are, since there are many.
+    /// A snapshot from which many rows are built.
     View(View),
-    /// Nothing: its rows take more bytes than an answer may have.
+    /// The rows exceed the maximum size of an answer.
     TooLong,
 }
 
-/// All keys as they were at one moment, and which of them are wanted. Costs nothing but the pages
-/// that change while it lives.
+/// A snapshot of all keys, and the selection of the wanted ones. It costs only the pages that
+/// change while it exists.
 #[derive(Clone, Debug)]
 pub struct View {
     entries: Pages<Arc<Entry>>,
@@ -44,28 +44,27 @@ enum WantedRows {
     Names(String),
 }
 
-/// An answer whose rows are still to be built.
+/// An answer whose rows are not built yet.
 #[derive(Clone, Debug)]
 pub struct LongRead {
     /// The answer's index.
     pub index: LogIndex,
-    /// Whether the server knew a leader when it was asked.
+    /// Set if the server knew a leader at the time of the query.
     pub known_leader: bool,
-    /// How long ago it had heard from that leader.
+    /// The time since that leader's last message.
     pub last_contact: Duration,
-    /// Where the rows are.
+    /// The snapshot with the rows.
     pub view: View,
 }
 
 impl State {
-    /// Answers a query with its index, and with rows of no more than `limit` bytes or a place to
-    /// take them from.
+    /// Answers a query with its index, and with rows up to `limit` bytes or a snapshot to build
+    /// them from.
     pub fn query_view(&self, query: &Query, limit: usize) -> (LogIndex, Listing) {
         let (prefix, wanted) = match query {
             Query::Entries(prefix) => (prefix, WantedRows::Entries),
             Query::Keys { prefix, separator } => (prefix, WantedRows::Names(separator.clone())),
-            // A transaction's rows cannot be built elsewhere, so only its length is looked at
-            // first.
+            // A transaction's rows cannot be built elsewhere, so only its size is checked first.
             Query::Txn(ops) if self.least_bytes_of_trees(ops) > limit => {
                 return (self.index_of(query), Listing::TooLong);
             }
@@ -77,14 +76,14 @@ impl State {
         let (count, bytes) = self.entries.size_under(prefix.as_str());
         let listing = match wanted {
             WantedRows::Entries if bytes > limit => Listing::TooLong,
-            // To hand very few to another thread costs more than to build them.
+            // Passing very few rows to another thread costs more than building them.
             _ if count <= FEW.0 && bytes <= FEW.1 => Listing::Rows(self.query(query).1),
             wanted => Listing::View(View { entries: self.entries.clone(), prefix: prefix.clone(), wanted }),
         };
         (self.index_of(query), listing)
     }
 
-    /// How many bytes the trees take at least that a transaction reads.
+    /// A lower bound of the size of the trees that a transaction reads, in bytes.
     fn least_bytes_of_trees(&self, ops: &[TxnOp]) -> usize {
         let trees = ops.iter().filter_map(|op| match op {
             TxnOp::Kv(op) if op.verb == KvVerb::GetTree => Some(&op.key),
@@ -95,7 +94,7 @@ impl State {
 }
 
 impl View {
-    /// Builds the rows; none where they would take more bytes than `limit`.
+    /// Builds the rows; `None` if they exceed `limit` bytes.
     pub fn rows(&self, limit: usize) -> Option<Rows> {
         let prefix = self.prefix.as_str();
         match &self.wanted {
@@ -111,7 +110,7 @@ impl View {
 }
 
 impl LongRead {
-    /// The answer. Takes a while.
+    /// Builds the response, which takes a while.
     pub fn into_response(self, limit: usize) -> Response {
         let Self { index, known_leader, last_contact, view } = self;
         match view.rows(limit) {
@@ -121,13 +120,13 @@ impl LongRead {
     }
 }
 
-/// The refusal of an answer that takes more bytes than `limit`.
+/// The error for an answer that exceeds `limit` bytes.
 pub fn too_long(limit: usize) -> Response {
     Response::Unavailable(Unavailable::AnswerTooLong { limit: limit as u64 })
 }
 
-/// The names of keys under a prefix, each cut after the first separator behind the prefix; none
-/// where they take more bytes than `limit`.
+/// The names of keys under a prefix, each cut after the first separator behind the prefix; `None`
+/// if they exceed `limit` bytes.
 pub(super) fn names<'a>(
     keys: impl Iterator<Item = &'a Key>,
     prefix: &str,
@@ -138,7 +137,7 @@ pub(super) fn names<'a>(
     let mut bytes = 0;
     for key in keys {
         let name = cut(key.as_str(), prefix.len(), separator);
-        // All names that are cut to the same follow each other.
+        // Names cut to the same text are adjacent.
         if names.last().is_none_or(|last| last != name) {
             bytes += 1 + name.len();
             if bytes > limit {

@@ -1,9 +1,8 @@
-//! Sessions by short words: the id of `s1` is made of its letters, so that ids are in the order of
-//! the words.
+//! Sessions by short names: the id of `s1` consists of its letters, so ids sort like the names.
 
 use lockmesh_protocol::id::SessionId;
 
-/// The id of the session that tests call by this word, of at most 16 letters.
+/// The id of the session with this name, of at most 16 letters.
 pub(crate) fn session(word: &str) -> SessionId {
     let mut bytes = [0; 16];
     bytes[..word.len()].copy_from_slice(word.as_bytes());

@@ -1,4 +1,4 @@
-//! Words to commands.
+//! Parses commands of the script language.
 
 use super::words::Words;
 use crate::names::session;
@@ -18,7 +18,7 @@ use lockmesh_protocol::record::{
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A line as a command; none if its first word is not a command's.
+/// Parses a line as a command; `None` if its first word is not a command.
 pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
     if let Some(ops) = line.strip_prefix("txn ") {
         let ops: Result<Vec<TxnOp>, String> = ops.split(';').map(|op| txn_op(op.trim())).collect();
@@ -77,7 +77,7 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
     Ok(Some(command))
 }
 
-/// A server with all that belongs to its name, unless said otherwise.
+/// A server whose other fields default to values derived from its name.
 fn admitted(words: &mut Words) -> Result<NewServer, String> {
     let address = words.option("address");
     let instance_id = words.option("instance");
@@ -172,14 +172,14 @@ fn new_session(words: &mut Words) -> Result<SessionSpec, String> {
     })
 }
 
-/// A command about agents and their nodes; none if the word is not of such a one.
+/// Parses a command about agents and their nodes; `None` for another word.
 fn member_command(word: &str, words: &mut Words) -> Result<Option<Command>, String> {
     Ok(Some(match word {
         "agent" => {
             let services = words.list_option("services").unwrap_or_default();
             let node = node(words)?;
             let services = services.iter().map(|id| service(&node.name, id)).collect();
-            // Another process is another lease; another host's is another boot too.
+            // Another process has another lease; another host also has another boot.
             let process = [words.number_option("process")?.unwrap_or(0) as u8; 16];
             let boot = [words.number_option("boot")?.unwrap_or(0) as u8; 16];
             let incarnation = Incarnation { process, boot, ..Incarnation::default() };
@@ -280,7 +280,7 @@ fn node(words: &mut Words) -> Result<Node, String> {
     ))
 }
 
-/// One hexadecimal digit stands for the UUID that is made of it; anything longer stands for itself.
+/// A single hexadecimal digit is expanded to a UUID; longer text is returned unchanged.
 pub(crate) fn uuid(text: &str) -> String {
     let Some(digit) = text.chars().next().filter(|_| text.len() == 1) else { return text.into() };
     let group = |length: usize| digit.to_string().repeat(length);
@@ -369,8 +369,7 @@ fn index(words: &mut Words) -> Result<LogIndex, String> {
     words.number().map(LogIndex)
 }
 
-/// A session as a client may write it: `S1` stands for the id of `s1` in upper case, `?s1` for no
-/// id at all.
+/// A session as a client may write it: `S1` is the id of `s1` in upper case, `?s1` is no id.
 fn written(word: &str) -> String {
     match word.strip_prefix('?') {
         Some(text) => text.into(),

@@ -1,12 +1,12 @@
 //! The language of the scripts.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | `player` | plays commands on a state and watches over it |
+//! | `player` | plays commands on a state and checks it |
 //! | `words` | a line as words and options |
-//! | `commands` | words to commands |
-//! | `queries` | words to queries, and their answers as lines |
-//! | `show` | replies and rows as lines |
+//! | `commands` | parses commands |
+//! | `queries` | parses queries, and formats their answers |
+//! | `show` | formats replies and rows |
 
 pub(crate) mod commands;
 pub(crate) mod player;

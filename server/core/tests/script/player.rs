@@ -1,4 +1,4 @@
-//! Plays commands on a state and watches over it.
+//! Plays commands on a state and checks it.
 
 use super::{commands, queries, show};
 use lockmesh_core::{Proposal, State};
@@ -7,11 +7,11 @@ use lockmesh_protocol::command::{Command, RestoreStep};
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, Term, WallTime};
 use lockmesh_protocol::reply::Reply;
 
-/// A state with all that led to it.
+/// A state with its history.
 #[derive(Default)]
 pub(crate) struct Player {
     state: State,
-    /// The state as its changes tell it.
+    /// The state as rebuilt from its changes.
     rebuilt: State,
     history: Vec<(LogIndex, Term, Proposal)>,
     term: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Player {
 }
 
 impl Player {
-    /// Plays one line; what it did, as lines.
+    /// Plays one line and returns its effects as lines.
     pub(crate) fn play(&mut self, line: &str) -> Result<Vec<String>, String> {
         let lines = self.played(line)?;
         Ok(lines.iter().map(|line| show::with_words(line)).collect())
@@ -41,7 +41,7 @@ impl Player {
             }
             "restore-part" | "restore-commit" | "restore-begin" => self.restore_step(verb, rest),
             "as" => {
-                let (request, rest) = rest.split_once(' ').ok_or("as whom?")?;
+                let (request, rest) = rest.split_once(' ').ok_or("which request id?")?;
                 let command = commands::command(rest)?.ok_or("what command?")?;
                 Ok(self.propose(Some(request_id(request)?), command))
             }
@@ -52,7 +52,7 @@ impl Player {
         }
     }
 
-    /// The same log gives the same state, answers and changes.
+    /// The same log gives the same state, replies and changes.
     pub(crate) fn replay(&self) {
         let (mut once, mut twice) = (State::new(), State::new());
         for (index, term, proposal) in &self.history {
@@ -87,15 +87,15 @@ impl Player {
 
     fn watch_over(&self) {
         self.state.check().expect("the invariants hold");
-        assert_eq!(self.state, self.rebuilt, "the changes tell another story");
+        assert_eq!(self.state, self.rebuilt, "the changes give another state");
         let mut from_rows = State::new();
         self.state.rows().for_each(|row| from_rows.load(row));
-        assert_eq!(self.state, from_rows, "the rows tell another story");
+        assert_eq!(self.state, from_rows, "the rows give another state");
     }
 
-    /// Makes a backup; `save cluster=other` pretends that it is of another cluster, `save
-    /// table=1000` that it had come that far, `save without=check` leaves rows out whose line holds
-    /// that word.
+    /// Makes a backup. `save cluster=other` pretends that it is from another cluster, `save
+    /// table=1000` that its index is 1000. `save without=check` omits rows whose line contains that
+    /// word.
     fn save(&mut self, options: &str) -> Vec<String> {
         self.backup = self.state.rows().collect();
         if let Some(cluster) = options.strip_prefix("cluster=") {
@@ -110,7 +110,7 @@ impl Player {
         vec![format!("a backup of {} rows", self.backup.len())]
     }
 
-    /// Restores the backup in two parts; only the last step is worth showing.
+    /// Restores the backup in two parts; shows only the last step.
     fn restore(&mut self) -> Result<Vec<String>, String> {
         self.restores += 1;
         let id = self.restores;
@@ -129,7 +129,7 @@ impl Player {
         if lines[0].ends_with(&done) { Ok(()) } else { Err(lines.join("\n")) }
     }
 
-    /// One step of a restore by hand: `restore-begin 7`, `restore-part 7 0`, `restore-commit 7 1`.
+    /// One step of a manual restore: `restore-begin 7`, `restore-part 7 0`, `restore-commit 7 1`.
     fn restore_step(&mut self, verb: &str, rest: &str) -> Result<Vec<String>, String> {
         let mut numbers = rest.split(' ').map(|word| word.parse::<u64>().map_err(|_| "a number is missing"));
         let id = numbers.next().ok_or("which restore?")??;

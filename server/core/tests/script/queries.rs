@@ -1,4 +1,4 @@
-//! Words to queries, and their answers as lines.
+//! Parses queries of the script language, and formats their answers.
 
 use super::commands::txn_op;
 use super::show;
@@ -9,7 +9,7 @@ use lockmesh_protocol::id::{Key, LogIndex, NodeName};
 use lockmesh_protocol::query::{LockInfo, Query, Rows};
 use lockmesh_protocol::record::CheckStatus;
 
-/// Answers a line that asks; none if its first word is not a question's.
+/// Answers a query line; `None` if its first word is not a query.
 pub(crate) fn answer(state: &State, line: &str) -> Result<Option<Vec<String>>, String> {
     if let Some(rest) = line.strip_prefix("news ") {
         return news(state, rest).map(Some);
@@ -21,14 +21,14 @@ pub(crate) fn answer(state: &State, line: &str) -> Result<Option<Vec<String>>, S
     Ok(Some(lines))
 }
 
-/// What somebody is told who knows all up to an index: `news 7 list web/`.
+/// The answer to a client that knows everything up to an index: `news 7 list web/`.
 fn news(state: &State, line: &str) -> Result<Vec<String>, String> {
-    let (known, question) = line.split_once(' ').ok_or("what does he know?")?;
-    let known = LogIndex(known.parse().map_err(|_| "which index does he know?")?);
+    let (known, question) = line.split_once(' ').ok_or("the known index is missing")?;
+    let known = LogIndex(known.parse().map_err(|_| "the known index is not a number")?);
     let query = query(question)?.ok_or_else(|| format!("what is {question:?}?"))?;
     Ok(vec![match state.news(&query, known) {
         Some(index) => format!("news at index {index}"),
-        None => "he waits".into(),
+        None => "it waits".into(),
     }])
 }
 

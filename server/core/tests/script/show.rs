@@ -1,4 +1,4 @@
-//! Replies and rows as lines that people can read.
+//! Formats replies and rows as readable lines.
 
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, CellNumber, NodeName, SessionId};
@@ -8,7 +8,7 @@ use lockmesh_protocol::record::{
 use lockmesh_protocol::reply::{Reply, TxnError, TxnResult};
 use std::fmt::{Display, Write as _};
 
-/// A reply, on one line or more.
+/// A reply, on one or more lines.
 pub(crate) fn reply(reply: &Reply) -> Vec<String> {
     let line = match reply {
         Reply::Done => "done".into(),
@@ -38,7 +38,7 @@ pub(crate) fn txn_result(result: &TxnResult) -> String {
     }
 }
 
-/// Why a transaction failed.
+/// The errors of a failed transaction.
 pub(crate) fn txn_errors(errors: &[TxnError]) -> Vec<String> {
     errors.iter().map(|error| format!("operation {} failed: {}", error.op_index, error.what)).collect()
 }
@@ -50,16 +50,17 @@ fn agent(number: &AgentNumber, row: &Agent) -> String {
         &node_id[..8]
     );
     if row.cell != CellNumber(0) {
-        write!(text, ", cell {}", row.cell).expect("a text takes all");
+        write!(text, ", cell {}", row.cell).expect("writing to a string never fails");
     }
     if row.status != MemberStatus::Alive {
-        write!(text, ", {:?}", row.status).expect("a text takes all");
+        write!(text, ", {:?}", row.status).expect("writing to a string never fails");
     }
     if let Some(until) = row.former_sessions_until {
-        write!(text, ", sessions from before {until} are another host's").expect("a text takes all");
+        write!(text, ", sessions from before {until} are another host's")
+            .expect("writing to a string never fails");
     }
     if let Some(announced_at) = row.restart_announced {
-        write!(text, ", restart announced at {announced_at}").expect("a text takes all");
+        write!(text, ", restart announced at {announced_at}").expect("writing to a string never fails");
     }
     text
 }
@@ -185,7 +186,7 @@ pub(crate) fn delay(delay: &LockDelay) -> String {
     format!("{:?} from {}", delay.duration, delay.started_at_index)
 }
 
-/// Who waits for a lock.
+/// A waiter of a lock.
 pub(crate) fn waiter(waiter: &Waiter) -> String {
     let value = String::from_utf8_lossy(&waiter.value);
     let flags = if waiter.flags == 0 { String::new() } else { format!(" flags {}", waiter.flags) };
@@ -231,7 +232,7 @@ fn set_or_gone(name: String, value: Option<&impl Display>) -> String {
     }
 }
 
-/// A line with the words that the script has for sessions in the place of their ids.
+/// A line with session ids replaced by the script's names.
 pub(crate) fn with_words(line: &str) -> String {
     let mut shown = String::new();
     let mut rest = line;
@@ -243,7 +244,7 @@ pub(crate) fn with_words(line: &str) -> String {
     shown
 }
 
-/// The word that an id is made of.
+/// The name that an id consists of.
 fn word_of(id: SessionId) -> Option<String> {
     let text = std::str::from_utf8(id.as_bytes()).ok()?.trim_end_matches('\0');
     let is_word = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What is left of a line.
+/// The unparsed rest of a line.
 #[derive(Debug)]
 pub(crate) struct Words {
     words: std::vec::IntoIter<String>,
@@ -32,7 +32,7 @@ impl Words {
         self.words.next().ok_or_else(|| "a word is missing".into())
     }
 
-    /// The next word, or nothing.
+    /// The next word, or an empty one.
     pub(crate) fn word_or_empty(&mut self) -> String {
         self.words.next().unwrap_or_default()
     }
@@ -47,25 +47,25 @@ impl Words {
         self.options.remove(name)
     }
 
-    /// An option that is a number.
+    /// An option with a number.
     pub(crate) fn number_option(&mut self, name: &str) -> Result<Option<u64>, String> {
         self.option(name).map(|text| parse(&text)).transpose()
     }
 
-    /// An option that is a list.
+    /// An option with a list.
     pub(crate) fn list_option(&mut self, name: &str) -> Option<Vec<String>> {
         let list = self.option(name)?;
         Some(list.split(',').filter(|item| !item.is_empty()).map(str::to_owned).collect())
     }
 
-    /// An option that is a length of time in whole seconds, such as `15s`; zero if it is absent.
+    /// An option with a duration in whole seconds, such as `15s`; zero if absent.
     pub(crate) fn seconds_option(&mut self, name: &str) -> Result<Duration, String> {
         let text = self.option(name).unwrap_or_else(|| "0s".into());
         let seconds = text.strip_suffix('s').ok_or("a time ends with s")?;
         parse(seconds).map(Duration::from_secs)
     }
 
-    /// Nothing may be left, or a misspelt option would go unnoticed.
+    /// Rejects remaining words, or a misspelt option would go unnoticed.
     pub(crate) fn end(mut self) -> Result<(), String> {
         match (self.words.next(), self.options.keys().next()) {
             (None, None) => Ok(()),

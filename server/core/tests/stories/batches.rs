@@ -1,4 +1,4 @@
-//! What one turn says to a follower is whole, however many messages came in before it.
+//! A turn's messages to a follower are consistent, however many messages arrived before it.
 
 use crate::solo::{Disk, entry};
 use lockmesh_core::raft::TICK;
@@ -8,7 +8,7 @@ use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
 use lockmesh_protocol::time::Time;
 
-/// Leads three servers, the other two of which the test plays.
+/// A leader of three servers, two of which the test plays.
 struct Leader {
     core: Core,
     now: Time,
@@ -35,10 +35,10 @@ impl Leader {
                 return leader;
             }
         }
-        panic!("it was never elected");
+        panic!("no leader was elected");
     }
 
-    /// One turn of all these inputs, whose writes are durable at once; what it says.
+    /// Runs one turn of all these inputs, with durable writes; returns the messages sent.
     fn turn(&mut self, inputs: impl IntoIterator<Item = Input>) -> Vec<PeerMessage> {
         let mut said = Vec::new();
         inputs.into_iter().for_each(|input| self.core.handle(self.now, input, &mut self.outbox));
@@ -53,7 +53,7 @@ impl Leader {
     }
 }
 
-/// A vote for whoever asks for one.
+/// A vote for any request.
 fn granted(request: &PeerMessage, voter: ServerId) -> Option<Input> {
     let kind = match request.kind {
         MessageKind::RequestPreVote => MessageKind::RequestPreVoteResponse,
@@ -64,7 +64,7 @@ fn granted(request: &PeerMessage, voter: ServerId) -> Option<Input> {
     (request.to == voter).then_some(Input::Peer(voter, answer))
 }
 
-/// A follower has everything up to an index.
+/// An acknowledgement that the follower has everything up to an index.
 fn acknowledged(core: &Core, from: ServerId, index: LogIndex) -> Input {
     let kind = MessageKind::AppendResponse;
     let term = core.log_status().term;
@@ -72,7 +72,7 @@ fn acknowledged(core: &Core, from: ServerId, index: LogIndex) -> Input {
     Input::Peer(from, message)
 }
 
-/// A follower lacks what comes before an index, and knows what comes before `hint`.
+/// A rejection by a follower that lacks the entries before an index, and has those before `hint`.
 fn rejected(core: &Core, from: ServerId, index: LogIndex, hint: LogIndex) -> Input {
     let Input::Peer(from, message) = acknowledged(core, from, index) else { unreachable!("it is a message") };
     let term = core.log_status().term;
@@ -98,11 +98,11 @@ fn entries_follow_the_index_that_they_are_said_to_follow() {
     leader.turn([put("a")]);
     leader.turn([put("b")]);
     let last = leader.core.log_status().last_index;
-    // One follower has all of it; the other one lost the first message, and the second came.
+    // One follower has everything; the other missed the first message and received the second.
     let all = acknowledged(&leader.core, ServerId(2), last);
     let gap = rejected(&leader.core, ServerId(3), LogIndex(last.0 - 1), known);
     let said = leader.turn([all, gap]);
     let appends = said.iter().filter(|message| !message.entries.is_empty());
     let appends: Vec<_> = appends.map(|message| (message.index.next(), message.entries[0].index)).collect();
-    assert_eq!(appends, [(known.next(), known.next())], "a follower would acknowledge what it does not have");
+    assert_eq!(appends, [(known.next(), known.next())], "a follower would acknowledge missing entries");
 }

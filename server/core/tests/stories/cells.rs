@@ -1,4 +1,4 @@
-//! Cells of the mesh: an agent is given one when it registers, and none is ever too large.
+//! Cells of the mesh: each agent is assigned one when it registers, and none exceeds its limit.
 
 use lockmesh_core::Proposal;
 use lockmesh_core::state::{CELL_AGENTS_MAX, State};
@@ -19,7 +19,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// So many hosts that registered one after the other.
+    /// Registers this many hosts, one after the other.
     fn of(hosts: u32) -> Self {
         let mut fleet = Self { state: State::new(), index: 0 };
         let server = Server {
@@ -75,7 +75,7 @@ impl Fleet {
         self.state.member(&name(host)).expect("it registered").cell.0
     }
 
-    /// How many agents each cell has, those that failed among them. All else must hold, too.
+    /// The size of each cell, failed agents included. Checks the invariants too.
     fn sizes(&self) -> Vec<usize> {
         assert_eq!(self.state.check(), Ok(()));
         let mut sizes: BTreeMap<CellNumber, usize> = BTreeMap::new();
@@ -106,7 +106,7 @@ fn an_agent_keeps_its_cell_however_it_comes_back_as_long_as_it_did_not_leave() {
     let mut fleet = Fleet::of(FULL + 2);
     fleet.registers([7]);
     fleet.fails(8);
-    assert_eq!(fleet.sizes(), [CELL_AGENTS_MAX, 2], "one that failed may come back");
+    assert_eq!(fleet.sizes(), [CELL_AGENTS_MAX, 2], "a failed one may return");
     fleet.registers([8, FULL + 1]);
     assert_eq!([7, 8, FULL, FULL + 1].map(|host| fleet.cell(host)), [0, 0, 1, 1]);
     assert_eq!(fleet.sizes(), [CELL_AGENTS_MAX, 2]);

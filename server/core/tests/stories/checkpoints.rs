@@ -1,4 +1,4 @@
-//! Checkpoints that a frontend has written, one at a time, and those who read them, who are few.
+//! Checkpoints of a frontend, written one at a time, and their limited number of readers.
 
 use crate::frontend::{Cluster, agent};
 use lockmesh_core::frontend::{CallRef, CheckpointReader, Event};
@@ -19,7 +19,7 @@ fn a_backup_holds_all_that_was_applied_when_it_was_asked_for() {
     let one = cluster.servers.get_mut(&leader).expect("it runs");
     assert_eq!(one.readers, [], "the checkpoint on disk is an older one");
     let marks = one.checkpoints.take().expect("they were held");
-    assert!(matches!(&marks[..], [mark] if mark.index >= index), "one is begun: {marks:?}");
+    assert!(matches!(&marks[..], [mark] if mark.index >= index), "a checkpoint was started: {marks:?}");
     for mark in marks {
         cluster.turn(leader, Some(Event::Checkpointed(mark)));
     }
@@ -75,5 +75,5 @@ fn nothing_is_read_for_whoever_gave_up_before_there_was_a_checkpoint() {
         cluster.turn(leader, Some(Event::Checkpointed(mark)));
     }
     cluster.run(3 * SECOND);
-    assert_eq!(cluster.servers[&leader].readers, [], "nobody asks for the next part");
+    assert_eq!(cluster.servers[&leader].readers, [], "no reader requested the next part");
 }

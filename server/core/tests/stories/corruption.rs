@@ -1,5 +1,4 @@
-//! Corruption checks: servers that applied the same log and hold something else, and what becomes
-//! of them.
+//! Corruption checks: servers whose states differ after the same log, and their quarantine.
 
 use crate::frontend::{Cluster, agent, read, record, server};
 use crate::solo::CORRUPTION_CHECK_INTERVAL;
@@ -16,13 +15,13 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Lets a server's disk hold a row that no log entry has made, as a bug in the state machine would.
+/// Corrupts a server's disk with a row that no log entry made, as a bug in the state machine would.
 pub(crate) fn corrupt(cluster: &mut Cluster, id: ServerId) {
-    let row = Change::Tombstone("nobody deleted this".into(), Some(LogIndex(1)));
+    let row = Change::Tombstone("never deleted".into(), Some(LogIndex(1)));
     cluster.servers.get_mut(&id).expect("it runs").recorded.load(row);
 }
 
-/// Writes something, and lets the next check come and go.
+/// Writes a key, and runs until the next check is complete.
 fn check(cluster: &mut Cluster) {
     cluster.put("something new");
     cluster.run(CORRUPTION_CHECK_INTERVAL + 3 * SECOND);
@@ -36,7 +35,7 @@ fn reported(cluster: &Cluster) -> usize {
     cluster.servers[&cluster.leader()].frontend.core().corruption_checks().reported()
 }
 
-/// What a server says to an agent that is content with old news.
+/// The reply of a server to a stale read.
 fn says(cluster: &mut Cluster, id: ServerId) -> Response {
     cluster.ask(id, &agent("a1"), read("k", Consistency::Stale, None))
 }
@@ -72,7 +71,7 @@ fn where_nothing_is_written_nothing_is_checked() {
     assert_eq!(cluster.servers[&cluster.leader()].frontend.core().snapshot_meta().index, applied);
     let mut alone = Cluster::start(1);
     check(&mut alone);
-    assert!(alone.servers[&ServerId(1)].exact.is_empty(), "there is nobody to compare with");
+    assert!(alone.servers[&ServerId(1)].exact.is_empty(), "there is no other server to compare with");
 }
 
 #[test]
@@ -81,7 +80,7 @@ fn a_check_sees_what_lies_before_it_in_the_log_and_nothing_behind() {
     let (leader, follower) = (cluster.leader(), cluster.follower());
     cluster.put("before");
     cluster.run(CORRUPTION_CHECK_INTERVAL - cluster.now().since(Time(0)) - 3 * TICK);
-    // What the leader decides meanwhile reaches this follower in one batch.
+    // The leader's decisions meanwhile reach this follower in one batch.
     cluster.down.insert(follower);
     while cluster.servers[&leader].exact.is_empty() {
         cluster.put("meanwhile");
@@ -109,7 +108,7 @@ fn a_follower_that_differs_answers_no_agent_and_votes_on() {
     let parked = cluster.call(wrong, &agent("a1"), read("k", Consistency::Stale, Some(known)));
     cluster.run(9 * SECOND);
     assert_eq!(finding(&cluster), Finding::Corrupt([wrong].into()));
-    assert_refused(cluster.answer(wrong, parked).expect("whoever waits is told"));
+    assert_refused(cluster.answer(wrong, parked).expect("the parked query is answered"));
     assert_refused(&says(&mut cluster, wrong));
     assert!(matches!(says(&mut cluster, leader), Response::Answer(_)));
     assert!(!cluster.servers[&leader].frontend.core().is_healthy(cluster.now(), wrong));
@@ -135,7 +134,7 @@ fn a_leader_that_differs_hands_over() {
     cluster.run(SECOND);
     assert_ne!(cluster.leader(), wrong);
     assert_refused(&says(&mut cluster, wrong));
-    cluster.put("the others go on");
+    cluster.put("the others continue");
     cluster.run(5 * SECOND);
     assert_eq!(finding(&cluster), Finding::Corrupt([wrong].into()), "the next leader finds the same");
 }
@@ -148,7 +147,7 @@ fn of_two_that_differ_nobody_is_condemned() {
     check(&mut cluster);
     assert_eq!(finding(&cluster), Finding::Undecided);
     for id in 1..=2 {
-        assert!(matches!(says(&mut cluster, ServerId(id)), Response::Answer(_)), "that is only an alarm");
+        assert!(matches!(says(&mut cluster, ServerId(id)), Response::Answer(_)), "it is only an alarm");
     }
 }
 
@@ -183,7 +182,7 @@ fn while_servers_run_different_versions_nothing_is_checked() {
     tell(&mut cluster, first, "2.0.0");
     tell(&mut cluster, second, "2.0.0");
     check(&mut cluster);
-    assert_eq!(reported(&cluster), 0, "what the third runs is not known");
+    assert_eq!(reported(&cluster), 0, "the third server's build is unknown");
     tell(&mut cluster, third, "1.9.0");
     check(&mut cluster);
     assert_eq!(reported(&cluster), 0, "it may not know what a check is");
@@ -204,7 +203,7 @@ fn only_the_leader_is_believed() {
     assert_refused(&says(&mut cluster, follower));
 }
 
-/// A follower is away until it can only come back by a snapshot of the leader.
+/// Keeps a follower down until it needs a snapshot of the leader.
 fn let_copy(cluster: &mut Cluster, id: ServerId) {
     cluster.down.insert(id);
     for number in 0..50 {
@@ -233,9 +232,9 @@ fn a_snapshot_of_a_corrupt_server_makes_no_majority_of_it() {
     cluster.restart(copy);
     check(&mut cluster);
     assert_eq!((reported(&cluster), finding(&cluster)), (3, Finding::Undecided));
-    assert!(matches!(says(&mut cluster, right), Response::Answer(_)), "whoever is right is not condemned");
+    assert!(matches!(says(&mut cluster, right), Response::Answer(_)), "a correct server is not quarantined");
     check(&mut cluster);
-    assert_eq!(finding(&cluster), Finding::Undecided, "it does not become true by being repeated");
+    assert_eq!(finding(&cluster), Finding::Undecided, "repetition does not confirm it");
 }
 
 #[test]
@@ -264,7 +263,10 @@ fn a_copy_of_what_a_majority_holds_takes_the_place_of_what_was_corrupt() {
         ..PeerMessage::new(MessageKind::Corrupt, leader, wrong)
     };
     cluster.turn(wrong, Some(Event::Peer(leader, former)));
-    assert!(matches!(says(&mut cluster, wrong), Response::Answer(_)), "that was of what is gone");
+    assert!(
+        matches!(says(&mut cluster, wrong), Response::Answer(_)),
+        "the finding was about the replaced state"
+    );
     check(&mut cluster);
     assert_eq!((reported(&cluster), finding(&cluster)), (3, Finding::Alike));
 }

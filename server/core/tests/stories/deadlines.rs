@@ -1,5 +1,5 @@
-//! When deadlines pass, told in virtual time: to the moment where somebody asks, and never before a
-//! late tick.
+//! Deadlines in virtual time: they pass at the exact moment of a request, and not before a late
+//! tick is handled.
 
 use crate::solo::{Disk, Solo, entry};
 use lockmesh_core::frontend::{Actions, Event, Frontend, FrontendConfig, Storage};
@@ -20,7 +20,7 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// A server with a lock that a delay closes from now on, and a session that wants it.
+/// A server with a lock that a delay closes from now on, and a session that requests it.
 fn closed_for(delay: Duration) -> (Solo, SessionId) {
     let mut solo = Solo::start();
     let holder = solo.session("1", Duration::ZERO, delay);
@@ -31,7 +31,7 @@ fn closed_for(delay: Duration) -> (Solo, SessionId) {
 }
 
 impl Solo {
-    /// Lets time go on without a tick.
+    /// Advances time without a tick.
     fn wait(&mut self, duration: Duration) {
         self.now = self.now + duration;
     }
@@ -107,8 +107,8 @@ fn whoever_waits_as_long_as_he_is_told_gets_the_lock() {
     }
 }
 
-/// Whoever holds a lock that a restore takes away may hear of it late, and believe in it until the
-/// longest window is over.
+/// The holder of a lock that a restore removes may learn of it late, and rely on it until the
+/// longest window has ended.
 #[test]
 fn a_lock_that_was_held_until_a_restore_is_closed_for_the_longest_window() {
     let mut solo = Solo::start();
@@ -126,13 +126,13 @@ fn a_lock_that_was_held_until_a_restore_is_closed_for_the_longest_window() {
     solo.run(longest - SECOND);
     assert!(matches!(solo.acquire("job", &next), Reply::Delayed { .. }));
     assert!(matches!(solo.command(enqueue(&next, 2 * longest)), Reply::Queued { .. }));
-    // The next leader knows nothing of what has passed, and counts anew.
+    // The next leader does not know the elapsed time, and restarts it.
     solo.crash();
     solo.run(longest - SECOND);
     assert_eq!(solo.entry("job"), None);
     solo.run(3 * SECOND);
     let holder = solo.entry("job").and_then(|entry| entry.lock.session);
-    assert_eq!(holder, Some(next), "whoever waited has it");
+    assert_eq!(holder, Some(next), "the waiter holds the lock");
 }
 
 #[test]
@@ -210,15 +210,14 @@ fn a_server_that_did_not_run_moves_its_deadlines_before_anything_passes() {
     solo.pause(100 * SECOND);
     solo.deadline_comes();
     assert!(matches!(solo.acquire("job", &next), Reply::Delayed { .. }), "the tick comes first");
-    assert!(solo.lives(&sleeper), "nobody could renew meanwhile");
+    assert!(solo.lives(&sleeper), "no client could renew meanwhile");
     solo.run(500 * MILLISECOND);
     assert!(matches!(solo.acquire("job", &next), Reply::Delayed { .. }));
     solo.run(SECOND);
     assert!(matches!(solo.acquire("job", &next), Reply::Granted { .. }));
 }
 
-/// A leader that is alone, with a lock-delay that its snapshot holds and that it counts from now
-/// on.
+/// A single leader with a lock-delay in its snapshot, which it counts from now on.
 fn leading_with_a_delay() -> (Frontend, Actions, Time) {
     let (mut disk, id) = (Disk::new(Core::bootstrap_snapshot(&[ServerId(1)])), ServerId(1));
     let (mark, mut state) = disk.snapshot();

@@ -1,5 +1,4 @@
-//! Disks that hang: a leader whose own disk stalls hands over, and everything that shows a stall
-//! agrees.
+//! Stalled disks: a leader whose own disk stalls hands over, and all indicators of a stall agree.
 
 use crate::frontend::{Cluster, agent, put};
 use lockmesh_core::frontend::NotReady;
@@ -62,7 +61,7 @@ fn a_stalled_disk_that_no_write_waits_for_changes_nothing() {
     let leader = cluster.leader();
     cluster.run(SECOND);
     cluster.stall(leader);
-    // Shorter than the agent's silence, which the leader would write about.
+    // Shorter than the agent's timeout, which the leader would record in the log.
     cluster.run(4 * SECOND);
     assert_eq!((cluster.leader(), cluster.not_ready(leader)), (leader, vec![]));
 }
@@ -133,7 +132,7 @@ fn after_a_stall_a_server_is_elected_last() {
         cluster.down.clear();
         cluster.run(SECOND);
     }
-    // An operator may choose it all the same.
+    // An operator may choose it nevertheless.
     let leader = cluster.leader();
     cluster.call(leader, &agent("a1"), Request::TransferLeader(Some(stalled)));
     cluster.run(SECOND);

@@ -1,6 +1,5 @@
-//! What a server's frontend tells those who call it, while its disk, the other servers and the
-//! callers themselves do as they like: three servers in virtual time on a network without faults,
-//! each with its callers.
+//! The frontend of a server toward its callers, under any behavior of its disk, the other servers
+//! and the callers. Three servers run in virtual time on a network without faults.
 
 use crate::solo::{Disk, entry};
 use lockmesh_core::checksum::Checksum;
@@ -31,28 +30,28 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How many blocking queries a server parks.
+/// The maximum number of blocking queries that a server parks.
 const MAX_WATCHES: usize = 3;
 
-/// A server, what its disk was told, and what its callers were.
+/// A server with its disk and its callers.
 pub(crate) struct One {
     pub(crate) frontend: Frontend,
     pub(crate) disk: Disk,
     actions: Actions,
-    /// The rows as the disk was told of them: what the next checkpoint holds.
+    /// The rows as reported to the disk: the contents of the next checkpoint.
     pub(crate) recorded: State,
     /// The checkpoints that were made for corruption checks.
     pub(crate) exact: Vec<(SnapshotMeta, State)>,
-    /// Whether the disk was told to remember that the state is corrupt.
+    /// Set if the disk recorded that the state is corrupt.
     pub(crate) is_corrupt: bool,
-    /// Whether the disk was told to remember that this server was removed.
+    /// Set if the disk recorded that this server was removed.
     pub(crate) is_removed: bool,
     dirty_rows: usize,
-    /// By so many milliseconds its wall clock is ahead.
+    /// The milliseconds by which its wall clock is ahead.
     pub(crate) wall_ahead: u64,
-    /// What the disk has not taken yet, where it takes nothing.
+    /// The pending writes of a disk that is stalled.
     pub(crate) held: Option<Vec<LogWrite>>,
-    /// Checkpoints that the disk was given and is not done with, where it is slow.
+    /// The pending checkpoints of a slow disk.
     pub(crate) checkpoints: Option<Vec<SnapshotMeta>>,
     answers: BTreeMap<CallRef, Response>,
     pub(crate) readers: Vec<(CheckpointReader, CallRef)>,
@@ -62,7 +61,8 @@ pub(crate) struct One {
 pub(crate) struct Cluster {
     pub(crate) servers: BTreeMap<ServerId, One>,
     pub(crate) down: BTreeSet<ServerId>,
-    /// Servers that run, and whose messages to and from others are lost; and what of all is lost.
+    /// Running servers whose messages in both directions are lost; and the kind of message lost by
+    /// all.
     pub(crate) cut_off: BTreeSet<ServerId>,
     pub(crate) lost: Option<MessageKind>,
     in_flight: VecDeque<(ServerId, PeerMessage)>,
@@ -138,7 +138,7 @@ impl One {
         }
     }
 
-    /// One turn, and all that follows from it on this server.
+    /// Runs one turn, and everything that follows from it on this server.
     fn turn(
         &mut self,
         now: Time,
@@ -225,7 +225,7 @@ impl One {
 }
 
 impl Cluster {
-    /// Servers that lead themselves, and an agent of the node `a1` that is registered.
+    /// Starts servers with an elected leader, and registers an agent of the node `a1`.
     pub(crate) fn start(count: u64) -> Self {
         Self::start_with(count, SECOND)
     }
@@ -286,12 +286,12 @@ impl Cluster {
         while self.deliver_one() {}
     }
 
-    /// Lets time go on while no server runs.
+    /// Advances time while no server runs.
     pub(crate) fn pause(&mut self, duration: Duration) {
         self.now = self.now + duration;
     }
 
-    /// A disk that held everything up takes it, and goes on.
+    /// Completes the pending writes of a stalled disk.
     pub(crate) fn let_write(&mut self, id: ServerId) {
         let one = self.servers.get_mut(&id).expect("it is there");
         let held = one.held.take().unwrap_or_default();
@@ -300,25 +300,25 @@ impl Cluster {
         newest.into_iter().for_each(|number| self.turn(id, Some(Event::Persisted(number))));
     }
 
-    /// The agents that a server wants to have ask others.
+    /// Takes the questions that a server has for agents.
     pub(crate) fn take_questions(&mut self, id: ServerId) -> Vec<QuestionWanted> {
         let one = self.servers.get_mut(&id).expect("it is there");
         std::mem::take(&mut one.actions.questions)
     }
 
-    /// The agents that a server wants to tell what is new in the mesh.
+    /// Takes the mesh items that a server has for agents.
     pub(crate) fn take_mesh_items(&mut self, id: ServerId) -> Vec<MeshItemsWanted> {
         let one = self.servers.get_mut(&id).expect("it is there");
         std::mem::take(&mut one.actions.mesh_items)
     }
 
-    /// The nodes that a server wants to be asked whether they live.
+    /// Takes the challenges that a server has for nodes.
     pub(crate) fn take_challenges(&mut self, id: ServerId) -> Vec<ChallengeWanted> {
         let one = self.servers.get_mut(&id).expect("it is there");
         std::mem::take(&mut one.actions.challenges)
     }
 
-    /// Delivers the oldest message; false where there is none.
+    /// Delivers the oldest message; returns `false` if there is none.
     pub(crate) fn deliver_one(&mut self) -> bool {
         let Some((to, message)) = self.in_flight.pop_front() else { return false };
         let is_lost = |id| self.cut_off.contains(id) || self.lost == Some(message.kind);
@@ -328,7 +328,7 @@ impl Cluster {
         true
     }
 
-    /// Servers close the streams of those that they know to be removed.
+    /// Closes the streams of servers that are known to be removed.
     fn tell_the_removed(&mut self) {
         let ids: Vec<_> = self.servers.keys().copied().filter(|id| !self.down.contains(id)).collect();
         for id in &ids {
@@ -338,8 +338,8 @@ impl Cluster {
         }
     }
 
-    /// Cuts the power of all servers, and starts those again that are not down. One that knows that
-    /// it was removed does not start.
+    /// Cuts the power of all servers, and restarts those that are not down. One that knows of its
+    /// removal does not start.
     pub(crate) fn power_failure(&mut self) {
         self.in_flight.clear();
         for id in self.servers.keys().copied().collect::<Vec<_>>() {
@@ -360,7 +360,7 @@ impl Cluster {
         self.in_flight.extend(one.actions.messages.drain(..));
     }
 
-    /// Sends a request and does not wait for anything.
+    /// Sends a request without delivering any messages.
     pub(crate) fn begin(&mut self, id: ServerId, peer: &Arc<Peer>, request: Request) -> CallRef {
         self.last_call += 1;
         let from = CallRef { caller: Caller(1), call: CallId(self.last_call) };
@@ -368,7 +368,7 @@ impl Cluster {
         from
     }
 
-    /// Sends a request, and lets servers speak until nobody has anything to say.
+    /// Sends a request, and delivers messages until none is left.
     pub(crate) fn call(&mut self, id: ServerId, peer: &Arc<Peer>, request: Request) -> CallRef {
         let from = self.begin(id, peer, request);
         self.deliver();
@@ -401,7 +401,7 @@ impl Cluster {
         }
     }
 
-    /// A proposal of the agent `a1`, under a fresh id.
+    /// A proposal of the agent `a1`, with a new request id.
     pub(crate) fn proposal(&mut self, command: Command) -> Request {
         self.sequence += 1;
         let (agent, generation) = self.agent.expect("it is registered");
@@ -409,13 +409,13 @@ impl Cluster {
         Request::Propose(Some(id), command)
     }
 
-    /// What the leader answers to a command of the agent `a1`.
+    /// The leader's reply to a command of the agent `a1`.
     pub(crate) fn command(&mut self, command: Command) -> Response {
         let (leader, proposal) = (self.leader(), self.proposal(command));
         self.ask(leader, &agent("a1"), proposal)
     }
 
-    /// Writes a key, each time another value; the index of the write.
+    /// Writes a new value to a key; returns the index of the write.
     pub(crate) fn put(&mut self, key: &str) -> LogIndex {
         let value = format!("value {}", self.sequence).into();
         match self.command(Command::Kv(KvCommand::Set(NewEntry { value, ..entry(key) }))) {
@@ -441,7 +441,7 @@ impl Cluster {
         self.session_with_ttl(60 * SECOND)
     }
 
-    /// A session with a TTL and nothing else that could end it.
+    /// Creates a session that only its TTL can end.
     pub(crate) fn session_with_ttl(&mut self, ttl: Duration) -> SessionId {
         let id = SessionId::from_random([0x5e; 16]);
         let new = SessionSpec {
@@ -462,7 +462,7 @@ impl Cluster {
         id
     }
 
-    /// Starts a server anew on what its disk holds.
+    /// Restarts a server from its disk.
     pub(crate) fn restart(&mut self, id: ServerId) {
         let former = self.servers.remove(&id).expect("it runs");
         let one = One::open(id, former.disk, self.now, former.is_corrupt);
@@ -560,12 +560,12 @@ fn a_leader_that_is_cut_off_answers_no_read_and_no_renewal() {
     .map(|request| cluster.call(leader, &peer, request));
     assert!(cluster.servers[&leader].frontend.core().is_serving(), "it does not know yet");
     for call in calls {
-        assert_eq!(cluster.answer(leader, call), None, "nobody has said that it still leads");
+        assert_eq!(cluster.answer(leader, call), None, "no round confirmed that it still leads");
     }
     assert!(matches!(cluster.ask(leader, &peer, read("k", Consistency::Stale, None)), Response::Answer(_)));
     cluster.run(5 * SECOND);
     for call in calls {
-        let answer = cluster.answer(leader, call).expect("it leads no more");
+        let answer = cluster.answer(leader, call).expect("it no longer leads");
         assert!(is_sent_away(answer), "{answer:?}");
     }
 }
@@ -586,7 +586,7 @@ fn a_write_is_answered_when_it_is_durable_and_not_before() {
     cluster.servers.get_mut(&leader).expect("it runs").held = Some(Vec::new());
     let proposal = cluster.proposal(put("k"));
     let call = cluster.call(leader, &agent("a1"), proposal);
-    assert_eq!(cluster.answer(leader, call), None, "the disk has not taken it");
+    assert_eq!(cluster.answer(leader, call), None, "the disk has not written it");
     let held = cluster.servers.get_mut(&leader).and_then(|one| one.held.take()).expect("it was held");
     let number = held.last().expect("it was written").number;
     cluster.turn(leader, Some(Event::Persisted(number)));
@@ -615,9 +615,9 @@ fn a_parked_reader_hears_of_a_write_and_of_a_delete() {
     let mut cluster = Cluster::start(3);
     let (leader, known) = (cluster.leader(), cluster.put("k"));
     let first = cluster.call(leader, &agent("a1"), read("k", Consistency::Default, Some(known)));
-    assert_eq!(cluster.answer(leader, first), None, "there is no news");
+    assert_eq!(cluster.answer(leader, first), None, "nothing changed");
     cluster.put("other");
-    assert_eq!(cluster.answer(leader, first), None, "that is none for it");
+    assert_eq!(cluster.answer(leader, first), None, "the change is not about its key");
     let known = cluster.put("k");
     let Some(Response::Answer(answer)) = cluster.answer(leader, first) else { panic!("it was not woken") };
     assert_eq!(answer.index, known);
@@ -647,7 +647,7 @@ fn a_reader_whose_time_is_over_is_told_what_there_is() {
     cluster.run(9 * SECOND);
     assert_eq!(cluster.answer(leader, call), None);
     cluster.run(2 * SECOND);
-    let Some(Response::Answer(answer)) = cluster.answer(leader, call) else { panic!("it waits for ever") };
+    let Some(Response::Answer(answer)) = cluster.answer(leader, call) else { panic!("it waits forever") };
     assert_eq!(answer.index, known);
 }
 
@@ -669,15 +669,15 @@ fn whoever_was_away_until_a_delete_was_forgotten_looks_again_once() {
     };
     let news = cluster.ask(leader, &agent("a1"), list(known, 10 * SECOND));
     let Response::Answer(answer) = news else { panic!("no answer") };
-    assert_eq!(answer.index, deleted.index, "nobody can tell any more what he missed");
+    assert_eq!(answer.index, deleted.index, "the missed deletes are no longer known");
 
     let call = cluster.call(leader, &agent("a1"), list(answer.index, 10 * SECOND));
-    assert_eq!(cluster.answer(leader, call), None, "now he knows");
+    assert_eq!(cluster.answer(leader, call), None, "now it is up to date");
     let at_once = cluster.ask(leader, &agent("a1"), list(answer.index, Duration::ZERO));
-    assert_eq!(at_once, Response::Answer(answer.clone()), "whoever does not wait keeps his index too");
+    assert_eq!(at_once, Response::Answer(answer.clone()), "a query without a wait keeps its index too");
     cluster.run(11 * SECOND);
-    let Some(Response::Answer(later)) = cluster.answer(leader, call) else { panic!("it waits for ever") };
-    assert_eq!(later.index, answer.index, "no index goes back, or he would begin anew");
+    let Some(Response::Answer(later)) = cluster.answer(leader, call) else { panic!("it waits forever") };
+    assert_eq!(later.index, answer.index, "no index goes back, or the client would restart");
     assert_eq!(later.rows, answer.rows);
 }
 
@@ -702,10 +702,9 @@ fn a_deposed_leader_sends_its_parked_readers_away_and_keeps_those_of_old_news() 
     cluster.leave_alone(leader);
     cluster.run(5 * SECOND);
     assert!(!cluster.servers[&leader].frontend.core().is_serving());
-    let answer =
-        cluster.answer(leader, default).expect("whoever wants the leader's news is sent to the next one");
+    let answer = cluster.answer(leader, default).expect("a default read is sent to the next leader");
     assert!(is_sent_away(answer), "{answer:?}");
-    assert_eq!(cluster.answer(leader, stale), None, "old news are still to be had here");
+    assert_eq!(cluster.answer(leader, stale), None, "stale reads are still served here");
 }
 
 #[test]
@@ -724,16 +723,16 @@ fn a_snapshot_wakes_whoever_waits_at_the_server_that_installs_it() {
         "the log was compacted"
     );
     cluster.down.clear();
-    // Shorter than its own time would take.
+    // Shorter than its own timeout.
     cluster.run(2 * SECOND);
-    let Some(Response::Answer(answer)) = cluster.answer(follower, call) else { panic!("it sleeps on") };
+    let Some(Response::Answer(answer)) = cluster.answer(follower, call) else { panic!("it was not woken") };
     assert!(answer.index > known);
     let (mine, theirs) = (&cluster.servers[&follower], &cluster.servers[&leader]);
     assert_eq!(mine.frontend.core().state(), theirs.frontend.core().state());
-    assert_eq!(mine.recorded, theirs.recorded, "the disk was told of every row");
+    assert_eq!(mine.recorded, theirs.recorded, "every row was reported to the disk");
 }
 
-/// What blocking queries may be about: whether it is there after a restore or not.
+/// Blocking queries on rows that may be absent after a restore.
 fn watched() -> [Query; 9] {
     [
         Query::Entry("kept".into()),
@@ -748,7 +747,7 @@ fn watched() -> [Query; 9] {
     ]
 }
 
-/// Every server answers everybody at once who knows no more than `known`.
+/// Asserts that every server replies at once to queries that know no more than `known`.
 #[track_caller]
 fn assert_everybody_is_told(cluster: &mut Cluster, known: LogIndex) {
     for id in cluster.servers.keys().copied().collect::<Vec<_>>() {
@@ -757,7 +756,7 @@ fn assert_everybody_is_told(cluster: &mut Cluster, known: LogIndex) {
             let request = Request::Read { query: query.clone(), consistency: Consistency::Stale, blocking };
             let call = cluster.call(id, &agent("a1"), request);
             let Some(Response::Answer(answer)) = cluster.answer(id, call) else {
-                panic!("server {id}: {query:?} sleeps through the restore")
+                panic!("server {id}: {query:?} does not wake after the restore")
             };
             assert!(answer.index > known, "{query:?} went back to {}", answer.index);
         }
@@ -773,7 +772,7 @@ fn nobody_sleeps_through_a_restore_and_no_index_goes_back() {
     cluster.session();
     cluster.put("gone");
     let known = cluster.put("kept");
-    // One knows what there is, one asks with an index that nobody has given.
+    // One query has the current index, one has an index that no server has returned.
     let parked = [(leader, "kept", known), (follower, "gone", LogIndex(1 << 40))].map(|(id, key, known)| {
         let call = cluster.call(id, &agent("a1"), read(key, Consistency::Stale, Some(known)));
         assert_eq!(cluster.answer(id, call), None);
@@ -781,10 +780,10 @@ fn nobody_sleeps_through_a_restore_and_no_index_goes_back() {
     });
     cluster.restore(backup);
     for (id, call) in parked {
-        let Some(Response::Answer(answer)) = cluster.answer(id, call) else { panic!("it sleeps on") };
+        let Some(Response::Answer(answer)) = cluster.answer(id, call) else { panic!("it was not woken") };
         assert!(answer.index > known);
     }
-    // The answer of one who knew `known` is lost, or he only asks now.
+    // The reply to a query with `known` was lost, or the query comes only now.
     assert_everybody_is_told(&mut cluster, known);
     let request = read("kept", Consistency::Default, Some(early));
     let Response::Answer(answer) = cluster.ask(leader, &agent("a1"), request) else { panic!("no answer") };
@@ -792,7 +791,7 @@ fn nobody_sleeps_through_a_restore_and_no_index_goes_back() {
     assert_eq!(entries[0].modify_index, answer.index, "so clients may wait with either");
     let request = read("kept", Consistency::Stale, Some(answer.index));
     let call = cluster.call(follower, &agent("a1"), request);
-    assert_eq!(cluster.answer(follower, call), None, "there is no more news");
+    assert_eq!(cluster.answer(follower, call), None, "nothing else changed");
 
     (1..=3).for_each(|id| cluster.restart(ServerId(id)));
     cluster.run(3 * SECOND);
@@ -845,7 +844,7 @@ fn a_server_joins_once_it_is_a_member_and_has_an_id_of_its_own() {
     let Response::Joined(joined) = answer else { panic!("it did not join: {answer:?}") };
     assert_eq!(joined.server, ServerId(4));
     let members = cluster.servers[&third].frontend.core().membership().all();
-    assert!(members.contains(&ServerId(4)), "it was told only when it belonged to the quorum: {members:?}");
+    assert!(members.contains(&ServerId(4)), "the reply came only after it was a member: {members:?}");
 }
 
 #[test]
@@ -884,7 +883,7 @@ fn the_leader_knows_the_versions_of_all_and_since_when_each_is_as_well_as_it_is(
     assert_eq!((well.healthy, well.version.as_str()), (true, "0.2.0"));
     cluster.run(SECOND);
     assert_eq!(row(&mut cluster, leader).stable_since, well.stable_since);
-    assert_eq!(row(&mut cluster, follower).stable_since, None, "only the leader looks after the others");
+    assert_eq!(row(&mut cluster, follower).stable_since, None, "only the leader tracks the others");
 
     cluster.down.insert(follower);
     let cut_off = WallTime(cluster.now.0 / 1_000);
@@ -898,7 +897,7 @@ fn the_leader_knows_the_versions_of_all_and_since_when_each_is_as_well_as_it_is(
     assert_eq!(back.version, "0.2.0");
 }
 
-// A disk that refuses.
+// Disks that reject writes.
 
 #[test]
 fn writers_are_told_at_once_when_the_disk_fails_and_readers_wait_on() {
@@ -909,7 +908,7 @@ fn writers_are_told_at_once_when_the_disk_fails_and_readers_wait_on() {
     let write = cluster.call(leader, &agent("a1"), proposal);
     let parked = cluster.call(leader, &agent("a1"), read("k", Consistency::Stale, Some(known)));
     cluster.turn(leader, Some(Event::Disk(DiskHealth::Failing("no space".into()))));
-    let answer = cluster.answer(leader, write).expect("nobody is left to wait for the disk");
+    let answer = cluster.answer(leader, write).expect("no write waits for the disk");
     assert!(matches!(answer, Response::Unavailable(Unavailable::Unknown(_))), "{answer:?}");
     assert_eq!(cluster.answer(leader, parked), None);
     let answer = cluster.command(put("k"));
@@ -922,9 +921,9 @@ fn a_leader_whose_disk_refuses_lets_another_one_lead() {
     let leader = cluster.leader();
     cluster.turn(leader, Some(Event::Disk(DiskHealth::Failing("no space".into()))));
     let answer = cluster.command(put("k"));
-    assert!(is_sent_away(&answer), "others could take it: {answer:?}");
+    assert!(is_sent_away(&answer), "another server could accept it: {answer:?}");
     cluster.run(SECOND);
-    assert_ne!(cluster.leader(), leader, "at once, and not after an election's time");
+    assert_ne!(cluster.leader(), leader, "at once, and not after an election timeout");
 }
 
 #[test]
@@ -946,7 +945,7 @@ fn where_a_majority_of_the_disks_refuses_the_reason_is_told_and_the_leader_stays
     }
     assert_eq!(cluster.leader(), leader, "no other server could be elected");
     let answer = cluster.ask(leader, &agent("a1"), read("k", Consistency::Default, None));
-    assert!(matches!(answer, Response::Answer(_)), "reads go on: {answer:?}");
+    assert!(matches!(answer, Response::Answer(_)), "reads continue: {answer:?}");
     cluster.turn(follower, Some(Event::Disk(DiskHealth::Good)));
     cluster.run(5 * SECOND);
     assert_ne!(cluster.leader(), leader, "now another one can lead");

@@ -1,6 +1,6 @@
-//! Which nodes live: hosts that renew, die, are cloned or cannot be reached, and three servers that
-//! judge them. What is told here in bounds of time is the promise to users: an outage that is
-//! shorter than a window costs no session, and a dead host's locks pass on soon after it.
+//! The failure detector: hosts that renew, die, are cloned or are unreachable, and three servers
+//! that judge them. The time bounds here are the guarantee to users. An outage shorter than a
+//! window ends no session, and a dead host's locks are granted to others soon after it.
 
 mod agents;
 mod force_leave;
@@ -32,9 +32,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How long a server waits for the answer to a challenge.
+/// The timeout of a challenge.
 const CHALLENGE_TIMEOUT: Duration = Duration::from_millis(250);
-/// How much later than its window a dead host is failed at most.
+/// The maximum delay of a failure after its window.
 const SLACK: Duration = Duration::from_millis(500);
 
 /// A host with an agent.
@@ -44,16 +44,16 @@ struct Host {
     secret: LeaseSecret,
     incarnation: Incarnation,
     sequence: u64,
-    /// How often it renews; none where it does not.
+    /// The interval of its renewals; `None` if it does not renew.
     renews_every: Option<Duration>,
     next_renewal: Time,
-    /// When it renewed last.
+    /// The time of its last renewal.
     renewed: Time,
-    /// Where it renews; none for the leader.
+    /// The server at which it renews; `None` for the leader.
     home: Option<ServerId>,
-    /// The servers that it answers.
+    /// The servers whose challenges it answers.
     answers: BTreeSet<ServerId>,
-    /// The agents that it answers.
+    /// The agents whose challenges it answers.
     answers_agents: BTreeSet<String>,
     /// The sessions that its guards gave up.
     given_up: Vec<GivenUpSession>,
@@ -73,14 +73,14 @@ impl Host {
 struct Fleet {
     cluster: Cluster,
     hosts: BTreeMap<String, Host>,
-    /// Challenges that nobody answers, and when their time is over.
+    /// Unanswered challenges with the end of their timeout.
     unanswered: Vec<(Time, ServerId, Challenge)>,
-    /// Servers that are never told what came of their challenges.
+    /// Servers that never receive the outcome of their challenges.
     stuck: BTreeSet<ServerId>,
     renewals: Vec<(ServerId, CallRef)>,
-    /// Who was asked, and through whom.
+    /// The challenges sent through agents.
     asked: Vec<(Time, Challenge, String)>,
-    /// Who asked whether a node lives, and when.
+    /// The servers that sent challenges, with the time.
     challenged: Vec<(ServerId, Time)>,
 }
 
@@ -89,7 +89,7 @@ fn node(name: &str) -> Node {
     Node::of(name.into(), format!("5a0f2b6e-3c60-4d3f-9d5c-{number:0>12}"), "10.0.0.1")
 }
 
-/// A process of a boot of a host.
+/// The incarnation of a process in a boot of a host.
 fn process(process: u8, boot: u8) -> Incarnation {
     Incarnation { process: [process; 16], boot: [boot; 16], certificate: [1; 32] }
 }
@@ -129,13 +129,13 @@ impl Fleet {
         let (stuck, renewals, asked) = (BTreeSet::new(), Vec::new(), Vec::new());
         let challenged = Vec::new();
         let mut fleet = Self { cluster, hosts, unanswered, stuck, renewals, asked, challenged };
-        // The agent of the cluster itself never renews: let it be failed, so that it is no part of
-        // the stories.
+        // The cluster's own agent never renews. It fails here, so that it does not affect the
+        // stories.
         fleet.run(7 * SECOND);
         fleet
     }
 
-    /// A host that registers, renews in time and answers everybody.
+    /// Adds a host that registers, renews in time and answers every challenge.
     fn host(&mut self, name: &str) {
         let response = self.register(name, process(1, 1));
         self.registered(name, process(1, 1), &response);
@@ -170,7 +170,7 @@ impl Fleet {
         self.hosts.get_mut(name).expect("it was registered")
     }
 
-    /// It neither renews nor answers any more.
+    /// Stops the host: it neither renews nor answers.
     fn kill(&mut self, name: &str) {
         let host = self.at(name);
         host.renews_every = None;
@@ -184,7 +184,7 @@ impl Fleet {
         }
     }
 
-    /// Runs until something is so; after how long, at most `limit`.
+    /// Runs until a condition holds; returns the elapsed time, at most `limit`.
     fn run_until(&mut self, limit: Duration, is_so: impl Fn(&Self) -> bool) -> Duration {
         let began = self.cluster.now();
         while !is_so(self) && self.cluster.now().since(began) < limit {
@@ -229,7 +229,7 @@ impl Fleet {
         self.cluster.call(to, &agent(name), Request::RenewLease(renewal))
     }
 
-    /// Asks whoever is to be asked, and tells what came of it.
+    /// Sends all challenges, and reports their outcomes.
     fn ask_all(&mut self) {
         let now = self.cluster.now();
         for id in self.cluster.servers.keys().copied().collect::<Vec<_>>() {
@@ -285,7 +285,7 @@ impl Fleet {
         self.member(name).status
     }
 
-    /// How long after its last renewal a session of a dead host ended.
+    /// The time from a dead host's last renewal to the end of a session.
     fn time_of_death(&mut self, host: &str, session: &str) -> Duration {
         let session = session.to_owned();
         let limit = 40 * SECOND;
@@ -295,7 +295,7 @@ impl Fleet {
         self.cluster.now().since(renewed)
     }
 
-    /// The leader is cut off, and another one serves.
+    /// Cuts the leader off, and runs until another server leads.
     fn depose(&mut self) -> ServerId {
         let former = self.cluster.leader();
         self.cluster.cut_off.insert(former);
@@ -312,7 +312,7 @@ fn is_renewed(response: Option<&Response>) -> bool {
 #[track_caller]
 fn assert_within(took: Duration, window: Duration) {
     assert!(took >= window, "{took:?} is less than {window:?}");
-    assert!(took <= window + SLACK, "{took:?} is much more than {window:?}");
+    assert!(took <= window + SLACK, "{took:?} is far more than {window:?}");
 }
 
 // Verdicts.
@@ -400,7 +400,10 @@ fn a_host_that_answers_one_server_is_never_failed() {
         fleet.kill("h1");
         fleet.at("h1").answers.insert(id);
         fleet.run(30 * SECOND);
-        assert!(fleet.lives("fast") && fleet.status("h1") == MemberStatus::Alive, "{id} hears it");
+        assert!(
+            fleet.lives("fast") && fleet.status("h1") == MemberStatus::Alive,
+            "{id} receives its answers"
+        );
     }
 }
 
@@ -465,12 +468,12 @@ fn a_server_that_was_late_abstains_for_a_window() {
         let mut others = fleet.cluster.servers.keys().copied().filter(|id| *id != leader);
         (others.next().expect("there are three"), others.next().expect("there are three"))
     };
-    // The leader and the one that is late are all that can confirm.
+    // Only the leader and the late server can confirm.
     fleet.stuck.insert(deaf);
     let renewed = fleet.at("h1").renewed;
     fleet.run_until(SECOND, |fleet| fleet.hosts["h1"].renewed != renewed);
     fleet.kill("h1");
-    // The check is open by then, and nobody has asked twice.
+    // The check is open by then, and no server has challenged twice.
     fleet.run(2 * SECOND);
     fleet.cluster.down.insert(late);
     fleet.run(SECOND / 2);
@@ -478,7 +481,7 @@ fn a_server_that_was_late_abstains_for_a_window() {
     let woke = fleet.cluster.now();
     fleet.time_of_death("h1", "default");
     let took = fleet.cluster.now().since(woke);
-    // The leader's next list shows it that it missed some, so it may begin once more.
+    // The leader's next list shows that it missed some, so it may restart its window once.
     assert!(took >= HealthWindow::Default.duration(), "{took:?}");
     assert!(took <= HealthWindow::Default.duration() + 2 * SLACK, "{took:?}");
 }
@@ -585,7 +588,7 @@ fn a_deposed_leader_acknowledges_nothing() {
     let at_leader = fleet.renew("h1", leader);
     let follower = *fleet.cluster.servers.keys().find(|id| **id != leader).expect("there are three");
     let at_follower = fleet.renew("h1", follower);
-    assert_eq!(fleet.cluster.answer(leader, at_leader), None, "nobody said that it leads still");
+    assert_eq!(fleet.cluster.answer(leader, at_leader), None, "no round confirmed that it still leads");
     fleet.run(5 * SECOND);
     for (id, call) in [(leader, at_leader), (follower, at_follower)] {
         let answer = fleet.cluster.answer(id, call);
@@ -615,7 +618,7 @@ fn a_renewal_between_a_verdict_and_its_outcome_is_refused() {
     fleet.run(2 * SECOND);
     fleet.kill("h1");
     let leader = fleet.cluster.leader();
-    // Nothing commits from here on, and the read rounds go on.
+    // No entry commits from here on, and the read rounds continue.
     fleet.run(SECOND);
     fleet.cluster.servers.values_mut().for_each(|server| server.held = Some(Vec::new()));
     fleet.run(SECOND);
@@ -639,7 +642,7 @@ fn an_answer_between_a_verdict_and_its_outcome_counts_when_that_is_known_and_not
     fleet.cluster.servers.values_mut().for_each(|server| server.held = Some(Vec::new()));
     fleet.run(SECOND);
     assert!(fleet.lives("fast"), "the verdict is not durable yet");
-    // The leader alone hears a last word of it.
+    // Only the leader receives a last answer.
     fleet.at("h1").answers.insert(leader);
     fleet.run(SECOND / 2);
     fleet.kill("h1");
@@ -676,7 +679,7 @@ fn a_second_process_is_refused_as_long_as_the_first_one_answers() {
     let lease = fleet.hosts["h1"].lease;
     let leader = fleet.cluster.leader();
     let call = fleet.cluster.call(leader, &agent("h1"), registration("h1", process(2, 1)));
-    assert_eq!(fleet.cluster.answer(leader, call), None, "the first one is asked");
+    assert_eq!(fleet.cluster.answer(leader, call), None, "the first process is challenged");
     fleet.run(2 * SECOND);
     let answer = fleet.cluster.answer(leader, call).expect("it answers").clone();
     let Response::Unavailable(Unavailable::Denied(why)) = answer else { panic!("{answer:?}") };
@@ -703,13 +706,13 @@ fn who_gets_its_place_back_from_another_host_is_told_which_sessions_its_lease_do
         }
     };
     assert_eq!(keeps_from(&mut fleet), LogIndex(0));
-    // A copy of its machine registers while nothing is heard of it, and then it is back.
+    // A copy of its machine registers while the original is silent, and then the original returns.
     fleet.kill("h1");
     for incarnation in [process(2, 2), process(1, 1)] {
         let leader = fleet.cluster.leader();
         let call = fleet.cluster.call(leader, &agent("h1"), registration("h1", incarnation));
         fleet.run(3 * SECOND / 2);
-        let answer = fleet.cluster.answer(leader, call).expect("nothing was heard").clone();
+        let answer = fleet.cluster.answer(leader, call).expect("the first process was silent").clone();
         fleet.registered("h1", incarnation, &answer);
         fleet.kill("h1");
     }
@@ -792,7 +795,7 @@ fn a_leader_whose_state_is_corrupt_ends_nothing_by_silence() {
     fleet.session("fast", "h1", HealthWindow::Fast);
     let leader = fleet.cluster.leader();
     crate::corruption::corrupt(&mut fleet.cluster, leader);
-    // Nobody takes over, and it answers nobody, so it hears of no renewal.
+    // No server takes over, and it replies to no request, so it receives no renewal.
     fleet.cluster.lost = Some(MessageKind::TimeoutNow);
     fleet.at("h1").answers.clear();
     fleet.cluster.put("something new");
@@ -802,7 +805,7 @@ fn a_leader_whose_state_is_corrupt_ends_nothing_by_silence() {
     fleet.run(20 * SECOND);
     assert!(fleet.cluster.servers[&leader].frontend.is_corrupt() && fleet.cluster.leader() == leader);
     assert!(fleet.lives("fast") && fleet.status("h1") == MemberStatus::Alive);
-    // The next one gives whole windows, and hears the node again.
+    // The next leader grants full windows, and receives the node's renewals again.
     fleet.cluster.lost = None;
     fleet.run(20 * SECOND);
     assert_ne!(fleet.cluster.leader(), leader);
@@ -811,7 +814,7 @@ fn a_leader_whose_state_is_corrupt_ends_nothing_by_silence() {
 
 // Upkeep.
 
-/// Somebody writes into the catalog how a node is.
+/// A client's write of a node's health to the catalog.
 fn health(name: &str, status: CheckStatus) -> Command {
     let check = Check {
         name: "Serf Health Status".into(),
@@ -836,7 +839,7 @@ fn the_catalog_comes_to_say_what_the_roster_says() {
         other => panic!("checks were asked for: {other:?}"),
     };
     assert_eq!(checks("h1")[0].status, CheckStatus::Passing);
-    assert!(checks("stranger").is_empty(), "no agent speaks for it");
+    assert!(checks("stranger").is_empty(), "it has no agent");
 }
 
 #[test]
@@ -874,7 +877,7 @@ fn a_node_that_left_the_catalog_is_given_no_health_by_a_verdict() {
 fn a_member_that_has_been_failed_for_long_is_forgotten() {
     let mut solo = Solo::start();
     let status = |solo: &Solo| solo.core.state().agents().next().map(|agent| agent.status);
-    // Its agent never renews, and listens nowhere.
+    // Its agent never renews, and does not listen.
     solo.run(7 * SECOND);
     assert_eq!(status(&solo), Some(MemberStatus::Failed));
     solo.run(REAP_FAILED_AFTER - 7 * SECOND);

@@ -1,4 +1,5 @@
-//! Servers that come, go, fall behind and are moved, in virtual time on a network without faults.
+//! Servers that join, leave, fall behind and are moved, in virtual time on a network without
+//! faults.
 
 use crate::solo::{Disk, entry};
 use lockmesh_core::raft::TICK;
@@ -16,12 +17,12 @@ use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// A server with its disk, which takes every write at once.
+/// A server with its disk, which completes every write at once.
 pub(crate) struct Server {
     pub(crate) core: Core,
     pub(crate) disk: Disk,
     outbox: Outbox,
-    /// What was answered.
+    /// The replies sent.
     pub(crate) replies: BTreeMap<CallToken, Response>,
     readable: BTreeSet<CallToken>,
     pub(crate) unreadable: BTreeSet<CallToken>,
@@ -35,11 +36,11 @@ pub(crate) struct Cluster {
     now: Time,
     last_ticket: u64,
     snapshots_fetched: usize,
-    /// So many announcements of a snapshot are still to be lost.
+    /// The number of snapshot announcements still to be lost.
     snapshots_to_lose: usize,
-    /// Whether a snapshot is on its way until [`Cluster::arrive`].
+    /// Set if a snapshot transfer lasts until [`Cluster::arrive`].
     fetches_slowly: bool,
-    /// Who fetches what, and the newest announcement.
+    /// The fetching server, the newest announcement, and the snapshot.
     fetching: Option<(ServerId, PeerMessage, SnapshotMeta, State)>,
 }
 
@@ -85,7 +86,7 @@ impl Cluster {
         }
     }
 
-    /// Delivers what was said so far, and not what is said because of it.
+    /// Delivers the messages sent so far, but not those sent in response.
     fn deliver_once(&mut self) {
         for (to, message) in std::mem::take(&mut self.in_flight) {
             if self.down.contains(&to) || self.down.contains(&message.from) || !self.servers.contains_key(&to)
@@ -115,7 +116,7 @@ impl Cluster {
         Input::Install(message.from, message, mark, Box::new(state))
     }
 
-    /// Begins to fetch a snapshot, or goes on with the one that is on its way.
+    /// Begins to fetch a snapshot, or continues the current transfer.
     fn begin_to_fetch(&mut self, to: ServerId, message: PeerMessage) {
         let (mark, state) = match self.fetching.take() {
             Some((_, _, mark, state)) => (mark, state),
@@ -124,14 +125,14 @@ impl Cluster {
         self.fetching = Some((to, message, mark, state));
     }
 
-    /// The snapshot that was on its way is there.
+    /// Completes the current snapshot transfer.
     fn arrive(&mut self) {
         let (to, message, mark, state) = self.fetching.take().expect("a snapshot is on its way");
         self.snapshots_fetched += 1;
         self.input(to, Input::Install(message.from, message, mark, Box::new(state)));
     }
 
-    /// Makes a server's snapshot stand for what it holds now.
+    /// Makes a checkpoint of a server's current state.
     fn checkpoint(&mut self, id: ServerId) {
         let server = self.servers.get_mut(&id).expect("it runs");
         server.checkpoint(self.now);
@@ -176,7 +177,7 @@ impl Cluster {
         assert_eq!(self.command(Command::Kv(KvCommand::Set(entry(key)))), Reply::Succeeded(true));
     }
 
-    /// A server with an empty disk asks to belong to the quorum, and follows.
+    /// A server with an empty disk is admitted to the quorum, and follows.
     pub(crate) fn join(&mut self, node: &str, instance_id: &str) -> ServerId {
         let new = NewServer {
             node: node.into(),
@@ -205,7 +206,7 @@ impl Cluster {
         self.running().into_iter().find(|id| *id != self.leader()).expect("somebody follows")
     }
 
-    /// Somebody wants to read at a server, and nothing is delivered yet.
+    /// Begins a read at a server, without delivering messages.
     fn begin_read(&mut self, id: ServerId) -> CallToken {
         self.last_ticket += 1;
         let token = CallToken(self.last_ticket);
@@ -213,7 +214,7 @@ impl Cluster {
         token
     }
 
-    /// Delivers everything but what a follower lacks.
+    /// Delivers everything except appends to a follower.
     fn deliver_no_entries_to(&mut self, follower: ServerId) {
         while !self.in_flight.is_empty() {
             self.in_flight.retain(|(to, message)| *to != follower || message.kind != MessageKind::Append);
@@ -336,7 +337,7 @@ fn a_dead_server_goes_once_another_has_come() {
         .expect("there are three");
     cluster.down.insert(dead);
     cluster.run(15 * SECOND);
-    assert_eq!(cluster.voters().len(), 3, "nobody goes while nobody comes");
+    assert_eq!(cluster.voters().len(), 3, "no voter is removed before its successor joins");
     cluster.join("d", "d-1");
     cluster.run(4 * SECOND);
     assert_eq!(cluster.voters().len(), 3);
@@ -383,7 +384,7 @@ fn a_server_behind_the_compacted_log_gets_an_checkpoint() {
     cluster.assert_equal();
 }
 
-/// Three servers, one of which was told of a snapshot and has not got it yet; and who leads.
+/// Three servers, one of which has a pending snapshot transfer; returns the leader.
 fn with_a_follower_that_fetches_slowly() -> (Cluster, ServerId) {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
@@ -464,7 +465,8 @@ fn leadership_moves_to_whom_it_is_given() {
     assert_ne!(cluster.leader(), to);
 }
 
-/// `cargo sim 1274`: a leader that was unfit to lead had to wait 5 s before its next attempt.
+/// `cargo sim 1274`: after an aborted transfer, an unfit leader had to wait 5 s before the next
+/// one.
 #[test]
 fn a_transfer_that_the_engine_aborted_does_not_block_the_next_one() {
     let mut cluster = Cluster::start(3);
@@ -497,10 +499,13 @@ fn a_follower_answers_readers_by_a_round_of_its_leader() {
     let token = cluster.ask(follower, |token| Input::Read(token, Consistency::Consistent));
     cluster.run(2 * SECOND);
     let server = &cluster.servers[&follower];
-    assert!(!server.readable.contains(&token) && server.unreadable.contains(&token), "nobody confirms it");
+    assert!(
+        !server.readable.contains(&token) && server.unreadable.contains(&token),
+        "no majority confirms it"
+    );
 }
 
-/// A follower that lacks the newest entry, and at which somebody wants to read.
+/// A follower that lacks the newest entry, with a waiting read.
 fn with_a_reader_at_a_follower_that_is_behind() -> (Cluster, ServerId, CallToken) {
     let mut cluster = Cluster::start(3);
     let follower = cluster.follower();
@@ -514,7 +519,7 @@ fn with_a_reader_at_a_follower_that_is_behind() -> (Cluster, ServerId, CallToken
 #[test]
 fn a_follower_answers_no_reader_before_it_has_applied_what_its_round_saw() {
     let (mut cluster, follower, token) = with_a_reader_at_a_follower_that_is_behind();
-    // Its round is confirmed, but what was committed before does not arrive.
+    // Its round is confirmed, but earlier committed entries do not arrive.
     cluster.deliver_no_entries_to(follower);
     assert!(!cluster.servers[&follower].readable.contains(&token), "it has not applied that much");
     cluster.run(SECOND);
@@ -522,22 +527,22 @@ fn a_follower_answers_no_reader_before_it_has_applied_what_its_round_saw() {
     cluster.assert_equal();
 }
 
-/// Seed 152: a read waited for as long as its follower was behind, though the leader could have
-/// answered it.
+/// Seed 152: a read waited while its follower was behind, although the leader could have answered
+/// it.
 #[test]
 fn a_follower_that_does_not_catch_up_sends_its_readers_away() {
     let (mut cluster, follower, token) = with_a_reader_at_a_follower_that_is_behind();
     let asked_at = cluster.now;
     while !cluster.servers[&follower].unreadable.contains(&token) {
-        assert!(cluster.now < asked_at + 2 * SECOND, "it waits on");
+        assert!(cluster.now < asked_at + 2 * SECOND, "it still waits");
         cluster.now = cluster.now + TICK;
         for id in cluster.running() {
             cluster.input(id, Input::Tick(WallTime(cluster.now.0)));
         }
-        // It hears its leader, but not what it lacks.
+        // It receives heartbeats, but not the missing entries.
         cluster.deliver_no_entries_to(follower);
     }
-    assert!(cluster.now >= asked_at + SECOND, "a moment of lag sends nobody away");
+    assert!(cluster.now >= asked_at + SECOND, "a short lag redirects no reader");
     assert!(cluster.servers[&follower].core.leader().is_some());
     assert!(!cluster.servers[&follower].readable.contains(&token));
 }
@@ -552,8 +557,8 @@ fn a_round_that_is_lost_on_its_way_to_the_leader_is_begun_again() {
     assert!(cluster.servers[&follower].readable.contains(&token), "it was asked for once more");
 }
 
-/// Seed 9000452: readers were moved to another round before the answers to theirs had come, again
-/// and again.
+/// Seed 9000452: readers were repeatedly moved to another round before the replies to theirs
+/// arrived.
 #[test]
 fn where_every_answer_takes_long_readers_are_answered_all_the_same() {
     let mut cluster = Cluster::start(3);
@@ -593,7 +598,7 @@ fn a_server_that_is_being_forgotten_is_not_taken_in() {
     assert_eq!(
         (cluster.voters().len(), cluster.roster().len()),
         (2, 2),
-        "a member without a row is heard by nobody"
+        "no server accepts messages of a member without a row"
     );
 }
 
@@ -690,7 +695,7 @@ fn a_refusal_that_comes_late_stops_no_follower() {
     let core = &cluster.servers[&leader].core;
     let (matched, term) = (core.progress(follower).expect("it leads").matched, core.log_status().term);
     assert_eq!(matched, core.log_status().last_index, "it has the snapshot, and nothing came behind");
-    // What it said of the first append, before it fetched the snapshot.
+    // Its response to the first append, from before it fetched the snapshot.
     let late = PeerMessage {
         term,
         index: matched,
@@ -700,7 +705,11 @@ fn a_refusal_that_comes_late_stops_no_follower() {
     };
     cluster.input(leader, Input::Peer(follower, late));
     let progress = cluster.servers[&leader].core.progress(follower);
-    assert_eq!(progress.expect("it leads").snapshot, Some(matched), "it is told of the snapshot that it has");
+    assert_eq!(
+        progress.expect("it leads").snapshot,
+        Some(matched),
+        "the leader knows of the snapshot that it has"
+    );
     cluster.put("after");
     cluster.run(SECOND);
     cluster.assert_equal();
@@ -752,5 +761,5 @@ fn a_snapshot_that_a_follower_is_past_is_answered_with_how_far_it_is() {
     let answers = outbox.messages.iter().filter(|(to, message)| {
         *to == leader && message.kind == MessageKind::AppendResponse && message.index == mark.index
     });
-    assert_eq!(answers.count(), 1, "its first answer was lost: the leader would wait for ever");
+    assert_eq!(answers.count(), 1, "its first response was lost: the leader would wait forever");
 }

@@ -1,5 +1,4 @@
-//! What a leader promises about waits for locks, told in virtual time: lower and upper bounds
-//! alike.
+//! A leader's guarantees for lock waits in virtual time: lower and upper bounds.
 
 use crate::solo::{Solo, entry};
 use lockmesh_core::raft::TICK;
@@ -29,7 +28,7 @@ impl Solo {
         self.core.state().waiters().count()
     }
 
-    /// Runs until nobody waits any more; after how long, at most a minute.
+    /// Runs until no session waits; returns the elapsed time, at most a minute.
     fn time_until_nobody_waits(&mut self) -> Duration {
         let began = self.now;
         while self.waiting() > 0 && self.now.since(began) < 60 * SECOND {

@@ -1,6 +1,6 @@
-//! Three servers in virtual time, with a network that loses, delays and reorders, and disks that
-//! forget what was not flushed: what was answered is never lost, and replicas that applied the same
-//! index hold the same state.
+//! Three servers in virtual time, with a network that loses, delays and reorders messages, and
+//! disks that lose unflushed data. No acknowledged write is ever lost, and replicas at the same
+//! applied index have the same state.
 
 use crate::solo::Disk;
 use lockmesh_core::raft::TICK;
@@ -63,7 +63,7 @@ impl Quorum {
         (self.draw >> 33) % limit
     }
 
-    /// Lets a tick's time pass. With `faults` the network and the disks misbehave.
+    /// Advances time by a tick. With `faults` the network and the disks misbehave.
     fn step(&mut self, faults: bool) {
         self.now = self.now + TICK;
         let ids: Vec<_> = self.servers.keys().copied().collect();
@@ -109,7 +109,8 @@ impl Quorum {
         self.carry_out(id, faults);
     }
 
-    /// Whoever lost nothing holds all that others remember of him, and is never refused.
+    /// Asserts that a server that lost nothing holds all that others remember of it, and is never
+    /// refused.
     fn assert_nobody_seems_set_back(&self) {
         for (of, server) in &self.servers {
             for (by, other) in &self.servers {
@@ -181,8 +182,8 @@ impl Quorum {
         self.input(leader, Input::Propose(token, proposal), faults);
     }
 
-    /// Reads from anybody who takes the question: even a deposed leader must not answer from the
-    /// past.
+    /// Reads from any server that accepts the request: even a deposed leader must not return stale
+    /// data.
     fn read(&mut self, faults: bool) {
         let id = ServerId(1 + self.below(SERVERS));
         self.last_ticket += 1;
@@ -210,7 +211,7 @@ fn storm(seed: u64) -> String {
     for _ in 0..100 {
         quorum.step(false);
     }
-    let leader = quorum.leader().expect("after the storm somebody leads");
+    let leader = quorum.leader().expect("after the storm there is a leader");
     quorum.write("after", false);
     for _ in 0..20 {
         quorum.step(false);

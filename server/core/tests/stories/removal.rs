@@ -1,5 +1,5 @@
-//! A server is removed while the power fails: whatever its disks held then, those that remain go
-//! on.
+//! A server is removed during a power failure: whatever the disks held then, the remaining servers
+//! continue.
 
 use crate::frontend::{Cluster, agent};
 use lockmesh_protocol::id::ServerId;
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A cluster of so many servers in which the leader was asked to remove a follower, and as many
-/// messages were delivered since; whether the removal was told as done.
+/// A cluster of this size. The leader was asked to remove a follower, and this many messages were
+/// delivered since; the flag is set if the removal was acknowledged.
 fn in_the_middle_of_a_removal(servers: u64, messages: usize) -> (Cluster, ServerId, bool) {
     let mut cluster = Cluster::start(servers);
     let (leader, goes) = (cluster.leader(), cluster.follower());
@@ -23,7 +23,7 @@ fn in_the_middle_of_a_removal(servers: u64, messages: usize) -> (Cluster, Server
     (cluster, goes, is_done)
 }
 
-/// How many messages a removal takes until it is told as done.
+/// The number of messages until a removal is acknowledged.
 fn messages_of_a_removal(servers: u64) -> usize {
     (0..1_000).find(|messages| in_the_middle_of_a_removal(servers, *messages).2).expect("it is done at last")
 }
@@ -39,7 +39,7 @@ fn a_power_failure_at_any_moment_of_a_removal_leaves_a_majority() {
         if cluster.servers[&leader].frontend.core().membership().contains(goes) {
             assert!(!cluster.servers[&goes].is_removed, "after {messages} messages");
         } else {
-            assert!(cluster.servers[&goes].is_removed, "it is told, after {messages} messages");
+            assert!(cluster.servers[&goes].is_removed, "it knows of its removal, after {messages} messages");
         }
     }
 }
@@ -50,7 +50,7 @@ fn who_was_told_that_a_removal_is_done_counts_on_it() {
     assert!(is_done);
     let leader = cluster.leader();
     assert!(cluster.servers[&leader].frontend.core().state().server(goes).is_none(), "it is forgotten");
-    // The fourth is gone, so that two of three are enough.
+    // The fourth is down, so two of three are enough.
     let lost = *cluster.servers.keys().find(|id| ![leader, goes].contains(id)).expect("there are four");
     cluster.down = [goes, lost].into();
     cluster.power_failure();
@@ -83,7 +83,7 @@ fn the_next_change_of_the_membership_waits_until_the_one_before_is_settled() {
         let Response::Unavailable(Unavailable::Denied(why)) = answer else { panic!("{answer:?}") };
         assert!(why.contains("another change of the membership is under way"), "{why}");
         refused += 1;
-        assert!(cluster.deliver_one(), "it is under way for ever");
+        assert!(cluster.deliver_one(), "the removal never ends");
     }
     assert!(refused > 0);
     let core = cluster.servers[&leader].frontend.core();

@@ -1,5 +1,5 @@
-//! Disks that are restored over themselves: others remember more than the server holds, and it is
-//! silent from then on.
+//! Disks that are set back (restored over themselves): other servers remember more than the server
+//! holds, and it stays silent.
 
 use crate::members::{Cluster, Server};
 use lockmesh_core::Input;
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Three servers, the leader, and a follower whose disk is what it was before some writes that it
-/// acknowledged.
+/// Three servers, the leader, and a follower whose disk was set back to before some acknowledged
+/// writes.
 fn with_a_follower_set_back() -> (Cluster, ServerId, ServerId) {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
@@ -36,13 +36,13 @@ fn other_than(cluster: &Cluster, not: &[ServerId]) -> ServerId {
 fn a_follower_that_holds_less_than_it_acknowledged_is_silent_and_says_what_to_do() {
     let (mut cluster, leader, follower) = with_a_follower_set_back();
     cluster.run(SECOND);
-    let set_back = *cluster.servers[&follower].core.set_back().expect("the leader's heartbeat tells");
+    let set_back = *cluster.servers[&follower].core.set_back().expect("the leader's heartbeat reveals it");
     assert_eq!((set_back.server, set_back.by), (follower, leader));
     assert!(set_back.to_string().contains("empty its data folder"), "{set_back}");
-    assert_eq!(cluster.servers[&follower].core.leader(), None, "it follows nobody");
+    assert_eq!(cluster.servers[&follower].core.leader(), None, "it follows no leader");
     let token = cluster.ask(follower, |token| Input::Read(token, Consistency::Stale));
-    assert!(cluster.servers[&follower].unreadable.contains(&token), "it answers nobody");
-    cluster.put("the others go on");
+    assert!(cluster.servers[&follower].unreadable.contains(&token), "it sends no replies");
+    cluster.put("the others continue");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn a_server_that_is_silent_votes_for_nobody() {
     assert_eq!(cluster.servers[&follower].core.log_status().term, term);
     cluster.down.clear();
     cluster.run(5 * SECOND);
-    cluster.put("two that remember go on");
+    cluster.put("two that remember continue");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn an_emptied_folder_is_the_way_back() {
     cluster.run(15 * SECOND);
     assert!(cluster.voters().contains(&id.0) && !cluster.voters().contains(&follower.0));
     let remembers = |id: &ServerId| cluster.servers[id].core.peer_memory().of(follower).is_some();
-    assert!(!cluster.servers.keys().any(remembers), "an id that is gone is remembered no more");
+    assert!(!cluster.servers.keys().any(remembers), "a removed id is no longer remembered");
 }
 
 #[test]
@@ -111,5 +111,5 @@ fn a_leader_whose_disk_was_set_back_leads_no_more() {
     assert!(matches!(refused, Response::Unavailable(Unavailable::NotLeader { .. })), "{refused:?}");
     cluster.run(5 * SECOND);
     assert_ne!(cluster.leader(), leader);
-    cluster.put("the others go on");
+    cluster.put("the others continue");
 }

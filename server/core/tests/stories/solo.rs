@@ -1,4 +1,4 @@
-//! A server that is alone, in virtual time, with a disk that forgets what was not flushed.
+//! A single server in virtual time, with a disk that loses unflushed data.
 
 use crate::names::session as session_id;
 use lockmesh_core::raft::log::{HardState, LogEntry, LogWrite, OwnMemory, Recovered, SnapshotMeta};
@@ -18,13 +18,13 @@ use std::time::Duration;
 
 const ID: ServerId = ServerId(1);
 
-/// How long after a corruption check the next one begins.
+/// The interval between corruption checks.
 pub(crate) const CORRUPTION_CHECK_INTERVAL: Duration = Duration::from_secs(120);
 
-/// How long a failed member is remembered.
+/// The time for which a failed member is kept.
 pub(crate) const REAP_FAILED_AFTER: Duration = Duration::from_secs(1800);
 
-/// What survives a crash.
+/// The data that survives a crash.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
     hard_state: HardState,
@@ -38,7 +38,7 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// A new disk, on which the snapshot is all there is.
+    /// Creates a disk with only this snapshot.
     pub(crate) fn new(snapshot: SnapshotMeta) -> Self {
         let hard_state = HardState { term: snapshot.term, vote: ServerId(0), commit: snapshot.index };
         let base = (snapshot.index, snapshot.term);
@@ -47,7 +47,7 @@ impl Disk {
         Self { hard_state, snapshot, state, base, entries, own, stall_timeout }
     }
 
-    /// What the disk holds of the state.
+    /// The durable snapshot of the state.
     pub(crate) fn snapshot(&self) -> (SnapshotMeta, State) {
         (self.snapshot.clone(), self.state.clone())
     }
@@ -63,12 +63,12 @@ impl Disk {
         (self.snapshot, self.state) = (mark, state);
     }
 
-    /// Makes durable what the server knows for itself, as each of its checkpoints does.
+    /// Makes the server's own records durable, as each of its checkpoints does.
     pub(crate) fn keep_own(&mut self, own: &OwnMemory) {
         self.own.clone_from(own);
     }
 
-    /// Cuts the log off up to an index.
+    /// Compacts the log up to an index.
     pub(crate) fn compact(&mut self, up_to: LogIndex) {
         let last = self.entries.iter().rfind(|entry| entry.index <= up_to);
         self.base = last.map_or(self.base, |entry| (entry.index, entry.term));
@@ -89,7 +89,7 @@ impl Disk {
         self.hard_state = write.hard_state.unwrap_or(self.hard_state);
     }
 
-    /// The servers that the snapshot names.
+    /// The servers in the snapshot.
     fn founders(&self) -> Vec<Server> {
         let name = |id: &ServerId| format!("s{id}");
         let new = |id| NewServer {
@@ -102,7 +102,7 @@ impl Disk {
         self.snapshot.membership.voters.iter().map(|id| new(id).with_id(*id)).collect()
     }
 
-    /// Starts a server on what is there.
+    /// Starts a server from this disk.
     pub(crate) fn open(&self, id: ServerId, seed: u64) -> Core {
         self.open_reading(id, seed, format::NEWEST)
     }
@@ -145,7 +145,7 @@ pub(crate) struct Solo {
     pub(crate) now: Time,
     disk: Disk,
     unflushed: Vec<LogWrite>,
-    /// Whether the disk works at once, or only when told to.
+    /// Set if the disk flushes at once, not only on request.
     pub(crate) flushes: bool,
     outbox: Outbox,
     pub(crate) replies: BTreeMap<CallToken, Response>,
@@ -155,7 +155,7 @@ pub(crate) struct Solo {
 }
 
 impl Solo {
-    /// A new cluster of one server, which leads and knows the node `n1`.
+    /// A new cluster of one server, which leads and has registered the node `n1`.
     pub(crate) fn start() -> Self {
         let mut solo = Self::open(Disk::new(Core::bootstrap_snapshot(&[ID])));
         solo.run(Duration::from_millis(300));
@@ -181,13 +181,13 @@ impl Solo {
         }
     }
 
-    /// Ends the process: what was not flushed is lost. Starts it anew.
+    /// Restarts the process: unflushed data is lost.
     pub(crate) fn crash(&mut self) {
         *self = Self::open(self.disk.clone());
         self.run(Duration::from_millis(300));
     }
 
-    /// Lets time go on, tick by tick.
+    /// Advances time, tick by tick.
     pub(crate) fn run(&mut self, duration: Duration) {
         let end = self.now + duration;
         while self.next_tick <= end {
@@ -198,13 +198,13 @@ impl Solo {
         self.now = end;
     }
 
-    /// Lets time go on while the server does not run: no ticks.
+    /// Advances time without ticks: the server is paused.
     pub(crate) fn pause(&mut self, duration: Duration) {
         self.now = self.now + duration;
         self.next_tick = self.now;
     }
 
-    /// Gives the server one input and carries out what it wants.
+    /// Handles one input and carries out the effects.
     pub(crate) fn input(&mut self, input: Input) {
         self.core.handle(self.now, input, &mut self.outbox);
         self.settle();
@@ -226,7 +226,7 @@ impl Solo {
         }
     }
 
-    /// Makes what was written durable, and tells the server.
+    /// Flushes the pending writes, and reports them to the server.
     pub(crate) fn sync(&mut self) {
         if let Some(number) = self.flush() {
             self.input(Input::Persisted(number));
@@ -247,7 +247,7 @@ impl Solo {
         CallToken(self.last_ticket)
     }
 
-    /// Proposes a command; its token.
+    /// Proposes a command; returns its token.
     pub(crate) fn propose(&mut self, command: Command) -> CallToken {
         let token = self.token();
         let at = WallTime(1);
@@ -255,7 +255,7 @@ impl Solo {
         token
     }
 
-    /// Proposes a command and expects it to be applied at once.
+    /// Proposes a command that must be applied at once.
     pub(crate) fn command(&mut self, command: Command) -> Reply {
         let token = self.propose(command);
         match self.replies.remove(&token) {
@@ -264,7 +264,7 @@ impl Solo {
         }
     }
 
-    /// Makes a session with this TTL and lock-delay.
+    /// Creates a session with this TTL and lock-delay.
     pub(crate) fn session(&mut self, name: &str, ttl: Duration, lock_delay: Duration) -> SessionId {
         let id = session_id(name);
         let session = SessionSpec {
@@ -284,12 +284,12 @@ impl Solo {
         id
     }
 
-    /// Tries to take the lock.
+    /// Tries to acquire the lock.
     pub(crate) fn acquire(&mut self, key: &str, session: &SessionId) -> Reply {
         self.command(Command::Kv(KvCommand::Acquire(entry(key), *session)))
     }
 
-    /// Renews a session: whether it lives.
+    /// Renews a session; returns whether it exists.
     pub(crate) fn renew(&mut self, session: &SessionId) -> Option<bool> {
         let token = self.token();
         self.input(Input::Renew(token, *session));
@@ -299,14 +299,14 @@ impl Solo {
         }
     }
 
-    /// Asks to read; whether it may at once.
+    /// Requests a read; returns whether it is allowed at once.
     pub(crate) fn may_read(&mut self, consistency: Consistency) -> bool {
         let token = self.token();
         self.input(Input::Read(token, consistency));
         self.readable.contains(&token)
     }
 
-    /// The entry under a key.
+    /// The entry of a key.
     pub(crate) fn entry(&self, key: &str) -> Option<Arc<Entry>> {
         match self.core.state().query(&Query::Entry(key.into())) {
             (_, Rows::Entries(entries)) => entries.into_iter().next(),
@@ -314,12 +314,12 @@ impl Solo {
         }
     }
 
-    /// Whether the key is there.
+    /// Returns whether the key exists.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.entry(key).is_some()
     }
 
-    /// Whether the session lives.
+    /// Returns whether the session exists.
     pub(crate) fn lives(&self, session: &SessionId) -> bool {
         self.core.state().session(*session).is_some()
     }

@@ -1,5 +1,5 @@
-//! What waits behind a leader's disk that takes no write, while the other servers go on to commit
-//! what the leader proposes.
+//! Requests that wait for a leader's stalled disk, while the other servers still commit the
+//! leader's proposals.
 
 use crate::frontend::{Cluster, agent, put, read};
 use lockmesh_core::frontend::CallRef;
@@ -11,13 +11,13 @@ use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// The TTL of a session; it expires after two of them.
+/// The TTL of a session; it expires after twice this time.
 const TTL: Duration = Duration::from_secs(10);
-/// A stall timeout with which a leader keeps its role until its disk returns.
+/// A stall timeout with which a leader keeps its role until its disk recovers.
 pub(crate) const LONG_STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Cluster {
-    /// A disk takes no write from now on.
+    /// Stalls a disk from now on.
     pub(crate) fn stall(&mut self, id: ServerId) {
         self.servers.get_mut(&id).expect("it runs").held = Some(Vec::new());
     }
@@ -39,7 +39,7 @@ impl Cluster {
         self.servers[&at].frontend.core().state().session(session).is_some()
     }
 
-    /// The text of an answer that says that the outcome is unknown.
+    /// The text of a reply with an unknown outcome.
     #[track_caller]
     fn unknown(&self, leader: ServerId, call: CallRef) -> &str {
         match self.answer(leader, call) {
@@ -84,7 +84,7 @@ fn a_renewal_that_waits_for_too_long_is_unknown_and_keeps_its_session_no_longer(
     let why = cluster.unknown(leader, renewal);
     assert!(why.contains("has not taken a write for 6."), "{why}");
     assert!(!cluster.has_session(follower, session), "the others have committed its expiry");
-    // Its end is in the log and not applied here: no renewal may be acknowledged any more.
+    // Its end is in the log and not applied here: no renewal may be acknowledged.
     let late = cluster.renew(leader, session);
     let why = cluster.unknown(leader, late);
     assert!(why.contains("is being decided"), "{why}");
@@ -115,7 +115,7 @@ fn requests_behind_a_stalled_disk_end_with_the_reason() {
     }
     let why = cluster.unknown(leader, second);
     assert!(why.ends_with("it is unknown whether the request was applied"), "{why}");
-    // What was answered as unknown may take effect, and is answered once.
+    // A write with an unknown outcome may take effect, and is answered once.
     cluster.let_write(leader);
     cluster.deliver();
     let answer = cluster.ask(leader, &agent("a1"), read("another", Consistency::Default, None));

@@ -1,7 +1,7 @@
-//! Storms: a server that is alone, with a slow disk and crashes at any moment, from a seed.
+//! Storms: a single server with a slow disk and crashes at any moment, from a seed.
 //!
-//! What was answered must be there after every crash, no lock may change hands without a reason,
-//! fencing tokens and indexes never go back, and the same seed makes the same run.
+//! Acknowledged writes survive every crash, no lock changes its holder without a cause, fencing
+//! tokens and indexes never go back, and the same seed gives the same run.
 
 use crate::solo::{Solo, entry};
 use lockmesh_core::CallToken;
@@ -22,10 +22,10 @@ impl Draw {
     }
 }
 
-/// What the storm knows must be true.
+/// The facts that must hold in a storm.
 #[derive(Default)]
 struct Promises {
-    /// Keys whose set was answered, with the index of the answer.
+    /// The keys whose write was acknowledged, with its index.
     written: BTreeMap<String, LogIndex>,
     last_index: LogIndex,
     fences: BTreeMap<String, Fence>,

@@ -1,4 +1,4 @@
-//! Builds that read different formats, and how a cluster goes on to a newer one.
+//! Builds that read different formats, and the upgrade of a cluster to a newer format.
 
 use crate::members::{Cluster, Server};
 use crate::solo::Disk;
@@ -17,8 +17,7 @@ const NOW: u8 = format::NEWEST;
 const LATER: u8 = NOW + 1;
 
 impl Cluster {
-    /// Starts a server anew with a build that reads formats up to this, and lets it tell the others
-    /// so.
+    /// Restarts a server with a build that reads formats up to this, and announces it.
     fn install(&mut self, id: u64, format: u8) -> Reply {
         let id = ServerId(id);
         self.restart_reading(id, format);
@@ -36,7 +35,7 @@ impl Cluster {
         self.servers[&self.leader()].core.state()
     }
 
-    /// The format that the cluster is at, as each server has it.
+    /// The cluster's format on each server.
     fn formats(&self) -> Vec<u8> {
         self.servers.values().map(|server| server.core.state().format()).collect()
     }
@@ -82,7 +81,7 @@ fn a_server_that_reads_less_is_not_admitted_in_words() {
     assert_eq!(cluster.state().server(ServerId(2)), Some(&row));
 }
 
-/// A cluster at the later format, of which one follower was down when the others went on.
+/// A cluster at the later format; one follower was down during the upgrade.
 fn raised_without(absent: ServerId) -> Cluster {
     let mut cluster = Cluster::start(3);
     assert_eq!(cluster.install(absent.0, LATER), Reply::Done);
@@ -100,7 +99,7 @@ fn raised_without(absent: ServerId) -> Cluster {
 
 fn stopped_in_words(cluster: &Cluster, id: ServerId) {
     let core = &cluster.servers[&id].core;
-    let why = core.unreadable().expect("its build cannot read on");
+    let why = core.unreadable().expect("its build cannot read the entry");
     assert_eq!(*why, FormatError::Unknown { found: LATER, known: NOW });
     assert!(
         why.to_string().contains(&format!("reads formats up to {NOW}: install a newer lockmesh")),
@@ -119,11 +118,7 @@ fn a_build_that_was_put_back_stops_at_the_newer_format_and_a_newer_one_goes_on_t
     let stopped_at = cluster.servers[&absent].core.snapshot_meta().index;
     cluster.put("without it");
     cluster.run(SECOND);
-    assert_eq!(
-        cluster.servers[&absent].core.snapshot_meta().index,
-        stopped_at,
-        "nothing behind it is applied"
-    );
+    assert_eq!(cluster.servers[&absent].core.snapshot_meta().index, stopped_at, "no later entry is applied");
 
     cluster.restart_reading(absent, LATER);
     cluster.run(3 * SECOND);
@@ -134,7 +129,7 @@ fn a_build_that_was_put_back_stops_at_the_newer_format_and_a_newer_one_goes_on_t
 #[test]
 fn a_build_that_reads_less_stops_at_a_snapshot_and_at_its_own_folder_of_the_newer_format() {
     let mut cluster = raised_without(ServerId(3));
-    // It says that it reads the newer format, and is started with an older build.
+    // It announced the newer format, and is started with an older build.
     let (node_id, address) = (String::new(), "d:8300".into());
     let new = NewServer { node: "d".into(), node_id, address, instance_id: "d-1".into(), format: LATER };
     let Reply::Server(id) = cluster.command(Command::AdmitServer(new)) else { panic!("it is admitted") };

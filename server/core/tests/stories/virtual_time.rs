@@ -1,5 +1,4 @@
-//! What a server that is alone promises about time, told in virtual time: lower and upper bounds
-//! alike.
+//! A single server's time guarantees in virtual time: lower and upper bounds.
 
 use crate::solo::{Solo, entry};
 use lockmesh_core::Input;
@@ -12,7 +11,7 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Runs until the session is gone; after how long, at most `limit`.
+/// Runs until the session has ended; returns the elapsed time, at most `limit`.
 fn time_until_gone(solo: &mut Solo, session: &lockmesh_protocol::id::SessionId, limit: Duration) -> Duration {
     let began = solo.now;
     while solo.lives(session) && solo.now.since(began) < limit {
@@ -71,7 +70,7 @@ fn a_server_that_did_not_run_expires_nobody_for_it() {
     solo.run(5 * SECOND);
     solo.pause(100 * SECOND);
     solo.run(14 * SECOND);
-    assert!(solo.lives(&session), "the time in which nobody could renew does not count");
+    assert!(solo.lives(&session), "the time of the pause does not count");
     solo.run(2 * SECOND);
     assert!(!solo.lives(&session));
 }
@@ -82,7 +81,7 @@ fn a_renewal_after_a_pause_counts_from_its_arrival() {
     let session = solo.session("1", 10 * SECOND, Duration::ZERO);
     solo.run(5 * SECOND);
     solo.pause(100 * SECOND);
-    // It lay unread, and is handled before the tick.
+    // It was unread, and is handled before the tick.
     assert_eq!(solo.renew(&session), Some(true));
     solo.run(19 * SECOND);
     assert!(solo.lives(&session));
@@ -242,7 +241,7 @@ fn the_delays_of_very_many_locks_last_in_full_and_end_bit_by_bit() {
     solo.run(5 * SECOND - TICK);
     assert_eq!(solo.core.state().delays().count(), LOCKS);
     solo.run(2 * TICK);
-    assert!(solo.core.state().delays().next().is_some(), "not all in one turn, which others would wait for");
+    assert!(solo.core.state().delays().next().is_some(), "not all in one turn, which would delay others");
     solo.run(10 * TICK);
     assert_eq!(solo.core.state().delays().count(), 0);
 }

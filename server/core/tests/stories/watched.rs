@@ -1,5 +1,5 @@
-//! What a server tells those who watch it: whether it can serve and why not, and its figures, while
-//! other servers go and come and its disk does as it likes.
+//! A server's readiness with its reason, and its metrics, while other servers stop and start and
+//! its disk misbehaves.
 
 use crate::frontend::{Cluster, agent};
 use lockmesh_core::frontend::{DiskHealth, Event, Figures, NotReady};

@@ -1,4 +1,4 @@
-//! Random actions over few names, so that they meet often.
+//! Random actions on few names, so that they often conflict.
 
 use super::model::Model;
 use crate::names::session;
@@ -19,32 +19,32 @@ pub(crate) const SESSIONS: [&str; 4] = ["s1", "s2", "s3", "s4"];
 pub(crate) const NODES: [&str; 2] = ["n1", "n2"];
 const CHECKS: [&str; 3] = ["alive", "disk", "web-ok"];
 
-/// A command, except that some of its numbers depend on what is there when it is sent.
+/// A command, of which some numbers depend on the state when it is sent.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
     Ready(Command),
-    /// A conditional command, and whether its condition shall hold.
+    /// A conditional command, and whether its condition holds.
     Cas(NewEntry, bool),
     DeleteCas(Key, bool),
     EndDelay(Key, bool),
-    /// The end of a wait, or one that is not the wait's own.
+    /// The end of a wait, or one with a wrong index.
     EndWait(Key, bool),
-    /// Gives up what a session asked for last, or something before that.
+    /// Gives up a session's last request, or an earlier one.
     Leave(Key, SessionId, bool),
-    /// The same, but only its place.
+    /// The same, but only its queue position.
     StopWaiting(Key, SessionId, bool),
     Reap(u64),
     Txn(Vec<(TxnKv, bool)>),
 }
 
 impl Action {
-    /// The command, now that it is known what is there.
+    /// The command for the current state.
     pub(crate) fn command(&self, model: &Model) -> Command {
         let expected = |key: &Key, holds: bool| {
             let current = model.modify_index(key);
             if holds { current } else { LogIndex(current.0 + 1) }
         };
-        // That of what a session asked for last, or one before it.
+        // The index of a session's last request, or one before it.
         let mark = |key: &Key, session: SessionId, holds: bool| {
             let mark = model.mark_of(key, session).0.saturating_sub(u64::from(!holds));
             LogIndex(mark.max(1))
@@ -102,7 +102,7 @@ pub(crate) fn actions(count: Range<usize>) -> impl Strategy<Value = Vec<Action>>
     })
 }
 
-/// Some actions of sessions that all want one lock, and of transactions that pass it on.
+/// Some actions of sessions that compete for one lock, and of transactions that pass it on.
 pub(crate) fn contention(count: Range<usize>) -> impl Strategy<Value = Vec<Action>> {
     let node = Action::Ready(register("n1", vec![("alive", CheckStatus::Passing)], false));
     let session = |(id, delay)| {
@@ -141,7 +141,7 @@ fn contender() -> BoxedStrategy<Action> {
     .boxed()
 }
 
-/// A transaction that frees a lock in one of the ways there are, and takes it for somebody.
+/// A transaction that frees a lock in some way, and acquires it for a session.
 fn hand_over(new: impl Strategy<Value = NewEntry>) -> impl Strategy<Value = Action> {
     let verbs = vec![KvVerb::Unlock, KvVerb::Delete, KvVerb::DeleteCas, KvVerb::DeleteTree];
     (new, prop::sample::select(verbs), session_id(), session_id()).prop_map(|(new, verb, from, to)| {
@@ -188,7 +188,7 @@ fn session_command() -> BoxedStrategy<Command> {
     let behavior = prop_oneof![Just(Behavior::Release), Just(Behavior::Delete)];
     let create = (prop::sample::select(&SESSIONS), prop::sample::select(&NODES), checks, 0u64..90, behavior);
     let create = create.prop_map(|(id, node, checks, delay, behavior)| {
-        // Half of all sessions have no lock-delay, or nothing would ever be granted.
+        // Half of all sessions have no lock-delay, or no lock would ever be granted.
         Command::CreateSession(new_session(id, node, checks, delay.saturating_sub(45) * 2, behavior))
     });
     let expire = (session_id(), 2u64..4).prop_map(|(session, term)| Command::ExpireSession {

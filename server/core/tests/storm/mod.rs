@@ -1,4 +1,4 @@
-//! Random actions, and the naive model that says what they should do.
+//! Random actions, and the naive model of their effects.
 
 pub(crate) mod actions;
 pub(crate) mod model;

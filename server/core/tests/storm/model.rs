@@ -1,5 +1,5 @@
-//! The rules once more, as simply as they can be said: lists that are searched from end to end,
-//! whole copies where something may fail. It must not share a line with the state machine.
+//! The rules once more, in the simplest form: lists that are searched from end to end, full copies
+//! where an operation may fail. It must not share a line with the state machine.
 
 use bytes::Bytes;
 use lockmesh_protocol::command::{
@@ -13,7 +13,7 @@ use lockmesh_protocol::reply::{Refusal, Reply, TxnError, TxnResult};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A check, as far as sessions care.
+/// A check, as far as sessions depend on it.
 #[derive(Clone, Debug)]
 struct ModelCheck {
     node: NodeName,
@@ -22,7 +22,7 @@ struct ModelCheck {
     of_service: bool,
 }
 
-/// Somebody in a queue.
+/// A waiter in a queue.
 #[derive(Clone, Debug)]
 struct ModelWaiter {
     new: NewEntry,
@@ -32,13 +32,13 @@ struct ModelWaiter {
     enqueued_at_index: LogIndex,
 }
 
-/// Everything that is modelled.
+/// The modelled state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
     entries: Vec<Entry>,
     sessions: Vec<Session>,
     delays: Vec<(Key, LockDelay)>,
-    /// In the order of their coming.
+    /// In order of arrival.
     waiters: Vec<ModelWaiter>,
     nodes: Vec<NodeName>,
     /// The nodes that have the service `web`.
@@ -100,14 +100,13 @@ impl Model {
         self.delays.iter().find(|(closed, _)| closed == key).map(|(_, delay)| *delay)
     }
 
-    /// The queue position and its last request's index of the first in a key's queue.
+    /// The queue position and the last request's index of the first waiter in a key's queue.
     pub(crate) fn first_waiter(&self, key: &Key) -> Option<(LogIndex, LogIndex)> {
         let waiter = self.waiters.iter().find(|waiter| waiter.new.key == *key)?;
         Some((waiter.queue_position, waiter.enqueued_at_index))
     }
 
-    /// What a session asked for last that goes with a request of its own: its place in the queue,
-    /// or the lock.
+    /// The index of a session's last request: of its queue position, or of the lock.
     pub(crate) fn mark_of(&self, key: &Key, session: SessionId) -> LogIndex {
         let waits = self.waiters.iter().find(|w| w.new.key == *key && w.session == session);
         let holds = self.find(key).filter(|entry| entry.lock.session == Some(session));
@@ -244,7 +243,7 @@ impl Model {
         let is_alive = self.sessions.iter().any(|alive| alive.spec.id == session);
         let holds = self.find(&new.key).is_some_and(|entry| entry.lock.session == Some(session));
         if !is_alive || holds {
-            // A dead session is refused for being dead, whether the key is closed or not.
+            // An ended session is rejected as invalid, whether the key is closed or not.
             let delays = std::mem::take(&mut self.delays);
             let reply = self.acquire(new, session);
             self.delays = delays;
@@ -271,7 +270,7 @@ impl Model {
         Reply::Queued { queue_position: enqueued_at_index }
     }
 
-    /// Key after key, the first who waits gets what nobody has.
+    /// Grants each free lock to its first waiter, in key order.
     fn grant_what_is_free(&mut self) {
         let sessions = self.sessions.clone();
         self.waiters.retain(|waiter| sessions.iter().any(|session| session.spec.id == waiter.session));
@@ -322,7 +321,7 @@ impl Model {
         });
     }
 
-    /// Changes an entry; it gets the present index if anything became different.
+    /// Changes an entry; it gets the current index if anything changed.
     fn change(&mut self, key: &Key, change: impl FnOnce(&mut Entry)) {
         let now = LogIndex(self.now);
         let entry =
@@ -356,7 +355,7 @@ impl Model {
         Reply::Session(new.id)
     }
 
-    /// Ends all sessions of which something is true.
+    /// Ends all sessions that match.
     fn end(&mut self, doomed: impl Fn(&Session) -> bool) {
         for session in self.sessions.clone().into_iter().filter(doomed) {
             self.sessions.retain(|other| other.spec.id != session.spec.id);
@@ -523,7 +522,7 @@ impl Model {
     }
 }
 
-/// The session that an operation names: in storms they are all ids.
+/// The session that an operation names: in storms always an id.
 fn named(op: &TxnKv) -> Option<SessionId> {
     op.session.as_deref().map(|text| SessionId::parse(text).expect("it is an id"))
 }

@@ -1,8 +1,8 @@
-//! Accusations of the mesh: an agent has probed another one in vain, so the servers look whether it
-//! lives, before its renewal is overdue.
+//! Suspicions from the mesh (accusations): an agent's probes of another node failed. The servers
+//! then check the node before its renewal is overdue.
 //!
-//! **Invariant:** an accusation opens a check and does nothing else. Whoever answers is kept, and
-//! no window ends sooner: a mesh that lies costs challenges.
+//! **Invariant:** a suspicion opens a check and does nothing else. A node that answers stays a
+//! member, and no window ends sooner: false suspicions cost only challenges.
 
 use crate::core::Core;
 use crate::input::CallToken;
@@ -16,12 +16,12 @@ use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
 use std::sync::Arc;
 
-/// How many checks are open at most that accusations opened: far fewer than there may be, so that
-/// those whose renewals are overdue never wait for them.
+/// The maximum number of open checks that suspicions opened. It is far below the limit of all
+/// checks, so nodes with overdue renewals never wait for them.
 const MAX_ACCUSED: usize = 64;
 
 impl Core {
-    /// An agent accuses others at this server. Answered before anything comes of it.
+    /// Takes an agent's suspicions at this server. The reply is sent before any check.
     pub(crate) fn accuse(
         &mut self,
         now: Time,
@@ -40,8 +40,8 @@ impl Core {
         outbox.replies.push((token, Response::Done));
     }
 
-    /// Lets the leader know. What is too much, or lost, is lost: a renewal that is overdue opens
-    /// the check all the same.
+    /// Relays suspicions to the leader. Those beyond the batch size are dropped, and messages may
+    /// be lost: an overdue renewal opens the check in any case.
     fn relay_accusations(
         &mut self,
         now: Time,
@@ -57,7 +57,7 @@ impl Core {
         self.observer.observed.accusations[Accusation::Relayed as usize] += relayed;
     }
 
-    /// Accusations reached this leader: who accuses, and whom.
+    /// Takes suspicions at the leader, as pairs of accuser and accused.
     pub(super) fn hear_accusations(
         &mut self,
         now: Time,
@@ -73,7 +73,7 @@ impl Core {
         let number = accused.agent;
         let member = self.judge.windows.member(number).filter(|member| member.lease == accused);
         let Some(member) = member else { return Accusation::NoMember };
-        // It said itself that it is away for a while.
+        // The node announced that it is away for a while.
         let is_away = member.is_restarting();
         let Some(node) = self.accuser(accuser).filter(|_| accuser != accused) else {
             return Accusation::IgnoredAccuser;
@@ -99,8 +99,8 @@ impl Core {
         Accusation::Opened
     }
 
-    /// The folded name of whoever accuses; none where it is no member, or may not accuse now: whom
-    /// the servers do not hear may hear nobody.
+    /// The folded name of the accuser; `None` if it is not an alive member or is under check
+    /// itself: a node that the servers cannot reach may be unable to reach others.
     fn accuser(&self, lease: LeaseId) -> Option<NodeName> {
         let is_well = |agent: &&Arc<Agent>| {
             agent.lease() == lease
@@ -111,17 +111,17 @@ impl Core {
         self.state.living_member(&agent.node).filter(is_well).map(|agent| agent.node.folded())
     }
 
-    /// A node under check has answered: whoever had it asked was wrong.
+    /// Blames the accuser of a node under check that has answered.
     pub(super) fn blame_accuser(&mut self, now: Time, number: AgentNumber) {
-        // Where its renewal is overdue there was something to see.
+        // With an overdue renewal the suspicion was justified.
         let is_late = self.judge.windows.member(number).is_some_and(|member| member.is_overdue(now));
         if let Some(accuser) = self.judge.checks.take_accuser(number).filter(|_| !is_late) {
             self.judge.accusers.was_wrong(now, &accuser);
         }
     }
 
-    /// The nodes that say that an agent's node does not answer them, by their folded names, at most
-    /// a few: those of its check, where this server leads and one is open.
+    /// The folded names of the nodes that report failed probes of an agent's node, at most a few.
+    /// They belong to its open check, so the list is empty except on the leader.
     pub fn suspected_by(&self, number: AgentNumber) -> &[NodeName] {
         self.judge.checks.suspected_by(number)
     }

@@ -1,8 +1,8 @@
-//! Agents as jurors: the leader has three of them ask each node under check, besides the voters,
-//! who may all be cut off from it.
+//! Challenges through agents: the leader has three agents challenge each node under check, because
+//! all voters may be cut off from it.
 //!
-//! What a node answers to them is a renewal as any other. That they hear nothing says nothing: a
-//! verdict rests on the voters alone.
+//! An answer to an agent is a renewal like any other. The silence of a node toward agents is no
+//! evidence: a verdict needs the voters alone.
 
 use crate::core::Core;
 use crate::outbox::{Outbox, QuestionWanted};
@@ -15,20 +15,21 @@ use lockmesh_protocol::record::{Agent, MemberStatus};
 use lockmesh_protocol::time::Time;
 use std::sync::Arc;
 
-/// How many agents ask a node.
+/// The number of agents that challenge a node.
 const AGENTS: usize = 3;
-/// So many agents are looked at, at most, for each that asks: in a large fleet many may be silent.
+/// The maximum number of agents considered for each one chosen: in a large fleet many may be
+/// silent.
 const LOOKED_AT: usize = 64;
 
 impl Core {
-    /// Has agents ask every node under check, as often as the voters ask it.
+    /// Has agents challenge every node under check, as often as the voters do.
     pub(super) fn ask_through_agents(&mut self, now: Time, outbox: &mut Outbox) {
         for challenge in self.judge.checks.agents_due(now) {
             outbox.questions.extend(self.questions(challenge).unwrap_or_default());
         }
     }
 
-    /// What a node answered to an agent.
+    /// Takes a node's answer to an agent.
     pub(crate) fn agent_answered(&mut self, now: Time, answer: NodeAnswer, outbox: &mut Outbox) {
         if let Some(given_up) = &answer.given_up {
             self.take_given_up(given_up, outbox);
@@ -38,7 +39,7 @@ impl Core {
         }
     }
 
-    /// Who asks a node; none where it listens nowhere.
+    /// Returns the questions for the chosen agents, or `None` if the node does not listen.
     fn questions(&self, challenge: Challenge) -> Option<Vec<QuestionWanted>> {
         let suspect = self.state.agent_of(challenge.lease)?;
         let (node, address) = (suspect.node.clone(), self.state.agent_address(suspect)?);
@@ -52,9 +53,9 @@ impl Core {
     }
 }
 
-/// Others in each check, and the same ones as long as it is open and they live: their connections
-/// stand then. In a large fleet members of the node's own cell where some are found: they can ask
-/// by gossip as well.
+/// Chooses the agents that challenge a node. The choice differs per check and is stable while the
+/// check is open and the agents live, so their connections stay open. In a large fleet, members of
+/// the node's own cell are preferred: they can also probe by gossip.
 fn agents_that_ask(
     state: &State,
     challenge: Challenge,
@@ -84,7 +85,7 @@ mod tests {
     use crate::mesh::tests::{agent, load};
     use lockmesh_protocol::id::CellNumber;
 
-    /// So many agents in two cells by turns, the first one alone in a third.
+    /// Loads this many agents, alternating between two cells, with the first one alone in a third.
     fn asked_in(agents: u32, nonce: u64, suspect: u32) -> Vec<Agent> {
         let mut state = State::default();
         for number in 1..=agents {

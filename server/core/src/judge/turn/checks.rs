@@ -1,4 +1,4 @@
-//! The leader tells the voters which nodes are under check, and takes what they report.
+//! The exchange of check lists and reports between the leader and the voters.
 
 use crate::core::Core;
 use crate::judge::checks::Check;
@@ -9,7 +9,7 @@ use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::time::Time;
 
 impl Core {
-    /// Tells all voters, this server among them, which nodes are under check.
+    /// Sends the check list to all voters, this server included.
     pub(super) fn tell_jurors(&mut self, now: Time, outbox: &mut Outbox) {
         let Some(number) = self.judge.checks.next_list(now) else { return };
         let orders = self.judge.checks.open.values().filter_map(|check| self.order(now, check));
@@ -23,15 +23,15 @@ impl Core {
         }
     }
 
-    /// What nodes answered to this leader itself counts again and again, as what other jurors
-    /// report: while a verdict was being decided it was refused.
+    /// Counts the answers to this leader's own challenges repeatedly, like the reports of other
+    /// jurors: during a pending verdict they were refused.
     pub(super) fn hear_own_answers(&mut self, now: Time, outbox: &mut Outbox) {
         for answer in self.judge.juror.answers() {
             self.hear_answer(now, answer, outbox);
         }
     }
 
-    /// A juror answered a list.
+    /// Takes a juror's reply to a list.
     pub(super) fn take_reports(
         &mut self,
         now: Time,
@@ -40,7 +40,7 @@ impl Core {
         outbox: &mut Outbox,
     ) {
         self.judge.checks.take_reports(from, &reports);
-        // What it relayed at once may be lost.
+        // The copy relayed at once may have been lost.
         for answer in reports.reports.into_iter().filter_map(|report| report.answer) {
             self.hear_answer(now, answer, outbox);
         }

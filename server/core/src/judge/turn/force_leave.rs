@@ -1,18 +1,18 @@
-//! Force-leave: a node that lives is not made to leave, as in Consul, whose agent refutes it.
+//! Force-leave of a living node has no effect, as in Consul, where the node's agent refutes it.
 //!
-//! The leader's failure detector decides before anything is proposed:
+//! The leader's failure detector decides before the command is proposed:
 //!
 //! | the node | a force-leave |
 //! |---|---|
-//! | renewed its lease within the default window, announced a restart, or registers just now | is answered, and changes nothing |
+//! | renewed within its window, announced a restart, or is registering | succeeds without effect |
 //! | has failed, has left, or is not a member | is proposed |
-//! | was not heard by this leader within the window, and has not failed | waits for a renewal or a verdict |
+//! | is silent beyond the window, but has not failed | waits for a renewal or a verdict |
 //!
-//! The third row is a leader that was just elected, or a verdict that is under way. The node is
-//! challenged meanwhile, so a living one is known within a round trip.
+//! The third case occurs after an election or during a pending verdict. The node is challenged
+//! meanwhile, so a living one is known within a round trip.
 //!
-//! **Invariant:** a force-leave ends no session of a node whose guards may believe in it by a
-//! renewal of the default window or by an announced restart.
+//! **Invariant:** a force-leave ends no session of a node while guards may rely on a renewal of the
+//! default window or on an announced restart.
 
 use crate::core::{Core, Origin};
 use crate::input::CallToken;
@@ -28,12 +28,12 @@ use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// The maximum number of force-leaves that wait.
+/// The maximum number of waiting force-leaves.
 const MAX_WAITING: usize = 64;
-/// How long a force-leave waits at most: less than an agent waits for the answer to a write.
+/// The maximum wait of a force-leave: less than an agent's timeout for a write.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// A force-leave that waits until the leader knows whether its node lives.
+/// A force-leave that waits until the leader knows whether its node is alive.
 #[derive(Debug)]
 pub(in crate::judge) struct WaitingForceLeave {
     pub(in crate::judge) came: Time,
@@ -41,17 +41,17 @@ pub(in crate::judge) struct WaitingForceLeave {
     proposal: Proposal,
 }
 
-/// What the leader knows of the node that a force-leave names.
+/// The leader's knowledge of the node that a force-leave names.
 enum Liveness {
     Alive,
-    /// It failed, left, or was never there.
+    /// The node failed, left, or was never a member.
     Gone,
-    /// The holder of this lease was not heard within its window, and no verdict is applied.
+    /// The holder of this lease did not renew within its window, and no verdict is applied.
     Unknown(LeaseId),
 }
 
 impl Core {
-    /// Takes a force-leave; returns any other proposal, and one that may go into the log.
+    /// Holds a force-leave; returns any other proposal, and one that may enter the log.
     pub(crate) fn hold_force_leave(
         &mut self,
         now: Time,
@@ -60,7 +60,7 @@ impl Core {
         outbox: &mut Outbox,
     ) -> Option<Proposal> {
         let Some(node) = forced_node(&proposal.command) else { return Some(proposal) };
-        // Until it serves, its state may lack the node's registration.
+        // Before this server serves, its state may lack the node's registration.
         if !self.is_serving() {
             outbox.fail(token, not_leader());
             return None;
@@ -69,8 +69,7 @@ impl Core {
             Liveness::Gone => return Some(self.without_own_reply(proposal)),
             Liveness::Alive => self.read_index.arrive(now, Reader::Unchanged(token)),
             Liveness::Unknown(_) if self.judge.force_leaves.len() >= MAX_WAITING => {
-                let what =
-                    format!("{MAX_WAITING} force-leaves wait until it is known whether their nodes live");
+                let what = format!("{MAX_WAITING} force-leaves already wait for checks of their nodes");
                 outbox.fail(token, Unavailable::Overloaded(what));
             }
             Liveness::Unknown(lease) => {
@@ -81,7 +80,7 @@ impl Core {
         None
     }
 
-    /// Resolves the waiting force-leaves of which the leader knows more by now.
+    /// Resolves the waiting force-leaves whose node's liveness is now known.
     pub(super) fn look_at_force_leaves(&mut self, now: Time, outbox: &mut Outbox) {
         for waiting in std::mem::take(&mut self.judge.force_leaves) {
             let Some(node) = forced_node(&waiting.proposal.command) else { continue };
@@ -93,7 +92,7 @@ impl Core {
                 Liveness::Alive => self.read_index.arrive(now, Reader::Unchanged(waiting.token)),
                 Liveness::Unknown(_) if now.since(waiting.came) >= LONGEST_WAIT => {
                     let why = format!(
-                        "node {node} has neither answered nor failed yet, so it was not made to leave: try again in \
+                        "node {node} has neither answered nor failed yet, so it was not forced to leave: retry in \
                          {} s",
                         LONGEST_WAIT.as_secs()
                     );
@@ -104,21 +103,22 @@ impl Core {
         }
     }
 
-    /// The node lived when the round began: nothing is proposed, and Consul's answer is the same.
+    /// Replies without a proposal: the node was alive when the round began. Consul's reply is the
+    /// same.
     pub(crate) fn answer_unchanged(&self, token: CallToken, outbox: &mut Outbox) {
         let index = LogIndex(self.applied.0.0 + self.state.index_base());
         outbox.replies.push((token, Response::Applied(Applied { index, reply: Reply::Done })));
     }
 
-    /// This server no longer leads: the agent asks the next leader.
+    /// Fails all waiting force-leaves when leadership is lost: the agents retry at the next leader.
     pub(super) fn drop_force_leaves(&mut self, outbox: &mut Outbox) {
         for waiting in std::mem::take(&mut self.judge.force_leaves) {
             outbox.fail(waiting.token, not_leader());
         }
     }
 
-    /// An agent that prunes its own node is forgotten with its kept replies, so none may be kept
-    /// for it: a state that holds one is refused in a backup.
+    /// Drops the request id of an agent that prunes its own node. The agent is forgotten with its
+    /// kept replies, so none may be kept for it: a state with such a reply is rejected in a backup.
     fn without_own_reply(&self, proposal: Proposal) -> Proposal {
         let Command::LeaveNode(NodeLeave { node, prune: true, .. }) = &proposal.command else {
             return proposal;
@@ -131,7 +131,8 @@ impl Core {
     fn liveness(&self, now: Time, node: &NodeName) -> Liveness {
         let folded = node.folded();
         let is_registration = |command: &Command| matches!(command, Command::RegisterAgent(new) if new.node.name.folded() == folded);
-        // Behind it in the log the force-leave would end what the new process begins.
+        // Behind the registration in the log, the force-leave would end the new process's
+        // membership.
         if self.is_on_its_way(is_registration) {
             return Liveness::Alive;
         }
@@ -139,7 +140,7 @@ impl Core {
         let lease = agent.lease();
         match agent.status {
             MemberStatus::Failed | MemberStatus::Left => return Liveness::Gone,
-            // Guards believe in their sessions for so long without the agent.
+            // Guards rely on their sessions for this long without the agent.
             _ if agent.restart_announced.is_some() => return Liveness::Alive,
             MemberStatus::Alive | MemberStatus::Restarting => {}
         }
@@ -154,7 +155,7 @@ impl Core {
     }
 }
 
-/// The node that a command makes leave, unless its own agent says so.
+/// The node that a command forces to leave; `None` if the node's own agent sent it.
 fn forced_node(command: &Command) -> Option<&NodeName> {
     match command {
         Command::LeaveNode(NodeLeave { node, lease: None, .. }) => Some(node),

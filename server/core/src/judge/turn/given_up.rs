@@ -1,9 +1,10 @@
-//! Sessions that guards gave up while no server heard their node: named in its answers to
-//! challenges, ended by the leader.
-//! A node that agents reach and servers do not stays alive by these answers. No acknowledgement
-//! goes back to it, so its guards stop believing in their locks; without the list the locks would
-//! be held for no one. **Invariants:** a list ends sessions of the node alone under whose lease it
-//! was made; it is no renewal; one that is repeated, late or forged changes nothing.
+//! Sessions that guards gave up while no server received their node's renewals. The node lists them
+//! in its answers to challenges, and the leader ends them.
+//!
+//! A node that agents reach and servers do not stays alive by these answers. It receives no
+//! acknowledgement, so its guards stop relying on their locks; without the list the locks would
+//! stay held without a holder. **Invariants:** a list ends only sessions of the node under whose
+//! lease it was made; it is not a renewal; a repeated, late or forged list changes nothing.
 
 use crate::core::{Core, Origin};
 use crate::outbox::Outbox;
@@ -13,11 +14,11 @@ use lockmesh_protocol::given_up::{GivenUp, GivenUpSession};
 use lockmesh_protocol::id::SessionId;
 use std::time::Duration;
 
-/// The version of the format from which on a server understands [`MessageKind::GivenUp`].
+/// The first format version in which a server understands [`MessageKind::GivenUp`].
 const SINCE_FORMAT: u8 = 2;
 
 impl Core {
-    /// Takes what a node says of its guards; a follower passes it on to the leader.
+    /// Takes a node's list of given-up sessions; a follower forwards it to the leader.
     pub(crate) fn take_given_up(&mut self, given_up: &GivenUp, outbox: &mut Outbox) {
         if !self.state.is_authentic_list(given_up) {
             self.observer.observed.forged_answers += 1;
@@ -26,7 +27,7 @@ impl Core {
         match self.engine.leader() {
             Some(leader) if leader == self.config.id => self.end_given_up(given_up),
             Some(leader) => {
-                // Another build could not read the message. The node names its sessions again.
+                // An older build cannot read the message. The node repeats its list.
                 let reads_it = |id| self.state.server(id).is_some_and(|row| row.format >= SINCE_FORMAT);
                 if reads_it(leader) {
                     self.send(leader, MessageKind::GivenUp, given_up, outbox);
@@ -56,7 +57,7 @@ impl Core {
         }
     }
 
-    /// The command that ends a session which its client gave up.
+    /// The command that ends a session that its client gave up.
     fn given_up_end(&self, session: SessionId, silent_for: Option<Duration>) -> Command {
         match silent_for {
             Some(silent_for) => self.as_the_cluster_reads_it(Command::GiveUpSession { session, silent_for }),

@@ -1,4 +1,4 @@
-//! Messages about leases and checks: taken from other servers, and sent to them.
+//! Messages about leases and checks, to and from other servers.
 
 use crate::core::Core;
 use crate::input::LeaseCaller;
@@ -16,10 +16,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 impl Core {
-    /// Takes a message about leases and checks; whether it was one.
+    /// Handles a message about leases and checks; returns `false` if it is of another kind.
     pub(crate) fn judge_message(&mut self, now: Time, message: &PeerMessage, outbox: &mut Outbox) -> bool {
         let from = message.from;
-        // Only the leader that this server follows may say it: a deposed one may know no better.
+        // Accepted only from the leader that this server follows: a deposed leader's view may be
+        // outdated.
         let is_of_leader = self.engine.leader() == Some(from);
         match message.kind {
             MessageKind::LeaseRenewals => {
@@ -38,7 +39,7 @@ impl Core {
             }
             MessageKind::CheckNodes if is_of_leader => {
                 if let Some(list) = Self::read_context::<CheckList>(message) {
-                    // The tick that would notice may come behind this message.
+                    // The tick that would detect the pause may come after this message.
                     if !self.is_running(now) {
                         self.judge.juror.was_late(now);
                     }
@@ -61,7 +62,7 @@ impl Core {
                     self.take_given_up(&given_up, outbox);
                 }
             }
-            // They are the judge's all the same: the engine must not see them.
+            // These messages must not reach the engine.
             MessageKind::LeaseAnswers
             | MessageKind::CheckNodes
             | MessageKind::NodeReports
@@ -72,17 +73,17 @@ impl Core {
         true
     }
 
-    /// What a message of the core's own says; none where it cannot be read.
+    /// Decodes the context of a message of the core; `None` if it is unreadable.
     pub(crate) fn read_context<T: DeserializeOwned>(message: &PeerMessage) -> Option<T> {
         let read = wire::decode::<T, MAX_CONTEXT_BYTES>(&message.context);
         read.inspect_err(|error| {
             let (server, kind) = (message.from.0, message.kind);
-            tracing::warn!(server, ?kind, %error, "cannot read what a server says");
+            tracing::warn!(server, ?kind, %error, "cannot decode a message from a server");
         })
         .ok()
     }
 
-    /// Sends a server something that is not consensus.
+    /// Sends a server a message that is not part of Raft.
     pub(crate) fn send<T: Serialize>(&self, to: ServerId, kind: MessageKind, said: &T, outbox: &mut Outbox) {
         let context = Bytes::from(wire::encode(said));
         let message = PeerMessage::new(kind, self.config.id, to);
@@ -99,7 +100,7 @@ impl Core {
 }
 
 impl Judge {
-    /// Answers whoever waits for the answer to a renewal.
+    /// Replies to the caller of a renewal.
     pub(crate) fn answer(&mut self, caller: LeaseCaller, answer: LeaseAnswer, outbox: &mut Outbox) {
         match caller {
             LeaseCaller::Call(token) => outbox.replies.push((token, answer.into_response())),

@@ -1,5 +1,5 @@
-//! The judge in the core's turns: begins and ends with the leadership, learns what became true,
-//! and does what is due.
+//! The failure detector in the core's turns: starts and stops with the leadership, follows applied
+//! changes, and runs what is due.
 
 mod accusations;
 mod agents;
@@ -31,15 +31,15 @@ use lockmesh_protocol::command::Command;
 use lockmesh_protocol::time::Time;
 
 impl Core {
-    /// This server begins to serve: nothing is known of anybody yet.
+    /// Starts the failure detector when this server begins to serve, without knowledge of any node.
     pub(crate) fn start_judge(&mut self, now: Time) {
         self.judge.windows.restart(now, &self.state);
         self.judge.upkeep.restart(now, &self.state);
-        // What the former leader wanted to know: the answers would count for nothing.
+        // Checks of the former leader: their answers would not count.
         self.judge.juror.close_all();
     }
 
-    /// This server no longer leads.
+    /// Stops the failure detector when leadership is lost.
     pub(crate) fn stop_judge(&mut self, now: Time, outbox: &mut Outbox) {
         self.judge.windows = Windows::default();
         self.judge.checks = Checks::default();
@@ -53,7 +53,7 @@ impl Core {
         self.refuse_relayed(now, outbox);
     }
 
-    /// Takes a proposal that depends on whether a node lives; returns what may go into the log.
+    /// Holds a proposal that depends on a node's liveness; returns one that may enter the log.
     pub(crate) fn hold_for_judge(
         &mut self,
         now: Time,
@@ -62,17 +62,17 @@ impl Core {
         outbox: &mut Outbox,
     ) -> Option<Proposal> {
         match &proposal.command {
-            // Another process of the node may live: it keeps its place.
+            // If another process of the node is alive, it remains the node's agent.
             Command::RegisterAgent(_) => self.hold_registration(now, token, proposal, outbox),
             Command::LeaveNode(_) => self.hold_force_leave(now, token, proposal, outbox),
             _ => Some(proposal),
         }
     }
 
-    /// The leader learns what became true.
+    /// Follows the changes that were applied at the leader.
     pub(crate) fn note_members(&mut self, now: Time, changes: &[Change]) {
         let Self { judge, state, .. } = self;
-        // A restore: what was known is of other rows.
+        // A restore replaced all rows, so the windows and checks are obsolete.
         if changes.iter().any(|change| matches!(change, Change::Cleared)) {
             judge.windows.restart(now, state);
             judge.upkeep.restart(now, state);
@@ -93,7 +93,7 @@ impl Core {
         }
     }
 
-    /// Once a tick, on every server.
+    /// Runs once per tick, on every server.
     pub(crate) fn tick_judge(&mut self, now: Time, outbox: &mut Outbox) {
         self.refuse_relayed(now, outbox);
         if self.is_serving() {
@@ -102,8 +102,8 @@ impl Core {
             self.forget_cut_off();
             self.open_checks(now);
             self.update_brake(now);
-            // One that answers nobody hears no renewals: it ends nothing by silence until another
-            // one leads.
+            // A server that refuses all clients receives no renewals. It proposes no verdict until
+            // another server leads.
             if !self.corruption.is_known_here() {
                 self.propose_verdicts(now);
                 self.look_at_registrations(now, outbox);
@@ -116,9 +116,9 @@ impl Core {
         outbox.challenges.append(&mut self.judge.juror.ask(now));
     }
 
-    /// At the end of a turn: what was gathered for other servers.
+    /// Sends the gathered messages to other servers at the end of a turn.
     pub(crate) fn flush_judge(&mut self, outbox: &mut Outbox) {
-        // It is silent, whatever was asked of it.
+        // A server with a set-back disk sends no replies.
         if self.set_back().is_some() {
             self.judge.answers.clear();
             return;

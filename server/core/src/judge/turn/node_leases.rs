@@ -1,17 +1,16 @@
-//! What the leader knows of nodes' leases, for whoever asks: people, who want to know how a host
-//! stands and who says so. It changes nothing.
+//! The status of node leases as the leader knows it, for operators. It changes nothing.
 
 use crate::core::Core;
 use lockmesh_protocol::lease::{HealthWindow, NodeLease, NodeLeaseQuery, NodeLeases};
 use lockmesh_protocol::record::{Agent, MemberStatus};
 use lockmesh_protocol::time::Time;
 
-/// So many agents are looked at for one answer: renewals are taken between two of them.
+/// The maximum number of agents per reply, so that renewals are processed in between.
 const PART: usize = 256;
 
 impl Core {
-    /// How the lease of a node stands, or a part of those of all nodes; none where this server does
-    /// not lead: then it knows nothing of them.
+    /// Returns the status of one node's lease, or one page of all leases; `None` if this server is
+    /// not the leader, which alone knows them.
     pub(crate) fn node_leases(&self, now: Time, query: &NodeLeaseQuery) -> Option<NodeLeases> {
         self.serving?;
         let told = |agent: &Agent| self.node_lease(now, agent);
@@ -28,7 +27,7 @@ impl Core {
         }
     }
 
-    /// None of an agent that left, or whose node is another one's by now.
+    /// `None` for an agent that left, or whose node belongs to another agent.
     fn node_lease(&self, now: Time, agent: &Agent) -> Option<NodeLease> {
         let lease = agent.lease();
         let is_failed = agent.status == MemberStatus::Failed;
@@ -37,7 +36,7 @@ impl Core {
         if window.is_none() && !(is_failed && renewed.is_some()) {
             return None;
         }
-        // No silence ends anything before the time of an announced restart is over.
+        // During an announced restart, silence ends no session.
         let window = window.filter(|_| agent.restart_announced.is_none());
         let end = |class| window.map(|window| window.end(class, self.judge.is_braking()).since(now));
         let [fast, default, safe] = HealthWindow::ALL.map(end);

@@ -7,7 +7,7 @@
 //! gauge, and with its lease.
 //!
 //! A node counts as cut off after the validity of its shortest window in use: by then no guard of
-//! that window believes in its lock. The report changes no verdict.
+//! that window relies on its lock. The report changes no verdict.
 
 use crate::core::Core;
 use crate::judge::Judge;
@@ -25,7 +25,7 @@ impl Judge {
 }
 
 impl Core {
-    /// A renewal was heard: one of its own account, or the answer to a challenge.
+    /// Notes a renewal, which the node either sent itself or returned as the answer to a challenge.
     pub(super) fn note_whether_it_renews(&mut self, now: Time, renewal: Renewal) {
         let Self { judge, state, observer, .. } = self;
         let lease = renewal.lease;
@@ -40,7 +40,7 @@ impl Core {
             return;
         };
         let (window, without_renewal) = (member.present(), now.since(member.renewed));
-        // One that failed is reported as failed.
+        // A failed node is reported as failed.
         let is_cut_off = member.status != MemberStatus::Failed && without_renewal >= window.validity();
         if is_cut_off && judge.cut_off.insert(lease.agent, lease) != Some(lease) {
             observer.observed.nodes_cut_off += 1;
@@ -53,7 +53,7 @@ impl Core {
         }
     }
 
-    /// Forgets the nodes that are cut off and do not answer either, or register anew.
+    /// Removes nodes that no longer answer either, or that registered again.
     pub(super) fn forget_cut_off(&mut self) {
         let Self { judge, state, .. } = self;
         judge.cut_off.retain(|number, lease| {
@@ -61,14 +61,14 @@ impl Core {
             let is_known = member.is_some_and(|member| member.status != MemberStatus::Failed);
             if !is_known {
                 let status = state.agent(*number).map_or("forgotten", |agent| word(agent.status));
-                tracing::info!(node = %node_of(state, *number), status, "node without renewals is no longer kept");
+                tracing::info!(node = %node_of(state, *number), status, "node without renewals is no longer reported");
             }
             is_known
         });
     }
 
-    /// Who suspects the holder of this lease: the leader itself if it does not renew, and the nodes
-    /// that accused it, by their folded names.
+    /// The suspecting parties of the holder of this lease: the leader itself if no renewals arrive,
+    /// and the accusers, by their folded names.
     pub(super) fn suspicions(&self, lease: LeaseId) -> Vec<NodeName> {
         let is_cut_off = self.judge.cut_off.get(&lease.agent) == Some(&lease);
         let missing = is_cut_off.then(|| NodeName::from(MISSING_RENEWALS));

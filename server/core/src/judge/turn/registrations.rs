@@ -1,5 +1,5 @@
-//! Registrations that wait: taken in, refused where the first process renews, proposed where it
-//! says nothing.
+//! Waiting registrations: rejected if the first process renews its lease, proposed if it stays
+//! silent.
 
 use crate::core::{Core, Origin};
 use crate::input::CallToken;
@@ -15,30 +15,30 @@ use lockmesh_protocol::time::Time;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many registrations may wait.
+/// The maximum number of waiting registrations.
 const MAX_WAITING: usize = 64;
-/// How long the first process must be silent, where it can be asked. Also where both are of one
-/// boot and the second one has the lock of its data folder: a copied folder has a lock of its own,
-/// and a virtual machine that was cloned while it ran has the same boot id, folder and inode as the
-/// first. Nothing that the second one can show proves that the first one is dead.
+/// The minimum silence of the first process, if it can be challenged. It also applies if both
+/// processes have one boot id and the second holds the lock of its data folder. A copied folder has
+/// a lock of its own, and a virtual machine cloned while running has the same boot id, folder and
+/// inode as the first. The second process cannot prove that the first one is dead.
 const LEAST_SILENCE: Duration = Duration::from_secs(1);
-/// A renewal that comes within this time may have been sent by a process that is dead by now.
+/// A renewal within this time may have been sent by a process that has died since.
 const ON_ITS_WAY: Duration = Duration::from_millis(500);
-/// How long a registration waits at most.
+/// The maximum wait of a registration.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// What becomes of a registration that waits.
+/// The outcome of a waiting registration.
 enum Verdict {
     Wait,
-    /// The first process is not there any more, or another one took its place.
+    /// The first process is gone, or another one replaced it.
     LookAgain,
     Propose,
     GiveUp,
 }
 
 impl Core {
-    /// Takes a registration for a node on which another process may live; gives back what need not
-    /// wait.
+    /// Holds a registration for a node that may have another live process; returns any other
+    /// proposal.
     pub(crate) fn hold_registration(
         &mut self,
         now: Time,
@@ -47,7 +47,7 @@ impl Core {
         outbox: &mut Outbox,
     ) -> Option<Proposal> {
         let Command::RegisterAgent(registration) = &proposal.command else { return Some(proposal) };
-        // Until it serves it may not know the first one.
+        // Before this server serves, it may not know the first process.
         if !self.is_serving() {
             outbox.fail(token, not_leader());
             return None;
@@ -55,7 +55,7 @@ impl Core {
         let Some(first) = self.first_process(registration) else { return Some(proposal) };
         let lease = first.lease();
         if self.judge.registrations.waiting.len() >= MAX_WAITING {
-            let what = format!("{MAX_WAITING} registrations wait until it is known whether others live");
+            let what = format!("{MAX_WAITING} registrations already wait for checks of other processes");
             outbox.fail(token, Unavailable::Overloaded(what));
             return None;
         }
@@ -64,14 +64,14 @@ impl Core {
         None
     }
 
-    /// The other process that is a node's agent, as far as is known.
+    /// The other process that is the node's agent, as far as this server knows.
     fn first_process(&self, registration: &AgentRegistration) -> Option<&Arc<Agent>> {
         let first = self.state.agent_of_node_id(&registration.node.id)?;
         let is_other = first.incarnation.process != registration.incarnation.process;
         (is_other && first.status == MemberStatus::Alive).then_some(first)
     }
 
-    /// The first process renewed its lease: whoever wants its place is refused.
+    /// Rejects the waiting registrations of a node whose first process renewed its lease.
     pub(super) fn refuse_registrations(&mut self, now: Time, renewal: Renewal, outbox: &mut Outbox) {
         let is_answer = self.judge.checks.nonce(renewal.lease) == Some(renewal.nonce);
         let waiting = &mut self.judge.registrations.waiting;
@@ -95,7 +95,7 @@ impl Core {
         }
     }
 
-    /// Looks at all that wait.
+    /// Resolves the waiting registrations that are decided by now.
     pub(super) fn look_at_registrations(&mut self, now: Time, outbox: &mut Outbox) {
         for waiting in std::mem::take(&mut self.judge.registrations.waiting) {
             match self.registration_verdict(now, &waiting) {
@@ -108,11 +108,11 @@ impl Core {
                 }
                 Verdict::Propose => {
                     self.batch.push((waiting.proposal, Origin::Client(waiting.token, now)));
-                    // Others that want the same place must meet the one that has it by then.
+                    // Other waiting registrations of this node must then check the new process.
                     self.judge.checks.close(waiting.lease.agent);
                 }
                 Verdict::GiveUp => {
-                    let what = "another process registered this node, and too few servers could ask whether it lives";
+                    let what = "another process registered this node, and too few servers could check it";
                     outbox.fail(waiting.token, Unavailable::Overloaded(what.into()));
                 }
             }
@@ -126,12 +126,12 @@ impl Core {
         };
         let silence = match self.state.agent_address(agent) {
             Some(_) => LEAST_SILENCE,
-            // Nobody can ask it: it must have missed a renewal.
+            // The process cannot be challenged, so it must miss a renewal.
             None => overdue_after(HealthWindow::Default),
         };
         let waited = now.since(waiting.came);
-        // No node fails by it, so whoever has asked often enough counts, also a juror that
-        // was late before.
+        // No node fails here, so each juror with enough unanswered challenges counts, even after a
+        // pause.
         if waited >= silence && self.confirmed_by(now, agent.number, false).is_some() {
             Verdict::Propose
         } else if waited >= LONGEST_WAIT {
@@ -141,7 +141,7 @@ impl Core {
         }
     }
 
-    /// This server no longer leads: the next leader must ask.
+    /// Fails all waiting registrations when leadership is lost: the next leader must challenge.
     pub(super) fn drop_registrations(&mut self, outbox: &mut Outbox) {
         for waiting in std::mem::take(&mut self.judge.registrations.waiting) {
             outbox.fail(waiting.token, not_leader());

@@ -1,4 +1,4 @@
-//! Renewals that this follower relays, and the answers that it hands on.
+//! Renewals that this follower relays, and the replies that it returns.
 
 use crate::core::Core;
 use crate::input::CallToken;
@@ -12,7 +12,7 @@ use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
 
 impl Core {
-    /// A renewal came to a server that follows this leader.
+    /// Relays a renewal that reached a follower of this leader.
     pub(super) fn relay(
         &mut self,
         now: Time,
@@ -30,23 +30,23 @@ impl Core {
         relay.waiting.insert(number, Relayed { came: now, token, renewal });
     }
 
-    /// The same for what a node answered to this juror: the leader must hear it, and nobody waits.
+    /// Relays a node's answer to this juror, which the leader must receive. No caller waits for it.
     pub(super) fn relay_answer(&mut self, now: Time, renewal: Renewal, outbox: &mut Outbox) {
-        // Before this server serves itself there is nobody to tell, and all windows start then.
+        // Without another leader there is no recipient; a new leader restarts all windows.
         if let Some(leader) = self.engine.leader().filter(|leader| *leader != self.config.id) {
             self.refuse_those_of_another_leader(now, Some(leader), outbox);
             self.judge.relay.gather(renewal);
         }
     }
 
-    /// The leader answered a renewal.
+    /// Returns the leader's reply to a renewal.
     pub(super) fn relayed_answer(&mut self, number: u64, answer: LeaseAnswer, outbox: &mut Outbox) {
         if let Some(token) = self.judge.relay.take(number, &answer) {
             outbox.replies.push((token, answer.into_response()));
         }
     }
 
-    /// Refuses those that the leader has not answered, and will not.
+    /// Refuses the renewals that the leader has not answered in time.
     pub(super) fn refuse_relayed(&mut self, now: Time, outbox: &mut Outbox) {
         let follows = |leader: &ServerId| *leader != self.config.id && self.set_back().is_none();
         let leader = self.engine.leader().filter(follows);

@@ -1,9 +1,9 @@
-//! Renewals as they arrive, and their acknowledgement.
+//! Arriving renewals and their acknowledgement.
 //!
-//! A window starts when the renewal arrives, before anybody knows whether this server leads still:
-//! if it does not, it has only moved a deadline that counts for nobody. The acknowledgement waits
-//! for a read round that begins after the arrival. The end of a lease waits for one too: the word
-//! of a deposed leader must not end it.
+//! A window starts when the renewal arrives, before this server knows whether it still leads: if
+//! not, only a deadline without effect has moved. The acknowledgement waits for a read round that
+//! begins after the arrival. So does the report that a lease has ended: a deposed leader must not
+//! end it.
 
 use crate::core::Core;
 use crate::input::{CallToken, LeaseCaller};
@@ -16,14 +16,14 @@ use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
 
 impl Core {
-    /// An agent renews its lease at this server.
+    /// Takes an agent's renewal of its lease.
     pub(crate) fn renew_lease(&mut self, now: Time, token: CallToken, renewal: Renewal, outbox: &mut Outbox) {
         match self.engine.leader() {
             Some(leader) if leader == self.config.id => {
                 self.hear_call(now, LeaseCaller::Call(token), renewal, outbox);
             }
             Some(leader) => {
-                // It lives, whether the leader comes to hear it in time or not.
+                // The node is alive, even if the leader does not learn it in time.
                 if self.state.is_authentic(&renewal) {
                     self.judge.juror.heard(renewal.lease);
                 }
@@ -33,7 +33,7 @@ impl Core {
         }
     }
 
-    /// A node was asked whether it lives.
+    /// Takes the outcome of a challenge.
     pub(crate) fn challenged(
         &mut self,
         now: Time,
@@ -60,7 +60,7 @@ impl Core {
         }
     }
 
-    /// A renewal arrived at this leader that somebody waits for.
+    /// Takes a renewal with a waiting caller at the leader.
     pub(super) fn hear_call(
         &mut self,
         now: Time,
@@ -76,9 +76,9 @@ impl Core {
         self.read_index.arrive(now, Reader::Lease(caller, renewal));
     }
 
-    /// What a node answered to a juror; whether it counts.
+    /// Takes a node's answer to a juror; returns whether it counts.
     pub(super) fn hear_answer(&mut self, now: Time, renewal: Renewal, outbox: &mut Outbox) -> bool {
-        // Nobody waits, so nothing is promised: one that answers an older check may be old itself.
+        // No caller waits, so the answer to an older check may be dropped: it may be old itself.
         if self.judge.checks.nonce(renewal.lease) != Some(renewal.nonce) {
             return false;
         }
@@ -90,31 +90,30 @@ impl Core {
         counts
     }
 
-    /// Why a renewal counts for nothing.
+    /// The reason why a renewal is refused.
     fn renewal_refusal(&self, renewal: &Renewal) -> Option<Unavailable> {
         if !self.is_serving() {
             return Some(not_leader());
         }
         if !self.state.is_authentic(renewal) {
-            let why = "this renewal was not made with the secret of its lease: register anew";
+            let why = "the renewal was not made with the secret of its lease: register again";
             return Some(Unavailable::Denied(why.into()));
         }
         self.is_deciding(renewal.lease).then(|| {
-            let why =
-                "a majority of the servers did not hear from this node: whether it failed is being decided";
+            let why = "a majority of the servers got no reply from this node: its failure is being decided";
             Unavailable::Unknown(why.into())
         })
     }
 
-    /// Whether a verdict on the agent is proposed, and its outcome is not known.
+    /// Returns whether a verdict on the agent is proposed and its outcome unknown.
     fn is_deciding(&self, lease: LeaseId) -> bool {
         self.judge.deciding.contains(&lease.agent)
     }
 
-    /// The window starts anew, and whoever asked whether the node lives knows it.
+    /// Restarts the window of a node and closes its check.
     fn hear(&mut self, now: Time, renewal: Renewal, outbox: &mut Outbox) {
         let lease = renewal.lease;
-        // A failed one too, where sessions are left to it: its answers keep them.
+        // Failed members count too if they have sessions: their answers keep those.
         let Some(agent) = self.state.agent_of(lease) else { return };
         let shortest = self.state.shortest_window(&agent.node);
         self.blame_accuser(now, lease.agent);
@@ -127,7 +126,8 @@ impl Core {
         }
     }
 
-    /// After the round: an end that was committed before it is applied by now, whoever led then.
+    /// Replies after the read round: an end that was committed before it is applied by now, under
+    /// any leader.
     pub(crate) fn answer_renewal(&mut self, caller: LeaseCaller, renewal: Renewal, outbox: &mut Outbox) {
         let Renewal { lease, sequence, .. } = renewal;
         let answer = match (self.renewal_refusal(&renewal), self.state.lease_end(lease)) {
@@ -148,7 +148,7 @@ impl Core {
         self.judge.answer(caller, answer, outbox);
     }
 
-    /// The round did not come to its end.
+    /// Refuses a renewal whose read round failed.
     pub(crate) fn refuse_renewal(&mut self, caller: LeaseCaller, outbox: &mut Outbox) {
         self.judge.answer(caller, LeaseAnswer::Unavailable(not_leader()), outbox);
     }

@@ -1,17 +1,17 @@
-//! What is due of the upkeep is proposed.
+//! Proposes the upkeep commands that are due.
 
 use crate::core::Core;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// How often the leader looks whether something is due here.
+/// The interval between two checks for due upkeep.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// How often it compares catalog and roster.
+/// The interval between two comparisons of catalog and roster (anti-entropy).
 const RECONCILE_INTERVAL: Duration = Duration::from_secs(60);
-/// The same where the last look found something: there may be more.
+/// The same interval after a comparison that found differences: there may be more.
 const RECONCILE_AGAIN: Duration = Duration::from_secs(1);
-/// How many members and nodes one command reconciles.
+/// The maximum number of members and nodes that one command reconciles.
 const RECONCILED_AT_ONCE: usize = 256;
 
 impl Core {
@@ -60,7 +60,7 @@ impl Core {
             tracing::info!(
                 members = members.len(),
                 strangers = strangers.len(),
-                "the catalog says something else than the roster of members: it is made to agree"
+                "reconciling the catalog with the roster of members"
             );
             self.gather_own(Command::Reconcile { members, strangers });
         }

@@ -1,9 +1,9 @@
-//! The leader opens checks of those who are silent, and proposes a verdict where a majority of the
-//! voters heard nothing for a window.
+//! The leader opens checks of silent nodes. It proposes a verdict once a majority of the voters got
+//! no answer for a window.
 //!
 //! Windows are judged from the shortest to the longest: each verdict ends the sessions of its own
-//! window and of shorter ones; the default one fails the member. Sessions that can wait longer keep
-//! the check open until their own.
+//! window and of shorter ones, and that of the default window fails the member. Sessions with
+//! longer windows keep the check open.
 
 use crate::core::{Core, Origin, RETRY_PROPOSAL};
 use lockmesh_protocol::command::{Command, NodeFailure};
@@ -13,13 +13,13 @@ use lockmesh_protocol::record::MemberStatus;
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// How many checks are open at most; those that are overdue for longest come first.
+/// The maximum number of open checks; the longest overdue nodes come first.
 const MAX_CHECKS: usize = 256;
-/// How long after a look at a check that came to nothing the next one follows.
+/// The interval between two evaluations of a check without a verdict.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Core {
-    /// Opens a check of every node whose renewal is overdue, as long as there are not too many.
+    /// Opens a check of every node whose renewal is overdue, up to [`MAX_CHECKS`].
     pub(super) fn open_checks(&mut self, now: Time) {
         let judge = &self.judge;
         let free = MAX_CHECKS.saturating_sub(judge.checks.len());
@@ -32,12 +32,12 @@ impl Core {
         overdue.into_iter().for_each(|lease| self.open_check(now, lease));
     }
 
-    /// Whether there may be one more check.
+    /// Returns whether another check may be opened.
     pub(super) fn may_open_check(&self) -> bool {
         self.judge.checks.len() < MAX_CHECKS
     }
 
-    /// Has this node asked, if it is not asked already.
+    /// Opens a check of this lease unless one is open.
     pub(super) fn open_check(&mut self, now: Time, lease: LeaseId) {
         if self.judge.checks.nonce(lease).is_none() {
             let nonce = self.judge.random.number().max(1);
@@ -57,16 +57,16 @@ impl Core {
 
     fn propose_verdict(&mut self, now: Time, failure: NodeFailure) {
         let agent = failure.lease.agent;
-        // Until its outcome is known, no renewal of this agent counts.
+        // Until the outcome is known, no renewal of this agent counts.
         self.judge.deciding.insert(agent);
         self.judge.checks.look_again(agent, now + RETRY_PROPOSAL);
         self.batch.push((self.own(Command::FailNode(failure)), Origin::Verdict(agent)));
     }
 
-    /// The verdict that is due on this lease, and confirmed.
+    /// The verdict that is due on this lease and confirmed by a majority.
     fn verdict(&self, now: Time, lease: LeaseId) -> Option<NodeFailure> {
         let number = lease.agent;
-        // A renewal that waits is acknowledged, unless a verdict comes first.
+        // A waiting renewal is acknowledged unless a verdict comes first.
         let is_renewing = self.read_index.is_lease_renewal_waiting(lease);
         if is_renewing || self.judge.deciding.contains(&number) {
             return None;
@@ -78,18 +78,18 @@ impl Core {
         Some(NodeFailure { lease, window, confirmed_by, silent_for, term, base })
     }
 
-    /// The shortest window of this lease that is over and on which something hangs.
+    /// The shortest ended window of this lease that has sessions, or that fails the member.
     fn window_due(&self, now: Time, lease: LeaseId) -> Option<HealthWindow> {
         let member = self.judge.windows.member(lease.agent).filter(|member| member.lease == lease)?;
-        // Guards believe in what was there before an announced restart until its time is over,
-        // whichever process is silent now.
+        // Guards rely on sessions from before an announced restart until the restart's window ends,
+        // even if a new process is silent now.
         let agent = self.state.agent_of(lease).filter(|agent| agent.restart_announced.is_none())?;
         let is_over = |window: &HealthWindow| member.end(*window, self.judge.is_braking()) <= now;
         if !HealthWindow::ALL.iter().any(is_over) {
             return None;
         }
         let in_use = self.state.windows_in_use(&agent.node);
-        // The member itself fails with the default one.
+        // The member itself fails with the default window.
         let is_wanted = |window: &HealthWindow| {
             in_use.contains(window)
                 || (*window == HealthWindow::Default && member.status != MemberStatus::Failed)
@@ -97,7 +97,7 @@ impl Core {
         HealthWindow::ALL.into_iter().filter(is_wanted).find(is_over)
     }
 
-    /// The voters who asked a node in vain; none where they are no majority.
+    /// The voters with unanswered challenges of a node; `None` if they are no majority.
     pub(super) fn confirmed_by(
         &self,
         now: Time,
@@ -110,10 +110,10 @@ impl Core {
         is_enough.then_some(confirmed_by)
     }
 
-    /// A verdict was applied, or came to nothing: renewals count again.
+    /// Notes the outcome of a verdict, applied or without effect: renewals count again.
     pub(crate) fn verdict_is_known(&mut self, now: Time, number: AgentNumber, failure: Option<&NodeFailure>) {
         self.judge.deciding.remove(&number);
-        // What is judged further is what the state says by now.
+        // The state determines which windows are judged from here on.
         self.judge.follow(now, &self.state, number);
         let Some(NodeFailure { window, silent_for, confirmed_by, .. }) = failure else { return };
         self.judge.credit_accuser(now, number);
@@ -124,7 +124,7 @@ impl Core {
         let servers = confirmed_by.iter().map(|id| self.node_of(*id)).collect::<Vec<_>>().join(" ");
         match window {
             HealthWindow::Default => {
-                tracing::warn!(%node, silent_ms, %servers, "a node failed: these servers asked it and heard nothing");
+                tracing::warn!(%node, silent_ms, %servers, "node failed: these servers got no reply");
             }
             window => {
                 let window = window.as_str();
@@ -133,7 +133,7 @@ impl Core {
                     window,
                     silent_ms,
                     %servers,
-                    "the sessions of this window ended with a silent node: these servers asked it and heard nothing"
+                    "sessions of a silent node ended: these servers got no reply"
                 );
             }
         }

@@ -1,5 +1,5 @@
-//! Agents as jurors: three of them ask a silent node for the leader, and what it answers them keeps
-//! it; that they hear nothing confirms nothing.
+//! Agents as jurors: three of them challenge a silent node for the leader. Its answers keep the
+//! node alive; its silence toward them confirms nothing.
 
 use super::{Fleet, SECOND};
 use lockmesh_core::frontend::Event;
@@ -8,7 +8,7 @@ use lockmesh_protocol::record::MemberStatus;
 use std::collections::BTreeSet;
 
 impl Fleet {
-    /// Has agents ask whom they are to ask, and tells what is answered.
+    /// Sends the questions for agents, and reports the answers.
     pub(super) fn ask_through_agents(&mut self) {
         for id in self.cluster.servers.keys().copied().collect::<Vec<_>>() {
             for wanted in self.cluster.take_questions(id) {
@@ -29,7 +29,7 @@ impl Fleet {
         }
     }
 
-    /// So many hosts, the first of which no server can reach, nor it them.
+    /// This many hosts; the first one and all servers cannot reach each other.
     pub(super) fn cut_off(hosts: usize) -> Self {
         let mut fleet = Self::start();
         (1..=hosts).for_each(|number| fleet.host(&format!("h{number}")));
@@ -40,7 +40,7 @@ impl Fleet {
         fleet
     }
 
-    /// Through whom each check of this lease was asked.
+    /// The agents through which this lease was challenged.
     fn asked_through(&self, lease: LeaseId) -> BTreeSet<&str> {
         let asked = self.asked.iter().filter(|(_, challenge, _)| challenge.lease == lease);
         asked.map(|(_, _, agent)| agent.as_str()).collect()
@@ -53,7 +53,7 @@ impl Fleet {
         fleet
     }
 
-    /// Whether the leader reports the node as one that does not renew: in its gauge, and with its
+    /// Returns whether the leader reports the node as not renewing, in its gauge and with its
     /// lease.
     #[track_caller]
     fn is_reported(&mut self, name: &str) -> bool {
@@ -65,7 +65,7 @@ impl Fleet {
         is_told
     }
 
-    /// How many nodes the leader reports so.
+    /// The number of nodes that the leader reports as not renewing.
     fn without_renewals(&self) -> usize {
         self.cluster.servers[&self.cluster.leader()]
             .frontend
@@ -87,7 +87,7 @@ fn a_node_that_agents_reach_is_kept_though_no_server_does() {
     fleet.run(20 * SECOND);
     assert!(fleet.lives("fast") && fleet.status("h1") == MemberStatus::Alive);
     assert!(fleet.saved_by_agents() >= 10);
-    // Each check asks others: h1 is overdue again and again.
+    // Each check chooses other agents: h1 is overdue repeatedly.
     let lease = fleet.hosts["h1"].lease;
     assert_eq!(fleet.asked_through(lease).len(), 7, "{:?}", fleet.asked_through(lease));
 }
@@ -107,11 +107,11 @@ fn agents_that_hear_nothing_neither_confirm_a_verdict_nor_hold_it_up() {
     let took = fleet.cluster.now().since(fleet.hosts["h1"].renewed);
     super::assert_within(took, HealthWindow::Fast.validity());
     assert_eq!(fleet.saved_by_agents(), 0);
-    // Three of them, the same ones as long as the check is open, at the voters' pace.
+    // Three of them, the same ones while the check is open, at the voters' pace.
     let (lease, asked) = (fleet.hosts["h1"].lease, &fleet.asked);
     assert_eq!(fleet.asked_through(lease).len(), 3);
     assert!((12..=21).contains(&asked.len()), "{asked:?}");
-    // Nobody confirms it who is no voter: two of three servers were never told that it is silent.
+    // Only voters confirm: two of three servers never learned that it is silent.
     let mut fleet = Fleet::cut_off(8);
     fleet.stuck = fleet.cluster.servers.keys().copied().skip(1).collect();
     fleet.run(20 * SECOND);
@@ -160,13 +160,13 @@ fn a_node_that_only_answers_for_its_window_is_reported_until_it_renews() {
         fleet.step();
     }
     fleet.run_until(2 * SECOND, |fleet| fleet.without_renewals() > 0);
-    // It stands in front of those that accuse the node.
+    // It is listed before the accusers of the node.
     assert_eq!(fleet.leases_of("h1")[0].suspected_by[0], MISSING_RENEWALS.into());
     for _ in 0..100 {
         fleet.run(SECOND / 10);
         assert!(fleet.is_reported("h1") && fleet.lives("fast"), "it is reported all the time");
     }
-    // A server whose challenges it answers acknowledges nothing either.
+    // A server whose challenges it answers sends no acknowledgement either.
     fleet.at("h1").answers = fleet.cluster.servers.keys().copied().collect();
     fleet.run(3 * SECOND);
     assert!(fleet.is_reported("h1") && fleet.lives("fast"));

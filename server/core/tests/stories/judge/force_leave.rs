@@ -1,5 +1,5 @@
-//! Force-leave: a living node keeps its sessions and its place, a dead one goes, and a leader that
-//! cannot tell yet frees no lock.
+//! Force-leave: a living node keeps its sessions and membership, a dead one leaves, and a leader
+//! that does not know yet frees no lock.
 
 use super::{Fleet, SECOND, agent, process, registration};
 use crate::frontend::assert_denied;
@@ -13,7 +13,7 @@ use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 
 impl Fleet {
-    /// A node leaves by itself.
+    /// A node leaves on its own.
     pub(super) fn leave(&mut self, name: &str) -> Response {
         let (leader, lease) = (self.cluster.leader(), self.hosts[name].lease);
         let id = RequestId { agent: lease.agent, generation: Generation(1), sequence: 2, lowest: 1 };
@@ -28,7 +28,7 @@ impl Fleet {
         self.cluster.call(to, &agent("a1"), proposal)
     }
 
-    /// Makes a node leave, and waits for the answer.
+    /// Forces a node to leave, and waits for the reply.
     fn force_leave(&mut self, name: &str, prune: bool) -> Response {
         let leader = self.cluster.leader();
         let call = self.begin_force_leave(leader, name, prune);
@@ -36,7 +36,7 @@ impl Fleet {
         self.cluster.answer(leader, call).expect("it is answered").clone()
     }
 
-    /// A host with a session of each window and one without checks, heard by the leader.
+    /// A host with a session of each window and one without checks, with renewals at the leader.
     fn with_holder() -> Self {
         let mut fleet = Self::start();
         fleet.host("h1");
@@ -47,7 +47,7 @@ impl Fleet {
         fleet
     }
 
-    /// Nothing of the node's has changed.
+    /// Asserts that the node is unchanged.
     #[track_caller]
     fn assert_untouched(&self) {
         assert!(HealthWindow::ALL.iter().all(|window| self.lives(window.as_str())), "a session ended");
@@ -70,7 +70,7 @@ impl Fleet {
     }
 }
 
-/// The index of a command that was carried out.
+/// The index of a command that succeeded.
 #[track_caller]
 fn assert_done(answer: &Response) -> LogIndex {
     match answer {
@@ -112,7 +112,7 @@ fn a_node_that_just_died_is_made_to_leave_once_it_has_failed() {
 #[test]
 fn a_leader_that_was_just_elected_has_a_living_node_answer_first() {
     let mut fleet = Fleet::with_holder();
-    // It does not renew by itself for longer than a new leader needs to be asked.
+    // It does not renew for longer than a new leader waits before a challenge.
     fleet.at("h1").renews_every = None;
     fleet.depose();
     let leader = fleet.cluster.leader();
@@ -144,7 +144,7 @@ fn a_force_leave_waits_for_the_verdict_and_for_no_leader_that_was_deposed() {
     fleet.run(4 * SECOND);
     assert_done(&fleet.force_leave("h1", false));
     assert_eq!(fleet.status("h1"), MemberStatus::Left);
-    // A leader that is cut off knows nothing, and says so when it steps down.
+    // A leader that is cut off cannot decide, and rejects the request when it steps down.
     let mut fleet = Fleet::with_holder();
     let leader = fleet.cluster.leader();
     fleet.cluster.cut_off.insert(leader);

@@ -1,5 +1,5 @@
-//! Sessions that guards gave up while no server heard their node: its answers to challenges name
-//! them, and the leader ends them. The node itself is kept.
+//! Sessions that guards gave up while no server received their node's renewals. Its answers to
+//! challenges list them, and the leader ends them. The node itself stays alive.
 
 use super::{Fleet, SECOND};
 use lockmesh_core::frontend::Event;
@@ -12,13 +12,13 @@ use std::time::Duration;
 const SILENT_FOR: Duration = Duration::from_millis(3_000);
 
 impl Fleet {
-    /// The host's guards gave this session up.
+    /// A guard of the host gives a session up.
     fn give_up(&mut self, host: &str, session: &str) {
         let listed = GivenUpSession { session: super::session_id(session), silent_for: Some(SILENT_FOR) };
         self.at(host).given_up.push(listed);
     }
 
-    /// Why sessions ended, the newest first.
+    /// The causes of ended sessions, newest first.
     fn loss_causes(&self) -> Vec<LossCause> {
         let state = self.cluster.servers[&self.cluster.leader()].frontend.core().state();
         let (_, Rows::Losses(losses)) = state.query(&Query::Losses) else { panic!("no losses") };
@@ -26,8 +26,8 @@ impl Fleet {
     }
 }
 
-/// The servers kept the node by its answers to agents, its guard had given up: the lock was held
-/// for no one for as long as the network stayed so, without a TTL for ever.
+/// The servers kept the node alive by its answers to agents, but its guard had given up: the lock
+/// was held without a holder during the outage, or forever without a TTL.
 #[test]
 fn a_session_that_was_given_up_ends_though_agents_alone_reach_its_node() {
     let mut fleet = Fleet::cut_off(4);
@@ -44,7 +44,7 @@ fn a_session_that_was_given_up_ends_though_agents_alone_reach_its_node() {
     assert_eq!(fleet.loss_causes().len(), 1, "named again and again, ended once");
 }
 
-/// A juror that is a server hands the list on to the leader.
+/// A juror that is a follower forwards the list to the leader.
 #[test]
 fn a_follower_passes_on_what_a_node_gave_up() {
     let mut fleet = Fleet::cut_off(4);

@@ -1,5 +1,5 @@
-//! The servers' side of the mesh: any server tells who belongs to it and what is new, and an
-//! accusation has a node asked before its renewal is overdue. It ends nothing, however hostile.
+//! The servers' side of the mesh. Any server returns the roster and its news, and a suspicion
+//! starts a check before a renewal is overdue. It ends nothing, however hostile.
 
 use super::{Fleet, SECOND, agent, assert_within, process, registration};
 use crate::frontend::assert_denied;
@@ -21,7 +21,7 @@ use lockmesh_protocol::time::Time;
 use std::collections::BTreeSet;
 
 impl Fleet {
-    /// So many hosts, each with a session of this window.
+    /// This many hosts, each with a session of this window.
     fn of(hosts: usize, window: HealthWindow) -> Self {
         let mut fleet = Self::start();
         for name in (1..=hosts).map(|number| format!("h{number}")) {
@@ -41,14 +41,14 @@ impl Fleet {
         self.cluster.ask(to, &agent(accuser), Request::Accuse(accused.to_vec()))
     }
 
-    /// A host accuses others at the leader.
+    /// Reports suspicions of a host at the leader.
     fn accuse(&mut self, accuser: &str, accused: &[&str]) {
         let accused: Vec<_> = accused.iter().map(|name| self.lease(name)).collect();
         let leader = self.cluster.leader();
         assert_eq!(self.accuse_at(leader, accuser, &accused), Response::Done);
     }
 
-    /// What the leader measured since this was asked last.
+    /// The leader's measurements since the last call.
     fn observed(&mut self) -> Observed {
         let leader = self.cluster.leader();
         self.observed_by(leader)
@@ -58,7 +58,7 @@ impl Fleet {
         self.cluster.servers.get_mut(&id).expect("it runs").frontend.take_observed()
     }
 
-    /// What became of accusations since this was asked last.
+    /// Asserts the outcomes of suspicions since the last call.
     #[track_caller]
     fn assert_outcomes(&mut self, expected: &[(Accusation, u64)]) {
         let mut outcomes = [0; ACCUSATION_OUTCOMES.len()];
@@ -73,11 +73,11 @@ impl Fleet {
     fn sync(&mut self, id: ServerId, name: &str, has: RosterDigest) -> MeshNews {
         match self.cluster.ask(id, &agent(name), Request::SyncMesh(has)) {
             Response::Mesh(news) => *news,
-            other => panic!("{name} is told nothing: {other:?}"),
+            other => panic!("{name} gets no mesh news: {other:?}"),
         }
     }
 
-    /// Who is in the mesh, as a server tells it somebody who has nothing.
+    /// The full roster, as a server returns it.
     fn roster(&mut self, id: ServerId, asks: &str) -> BTreeSet<String> {
         let news = self.sync(id, asks, RosterDigest(Vec::new()));
         let members = news.roster.0.into_iter().flat_map(|(_, members)| members);
@@ -93,14 +93,14 @@ impl Fleet {
     }
 }
 
-// Accusations.
+// Suspicions.
 
 #[test]
 fn a_host_that_is_accused_is_asked_before_its_renewal_is_overdue_and_fails_no_sooner() {
     let mut fleet = Fleet::of(3, HealthWindow::Safe);
     fleet.kill("h1");
     fleet.run(SECOND / 2);
-    assert_eq!(fleet.open_checks(), 0, "nobody misses its renewal yet");
+    assert_eq!(fleet.open_checks(), 0, "no renewal is overdue yet");
     fleet.accuse("h2", &["h1"]);
     assert_eq!(fleet.open_checks(), 1);
     fleet.accuse("h3", &["h1"]);
@@ -121,7 +121,7 @@ fn an_accusation_reaches_the_leader_through_any_server() {
     assert_eq!(fleet.accuse_at(follower, "h2", &[accused]), Response::Done);
     fleet.assert_outcomes(&[(Accusation::Opened, 1)]);
     assert_eq!(fleet.observed_by(follower).accusations[Accusation::Relayed as usize], 1);
-    // Without a leader nobody looks.
+    // Without a leader no check opens.
     let leader = fleet.cluster.leader();
     fleet.cluster.leave_alone(follower);
     fleet.run(10 * SECOND);
@@ -148,7 +148,7 @@ fn one_that_accuses_everybody_ends_nothing_and_is_soon_not_heard_any_more() {
     for name in (1..=6).map(|number| format!("h{number}")) {
         assert!(fleet.lives(&name) && fleet.status(&name) == MemberStatus::Alive, "{name}");
     }
-    // Another one that accuses the same host is heard, and it beside that one.
+    // Another accuser of the same host counts, and so does it beside that one.
     fleet.accuse("h6", &["h1"]);
     fleet.assert_outcomes(&[(Accusation::IgnoredAccuser, 1)]);
     fleet.accuse("h5", &["h2"]);
@@ -163,7 +163,7 @@ fn whoever_is_silent_itself_or_is_nobody_accuses_in_vain() {
     fleet.kill("h1");
     fleet.run_until(5 * SECOND, |fleet| fleet.open_checks() == 1);
     fleet.observed();
-    // Who does not hear the servers may hear nobody.
+    // A node that does not reach the servers may not reach others.
     fleet.accuse("h1", &["h2"]);
     fleet.accuse("h2", &["h2"]);
     fleet.assert_outcomes(&[(Accusation::IgnoredAccuser, 2)]);
@@ -216,11 +216,11 @@ fn a_verdict_makes_up_for_an_accusation_that_was_wrong() {
         fleet.accuse("h3", &["h2"]);
         fleet.run(SECOND);
     }
-    // Four and one, of which one is made up for and a half is forgotten; then two more.
+    // Four and one, of which one is credited and a half expires; then two more.
     fleet.assert_outcomes(&[(Accusation::Opened, 7), (Accusation::IgnoredAccuser, 1)]);
 }
 
-// What the mesh is told.
+// Mesh news.
 
 #[test]
 fn any_server_tells_who_is_in_the_mesh_and_nobody_who_has_failed_or_left() {
@@ -229,14 +229,14 @@ fn any_server_tells_who_is_in_the_mesh_and_nobody_who_has_failed_or_left() {
     fleet.kill("h2");
     let answer = fleet.leave("h3");
     assert!(matches!(answer, Response::Applied(_)), "{answer:?}");
-    assert!(fleet.announce(1, 1), "h1 comes back, and is asked as any other meanwhile");
+    assert!(fleet.announce(1, 1), "h1 returns, and is challenged like any other meanwhile");
     fleet.run_until(10 * SECOND, |fleet| fleet.status("h2") == MemberStatus::Failed);
     fleet.run(SECOND);
     fleet.assert_roster("h1", &["h1", "h4"]);
     fleet.host("h2");
     fleet.run(SECOND);
     fleet.assert_roster("h1", &["h1", "h2", "h4"]);
-    // A server that starts knows the same.
+    // A restarted server has the same roster.
     let follower = fleet.cluster.follower();
     fleet.cluster.restart(follower);
     fleet.run(SECOND);
@@ -268,7 +268,7 @@ fn what_has_not_changed_is_not_told_again() {
         Some(8301)
     );
     assert!(fleet.sync(follower, "h1", roster.digest()).roster.0.is_empty());
-    // The same process says the same again: nothing changes.
+    // The same process registers again without changes.
     fleet.register("h2", process(1, 1));
     assert!(fleet.sync(follower, "h1", roster.digest()).roster.0.is_empty());
     fleet.host("h4");
@@ -285,7 +285,7 @@ fn a_node_that_another_agent_took_over_is_in_the_mesh_once() {
     let mut fleet = Fleet::of(2, HealthWindow::Default);
     fleet.kill("h2");
     let former = MemberId::of_agent(fleet.lease("h2"));
-    // The same name with another id, as of a machine that was installed anew.
+    // The same name with another id, as after a reinstallation.
     let Request::Propose(id, Command::RegisterAgent(mut anew)) = registration("h2", process(2, 2)) else {
         unreachable!("that is what it makes")
     };
@@ -310,7 +310,7 @@ fn verdicts_of_late_are_told_with_the_servers_signature() {
     fleet.run(SECOND);
     let servers: Vec<_> = fleet.cluster.servers.keys().copied().collect();
     let told: Vec<_> = servers.iter().map(|id| fleet.sync(*id, "h1", RosterDigest(Vec::new()))).collect();
-    assert!(told.iter().all(|news| news.items == told[0].items), "the same bytes, whoever signs");
+    assert!(told.iter().all(|news| news.items == told[0].items), "the same bytes from every signer");
     let read = |bytes: &Bytes| told[0].verdict_key.read(bytes).expect("they signed it");
     let verdicts: Vec<_> = told[0].items.iter().map(read).collect();
     let of_h2: Vec<_> = verdicts.iter().filter(|verdict| verdict.lease == fleet.lease("h2")).collect();
@@ -352,7 +352,7 @@ fn the_leader_tells_a_verdict_at_once_to_three_members_who_live() {
 #[test]
 fn whoever_is_under_check_is_not_told_of_a_verdict() {
     let mut fleet = Fleet::of(6, HealthWindow::Default);
-    // Two of six die, the second one while the first is being asked.
+    // Two of six die, the second one while the first is being checked.
     fleet.kill("h2");
     fleet.run(2 * SECOND);
     fleet.kill("h3");
@@ -426,7 +426,7 @@ fn an_event_that_an_agent_fires_is_told_by_all_servers_for_a_while() {
     assert_told(&mut fleet, &[]);
 }
 
-/// Orders that the gossip key is changed; what it is then.
+/// Rotates the gossip key; returns the reply.
 fn rotate(fleet: &mut Fleet, from: u32) -> Response {
     fleet.cluster.command(Command::RotateGossipKey { from })
 }
@@ -445,7 +445,7 @@ fn the_keys_are_for_living_agents_and_go_on_by_one_at_a_time() {
     assert_eq!((before.previous.clone(), before.current.number), (None, 0));
     assert_key(&rotate(&mut fleet, 0), 1);
     assert_key(&rotate(&mut fleet, 0), 1);
-    // Whoever has the ring of one rotation before is understood.
+    // A member with the ring of one rotation before is understood.
     let me = MemberId::of_agent(fleet.lease("h1"));
     let seal = |ring: KeyRing| ring.seal(me, 9, [7; NONCE_BYTES], b"packet");
     let ring = fleet.sync(leader, "h1", digest()).ring;
@@ -472,11 +472,11 @@ fn the_key_is_not_changed_again_before_every_agent_has_asked_for_it() {
     let mut fleet = Fleet::of(1, HealthWindow::Default);
     assert_key(&rotate(&mut fleet, 0), 1);
     assert_denied(&rotate(&mut fleet, 1), "changed 0 s ago");
-    // Nor by somebody who gives both orders at once.
+    // Nor with both commands sent at once.
     assert_denied(&rotate(&mut fleet, 2), "key 2 is not in use: key 1 is");
     fleet.run(50 * SECOND);
     assert_denied(&rotate(&mut fleet, 1), "for 10 s more");
-    // Another leader has seen it too, and one that was started since counts from then.
+    // Another leader has seen it too; one that has restarted since counts from its start.
     fleet.depose();
     assert_denied(&rotate(&mut fleet, 1), "changed 5");
     fleet.run(15 * SECOND);

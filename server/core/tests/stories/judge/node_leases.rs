@@ -1,4 +1,4 @@
-//! What the leader tells people of nodes' leases: what it has heard itself, and nothing else.
+//! The status of node leases: the leader reports only the renewals that it received itself.
 
 use super::{Fleet, SECOND, agent};
 use lockmesh_protocol::id::AgentNumber;
@@ -7,7 +7,7 @@ use lockmesh_protocol::record::MemberStatus;
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use std::time::Duration;
 
-/// All leases, from the first part on.
+/// All leases, from the first page on.
 const EVERYBODY: NodeLeaseQuery = NodeLeaseQuery::From(AgentNumber(0));
 
 impl Fleet {
@@ -15,7 +15,7 @@ impl Fleet {
         let leader = self.cluster.leader();
         match self.cluster.ask(leader, &agent("h1"), Request::NodeLeases(query)) {
             Response::NodeLeases(leases) => leases,
-            other => panic!("the leader tells nothing: {other:?}"),
+            other => panic!("the leader returns no leases: {other:?}"),
         }
     }
 
@@ -23,7 +23,7 @@ impl Fleet {
         self.leases(NodeLeaseQuery::Of(node.into())).leases
     }
 
-    /// How the lease of one node stands.
+    /// The status of one node's lease.
     fn lease_of(&mut self, node: &str) -> NodeLease {
         let mut leases = self.leases_of(node);
         assert_eq!(leases.len(), 1, "{leases:?}");
@@ -31,9 +31,9 @@ impl Fleet {
     }
 }
 
-/// The deadline of a window, counted from when the node was heard.
+/// The length of a window, counted from the node's last renewal.
 fn length(lease: &NodeLease, window: HealthWindow) -> Duration {
-    lease.ends_in(window).expect("silence counts") + lease.heard_ago.expect("it was heard")
+    lease.ends_in(window).expect("silence counts") + lease.heard_ago.expect("it has renewed")
 }
 
 #[test]
@@ -82,8 +82,7 @@ fn whoever_does_not_lead_says_nothing_but_who_does() {
     let answer = fleet.cluster.ask(follower, &agent("h1"), Request::NodeLeases(EVERYBODY));
     let is_hint = matches!(answer, Response::Unavailable(Unavailable::NotLeader { leader: Some(_) }));
     assert!(is_hint, "{answer:?}");
-    // A leader that is cut off does not know that it is none any more: it answers after a round
-    // alone.
+    // A leader that is cut off does not know that it was deposed: it replies only after a round.
     let former = fleet.cluster.leader();
     fleet.cluster.cut_off.insert(former);
     let call = fleet.cluster.call(former, &agent("h1"), Request::NodeLeases(EVERYBODY));
@@ -127,7 +126,7 @@ fn a_silent_node_is_told_with_those_who_suspect_it_and_still_when_it_has_failed(
     let lease = fleet.lease_of("h2");
     assert!(lease.heard_ago.is_some_and(|ago| ago > 26 * SECOND), "{lease:?}");
     assert_eq!((lease.ends_in, lease.suspected_by.len()), (None, 0), "nothing more ends by its silence");
-    // Another process begins another lease, and was not heard before.
+    // Another process begins another lease, without renewals so far.
     fleet.register("h2", super::process(2, 2));
     let lease = fleet.lease_of("h2");
     assert!(lease.lease != accused && lease.heard_ago.is_none() && lease.ends_in.is_some(), "{lease:?}");

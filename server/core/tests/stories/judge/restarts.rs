@@ -1,5 +1,5 @@
-//! Restarts that agents announce: guards on the host believe for as long as that promises, so
-//! nothing ends by silence before, whatever happens meanwhile.
+//! Announced restarts: guards on the host rely on the announcement, so silence ends no session
+//! before its window ends, whatever happens meanwhile.
 
 use super::{Fleet, SECOND, SLACK, agent, assert_within, process};
 use lockmesh_core::raft::TICK;
@@ -22,8 +22,8 @@ impl Fleet {
         fleet
     }
 
-    /// Its agent says that it comes back; whether that was taken. Only the agent itself may say it,
-    /// under a request id of its own.
+    /// Announces a restart; returns whether it was accepted. Only the agent itself may do so, with
+    /// its own request id.
     pub(super) fn announce(&mut self, generation: u32, sequence: u64) -> bool {
         let (leader, lease) = (self.cluster.leader(), self.hosts["h1"].lease);
         let id = RequestId { agent: lease.agent, generation: Generation(generation), sequence, lowest: 1 };
@@ -34,14 +34,14 @@ impl Fleet {
         }
     }
 
-    /// It announces a restart and ends; when it said so.
+    /// Announces a restart and stops; returns the time of the announcement.
     fn stop(&mut self) -> Time {
         assert!(self.announce(1, 1));
         self.kill("h1");
         self.cluster.now()
     }
 
-    /// Another process is there at once.
+    /// Starts another process at once.
     fn begin(&mut self, incarnation: Incarnation) {
         let response = self.register("h1", incarnation);
         self.registered("h1", incarnation, &response);
@@ -55,7 +55,7 @@ impl Fleet {
         HealthWindow::ALL.iter().all(|window| !self.lives(window.as_str()))
     }
 
-    /// All live until a restart has had its time, counted from here, and none much longer.
+    /// Asserts that all sessions live for a restart window from here, and not much longer.
     #[track_caller]
     fn assert_kept_from(&mut self, since: Time) {
         self.run_until(60 * SECOND, |fleet| !fleet.all_live());
@@ -77,7 +77,7 @@ fn a_restart_that_is_announced_costs_no_session() {
     fleet.run(40 * SECOND);
     assert!(fleet.all_live() && fleet.status("h1") == MemberStatus::Alive);
     assert_eq!(fleet.member("h1").restart_announced, None, "it has had its time");
-    // Its windows are its own again.
+    // Its own windows apply again.
     fleet.kill("h1");
     let took = fleet.time_of_death("h1", "fast");
     assert_within(took, HealthWindow::Fast.validity());
@@ -99,7 +99,7 @@ fn a_process_that_came_back_and_died_at_once_is_not_failed_before_the_announced_
     fleet.begin(process(2, 1));
     fleet.run(SECOND);
     fleet.kill("h1");
-    // Guards of before believe still, and its own window was over long ago.
+    // Guards from before still rely on it, and its own window ended long ago.
     fleet.assert_kept_from(announced);
 }
 
@@ -141,7 +141,7 @@ fn another_host_that_comes_instead_ends_nothing_before_the_announced_time() {
     fleet.session("new", "h1", HealthWindow::Fast);
     fleet.assert_kept_from(announced);
     assert!(fleet.lives("new") && fleet.member("h1").former_sessions_until.is_none());
-    // The windows of the former host count besides.
+    // The windows of the former host count as well.
     let mut fleet = Fleet::with_sessions();
     let announced = fleet.stop();
     fleet.run(25 * SECOND);

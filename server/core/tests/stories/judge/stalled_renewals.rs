@@ -1,4 +1,4 @@
-//! Renewals of leases that wait behind the leader's disk: no verdict is proposed meanwhile.
+//! Lease renewals that wait for the leader's stalled disk: no verdict is proposed meanwhile.
 
 use super::{Fleet, SECOND, is_renewed};
 use crate::stalled_renewals::LONG_STALL_TIMEOUT;
@@ -9,15 +9,15 @@ use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::rpc::{Response, Unavailable};
 
 impl Fleet {
-    /// Whether a server has applied nothing that ended a session.
+    /// Returns whether the session exists in the server's applied state.
     fn has_session(&self, at: ServerId, session: &str) -> bool {
         let state = self.cluster.servers[&at].frontend.core().state();
         state.session(crate::names::session(session)).is_some()
     }
 }
 
-/// A host with a session of the fast window, that renews once more while the leader's disk takes no
-/// write, and is silent from then on.
+/// A host with a session of the fast window. It renews once more while the leader's disk is
+/// stalled, and is silent from then on.
 fn renewing_behind_a_stalled_disk() -> (Fleet, ServerId, CallRef) {
     let mut fleet = Fleet::start_with(LONG_STALL_TIMEOUT);
     fleet.host("h1");
