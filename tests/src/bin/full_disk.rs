@@ -1,8 +1,9 @@
-//! Fills the disk under `lockmesh dev`, and holds it to what it must do then: `full_disk FOLDER`.
+//! Fills the disk of `lockmesh dev`, and checks its behavior: `full_disk FOLDER`.
 //!
-//! FOLDER lies on a small disk of its own that may be filled, such as a tmpfs of 64 MiB; `.ci/run`
-//! mounts one. Writes must be refused with a 500 that says why, reads must go on, nothing
-//! acknowledged may be lost, and writes must work again, without a restart, once there is room.
+//! FOLDER is on a small dedicated disk, such as a tmpfs of 64 MiB; `.ci/run` mounts one. While the
+//! disk is full, writes must fail with a 500 that states the reason, and reads must work. No
+//! acknowledged write may be lost, and writes must succeed again, without a restart, once there is
+//! space.
 
 use lockmesh_tests::dev::Dev;
 use lockmesh_tests::dialect::let_pass;
@@ -12,9 +13,10 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// More room than this is no small disk, and filling it would take too long or hurt somebody.
+/// The maximum capacity of a small disk: filling a larger one would take too long or harm the
+/// machine.
 const LARGEST: usize = 1 << 30;
-/// How many writes may still succeed on a full disk, in room that the files had already.
+/// The maximum number of writes that still succeed on a full disk, in space already allocated.
 const LAST_WRITES: usize = 20_000;
 
 fn main() {
@@ -36,12 +38,12 @@ fn main() {
     println!("after {} writes: {} {}", kept.len(), refused.status, refused.text());
     assert_eq!(refused.status, 500, "{refused:?}");
     let reason = refused.text().to_lowercase();
-    assert!(reason.contains("disk") || reason.contains("space"), "it must say why: {refused:?}");
+    assert!(reason.contains("disk") || reason.contains("space"), "it must state the reason: {refused:?}");
 
     verify(&client, &kept, &session);
     let create = client.put("/v1/session/create", "");
     assert_eq!(create.status, 500, "no session can be promised now: {create:?}");
-    println!("reads go on: all {} keys are there", kept.len());
+    println!("reads still work: all {} keys are there", kept.len());
 
     std::fs::remove_file(&filler).expect("the filler can be removed");
     let waited = write_until_taken(&client, &mut kept);

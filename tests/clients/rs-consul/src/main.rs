@@ -1,7 +1,7 @@
-//! The crate `rs-consul` at work against the server on LOCKMESH_PORT: keys, and a lock that two
-//! contenders hand over.
+//! Tests the crate `rs-consul` against the server on LOCKMESH_PORT: keys, and a lock passed between
+//! two contenders.
 //!
-//! Every step asserts; the first fault ends the program.
+//! Every step asserts; the first failure ends the program.
 
 use rs_consul::{
     Config, Consul, ConsulError, CreateOrUpdateKeyRequest, DeleteKeyRequest, LockRequest, LockWatchRequest,
@@ -25,7 +25,7 @@ async fn main() {
 }
 
 fn connect() -> Consul {
-    let port = std::env::var("LOCKMESH_PORT").expect("LOCKMESH_PORT says where the server is");
+    let port = std::env::var("LOCKMESH_PORT").expect("LOCKMESH_PORT is the server's port");
     Consul::new(Config { address: format!("http://127.0.0.1:{port}"), ..Config::default() })
 }
 
@@ -80,7 +80,7 @@ async fn contend(name: &str, inside: &AtomicUsize, turns: &AtomicUsize) {
     }
 }
 
-/// Waits until the lock's entry changes. A change that came first is no fault: the next attempt
+/// Waits until the lock's entry changes. A change before the wait is harmless: the next attempt
 /// finds out.
 async fn wait(consul: &Consul, index: u64) {
     let request = LockWatchRequest {
