@@ -33,7 +33,7 @@ impl Fleet {
         let process = Process::lockmesh(&[&usual, options].concat());
         let ready = process.says("ready http=");
         let http = ready.split_whitespace().find_map(|word| word.strip_prefix("http="));
-        Self { http: http.expect("it says where").to_owned(), folder: folder.to_owned(), process }
+        Self { http: http.expect("an address").to_owned(), folder: folder.to_owned(), process }
     }
 
     /// Returns a client of the agent.
@@ -115,7 +115,7 @@ impl Fleet {
         let process = self.server_of(node);
         let address =
             process.says("the server listens").rsplit_once("address=").map(|(_, place)| place.to_owned());
-        (process, address.expect("it says where"))
+        (process, address.expect("an address"))
     }
 
     /// Starts a server again on its existing data folder.

@@ -99,7 +99,7 @@ impl StandIn {
     /// Waits until the leader has acknowledged a renewal of the node's lease.
     pub async fn is_acknowledged(&self) {
         let mut lease = self.upstream.lease();
-        lease.wait_for(|lease| lease.renewed.is_some()).await.expect("it goes on");
+        lease.wait_for(|lease| lease.renewed.is_some()).await.expect("the agent runs");
     }
 
     /// Closes the connections of all these agents concurrently, because each close waits for its

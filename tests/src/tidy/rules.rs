@@ -113,7 +113,7 @@ pub fn names_have_no_get(source: &Source, words_of_others: &[&str]) -> Vec<Fault
     let faults = code.match_indices("fn get_").filter_map(|(at, _)| {
         let name: String = code[at + 3..].chars().take_while(|c| is_word(*c)).collect();
         let own = !words_of_others.contains(&name.as_str());
-        own.then(|| Fault::new(source, line_of(code, at), format!("`{name}`: the noun alone says it")))
+        own.then(|| Fault::new(source, line_of(code, at), format!("`{name}`: use the noun alone")))
     });
     faults.collect()
 }
