@@ -114,7 +114,7 @@ impl Cluster {
         process.signal("TERM");
         let code = process.ends();
         member.said.push_str(&process.said());
-        assert_eq!(code, 0, "{} did not end well", member.name);
+        assert_eq!(code, 0, "{} exited with an error", member.name);
     }
 
     /// Sends a signal, by its name.
@@ -178,7 +178,7 @@ impl Cluster {
         let agents = self.members.len() - SERVERS;
         let newest =
             (0..agents).map(|number| self.wait_for("an answer", || idle_write(&self.client(number)))).max();
-        self.wait_for("three servers that have everything", || {
+        self.wait_for("three servers to catch up", || {
             let configuration = self.configuration()?;
             let servers = configuration["Servers"].as_array()?;
             let has_all = |server: &serde_json::Value| server["LastIndex"].as_u64() >= newest;
@@ -196,7 +196,11 @@ impl Cluster {
             if let Some(found) = look() {
                 return found;
             }
-            assert!(begun.elapsed() < TIMEOUT, "there was not {what}; what they said:\n{}", self.said());
+            assert!(
+                begun.elapsed() < TIMEOUT,
+                "timed out waiting for {what}; the output is:\n{}",
+                self.said()
+            );
             let_pass(GLANCE);
         }
     }

@@ -103,7 +103,8 @@ impl Dev {
         let mut dev =
             Self { http: ([127, 0, 0, 1], 0).into(), socket: None, folder, data, arguments, process };
         let line = ready.recv_timeout(START);
-        let line = line.unwrap_or_else(|_| panic!("lockmesh dev did not get ready; its log:\n{}", dev.log()));
+        let line =
+            line.unwrap_or_else(|_| panic!("lockmesh dev did not become ready; its log:\n{}", dev.log()));
         dev.http = field(&line, "http").parse().expect("the ready line names an address");
         dev.socket = Some(PathBuf::from(field(&line, "socket")));
         dev

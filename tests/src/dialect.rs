@@ -140,7 +140,7 @@ impl Answer {
 /// Returns a field that must be an unsigned integer.
 #[track_caller]
 pub fn number(value: &Value, field: &str) -> u64 {
-    value[field].as_u64().unwrap_or_else(|| panic!("{field} is no whole number in {value}"))
+    value[field].as_u64().unwrap_or_else(|| panic!("{field} is not an unsigned integer in {value}"))
 }
 
 /// Sleeps: between two attempts, when the passing of time is the subject, or to make it likely that

@@ -23,7 +23,7 @@ impl Figures {
                 assert_eq!(before, None, "{name} is there twice");
             } else if !line.starts_with('#') {
                 let (series, value) = line.rsplit_once(' ').expect("a series has a value");
-                let value = value.parse().unwrap_or_else(|_| panic!("no number: {line}"));
+                let value = value.parse().unwrap_or_else(|_| panic!("not a number: {line}"));
                 let before = figures.series.insert(series.into(), value);
                 assert_eq!(before, None, "{series} is there twice");
             }
@@ -34,7 +34,7 @@ impl Figures {
     /// Returns the value of a series.
     #[track_caller]
     pub fn value(&self, series: &str) -> f64 {
-        *self.series.get(series).unwrap_or_else(|| panic!("there is no {series}"))
+        *self.series.get(series).unwrap_or_else(|| panic!("missing series {series}"))
     }
 }
 

@@ -172,7 +172,7 @@ pub fn freeze(pid: &str) {
 /// Waits until the process with this number is gone.
 pub fn gone(pid: &str) {
     let waited = shell(&format!("timeout 60 tail --pid={pid} -f /dev/null"));
-    assert!(waited && !is_alive(pid), "process {pid} is still there");
+    assert!(waited && !is_alive(pid), "process {pid} still runs");
 }
 
 /// Polls every 20 ms until the condition is true. Panics after 2,000 polls.

@@ -54,7 +54,7 @@ impl Client {
     /// Sends a request with any method and additional headers; panics without a response.
     pub fn ask_with(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         self.try_ask(method, path, headers, body)
-            .unwrap_or_else(|error| panic!("{method} {path}: no answer: {error}"))
+            .unwrap_or_else(|error| panic!("{method} {path}: no response: {error}"))
     }
 
     /// Sends a request with any method on a new connection.
@@ -323,7 +323,7 @@ impl Answer {
     #[track_caller]
     pub fn index(&self) -> u64 {
         let index = self.header("X-Consul-Index").unwrap_or_else(|| panic!("no X-Consul-Index: {self:?}"));
-        index.parse().unwrap_or_else(|_| panic!("X-Consul-Index is no number: {self:?}"))
+        index.parse().unwrap_or_else(|_| panic!("X-Consul-Index is not a number: {self:?}"))
     }
 }
 

@@ -92,7 +92,7 @@ impl Ledger {
                 scope.spawn(|| writer.write(client, common).expect_err("it writes until the server is gone"));
             }
             for contender in &mut self.contenders {
-                scope.spawn(|| contender.contend(client, common).expect_err("contends until the server is gone"));
+                scope.spawn(|| contender.contend(client, common).expect_err("until the server is gone"));
             }
         });
     }
@@ -155,7 +155,7 @@ impl Writer {
         let (least, most) = (self.acknowledged, self.attempted);
         assert!(
             (least..=most).contains(&count),
-            "{count} is there, {least} was acknowledged, {most} attempted"
+            "{count} is stored, {least} was acknowledged, {most} attempted"
         );
         let twin = self.read(client, "twin");
         let last_pair = count - (count + 1) % 2;
@@ -197,7 +197,7 @@ impl Contender {
         let fence = answer.header("X-Lockmesh-Fence").expect("a grant carries a fence");
         let fence = fence.parse().expect("a fence is a number");
         assert!(Some(fence) > before, "fence {fence} came after {before:?}");
-        assert!(common.fences().insert(fence), "fence {fence} was given twice");
+        assert!(common.fences().insert(fence), "fence {fence} was granted twice");
         assert_eq!(common.inside[self.lock].fetch_add(1, Ordering::SeqCst), 0, "two hold lock {}", self.lock);
         self.hold = Hold::Held(fence);
         Ok(true)

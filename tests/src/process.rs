@@ -78,7 +78,7 @@ impl Process {
     pub fn says(&self, text: &str) -> String {
         self.heard
             .wait_for(|line| line.contains(text))
-            .unwrap_or_else(|| panic!("{} did not print {text:?}; its output:\n{}", self.name, self.heard.text()))
+            .unwrap_or_else(|| panic!("{} did not print {text:?}, but:\n{}", self.name, self.heard.text()))
     }
 
     /// Returns all output so far.

@@ -48,7 +48,7 @@ fn main() -> ExitCode {
             false => println!("{report}"),
         }
         if !report.is_clean() {
-            eprintln!("history and logs of this round lie in {}", keep.display());
+            eprintln!("history and logs of this round are in {}", keep.display());
             is_clean = false;
         }
     }
@@ -98,7 +98,7 @@ impl Options {
                     options.faults.retain(|fault| wanted.contains(&fault.name.replace(',', "").as_str()));
                     assert_eq!(options.faults.len(), wanted.len(), "the faults are: {}", names());
                 }
-                other => panic!("{other}? See the first lines of tests/src/bin/chaos.rs"),
+                other => panic!("unknown option {other}; see the first lines of tests/src/bin/chaos.rs"),
             }
         }
         options

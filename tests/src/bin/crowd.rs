@@ -51,10 +51,10 @@ async fn crowd(server: &Dev, number: usize) {
 
     one_key(server, &probe, &socket, number).await;
     probe.wait_for_files(files);
-    println!("when they are gone: {:.1} MiB resident", mebibytes(probe.resident_bytes()));
+    println!("after they disconnected: {:.1} MiB resident", mebibytes(probe.resident_bytes()));
     own_keys(server, &probe, &socket, number).await;
     probe.wait_for_files(files);
-    println!("when they are gone: {:.1} MiB resident", mebibytes(probe.resident_bytes()));
+    println!("after they disconnected: {:.1} MiB resident", mebibytes(probe.resident_bytes()));
     leave(server, &probe, &socket, number).await;
     println!(
         "after: {:.1} MiB resident, {} files open",
@@ -104,7 +104,7 @@ async fn own_keys(server: &Dev, probe: &Probe, socket: &Path, number: usize) {
         times.push(at.duration_since(begun));
     }
     let alone = times.len();
-    println!("one among them is woken by a write of its key: {}", percentiles(times));
+    println!("one of them is woken by a write of its key: {}", percentiles(times));
     assert!(answers.try_recv().is_err(), "a watcher was woken without a change");
     let begun = Instant::now();
     assert!(client.delete("/v1/kv/crowd/own/?recurse").is_true());
@@ -123,7 +123,7 @@ async fn leave(server: &Dev, probe: &Probe, socket: &Path, number: usize) {
     let begun = Instant::now();
     drop(watchers);
     probe.wait_for_files(files);
-    println!("{number} watchers hung up and were let go of within {} ms", begun.elapsed().as_millis());
+    println!("{number} watchers disconnected and were freed within {} ms", begun.elapsed().as_millis());
     server.client().set("crowd/one", "unwatched");
 }
 
@@ -174,7 +174,7 @@ async fn connect(socket: &Path) -> UnixStream {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && begun.elapsed() < NEVER => {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            Err(error) => panic!("the agent does not take the connection: {error}"),
+            Err(error) => panic!("cannot connect to the agent: {error}"),
         }
     }
 }
@@ -268,10 +268,7 @@ fn raise_file_limit(needed: usize) {
     let limit = |word: Option<&str>| word.and_then(|word| word.parse().ok()).unwrap_or(usize::MAX);
     let mut words = line.split_whitespace();
     let (soft, hard) = (limit(words.next()), limit(words.next()));
-    assert!(
-        hard >= needed,
-        "only {hard} files may be open here, and {needed} are needed: raise `ulimit -Hn`"
-    );
+    assert!(hard >= needed, "the limit of open files is {hard}, and {needed} are needed: raise `ulimit -Hn`");
     if soft < needed {
         let program = std::env::current_exe().expect("a running program has a path");
         let mut again = Command::new("sh");

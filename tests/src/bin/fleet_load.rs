@@ -109,7 +109,7 @@ impl Wanted {
                 "--window" => wanted.windows.push(window(&value()?)?),
                 "--mesh" => wanted.mesh = true,
                 "--json" => wanted.json = true,
-                other => return Err(format!("there is no option {other}")),
+                other => return Err(format!("unknown option {other}")),
             }
         }
         if wanted.windows.is_empty() {
@@ -273,7 +273,7 @@ impl fmt::Display for Cost {
 
 fn number(option: &str, word: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
     let number = word.parse().ok().filter(|number| range.contains(number));
-    number.ok_or_else(|| format!("{option} {word}: say a number in {range:?}"))
+    number.ok_or_else(|| format!("{option} {word}: expected a number in {range:?}"))
 }
 
 fn window(word: &str) -> Result<Option<HealthWindow>, String> {
@@ -281,6 +281,6 @@ fn window(word: &str) -> Result<Option<HealthWindow>, String> {
         "none" => Ok(None),
         _ => HealthWindow::parse(word)
             .map(Some)
-            .ok_or_else(|| format!("--window {word}: say fast, default or none")),
+            .ok_or_else(|| format!("--window {word}: expected fast, default or none")),
     }
 }

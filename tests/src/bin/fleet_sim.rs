@@ -114,7 +114,7 @@ impl Wanted {
             Some("join") => Mode::Join,
             Some("deaths") => Mode::Deaths,
             Some("heal") => Mode::Heal,
-            _ => return Err("say crash, peace, join, deaths or heal".into()),
+            _ => return Err("expected crash, peace, join, deaths or heal".into()),
         };
         let (agents, windows, troubles, meshes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (crashes, node_hours) = (100, 1_000.0);
@@ -133,7 +133,7 @@ impl Wanted {
                 "--node-hours" => wanted.node_hours = number(&word, &value()?, 0.01..=1e9)?,
                 "--seed" => wanted.seed = number(&word, &value()?, 0..=u64::MAX)?,
                 "--json" => wanted.json = true,
-                other => return Err(format!("there is no option {other}")),
+                other => return Err(format!("unknown option {other}")),
             }
         }
         wanted.fill();
@@ -353,20 +353,20 @@ fn number<T: FromStr + PartialOrd + fmt::Debug>(
     range: std::ops::RangeInclusive<T>,
 ) -> Result<T, String> {
     let number = word.parse().ok().filter(|number| range.contains(number));
-    number.ok_or_else(|| format!("{option} {word}: say a number in {range:?}"))
+    number.ok_or_else(|| format!("{option} {word}: expected a number in {range:?}"))
 }
 
 fn window(word: &str) -> Result<HealthWindow, String> {
-    HealthWindow::parse(word).ok_or_else(|| format!("--window {word}: say fast, default or safe"))
+    HealthWindow::parse(word).ok_or_else(|| format!("--window {word}: expected fast, default or safe"))
 }
 
 fn trouble(word: &str) -> Result<Trouble, String> {
     let found = Trouble::ALL.into_iter().find(|trouble| trouble.name() == word);
     let names = Trouble::ALL.map(Trouble::name).join(", ");
-    found.ok_or_else(|| format!("--trouble {word}: say one of {names}"))
+    found.ok_or_else(|| format!("--trouble {word}: expected one of {names}"))
 }
 
 fn mesh(word: &str) -> Result<MeshTrouble, String> {
     let found = MeshTrouble::ALL.into_iter().find(|trouble| trouble.name() == word);
-    found.ok_or_else(|| format!("--mesh {word}: say none, lost or hostile"))
+    found.ok_or_else(|| format!("--mesh {word}: expected none, lost or hostile"))
 }

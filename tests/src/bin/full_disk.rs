@@ -42,12 +42,12 @@ fn main() {
 
     verify(&client, &kept, &session);
     let create = client.put("/v1/session/create", "");
-    assert_eq!(create.status, 500, "no session can be promised now: {create:?}");
+    assert_eq!(create.status, 500, "a session cannot be created: {create:?}");
     println!("reads still work: all {} keys are there", kept.len());
 
     std::fs::remove_file(&filler).expect("the filler can be removed");
     let waited = write_until_taken(&client, &mut kept);
-    println!("writes again, {} ms after there was room", waited.as_millis());
+    println!("writes succeed {} ms after space was freed", waited.as_millis());
     verify(&client, &kept, &session);
     assert!(client.release("disk/lock", &session));
     assert!(client.acquire("disk/lock", &session));
@@ -77,7 +77,7 @@ fn fill(path: &Path) -> usize {
         let block = vec![0_u8; size];
         while file.write_all(&block).is_ok() {
             written += size;
-            assert!(written < LARGEST, "this is no small disk: mount a tmpfs of 64 MiB there");
+            assert!(written < LARGEST, "the disk is too large: mount a tmpfs of 64 MiB there");
         }
     }
     written
@@ -92,7 +92,7 @@ fn write_until_refused(client: &Client, kept: &mut Vec<String>) -> Answer {
         }
         kept.push(key(number));
     }
-    panic!("{LAST_WRITES} writes were taken on a full disk: it cannot have been full");
+    panic!("{LAST_WRITES} writes succeeded: the disk cannot have been full");
 }
 
 fn write_until_taken(client: &Client, kept: &mut Vec<String>) -> Duration {
@@ -105,7 +105,7 @@ fn write_until_taken(client: &Client, kept: &mut Vec<String>) -> Duration {
         }
         assert!(
             begun.elapsed() < Duration::from_secs(120),
-            "there is room, but it does not write: {answer:?}"
+            "a write failed although there is space: {answer:?}"
         );
         let_pass(Duration::from_millis(50));
     }

@@ -118,13 +118,13 @@ impl Options {
             }
         }
         if options.consul.is_some() && !options.faults.is_empty() {
-            return Err("--beside-consul measures the loss of a link alone: leave --fault out".into());
+            return Err("--beside-consul measures only the loss of a link: omit --fault".into());
         }
         if options.agents.is_some() && !options.is_mesh {
-            return Err("--agents is for --mesh: without it, there are five".into());
+            return Err("--agents needs --mesh".into());
         }
         if options.jobs.is_some() && (options.json || options.consul.is_some() || options.is_mesh) {
-            return Err("--jobs shares out faults or outages, and prints a table: leave --json out".into());
+            return Err("--jobs prints a table of faults or outages: omit --json".into());
         }
         Ok(options)
     }
@@ -222,7 +222,7 @@ impl Options {
         if is_clean {
             return Ok(ExitCode::SUCCESS);
         }
-        eprintln!("the logs of this run lie in {}", keep(&logs).display());
+        eprintln!("the logs of this run are in {}", keep(&logs).display());
         Ok(ExitCode::FAILURE)
     }
 
@@ -261,39 +261,39 @@ fn keep(logs: &Path) -> PathBuf {
 
 fn rounds(word: &str) -> Result<usize, String> {
     let rounds = word.parse().ok().filter(|rounds| (1..=1000).contains(rounds));
-    rounds.ok_or_else(|| format!("--rounds {word}: say a number from 1 to 1000"))
+    rounds.ok_or_else(|| format!("--rounds {word}: expected a number from 1 to 1000"))
 }
 
 fn agents(word: &str) -> Result<usize, String> {
     let agents = word.parse().ok().filter(|agents| (2..=1000).contains(agents));
-    agents.ok_or_else(|| format!("--agents {word}: say a number from 2 to 1000"))
+    agents.ok_or_else(|| format!("--agents {word}: expected a number from 2 to 1000"))
 }
 
 fn seconds(word: &str) -> Result<u64, String> {
     let seconds = word.parse().ok().filter(|seconds| (1..=3_600).contains(seconds));
-    seconds.ok_or_else(|| format!("--seconds {word}: say a number from 1 to 3600"))
+    seconds.ok_or_else(|| format!("--seconds {word}: expected a number from 1 to 3600"))
 }
 
 fn fault(word: &str) -> Result<Fault, String> {
     let found = fault::ALL.into_iter().find(|fault| fault.name == word);
-    found.ok_or_else(|| format!("--fault {word}: there is no such fault; --list names them"))
+    found.ok_or_else(|| format!("--fault {word}: unknown fault; --list prints all"))
 }
 
 fn window(word: &str) -> Result<Window, String> {
     let found = Window::ALL.into_iter().find(|window| window.name() == word);
-    found.ok_or_else(|| format!("--window {word}: say fast, default, safe or ttl"))
+    found.ok_or_else(|| format!("--window {word}: expected fast, default, safe or ttl"))
 }
 
 fn jobs(word: &str) -> Result<usize, String> {
     let jobs = word.parse().ok().filter(|jobs| (1..=32).contains(jobs));
-    jobs.ok_or_else(|| format!("--jobs {word}: say a number from 1 to 32"))
+    jobs.ok_or_else(|| format!("--jobs {word}: expected a number from 1 to 32"))
 }
 
 fn stopped(word: &str) -> Result<Stopped, String> {
     match word {
         "2" => Ok(Stopped::Two),
         "3" => Ok(Stopped::All),
-        _ => Err(format!("--stopped {word}: say 2 or 3")),
+        _ => Err(format!("--stopped {word}: expected 2 or 3")),
     }
 }
 
@@ -301,7 +301,7 @@ fn lock_delay(word: &str) -> Result<LockDelay, String> {
     match word {
         "none" => Ok(LockDelay::None),
         "shipped" => Ok(LockDelay::Shipped),
-        _ => Err(format!("--lock-delay {word}: say none or shipped")),
+        _ => Err(format!("--lock-delay {word}: expected none or shipped")),
     }
 }
 

@@ -43,7 +43,7 @@ fn main() -> ExitCode {
             if chosen.is_empty() {
                 "no rule has this name and this finder: see --list"
             } else {
-                "mend tests/hunt first"
+                "fix tests/hunt first"
             }
         );
         return ExitCode::from(2);

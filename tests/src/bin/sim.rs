@@ -104,7 +104,7 @@ fn verdict(outcome: &Outcome) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let focus = if outcome.focus == Focus::Guards { "--guards " } else { "" };
-    eprintln!("to see it: cargo sim {focus}{}", outcome.seed);
+    eprintln!("to reproduce it: cargo sim {focus}{}", outcome.seed);
     ExitCode::FAILURE
 }
 
@@ -219,7 +219,7 @@ fn compare(seed: u64) -> ExitCode {
     let parting = left.iter().zip(&right).position(|(left, right)| left != right);
     match parting {
         Some(place) => {
-            eprintln!("the runs part at event {place}:\n  {}\n  {}", left[place], right[place]);
+            eprintln!("the runs differ at event {place}:\n  {}\n  {}", left[place], right[place]);
             ExitCode::FAILURE
         }
         None if left.len() != right.len() => {
@@ -227,7 +227,7 @@ fn compare(seed: u64) -> ExitCode {
             ExitCode::FAILURE
         }
         None => {
-            println!("{} lines, twice the same; state {:016x}", left.len(), first.state_hash);
+            println!("{} identical lines; state {:016x}", left.len(), first.state_hash);
             ExitCode::SUCCESS
         }
     }

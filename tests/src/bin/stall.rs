@@ -44,7 +44,7 @@ impl Options {
             let mut value = || {
                 let value = words.next().ok_or_else(|| format!("{word} needs a number"))?;
                 let number = value.parse().ok().filter(|number| (1..=86_400).contains(number));
-                number.ok_or_else(|| format!("{word} {value}: say a number from 1 to 86400"))
+                number.ok_or_else(|| format!("{word} {value}: expected a number from 1 to 86400"))
             };
             match word.as_str() {
                 "--rounds" => options.rounds = value()?,

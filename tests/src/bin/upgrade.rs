@@ -53,7 +53,7 @@ impl Options {
                 "--rounds" => {
                     let value = value()?;
                     let rounds = value.parse().ok().filter(|rounds| (1..=1000).contains(rounds));
-                    let wrong = || format!("--rounds {value}: say a number from 1 to 1000");
+                    let wrong = || format!("--rounds {value}: expected a number from 1 to 1000");
                     options.rounds = Some(rounds.ok_or_else(wrong)?);
                 }
                 "--json" => options.json = true,
@@ -70,7 +70,7 @@ impl Options {
 
     /// Runs the upgrade; returns `true` if all expectations held.
     fn run(&self) -> Result<bool, String> {
-        let old = self.old.as_ref().ok_or("which build is the older one? Name its program with --old")?;
+        let old = self.old.as_ref().ok_or("specify the program of the older build with --old")?;
         let new = self.new.clone().unwrap_or_else(|| binary::lockmesh().to_owned());
         if !self.is_inside {
             // In the new process the older build is the default program.

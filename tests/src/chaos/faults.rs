@@ -194,7 +194,7 @@ fn fill(path: &Path) {
         let block = vec![0_u8; size];
         while file.write_all(&block).is_ok() {
             written += size;
-            assert!(written < LARGEST, "this is no small disk: see tests/faults/small_disks.sh");
+            assert!(written < LARGEST, "the disk is too large: see tests/faults/small_disks.sh");
         }
     }
 }

@@ -244,7 +244,9 @@ impl fmt::Display for Report {
             counts.keys_too_long,
             self.seed
         )?;
-        self.failed_unnoticed.iter().try_for_each(|line| writeln!(f, "FAILED WHERE NOTHING MAY: {line}"))?;
+        self.failed_unnoticed
+            .iter()
+            .try_for_each(|line| writeln!(f, "FAILED DURING A HARMLESS FAULT: {line}"))?;
         if counts.unread_at_end > 0 {
             writeln!(f, "{} keys were not read at the end", counts.unread_at_end)?;
         }

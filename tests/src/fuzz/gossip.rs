@@ -47,7 +47,7 @@ pub fn gossip_packets(mut data: &[u8]) {
         let sent = Packet::read(packet).expect("what a process sends is a packet");
         assert_eq!(sent.deaths, 0, "no member declares another one dead");
         let foreign = sent.updates.iter().filter(|update| update.standing == Standing::Suspect);
-        assert!(foreign.clone().all(|update| update.member != member(0)), "it suspects itself");
+        assert!(foreign.clone().all(|update| update.member != member(0)), "a member suspects itself");
     }
 }
 

@@ -105,13 +105,13 @@ pub fn log_entry_seeds() -> Vec<Vec<u8>> {
 fn message<T: Serialize + DeserializeOwned + PartialEq + Debug>(data: &[u8]) {
     let Ok(value) = wire::decode::<T, MAX_FRAME_BYTES>(data) else { return };
     let again = wire::decode::<T, MAX_FRAME_BYTES>(&wire::encode(&value));
-    assert_eq!(again, Ok(value), "what was decoded does not survive");
+    assert_eq!(again, Ok(value), "the decoded value changed");
 }
 
 fn bare<T: Serialize + DeserializeOwned + PartialEq + Debug>(data: &[u8]) {
     let Ok(value) = wire::decode_bare::<T, MAX_FRAME_BYTES>(data) else { return };
     let again = wire::decode_bare::<T, MAX_FRAME_BYTES>(&encode_bare(&value));
-    assert_eq!(again, Ok(value), "what was decoded does not survive");
+    assert_eq!(again, Ok(value), "the decoded value changed");
 }
 
 fn encode_bare<T: Serialize>(value: &T) -> Vec<u8> {

@@ -171,7 +171,7 @@ impl Hosts {
     /// Polls until there is a value; panics after a timeout.
     #[track_caller]
     pub fn wait_for<T>(&self, what: &str, look: impl FnMut() -> Option<T>) -> T {
-        wait_within(TIMEOUT, look).unwrap_or_else(|| panic!("there was not {what}"))
+        wait_within(TIMEOUT, look).unwrap_or_else(|| panic!("timed out waiting for {what}"))
     }
 
     /// Ends all processes on the hosts. Returns their network.

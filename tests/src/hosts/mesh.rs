@@ -91,7 +91,7 @@ impl Run {
 
     /// Leaves the agents idle and measures them.
     fn idle(&mut self, length: Duration) -> Idle {
-        eprintln!("nothing happens for {} s", (SETTLE + length).as_secs());
+        eprintln!("idle for {} s", (SETTLE + length).as_secs());
         let_pass(SETTLE);
         let all = 0..self.crowd.agents();
         let sent = self.figures(all.clone(), SENT);
@@ -167,8 +167,13 @@ impl Run {
         let mut seconds: Vec<f64> =
             killed.clone().filter_map(|agent| failed.get(self.crowd.name(agent)).copied()).collect();
         seconds.sort_by(f64::total_cmp);
-        let forgotten_seconds =
-            self.wait_for_figure("to know all living agents", since, living.clone(), MEMBERS, living.len() - 1);
+        let forgotten_seconds = self.wait_for_figure(
+            "to know all living agents",
+            since,
+            living.clone(),
+            MEMBERS,
+            living.len() - 1,
+        );
         let count = killed.len();
         self.crowd.wait_for_end(killed);
         Deaths {

@@ -73,7 +73,7 @@ impl Contest<'_> {
         let mut report = Report { rows: Vec::new(), skipped: Vec::new() };
         for fault in self.faults {
             if let Some(command) = fault.command().filter(|command| !knows(&[command])) {
-                let line = format!("{}: this lockmesh has no `lockmesh {command}`", fault.name);
+                let line = format!("{}: this build has no `lockmesh {command}`", fault.name);
                 report.skipped.push(line);
                 continue;
             }
@@ -115,7 +115,7 @@ pub fn windows(asked: &[Window]) -> Result<Vec<Window>, String> {
     };
     match asked.iter().find(|window| !has_classes && window.class().is_some()) {
         Some(window) => {
-            Err(format!("no session can be {window}: this lockmesh has no `lockmesh lock --window`"))
+            Err(format!("unsupported window {window}: this build has no `lockmesh lock --window`"))
         }
         None => Ok(asked.to_vec()),
     }

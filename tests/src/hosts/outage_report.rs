@@ -73,7 +73,7 @@ impl OutageRow {
             (false, _) if expected == Expectation::Kept => {
                 broken.push("the holder lost a lock that it had to keep".into());
             }
-            (false, None) => broken.push("no one was given the lock".into()),
+            (false, None) => broken.push("the lock did not pass on".into()),
             (false, Some(stuck)) if stuck > limit.as_secs_f64() => {
                 broken.push(format!("the lock was stuck for {stuck:.2} s, not at most {limit:?}"));
             }

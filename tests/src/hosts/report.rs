@@ -319,7 +319,10 @@ mod tests {
         assert!(broken("leader-stopped", vec![round(stopped, Some(2.0))]).contains("had to keep"));
         let excused = json!({"Cause": "destroyed"});
         let excused = Round { losses: vec![excused], ..round(gone, Some(1.0)) };
-        assert!(broken("host-killed", vec![excused]).contains("reports destroyed"), "a silence destroys nothing");
+        assert!(
+            broken("host-killed", vec![excused]).contains("reports destroyed"),
+            "a silence destroys nothing"
+        );
         let unmeasured = json!({"Cause": "node-failed", "ConfirmedBy": ["s1", "s2"]});
         let unmeasured = Round { losses: vec![unmeasured], ..round(gone, Some(1.0)) };
         assert!(broken("host-killed", vec![unmeasured]).contains("without the length"));

@@ -36,7 +36,7 @@ pub fn enter(arguments: &[OsString], environment: &[(&str, OsString)]) -> Result
 pub fn command(arguments: &[OsString], environment: &[(&str, OsString)]) -> Result<Command, String> {
     let me = fs::metadata("/proc/self").map_err(|error| format!("cannot read /proc: {error}"))?;
     if me.uid() != 0 {
-        return Err("making hosts out of network namespaces needs root: run this as root".into());
+        return Err("network namespaces need root: run this as root".into());
     }
     for tool in ["setpriv", "unshare", "ip"] {
         // Each tool accepts `-V` or `--version`; the check only needs it to start.

@@ -72,7 +72,7 @@ fn cargo(copy: &Path, target: &Path, arguments: &[&str], built: &mut Built) -> R
             messages.iter().map(|message| &message["message"]).filter(|message| message["level"] == "error");
         let texts: Vec<&str> = errors.filter_map(|message| message["rendered"].as_str()).collect();
         return Err(format!(
-            "the copy does not build: a rule's text fits, but means nothing\n{}",
+            "the copy does not build: a rule's replacement does not compile\n{}",
             texts.join("\n")
         ));
     }

@@ -35,7 +35,7 @@ pub fn without_fault(
     let runs = in_parallel(finders.into_iter().collect(), workers, |finder: Finder| {
         let said = finder.run(built, copy, None);
         let fault = match (said.passed, said.tests) {
-            (true, 0) => Some("it holds no test".to_owned()),
+            (true, 0) => Some("it contains no test".to_owned()),
             (true, _) => None,
             (false, _) => Some(said.what),
         };

@@ -113,7 +113,7 @@ pub fn faults(top: &Path, rules: &[Rule]) -> Vec<String> {
         let edits = rule.edits.iter().filter_map(|edit| range(top, edit).err());
         faults.extend(edits.map(|what| format!("{}: {what}", rule.name)));
         let idle = rule.edits.iter().filter(|edit| !edit.put.contains(FAULT));
-        faults.extend(idle.map(|edit| format!("{}: what is put into {} is always so", rule.name, edit.file)));
+        faults.extend(idle.map(|edit| format!("{}: the edit of {} has no FAULT", rule.name, edit.file)));
         if rule.finders.is_empty() {
             faults.push(format!("{}: no finder", rule.name));
         }
@@ -139,7 +139,7 @@ pub fn range(top: &Path, edit: &Edit) -> Result<Range<usize>, String> {
     match (places.next(), places.count()) {
         (Some(at), 0) => Ok(at..at + edit.find.len()),
         (None, _) => Err(format!("{} does not hold its text any more:\n{}", edit.file, edit.find)),
-        (Some(_), more) => Err(format!("{} holds its text {} times:\n{}", edit.file, more + 1, edit.find)),
+        (Some(_), more) => Err(format!("{} contains its text {} times:\n{}", edit.file, more + 1, edit.find)),
     }
 }
 

@@ -212,7 +212,11 @@ impl Terminal {
     }
 
     fn otherwise(&self, shown: &[String]) -> String {
-        format!("the documented output is:\n{}\nthe actual output is:\n{}", shown.join("\n"), self.said.join("\n"))
+        format!(
+            "the documented output is:\n{}\nthe actual output is:\n{}",
+            shown.join("\n"),
+            self.said.join("\n")
+        )
     }
 }
 

@@ -35,8 +35,9 @@ pub fn functions_are_short(source: &Source, most: usize) -> Vec<Fault> {
         let name: String = code[at + 2..].trim_start().chars().take_while(|c| is_word(*c)).collect();
         let lines = code[at..at + item_length(&code[at..])].lines().count();
         (lines > most && !name.is_empty()).then(|| {
-            let what =
-                format!("`{name}` has {lines} lines, at most {most}: let the parent branch and leaves work");
+            let what = format!(
+                "`{name}` has {lines} lines, at most {most}: move branches into functions of their own"
+            );
             Fault::new(source, line_of(code, at), what)
         })
     };
@@ -139,7 +140,7 @@ pub fn opens_with_the_word(source: &Source, word: &str) -> Vec<Fault> {
     let opening = source.text.lines().take(3).collect::<Vec<_>>().join(" ").to_lowercase();
     let missing = !opening.contains(word);
     missing
-        .then(|| Fault::new(source, 1, format!("the first lines do not say `{word}`")))
+        .then(|| Fault::new(source, 1, format!("the first lines do not contain `{word}`")))
         .into_iter()
         .collect()
 }
@@ -207,8 +208,7 @@ pub fn tests_wait_for_something(source: &Source, sleepers: &[(&str, &str)]) -> V
         before.is_some_and(|before| before.trim_start().starts_with("while "))
     };
     let tests = sleeps(&source.code).into_iter().filter(|line| !real.contains(line) && !looks_again(*line));
-    let what =
-        "a sleep in a test is unreliable: wait for what must happen, or give the file a line in tests/tests/tidy.rs";
+    let what = "a sleep in a test is unreliable: wait for what must happen, or give the file a line in tests/tests/tidy.rs";
     tests.map(|line| Fault::new(source, line, what)).collect()
 }
 
@@ -270,7 +270,7 @@ pub fn map_is_complete(root: &Source, krate: &str, modules: &[String]) -> Vec<Fa
     let missing = modules.iter().filter(|module| !named.contains(&module.as_str()));
     let missing = missing.map(|module| format!("the code map of `{krate}/` does not name `{module}`"));
     let stale = named.iter().filter(|name| !modules.iter().any(|module| module == *name));
-    let stale = stale.map(|name| format!("the code map of `{krate}/` names `{name}`, which is not there"));
+    let stale = stale.map(|name| format!("the code map of `{krate}/` names `{name}`, which does not exist"));
     missing.chain(stale).map(|what| Fault::new(root, 0, what)).collect()
 }
 

@@ -64,7 +64,8 @@ impl Held {
             false => {
                 end(&self.holder);
                 let (first, next) = (fence(&said), fence(&self.contender.says(HOLDING)));
-                (next <= first).then(|| format!("the fence of {} went from {first} to {next}", self.name))
+                (next <= first)
+                    .then(|| format!("the fence of {} decreased from {first} to {next}", self.name))
             }
         };
         // The holder may have exited already.

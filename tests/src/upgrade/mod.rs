@@ -78,7 +78,7 @@ pub fn run(disks: &[PathBuf], old: &Path, new: &Path) -> UpgradeReport {
     let replaced: Vec<(usize, Span)> =
         (0..AGENTS).map(|agent| SERVERS + agent).map(|place| (place, replace(&mut cluster, place))).collect();
 
-    eprintln!("reading what was written");
+    eprintln!("reading all writes");
     let mut report = UpgradeReport::new(raised_to);
     for (place, span) in servers.iter().chain(&replaced) {
         report.away_seconds.push((cluster.name(*place).to_owned(), (span.1 - span.0).as_secs_f64()));
@@ -97,7 +97,7 @@ pub fn run(disks: &[PathBuf], old: &Path, new: &Path) -> UpgradeReport {
     let fences = turns.end();
     report.turns = fences.len();
     if let Some((before, after)) = first_fall(&fences) {
-        report.broken.push(format!("a fence went from {before} to {after}"));
+        report.broken.push(format!("a fence decreased from {before} to {after}"));
     }
     report.broken.extend(held.into_iter().flat_map(Held::end));
     report
@@ -146,7 +146,7 @@ fn wait_for_format(cluster: &Cluster) -> Option<u8> {
 impl UpgradeReport {
     fn new(raised_to: Option<u8>) -> Self {
         let missing = raised_to.is_none() && format::NEWEST > format::FIRST;
-        let broken = missing.then(|| format!("no server raised the format to {}", format::NEWEST));
+        let broken = missing.then(|| format!("no server upgraded the format to {}", format::NEWEST));
         Self {
             away_seconds: Vec::new(),
             written: 0,
@@ -201,8 +201,8 @@ impl fmt::Display for UpgradeReport {
         )?;
         writeln!(f, "longest time without a write while servers were replaced: {:.2} s", self.gap_seconds)?;
         match self.raised_to {
-            Some(format) => writeln!(f, "the cluster was raised to format {format}")?,
-            None => writeln!(f, "the cluster stays at its format")?,
+            Some(format) => writeln!(f, "the cluster was upgraded to format {format}")?,
+            None => writeln!(f, "the cluster kept its format")?,
         }
         self.broken.iter().try_for_each(|line| writeln!(f, "BROKEN: {line}"))
     }

@@ -34,7 +34,7 @@ async fn keys(consul: &Consul) {
     let (created, _) = consul.create_or_update_key(write(Some(0)), b"value".to_vec()).await.expect("a write");
     assert!(created);
     let (again, _) = consul.create_or_update_key(write(Some(0)), b"other".to_vec()).await.expect("a write");
-    assert!(!again, "it is there already");
+    assert!(!again, "the key already exists");
     let read = ReadKeyRequest { key: "rs/key", ..Default::default() };
     let read = consul.read_key(read).await.expect("a read").response;
     assert_eq!(read.len(), 1);
@@ -51,7 +51,7 @@ async fn one_holder(consul: &Consul) {
     let held = consul.get_lock(request("rs/one"), b"mine").await.expect("a free lock");
     match consul.get_lock(request("rs/one"), b"theirs").await {
         Err(ConsulError::LockAcquisitionFailure(_)) => {}
-        other => panic!("a held lock was given away: {other:?}"),
+        other => panic!("a held lock was granted again: {other:?}"),
     }
     let read = ReadKeyRequest { key: "rs/one", ..Default::default() };
     let entry = consul.read_key(read).await.expect("a read").response.remove(0);
