@@ -59,8 +59,9 @@ impl Client {
 
     /// Sends a request with any method on a new connection.
     ///
-    /// # Errors There was no connection, or no complete response in time. The request may still
-    /// have been executed.
+    /// # Errors
+    /// There was no connection, or no complete response in time. The request may still have been
+    /// executed.
     pub fn try_ask(
         &self,
         method: &str,
@@ -73,7 +74,8 @@ impl Client {
 
     /// Opens a connection for a test that holds or misuses it.
     ///
-    /// # Errors No server listens there. Nothing was sent.
+    /// # Errors
+    /// No server listens there. Nothing was sent.
     pub fn connect(&self) -> io::Result<Connection> {
         let stream: Box<dyn Stream> = match &self.address {
             Address::Tcp(address) => {
@@ -128,8 +130,9 @@ pub struct Connection {
 impl Connection {
     /// Sends a request and waits for its response.
     ///
-    /// # Errors The connection broke, or no complete response came in time. The request may still
-    /// have been executed. The connection is unusable afterwards.
+    /// # Errors
+    /// The connection broke, or no complete response came in time. The request may still have been
+    /// executed. The connection is unusable afterwards.
     pub fn ask(
         &mut self,
         method: &str,
@@ -143,7 +146,8 @@ impl Connection {
 
     /// Sends a request without waiting for its response.
     ///
-    /// # Errors The connection broke. A part of the request may have been sent.
+    /// # Errors
+    /// The connection broke. A part of the request may have been sent.
     pub fn begin(
         &mut self,
         method: &str,
@@ -171,7 +175,8 @@ impl Connection {
 
     /// Sends raw bytes.
     ///
-    /// # Errors The connection broke. A part of the bytes may have been sent.
+    /// # Errors
+    /// The connection broke. A part of the bytes may have been sent.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let stream = self.stream.get_mut();
         stream.write_all(bytes)?;
@@ -180,22 +185,25 @@ impl Connection {
 
     /// Sets the maximum silence before a read fails.
     ///
-    /// # Errors The system rejects the value, for instance zero. The limit is unchanged.
+    /// # Errors
+    /// The system rejects the value, for instance zero. The limit is unchanged.
     pub fn be_patient_for(&self, time: Duration) -> io::Result<()> {
         self.stream.get_ref().be_patient_for(time)
     }
 
     /// Shuts down the sending side of the connection.
     ///
-    /// # Errors The connection has already ended.
+    /// # Errors
+    /// The connection has already ended.
     pub fn end_writing(&self) -> io::Result<()> {
         self.stream.get_ref().end_writing()
     }
 
     /// Reads one response; `bodiless` for the response to a `HEAD`.
     ///
-    /// # Errors The connection ended or was silent for too long before the response was complete,
-    /// or the response is not HTTP. The connection is unusable afterwards.
+    /// # Errors
+    /// The connection ended or was silent for too long before the response was complete, or the
+    /// response is not HTTP. The connection is unusable afterwards.
     pub fn answer(&mut self, bodiless: bool) -> io::Result<Answer> {
         let status_line = self.line()?;
         let mut words = status_line.splitn(3, ' ');

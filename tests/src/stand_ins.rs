@@ -113,8 +113,8 @@ impl StandIn {
 
     /// Creates a session that ends after the node has been silent for this health window.
     ///
-    /// # Errors The servers did not create the session, with their reason; or the outcome is
-    /// unknown.
+    /// # Errors
+    /// The servers did not create the session, with their reason; or the outcome is unknown.
     pub async fn begin_session(&self, window: HealthWindow) -> Result<(), String> {
         let mut id = [0; 16];
         id[..8].copy_from_slice(&(self.number as u64 + 1).to_be_bytes());

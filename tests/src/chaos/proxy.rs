@@ -88,7 +88,8 @@ impl Network {
     /// Opens a relay in front of a server at `place` that listens on `server`. The relay ends with
     /// the network.
     ///
-    /// # Errors No socket is available; nothing is relayed to that server.
+    /// # Errors
+    /// No socket is available; nothing is relayed to that server.
     pub fn relay(self: &Arc<Self>, place: Place, server: SocketAddr) -> io::Result<SocketAddr> {
         let outside = bind()?;
         let address = outside.local_addr()?;

@@ -20,8 +20,9 @@ pub fn kept(target: &Target) -> Vec<(String, Vec<u8>)> {
 
 /// Writes the seeds and some mutants of each, replacing earlier ones. Finds stay.
 ///
-/// # Errors A file cannot be removed or written. The folder may contain a part of the inputs: write
-/// them again. Finds stay in any case.
+/// # Errors
+/// A file cannot be removed or written. The folder may contain a part of the inputs: write them
+/// again. Finds stay in any case.
 pub fn write(target: &Target, mutants: usize) -> std::io::Result<()> {
     let folder = folder(target);
     fs::create_dir_all(&folder)?;

@@ -33,7 +33,8 @@ fn share(mut parts: Vec<Part>, jobs: usize) -> Vec<Vec<Part>> {
 /// Runs all parts with these additional arguments, in `jobs` concurrent sandboxes, and prints one
 /// table.
 ///
-/// # Errors No sandbox could be created. Nothing was run.
+/// # Errors
+/// No sandbox could be created. Nothing was run.
 pub fn run(
     parts: Vec<Part>,
     jobs: usize,

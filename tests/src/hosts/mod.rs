@@ -105,7 +105,8 @@ impl Contest<'_> {
 
 /// Returns the requested windows; without any, those of the failover measurements.
 ///
-/// # Errors The program does not support one of the windows. Nothing was run.
+/// # Errors
+/// The program does not support one of the windows. Nothing was run.
 pub fn windows(asked: &[Window]) -> Result<Vec<Window>, String> {
     let has_classes = knows(&["lock", "--window", "fast"]);
     let asked = match (asked.is_empty(), has_classes) {

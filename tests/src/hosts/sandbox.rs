@@ -20,8 +20,8 @@ const FOLDER: &str = "/run/lockmesh-hosts";
 
 /// Runs this program again with these arguments and [`INSIDE`], in a sandbox.
 ///
-/// # Errors No sandbox can be created; the message names the missing tool or permission. Nothing
-/// was run.
+/// # Errors
+/// No sandbox can be created; the message names the missing tool or permission. Nothing was run.
 pub fn enter(arguments: &[OsString], environment: &[(&str, OsString)]) -> Result<ExitCode, String> {
     let status = command(arguments, environment)?.status();
     let status = status.map_err(|error| format!("cannot start setpriv: {error}"))?;
@@ -32,7 +32,8 @@ pub fn enter(arguments: &[OsString], environment: &[(&str, OsString)]) -> Result
 /// Returns the command that runs this program again with these arguments and [`INSIDE`], in a
 /// sandbox.
 ///
-/// # Errors As for [`enter`].
+/// # Errors
+/// As for [`enter`].
 pub fn command(arguments: &[OsString], environment: &[(&str, OsString)]) -> Result<Command, String> {
     let me = fs::metadata("/proc/self").map_err(|error| format!("cannot read /proc: {error}"))?;
     if me.uid() != 0 {

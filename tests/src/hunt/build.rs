@@ -32,8 +32,9 @@ impl Built {
 /// Builds the programs of these finders in one go. The tests' own package is always included, so
 /// that dependencies keep the features that its tests enable and are built once.
 ///
-/// # Errors The copy does not build; the message contains the compiler's output. Earlier results
-/// stay in `target`.
+/// # Errors
+/// The copy does not build; the message contains the compiler's output. Earlier results stay in
+/// `target`.
 pub fn build(copy: &Path, target: &Path, finders: &BTreeSet<Finder>) -> Result<Built, String> {
     let mut built = Built { lockmesh: target.join("debug/lockmesh"), ..Built::default() };
     let packages: BTreeSet<String> = finders.iter().map(Finder::crate_name).collect();

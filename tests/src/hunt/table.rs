@@ -130,8 +130,9 @@ pub fn faults(top: &Path, rules: &[Rule]) -> Vec<String> {
 
 /// Returns the range of an edit's text in its file.
 ///
-/// # Errors The file cannot be read, or contains the text never or more than once. The message
-/// describes the error; the file is unchanged.
+/// # Errors
+/// The file cannot be read, or contains the text never or more than once. The message describes the
+/// error; the file is unchanged.
 pub fn range(top: &Path, edit: &Edit) -> Result<Range<usize>, String> {
     let text = std::fs::read_to_string(top.join(&edit.file));
     let text = text.map_err(|error| format!("{}: {error}", edit.file))?;

@@ -60,7 +60,8 @@ pub struct Place<'a> {
 
 /// Executes all commands of a document. Returns their number.
 ///
-/// # Errors The line of the first step that fails, and the output.
+/// # Errors
+/// The line of the first step that fails, and the output.
 pub fn type_all(text: &str, place: &Place<'_>) -> Result<usize, String> {
     let mut typist = Typist { place, terminals: BTreeMap::new(), commands: 0 };
     for block in page::blocks(text)? {

@@ -50,7 +50,8 @@ pub struct Terminal {
 impl Terminal {
     /// Opens a terminal in a folder, with a program's folder prepended to `PATH`.
     ///
-    /// # Errors `bash` is missing or does not reply.
+    /// # Errors
+    /// `bash` is missing or does not reply.
     pub fn open(number: u32, folder: &Path, program: Option<&Path>) -> Result<Self, String> {
         let mut shell = Command::new("setsid");
         // A new session without a controlling terminal keeps the developer's terminal untouched.
@@ -86,7 +87,8 @@ impl Terminal {
 
     /// Types a command and Enter, after the previous command has ended.
     ///
-    /// # Errors The previous command does not end, or failed; or the shell has ended.
+    /// # Errors
+    /// The previous command does not end, or failed; or the shell has ended.
     pub fn type_in(&mut self, command: &str) -> Result<(), String> {
         if self.is_busy {
             self.wait_for_end()?;
@@ -100,7 +102,8 @@ impl Terminal {
     /// Waits until the command has ended, and compares its output, which may explain a failure.
     /// Without documented output it may print anything, and must succeed.
     ///
-    /// # Errors The command did not end, failed, or printed something else.
+    /// # Errors
+    /// The command did not end, failed, or printed something else.
     pub fn ends(&mut self, shown: &[String]) -> Result<(), String> {
         if shown.is_empty() {
             return self.wait_for_end();
@@ -112,7 +115,8 @@ impl Terminal {
     /// Waits until the running command has printed the documented output. Without documented
     /// output, waits for the first line, so that Ctrl-C reaches the command and not the shell.
     ///
-    /// # Errors The command ended, or did not print the output in time.
+    /// # Errors
+    /// The command ended, or did not print the output in time.
     pub fn says(&mut self, shown: &[String]) -> Result<(), String> {
         self.wait_until(shown, |said| match shown {
             [] => !said.is_empty(),
@@ -122,7 +126,8 @@ impl Terminal {
 
     /// Waits until the running command prints a line that begins with `ready`.
     ///
-    /// # Errors The command ended, or was not ready in time.
+    /// # Errors
+    /// The command ended, or was not ready in time.
     pub fn is_ready(&mut self) -> Result<(), String> {
         let shown = ["ready …".to_owned()];
         self.wait_until(&shown, |said| said.iter().any(|line| line.starts_with("ready ")))
@@ -130,14 +135,16 @@ impl Terminal {
 
     /// Waits until the documented lines are among the output since the last command was typed.
     ///
-    /// # Errors The output did not appear in time.
+    /// # Errors
+    /// The output did not appear in time.
     pub fn says_in_time(&mut self, shown: &[String]) -> Result<(), String> {
         self.wait_until(shown, |said| shown::are_among(shown, said))
     }
 
     /// Sends Ctrl-C and waits until the command has ended, with any exit code.
     ///
-    /// # Errors The command did not end, or none was running.
+    /// # Errors
+    /// The command did not end, or none was running.
     pub fn interrupt(&mut self) -> Result<(), String> {
         println!("[{}] Ctrl-C", self.number);
         if !self.is_busy {
