@@ -103,7 +103,7 @@ impl Quorum {
             })
         };
         for stopped in self.servers.into_values().map(stop).collect::<Vec<_>>() {
-            stopped.await.expect("the server stops well");
+            stopped.await.expect("the server stops");
         }
         drop(self.folder);
     }

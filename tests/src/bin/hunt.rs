@@ -9,7 +9,7 @@ use std::time::Instant;
 
 const USAGE: &str = "usage: hunt [--list] [--json] [--jobs N] [--only NAME]… [--by FINDER]
 NAME is a rule or a topic. FINDER is the beginning of a finder: `--by sim` breaks only rules that the simulator must find, and runs no other finder.
-The copy and its build lie in target/hunt.";
+The copy and its build are in target/hunt.";
 
 struct Wanted {
     list: bool,
