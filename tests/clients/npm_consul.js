@@ -1,5 +1,5 @@
-// The npm package `consul` at work against the server on LOCKMESH_PORT: keys, sessions, watches, and a lock that two
-// contenders hand over. Every step asserts; the first fault ends the program.
+// Tests the npm package `consul` against the server on LOCKMESH_PORT: keys, sessions, watches, and a lock passed between
+// two contenders. Every step asserts; the first failure ends the program.
 
 const assert = require("node:assert");
 const Consul = require("consul");
@@ -27,7 +27,7 @@ async function keys() {
   assert.strictEqual(await consul.kv.set("npm/key", "value"), true);
   const entry = await consul.kv.get("npm/key");
   assert.strictEqual(entry.Value, "value");
-  // The package turns an answer of `false` into `undefined`.
+  // The package converts a response of `false` to `undefined`.
   assert.ok(!(await consul.kv.set({ key: "npm/key", value: "x", cas: "0" })));
   assert.strictEqual(await consul.kv.set({ key: "npm/key", value: "y", cas: String(entry.ModifyIndex) }), true);
   assert.strictEqual(await consul.kv.set({ key: "npm/b/c", value: "ç < & >", flags: "42" }), true);
@@ -68,7 +68,7 @@ async function watches() {
   await consul.session.destroy(id);
 }
 
-// Two contenders take the same lock three times each; the loser waits with a watch.
+// Two contenders acquire the same lock three times each; the loser waits with a watch.
 async function lock() {
   const key = "npm/lock";
   let inside = 0;

@@ -1,6 +1,6 @@
-"""Patroni's own Consul client at work against the server on LOCKMESH_PORT, without PostgreSQL: two members race to
-initialise a cluster and to lead it, keep the leadership, see it change hands by a farewell, by an operator who ends a
-session, and by a member that falls silent. Every step asserts; the first fault ends the program."""
+"""Tests Patroni's own Consul client against the server on LOCKMESH_PORT, without PostgreSQL: two members race to initialize
+a cluster and to lead it, and keep the leadership. It changes by a release, by an operator who destroys a session, and by a
+member that becomes silent. Every step asserts; the first failure ends the program."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def main():
     assert replica.attempt_to_acquire_leader() is False
     say("one leads and keeps on leading")
 
-    # The replica waits on the leader's key and wakes when the leader says farewell.
+    # The replica waits on the leader's key and wakes when the leader releases it.
     version = replica.get_cluster().leader.version
     woken = []
     watcher = threading.Thread(target=lambda: woken.append(replica.watch(version, 30)))
@@ -80,7 +80,7 @@ def main():
     say("a farewell hands over")
     leader, replica, replica_name = replica, leader, leader_name
 
-    # An operator ends the leader's session: its ephemeral keys vanish, and it makes itself a new session.
+    # An operator ends the leader's session: its ephemeral keys are deleted, and it creates a new session.
     lost = leader.get_cluster().leader.session
     operator = urllib.request.Request(f"http://127.0.0.1:{PORT}/v1/session/destroy/{lost}", method="PUT")
     assert json.load(urllib.request.urlopen(operator)) is True
@@ -92,7 +92,7 @@ def main():
     assert leader.get_cluster().leader.name == replica_name
     say("an operator's hand hands over")
 
-    # Half of Patroni's TTL is the session's; the server waits for twice that.
+    # The session's TTL is half of Patroni's; the server waits for twice the session's.
     assert replica.set_ttl(20) is None
     silent = member("silent", ttl=20)
     assert replica.delete_leader(replica.get_cluster().leader) is True
@@ -109,7 +109,7 @@ def main():
 
 
 def until(attempt):
-    """The lock-delay of a millisecond may still bind."""
+    """The lock-delay of one millisecond may still be in effect."""
     for _ in range(50):
         if attempt():
             return

@@ -1,10 +1,10 @@
-"""How long Patroni is without a leader when the primary's host dies: its agent and its Patroni are killed at once, and a
-replica on another host waits as Patroni does. Without PostgreSQL, with Patroni's default `ttl: 30` and `loop_wait: 10`,
-three servers and two agents, each a process of its own. Prints seconds from the kill until the replica has the leader's
-key, for what Patroni and the agent can be told.
+"""Measures Patroni's time without a leader after the primary's host dies: its agent and its Patroni are killed at once, and
+a replica on another host waits as Patroni does. Without PostgreSQL, with Patroni's default `ttl: 30` and `loop_wait: 10`,
+three servers and two agents, each a separate process. Prints the seconds from the kill until the replica has the leader's
+key, for several settings of Patroni and the agent.
 
 usage: cargo run -p lockmesh-tests --bin with_dev -- tests/clients/run patroni-host
-PATRONI_ROUNDS says how many rounds each has, 3 unless told otherwise."""
+PATRONI_ROUNDS is the number of rounds per setting, by default 3."""
 
 import os
 import random
@@ -25,7 +25,7 @@ LOCKMESH = os.readlink(f"/proc/{os.environ['LOCKMESH_PID']}/exe")
 ROUNDS = int(os.environ.get("PATRONI_ROUNDS", "3"))
 TTL, LOOP_WAIT = 30, 10
 
-# What is measured: Patroni's `checks`, the agent's `session.default_health_window`, and the most that it may take.
+# The measured settings: Patroni's `checks`, the agent's `session.default_health_window`, and the maximum time.
 CASES = [
     ("as it comes: no checks, TTL alone", [], "default", 2 * TTL),
     ("checks: [serfHealth]", ["serfHealth"], "default", TTL),
@@ -46,7 +46,7 @@ def touch(dcs, role):
 
 
 def forward(path):
-    """A port of 127.0.0.1 that leads to a Unix socket, which Patroni cannot be told."""
+    """A port of 127.0.0.1 that forwards to a Unix socket, which Patroni cannot use itself."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def pump(source, target):
@@ -105,7 +105,7 @@ def one_round(folder, port, checks, window):
     leading = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert leading.stdout.readline() == "leads\n"
     version = replica.get_cluster().leader.version
-    # Anywhere between two turns of the primary.
+    # A random time between two turns of the primary.
     time.sleep(random.uniform(1, LOOP_WAIT - 1))
     for process in (agent, leading):
         process.send_signal(signal.SIGKILL)

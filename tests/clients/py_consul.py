@@ -1,5 +1,5 @@
-"""py-consul at work against the server on LOCKMESH_PORT: keys, sessions, a lock that two threads hand over, a semaphore
-by prefix, transactions and a TTL check. Every step asserts; the first fault ends the program."""
+"""Tests py-consul against the server on LOCKMESH_PORT: keys, sessions, a lock passed between threads, a semaphore by
+prefix, transactions and a TTL check. Every step asserts; the first failure ends the program."""
 
 import base64
 import json
@@ -63,7 +63,7 @@ def sessions(c):
 
 
 def lock(_):
-    """Each of three threads takes the lock three times, waiting for it by blocking queries."""
+    """Each of three threads acquires the lock three times and waits for it by blocking queries."""
     inside, most, order = [0], [0], []
     guard = threading.Lock()
 
@@ -113,7 +113,7 @@ def hand_over_at_the_end_of_a_session(c):
 
 
 def semaphore(_):
-    """Five contenders for two slots, as the semaphore guide tells it."""
+    """Five contenders for two slots, as in the semaphore guide."""
     prefix, limit = "py/semaphore", 2
     inside, most, done = [0], [0], []
     guard = threading.Lock()
@@ -141,7 +141,7 @@ def semaphore(_):
         with guard:
             inside[0] -= 1
             done.append(name)
-        # Half of them give the slot back by dying: the contender key vanishes with the session.
+        # Half of them release the slot by dying: the contender key is deleted with the session.
         assert c.session.destroy(session) is True
 
     run_all(contend, [f"contender {n}" for n in range(5)])
@@ -201,7 +201,7 @@ def run_all(work, names):
     def guarded(name):
         try:
             work(name)
-        except BaseException as fault:  # noqa: BLE001 — a fault in a thread must fail the program
+        except BaseException as fault:  # noqa: BLE001 — a failure in a thread must fail the program
             faults.append(fault)
 
     threads = [threading.Thread(target=guarded, args=(name,)) for name in names]

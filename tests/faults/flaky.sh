@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Proofs that depend on time, again and again on a machine that is kept busy: what fails once in ten runs fails here. It says
-# how often each failed, and keeps what the failed ones said in target/flaky/. Fails if one of them did, or took too long.
-# usage: tests/faults/flaky.sh [FAILOVER [CHAOS]]; 20 and 10 runs unless told otherwise.
+# Repeats time-dependent tests on a busy machine, to find tests that fail once in ten runs. Prints the number of failures and
+# keeps the output of failed runs in target/flaky/. Fails if a run failed or took too long.
+# usage: tests/faults/flaky.sh [FAILOVER [CHAOS]]; by default 20 and 10 runs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 failover=${1:-20} chaos=${2:-10}
 logs=${CARGO_TARGET_DIR:-target}/flaky
 rm -rf "$logs" && mkdir -p "$logs"
 
-# Everything is built before anything is made busy.
+# The build precedes the load.
 cargo test --quiet --workspace --locked --test upstream --no-run
 cargo build --quiet --workspace --locked --bin lockmesh --bin chaos
 
-# Twice as many loops as there are cores take every core from those who are measured, half of the time.
+# Twice as many loops as cores take roughly half of the processor time from the tests.
 busy=()
 trap 'kill "${busy[@]}" 2>/dev/null || true' EXIT
 for _ in $(seq $(($(nproc) * 2))); do
@@ -20,7 +20,7 @@ for _ in $(seq $(($(nproc) * 2))); do
   busy+=($!)
 done
 
-# What failed of so many runs: again NAME RUNS SECONDS COMMAND…; RUN in the command is the number of the run.
+# Repeats a command and counts failures: again NAME RUNS SECONDS COMMAND…; RUN in the command becomes the run's number.
 failed=0
 again() {
   local name=$1 runs=$2 seconds=$3 bad=0 run

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs a command with the path of a small disk of its own as its last argument: a tmpfs of 64 MiB in a mount namespace
-# that goes away with it. Needs root, or a kernel that lets users have namespaces of their own.
+# Runs a command with the path of a small disk as its last argument: a tmpfs of 64 MiB in a mount namespace that ends
+# with the command. Needs root, or a kernel with user namespaces.
 # usage: tests/faults/full_disk.sh COMMAND…
 set -euo pipefail
 [ $# -gt 0 ] || { echo "usage: $0 COMMAND…" >&2; exit 2; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs a command with the path of a folder as its last argument, in which N small disks are mounted, named 1 to N: each a tmpfs
-# of 64 MiB, in a mount namespace that goes away with it. Needs root, or a kernel that lets users have namespaces.
+# Runs a command with the path of a folder as its last argument. The folder contains N small disks, named 1 to N: each a tmpfs
+# of 64 MiB, in a mount namespace that ends with the command. Needs root, or a kernel with user namespaces.
 # usage: tests/faults/small_disks.sh N COMMAND…
 set -euo pipefail
 [ $# -gt 1 ] || { echo "usage: $0 N COMMAND…" >&2; exit 2; }

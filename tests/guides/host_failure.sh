@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# The end of a host, as its neighbour sees it: an agent is killed; its node's health turns critical, its sessions end, its
-# keys do what their sessions' behavior says, and a lock-delay closes those whose sessions had one. A session without checks
-# lives on. Then another host leaves in good order. FLEET is the data folder of `lockmesh dev --nodes 5`; http://localhost:8500
-# is the agent of n1.
+# The failure of a host, seen from another host. An agent is killed; its node's health becomes critical, its sessions end, its
+# keys are released or deleted by their sessions' behavior, and closed by the lock-delay of sessions that had one. A session
+# without checks survives. Then another host leaves gracefully. FLEET is the data folder of `lockmesh dev --nodes 5`;
+# http://localhost:8500 is the agent of n1.
 source "$(dirname "$0")/common.sh"
 
 delay=5
 
-# on NODE CURL-ARGUMENT…: talks to the agent of another host, as an application there does.
+# on NODE CURL-ARGUMENT…: sends a request to the agent of another host, as an application there does.
 on() { local node=$1; shift; command curl -sS --max-time 120 --unix-socket "$FLEET/$node/agent.sock" "$@"; }
-# session_on NODE BODY: a session that an application on that host makes.
+# session_on NODE BODY: a session created by an application on that host.
 session_on() { on "$1" -X PUT -d "$2" http://localhost:8500/v1/session/create | field ID; }
-# sessions_on NODE: how many sessions of a host live.
+# sessions_on NODE: the number of live sessions of a host.
 sessions_on() { curl "http://localhost:8500/v1/session/node/$1" | { grep -o '"ID"' || true; } | wc -l | tr -d ' '; }
-# status PATH: the status of an answer.
+# status PATH: the status of a response.
 status() { curl -o /dev/null -w '%{http_code}' "http://localhost:8500$1"; }
 # acquire KEY [WAIT]: for our own session.
 acquire() { curl -X PUT -d 'mine' "http://localhost:8500/v1/kv/$1?acquire=$ours${2:+&wait=$2}"; }
-# headers KEY: of the answer to an acquire.
+# headers KEY: the headers of the response to an acquire.
 headers() { curl -D - -o /dev/null -X PUT -d 'mine' "http://localhost:8500/v1/kv/$1?acquire=$ours" | tr -d '\r'; }
 
 step "An application on n4 holds locks of every kind"
@@ -66,7 +66,7 @@ for behavior in release delete; do
   same "$behavior/$delay, waited for" "$(acquire "$behavior/$delay" 60s)" true
 done
 took=$(($(milliseconds) - ended))
-# The end was seen a moment after it came.
+# The failure was observed shortly after it happened.
 echo "   closed for $took ms after the end was seen"
 [ "$took" -ge $((delay * 1000 - 1000)) ] || { echo "FAILED: the lock-delay lasted only $took ms" >&2; exit 1; }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Application leader election with sessions, as the guide tells it: two contenders for one key, a watcher that blocks,
-# a voluntary release, an operator who ends the leader's session, and the lock-delay that follows.
+# Application leader election with sessions, as in the guide: two contenders for one key, a watcher that blocks,
+# a voluntary release, an operator who destroys the leader's session, and the lock-delay that follows.
 source "$(dirname "$0")/common.sh"
 
 step "Create a session (each contender its own)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The semaphore, as the guide tells it: three contenders for two slots, a slot that is freed because an operator ended
-# its holder's session, optimistic updates that race, a watcher on the prefix, and a slot that is given back.
+# The semaphore, as in the guide: three contenders for two slots, a slot that is freed because an operator destroyed its
+# holder's session, optimistic updates that race, a watcher on the prefix, and a slot that is released.
 source "$(dirname "$0")/common.sh"
 
 prefix=service/db
@@ -10,9 +10,9 @@ lock=$prefix/.lock
 holders() { local list; list=$(printf '"%s",' "$@"); echo "{\"Limit\": 2,\"Holders\":[${list%,}]}"; }
 # modified: the lock's ModifyIndex.
 modified() { curl "http://localhost:8500/v1/kv/$lock" | field ModifyIndex; }
-# body: what the lock holds.
+# body: the value of the lock.
 body() { curl "http://localhost:8500/v1/kv/$lock" | field Value | base64 -d; }
-# take_slot INDEX SESSION…: tries to make these the holders, if nobody was faster.
+# take_slot INDEX SESSION…: tries to make these sessions the holders, unless another contender was faster.
 take_slot() { local index=$1; shift; curl -X PUT -d "$(holders "$@")" "http://localhost:8500/v1/kv/$lock?cas=$index"; }
 
 step "Create sessions"

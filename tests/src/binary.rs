@@ -1,16 +1,16 @@
-//! Finds the `lockmesh` program that belongs to the running test, building it first.
+//! Builds and locates the `lockmesh` program under test.
 //!
-//! A test of one package cannot ask cargo for another package's program, so this runs `cargo build`
-//! once a process, with the profile and the target folder that the test itself was built with.
-//! Cargo has let go of its lock by the time tests run, and when nothing changed the call takes a
-//! fraction of a second. `LOCKMESH_BIN` names another program. It must never test a stale program:
-//! a failed build fails the test.
+//! A test cannot ask cargo for the program of another package. This module therefore runs `cargo
+//! build` once per process, with the profile and target folder of the test itself. Cargo has
+//! released its lock by the time tests run, and a build without changes takes a fraction of a
+//! second. `LOCKMESH_BIN` names another program. A stale program is never tested: a failed build
+//! fails the test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The path of the program, built from the sources as they are now.
+/// Returns the path of the program, built from the current sources.
 pub fn lockmesh() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| match std::env::var_os("LOCKMESH_BIN") {
@@ -23,12 +23,12 @@ fn build() -> PathBuf {
     let folder = profile_folder();
     let target = folder.parent().expect("a profile's folder lies in the target folder");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // The whole workspace is named so that dependencies keep the features that `cargo test
-    // --workspace` gave them.
+    // The build names the whole workspace, so dependencies keep the features that `cargo test
+    // --workspace` enabled.
     cargo.args(["build", "--quiet", "--workspace", "--bin", "lockmesh"]);
     cargo.arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
-    // What cargo tells a test about its package would make some build scripts run, and their
-    // dependents build, again.
+    // These variables, which cargo sets for tests, would make some build scripts run again and
+    // rebuild their dependents.
     let told = |name: &str| {
         ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_EXE_"].iter().any(|start| name.starts_with(start))
     };
@@ -48,7 +48,7 @@ fn build() -> PathBuf {
     folder.join("lockmesh")
 }
 
-/// `target/<profile>`: where the running program, or the folder `deps` that it is in, lies.
+/// Returns `target/<profile>`, which contains the running program or its `deps` folder.
 fn profile_folder() -> PathBuf {
     let program = std::env::current_exe().expect("a running program has a path");
     let folder = program.parent().expect("a program lies in a folder");

@@ -1,9 +1,9 @@
-//! Three real servers and some agents, as processes of their own, with a network between them that
-//! obeys the test.
+//! Three real servers and some agents as separate processes, connected by a network that the test
+//! controls.
 //!
-//! Every server advertises its relay in [`crate::chaos::proxy`], so that all that servers say to
-//! each other, and agents to them, passes there. Processes keep their ports and folders over all of
-//! their lives.
+//! Every server advertises its relay in [`crate::chaos::proxy`], so all traffic between servers,
+//! and from agents to servers, passes through the relays. A process keeps its ports and folders
+//! across restarts.
 
 use crate::binary;
 use crate::chaos::proxy::{Network, Place, Rule};
@@ -17,39 +17,39 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How many servers there are. Their places are 0, 1 and 2; the agents' follow.
+/// The number of servers. They have places 0, 1 and 2; the agents follow.
 pub const SERVERS: usize = 3;
-/// The longest that anything may take after which the cluster must serve.
+/// The maximum time until the cluster must serve again.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// How long to wait before looking again.
+/// The interval between polls of a condition.
 const GLANCE: Duration = Duration::from_millis(25);
 
-/// The whole of it. Everything ends when it is dropped.
+/// The servers, the agents and their network. Dropping it ends all processes.
 pub struct Cluster {
-    /// What lies between them.
+    /// The network between the processes.
     pub network: Arc<Network>,
     members: Vec<Member>,
     folder: TempDir,
-    /// What is started from now on.
+    /// The program for processes that start from now on.
     program: PathBuf,
 }
 
-/// One process, in all of its lives.
+/// A server or an agent, across its restarts.
 struct Member {
     name: String,
     role: &'static str,
     config: String,
-    /// Where an agent answers HTTP.
+    /// The HTTP address of an agent.
     http: Option<SocketAddr>,
     data: PathBuf,
     process: Option<Process>,
-    /// What it said in its earlier lives.
+    /// The output of its earlier processes.
     said: String,
 }
 
 impl Cluster {
-    /// Starts three servers, whose data lie in these folders, and agents that know these servers
-    /// each.
+    /// Starts three servers with data in `disks`, and one agent per element of `agents`, each
+    /// configured with those servers.
     pub fn start(disks: &[PathBuf], agents: &[&[Place]], seed: u64) -> Self {
         let folder =
             tempfile::Builder::new().prefix("lockmesh-cluster-").tempdir().expect("a temporary folder");
@@ -84,7 +84,7 @@ impl Cluster {
         self.members.push(Member { name, role, config, http, data, process: None, said: String::new() });
     }
 
-    /// Starts the process at a place, which must not run.
+    /// Starts the process at a place; none may be running there.
     pub fn begin(&mut self, place: Place) {
         let member = &mut self.members[place];
         assert!(member.process.is_none(), "{} runs", member.name);
@@ -93,12 +93,12 @@ impl Cluster {
         member.process = Some(process);
     }
 
-    /// Starts this program from now on, instead of the one that is tested.
+    /// Uses another program for processes that start from now on.
     pub fn use_program(&mut self, program: &Path) {
         self.program = program.to_owned();
     }
 
-    /// `kill -9`.
+    /// Kills the process with `kill -9`.
     pub fn kill(&mut self, place: Place) {
         let member = &mut self.members[place];
         let mut process = member.process.take().expect("it runs");
@@ -107,14 +107,14 @@ impl Cluster {
         member.said.push_str("\n-- killed --\n");
     }
 
-    /// SIGTERM, and waits until it has ended by itself.
+    /// Sends SIGTERM and waits until the process has exited.
     pub fn end_kindly(&mut self, place: Place) {
         let member = &mut self.members[place];
         let process = member.process.take().expect("it runs");
         process.signal("TERM");
         let code = process.ends();
         member.said.push_str(&process.said());
-        assert_eq!(code, 0, "{} did not end well", member.name);
+        assert_eq!(code, 0, "{} exited with an error", member.name);
     }
 
     /// Sends a signal, by its name.
@@ -122,33 +122,33 @@ impl Cluster {
         self.members[place].process.as_ref().expect("it runs").signal(name);
     }
 
-    /// The process number at a place.
+    /// Returns the process number at a place.
     pub fn process_number(&self, place: Place) -> u32 {
         self.members[place].process.as_ref().expect("it runs").number()
     }
 
-    /// The folder of a member's data.
+    /// Returns the data folder of a member.
     pub fn data(&self, place: Place) -> &Path {
         &self.members[place].data
     }
 
-    /// A member's name.
+    /// Returns the name of a member.
     pub fn name(&self, place: Place) -> &str {
         &self.members[place].name
     }
 
-    /// The place of an agent, counted from 0.
+    /// Returns the place of an agent, counted from 0.
     pub fn agent(&self, number: usize) -> Place {
         SERVERS + number
     }
 
-    /// A client of an agent, counted from 0.
+    /// Returns a client of an agent, counted from 0.
     pub fn client(&self, number: usize) -> Client {
         let http = self.members[SERVERS + number].http.expect("an agent answers HTTP");
         Client { address: Address::Tcp(http) }
     }
 
-    /// What is said about the servers: the answer of the first agent that has one.
+    /// Returns the Raft configuration as reported by the first agent that replies.
     fn configuration(&self) -> Option<serde_json::Value> {
         let agents = 0..self.members.len() - SERVERS;
         agents.into_iter().find_map(|number| {
@@ -157,7 +157,7 @@ impl Cluster {
         })
     }
 
-    /// The place of the leader; none while there is none that an agent knows.
+    /// Returns the place of the leader, or `None` if no agent knows a leader.
     pub fn leader(&self) -> Option<Place> {
         let configuration = self.configuration()?;
         let leader = configuration["Servers"].as_array()?.iter().find(|server| server["Leader"] == true)?;
@@ -170,15 +170,15 @@ impl Cluster {
         self.wait_for("a leader", || self.leader())
     }
 
-    /// Waits until every agent has a write answered, and every server has what was written. Returns
-    /// how long it took.
+    /// Waits until a write through every agent succeeds and every server has applied the writes.
+    /// Returns the time it took.
     #[track_caller]
     pub fn wait_until_whole(&self) -> Duration {
         let begun = Instant::now();
         let agents = self.members.len() - SERVERS;
         let newest =
             (0..agents).map(|number| self.wait_for("an answer", || idle_write(&self.client(number)))).max();
-        self.wait_for("three servers that have everything", || {
+        self.wait_for("three servers to catch up", || {
             let configuration = self.configuration()?;
             let servers = configuration["Servers"].as_array()?;
             let has_all = |server: &serde_json::Value| server["LastIndex"].as_u64() >= newest;
@@ -196,22 +196,26 @@ impl Cluster {
             if let Some(found) = look() {
                 return found;
             }
-            assert!(begun.elapsed() < TIMEOUT, "there was not {what}; what they said:\n{}", self.said());
+            assert!(
+                begun.elapsed() < TIMEOUT,
+                "timed out waiting for {what}; the output is:\n{}",
+                self.said()
+            );
             let_pass(GLANCE);
         }
     }
 
-    /// Cuts everything that one place says to others.
+    /// Blocks all traffic from one place to others.
     pub fn cut(&self, from: Place, to: impl IntoIterator<Item = Place>) {
         to.into_iter().for_each(|to| self.network.rule(from, to, Rule::CUT));
     }
 
-    /// Everything that the present process at a place has said.
+    /// Returns the output of the current process at a place.
     pub fn said_at(&self, place: Place) -> String {
         self.members[place].process.as_ref().expect("it runs").said()
     }
 
-    /// The last lines of everybody.
+    /// Returns the last lines of output of every process.
     pub fn said(&self) -> String {
         let tail = |member: &Member| {
             let now = member.process.as_ref().map(Process::said).unwrap_or_default();
@@ -222,7 +226,7 @@ impl Cluster {
         self.members.iter().map(tail).collect()
     }
 
-    /// Writes down all that everybody said, a file each.
+    /// Writes the output of every process to a file each.
     pub fn save_said(&self, folder: &Path) {
         for member in &self.members {
             let now = member.process.as_ref().map(Process::said).unwrap_or_default();
@@ -242,8 +246,7 @@ impl Drop for Cluster {
 
 fn server_config(listen: SocketAddr, relay: SocketAddr, relays: &[SocketAddr]) -> String {
     let others: Vec<String> = relays.iter().map(|relay| format!("{:?}", relay.to_string())).collect();
-    // Little log is kept, so that those who were away for a while need a snapshot; and checkpoints
-    // are frequent.
+    // A short log and frequent checkpoints: a server that was down for a while needs a snapshot.
     format!(
         "[rpc]\nlisten = \"{listen}\"\nadvertise = \"{relay}\"\n[quorum]\nbootstrap_expect = {SERVERS}\n\
          join = [{}]\n[storage]\nlog_keep_bytes = 262144\ncheckpoint_interval = \"500ms\"\n",
@@ -257,24 +260,24 @@ fn agent_config(http: SocketAddr, servers: &str) -> String {
     )
 }
 
-/// Makes the authority of the cluster that lives in this folder, as an operator does.
+/// Creates the certificate authority of the cluster in this folder, as an operator does.
 pub(crate) fn make_authority(home: &Path) {
     lockmesh(&["operator", "tls", "init", "--out", &text(&home.join("ca"))]);
 }
 
-/// Has the authority issue a member's certificate, and writes the member's configuration; its path.
+/// Issues a member's certificate and writes its configuration. Returns the configuration's path.
 pub(crate) fn write_config(home: &Path, name: &str, role: &str, data: &Path, rest: &str) -> String {
     let (ca, own) = (text(&home.join("ca")), text(&certificates(home, name)));
     lockmesh(&["operator", "tls", "issue", "--ca", &ca, "--out", &own, "--role", role, "--node", name]);
     configure(home, name, role, data, rest)
 }
 
-/// Where a member's certificate lies.
+/// Returns the folder with a member's certificate.
 pub(crate) fn certificates(home: &Path, name: &str) -> PathBuf {
     home.join(format!("{name}-tls"))
 }
 
-/// Writes the configuration of a member that has its certificate; its path.
+/// Writes the configuration of a member that has a certificate. Returns its path.
 pub(crate) fn configure(home: &Path, name: &str, role: &str, data: &Path, rest: &str) -> String {
     let (ca, own) = (text(&home.join("ca")), text(&certificates(home, name)));
     let config = text(&home.join(format!("{name}.toml")));
@@ -291,14 +294,14 @@ fn lockmesh(arguments: &[&str]) {
     assert_eq!(code, 0, "{said}");
 }
 
-/// One request on a connection of its own, which is broken off where it is silent for long.
+/// Sends one request on a connection of its own. Gives up after 10 seconds of silence.
 pub(crate) fn ask_quickly(client: &Client, method: &str, path: &str) -> Option<Answer> {
     let mut connection = client.connect().ok()?;
     connection.be_patient_for(Duration::from_secs(10)).ok()?;
     connection.ask(method, path, &[], b"").ok()
 }
 
-/// The index of a write that changes nothing; none where it is not answered.
+/// Returns the index of a write that changes nothing, or `None` without a reply.
 pub(crate) fn idle_write(client: &Client) -> Option<u64> {
     let path = "/v1/session/destroy/00000000-0000-0000-0000-000000000000";
     let answer = ask_quickly(client, "PUT", path)?;
@@ -315,7 +318,7 @@ fn free_tcp_port() -> SocketAddr {
     listener.local_addr().expect("it is bound")
 }
 
-/// A path as an option has it.
+/// Formats a path for use as an option.
 pub(crate) fn text(path: &Path) -> String {
     path.to_str().expect("a temporary folder's name is text").to_owned()
 }

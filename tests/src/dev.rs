@@ -1,10 +1,9 @@
-//! Runs `lockmesh dev` as a process of its own, with a folder of its own and every port free, and
-//! ends it.
+//! Runs `lockmesh dev` as a separate process, with its own folder and free ports, and ends it.
 //!
-//! The process cannot outlive its test: it hangs on a small shell that waits for the end of its
-//! standard input, which the kernel closes however the test ends, and then kills it.
-//! `LOCKMESH_TEST_HTTP=host:port` points the assertions at a server that runs already (with
-//! `--test-threads=1`), for instance at the original, to see whether an assertion is true of it.
+//! The process cannot outlive its test. A small parent shell waits for the end of its standard
+//! input, which the kernel closes in every case when the test ends, and then kills the process.
+//! `LOCKMESH_TEST_HTTP=host:port` points the assertions at a running server (with
+//! `--test-threads=1`), for instance Consul itself, to check whether an assertion holds there.
 
 use crate::binary;
 use crate::http::{Address, Client};
@@ -18,20 +17,20 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How long a server may take until it is ready; generous, for loaded machines.
+/// The maximum time until a server is ready; generous, for loaded machines.
 const START: Duration = Duration::from_secs(120);
 
-/// Starts a program in the background, tells its number before it says anything, and kills it once
-/// standard input ends.
+/// Starts a program in the background, prints its process number before any of its output, and
+/// kills it once standard input ends.
 const WATCHDOG: &str = r#"exec 3<&0; sh -c 'echo "$$"; exec "$@"' sh "$@" </dev/null 3<&- & exec >/dev/null; cat <&3; kill -9 "$!""#;
 
 /// A running `lockmesh dev`, killed when dropped.
 pub struct Dev {
-    /// Where it answers HTTP over TCP.
+    /// The address of its HTTP API over TCP.
     pub http: SocketAddr,
-    /// Its Unix socket; none for a server that was there already.
+    /// Its Unix socket; `None` for a server that was already running.
     pub socket: Option<PathBuf>,
-    /// Its folder; removed when the last `Dev` on it is dropped.
+    /// Its folder; removed when the last `Dev` that uses it is dropped.
     pub folder: Arc<tempfile::TempDir>,
     data: PathBuf,
     arguments: Vec<String>,
@@ -45,8 +44,8 @@ struct Process {
 }
 
 impl Dev {
-    /// Starts one with an empty folder. `LOCKMESH_TEST_HTTP` makes it the server that it names,
-    /// emptied of its keys.
+    /// Starts a process with an empty folder. With `LOCKMESH_TEST_HTTP` it returns that server
+    /// instead, after deleting its keys.
     pub fn start(arguments: &[&str]) -> Self {
         let folder = new_folder();
         let data = folder.path().join("data");
@@ -60,13 +59,13 @@ impl Dev {
         }
     }
 
-    /// Starts one whose data is in this folder, while all else is elsewhere.
+    /// Starts a process with its data in this folder and all other files elsewhere.
     pub fn start_with_data(data: &Path, arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|word| word.to_string()).collect();
         Self::start_in(new_folder(), data.to_path_buf(), arguments)
     }
 
-    /// The one that all tests of this process share; `slot` is a static of the test.
+    /// Returns the server shared by all tests of this process; `slot` is a static of the test.
     pub fn shared(slot: &'static std::sync::OnceLock<Dev>, arguments: &[&str]) -> Shared {
         Shared(slot.get_or_init(|| match running_already() {
             Some(http) => Self::foreign(http),
@@ -74,7 +73,7 @@ impl Dev {
         }))
     }
 
-    /// Kills it, if it runs, and starts it again on what it left behind.
+    /// Kills the process if it runs, and starts it again on its data.
     pub fn restart(mut self) -> Self {
         self.kill();
         Self::start_in(self.folder.clone(), self.data.clone(), std::mem::take(&mut self.arguments))
@@ -97,44 +96,45 @@ impl Dev {
         let mut watchdog = watchdog.spawn().expect("sh can be started");
         let mut output = BufReader::new(watchdog.stdout.take().expect("standard output is piped"));
         let mut number = String::new();
-        output.read_line(&mut number).expect("the watchdog tells the process number");
-        let number = number.trim().parse().expect("the watchdog tells a number");
+        output.read_line(&mut number).expect("the watchdog prints the process number");
+        let number = number.trim().parse().expect("the watchdog prints a number");
         let (ready, follower) = follow(output);
         let process = Some(Process { watchdog, number, follower });
         let mut dev =
             Self { http: ([127, 0, 0, 1], 0).into(), socket: None, folder, data, arguments, process };
         let line = ready.recv_timeout(START);
-        let line = line.unwrap_or_else(|_| panic!("lockmesh dev did not get ready; its log:\n{}", dev.log()));
+        let line =
+            line.unwrap_or_else(|_| panic!("lockmesh dev did not become ready; its log:\n{}", dev.log()));
         dev.http = field(&line, "http").parse().expect("the ready line names an address");
         dev.socket = Some(PathBuf::from(field(&line, "socket")));
         dev
     }
 
-    /// A client over TCP.
+    /// Returns a client over TCP.
     pub fn client(&self) -> Client {
         Client { address: Address::Tcp(self.http) }
     }
 
-    /// A client over the Unix socket.
+    /// Returns a client over the Unix socket.
     pub fn unix_client(&self) -> Client {
         let socket = self.socket.clone().expect("a server of our own has a Unix socket");
         Client { address: Address::Unix(socket) }
     }
 
-    /// Whether this is a server that was there already and not `lockmesh`.
+    /// Returns `true` for a server that was already running and is not `lockmesh`.
     pub fn is_foreign(&self) -> bool {
         self.process.is_none() && running_already().is_some()
     }
 
-    /// The process number.
+    /// Returns the process number.
     pub fn process_number(&self) -> u32 {
         self.process.as_ref().expect("the process runs").number
     }
 
-    /// `kill -9`, and waits until the process is gone.
+    /// Kills the process with `kill -9`, and waits until it is gone.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // An error means that it is gone already.
+            // An error means that the process is already gone.
             let _ = Command::new("sh").args(["-c", &format!("kill -9 {}", process.number)]).status();
             process.follower.join().expect("the follower does not panic");
             drop(process.watchdog.stdin.take());
@@ -142,7 +142,7 @@ impl Dev {
         }
     }
 
-    /// The tail of what the process logged.
+    /// Returns the tail of the log.
     pub fn log(&self) -> String {
         tail(&self.folder.path().join("log"))
     }
@@ -157,7 +157,7 @@ impl Drop for Dev {
     }
 }
 
-/// A server that a whole test process shares. Shows the server's log when its test fails.
+/// A server shared by the tests of a process. Prints the server's log when its test fails.
 pub struct Shared(&'static Dev);
 
 impl std::ops::Deref for Shared {
@@ -176,14 +176,13 @@ impl Drop for Shared {
     }
 }
 
-/// Reads the process's output to its end, which is the process's end, and hands on the line that
-/// says `ready`.
+/// Reads the process's output until it exits, and forwards the line that contains `ready`.
 fn follow(output: BufReader<ChildStdout>) -> (Receiver<String>, JoinHandle<()>) {
     let (say_ready, ready) = sync_channel(1);
     let follower = thread::spawn(move || {
         for line in output.lines().map_while(Result::ok) {
             if line.starts_with("ready ") {
-                // The one who waits may have given up.
+                // The receiver may have given up.
                 let _ = say_ready.try_send(line);
             }
         }

@@ -1,8 +1,7 @@
-//! What the tests say over and over in Consul's dialect: make a session, take a lock, read an
-//! entry, watch.
+//! Shared steps in Consul's dialect: create a session, acquire a lock, read an entry, watch.
 //!
-//! Every function panics where the server does not do the obvious; a test of the unobvious asks the
-//! client itself.
+//! Every function panics on an unexpected response. A test of such responses uses the client
+//! directly.
 
 use crate::http::{Answer, Client};
 use serde_json::{Value, json};
@@ -10,25 +9,25 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 impl Client {
-    /// A session without checks, TTL or lock-delay: one that ends only when it is destroyed.
+    /// Creates a session without checks, TTL or lock-delay; it ends only when destroyed.
     pub fn session(&self) -> String {
         self.session_of(json!({"LockDelay": "0s", "NodeChecks": []}))
     }
 
-    /// A session of this body.
+    /// Creates a session from this request body.
     #[track_caller]
     pub fn session_of(&self, body: Value) -> String {
         let answer = self.put("/v1/session/create", body.to_string()).expect(200).json();
         answer["ID"].as_str().expect("a created session has an id").to_owned()
     }
 
-    /// Ends a session.
+    /// Destroys a session.
     #[track_caller]
     pub fn destroy(&self, session: &str) {
         self.put(&format!("/v1/session/destroy/{session}"), "").expect(200);
     }
 
-    /// The session, if it lives.
+    /// Returns the session, if it exists.
     #[track_caller]
     pub fn session_info(&self, session: &str) -> Option<Value> {
         let answer = self.get(&format!("/v1/session/info/{session}")).expect(200).json();
@@ -41,25 +40,25 @@ impl Client {
         assert!(self.put(&format!("/v1/kv/{key}"), value).is_true());
     }
 
-    /// Tries to take a lock.
+    /// Tries to acquire a lock.
     #[track_caller]
     pub fn acquire(&self, key: &str, session: &str) -> bool {
         self.put(&format!("/v1/kv/{key}?acquire={session}"), "held").is_true()
     }
 
-    /// Tries to give a lock back.
+    /// Tries to release a lock.
     #[track_caller]
     pub fn release(&self, key: &str, session: &str) -> bool {
         self.put(&format!("/v1/kv/{key}?release={session}"), "free").is_true()
     }
 
-    /// The entry of a key that must be there.
+    /// Returns the entry of a key that must exist.
     #[track_caller]
     pub fn entry(&self, key: &str) -> Value {
         self.get(&format!("/v1/kv/{key}")).entry()
     }
 
-    /// The session that holds a key that must be there.
+    /// Returns the session that holds a key, which must exist.
     #[track_caller]
     pub fn holder(&self, key: &str) -> Option<String> {
         self.entry(key)["Session"].as_str().map(str::to_owned)
@@ -70,7 +69,7 @@ impl Client {
         self.put("/v1/txn", operations.to_string())
     }
 
-    /// Asks in a thread of its own.
+    /// Sends a query from a separate thread.
     pub fn watch(&self, path: &str) -> Watch {
         let (client, path) = (self.clone(), path.to_owned());
         let begun = Instant::now();
@@ -81,17 +80,17 @@ impl Client {
     }
 }
 
-/// A blocking query on its way.
+/// A blocking query in progress.
 pub struct Watch(JoinHandle<(Answer, Duration)>);
 
 impl Watch {
-    /// Waits for the answer.
+    /// Waits for the response.
     #[track_caller]
     pub fn answer(self) -> Answer {
         self.timed_answer().0
     }
 
-    /// Waits for the answer; with the time from before the query was sent.
+    /// Waits for the response. Returns it with the time since before the query was sent.
     #[track_caller]
     pub fn timed_answer(self) -> (Answer, Duration) {
         self.0.join().expect("the query has an answer")
@@ -99,7 +98,7 @@ impl Watch {
 }
 
 impl Answer {
-    /// Whether a 200 says `true`; it must say one or the other.
+    /// Returns the boolean of a 200 response; any other body panics.
     #[track_caller]
     pub fn is_true(self) -> bool {
         match self.expect(200).json() {
@@ -108,7 +107,7 @@ impl Answer {
         }
     }
 
-    /// The single entry of a 200.
+    /// Returns the single entry of a 200 response.
     #[track_caller]
     pub fn entry(self) -> Value {
         let mut entries = self.expect(200).json();
@@ -117,7 +116,7 @@ impl Answer {
         entries.remove(0)
     }
 
-    /// The answer's list of keys, of whatever holds a `Key` or is a string.
+    /// Returns the keys of the response; elements are strings or objects with a `Key`.
     #[track_caller]
     pub fn keys(self) -> Vec<String> {
         let list = self.expect(200).json();
@@ -126,8 +125,8 @@ impl Answer {
         keys.map(|item| name(item).expect("a key")).collect()
     }
 
-    /// Fails unless all headers that a query's answer must carry are there, spelled as clients know
-    /// them.
+    /// Fails unless all headers required on a query's response are present, with the spelling that
+    /// clients know.
     #[track_caller]
     pub fn expect_meta(self) -> Self {
         assert!(self.index() >= 1, "{self:?}");
@@ -138,15 +137,14 @@ impl Answer {
     }
 }
 
-/// A field that must be a whole number.
+/// Returns a field that must be an unsigned integer.
 #[track_caller]
 pub fn number(value: &Value, field: &str) -> u64 {
-    value[field].as_u64().unwrap_or_else(|| panic!("{field} is no whole number in {value}"))
+    value[field].as_u64().unwrap_or_else(|| panic!("{field} is not an unsigned integer in {value}"))
 }
 
-/// Lets time pass: between two attempts, where the passing of time is itself the subject, or to
-/// make it likely that a query is waiting already. A test must hold however long this takes, and
-/// whatever has happened after it.
+/// Sleeps: between two attempts, when the passing of time is the subject, or to make it likely that
+/// a query is already waiting. A test must pass however long the sleep takes.
 pub fn let_pass(time: Duration) {
     thread::sleep(time);
 }

@@ -1,18 +1,18 @@
-//! Reads figures in Prometheus' text format, as a stranger would: by the line.
+//! Reads metrics in Prometheus' text format line by line, without Lockmesh's own code.
 
 use std::collections::BTreeMap;
 
-/// What a process showed.
+/// The metrics of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// The kind of each family.
+    /// The type of each family.
     pub families: BTreeMap<String, String>,
-    /// The value of each series, with its labels as they were written.
+    /// The value of each series, keyed by its name with the labels as written.
     pub series: BTreeMap<String, f64>,
 }
 
 impl Figures {
-    /// Reads a page; panics where it is not well-formed, or holds something twice.
+    /// Parses a page. Panics if it is malformed or contains a series or family twice.
     #[track_caller]
     pub fn parse(text: &str) -> Self {
         let mut figures = Self::default();
@@ -23,7 +23,7 @@ impl Figures {
                 assert_eq!(before, None, "{name} is there twice");
             } else if !line.starts_with('#') {
                 let (series, value) = line.rsplit_once(' ').expect("a series has a value");
-                let value = value.parse().unwrap_or_else(|_| panic!("no number: {line}"));
+                let value = value.parse().unwrap_or_else(|_| panic!("not a number: {line}"));
                 let before = figures.series.insert(series.into(), value);
                 assert_eq!(before, None, "{series} is there twice");
             }
@@ -31,10 +31,10 @@ impl Figures {
         figures
     }
 
-    /// The value of a series.
+    /// Returns the value of a series.
     #[track_caller]
     pub fn value(&self, series: &str) -> f64 {
-        *self.series.get(series).unwrap_or_else(|| panic!("there is no {series}"))
+        *self.series.get(series).unwrap_or_else(|| panic!("missing series {series}"))
     }
 }
 

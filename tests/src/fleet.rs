@@ -1,5 +1,5 @@
-//! Runs `lockmesh dev --servers …`, with `--nodes …` too: several servers, and agents, as processes
-//! of their own, which a test may kill one by one.
+//! Runs `lockmesh dev --servers …`, optionally with `--nodes …`: several servers and agents as
+//! separate processes that a test may kill one by one.
 
 use crate::dialect::let_pass;
 use crate::http::{Address, Client};
@@ -12,36 +12,37 @@ use std::time::Duration;
 
 /// A running `lockmesh dev --servers`.
 pub struct Fleet {
-    /// The command.
+    /// The process of the command.
     pub process: Process,
-    /// Its data folder, with the servers' folders in it.
+    /// Its data folder, with a folder per server.
     pub folder: PathBuf,
-    /// Where its agent answers.
+    /// The HTTP address of its agent.
     pub http: String,
 }
 
 impl Fleet {
-    /// Starts as many servers as `servers` says, and waits until they serve.
+    /// Starts the number of servers in `servers`, and waits until they serve.
     pub fn start(folder: &Path, servers: &str) -> Self {
         Self::start_with(folder, servers, &[])
     }
 
-    /// The same with more options.
+    /// Like [`Self::start`], with more options.
     pub fn start_with(folder: &Path, servers: &str, options: &[&str]) -> Self {
         let data = folder.to_str().expect("a temporary folder's name is text");
         let usual = ["dev", "--http", "127.0.0.1:0", "--servers", servers, "--data-dir", data];
         let process = Process::lockmesh(&[&usual, options].concat());
         let ready = process.says("ready http=");
         let http = ready.split_whitespace().find_map(|word| word.strip_prefix("http="));
-        Self { http: http.expect("it says where").to_owned(), folder: folder.to_owned(), process }
+        Self { http: http.expect("an address").to_owned(), folder: folder.to_owned(), process }
     }
 
-    /// A client of the agent.
+    /// Returns a client of the agent.
     pub fn client(&self) -> Client {
         Client { address: Address::Tcp(self.http.parse().expect("an address")) }
     }
 
-    /// Where a server shows its figures, as the command says in the line behind the one about it.
+    /// Returns a client of a server's metrics endpoint. The command prints its address on the line
+    /// after the server's own.
     pub fn monitor(&self, server: &str) -> Client {
         let own = format!("  {server}  pid ");
         self.process.says(&own);
@@ -52,57 +53,59 @@ impl Fleet {
         Client { address: Address::Tcp(address.expect("an address").0.parse().expect("an address")) }
     }
 
-    /// Where an agent that is a process of its own answers.
+    /// Returns the socket of an agent that runs as a separate process.
     pub fn socket(&self, node: &str) -> PathBuf {
         self.folder.join(node).join("agent.sock")
     }
 
-    /// A client of an agent that is a process of its own.
+    /// Returns a client of an agent that runs as a separate process.
     pub fn client_of(&self, node: &str) -> Client {
         Client { address: Address::Unix(self.socket(node)) }
     }
 
-    /// Runs `lockmesh dev kill`: exit code, standard output, standard error.
+    /// Runs `lockmesh dev kill`. Returns exit code, standard output and standard error.
     pub fn kill(&self, node: &str, options: &[&str]) -> (i32, String, String) {
         run(&[&["dev", "kill", node, "--data-dir", self.data()], options].concat())
     }
 
-    /// The data folder as an option has it.
+    /// Returns the data folder, for use as an option.
     pub fn data(&self) -> &str {
         self.folder.to_str().expect("a temporary folder's name is text")
     }
 
-    /// What `/v1/lockmesh/servers` says of each.
+    /// Returns the servers that `/v1/lockmesh/servers` lists.
     pub fn servers(&self) -> Vec<Value> {
         let quorum = self.client().get("/v1/lockmesh/servers").expect(200).json();
         quorum["Servers"].as_array().expect("servers").clone()
     }
 
-    /// Where agents find the servers.
+    /// Returns the addresses where agents connect to the servers.
     pub fn server_addresses(&self) -> Vec<String> {
         let address = |server: &Value| server["Address"].as_str().expect("an address").to_owned();
         self.servers().iter().map(address).collect()
     }
 
-    /// The leader's node.
+    /// Returns the leader's node.
     pub fn leader(&self) -> String {
         let leader = self.servers().into_iter().find(|server| server["Leader"] == true);
         leader.expect("somebody leads")["Node"].as_str().expect("a name").to_owned()
     }
 
-    /// The process number of a server, or of an agent that is a process of its own, as its file
-    /// says.
+    /// Returns the process number of a server, or of an agent with its own process, from its pid
+    /// file.
     pub fn pid(&self, node: &str) -> String {
         let file = self.folder.join(node).join("pid");
         fs::read_to_string(file).expect("a process that runs has a pid file").trim().to_owned()
     }
 
-    /// Runs a command of `lockmesh` against the agent: exit code, standard output, standard error.
+    /// Runs a command of `lockmesh` against the agent. Returns exit code, standard output and
+    /// standard error.
     pub fn command(&self, words: &[&str]) -> (i32, String, String) {
         run(&[words, &["--http-addr", &self.http]].concat())
     }
 
-    /// Starts a server that belongs to nothing and waits to be told whom to join; with its address.
+    /// Starts a server that is not a member and waits for an operator to add it. Returns its
+    /// address too.
     pub fn stranger(&self, node: &str) -> (Process, String) {
         let place = |name: &str| self.folder.join(name).to_str().expect("it is text").to_owned();
         let (ca, own) = (place("tls"), place(node));
@@ -112,10 +115,10 @@ impl Fleet {
         let process = self.server_of(node);
         let address =
             process.says("the server listens").rsplit_once("address=").map(|(_, place)| place.to_owned());
-        (process, address.expect("it says where"))
+        (process, address.expect("an address"))
     }
 
-    /// Starts a server that was a stranger on the data folder that it has.
+    /// Starts a server again on its existing data folder.
     pub fn server_of(&self, node: &str) -> Process {
         let place = |name: &str| self.folder.join(name).to_str().expect("it is text").to_owned();
         let (ca, own) = (place("tls"), place(node));
@@ -132,28 +135,28 @@ impl Fleet {
         Process::lockmesh(&[&["server"], &settings[..]].concat())
     }
 
-    /// Ends the command and waits for that.
+    /// Ends the command and waits for its exit.
     pub fn stop(self) {
         self.process.signal("TERM");
         assert_eq!(self.process.ends(), 0, "{}", self.process.said());
     }
 }
 
-/// Runs a line of shell; whether it went well.
+/// Runs a shell command. Returns `true` if it succeeded.
 pub fn shell(command: &str) -> bool {
     Command::new("sh").args(["-c", command]).status().expect("sh can be started").success()
 }
 
-/// Whether there is a process with this number.
+/// Returns `true` if a process with this number is alive.
 pub fn is_alive(pid: &str) -> bool {
-    // A process that has ended and is not waited for is a zombie, not alive.
+    // A process that has ended but was not waited for is a zombie, not alive.
     let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     status.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
 }
 
-/// Stops a process, and waits until it stands still. The signal goes to one of its threads: until
-/// that one has had its turn the others run on, on a busy machine for long enough to write and to
-/// answer.
+/// Stops a process, and waits until all of its threads have stopped. The kernel delivers the signal
+/// to one thread. Until that thread is scheduled the others continue, on a busy machine long enough
+/// to write and to reply.
 pub fn freeze(pid: &str) {
     assert!(shell(&format!("kill -STOP {pid}")));
     let is_still = || {
@@ -169,10 +172,10 @@ pub fn freeze(pid: &str) {
 /// Waits until the process with this number is gone.
 pub fn gone(pid: &str) {
     let waited = shell(&format!("timeout 60 tail --pid={pid} -f /dev/null"));
-    assert!(waited && !is_alive(pid), "process {pid} is still there");
+    assert!(waited && !is_alive(pid), "process {pid} still runs");
 }
 
-/// Asks again until it is so; each question is a request that takes its time.
+/// Polls every 20 ms until the condition is true. Panics after 2,000 polls.
 #[track_caller]
 pub fn wait_until(is_so: impl Fn() -> bool) {
     for _ in 0..2_000 {
@@ -181,5 +184,5 @@ pub fn wait_until(is_so: impl Fn() -> bool) {
         }
         let_pass(Duration::from_millis(20));
     }
-    panic!("it does not come to be so");
+    panic!("the condition did not become true");
 }

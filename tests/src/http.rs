@@ -1,8 +1,8 @@
-//! A client that speaks HTTP/1.1 byte by byte, so that tests see spellings of headers, reasons and
-//! bodies as they are.
+//! An HTTP/1.1 client without an HTTP library, so that tests see header spellings, reasons and
+//! bodies exactly as sent.
 //!
-//! It is blocking and holds no pool: a request is a fresh connection unless a test holds a
-//! [`Connection`] itself. It must never be lenient: whatever is not well-formed HTTP is an error.
+//! The client blocks and keeps no pool: each request uses a new connection unless a test holds a
+//! [`Connection`]. It is never lenient: malformed HTTP is an error.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -14,54 +14,54 @@ use std::time::Duration;
 /// The longest silence before a test fails instead of hanging.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, Debug)]
 pub enum Address {
-    /// On a TCP port.
+    /// A TCP port.
     Tcp(SocketAddr),
-    /// On a Unix socket.
+    /// A Unix socket.
     Unix(PathBuf),
 }
 
-/// Asks one server.
+/// A client of one server.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// Whom.
+    /// The server's address.
     pub address: Address,
 }
 
 impl Client {
-    /// `GET`s and panics where there is no answer.
+    /// Sends a `GET`; panics without a response.
     pub fn get(&self, path: &str) -> Answer {
         self.ask("GET", path, b"")
     }
 
-    /// `PUT`s and panics where there is no answer.
+    /// Sends a `PUT`; panics without a response.
     pub fn put(&self, path: &str, body: impl AsRef<[u8]>) -> Answer {
         self.ask("PUT", path, body.as_ref())
     }
 
-    /// `DELETE`s and panics where there is no answer.
+    /// Sends a `DELETE`; panics without a response.
     pub fn delete(&self, path: &str) -> Answer {
         self.ask("DELETE", path, b"")
     }
 
-    /// Any method; panics where there is no answer.
+    /// Sends a request with any method; panics without a response.
     pub fn ask(&self, method: &str, path: &str, body: &[u8]) -> Answer {
         self.ask_with(method, path, &[], body)
     }
 
-    /// Any method with further headers; panics where there is no answer.
+    /// Sends a request with any method and additional headers; panics without a response.
     pub fn ask_with(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         self.try_ask(method, path, headers, body)
-            .unwrap_or_else(|error| panic!("{method} {path}: no answer: {error}"))
+            .unwrap_or_else(|error| panic!("{method} {path}: no response: {error}"))
     }
 
-    /// Any method on a fresh connection.
+    /// Sends a request with any method on a new connection.
     ///
     /// # Errors
-    /// There was no connection, or no whole answer in time. The request may have been carried out
-    /// all the same.
+    /// There was no connection, or no complete response in time. The request may still have been
+    /// executed.
     pub fn try_ask(
         &self,
         method: &str,
@@ -72,10 +72,10 @@ impl Client {
         self.connect()?.ask(method, path, headers, body)
     }
 
-    /// Opens a connection for a test that wants to hold it or to misuse it.
+    /// Opens a connection for a test that holds or misuses it.
     ///
     /// # Errors
-    /// Nobody listens there. Nothing was sent.
+    /// No server listens there. Nothing was sent.
     pub fn connect(&self) -> io::Result<Connection> {
         let stream: Box<dyn Stream> = match &self.address {
             Address::Tcp(address) => {
@@ -96,7 +96,7 @@ impl Client {
     }
 }
 
-/// What a connection is made of.
+/// A transport of a connection.
 trait Stream: Read + Write + Send {
     fn end_writing(&self) -> io::Result<()>;
     fn be_patient_for(&self, time: Duration) -> io::Result<()>;
@@ -122,17 +122,17 @@ impl Stream for UnixStream {
     }
 }
 
-/// One connection, open until dropped.
+/// A connection, open until dropped.
 pub struct Connection {
     stream: BufReader<Box<dyn Stream>>,
 }
 
 impl Connection {
-    /// Sends a request and waits for its answer.
+    /// Sends a request and waits for its response.
     ///
     /// # Errors
-    /// The connection broke, or no whole answer came in time. The request may have been carried out
-    /// all the same. The connection is of no use any more.
+    /// The connection broke, or no complete response came in time. The request may still have been
+    /// executed. The connection is unusable afterwards.
     pub fn ask(
         &mut self,
         method: &str,
@@ -144,7 +144,7 @@ impl Connection {
         self.answer(method == "HEAD")
     }
 
-    /// Sends a request without waiting for its answer.
+    /// Sends a request without waiting for its response.
     ///
     /// # Errors
     /// The connection broke. A part of the request may have been sent.
@@ -166,14 +166,14 @@ impl Connection {
         let mut bytes = request.into_bytes();
         bytes.extend_from_slice(body);
         match self.send(&bytes) {
-            // A server may refuse a long body before it has read it; its answer is still there to
-            // be read.
+            // A server may reject a long body before reading all of it; its response can still be
+            // read.
             Err(error) if is_refused_midway(&error) => Ok(()),
             other => other,
         }
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     ///
     /// # Errors
     /// The connection broke. A part of the bytes may have been sent.
@@ -183,27 +183,27 @@ impl Connection {
         stream.flush()
     }
 
-    /// Calls a silence of so long an error.
+    /// Sets the maximum silence before a read fails.
     ///
     /// # Errors
-    /// The system refuses, as it does a time of zero. The limit is as it was.
+    /// The system rejects the value, for instance zero. The limit is unchanged.
     pub fn be_patient_for(&self, time: Duration) -> io::Result<()> {
         self.stream.get_ref().be_patient_for(time)
     }
 
-    /// Tells the server that nothing more will be sent.
+    /// Shuts down the sending side of the connection.
     ///
     /// # Errors
-    /// The connection has ended already.
+    /// The connection has already ended.
     pub fn end_writing(&self) -> io::Result<()> {
         self.stream.get_ref().end_writing()
     }
 
-    /// Reads one answer; `bodiless` for the answer to a `HEAD`.
+    /// Reads one response; `bodiless` for the response to a `HEAD`.
     ///
     /// # Errors
-    /// The connection ended or was silent for too long before the answer was whole, or what came is
-    /// no HTTP. The connection is of no use any more.
+    /// The connection ended or was silent for too long before the response was complete, or the
+    /// response is not HTTP. The connection is unusable afterwards.
     pub fn answer(&mut self, bodiless: bool) -> io::Result<Answer> {
         let status_line = self.line()?;
         let mut words = status_line.splitn(3, ' ');
@@ -277,49 +277,49 @@ fn malformed(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("not HTTP: {what:?}"))
 }
 
-/// An answer as it came over the wire.
+/// A response as received.
 #[derive(Clone)]
 pub struct Answer {
-    /// Its status.
+    /// The status code.
     pub status: u16,
-    /// The words beside the status.
+    /// The reason phrase.
     pub reason: String,
-    /// Its headers in order, spelled as they came.
+    /// The headers in order, spelled as received.
     pub headers: Vec<(String, String)>,
-    /// Its body.
+    /// The body.
     pub body: Vec<u8>,
 }
 
 impl Answer {
-    /// A header by its exact spelling.
+    /// Returns a header by its exact spelling.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// A header in whatever spelling: for those that every HTTP library spells as it likes.
+    /// Returns a header in any spelling, for headers that HTTP libraries spell differently.
     pub fn any_case(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())
     }
 
-    /// The body as text.
+    /// Returns the body as text.
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap_or_else(|_| panic!("a body that is not UTF-8: {self:?}"))
     }
 
-    /// The body as JSON.
+    /// Returns the body as JSON.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("not JSON ({error}): {self:?}"))
     }
 
-    /// Fails unless the status is this one.
+    /// Fails unless the response has this status.
     #[track_caller]
     pub fn expect(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{self:?}");
         self
     }
 
-    /// Fails unless the status is this one and the body contains `text`.
+    /// Fails unless the response has this status and the body contains `text`.
     #[track_caller]
     pub fn expect_text(self, status: u16, text: &str) -> Self {
         assert_eq!(self.status, status, "expected {text:?}: {self:?}");
@@ -327,11 +327,11 @@ impl Answer {
         self
     }
 
-    /// The answer's `X-Consul-Index`.
+    /// Returns the response's `X-Consul-Index`.
     #[track_caller]
     pub fn index(&self) -> u64 {
         let index = self.header("X-Consul-Index").unwrap_or_else(|| panic!("no X-Consul-Index: {self:?}"));
-        index.parse().unwrap_or_else(|_| panic!("X-Consul-Index is no number: {self:?}"))
+        index.parse().unwrap_or_else(|_| panic!("X-Consul-Index is not a number: {self:?}"))
     }
 }
 

@@ -1,6 +1,7 @@
-//! `kill -9` in a loop under load, and what must be true after every restart.
+//! A loop of `kill -9` under load, with checks after every restart.
 //!
-//! It must never stop the server kindly: what matters is what survives without a farewell.
+//! The server is never stopped gracefully: the subject is the state that survives without a
+//! shutdown.
 
 use crate::dev::Dev;
 use crate::dialect::let_pass;
@@ -9,8 +10,8 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-/// How long the load runs before the kill, in turn: shorter and longer than the time between two
-/// checkpoints.
+/// The duration of the load before each kill, in turn: shorter and longer than the interval between
+/// two checkpoints.
 const LOADS: [Duration; 5] = [
     Duration::from_millis(300),
     Duration::from_millis(1100),
@@ -19,9 +20,9 @@ const LOADS: [Duration; 5] = [
     Duration::from_millis(2300),
 ];
 
-/// Kills a server this many times while clients write and lock, and holds every next life to what
-/// clients were told. Its data lies in `data`, or in a folder of its own. Returns how many
-/// acknowledgements survived.
+/// Kills a server `rounds` times while clients write and lock, and compares every restarted server
+/// with the acknowledgements that clients received. Its data is in `data`, or in a folder of its
+/// own. Returns the number of acknowledgements that survived.
 pub fn kill_loop(rounds: usize, data: Option<&Path>) -> u64 {
     let mut server = match data {
         Some(data) => Dev::start_with_data(data, &[]),

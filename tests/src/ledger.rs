@@ -1,9 +1,8 @@
-//! What clients were told, written down as they go, and held against what a server knows after it
-//! was killed.
+//! A record of the replies that clients received, compared with the server's state after a kill.
 //!
-//! Writers count up keys, set pairs of keys in transactions, and take and give locks. Whatever was
-//! acknowledged must be there afterwards; what was on its way may be there or not; nothing else
-//! may. It must never forgive: a client that was told `true` is never wrong.
+//! Writers increment keys, set pairs of keys in transactions, and acquire and release locks. After
+//! a kill every acknowledged change must exist, a change in flight may exist, and no other change
+//! may. There are no exceptions: a client that received `true` is always right.
 
 use crate::http::{Answer, Client, Connection};
 use serde_json::{Value, json};
@@ -13,22 +12,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// How many clients write, and how many contend.
+/// The numbers of clients that write and that contend for locks.
 const WRITERS: usize = 4;
 const CONTENDERS: usize = 6;
-/// How many locks they contend for.
+/// The number of locks.
 const LOCKS: usize = 2;
 
-/// Everything that clients know, across all lives of the server.
+/// The knowledge of all clients, across restarts of the server.
 pub struct Ledger {
     writers: Vec<Writer>,
     contenders: Vec<Contender>,
     common: Common,
-    /// How often it was held against the server.
+    /// The number of verifications so far.
     verified: u64,
 }
 
-/// What all clients together were told.
+/// Replies shared by all clients.
 #[derive(Default)]
 struct Common {
     acknowledged: AtomicU64,
@@ -37,41 +36,41 @@ struct Common {
     inside: [AtomicU64; LOCKS],
 }
 
-/// One that counts a key up, and sets a pair of keys in one transaction.
+/// A client that increments a key and sets a pair of keys in one transaction.
 #[derive(Default)]
 struct Writer {
     number: usize,
     acknowledged: u64,
     attempted: u64,
-    /// The highest index that its key was seen with.
+    /// The highest index observed for its key.
     seen: u64,
 }
 
-/// One that contends for a lock.
+/// A client that contends for a lock.
 struct Contender {
     lock: usize,
     session: String,
     hold: Hold,
 }
 
-/// What a contender knows of its hold.
+/// A contender's knowledge of its hold.
 #[derive(Debug, PartialEq)]
 enum Hold {
-    /// It does not hold the lock.
+    /// The contender does not hold the lock.
     None,
-    /// It asked for the lock, or gave it back, and was not answered.
+    /// An acquire or a release was sent, and the reply is missing.
     Unknown,
-    /// It was told that it holds the lock, with this fence.
+    /// The server reported that the contender holds the lock, with this fence.
     Held(u64),
 }
 
 impl Ledger {
-    /// How many writes, grants and releases were acknowledged in all.
+    /// Returns the total number of acknowledged writes, grants and releases.
     pub fn acknowledged(&self) -> u64 {
         self.common.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Clients that were told nothing yet, with a session for each contender.
+    /// Creates clients without any replies yet, and a session for each contender.
     pub fn begin(client: &Client) -> Self {
         let writers = (0..WRITERS).map(|number| Writer { number, ..Writer::default() }).collect();
         let contender =
@@ -84,21 +83,21 @@ impl Ledger {
         }
     }
 
-    /// Writes and locks until the server stops answering.
+    /// Writes and locks until the server stops replying.
     pub fn load(&mut self, client: &Client) {
         let common = &self.common;
         thread::scope(|scope| {
-            // Every connection breaks when the server is killed, and that ends the load.
+            // A kill of the server breaks every connection, and that ends the load.
             for writer in &mut self.writers {
                 scope.spawn(|| writer.write(client, common).expect_err("it writes until the server is gone"));
             }
             for contender in &mut self.contenders {
-                scope.spawn(|| contender.contend(client, common).expect_err("as long as there is a server"));
+                scope.spawn(|| contender.contend(client, common).expect_err("until the server is gone"));
             }
         });
     }
 
-    /// Holds the server to everything that clients were told.
+    /// Compares the server's state with all replies that clients received.
     pub fn verify(&mut self, client: &Client) {
         for writer in &mut self.writers {
             writer.verify(client);
@@ -107,8 +106,8 @@ impl Ledger {
             contender.verify(client, &self.common);
         }
         let highest = self.common.highest_index.load(Ordering::SeqCst);
-        // A value that is there already would not be written again, and nothing may have been
-        // acknowledged since the last time.
+        // A write of an unchanged value is a no-op, and nothing may have been acknowledged since
+        // the last verification. The value is therefore new each time.
         self.verified += 1;
         client.set("kill/index", &self.verified.to_string());
         let index = client.get("/v1/kv/kill/index").index();
@@ -144,7 +143,7 @@ impl Writer {
         }
     }
 
-    /// A transaction that sets the count and its twin.
+    /// Returns a transaction that sets the count and its twin.
     fn pair(&self) -> String {
         let value = base64(&self.attempted.to_string());
         let set = |name: &str| json!({"KV": {"Verb": "set", "Key": format!("kill/{name}/{}", self.number), "Value": value}});
@@ -156,7 +155,7 @@ impl Writer {
         let (least, most) = (self.acknowledged, self.attempted);
         assert!(
             (least..=most).contains(&count),
-            "{count} is there, {least} was acknowledged, {most} attempted"
+            "{count} is stored, {least} was acknowledged, {most} attempted"
         );
         let twin = self.read(client, "twin");
         let last_pair = count - (count + 1) % 2;
@@ -198,7 +197,7 @@ impl Contender {
         let fence = answer.header("X-Lockmesh-Fence").expect("a grant carries a fence");
         let fence = fence.parse().expect("a fence is a number");
         assert!(Some(fence) > before, "fence {fence} came after {before:?}");
-        assert!(common.fences().insert(fence), "fence {fence} was given twice");
+        assert!(common.fences().insert(fence), "fence {fence} was granted twice");
         assert_eq!(common.inside[self.lock].fetch_add(1, Ordering::SeqCst), 0, "two hold lock {}", self.lock);
         self.hold = Hold::Held(fence);
         Ok(true)
@@ -206,7 +205,7 @@ impl Contender {
 
     fn release(&mut self, connection: &mut Connection, inside: &[AtomicU64; LOCKS]) -> io::Result<()> {
         let path = format!("/v1/kv/kill/lock/{}?release={}", self.lock, self.session);
-        // From here on another may be granted the lock.
+        // From here on another contender may acquire the lock.
         inside[self.lock].fetch_sub(1, Ordering::SeqCst);
         self.hold = Hold::Unknown;
         let answer = connection.ask("PUT", &path, &[], b"")?;
@@ -215,8 +214,8 @@ impl Contender {
         Ok(())
     }
 
-    /// Compares what it knows of its hold with what the server shows, and learns what it did not
-    /// know.
+    /// Compares the contender's knowledge of its hold with the server's state, and resolves unknown
+    /// outcomes.
     fn verify(&mut self, client: &Client, common: &Common) {
         assert!(client.session_info(&self.session).is_some(), "an acknowledged session is gone");
         let entry = client.get(&format!("/v1/kv/kill/lock/{}", self.lock));
@@ -228,7 +227,7 @@ impl Contender {
         match &self.hold {
             Hold::None => assert!(!holds, "{} holds what it was refused or gave back", self.session),
             Hold::Held(fence) => {
-                assert!(holds, "{} was told that it holds the lock", self.session);
+                assert!(holds, "{} received a grant of the lock", self.session);
                 let path = format!("/v1/kv/kill/lock/{}?acquire={}", self.lock, self.session);
                 let again = client.put(&path, &self.session).expect(200);
                 assert_eq!(
@@ -255,7 +254,7 @@ fn said_true(answer: &Answer) -> bool {
     answer.text().trim_end() == "true"
 }
 
-/// Standard padded base64.
+/// Encodes text as standard padded base64.
 pub fn base64(text: &str) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let digit = |number: u32, place: u32| char::from(DIGITS[(number >> (18 - 6 * place)) as usize & 63]);

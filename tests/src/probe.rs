@@ -1,26 +1,25 @@
-//! Looks at a process from outside, as `ps` does.
+//! Inspects a process from outside, as `ps` does.
 
 use std::fs;
 use std::time::Duration;
 
-/// The kernel counts the time of processes in these for whoever reads `/proc`, on every machine
-/// that Linux runs on today.
+/// The unit of process times in `/proc`, on every machine that Linux runs on today.
 const TICK: Duration = Duration::from_millis(10);
 
-/// How much memory a process has resident.
+/// Returns the resident memory of a process.
 #[track_caller]
 pub fn resident_bytes(process: u32) -> usize {
     bytes_of(process, "status", "VmRSS:")
 }
 
-/// How much of that no other process shares, as it would share the program itself.
+/// Returns the resident memory that no other process shares, unlike the program's own pages.
 #[track_caller]
 pub fn private_bytes(process: u32) -> usize {
     let part = |line| bytes_of(process, "smaps_rollup", line);
     part("Private_Clean:") + part("Private_Dirty:")
 }
 
-/// What one line of a process's file in `/proc` says.
+/// Returns the value of one line of a process's file in `/proc`.
 #[track_caller]
 fn bytes_of(process: u32, file: &str, start: &str) -> usize {
     let text = fs::read_to_string(format!("/proc/{process}/{file}")).expect("the process runs");
@@ -29,11 +28,12 @@ fn bytes_of(process: u32, file: &str, start: &str) -> usize {
     kibibytes * 1024
 }
 
-/// How much of a core's time a process has used, in all of its threads.
+/// Returns the processor time that a process has used, over all of its threads.
 #[track_caller]
 pub fn processor_time(process: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("the process runs");
-    // Its name, in brackets, may hold spaces. Of the rest the 12th and 13th are user and system.
+    // The name, in brackets, may contain spaces. Fields 12 and 13 after it are user and system
+    // time.
     let (_, rest) = stat.rsplit_once(") ").expect("a process has a name");
     let ticks = rest.split(' ').skip(11).take(2).map(|word| word.parse::<u32>().expect("a number"));
     TICK * ticks.sum()

@@ -1,8 +1,8 @@
-//! Runs `lockmesh` with any arguments as a process of its own, listens to what it says, signals it
-//! and ends it.
+//! Runs `lockmesh` with any arguments as a separate process, reads its output, signals it and ends
+//! it.
 //!
-//! The process cannot outlive its test: it hangs on a small shell that waits for the end of its
-//! standard input, which the kernel closes however the test ends, and then kills it.
+//! The process cannot outlive its test. A small parent shell waits for the end of its standard
+//! input, which the kernel closes in every case when the test ends, and then kills the process.
 
 use crate::binary;
 use std::io::{BufRead, BufReader};
@@ -12,16 +12,16 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How long something may take that must happen; generous, for loaded machines.
+/// The maximum time for an event that must happen; generous, for loaded machines.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Starts a program in the background, tells its number, passes its end on, and kills it once
-/// standard input ends. The number is told by the process that becomes the program: told by another
-/// one, it could come after its first line.
+/// Starts a program in the background, prints its process number, reports its exit code, and kills
+/// it once standard input ends. The process that becomes the program prints the number itself:
+/// another process could print it after the program's first line.
 const WATCHDOG: &str = r#"exec 3<&0; exec 2>&1; sh -c 'echo "$$"; exec "$@"' sh "$@" </dev/null 3<&- & child=$!
 (cat <&3 >/dev/null; kill -9 "$child") >/dev/null & exec 3<&-; wait "$child"; echo "ended with $?""#;
 
-/// A program that was started. Killed when dropped.
+/// A started program. Killed when dropped.
 pub struct Process {
     name: String,
     watchdog: Child,
@@ -30,7 +30,7 @@ pub struct Process {
     listener: Option<JoinHandle<()>>,
 }
 
-/// The lines that the program has said, on both of its outputs.
+/// The lines that the program has printed, on both of its outputs.
 #[derive(Default)]
 struct Heard {
     lines: Mutex<(Vec<String>, bool)>,
@@ -51,7 +51,7 @@ impl Process {
         let mut watchdog = watchdog.spawn().expect("sh can be started");
         let mut output = BufReader::new(watchdog.stdout.take().expect("standard output is piped"));
         let mut number = String::new();
-        output.read_line(&mut number).expect("the watchdog tells the process number");
+        output.read_line(&mut number).expect("the watchdog prints the process number");
         let heard = Arc::<Heard>::default();
         let hearing = Arc::clone(&heard);
         let listener = thread::spawn(move || {
@@ -61,26 +61,27 @@ impl Process {
         Self {
             name: format!("{} {}", program.display(), arguments.join(" ")),
             watchdog,
-            number: number.trim().parse().expect("the watchdog tells a number"),
+            number: number.trim().parse().expect("the watchdog prints a number"),
             heard,
             listener: Some(listener),
         }
     }
 
-    /// The process number.
+    /// Returns the process number.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Waits for a line that holds this text, said since the start, and answers it.
+    /// Waits for a line that contains this text, printed at any time since the start, and returns
+    /// it.
     #[track_caller]
     pub fn says(&self, text: &str) -> String {
         self.heard
             .wait_for(|line| line.contains(text))
-            .unwrap_or_else(|| panic!("{} did not say {text:?}, but:\n{}", self.name, self.heard.text()))
+            .unwrap_or_else(|| panic!("{} did not print {text:?}, but:\n{}", self.name, self.heard.text()))
     }
 
-    /// Everything that it has said so far.
+    /// Returns all output so far.
     pub fn said(&self) -> String {
         self.heard.text()
     }
@@ -91,16 +92,16 @@ impl Process {
         assert!(sent.expect("sh can be started").success(), "{} is gone", self.name);
     }
 
-    /// Waits until it ends by itself, or by a signal sent before, and answers its exit code as a
-    /// shell tells it.
+    /// Waits until the process exits on its own or due to an earlier signal. Returns its exit code
+    /// in the shell's convention.
     #[track_caller]
     pub fn ends(&self) -> i32 {
         let line = self.says("ended with ");
         let code = line.rsplit(' ').next().and_then(|code| code.parse().ok());
-        code.expect("the watchdog tells a number")
+        code.expect("the watchdog prints a number")
     }
 
-    /// `kill -9`, and waits until it is gone.
+    /// Kills the process with `kill -9`, and waits until it is gone.
     pub fn kill(&mut self) {
         drop(self.watchdog.stdin.take());
         let gone: std::io::Result<ExitStatus> = self.watchdog.wait();
@@ -122,30 +123,30 @@ impl Drop for Process {
 
 impl Heard {
     fn hear(&self, line: String) {
-        self.lines.lock().expect("nobody panics with it").0.push(line);
+        self.lines.lock().expect("the mutex is not poisoned").0.push(line);
         self.news.notify_all();
     }
 
     fn end(&self) {
-        self.lines.lock().expect("nobody panics with it").1 = true;
+        self.lines.lock().expect("the mutex is not poisoned").1 = true;
         self.news.notify_all();
     }
 
     fn wait_for(&self, wanted: impl Fn(&str) -> bool) -> Option<String> {
-        let lines = self.lines.lock().expect("nobody panics with it");
+        let lines = self.lines.lock().expect("the mutex is not poisoned");
         let missing =
             |(lines, ended): &mut (Vec<String>, bool)| !*ended && !lines.iter().any(|line| wanted(line));
         let (lines, _) =
-            self.news.wait_timeout_while(lines, TIMEOUT, missing).expect("nobody panics with it");
+            self.news.wait_timeout_while(lines, TIMEOUT, missing).expect("the mutex is not poisoned");
         lines.0.iter().find(|line| wanted(line)).cloned()
     }
 
     fn text(&self) -> String {
-        self.lines.lock().expect("nobody panics with it").0.join("\n")
+        self.lines.lock().expect("the mutex is not poisoned").0.join("\n")
     }
 }
 
-/// Runs `lockmesh` to its end: exit code, standard output, standard error.
+/// Runs `lockmesh` to completion. Returns exit code, standard output and standard error.
 pub fn run(arguments: &[&str]) -> (i32, String, String) {
     let done = Command::new(binary::lockmesh()).args(arguments).stdin(Stdio::null()).output();
     let done = done.expect("lockmesh can be started");

@@ -1,5 +1,5 @@
-//! Real servers in one process, on loopback, with real files and certificates, that are killed
-//! between two words.
+//! Real servers in one process, on loopback, with real files and certificates; a test can kill one
+//! between two messages.
 
 use crate::service::OwnRuntime;
 use lockmesh_net::{Development, Identity, Role};
@@ -12,7 +12,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// Servers that found a cluster together.
+/// Servers that bootstrap a cluster together.
 #[derive(Debug)]
 pub struct Quorum {
     folder: TempDir,
@@ -21,7 +21,7 @@ pub struct Quorum {
 }
 
 impl Quorum {
-    /// Starts so many servers, and makes a certificate for an agent of this name.
+    /// Starts `count` servers, and issues a certificate for an agent of this name.
     pub fn found(count: usize, agent: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let identity = |node: &str, role| {
@@ -64,37 +64,37 @@ impl Quorum {
         Self { folder, agent, servers }
     }
 
-    /// The agent's certificate.
+    /// Returns the agent's certificate.
     pub fn agent(&self) -> &Identity {
         &self.agent
     }
 
-    /// The folder with the files of the cluster's authority.
+    /// Returns the folder with the files of the cluster's authority.
     pub fn authority(&self) -> PathBuf {
         self.folder.path().join("tls")
     }
 
-    /// A certificate of the cluster's authority for a node.
+    /// Issues a certificate of the cluster's authority for a node.
     pub fn identity(&self, node: &str, role: Role) -> Identity {
         let certificates = Development::prepare(&self.folder.path().join("tls"), &NodeName::from(node));
         certificates.and_then(|certificates| certificates.identity(role)).expect("certificates")
     }
 
-    /// Where the servers that were not killed are reached.
+    /// Returns the addresses of the servers that were not killed.
     pub fn addresses(&self) -> Vec<String> {
         self.servers.keys().map(ToString::to_string).collect()
     }
 
-    /// Lets a server say and hear nothing more, from one moment to the next.
+    /// Cuts a server off abruptly: it sends and receives nothing more.
     pub fn kill(&mut self, address: &str) {
         let address = address.parse().expect("an address");
         let (server, runtime) = self.servers.remove(&address).expect("it was not killed before");
         runtime.kill();
-        // Its own threads go on with nobody to talk to, until the test's process ends.
+        // The server's own threads continue without peers until the test's process ends.
         std::mem::forget(server);
     }
 
-    /// Stops all servers that are left.
+    /// Stops all remaining servers.
     pub async fn end(self) {
         let stop = |(server, runtime): (Server, OwnRuntime)| {
             tokio::spawn(async move {
@@ -103,7 +103,7 @@ impl Quorum {
             })
         };
         for stopped in self.servers.into_values().map(stop).collect::<Vec<_>>() {
-            stopped.await.expect("the server stops well");
+            stopped.await.expect("the server stops");
         }
         drop(self.folder);
     }

@@ -1,8 +1,8 @@
-//! QUIC services with a driver that does what a test tells it: what agents are tested against.
+//! QUIC services with a scripted driver: the servers that tests of agents use.
 //!
-//! They keep one book of all that they were told, as if they were a quorum: what one of them
-//! applied, all know. Who leads, and what each of them believes about that, the test writes into
-//! the book.
+//! All services share one book, as if they were a quorum: a request that one of them applies is
+//! known to all. The test writes into the book which server leads, and each server's own view of
+//! that.
 
 use lockmesh_core::frontend::CallRef;
 use lockmesh_net::{Development, Endpoint, Identity, QuicOptions, Role};
@@ -26,76 +26,76 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
-/// After so long a test is told that what it waits for does not happen.
+/// The maximum time for a condition that a test waits for.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How the driver answers.
+/// The driver's way of replying.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mood {
-    /// As a leader, or as a follower, whatever it believes that it is.
+    /// Replies as a leader or as a follower, whatever its own view.
     #[default]
     Serving,
-    /// It knows no leader.
+    /// Knows no leader.
     Leaderless,
-    /// It takes proposals and says nothing to them.
+    /// Accepts proposals and sends no replies to them.
     Silent,
-    /// It says nothing to anybody.
+    /// Sends no replies.
     Mute,
-    /// It cannot write.
+    /// Cannot write: the disk is full.
     DiskFull,
-    /// It takes nothing out of its event queue.
+    /// Takes nothing out of its event queue.
     Stuck,
-    /// It knows that it was taken out of the quorum.
+    /// Knows that it was removed from the quorum.
     Removed,
 }
 
-/// Who leads, as a server believes.
+/// The leader in a server's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
     /// The leader's id.
     pub leader: Option<u64>,
-    /// Its term.
+    /// The leader's term.
     pub term: u64,
 }
 
-/// What the drivers were told, and what they shall do.
+/// The requests that the drivers received, and the instructions for them.
 #[derive(Debug)]
 pub struct Book {
-    /// How they answer.
+    /// The mood of all servers without an entry in `moods`.
     pub mood: Mood,
-    /// How one of them answers that differs from the others.
+    /// The moods of servers that differ from the others.
     pub moods: BTreeMap<u64, Mood>,
-    /// Who leads.
+    /// The view of all servers without an entry in `views`.
     pub view: View,
-    /// Who leads, as one of them believes that knows better or worse than the others.
+    /// The views of servers that differ from the others.
     pub views: BTreeMap<u64, View>,
-    /// How their connections behave, from their starts on.
+    /// The options of their connections, from the servers' start.
     pub quic: QuicOptions,
-    /// Where they are reached; one that stopped stays in here.
+    /// The servers' addresses; a stopped server keeps its entry.
     pub servers: BTreeMap<u64, SocketAddr>,
-    /// Which of them were taken out of the quorum; what they believe, they go on to believe.
+    /// The servers removed from the quorum; a removed server keeps its view.
     pub removed: BTreeSet<u64>,
-    /// Every proposal's id, in order of arrival.
+    /// The id of every proposal, in order of arrival.
     pub proposals: Vec<RequestId>,
-    /// Which of them was told each of these.
+    /// The server that received each of these proposals.
     pub told: Vec<u64>,
-    /// The ids under which each session was to be destroyed, as generation and sequence.
+    /// The request ids of the commands that destroy each session, as generation and sequence.
     pub ids: BTreeMap<SessionId, BTreeSet<(u32, u64)>>,
-    /// How often each sequence of the present generation took effect.
+    /// The number of times each sequence of the current generation took effect.
     pub applied: BTreeMap<u64, u32>,
-    /// The generation that they know; none before a registration.
+    /// The current generation; `None` before a registration.
     pub generation: Option<Generation>,
-    /// How many registrations there were.
+    /// The number of registrations.
     pub registrations: u32,
-    /// Readers that wait, by server, with what they wait for.
+    /// Parked blocking reads by server, with the awaited index and the reply sink.
     pub parked: BTreeMap<(u64, Caller, CallId), (Blocking, ReplySink)>,
-    /// How many blocking reads ever arrived.
+    /// The number of blocking reads received.
     pub blocking_reads: u32,
-    /// How many plain reads arrived, stale ones among them.
+    /// The number of plain reads received, including stale ones.
     pub plain_reads: u32,
-    /// How many stale reads each of them answered.
+    /// The number of stale reads that each server answered.
     pub stale_reads: BTreeMap<u64, u32>,
-    /// How often each of them was asked for its status.
+    /// The number of status requests that each server received.
     pub questions: BTreeMap<u64, u32>,
     /// The state's index.
     pub index: LogIndex,
@@ -134,35 +134,35 @@ impl Default for Book {
 pub struct SharedBook(Arc<(Mutex<Book>, Condvar)>);
 
 impl SharedBook {
-    /// Looks into the book, or writes into it.
+    /// Locks the book for reading and writing.
     pub fn open(&self) -> MutexGuard<'_, Book> {
         self.0.0.lock().expect("no test panics with an open book")
     }
 
-    /// Waits until something is true; panics if it never is.
+    /// Waits until a condition is true; panics after a timeout.
     pub fn wait(&self, what: &str, mut is_true: impl FnMut(&mut Book) -> bool) {
         let deadline = Instant::now() + TIMEOUT;
         let mut book = self.open();
         while !is_true(&mut book) {
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(left > Duration::ZERO, "waited in vain for {what}: {book:?}");
+            assert!(left > Duration::ZERO, "timed out waiting for {what}: {book:?}");
             book = self.0.1.wait_timeout(book, left).expect("no test panics with an open book").0;
         }
     }
 
-    /// The same for asynchronous tests.
+    /// Like [`Self::wait`], for asynchronous tests.
     pub async fn reaches(&self, what: &'static str, is_true: impl FnMut(&mut Book) -> bool + Send + 'static) {
         let this = self.clone();
         tokio::task::spawn_blocking(move || this.wait(what, is_true)).await.expect(what);
     }
 
-    /// Tells the driver to go on, after its mood was changed.
+    /// Wakes the driver after a change of its mood.
     pub fn changed(&self) {
         self.0.1.notify_all();
     }
 }
 
-/// Certificates of one authority.
+/// The certificates of one authority.
 #[derive(Debug)]
 pub struct Cluster {
     folder: TempDir,
@@ -170,19 +170,19 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A fresh authority, and a node of this name.
+    /// Creates an authority, and a node of this name.
     pub fn new(node: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let development = Development::prepare(folder.path(), &node.into()).expect("certificates");
         Self { folder, development }
     }
 
-    /// The server's or the agent's certificate.
+    /// Returns the server's or the agent's certificate.
     pub fn identity(&self, role: Role) -> Identity {
         self.development.identity(role).expect("good certificates")
     }
 
-    /// Where the certificates lie.
+    /// Returns the folder with the certificates.
     pub fn folder(&self) -> &std::path::Path {
         self.folder.path()
     }
@@ -191,11 +191,11 @@ impl Cluster {
 /// A running service.
 #[derive(Debug)]
 pub struct Service {
-    /// Its id.
+    /// The server's id.
     pub id: u64,
-    /// Where it listens.
+    /// The listening address.
     pub address: SocketAddr,
-    /// What it counted.
+    /// The service's counters.
     pub counters: Arc<RpcCounters>,
     book: SharedBook,
     endpoint: Arc<Endpoint>,
@@ -255,12 +255,12 @@ impl Service {
         Self { id, address, counters, book: book.clone(), endpoint, sender, driver, runtime }
     }
 
-    /// The service's socket.
+    /// Returns the service's socket.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Answers every parked reader whose index is reached by this one.
+    /// Raises the index and answers every parked reader that waits for an index up to it.
     pub fn raise_index(&self, index: u64) {
         let mut book = self.book.open();
         book.index = LogIndex(index);
@@ -280,8 +280,8 @@ impl Service {
         self.book.changed();
     }
 
-    /// Hears that it was taken out of the quorum: whoever waits is told so, and whoever asks from
-    /// now on.
+    /// Reports to the server its removal from the quorum. It rejects all parked and future requests
+    /// for that reason.
     pub fn hears_of_its_removal(&self) {
         let mut book = self.book.open();
         book.moods.insert(self.id, Mood::Removed);
@@ -295,13 +295,13 @@ impl Service {
         self.book.changed();
     }
 
-    /// Stops, tells the connected agents, and gives the port back.
+    /// Stops the service: closes the agents' connections and releases the port.
     pub async fn stop(self) {
         self.endpoint.close("the test stops the service").await;
         self.end().await;
     }
 
-    /// Ends without a word to anybody, as a process that is killed; the port is given back.
+    /// Ends without closing connections, like a killed process; the port is released.
     pub async fn kill(self) {
         self.end().await;
     }
@@ -324,7 +324,7 @@ impl Service {
     }
 }
 
-/// A service's own runtime, so that it can end between two words.
+/// A runtime of one service, so that the service can end between two messages.
 #[derive(Debug)]
 pub(crate) struct OwnRuntime(Option<Runtime>);
 
@@ -334,16 +334,16 @@ impl OwnRuntime {
         Self(Some(runtime.expect("a runtime")))
     }
 
-    /// Runs this as if within the runtime.
+    /// Runs a function in the runtime's context.
     pub(crate) fn run<T>(&self, what: impl FnOnce() -> T) -> T {
         let _inside = self.0.as_ref().expect("it was not dropped").enter();
         what()
     }
 
-    /// Ends it, and returns when none of its tasks runs any more.
+    /// Shuts the runtime down; returns when none of its tasks runs any more.
     pub(crate) fn kill(mut self) {
         let runtime = self.0.take().expect("it was not dropped");
-        // A runtime waits for its own threads only where no other one runs.
+        // A runtime waits for its own threads only outside of other runtimes.
         let ended = std::thread::spawn(move || runtime.shutdown_timeout(TIMEOUT)).join();
         ended.expect("a runtime ends");
     }
@@ -351,7 +351,7 @@ impl OwnRuntime {
 
 impl Drop for OwnRuntime {
     fn drop(&mut self) {
-        // A runtime that is dropped where another one runs would wait, and panics instead.
+        // Dropping a runtime inside another runtime would wait for its threads, and panics instead.
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
         }
@@ -362,7 +362,7 @@ fn loopback() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-/// How an agent of this name registers.
+/// Returns the registration of an agent with this name.
 pub fn registration(node: &str) -> AgentRegistration {
     let node = Node::of(node.into(), "6f2d5f5e-0c3a-4b5e-9d0f-3c1a5c1f7a10".into(), "127.0.0.1");
     AgentRegistration::of(node)
@@ -372,7 +372,7 @@ fn drive(id: u64, receiver: &EventReceiver, book: &SharedBook) {
     let (mut events, mut wakes) = (Vec::new(), WakeList::default());
     loop {
         receiver.take(&mut events, 1024, Instant::now() + Duration::from_millis(100));
-        book.wait("the driver to go on", |book| {
+        book.wait("the driver to resume", |book| {
             book.mood_of(id) != Mood::Stuck || book.stopped.contains(&id)
         });
         let mut open = book.open();
@@ -386,7 +386,7 @@ fn drive(id: u64, receiver: &EventReceiver, book: &SharedBook) {
                     drop(open.parked.remove(&(id, caller, call)));
                 }
                 DriverEvent::Gone { from } => open.parked.retain(|(at, who, _), _| (*at, *who) != (id, from)),
-                other => panic!("nobody posts {other:?} here"),
+                other => panic!("unexpected event {other:?}"),
             }
         }
         drop(open);
@@ -396,20 +396,20 @@ fn drive(id: u64, receiver: &EventReceiver, book: &SharedBook) {
 }
 
 impl Book {
-    /// Another server leads from now on, in a term of its own, and all of them know it.
+    /// Makes a server the leader, in a new term that all servers know.
     pub fn elect(&mut self, leader: u64) {
         self.view = View { leader: Some(leader), term: self.view.term + 1 };
         self.views.clear();
     }
 
-    /// The same, and one of them goes on as before.
+    /// Like [`Self::elect`], except that one server keeps its old view.
     pub fn elect_unnoticed_by(&mut self, leader: u64, laggard: u64) {
         let old = self.view;
         self.elect(leader);
         self.views.insert(laggard, old);
     }
 
-    /// A server is taken out of the quorum, and does not hear of it.
+    /// Removes a server from the quorum without its knowledge.
     pub fn remove_unnoticed(&mut self, id: u64) {
         self.views.insert(id, self.view);
         self.removed.insert(id);
@@ -446,7 +446,7 @@ impl Book {
             !matches!(request, Request::Status | Request::Read { consistency: Consistency::Stale, .. });
         let may_serve = match request {
             Request::Read { blocking: Some(blocking), .. } if blocking.waits() => view.leader.is_some(),
-            // Any server has it acknowledged by the leader.
+            // Any server can have a renewal acknowledged by the leader.
             Request::RenewLease(_) => view.leader.is_some(),
             _ => view.leader == Some(id),
         };
@@ -500,16 +500,16 @@ impl Book {
         let is_removed = self.removed.contains(&id);
         let knows = |id: &u64| is_removed || !self.removed.contains(id);
         Response::Status(Status {
-            // A server that leads has one.
+            // A server that leads has a cluster id.
             cluster_id: "simulated".into(),
             server: ServerId(id),
-            // Whoever was removed has applied nothing since.
+            // A removed server has applied nothing since.
             applied_index: LogIndex(if is_removed { 0 } else { self.removed.len() as u64 }),
             last_contact: is_removed.then_some(Duration::from_secs(4)),
             leader: view.leader.map(ServerId),
             term: Term(view.term),
             servers: self.servers.iter().filter(|(id, _)| knows(id)).map(row).collect(),
-            // A follower that lags has not heard of any agent yet.
+            // A lagging follower does not know any agent yet.
             caller: self.generation.map(|_| AgentNumber(7)).filter(|_| view.leader == Some(id)),
             ..Status::default()
         })
@@ -552,14 +552,14 @@ fn answer(index: LogIndex, known_leader: bool) -> Response {
     Response::Answer(Answer { index, rows, known_leader, last_contact })
 }
 
-/// The id of the session that tests call by this word.
+/// Returns the id of the session that tests refer to by this word.
 pub fn session_id(word: &str) -> SessionId {
     let mut bytes = [0; 16];
     bytes[..word.len()].copy_from_slice(word.as_bytes());
     SessionId::from_random(bytes)
 }
 
-/// A command that the service answers with the session's own id.
+/// Returns a command to which the service replies with the session's own id.
 pub fn destroy(session: &str) -> Command {
     Command::DestroySession(session_id(session))
 }

@@ -1,6 +1,6 @@
-//! Very many agents in one process: each has a socket, a certificate and connections of its own,
-//! the quorum client that agents have, and the listener where servers ask it whether it lives. They
-//! have no HTTP, and share a runtime.
+//! Thousands of agents in one process. Each has its own socket, certificate, connections and quorum
+//! client, and the listener where servers check that the agent is alive. They have no HTTP API, and
+//! share a runtime.
 
 use lockmesh_agent::listener::Listener;
 use lockmesh_agent::mesh_questions::MeshQuestions;
@@ -17,19 +17,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Certificates of stand-ins live for so long.
+/// The lifetime of stand-ins' certificates.
 const LIFE: Duration = Duration::from_secs(24 * 3600);
 
-/// Who makes their certificates: the authority whose files lie in a folder.
+/// An issuer of certificates: the authority with its files in a folder.
 pub struct Issuer {
     authority: Authority,
     files: IdentityFiles,
-    /// Where a certificate lies until it is read.
+    /// The folder with a certificate until it is read.
     folder: TempDir,
 }
 
 impl Issuer {
-    /// The authority of `ca.pem` and `ca-key.pem` in this folder.
+    /// Loads the authority from `ca.pem` and `ca-key.pem` in this folder.
     pub fn of(authority: &Path) -> Self {
         let (certificate, key) = (authority.join("ca.pem"), authority.join("ca-key.pem"));
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -47,8 +47,8 @@ impl Issuer {
     }
 }
 
-/// Writes `agent.pem` and `agent-key.pem` of an agent's node into a folder, as the command of the
-/// operator does, which would be a process for each of very many.
+/// Writes `agent.pem` and `agent-key.pem` for an agent's node into a folder. The operator's command
+/// does the same, but needs a process per certificate.
 pub fn issue(authority: &Authority, node: NodeName, folder: &Path) {
     let issued = authority.issue(&Peer { role: Role::Agent, node }, &[], LIFE);
     let saved =
@@ -59,19 +59,19 @@ pub fn issue(authority: &Authority, node: NodeName, folder: &Path) {
 /// An agent without applications.
 #[derive(Debug)]
 pub struct StandIn {
-    /// Its way to the servers.
+    /// Its connection to the servers.
     pub upstream: Upstream,
     node: NodeName,
     number: usize,
 }
 
 impl StandIn {
-    /// Begins to connect and to register, within a runtime.
+    /// Starts connecting and registering; must be called within a runtime.
     pub fn start(issuer: &Issuer, number: usize, servers: &[String]) -> Self {
         Self::start_in_mesh(issuer, number, servers, None)
     }
 
-    /// The same, as a member of the mesh: at this address others speak to it.
+    /// Like [`Self::start`], as a member of the mesh that other members reach at this address.
     pub fn start_in_mesh(
         issuer: &Issuer,
         number: usize,
@@ -96,13 +96,14 @@ impl StandIn {
         Self { upstream, node, number }
     }
 
-    /// Waits until the leader has acknowledged a renewal of its lease.
+    /// Waits until the leader has acknowledged a renewal of the node's lease.
     pub async fn is_acknowledged(&self) {
         let mut lease = self.upstream.lease();
-        lease.wait_for(|lease| lease.renewed.is_some()).await.expect("it goes on");
+        lease.wait_for(|lease| lease.renewed.is_some()).await.expect("the agent runs");
     }
 
-    /// Ends all connections of all of these, at once: each waits for the other ends to hear of it.
+    /// Closes the connections of all these agents concurrently, because each close waits for its
+    /// peers.
     pub async fn close_all(agents: Vec<Self>) {
         let close = |agent: Self| tokio::spawn(async move { agent.upstream.close().await });
         for closed in agents.into_iter().map(close).collect::<Vec<_>>() {
@@ -110,10 +111,10 @@ impl StandIn {
         }
     }
 
-    /// Makes a session that ends when this node was silent for such a window.
+    /// Creates a session that ends after the node has been silent for this health window.
     ///
     /// # Errors
-    /// The servers did not make it, in words; or it is not known whether they did.
+    /// The servers did not create the session, with their reason; or the outcome is unknown.
     pub async fn begin_session(&self, window: HealthWindow) -> Result<(), String> {
         let mut id = [0; 16];
         id[..8].copy_from_slice(&(self.number as u64 + 1).to_be_bytes());

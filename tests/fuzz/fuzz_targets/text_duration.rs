@@ -1,4 +1,4 @@
-//! libFuzzer on [`lockmesh_tests::fuzz::text::text_duration`], and nothing else.
+//! The libFuzzer target of [`lockmesh_tests::fuzz::text::text_duration`].
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| lockmesh_tests::fuzz::text::text_duration(data));

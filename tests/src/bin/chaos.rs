@@ -1,11 +1,11 @@
 //! Rounds of faults on three real servers under a recorded load: `chaos [--rounds N] [--seconds N]
-//! [--seed N] [--clients N] [--faults NAME,…] [--json] [--disks DIR]`; `chaos --check FILE` checks
-//! a history that was kept.
+//! [--seed N] [--clients N] [--faults NAME,…] [--json] [--disks DIR]`. `chaos --check FILE` checks
+//! a saved history.
 //!
-//! Each round is a fresh cluster and every fault once, held for `--seconds`. Needs root, or a
-//! kernel that gives users namespaces of their own, for the three small disks that it mounts
-//! (`--disks` names a folder where they are mounted already), and `strace`. What a round leaves
-//! behind lies in `target/chaos/`. Fails if a promise was broken.
+//! Each round starts a new cluster and injects every fault once, held for `--seconds`. It mounts
+//! three small disks and therefore needs root, or a kernel with user namespaces; `--disks` names a
+//! folder with mounted disks instead. It also needs `strace`. A round's output is in
+//! `target/chaos/`. Fails if a promise was broken.
 
 use lockmesh_tests::chaos::faults::{self, Fault};
 use lockmesh_tests::chaos::{BOUNDS, CLIENTS, MOST_CLIENTS, Round, fresh_folder};
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
             false => println!("{report}"),
         }
         if !report.is_clean() {
-            eprintln!("history and logs of this round lie in {}", keep.display());
+            eprintln!("history and logs of this round are in {}", keep.display());
             is_clean = false;
         }
     }
@@ -98,7 +98,7 @@ impl Options {
                     options.faults.retain(|fault| wanted.contains(&fault.name.replace(',', "").as_str()));
                     assert_eq!(options.faults.len(), wanted.len(), "the faults are: {}", names());
                 }
-                other => panic!("{other}? See the first lines of tests/src/bin/chaos.rs"),
+                other => panic!("unknown option {other}; see the first lines of tests/src/bin/chaos.rs"),
             }
         }
         options
@@ -109,7 +109,7 @@ fn names() -> String {
     faults::ALL.map(|fault| fault.name.replace(',', "")).join(", ")
 }
 
-/// Runs this program again where three small disks are mounted, only for it.
+/// Runs this program again with three small disks, mounted for it alone.
 fn on_small_disks() -> ExitCode {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("faults/small_disks.sh");
     let program = std::env::current_exe().expect("a running program has a path");

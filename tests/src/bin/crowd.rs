@@ -1,9 +1,9 @@
-//! A crowd of connections on one agent, in a process of its own: `crowd [NUMBER]`, 10,000 unless
-//! told.
+//! A crowd of connections on one agent in a separate process: `crowd [NUMBER]`, by default 10,000.
 //!
-//! Idle ones, watchers of one key, watchers each of its own key; memory a connection, wake-up of
-//! all and of one, and that those who leave are freed. Prints figures; fails where somebody is not
-//! woken, woken for nothing, or not freed.
+//! The connections are idle, watch one common key, or watch one key each. The program measures the
+//! memory per connection and the wake-up times of all and of one, and checks that closed
+//! connections are freed. Prints the results; fails if a watcher is not woken, woken without a
+//! change, or not freed.
 
 use lockmesh_tests::dev::Dev;
 use lockmesh_tests::dialect::let_pass;
@@ -18,11 +18,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, mpsc};
 
-/// How many connect at once; more than the socket's backlog would only be refused.
+/// The number of concurrent connection attempts; more than the socket's backlog would be rejected.
 const CONNECTING: usize = 64;
-/// Files that this process needs beside its connections.
+/// The number of files that this process needs in addition to its connections.
 const OTHER_FILES: usize = 200;
-/// How long anything may take before it counts as never.
+/// The time after which an operation counts as never done.
 const NEVER: Duration = Duration::from_secs(120);
 
 fn main() {
@@ -51,10 +51,10 @@ async fn crowd(server: &Dev, number: usize) {
 
     one_key(server, &probe, &socket, number).await;
     probe.wait_for_files(files);
-    println!("when they are gone: {:.1} MiB resident", mebibytes(probe.resident_bytes()));
+    println!("after they disconnected: {:.1} MiB resident", mebibytes(probe.resident_bytes()));
     own_keys(server, &probe, &socket, number).await;
     probe.wait_for_files(files);
-    println!("when they are gone: {:.1} MiB resident", mebibytes(probe.resident_bytes()));
+    println!("after they disconnected: {:.1} MiB resident", mebibytes(probe.resident_bytes()));
     leave(server, &probe, &socket, number).await;
     println!(
         "after: {:.1} MiB resident, {} files open",
@@ -63,7 +63,7 @@ async fn crowd(server: &Dev, number: usize) {
     );
 }
 
-/// All watch one key, and all are woken.
+/// All connections watch one key, and all are woken.
 async fn one_key(server: &Dev, probe: &Probe, socket: &Path, number: usize) {
     let client = server.unix_client();
     let index = client.get("/v1/kv/crowd/one").index();
@@ -82,7 +82,7 @@ async fn one_key(server: &Dev, probe: &Probe, socket: &Path, number: usize) {
     println!("all are woken by one write: {}", percentiles(times));
 }
 
-/// Each watches a key of its own: one is woken alone, then all at once.
+/// Each connection watches its own key: one is woken alone, then all at once.
 async fn own_keys(server: &Dev, probe: &Probe, socket: &Path, number: usize) {
     let client = server.unix_client();
     let memory = probe.resident_bytes();
@@ -99,20 +99,20 @@ async fn own_keys(server: &Dev, probe: &Probe, socket: &Path, number: usize) {
     for n in (0..number).step_by((number / 20).max(1)) {
         let begun = Instant::now();
         client.set(&format!("crowd/own/{n}"), "wake up");
-        let (woken, at) = answers.recv().await.expect("somebody is woken");
+        let (woken, at) = answers.recv().await.expect("a watcher is woken");
         assert_eq!(woken, n, "the one whose key was written");
         times.push(at.duration_since(begun));
     }
     let alone = times.len();
-    println!("one among them is woken by a write of its key: {}", percentiles(times));
-    assert!(answers.try_recv().is_err(), "somebody was woken for nothing");
+    println!("one of them is woken by a write of its key: {}", percentiles(times));
+    assert!(answers.try_recv().is_err(), "a watcher was woken without a change");
     let begun = Instant::now();
     assert!(client.delete("/v1/kv/crowd/own/?recurse").is_true());
     let times = collect(&mut answers, number - alone, begun).await;
     println!("all are woken by one delete of the prefix: {}", percentiles(times));
 }
 
-/// All watch and then hang up; the agent must let go of them.
+/// All connections watch and then disconnect; the agent must free them.
 async fn leave(server: &Dev, probe: &Probe, socket: &Path, number: usize) {
     let index = server.client().get("/v1/kv/crowd/one").index();
     let path = format!("/v1/kv/crowd/one?index={index}&wait=10m");
@@ -123,8 +123,8 @@ async fn leave(server: &Dev, probe: &Probe, socket: &Path, number: usize) {
     let begun = Instant::now();
     drop(watchers);
     probe.wait_for_files(files);
-    println!("{number} watchers hung up and were let go of within {} ms", begun.elapsed().as_millis());
-    server.client().set("crowd/one", "nobody is there");
+    println!("{number} watchers disconnected and were freed within {} ms", begun.elapsed().as_millis());
+    server.client().set("crowd/one", "unwatched");
 }
 
 fn make_keys(server: &Dev, number: usize) {
@@ -170,16 +170,16 @@ async fn connect(socket: &Path) -> UnixStream {
     loop {
         match UnixStream::connect(socket).await {
             Ok(stream) => return stream,
-            // More have knocked than the agent has let in so far.
+            // The backlog is full: the agent has not accepted all attempts yet.
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && begun.elapsed() < NEVER => {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            Err(error) => panic!("the agent does not take the connection: {error}"),
+            Err(error) => panic!("cannot connect to the agent: {error}"),
         }
     }
 }
 
-/// Tells who is answered, and when.
+/// Reports each watcher that receives a response, with the time.
 fn listen(watchers: Vec<UnixStream>) -> mpsc::Receiver<(usize, Instant)> {
     let (answered, answers) = mpsc::channel(watchers.len().max(1));
     for (n, mut stream) in watchers.into_iter().enumerate() {
@@ -190,7 +190,7 @@ fn listen(watchers: Vec<UnixStream>) -> mpsc::Receiver<(usize, Instant)> {
             let head = String::from_utf8_lossy(&bytes[..read]).into_owned();
             let fine = head.starts_with("HTTP/1.1 200") || head.starts_with("HTTP/1.1 404");
             assert!(fine, "watcher {n}: {head}");
-            // Nobody listens any more only where something failed already.
+            // The receiver is only gone after a failure elsewhere.
             let _ = answered.send((n, Instant::now())).await;
         });
     }
@@ -218,7 +218,7 @@ fn percentiles(mut times: Vec<Duration>) -> String {
     format!("p50 {:.1} ms, p99 {:.1} ms, last {:.1} ms", at(50), at(99), at(100))
 }
 
-/// Waits until the server's memory stands still: until it has taken in all that was sent.
+/// Waits until the server's memory is stable: until it has processed all data sent.
 fn settle(probe: &Probe) {
     let mut before = 0;
     loop {
@@ -231,7 +231,7 @@ fn settle(probe: &Probe) {
     }
 }
 
-/// Looks at the server's process from outside.
+/// A view of the server's process from outside.
 struct Probe {
     process: u32,
 }
@@ -246,7 +246,8 @@ impl Probe {
         files.expect("the server's files can be counted: run this as the same user").count()
     }
 
-    /// Waits until the server has no more files open than this; a few come and go.
+    /// Waits until the server has at most this many open files; a few are opened and closed all the
+    /// time.
     fn wait_for_files(&self, most: usize) {
         let begun = Instant::now();
         while self.open_files() > most + 10 {
@@ -260,18 +261,14 @@ fn mebibytes(bytes: usize) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Starts this program again with the highest limit on open files that is allowed, where it is
-/// needed.
+/// Starts this program again with the highest allowed limit on open files, if needed.
 fn raise_file_limit(needed: usize) {
     let limits = std::fs::read_to_string("/proc/self/limits").expect("a process has limits");
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).expect("one on files");
     let limit = |word: Option<&str>| word.and_then(|word| word.parse().ok()).unwrap_or(usize::MAX);
     let mut words = line.split_whitespace();
     let (soft, hard) = (limit(words.next()), limit(words.next()));
-    assert!(
-        hard >= needed,
-        "only {hard} files may be open here, and {needed} are needed: raise `ulimit -Hn`"
-    );
+    assert!(hard >= needed, "the limit of open files is {hard}, and {needed} are needed: raise `ulimit -Hn`");
     if soft < needed {
         let program = std::env::current_exe().expect("a running program has a path");
         let mut again = Command::new("sh");

@@ -1,13 +1,13 @@
-//! Very many agents that do nothing but renew their leases, and what they cost the servers:
-//! `fleet_load [--agents N] [--window fast|default|none]… [--mesh] [--seconds N] [--json]`; 1,000
-//! agents, with a `default` session each and then with a `fast` one, for 30 s, unless told
-//! otherwise. With `none` they have no session. With `--mesh` they are members of the mesh that say
-//! nothing, and one real agent knows all of them: what it costs is measured too.
+//! Measures the server load of thousands of agents that only renew their leases: `fleet_load
+//! [--agents N] [--window fast|default|none]… [--mesh] [--seconds N] [--json]`. By default 1,000
+//! agents run for 30 s, first with a `default` session each, then with a `fast` one. With `none`
+//! they have no session. With `--mesh` they are silent members of the mesh, and one real agent
+//! knows all of them; its cost is measured too.
 //!
-//! The agents are stand-ins in this process, each with a socket and connections of its own; the
-//! three servers and the real agent are processes, of the build that `LOCKMESH_BIN` names if it is
-//! set. Prints a line, or an object of JSON, for each window. Fails with 1 where an agent's lease
-//! is not acknowledged or ends, and with 2 where it does not know what is wanted.
+//! The agents are stand-ins in this process, each with its own socket and connections. The three
+//! servers and the real agent are processes of the build in `LOCKMESH_BIN`, if set. Prints a line,
+//! or a JSON object, for each window. Exits with 1 if an agent's lease is not acknowledged or ends,
+//! and with 2 on invalid options.
 
 use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_tests::dialect::let_pass;
@@ -22,20 +22,20 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long anything may take before it counts as never.
+/// The time after which an operation counts as never done.
 const NEVER: Duration = Duration::from_secs(120);
 
-/// So many agents come at once. This one process has the processors of all of them: of more, none
-/// would have its handshakes done before it gives them up and begins anew.
+/// The number of agents that start at once. All of them share this process's processors: with more,
+/// handshakes would time out and restart.
 const CONNECTING: usize = 25;
 
-/// How often the real agent is asked whom it knows.
+/// The interval between polls of the real agent's mesh members.
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// The real agent.
 const AGENT: &str = "n1";
 
-/// After all sessions are there, agents renew for so long before anything is measured.
+/// The time between the creation of all sessions and the measurement.
 const SETTLE: Duration = Duration::from_secs(3);
 
 struct Wanted {
@@ -46,23 +46,23 @@ struct Wanted {
     json: bool,
 }
 
-/// What it cost while all renewed.
+/// The cost of the renewals.
 #[derive(Serialize)]
 struct Cost {
     agents: usize,
     window: &'static str,
     seconds: f64,
-    /// Until all were registered and acknowledged.
+    /// Seconds until all agents were registered and acknowledged.
     joined_seconds: f64,
-    /// Acknowledged, of all agents.
+    /// Acknowledged renewals per second, of all agents.
     renewals_a_second: f64,
-    /// The leader first.
+    /// The servers, the leader first.
     servers: Vec<ProcessCost>,
     /// The real agent.
     agent: ProcessCost,
-    /// How many others the real agent knows in its mesh.
+    /// The number of other members in the real agent's mesh.
     mesh_members: usize,
-    /// Of this process, with all agents.
+    /// Processor use of this process, with all agents, as a fraction of one core.
     agents_cores: f64,
     leases_lost: usize,
 }
@@ -70,7 +70,7 @@ struct Cost {
 #[derive(Serialize)]
 struct ProcessCost {
     node: String,
-    /// Of one core.
+    /// Processor use, as a fraction of one core.
     cores: f64,
     resident_mib: f64,
 }
@@ -109,7 +109,7 @@ impl Wanted {
                 "--window" => wanted.windows.push(window(&value()?)?),
                 "--mesh" => wanted.mesh = true,
                 "--json" => wanted.json = true,
-                other => return Err(format!("there is no option {other}")),
+                other => return Err(format!("unknown option {other}")),
             }
         }
         if wanted.windows.is_empty() {
@@ -119,12 +119,12 @@ impl Wanted {
     }
 }
 
-/// Starts servers and agents, and lets them renew.
+/// Starts servers and agents, and measures while the agents renew.
 async fn measure(wanted: &Wanted, window: Option<HealthWindow>) -> Result<Cost, String> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let fleet = Fleet::start_with(folder.path(), "3", &["--nodes", "1"]);
     let began = Instant::now();
-    // Nobody reads what comes here.
+    // No process reads this socket.
     let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let gossip = wanted.mesh.then(|| silent.local_addr().expect("it is bound"));
     let agents = begin(&fleet, &Issuer::of(&folder.path().join("tls")), wanted.agents, gossip).await?;
@@ -135,7 +135,7 @@ async fn measure(wanted: &Wanted, window: Option<HealthWindow>) -> Result<Cost, 
         }
     }
     let mesh_members = if wanted.mesh { know_all(&fleet, wanted.agents)? } else { 0 };
-    // This thread is none of those that serve the agents.
+    // Blocks this thread only; other threads serve the agents.
     let_pass(SETTLE);
     let names = [by_rank(&fleet), vec![AGENT.to_owned()]].concat();
     let (began, before) = (Instant::now(), Used::now(&fleet, &names, &agents));
@@ -169,7 +169,7 @@ async fn measure(wanted: &Wanted, window: Option<HealthWindow>) -> Result<Cost, 
     }
 }
 
-/// Starts agents, some at a time, and waits until all are acknowledged.
+/// Starts agents in groups, and waits until all are acknowledged.
 async fn begin(
     fleet: &Fleet,
     issuer: &Issuer,
@@ -193,7 +193,7 @@ async fn begin(
     Ok(agents)
 }
 
-/// Waits until the real agent knows so many others; how many it knows.
+/// Waits until the real agent knows `count` other members. Returns the number that it knows.
 fn know_all(fleet: &Fleet, count: usize) -> Result<usize, String> {
     let began = Instant::now();
     loop {
@@ -209,7 +209,7 @@ fn know_all(fleet: &Fleet, count: usize) -> Result<usize, String> {
     }
 }
 
-/// Whose lease is not acknowledged, and why.
+/// Describes the agents without an acknowledged lease.
 fn what_is_missing(agents: &[StandIn]) -> String {
     let missing = agents.iter().filter(|agent| agent.upstream.lease().borrow().renewed.is_none());
     let missing: Vec<&StandIn> = missing.collect();
@@ -220,7 +220,7 @@ fn what_is_missing(agents: &[StandIn]) -> String {
     )
 }
 
-/// All servers, the leader first.
+/// Returns all servers, the leader first.
 fn by_rank(fleet: &Fleet) -> Vec<String> {
     let mut servers = fleet.servers();
     servers.sort_by_key(|server| server["Leader"] != true);
@@ -231,7 +231,7 @@ fn pid(fleet: &Fleet, node: &str) -> u32 {
     fleet.pid(node).parse().expect("a number")
 }
 
-/// What only grows.
+/// Cumulative counters.
 struct Used {
     processes: Vec<Duration>,
     own: Duration,
@@ -273,7 +273,7 @@ impl fmt::Display for Cost {
 
 fn number(option: &str, word: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
     let number = word.parse().ok().filter(|number| range.contains(number));
-    number.ok_or_else(|| format!("{option} {word}: say a number in {range:?}"))
+    number.ok_or_else(|| format!("{option} {word}: expected a number in {range:?}"))
 }
 
 fn window(word: &str) -> Result<Option<HealthWindow>, String> {
@@ -281,6 +281,6 @@ fn window(word: &str) -> Result<Option<HealthWindow>, String> {
         "none" => Ok(None),
         _ => HealthWindow::parse(word)
             .map(Some)
-            .ok_or_else(|| format!("--window {word}: say fast, default or none")),
+            .ok_or_else(|| format!("--window {word}: expected fast, default or none")),
     }
 }

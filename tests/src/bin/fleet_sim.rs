@@ -1,16 +1,21 @@
-//! A fleet in virtual time, measured: three servers and as many agents as one likes, as they are
-//! shipped.
+//! Measures a fleet in virtual time: three servers and any number of agents, in the default
+//! configuration.
 //!
-//! `fleet_sim crash [--crashes N]`: hosts die one after the other; seconds until the verdict, and
-//! until the next holder. `fleet_sim peace [--trouble NAME]… [--node-hours N]`: nobody dies, under
-//! loss of datagrams, on slow nodes, in a dark rack; whether anybody is failed. `fleet_sim join`:
-//! all come at once. `fleet_sim deaths`: three tenths die at once; what the mesh says, and how soon
-//! all are failed. `fleet_sim heal`: three tenths are cut off for 30 s; how soon all know each
-//! other again. Of each: `[--agents N]… [--window fast|default|safe]… [--seed N] [--json]`; of the
-//! first two `[--mesh none|lost|hostile]…`: all its datagrams are lost, or all its members lie.
+//! - `fleet_sim crash [--crashes N]`: hosts die one after another. Prints the seconds until the
+//!   verdict and until the next holder.
+//! - `fleet_sim peace [--trouble NAME]… [--node-hours N]`: no host dies; datagrams are lost, nodes
+//!   are slow, a rack is dark. Prints the number of failed nodes.
+//! - `fleet_sim join`: all agents start at once.
+//! - `fleet_sim deaths`: three tenths die at once. Prints the mesh traffic and the time until all
+//!   are failed.
+//! - `fleet_sim heal`: three tenths are cut off for 30 s. Prints the time until all know each other
+//!   again.
 //!
-//! Prints one line, or one object of JSON, for each of the combinations; one on each core. Fails
-//! with 1 where a promise is broken, and with 2 where it does not know what is wanted.
+//! All accept `[--agents N]… [--window fast|default|safe]… [--seed N] [--json]`. The first two
+//! accept `[--mesh none|lost|hostile]…`: all datagrams of the mesh are lost, or all members lie.
+//!
+//! Prints one line, or one JSON object, for each combination; runs one combination per core. Exits
+//! with 1 if a promise is broken, and with 2 on invalid options.
 
 use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_tests::sim::fleet::crash::{CrashReport, crash};
@@ -28,10 +33,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// How often somebody who waits hears how far a run has come, in seconds.
+/// The interval of progress messages, in seconds.
 const PROGRESS_EVERY: u64 = 30;
 
-/// What is measured.
+/// The kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Crash,
@@ -61,14 +66,14 @@ struct Run {
     trouble: Trouble,
 }
 
-/// How much of it was printed.
+/// The state of the output, which is printed in order.
 #[derive(Default)]
 struct Printed {
-    /// Of so many runs what came of them.
+    /// The number of printed runs.
     count: usize,
-    /// What came of later ones, and how many seconds they took.
+    /// The results of later runs, with their durations in seconds.
     ready: BTreeMap<usize, (Result<Report, String>, f64)>,
-    /// Whether something was not well.
+    /// Set when a run broke a promise.
     is_bad: bool,
 }
 
@@ -109,7 +114,7 @@ impl Wanted {
             Some("join") => Mode::Join,
             Some("deaths") => Mode::Deaths,
             Some("heal") => Mode::Heal,
-            _ => return Err("say crash, peace, join, deaths or heal".into()),
+            _ => return Err("expected crash, peace, join, deaths or heal".into()),
         };
         let (agents, windows, troubles, meshes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (crashes, node_hours) = (100, 1_000.0);
@@ -128,14 +133,14 @@ impl Wanted {
                 "--node-hours" => wanted.node_hours = number(&word, &value()?, 0.01..=1e9)?,
                 "--seed" => wanted.seed = number(&word, &value()?, 0..=u64::MAX)?,
                 "--json" => wanted.json = true,
-                other => return Err(format!("there is no option {other}")),
+                other => return Err(format!("unknown option {other}")),
             }
         }
         wanted.fill();
         Ok(wanted)
     }
 
-    /// What was not said.
+    /// Fills in the defaults.
     fn fill(&mut self) {
         if self.agents.is_empty() {
             self.agents = match self.mode {
@@ -159,8 +164,7 @@ impl Wanted {
         }
     }
 
-    /// Does all that is wanted, and prints it in the order in which it was said; whether all is
-    /// well.
+    /// Executes all combinations and prints them in order. Returns `true` if no promise was broken.
     fn run(&self) -> bool {
         let runs = self.runs();
         let (next, printed) = (AtomicUsize::new(0), Mutex::new(Printed::default()));
@@ -170,7 +174,7 @@ impl Wanted {
                 let Some(run) = runs.get(mine) else { return };
                 let began = Instant::now();
                 let report = (self.measure(*run), began.elapsed().as_secs_f64());
-                let mut printed = printed.lock().expect("nobody panics");
+                let mut printed = printed.lock().expect("the mutex is not poisoned");
                 printed.ready.insert(mine, report);
                 while let Some((report, took)) = printed.take_next() {
                     printed.is_bad |= !self.print(&runs[printed.count - 1], &report, took);
@@ -181,7 +185,7 @@ impl Wanted {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             (0..cores.min(runs.len())).for_each(|_| drop(scope.spawn(work)));
         });
-        !printed.into_inner().expect("nobody panics").is_bad
+        !printed.into_inner().expect("the mutex is not poisoned").is_bad
     }
 
     fn runs(&self) -> Vec<Run> {
@@ -206,7 +210,7 @@ impl Wanted {
             Mode::Peace => {
                 let last = Mutex::new(Instant::now());
                 let progress = |hours: f64| {
-                    let mut last = last.lock().expect("nobody panics");
+                    let mut last = last.lock().expect("the mutex is not poisoned");
                     if last.elapsed().as_secs() >= PROGRESS_EVERY {
                         *last = Instant::now();
                         eprintln!("{}: {hours:.0} of {:.0} node-hours", trouble.name(), self.node_hours);
@@ -217,7 +221,7 @@ impl Wanted {
         }
     }
 
-    /// Prints what came of a run; whether that is well.
+    /// Prints the result of a run. Returns `true` if it broke no promise.
     fn print(&self, run: &Run, report: &Result<Report, String>, took: f64) -> bool {
         match report {
             Ok(report) if self.json => println!("{}", serde_json::to_string(report).expect("it is JSON")),
@@ -321,7 +325,7 @@ fn write_peace(r: &PeaceReport, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     )
 }
 
-/// How soon a verdict was known to all, where that was measured, behind other words.
+/// The time until all members knew a verdict, if measured; appended to a line.
 struct Known(Option<(f64, f64)>);
 
 impl fmt::Display for Known {
@@ -331,7 +335,7 @@ impl fmt::Display for Known {
     }
 }
 
-/// What is wrong with the mesh, where something is, behind other words.
+/// The trouble of the mesh, if any; appended to a line.
 struct AlsoMesh(MeshTrouble);
 
 impl fmt::Display for AlsoMesh {
@@ -349,20 +353,20 @@ fn number<T: FromStr + PartialOrd + fmt::Debug>(
     range: std::ops::RangeInclusive<T>,
 ) -> Result<T, String> {
     let number = word.parse().ok().filter(|number| range.contains(number));
-    number.ok_or_else(|| format!("{option} {word}: say a number in {range:?}"))
+    number.ok_or_else(|| format!("{option} {word}: expected a number in {range:?}"))
 }
 
 fn window(word: &str) -> Result<HealthWindow, String> {
-    HealthWindow::parse(word).ok_or_else(|| format!("--window {word}: say fast, default or safe"))
+    HealthWindow::parse(word).ok_or_else(|| format!("--window {word}: expected fast, default or safe"))
 }
 
 fn trouble(word: &str) -> Result<Trouble, String> {
     let found = Trouble::ALL.into_iter().find(|trouble| trouble.name() == word);
     let names = Trouble::ALL.map(Trouble::name).join(", ");
-    found.ok_or_else(|| format!("--trouble {word}: say one of {names}"))
+    found.ok_or_else(|| format!("--trouble {word}: expected one of {names}"))
 }
 
 fn mesh(word: &str) -> Result<MeshTrouble, String> {
     let found = MeshTrouble::ALL.into_iter().find(|trouble| trouble.name() == word);
-    found.ok_or_else(|| format!("--mesh {word}: say none, lost or hostile"))
+    found.ok_or_else(|| format!("--mesh {word}: expected none, lost or hostile"))
 }

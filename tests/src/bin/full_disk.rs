@@ -1,8 +1,9 @@
-//! Fills the disk under `lockmesh dev`, and holds it to what it must do then: `full_disk FOLDER`.
+//! Fills the disk of `lockmesh dev`, and checks its behavior: `full_disk FOLDER`.
 //!
-//! FOLDER lies on a small disk of its own that may be filled, such as a tmpfs of 64 MiB; `.ci/run`
-//! mounts one. Writes must be refused with a 500 that says why, reads must go on, nothing
-//! acknowledged may be lost, and writes must work again, without a restart, once there is room.
+//! FOLDER is on a small dedicated disk, such as a tmpfs of 64 MiB; `.ci/run` mounts one. While the
+//! disk is full, writes must fail with a 500 that states the reason, and reads must work. No
+//! acknowledged write may be lost, and writes must succeed again, without a restart, once there is
+//! space.
 
 use lockmesh_tests::dev::Dev;
 use lockmesh_tests::dialect::let_pass;
@@ -12,9 +13,10 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// More room than this is no small disk, and filling it would take too long or hurt somebody.
+/// The maximum capacity of a small disk: filling a larger one would take too long or harm the
+/// machine.
 const LARGEST: usize = 1 << 30;
-/// How many writes may still succeed on a full disk, in room that the files had already.
+/// The maximum number of writes that still succeed on a full disk, in space already allocated.
 const LAST_WRITES: usize = 20_000;
 
 fn main() {
@@ -36,16 +38,16 @@ fn main() {
     println!("after {} writes: {} {}", kept.len(), refused.status, refused.text());
     assert_eq!(refused.status, 500, "{refused:?}");
     let reason = refused.text().to_lowercase();
-    assert!(reason.contains("disk") || reason.contains("space"), "it must say why: {refused:?}");
+    assert!(reason.contains("disk") || reason.contains("space"), "it must state the reason: {refused:?}");
 
     verify(&client, &kept, &session);
     let create = client.put("/v1/session/create", "");
-    assert_eq!(create.status, 500, "no session can be promised now: {create:?}");
-    println!("reads go on: all {} keys are there", kept.len());
+    assert_eq!(create.status, 500, "a session cannot be created: {create:?}");
+    println!("reads still work: all {} keys are there", kept.len());
 
     std::fs::remove_file(&filler).expect("the filler can be removed");
     let waited = write_until_taken(&client, &mut kept);
-    println!("writes again, {} ms after there was room", waited.as_millis());
+    println!("writes succeed {} ms after space was freed", waited.as_millis());
     verify(&client, &kept, &session);
     assert!(client.release("disk/lock", &session));
     assert!(client.acquire("disk/lock", &session));
@@ -75,7 +77,7 @@ fn fill(path: &Path) -> usize {
         let block = vec![0_u8; size];
         while file.write_all(&block).is_ok() {
             written += size;
-            assert!(written < LARGEST, "this is no small disk: mount a tmpfs of 64 MiB there");
+            assert!(written < LARGEST, "the disk is too large: mount a tmpfs of 64 MiB there");
         }
     }
     written
@@ -90,7 +92,7 @@ fn write_until_refused(client: &Client, kept: &mut Vec<String>) -> Answer {
         }
         kept.push(key(number));
     }
-    panic!("{LAST_WRITES} writes were taken on a full disk: it cannot have been full");
+    panic!("{LAST_WRITES} writes succeeded: the disk cannot have been full");
 }
 
 fn write_until_taken(client: &Client, kept: &mut Vec<String>) -> Duration {
@@ -103,7 +105,7 @@ fn write_until_taken(client: &Client, kept: &mut Vec<String>) -> Duration {
         }
         assert!(
             begun.elapsed() < Duration::from_secs(120),
-            "there is room, but it does not write: {answer:?}"
+            "a write failed although there is space: {answer:?}"
         );
         let_pass(Duration::from_millis(50));
     }

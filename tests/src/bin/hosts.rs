@@ -1,28 +1,28 @@
-//! Lets the host of a lock's holder die, in network namespaces, and measures who holds the lock
-//! next and when: `hosts [--rounds N] [--fault NAME]… [--window fast|default|safe|ttl]…
-//! [--lock-delay none|shipped] [--json] [--binary PATH]`; `hosts --list` names the faults. Agents
-//! and sessions have the shipped configuration, except for the lock-delay: most faults are done
-//! without one, which would hide two holders at one moment.
+//! Kills the host of a lock's holder, in network namespaces, and measures the failover to the next
+//! holder: `hosts [--rounds N] [--fault NAME]… [--window fast|default|safe|ttl]… [--lock-delay
+//! none|shipped] [--json] [--binary PATH]`; `hosts --list` lists the faults. Agents and sessions
+//! have the default configuration, except for the lock-delay: most faults run without one, because
+//! it would hide two holders at the same moment.
 //!
 //! `hosts --outages [--stopped 2|3]… [--length SECONDS]… [--rounds N] [--lock-delay none|shipped]
-//! [--json]` stops two or all of the servers for 1 to 20 s, or as long as is said, under locks of
-//! all windows, and measures how soon after the servers are back each lock is held for someone.
+//! [--json]` stops two or all of the servers, by default for 1 to 20 s, under locks of all windows.
+//! It measures the time from the servers' return until each lock is held.
 //!
-//! Both take `--jobs N`, which shares the work out among so many networks at once.
+//! Both accept `--jobs N`, which distributes the work over N concurrent sandboxes.
 //!
-//! `hosts --beside-consul PATH [--rounds N] [--window NAME]… [--json]` does the loss of a link
-//! beside Consul, whose program `tests/src/hosts/fetch_consul.sh` fetches.
+//! `hosts --beside-consul PATH [--rounds N] [--window NAME]… [--json]` compares the loss of a link
+//! with Consul, whose program `tests/src/hosts/fetch_consul.sh` downloads.
 //!
-//! `hosts --idle [--seconds N] [--json]` lets nothing happen for a minute, or as long as is said,
-//! and measures what an agent costs without a session, with a default and with a fast one.
+//! `hosts --idle [--seconds N] [--json]` measures idle agents without a session, with a default and
+//! with a fast one, by default for a minute.
 //!
-//! `hosts --mesh [--agents N] [--seconds N] [--json]` lets a hundred agents, or as many as are
-//! said, join on one host, do nothing for a minute, lose three tenths of them at once and get them
-//! back, and measures what their mesh costs and how soon it knows.
+//! `hosts --mesh [--agents N] [--seconds N] [--json]` starts agents on one host, by default a
+//! hundred, leaves them idle, by default for a minute, kills three tenths of them at once and
+//! restarts them. It measures the cost of their mesh and its detection times.
 //!
-//! Needs root. All of it happens in a sandbox of its own, of which nothing is left in whatever way
-//! it ends; where an expectation is broken, its logs stay in `target/hosts/`. Fails then with 1,
-//! and with 2 where nothing could be run.
+//! Needs root. Everything runs in a sandbox that leaves nothing behind. If an expectation is
+//! broken, the logs stay in `target/hosts/`. Exits with 1 in that case, and with 2 if nothing could
+//! be run.
 
 use lockmesh_tests::binary;
 use lockmesh_tests::hosts::belief::believe;
@@ -41,17 +41,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How often each failover is measured beside Consul, unless told otherwise.
+/// The default number of failovers per system in the comparison with Consul.
 const ROUNDS_BESIDE_CONSUL: usize = 5;
-/// How long agents are measured that do nothing, unless told otherwise.
+/// The default time for which idle agents are measured, in seconds.
 const IDLE_SECONDS: u64 = 60;
-/// How many agents have a mesh together, unless told otherwise.
+/// The default number of agents in the mesh.
 const MESH_AGENTS: usize = 100;
-/// How often each fault is done, unless told otherwise.
+/// The default number of rounds per fault.
 const ROUNDS: usize = 10;
-/// The lengths of outages in seconds, unless told otherwise.
+/// The default lengths of outages in seconds.
 const LENGTHS: RangeInclusive<u64> = 1..=20;
-/// About how long it takes to prepare a round and to end it.
+/// The approximate time to prepare and end a round.
 const PREPARATION: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
@@ -118,13 +118,13 @@ impl Options {
             }
         }
         if options.consul.is_some() && !options.faults.is_empty() {
-            return Err("--beside-consul measures the loss of a link alone: leave --fault out".into());
+            return Err("--beside-consul measures only the loss of a link: omit --fault".into());
         }
         if options.agents.is_some() && !options.is_mesh {
-            return Err("--agents is for --mesh: without it, there are five".into());
+            return Err("--agents needs --mesh".into());
         }
         if options.jobs.is_some() && (options.json || options.consul.is_some() || options.is_mesh) {
-            return Err("--jobs shares out faults or outages, and prints a table: leave --json out".into());
+            return Err("--jobs prints a table of faults or outages: omit --json".into());
         }
         Ok(options)
     }
@@ -150,7 +150,7 @@ impl Options {
         }
     }
 
-    /// The parts that different sandboxes may take.
+    /// Returns the parts that can run in different sandboxes.
     fn parts(&self) -> Vec<Part> {
         if self.is_outages {
             let part = |seconds: u64| {
@@ -167,7 +167,7 @@ impl Options {
         self.faults().iter().map(part).collect()
     }
 
-    /// The faults that were asked for, in the order in which they can be done.
+    /// Returns the requested faults, in order of execution.
     fn faults(&self) -> Vec<Fault> {
         let is_wanted = |fault: &Fault| self.faults.is_empty() || self.faults.contains(fault);
         fault::ALL.into_iter().filter(is_wanted).collect()
@@ -222,7 +222,7 @@ impl Options {
         if is_clean {
             return Ok(ExitCode::SUCCESS);
         }
-        eprintln!("the logs of this run lie in {}", keep(&logs).display());
+        eprintln!("the logs of this run are in {}", keep(&logs).display());
         Ok(ExitCode::FAILURE)
     }
 
@@ -234,7 +234,7 @@ impl Options {
     }
 }
 
-/// The arguments that all sandboxes of a run have: without those that choose parts.
+/// Returns the arguments common to all sandboxes of a run: all except those that select parts.
 fn shared(arguments: &[OsString]) -> Vec<OsString> {
     let mut arguments = arguments.iter();
     let mut shared = Vec::new();
@@ -248,7 +248,7 @@ fn shared(arguments: &[OsString]) -> Vec<OsString> {
     shared
 }
 
-/// Copies the logs out of the sandbox, into a folder that no other run has.
+/// Copies the logs out of the sandbox, into a new folder.
 fn keep(logs: &Path) -> PathBuf {
     let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/hosts");
     fs::create_dir_all(&home).expect("the folder can be made");
@@ -261,39 +261,39 @@ fn keep(logs: &Path) -> PathBuf {
 
 fn rounds(word: &str) -> Result<usize, String> {
     let rounds = word.parse().ok().filter(|rounds| (1..=1000).contains(rounds));
-    rounds.ok_or_else(|| format!("--rounds {word}: say a number from 1 to 1000"))
+    rounds.ok_or_else(|| format!("--rounds {word}: expected a number from 1 to 1000"))
 }
 
 fn agents(word: &str) -> Result<usize, String> {
     let agents = word.parse().ok().filter(|agents| (2..=1000).contains(agents));
-    agents.ok_or_else(|| format!("--agents {word}: say a number from 2 to 1000"))
+    agents.ok_or_else(|| format!("--agents {word}: expected a number from 2 to 1000"))
 }
 
 fn seconds(word: &str) -> Result<u64, String> {
     let seconds = word.parse().ok().filter(|seconds| (1..=3_600).contains(seconds));
-    seconds.ok_or_else(|| format!("--seconds {word}: say a number from 1 to 3600"))
+    seconds.ok_or_else(|| format!("--seconds {word}: expected a number from 1 to 3600"))
 }
 
 fn fault(word: &str) -> Result<Fault, String> {
     let found = fault::ALL.into_iter().find(|fault| fault.name == word);
-    found.ok_or_else(|| format!("--fault {word}: there is no such fault; --list names them"))
+    found.ok_or_else(|| format!("--fault {word}: unknown fault; --list prints all"))
 }
 
 fn window(word: &str) -> Result<Window, String> {
     let found = Window::ALL.into_iter().find(|window| window.name() == word);
-    found.ok_or_else(|| format!("--window {word}: say fast, default, safe or ttl"))
+    found.ok_or_else(|| format!("--window {word}: expected fast, default, safe or ttl"))
 }
 
 fn jobs(word: &str) -> Result<usize, String> {
     let jobs = word.parse().ok().filter(|jobs| (1..=32).contains(jobs));
-    jobs.ok_or_else(|| format!("--jobs {word}: say a number from 1 to 32"))
+    jobs.ok_or_else(|| format!("--jobs {word}: expected a number from 1 to 32"))
 }
 
 fn stopped(word: &str) -> Result<Stopped, String> {
     match word {
         "2" => Ok(Stopped::Two),
         "3" => Ok(Stopped::All),
-        _ => Err(format!("--stopped {word}: say 2 or 3")),
+        _ => Err(format!("--stopped {word}: expected 2 or 3")),
     }
 }
 
@@ -301,11 +301,11 @@ fn lock_delay(word: &str) -> Result<LockDelay, String> {
     match word {
         "none" => Ok(LockDelay::None),
         "shipped" => Ok(LockDelay::Shipped),
-        _ => Err(format!("--lock-delay {word}: say none or shipped")),
+        _ => Err(format!("--lock-delay {word}: expected none or shipped")),
     }
 }
 
-/// The whole path of a program that is there.
+/// Returns the absolute path of an existing program.
 fn program(word: &str) -> Result<PathBuf, String> {
     Path::new(word).canonicalize().map_err(|error| format!("cannot find the program {word}: {error}"))
 }

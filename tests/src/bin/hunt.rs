@@ -1,6 +1,6 @@
-//! Breaks rules on purpose, one after the other, in a copy of the tree, and says what finds each.
-//! It fails where a rule survives, where a finder fails with nothing broken, and where a rule's
-//! text fits the tree no more.
+//! Breaks rules on purpose, one after another, in a copy of the tree, and reports the finder of
+//! each. Fails if a rule survives, if a finder fails without a broken rule, or if a rule's text no
+//! longer matches the tree.
 
 use lockmesh_tests::hunt::{build, chase, copy, table};
 use lockmesh_tests::tidy::tree;
@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 const USAGE: &str = "usage: hunt [--list] [--json] [--jobs N] [--only NAME]… [--by FINDER]
-NAME is a rule or a topic. FINDER is how a finder begins: `--by sim` breaks what the simulator must find, and asks nobody else.
-The copy and its build lie in target/hunt.";
+NAME is a rule or a topic. FINDER is the beginning of a finder: `--by sim` breaks only rules that the simulator must find, and runs no other finder.
+The copy and its build are in target/hunt.";
 
 struct Wanted {
     list: bool,
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
             if chosen.is_empty() {
                 "no rule has this name and this finder: see --list"
             } else {
-                "mend tests/hunt first"
+                "fix tests/hunt first"
             }
         );
         return ExitCode::from(2);

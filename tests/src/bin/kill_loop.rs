@@ -1,4 +1,4 @@
-//! Kills `lockmesh dev` under load again and again: `kill_loop [ROUNDS]`, 50 unless told.
+//! Kills `lockmesh dev` under load repeatedly: `kill_loop [ROUNDS]`, by default 50.
 
 use lockmesh_tests::kill::kill_loop;
 

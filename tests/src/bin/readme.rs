@@ -1,11 +1,11 @@
-//! Types the commands of the documents as a reader does, and compares their output with the
+//! Executes the commands of the documents as a reader does, and compares their output with the
 //! documents.
 //!
-//! Usage: `readme [PAGE…]`; all pages of [`readme::PAGES`] unless some are named. Needs root: it
-//! runs in a sandbox with a network and an empty `/tmp` of its own, so that ports and folders of
-//! the documents are free. `cargo build --release` comes first, outside, because the sandbox has
-//! no network. `cargo run --release` of README.md then runs what was built. Optimisation is turned
-//! down, which saves minutes and changes no output.
+//! Usage: `readme [PAGE…]`; the default is all pages of [`readme::PAGES`]. Needs root: it runs in a
+//! sandbox with its own network and an empty `/tmp`, so that the ports and folders of the documents
+//! are free. `cargo build --release` runs first, outside, because the sandbox has no network.
+//! `cargo run --release` of README.md then uses that build. Optimization is reduced, which saves
+//! minutes and changes no output.
 
 use lockmesh_tests::hosts::sandbox;
 use lockmesh_tests::readme::{self, Place};
@@ -66,7 +66,7 @@ fn type_all(pages: &[String]) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Types a page: README.md at the top of the tree, any other one in an empty folder.
+/// Executes a page: README.md at the top of the tree, any other page in an empty folder.
 fn type_page(page: &str, tree: &Path) -> Result<usize, String> {
     let text = fs::read_to_string(tree.join(page)).map_err(|error| format!(" {error}"))?;
     if page == readme::PAGES[0] {
@@ -77,7 +77,7 @@ fn type_page(page: &str, tree: &Path) -> Result<usize, String> {
     readme::type_all(&text, &Place { folder: folder.path(), program: Some(&program) })
 }
 
-/// Makes `/tmp` empty, but for the tree where that lies in it.
+/// Empties `/tmp`, except for the tree if it is located there.
 fn clear_tmp(tree: &Path, data: &Path) -> Result<(), String> {
     let kept: PathBuf = data.join("tree");
     let text = |path: &Path| path.display().to_string();

@@ -1,6 +1,6 @@
-//! Runs the simulated quorum: `sim SEED` prints a life, `sim --seeds A..B` runs many, `sim --twice
-//! SEED` compares two runs, `sim --hunt A..B` breaks one rule after the other and says which seed
-//! showed it.
+//! Runs the simulated quorum: `sim SEED` prints one run, `sim --seeds A..B` executes many, `sim
+//! --twice SEED` compares two runs, `sim --hunt A..B` breaks one rule after another and prints the
+//! seed that found each.
 
 use lockmesh_tests::sim::{Detail, FaultInjection, Focus, Mark, Marks, Outcome, hunt, run_focused, trace};
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 const USAGE: &str = "usage: sim [--quiet] [--json] [--trace] [--guards] [--break NAME] SEED | --seeds A..B | --twice SEED | --hunt A..B";
 
-/// What was asked for.
+/// The requested options.
 #[derive(Default)]
 struct Wanted {
     quiet: bool,
@@ -104,12 +104,11 @@ fn verdict(outcome: &Outcome) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let focus = if outcome.focus == Focus::Guards { "--guards " } else { "" };
-    eprintln!("to see it: cargo sim {focus}{}", outcome.seed);
+    eprintln!("to reproduce it: cargo sim {focus}{}", outcome.seed);
     ExitCode::FAILURE
 }
 
-/// Fails where a rare branch was reached by no seed: then the storms do not show what they are
-/// meant to.
+/// Fails if no seed reached a rare branch: the storms then do not cover their purpose.
 fn missing(marks: &Marks) -> ExitCode {
     let missing = marks.missing();
     missing.iter().for_each(|mark| eprintln!("never reached: {}", mark.words()));
@@ -136,19 +135,19 @@ fn many(seeds: std::ops::Range<u64>, json: bool, what: (Focus, FaultInjection)) 
     Ok(marks)
 }
 
-/// What many runs came to.
+/// The totals of many runs.
 #[derive(Default)]
 struct Sum {
     marks: Marks,
     done: u64,
     entries: u64,
     micros: u64,
-    /// The first seed that showed something wrong.
+    /// The first seed that found a violation.
     failed: Option<Outcome>,
 }
 
-/// Runs seeds in their order, one on each core, until one shows something wrong. All that come
-/// before it are run to their end, so that it is the first one whatever the cores do.
+/// Runs seeds in order, one per core, until one finds a violation. All earlier seeds are completed,
+/// so the result is the first one regardless of timing.
 fn on_every_core(seeds: &std::ops::Range<u64>, (focus, fault_injection): (Focus, FaultInjection)) -> Sum {
     let (next, sum) = (AtomicU64::new(seeds.start), Mutex::new(Sum::default()));
     let work = || {
@@ -220,7 +219,7 @@ fn compare(seed: u64) -> ExitCode {
     let parting = left.iter().zip(&right).position(|(left, right)| left != right);
     match parting {
         Some(place) => {
-            eprintln!("the runs part at event {place}:\n  {}\n  {}", left[place], right[place]);
+            eprintln!("the runs differ at event {place}:\n  {}\n  {}", left[place], right[place]);
             ExitCode::FAILURE
         }
         None if left.len() != right.len() => {
@@ -228,7 +227,7 @@ fn compare(seed: u64) -> ExitCode {
             ExitCode::FAILURE
         }
         None => {
-            println!("{} lines, twice the same; state {:016x}", left.len(), first.state_hash);
+            println!("{} identical lines; state {:016x}", left.len(), first.state_hash);
             ExitCode::SUCCESS
         }
     }

@@ -1,10 +1,10 @@
-//! Lets the disk of a leader hang under 50 sessions that are renewed and a writer: `stall [--rounds
-//! N] [--seconds N] [--json]`, 30 s long unless told otherwise. Needs `strace`.
+//! Hangs the disk of a leader under 50 renewed sessions and a writer: `stall [--rounds N]
+//! [--seconds N] [--json]`, by default for 30 s. Needs `strace`.
 //!
-//! `stall --load SECONDS [--json]` loads a cluster fully with `lockmesh bench` instead, on a disk
-//! that does not hang, and shows how long its syncs took: no leader may step down.
+//! `stall --load SECONDS [--json]` instead runs full load by `lockmesh bench` on a healthy disk and
+//! prints the durations of its syncs: no leader may step down.
 //!
-//! Data lie in `target/stall/`, on a real disk. Fails with 1 if an expectation is broken, and with
+//! Data are in `target/stall/`, on a real disk. Exits with 1 if an expectation is broken, and with
 //! 2 if nothing could be run.
 
 use lockmesh_tests::stall::{hang, load};
@@ -16,7 +16,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long a disk hangs, unless told otherwise.
+/// The default duration of a hang in seconds.
 const SECONDS: u64 = 30;
 
 struct Options {
@@ -44,7 +44,7 @@ impl Options {
             let mut value = || {
                 let value = words.next().ok_or_else(|| format!("{word} needs a number"))?;
                 let number = value.parse().ok().filter(|number| (1..=86_400).contains(number));
-                number.ok_or_else(|| format!("{word} {value}: say a number from 1 to 86400"))
+                number.ok_or_else(|| format!("{word} {value}: expected a number from 1 to 86400"))
             };
             match word.as_str() {
                 "--rounds" => options.rounds = value()?,
@@ -61,7 +61,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Runs it; whether everything was as expected.
+    /// Runs everything; returns `true` if all expectations held.
     fn run(&self) -> Result<bool, String> {
         if let Some(seconds) = self.load {
             let report = load::run(folder()?.path(), Duration::from_secs(seconds));
@@ -87,7 +87,7 @@ impl Options {
     }
 }
 
-/// An empty folder on the disk of the sources, which goes away with the run.
+/// Creates an empty folder on the disk of the sources; dropping it removes the folder.
 fn folder() -> Result<TempDir, String> {
     let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/stall");
     let made = fs::create_dir_all(&home)

@@ -1,8 +1,8 @@
-//! Replaces three servers and three agents of an older build by a newer one, one after another and
-//! under load: `upgrade --old PATH [--new PATH] [--rounds N] [--json]`. The newer one is built from
-//! the sources unless it is named.
+//! Upgrades three servers and three agents of an older build to a newer one, one after another and
+//! under load: `upgrade --old PATH [--new PATH] [--rounds N] [--json]`. By default the newer build
+//! is made from the sources.
 //!
-//! The older build has to be made first, for example that of the commit 4b0df9f:
+//! The older build must exist, for example that of the commit 4b0df9f:
 //!
 //! ```text
 //! git worktree add /tmp/older 4b0df9f
@@ -10,16 +10,16 @@
 //! cargo run -p lockmesh-tests --bin upgrade -- --old /tmp/older-target/debug/lockmesh
 //! ```
 //!
-//! Fails with 1 if an expectation is broken, and with 2 if nothing could be run.
+//! Exits with 1 if an expectation is broken, and with 2 if nothing could be run.
 
 use lockmesh_tests::{binary, upgrade};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Says that the older build is the one that is tested by default.
+/// The option that marks a process whose default program is the older build.
 const INSIDE: &str = "--inside";
-/// How many servers there are.
+/// The number of servers.
 const SERVERS: usize = 3;
 
 #[derive(Default)]
@@ -53,7 +53,7 @@ impl Options {
                 "--rounds" => {
                     let value = value()?;
                     let rounds = value.parse().ok().filter(|rounds| (1..=1000).contains(rounds));
-                    let wrong = || format!("--rounds {value}: say a number from 1 to 1000");
+                    let wrong = || format!("--rounds {value}: expected a number from 1 to 1000");
                     options.rounds = Some(rounds.ok_or_else(wrong)?);
                 }
                 "--json" => options.json = true,
@@ -68,12 +68,12 @@ impl Options {
         Ok(options)
     }
 
-    /// Runs it; `true` if everything was as expected.
+    /// Runs the upgrade; returns `true` if all expectations held.
     fn run(&self) -> Result<bool, String> {
-        let old = self.old.as_ref().ok_or("which build is the older one? Name its program with --old")?;
+        let old = self.old.as_ref().ok_or("specify the program of the older build with --old")?;
         let new = self.new.clone().unwrap_or_else(|| binary::lockmesh().to_owned());
         if !self.is_inside {
-            // Everything that starts a program by default starts the older one.
+            // In the new process the older build is the default program.
             let me = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
             let mut inside = Command::new(me);
             inside.args(std::env::args_os().skip(1)).arg(INSIDE).arg("--new").arg(new);
@@ -102,7 +102,7 @@ impl Options {
     }
 }
 
-/// The whole path of a program that is there.
+/// Returns the absolute path of an existing program.
 fn program(word: &str) -> Result<PathBuf, String> {
     Path::new(word).canonicalize().map_err(|error| format!("cannot find the program {word}: {error}"))
 }

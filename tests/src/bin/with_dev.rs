@@ -1,7 +1,7 @@
-//! Runs a command beside a `lockmesh dev` of its own: `with_dev [[DEV-ARGUMENT…] --] COMMAND…`.
+//! Runs a command with its own `lockmesh dev`: `with_dev [[DEV-ARGUMENT…] --] COMMAND…`.
 //!
 //! The command finds the server by `LOCKMESH_PORT`, `LOCKMESH_SOCKET` and `LOCKMESH_PID`. The
-//! server ends with it, and the command's exit code is passed on.
+//! server ends with the command, whose exit code is returned.
 
 use lockmesh_tests::dev::Dev;
 use std::process::{Command, ExitCode};

@@ -1,7 +1,7 @@
-//! Asks an agent over HTTP in the words of a history, and puts the answer into them.
+//! Sends the requests of a history to an agent over HTTP, and converts the replies.
 //!
-//! It must never guess kindly: only what is certainly not done is recorded so, everything else
-//! without an answer is unknown.
+//! The conversion is never optimistic: a request without a reply counts as certainly not done only
+//! if that is proved. Otherwise its outcome is unknown.
 
 use crate::history::operation::{
     KvWrite, Outcome, Query, Read, Reply, Request, Seen, SessionWish, TxnStep, Write,
@@ -12,28 +12,28 @@ use serde_json::{Value, json};
 use std::io;
 use std::time::Duration;
 
-/// How long a watch waits for a change.
+/// The wait of a blocking read.
 const WATCH: &str = "30s";
-/// How long somebody waits for a lock: now and then it is in vain.
+/// The wait for a lock: short enough that it occasionally times out.
 const WAIT: &str = "400ms";
-/// Longer than an agent holds a request while there is no leader, and longer than a watch waits.
+/// Longer than an agent holds a request without a leader, and longer than a blocking read.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One connection to one agent, opened again when it breaks.
+/// One connection to one agent, opened again after it breaks.
 pub(super) struct Caller {
     client: Client,
     connection: Option<Connection>,
-    /// Whether reads of the newest state say `consistent`.
+    /// `true` if reads of the newest state use `consistent`.
     pub(super) consistent: bool,
 }
 
 impl Caller {
-    /// Nothing is connected yet.
+    /// Creates a caller without a connection.
     pub(super) fn new(client: Client) -> Self {
         Self { client, connection: None, consistent: false }
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for its reply.
     pub(super) fn ask(&mut self, request: &Request) -> Outcome {
         let (method, path, body) = self.words(request);
         let mut connection = match self.connection.take() {
@@ -157,7 +157,7 @@ fn session_body(wish: &SessionWish) -> String {
     .to_string()
 }
 
-/// What an answer says.
+/// Converts a reply to an outcome.
 fn outcome(request: &Request, answer: &Answer) -> Outcome {
     let text = String::from_utf8_lossy(&answer.body).into_owned();
     if answer.status >= 500 {
@@ -183,7 +183,7 @@ fn outcome(request: &Request, answer: &Answer) -> Outcome {
     }
 }
 
-/// A status of 500: a refusal of the state, or no answer from it. Only some texts say for certain
+/// Converts a status of 500: a rejection by the state, or a missing reply. Only some texts prove
 /// that nothing was done.
 fn failure(request: &Request, text: String) -> Outcome {
     let is_write = matches!(request, Request::Write(_));
@@ -256,14 +256,14 @@ fn read_reply(read: &Read, answer: &Answer) -> Option<Reply> {
     }
 }
 
-/// The entries among a transaction's results. What stands for an absent key has no index.
+/// Returns the entries among a transaction's results. The result for an absent key has no index.
 fn txn_results(body: &Value, read: bool) -> Option<Vec<Seen>> {
     let entries = body["Results"].as_array().map(Vec::as_slice).unwrap_or_default();
     let entries = entries.iter().map(|result| &result["KV"]).filter(|entry| entry["CreateIndex"] != json!(0));
     entries.map(|entry| seen(entry, read)).collect()
 }
 
-/// An entry; what a write shows of itself has no value.
+/// Returns an entry; the result of a write contains no value.
 fn seen(entry: &Value, with_value: bool) -> Option<Seen> {
     let value = match entry["Value"].as_str() {
         Some(text) => Some(decode(text)?),
@@ -279,7 +279,7 @@ fn seen(entry: &Value, with_value: bool) -> Option<Seen> {
     })
 }
 
-/// Reads standard padded base64 of a text.
+/// Decodes standard padded base64 of a text.
 fn decode(text: &str) -> Option<String> {
     let digit = |letter: u8| match letter {
         b'A'..=b'Z' => Some(letter - b'A'),

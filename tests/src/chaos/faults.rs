@@ -1,8 +1,7 @@
-//! What happens to the cluster, one fault after the other: each is done, held for a while and
-//! undone again.
+//! The faults: each is injected, held for a while and undone.
 //!
-//! After a fault nothing is repaired by hand: whoever was killed is started again, and the rest
-//! must follow by itself.
+//! After a fault nothing is repaired manually. Killed processes are started again, and the rest
+//! must recover on its own.
 
 use super::proxy::{Place, Rule};
 use crate::cluster::{Cluster, SERVERS};
@@ -13,23 +12,23 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a leader is stopped: longer than any election, and than any connection's timeout.
+/// The time for which a leader is stopped: longer than any election and any connection timeout.
 const STOP: Duration = Duration::from_secs(10);
-/// How long a leader is cut off: longer than an agent holds a request that nobody can answer.
+/// The time for which a leader is cut off: longer than an agent holds a request without a leader.
 const CUT: Duration = Duration::from_secs(9);
-/// How long each sync takes on a disk that stalls.
+/// The duration of each sync on a stalling disk.
 const STALL: Duration = Duration::from_millis(1_500);
-/// More room than this is no small disk.
+/// The maximum capacity of a small disk.
 const LARGEST: usize = 1 << 30;
 
 /// A fault.
 #[derive(Clone, Copy)]
 pub struct Fault {
-    /// Its name, in a word or three.
+    /// The fault's name, of one to three words.
     pub name: &'static str,
-    /// Does it, holds it for so long, and undoes it.
+    /// Injects the fault, holds it for this time, and undoes it.
     pub strike: fn(&mut Cluster, Duration),
-    /// Whether every write must succeed all the same.
+    /// `true` if every write must still succeed.
     pub unnoticed: bool,
 }
 
@@ -37,7 +36,7 @@ const fn fault(name: &'static str, strike: fn(&mut Cluster, Duration)) -> Fault 
     Fault { name, strike, unnoticed: false }
 }
 
-/// All faults, in the order in which they are done.
+/// All faults, in order of execution.
 pub const ALL: [Fault; 20] = [
     Fault { name: "calm", strike: |_, length| let_pass(length), unnoticed: true },
     fault("kill leader", kill_leader),
@@ -73,7 +72,7 @@ fn others(place: Place) -> impl Iterator<Item = Place> {
     (0..SERVERS).filter(move |other| *other != place)
 }
 
-/// The second agent reaches this server only, and nobody else.
+/// Restricts the second agent to this server.
 fn bind_second_agent(cluster: &Cluster, place: Place) {
     let agent = cluster.agent(1);
     for other in others(place) {
@@ -89,7 +88,7 @@ fn kill_leader(cluster: &mut Cluster, length: Duration) {
     cluster.begin(leader);
 }
 
-/// One after the other; each is killed again while it catches up.
+/// Kills the followers one after another; each is killed again while it catches up.
 fn kill_followers(cluster: &mut Cluster, length: Duration) {
     let leader = leader(cluster);
     for follower in others(leader) {
@@ -116,8 +115,8 @@ fn kill_all(cluster: &mut Cluster, _: Duration) {
     (0..SERVERS).for_each(|place| cluster.begin(place));
 }
 
-/// The second agent knows the stopped leader only: when it goes on, it must not tell what it held
-/// for true before.
+/// Stops the leader while the second agent can reach only the leader. When it resumes, it must not
+/// serve its old state.
 fn stop_leader(cluster: &mut Cluster, length: Duration) {
     let leader = leader(cluster);
     bind_second_agent(cluster, leader);
@@ -129,8 +128,8 @@ fn stop_leader(cluster: &mut Cluster, length: Duration) {
     cluster.network.heal();
 }
 
-/// One after the other, longer than an agent bears a home that says nothing: one of them is the
-/// first agent's, or the leader is.
+/// Stops the followers one after another, for longer than an agent waits for a silent home server.
+/// One of the servers is the first agent's home, or the leader is.
 fn stop_followers(cluster: &mut Cluster, length: Duration) {
     let leader = leader(cluster);
     for follower in others(leader) {
@@ -141,8 +140,8 @@ fn stop_followers(cluster: &mut Cluster, length: Duration) {
     }
 }
 
-/// Nobody among the servers hears it or is heard by it; the agents reach everybody, the second one
-/// only it.
+/// Cuts a server off from the other servers in both directions. The agents reach every server,
+/// except that the second agent reaches only this one.
 fn cut_off(cluster: &mut Cluster, length: Duration, place: Place) {
     bind_second_agent(cluster, place);
     for other in others(place) {
@@ -165,7 +164,7 @@ fn one_way(cluster: &mut Cluster, length: Duration, place: Place, mute: bool) {
     cluster.network.heal();
 }
 
-/// Loss, doubles and delays between all servers, and milder ones towards the agents.
+/// Adds loss, duplicates and delays between all servers, and milder ones towards the agents.
 fn bad_network(cluster: &mut Cluster, length: Duration) {
     for from in 0..SERVERS {
         for to in others(from) {
@@ -195,12 +194,12 @@ fn fill(path: &Path) {
         let block = vec![0_u8; size];
         while file.write_all(&block).is_ok() {
             written += size;
-            assert!(written < LARGEST, "this is no small disk: see tests/faults/small_disks.sh");
+            assert!(written < LARGEST, "the disk is too large: see tests/faults/small_disks.sh");
         }
     }
 }
 
-/// Every sync of the thread that writes the log takes long.
+/// Makes every sync of the thread that writes the log slow.
 fn slow_disk(cluster: &mut Cluster, length: Duration, place: Place) {
     let hang = Hang::start(cluster.process_number(place), &[LOG_WRITER], STALL);
     let_pass(length);
@@ -214,7 +213,8 @@ fn kill_agent(cluster: &mut Cluster, length: Duration) {
     cluster.begin(agent);
 }
 
-/// Sessions with a TTL of a second end meanwhile; whoever asked waits, and hears what became of it.
+/// Stops the agent. Sessions with a TTL of one second expire meanwhile; callers wait and learn the
+/// outcome.
 fn stop_agent(cluster: &mut Cluster, length: Duration) {
     let agent = cluster.agent(0);
     cluster.signal(agent, "STOP");
@@ -222,7 +222,7 @@ fn stop_agent(cluster: &mut Cluster, length: Duration) {
     cluster.signal(agent, "CONT");
 }
 
-/// Each is told to end, and started again; the next one's turn comes when all have everything.
+/// Restarts each server gracefully. The next one follows when all servers have caught up.
 fn rolling_restart(cluster: &mut Cluster, _: Duration) {
     for place in 0..SERVERS {
         cluster.end_kindly(place);

@@ -1,8 +1,8 @@
-//! The mixed load: clients of several kinds, each with one request under way, all of it recorded.
+//! The mixed load: clients of several kinds, each with one recorded request in flight.
 //!
-//! Keys are named by the epoch, which moves on every few seconds, and more clients have more keys:
-//! the history of each key stays short enough for the checker that takes long. Every value is
-//! written once only. A client never gives up: whatever it is answered, it goes on.
+//! Key names contain the epoch, which advances every few seconds, and the number of keys grows with
+//! the number of clients. The history of each key thus stays short enough for the slow checker.
+//! Every value is written only once. A client never gives up: it continues after any reply.
 
 use super::caller::Caller;
 use crate::dialect::let_pass;
@@ -16,31 +16,30 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// The pause between two requests of a client, at most: what a machine with two cores checks in a
-/// few seconds.
+/// The maximum pause between two requests of a client. At this rate a machine with two cores checks
+/// the history in a few seconds.
 const PAUSE_MS: u64 = 25;
-/// How many keys are written to and watched in each epoch, where there are no more clients than
-/// [`MANY`] and [`FEW`].
+/// The number of watched keys per epoch, for at most [`MANY`] and [`FEW`] clients.
 const WORDS: u64 = 3;
-/// Between two attempts to wake whoever waits still.
+/// The pause between two attempts to wake waiting clients.
 const WAKE_BACKOFF: Duration = Duration::from_secs(1);
-/// How long a client that cannot connect waits.
+/// The pause of a client that cannot connect.
 const NOBODY: Duration = Duration::from_millis(50);
 
-/// What clients share.
+/// State shared by all clients.
 pub(super) struct Stage {
-    /// How many times as many keys there are, for so many times as many clients.
+    /// The factor by which the number of keys grows with the number of clients.
     width: u64,
-    /// Where everything is written down.
+    /// The recorder of all operations.
     pub(super) recorder: Recorder,
-    /// What keys are named by.
+    /// The epoch in the names of keys.
     pub(super) epoch: AtomicU64,
-    /// When it is over.
+    /// Set when the load is over.
     pub(super) ended: AtomicBool,
 }
 
 impl Stage {
-    /// A stage for so many clients.
+    /// Creates the stage for `clients` clients.
     pub(super) fn new(clients: usize) -> Self {
         let width = clients.div_ceil(MANY.len() + FEW.len()) as u64;
         let (recorder, epoch, ended) = (Recorder::default(), AtomicU64::new(0), AtomicBool::new(false));
@@ -52,12 +51,12 @@ impl Stage {
     }
 }
 
-/// What a client does.
+/// The behavior of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Role {
-    /// Takes locks and gives them back, and now and then ends its session while it holds one.
+    /// Acquires and releases locks, and occasionally ends its session while it holds one.
     Locker,
-    /// Takes locks with a session that must be renewed, and now and then lets it run out.
+    /// Acquires locks with a session that must be renewed, and occasionally lets it expire.
     Leaser,
     /// Waits for locks in their queues.
     Queuer,
@@ -69,9 +68,9 @@ pub(super) enum Role {
     Pairs,
     /// Writes and deletes whole trees.
     Trees,
-    /// Waits for changes of a key that others write.
+    /// Waits for changes of a key that other clients write.
     Watcher,
-    /// Reads whatever a server has.
+    /// Reads the state of any server, stale or not.
     StaleReader,
     /// Reads the newest state.
     Reader,
@@ -98,11 +97,11 @@ pub(super) const MANY: [Role; 17] = [
     Role::Reader,
 ];
 
-/// The clients of an agent that may be bound to one server: they look whether it tells old tales.
+/// The clients of an agent that may be restricted to one server: they check for stale state.
 pub(super) const FEW: [Role; 6] =
     [Role::Reader, Role::Reader, Role::StaleReader, Role::Watcher, Role::Writer, Role::Locker];
 
-/// Wakes those who wait for a change still, after the others have ended.
+/// Wakes clients that still wait for a change after the others have ended.
 pub(super) struct Waker(Player);
 
 impl Waker {
@@ -110,7 +109,7 @@ impl Waker {
         Self(Player::new(Arc::clone(stage), agent.clone(), number, 0))
     }
 
-    /// Writes to every key at which somebody may wait, and lets a moment pass.
+    /// Writes to every key that a client may watch, and pauses briefly.
     pub(super) fn wake(&mut self) {
         let epoch = self.0.stage.epoch.load(Ordering::Relaxed);
         for epoch in epoch.saturating_sub(1)..=epoch {
@@ -123,13 +122,13 @@ impl Waker {
     }
 }
 
-/// Reads everything, as it is at the end.
+/// Reads the complete final state.
 pub(super) fn read_all(stage: &Arc<Stage>, agent: &Client, number: u32) {
     let mut player = Player::new(Arc::clone(stage), agent.clone(), number, 0);
     player.read(Query::Prefix(String::new()), false, None);
 }
 
-/// Starts clients of one agent; `first` is the number of the first of them.
+/// Starts clients of one agent; `first` is the number of the first client.
 pub(super) fn start(
     stage: &Arc<Stage>,
     agent: &Client,
@@ -151,7 +150,7 @@ struct Player {
     random: u64,
     written: u64,
     session: Option<String>,
-    /// The epoch that it saw last.
+    /// The epoch that the client saw last.
     epoch: Option<u64>,
 }
 
@@ -212,7 +211,7 @@ impl Player {
             Some(Reply::Granted { .. }) => {}
             Some(Reply::Refused(_)) => return self.session = None,
             Some(_) => return,
-            // It may hold it without knowing: what it would lose is taken back.
+            // The client may hold the lock without knowing it. A release follows.
             None => {}
         }
         match self.below(12) {
@@ -228,8 +227,7 @@ impl Player {
         self.write(KvWrite::Release { key, value, session });
     }
 
-    /// Waits for a lock of which all who wait know, holds it for a moment, and gives it back or
-    /// ends its session.
+    /// Waits for a lock in its queue, holds it briefly, and releases it or ends its session.
     fn queue_once(&mut self) {
         let wish = lasting(self.below(3) * 100);
         let Some(session) = self.own_session(&wish) else { return };
@@ -238,8 +236,8 @@ impl Player {
             Some(Reply::Granted { .. } | Reply::GrantedLater { .. }) => {}
             Some(Reply::Refused(_)) => return self.session = None,
             Some(_) => return,
-            // It may hold it, or be granted it yet, without knowing: the end of its session ends
-            // that, too.
+            // The client may hold the lock, or be granted it later, without knowing it. Ending the
+            // session prevents both.
             None => return self.end_session(&session),
         }
         let pause = self.below(60);
@@ -261,7 +259,7 @@ impl Player {
             return self.session = None;
         }
         if self.below(10) == 0 {
-            // Nobody renews it now: it ends by itself, while it holds the lock.
+            // The session is no longer renewed: it expires while it holds the lock.
             return self.session = None;
         }
         for _ in 0..self.below(4) {
@@ -298,8 +296,8 @@ impl Player {
         }
     }
 
-    /// Writes once more to the keys of the epoch that is over, so that nobody goes on waiting
-    /// there.
+    /// Writes once more to the keys of the previous epoch, so that no client waits there any
+    /// longer.
     fn say_farewell(&mut self) {
         let epoch = self.stage.epoch.load(Ordering::Relaxed);
         if let Some(over) = self.epoch.replace(epoch).filter(|over| *over != epoch) {
@@ -337,7 +335,7 @@ impl Player {
         }
     }
 
-    /// Waits for changes until the epoch is over; a read that does not wait begins it.
+    /// Waits for changes until the epoch is over. The first read does not block.
     fn watch(&mut self) {
         let epoch = self.stage.epoch.load(Ordering::Relaxed);
         let key = self.key("word", WORDS);
@@ -372,7 +370,7 @@ impl Player {
         }
     }
 
-    /// Its session, or a new one.
+    /// Returns the client's session; creates one if there is none.
     fn own_session(&mut self, wish: &SessionWish) -> Option<String> {
         if self.session.is_none() {
             let created = answered(self.ask(Request::Write(Write::CreateSession(wish.clone()))));
@@ -388,13 +386,13 @@ impl Player {
         self.ask(Request::Write(Write::DestroySession(session.to_owned())));
     }
 
-    /// One of so many keys, or of more where there are more clients.
+    /// Returns one of `of` keys, or of more keys with more clients.
     fn key(&mut self, what: &str, of: u64) -> String {
         let number = self.below(of * self.stage.width);
         format!("{what}/{}/{number}", self.stage.epoch.load(Ordering::Relaxed))
     }
 
-    /// A value that nobody else writes.
+    /// Returns a value that no other client writes.
     fn value(&mut self) -> String {
         self.written += 1;
         format!("{}.{}", self.number, self.written)

@@ -1,15 +1,16 @@
-//! Chaos on real processes: three servers and two agents under a recorded mixed load, struck by one
-//! fault after the other.
+//! Fault injection on real processes: three servers and two agents under a recorded mixed load,
+//! struck by one fault after another.
 //!
-//! | module | is |
+//! | module | contents |
 //! |---|---|
-//! | `caller` | asks over HTTP in the words of a history |
+//! | `caller` | sends a history's requests over HTTP and records the replies |
 //! | `load` | the clients |
 //! | `proxy` | the network between the processes |
-//! | `faults` | what is done to them |
-//! | `report` | what came of it |
+//! | `faults` | the faults |
+//! | `report` | the outcome of a round |
 //!
-//! **Invariant:** only clients' histories are believed. Nothing is looked up inside a server.
+//! **Invariant:** verdicts rest on the clients' histories alone. No test reads a server's
+//! internals.
 
 mod caller;
 pub mod faults;
@@ -33,38 +34,39 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long an epoch of keys lasts.
+/// The duration of an epoch of keys.
 const EPOCH: Duration = Duration::from_secs(3);
-/// The clients of the second agent have numbers from here on.
+/// The first client number of the second agent.
 const SECOND: u32 = 1_000;
-/// The one who reads everything at the end.
+/// The number of the client that reads everything at the end.
 const LAST: u32 = SECOND - 1;
-/// How many clients there are unless told otherwise.
+/// The default number of clients.
 pub const CLIENTS: usize = MANY.len() + FEW.len();
-/// How many there may be: those who wake and read at the end have numbers of their own.
+/// The maximum number of clients: the clients that wake watchers and read at the end have numbers
+/// of their own.
 pub const MOST_CLIENTS: usize = 900;
-/// What histories are held to. A watch may sleep as long as its server may be stopped or cut off,
-/// and then some.
+/// The bounds for histories. A watch may sleep for as long as its server may be stopped or cut off,
+/// plus a margin.
 pub const BOUNDS: Bounds = Bounds { wake_limit: Duration::from_secs(25), independently: true };
 
-/// A round: a fresh cluster, and these faults.
+/// A round: a new cluster and a list of faults.
 pub struct Round<'r> {
     /// Three small disks.
     pub disks: &'r [PathBuf],
-    /// What is done.
+    /// The faults, in this order.
     pub faults: &'r [Fault],
-    /// How long each fault is held.
+    /// The duration of each fault.
     pub length: Duration,
-    /// How many clients there are.
+    /// The number of clients.
     pub clients: usize,
-    /// What chance begins with.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// Where history and logs are kept.
+    /// The folder for the history and the logs.
     pub keep: &'r Path,
 }
 
 impl Round<'_> {
-    /// Runs it.
+    /// Runs the round.
     pub fn run(&self) -> Report {
         let mut cluster = Cluster::start(self.disks, &[&[0, 1, 2], &[0, 1, 2]], self.seed);
         cluster.wait_until_whole();
@@ -83,8 +85,8 @@ impl Round<'_> {
             self.faults.iter().map(|fault| self.strike(&mut cluster, &stage, fault)).collect();
         stage.ended.store(true, Ordering::Relaxed);
         clock.join().expect("the clock does not panic");
-        // Whoever looked whether it is over just before it was may begin to wait after it was
-        // woken: so until all are done.
+        // A client that read `ended` just before it was set may start to wait after its wake-up.
+        // The waker therefore repeats until all clients have finished.
         let mut waker = load::Waker::new(&stage, &cluster.client(0), LAST - 1);
         while !clients.iter().all(JoinHandle::is_finished) {
             waker.wake();
@@ -109,8 +111,7 @@ impl Round<'_> {
     fn judge(&self, history: &History, spans: &[Span]) -> Report {
         let file = File::create(self.keep.join("history.jsonl")).expect("the folder can be written to");
         history.write(BufWriter::new(file)).expect("the history can be written");
-        // What it cannot explain at once it looks at for minutes: whoever waits shall know for
-        // what.
+        // The checkers may need minutes for a difficult history; this line explains the wait.
         eprintln!("checking {} operations", history.operations.len());
         let begun = Instant::now();
         let verdict = check_within(history, &BOUNDS);
@@ -129,7 +130,7 @@ impl Round<'_> {
     }
 }
 
-/// When a fault was done and undone, and when the cluster was whole again.
+/// The times at which a fault began, was undone and had no effect left.
 struct Span {
     fault: Fault,
     begun: Moment,
@@ -148,9 +149,9 @@ impl Span {
     }
 }
 
-/// An empty folder for what a round leaves behind.
+/// Creates an empty folder for the output of a round.
 pub fn fresh_folder(path: PathBuf) -> PathBuf {
-    // An error means that there is none yet.
+    // An error means that the folder does not exist yet.
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).expect("the folder can be made");
     path

@@ -1,10 +1,10 @@
-//! The network between real processes: a UDP relay in front of every server, with rules for every
+//! The network between real processes: a UDP relay in front of every server, with rules for each
 //! direction.
 //!
-//! A server's advertised address is its relay's. The relay knows every sender by the process that
-//! owns the socket, and keeps one socket towards the server for each of them, so that answers find
-//! their way back and are held to the rules of their own direction. It must never invent anything:
-//! a datagram is passed on as it is, late, twice or not at all.
+//! A server's advertised address is its relay's. The relay identifies a sender by the process that
+//! owns the socket. It keeps one socket towards the server per sender, so that replies find their
+//! way back and follow the rules of their own direction. The relay never invents data: it delivers
+//! a datagram unchanged, late, twice or not at all.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -15,34 +15,34 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Larger than any datagram on loopback.
+/// The buffer size, larger than any datagram on loopback.
 const DATAGRAM: usize = 65_535;
-/// How long a relay may take to see that it shall end.
+/// The maximum time until a relay notices its end.
 const GLANCE: Duration = Duration::from_millis(200);
-/// How many datagrams may be late at once; more are lost.
+/// The maximum number of delayed datagrams; further ones are lost.
 const LATE: usize = 50_000;
 
-/// A process in the network: servers and agents, by the number that the harness gave them.
+/// A process in the network, server or agent, by its number in the harness.
 pub type Place = usize;
 
-/// What happens to datagrams on their way from one place to another.
+/// A rule for datagrams from one place to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Of a thousand, how many are lost. 1000 is a cut.
+    /// The number of datagrams lost per thousand. 1000 is a cut.
     pub lost: u32,
-    /// Of a thousand, how many arrive twice.
+    /// The number of datagrams duplicated per thousand.
     pub doubled: u32,
-    /// The longest delay; each datagram has its own, so that they overtake each other.
-    /// Milliseconds.
+    /// The maximum delay in milliseconds. Each datagram has its own delay, so datagrams are
+    /// reordered.
     pub late_ms: u32,
 }
 
 impl Rule {
-    /// Nothing passes.
+    /// Blocks everything.
     pub const CUT: Self = Self { lost: 1_000, doubled: 0, late_ms: 0 };
 }
 
-/// All rules, and who is where.
+/// All rules, and the process at each place.
 #[derive(Default)]
 pub struct Network {
     rules: Mutex<BTreeMap<(Place, Place), Rule>>,
@@ -55,7 +55,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// A network in which everything passes.
+    /// Creates a network that delivers everything.
     pub fn new(seed: u64) -> Arc<Self> {
         let network = Arc::new(Self { random: AtomicU64::new(seed | 1), ..Self::default() });
         let delivery = Arc::clone(&network);
@@ -63,33 +63,33 @@ impl Network {
         network
     }
 
-    /// Says which process is at a place now.
+    /// Sets the process at a place.
     pub fn settle(&self, place: Place, process: u32) {
         let mut processes = lock(&self.processes);
         processes.retain(|_, known| *known != place);
         processes.insert(process, place);
     }
 
-    /// Makes a rule for one direction.
+    /// Sets the rule for one direction.
     pub fn rule(&self, from: Place, to: Place, rule: Rule) {
         lock(&self.rules).insert((from, to), rule);
     }
 
-    /// Lets everything pass again.
+    /// Removes all rules.
     pub fn heal(&self) {
         lock(&self.rules).clear();
     }
 
-    /// How many datagrams were lost by a rule.
+    /// Returns the number of datagrams lost by a rule.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Opens a relay in front of a server that is at `place` and listens on `server`. It ends with
+    /// Opens a relay in front of a server at `place` that listens on `server`. The relay ends with
     /// the network.
     ///
     /// # Errors
-    /// There is no socket to be had; nothing is relayed to that server.
+    /// No socket is available; nothing is relayed to that server.
     pub fn relay(self: &Arc<Self>, place: Place, server: SocketAddr) -> io::Result<SocketAddr> {
         let outside = bind()?;
         let address = outside.local_addr()?;
@@ -98,7 +98,7 @@ impl Network {
         Ok(address)
     }
 
-    /// Passes a datagram on, by the rules.
+    /// Delivers a datagram according to the rules.
     fn pass(
         &self,
         from: Place,
@@ -129,7 +129,7 @@ impl Network {
     }
 
     fn below(&self, limit: u64) -> u64 {
-        // Any order of the threads will do: this is chance, not a replay.
+        // The order of the threads is irrelevant: randomness suffices, a replay is not required.
         let drawn = self.random.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
         let mixed = (drawn ^ (drawn >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         ((mixed ^ (mixed >> 27)) >> 11) % limit
@@ -142,7 +142,7 @@ impl Network {
     }
 }
 
-/// The way to one server.
+/// The relay of one server.
 struct Relay {
     network: Arc<Network>,
     place: Place,
@@ -159,7 +159,7 @@ impl Relay {
             let (from, inside) = match senders.entry(sender) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => {
-                    // Who cannot be told is not let in; it asks again.
+                    // A datagram from an unknown process is dropped; the sender retries.
                     let Some(from) = self.network.place_of(sender) else { continue };
                     let Ok(inside) = self.introduce(sender, from) else { continue };
                     new.insert((from, inside))
@@ -169,7 +169,7 @@ impl Relay {
         }
     }
 
-    /// A socket of its own for a sender, and a thread that carries the answers back.
+    /// Opens a socket for a sender, and starts a thread that returns the replies.
     fn introduce(&self, sender: SocketAddr, from: Place) -> io::Result<Arc<UdpSocket>> {
         let inside = Arc::new(bind()?);
         inside.connect(self.server)?;
@@ -178,7 +178,7 @@ impl Relay {
         thread::spawn(move || {
             let mut buffer = vec![0; DATAGRAM];
             while !network.ended.load(Ordering::Relaxed) {
-                // A refusal only says that the server is down.
+                // A refused connection only means that the server is down.
                 let Ok(length) = answers.recv(&mut buffer) else { continue };
                 network.pass(place, from, &outside, Some(sender), &buffer[..length]);
             }
@@ -187,7 +187,7 @@ impl Relay {
     }
 }
 
-/// A datagram on its way.
+/// A datagram in flight.
 struct Letter {
     socket: Arc<UdpSocket>,
     target: Option<SocketAddr>,
@@ -196,7 +196,7 @@ struct Letter {
 
 impl Letter {
     fn send(&self) {
-        // Whatever cannot be sent is lost, as datagrams are.
+        // A datagram that cannot be sent is lost.
         let _ = match self.target {
             Some(target) => self.socket.send_to(&self.bytes, target),
             None => self.socket.send(&self.bytes),
@@ -204,7 +204,7 @@ impl Letter {
     }
 }
 
-/// Datagrams that are late, by when they are due.
+/// The delayed datagrams, ordered by delivery time.
 #[derive(Default)]
 struct Post {
     late: Mutex<BinaryHeap<Due>>,
@@ -254,7 +254,7 @@ impl PartialOrd for Due {
 }
 
 impl Ord for Due {
-    /// The earliest is the greatest: that is what the heap gives first.
+    /// The earliest is the greatest, because the heap pops the greatest first.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         other.0.cmp(&self.0)
     }
@@ -266,7 +266,7 @@ fn bind() -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// The kernel's number of the UDP socket that is bound to a local port.
+/// Returns the inode of the UDP socket that is bound to a local port.
 fn inode_of(port: u16) -> Option<String> {
     let suffix = format!(":{port:04X}");
     ["/proc/net/udp", "/proc/net/udp6"].iter().find_map(|table| {
@@ -279,7 +279,7 @@ fn inode_of(port: u16) -> Option<String> {
     })
 }
 
-/// Whether a process has a socket open.
+/// Returns `true` if a process has this socket open.
 fn holds(process: u32, inode: &str) -> bool {
     let wanted = format!("socket:[{inode}]");
     let Ok(files) = std::fs::read_dir(format!("/proc/{process}/fd")) else { return false };
@@ -319,8 +319,8 @@ mod tests {
         let (length, from) = client.recv_from(&mut buffer).expect("the answer arrives");
         assert_eq!((&buffer[..length], from), (&b"welcome"[..], relay));
 
-        // Only the way there is cut: what the server says still arrives, and what is sent after
-        // healing is next.
+        // Only the direction to the server is cut. Its own messages still arrive, and after healing
+        // the next message gets through.
         network.rule(7, 0, Rule::CUT);
         say(&client, "lost", relay);
         while network.lost() == 0 {

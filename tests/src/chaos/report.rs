@@ -1,4 +1,4 @@
-//! What a round of faults showed, as a table for people and as JSON.
+//! The outcome of a round of faults, as a table and as JSON.
 
 use crate::history::operation::{KvWrite, Moment, Operation, Outcome, Request, Write};
 use crate::history::{History, Verdict, Violation};
@@ -6,70 +6,70 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What one fault did to clients.
+/// The effect of one fault on clients.
 #[derive(Clone, Debug, Serialize)]
 pub struct Struck {
-    /// Which fault.
+    /// The fault's name.
     pub name: &'static str,
-    /// When it began, and when the cluster was whole again.
+    /// The time at which the fault began. It ended when the cluster had recovered fully.
     pub begun: Moment,
     /// See `begun`.
     pub ended: Moment,
-    /// How long the cluster took to be whole after the fault was undone, in milliseconds.
+    /// The time that the cluster needed to recover after the fault was undone, in milliseconds.
     pub whole_after_ms: u64,
-    /// The longest time in which no write was answered to any client of the first agent, in
+    /// The longest period without an acknowledged write by any client of the first agent, in
     /// milliseconds.
     pub silence_ms: u64,
-    /// Requests that ended in that time.
+    /// The number of requests that ended in that time.
     pub operations: u64,
-    /// Writes that were answered.
+    /// The number of acknowledged writes.
     pub acknowledged: u64,
-    /// Writes of which nobody knows.
+    /// The number of writes with an unknown outcome.
     pub unknown: u64,
-    /// Writes that were certainly not done.
+    /// The number of writes that were certainly not done.
     pub not_done: u64,
-    /// Reads that were not answered.
+    /// The number of failed reads.
     pub failed_reads: u64,
-    /// Broken promises, by the operations that show them.
+    /// The number of violations, counted by the operations that show them.
     pub violations: u64,
 }
 
-/// What one client was told over a whole round.
+/// The replies that one client received over a whole round.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Told {
-    /// Which client.
+    /// The client's number.
     pub client: u32,
-    /// Writes that were answered.
+    /// The number of acknowledged writes.
     pub acknowledged: u64,
-    /// Writes of which it was told that nobody knows.
+    /// The number of writes that ended with an unknown outcome.
     pub unknown: u64,
-    /// Writes of which it was told that they were certainly not done.
+    /// The number of writes that were certainly not done.
     pub not_done: u64,
-    /// Reads that were not answered.
+    /// The number of failed reads.
     pub failed_reads: u64,
-    /// The longest time that an answer took to anything but a read that waits, in milliseconds.
+    /// The longest latency of a request, blocking reads excepted, in milliseconds.
     pub longest_ms: u64,
 }
 
 /// A whole round.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Its seed.
+    /// The round's seed.
     pub seed: u64,
-    /// What every fault did.
+    /// The effect of every fault.
     pub faults: Vec<Struck>,
-    /// What every client was told.
+    /// The replies that every client received.
     pub clients: Vec<Told>,
-    /// What the checkers found in the whole history.
+    /// The checkers' verdict on the whole history.
     pub verdict: Verdict,
-    /// Writes that failed where none may.
+    /// Writes that failed during a fault that must not fail any.
     pub failed_unnoticed: Vec<String>,
-    /// How long the check took, in milliseconds.
+    /// The duration of the check, in milliseconds.
     pub check_ms: u64,
 }
 
 impl Report {
-    /// Whether everything was as promised.
+    /// Returns `true` if the round broke no promise.
     pub fn is_clean(&self) -> bool {
         self.verdict.violations.is_empty()
             && self.failed_unnoticed.is_empty()
@@ -78,7 +78,7 @@ impl Report {
 }
 
 impl Told {
-    /// What each client was told, in the order of their numbers.
+    /// Returns the replies of each client, ordered by client number.
     pub fn all(history: &History) -> Vec<Self> {
         let mut clients: BTreeMap<u32, Self> = BTreeMap::new();
         for operation in &history.operations {
@@ -100,8 +100,8 @@ impl Told {
 }
 
 impl Struck {
-    /// Sums up what happened to clients between two moments; the first agent's clients have numbers
-    /// below `second`.
+    /// Summarizes the operations between two moments. The first agent's clients have numbers below
+    /// `second`.
     pub fn new(name: &'static str, history: &History, span: (Moment, Moment), second: u32) -> Self {
         let (begun, ended) = span;
         let mut struck = Self {
@@ -138,7 +138,7 @@ impl Struck {
         struck
     }
 
-    /// Counts the violations that are shown by what ended in its time.
+    /// Counts the violations shown by operations that ended during the fault.
     pub fn count(&mut self, history: &History, violations: &[Violation]) {
         let span = (self.begun, self.ended);
         let is_here = |number: &u64| {
@@ -224,7 +224,7 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "{} requests: {} writes answered, {} unknown ({} of them took effect), {} certainly not done; {} reads of the \
-             newest state, {} of any, {} watches; {} grants, {} sessions ended by themselves",
+             newest state, {} of any, {} watches; {} grants, {} sessions expired",
             counts.operations,
             counts.acknowledged,
             counts.unknown,
@@ -244,7 +244,9 @@ impl fmt::Display for Report {
             counts.keys_too_long,
             self.seed
         )?;
-        self.failed_unnoticed.iter().try_for_each(|line| writeln!(f, "FAILED WHERE NOTHING MAY: {line}"))?;
+        self.failed_unnoticed
+            .iter()
+            .try_for_each(|line| writeln!(f, "FAILED DURING A HARMLESS FAULT: {line}"))?;
         if counts.unread_at_end > 0 {
             writeln!(f, "{} keys were not read at the end", counts.unread_at_end)?;
         }

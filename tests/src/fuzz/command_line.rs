@@ -1,4 +1,4 @@
-//! What people type, and what stands in configuration files.
+//! The command line, and configuration files.
 
 use super::{as_text, bytes_of};
 use lockmesh_agent::config::AgentConfig;
@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
 
-/// Arguments, separated by line ends: Consul's spelling made ours, then read.
+/// Arguments, separated by newlines: converted from Consul's spelling to ours, then parsed.
 pub fn cli_arguments(data: &[u8]) {
     let words = data.split(|byte| *byte == b'\n').map(|word| OsString::from_vec(word.to_vec()));
     let words: Vec<OsString> = [OsString::from("lockmesh")].into_iter().chain(words).collect();
@@ -20,7 +20,7 @@ pub fn cli_arguments(data: &[u8]) {
     let _ = root.try_get_matches_from(rewritten);
 }
 
-/// Seeds of [`cli_arguments`].
+/// Returns seeds of [`cli_arguments`].
 pub fn argument_seeds() -> Vec<Vec<u8>> {
     bytes_of(&[
         "lock\n-n=3\n-try=5s\njobs/nightly\n--\nsh\n-c\nexit 3",
@@ -36,24 +36,24 @@ pub fn argument_seeds() -> Vec<Vec<u8>> {
     ])
 }
 
-/// A server's configuration file; what follows a NUL are `key=value` settings, one on a line.
+/// A server's configuration file; after a NUL follow `key=value` settings, one per line.
 pub fn config_server(data: &[u8]) {
     configuration::<ServerConfig>(data);
 }
 
-/// The same for an agent.
+/// An agent's configuration file, in the same form.
 pub fn config_agent(data: &[u8]) {
     configuration::<AgentConfig>(data);
 }
 
-/// Seeds of [`config_server`].
+/// Returns seeds of [`config_server`].
 pub fn server_config_seeds() -> Vec<Vec<u8>> {
     let sample = include_str!("../../../deploy/config/server.toml");
     let small = "[storage]\ncheckpoint_interval = \"1m30s\"\n\0limits.watches=5\nnode.name=x=y";
     bytes_of(&[sample, small, "", "x = 1", "[rpc]\nlisten = \"[::]:0\"\n"])
 }
 
-/// Seeds of [`config_agent`].
+/// Returns seeds of [`config_agent`].
 pub fn agent_config_seeds() -> Vec<Vec<u8>> {
     let sample = include_str!("../../../deploy/config/agent.toml");
     let small = "[http]\ntcp = \"127.0.0.1:8501\"\nsocket_mode = \"0600\"\n\0upstream.servers=a:1,b:2";
@@ -69,6 +69,6 @@ fn configuration<T: Role>(data: &[u8]) {
     let sources = Sources { file: Some(file.path().into()), environment: Vec::new(), settings };
     match load::<T>(&sources) {
         Ok(config) => config.check().expect("what was loaded was checked"),
-        Err(error) => assert!(!error.to_string().is_empty(), "an error says what is wrong"),
+        Err(error) => assert!(!error.to_string().is_empty(), "an error has a message"),
     }
 }

@@ -1,12 +1,12 @@
-//! The inputs that are kept: `tests/corpus/<target>/`, one file each. `seed-…` come from
-//! [`super::Target::seeds`], `mutant-…` are made of these, and any other name was a find.
+//! The saved inputs: `tests/corpus/<target>/`, one file each. `seed-…` come from
+//! [`super::Target::seeds`], `mutant-…` are derived from these, and any other name is a find.
 
 use super::Target;
 use super::mutate::{Dice, mutate};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Every kept input of a target with its file's name, in order of the names.
+/// Returns every saved input of a target with its file name, ordered by name.
 pub fn kept(target: &Target) -> Vec<(String, Vec<u8>)> {
     let listing = fs::read_dir(folder(target)).map(|listing| listing.collect::<Vec<_>>()).unwrap_or_default();
     let mut files: Vec<PathBuf> = listing.into_iter().filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -18,11 +18,11 @@ pub fn kept(target: &Target) -> Vec<(String, Vec<u8>)> {
     files.iter().map(read).collect()
 }
 
-/// Writes the seeds and some mutants of each, in the place of those written before. Finds stay.
+/// Writes the seeds and some mutants of each, replacing earlier ones. Finds stay.
 ///
 /// # Errors
-/// A file cannot be removed or written. The folder may hold a part of the inputs: write them again.
-/// Finds stay in any case.
+/// A file cannot be removed or written. The folder may contain a part of the inputs: write them
+/// again. Finds stay in any case.
 pub fn write(target: &Target, mutants: usize) -> std::io::Result<()> {
     let folder = folder(target);
     fs::create_dir_all(&folder)?;
@@ -43,7 +43,7 @@ pub fn write(target: &Target, mutants: usize) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Where a target's inputs are kept.
+/// Returns the folder of a target's inputs.
 pub fn folder(target: &Target) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name)
 }

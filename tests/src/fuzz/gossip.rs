@@ -1,4 +1,4 @@
-//! Gossip: whatever comes from the network, before and behind its seal.
+//! Gossip: any input from the network, before and after decryption.
 
 use lockmesh_agent_core::event_log::{EventLog, Received};
 use lockmesh_protocol::gossip::event::{EventFilters, LamportTime, UserEvent};
@@ -12,18 +12,18 @@ use lockmesh_protocol::lease::{AuthenticationCode, HealthWindow, LeaseId};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// A datagram, and what might be a verdict: neither opens to somebody without the key.
+/// A datagram, and a possible verdict: neither may be accepted without the key.
 pub fn gossip_seal(data: &[u8]) {
     if let Ok((sender, packet)) = ring().open(data, 1_000) {
-        // Whoever finds this one has broken the cipher: the seeds are the only ones that open.
-        assert!(gossip_seal_seeds().iter().any(|seed| seed == data), "{sender} said {packet:?}");
+        // Any other input that is accepted would break the cipher: only the seeds are genuine.
+        assert!(gossip_seal_seeds().iter().any(|seed| seed == data), "{sender} sent {packet:?}");
     }
     if VerdictSigner::new([7; 32]).key().read(data).is_ok() {
         assert!(gossip_seal_seeds().iter().any(|seed| seed == data), "a forged verdict");
     }
 }
 
-/// Packets of members, each with its length in front, as a process takes them while time goes on.
+/// Packets of members, each preceded by its length, received by a process as time passes.
 pub fn gossip_packets(mut data: &[u8]) {
     let mut outbox = Outbox::default();
     let mut now = Time(0);
@@ -43,15 +43,15 @@ pub fn gossip_packets(mut data: &[u8]) {
         data = rest;
     }
     for (to, packet) in &outbox.packets {
-        assert_ne!(to.host, member(0).host, "it speaks to itself");
+        assert_ne!(to.host, member(0).host, "a packet to itself");
         let sent = Packet::read(packet).expect("what a process sends is a packet");
-        assert_eq!(sent.deaths, 0, "nobody says that somebody is dead");
+        assert_eq!(sent.deaths, 0, "no member declares another one dead");
         let foreign = sent.updates.iter().filter(|update| update.standing == Standing::Suspect);
-        assert!(foreign.clone().all(|update| update.member != member(0)), "it suspects itself");
+        assert!(foreign.clone().all(|update| update.member != member(0)), "a member suspects itself");
     }
 }
 
-/// An item that might be an event, as a host takes it: decoded, judged by its filters, shown.
+/// A possible event as received by a host: decoded, checked against its filters, listed.
 pub fn gossip_event(data: &[u8]) {
     let Ok(event) = UserEvent::read(data) else { return };
     assert_eq!(event.to_item(), data, "one event is one item");
@@ -70,7 +70,7 @@ fn member(number: u32) -> MemberId {
     MemberId::of_agent(LeaseId { agent: AgentNumber(number), began: LogIndex(10) })
 }
 
-/// What opens.
+/// Returns datagrams and verdicts that are accepted.
 pub fn gossip_seal_seeds() -> Vec<Vec<u8>> {
     let lease = LeaseId { agent: AgentNumber(7), began: LogIndex(3) };
     let verdict = Verdict { lease, window: HealthWindow::Fast, index: LogIndex(9) };
@@ -82,7 +82,7 @@ pub fn gossip_seal_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Events that are read.
+/// Returns valid events.
 pub fn gossip_event_seeds() -> Vec<Vec<u8>> {
     let event = |name: &str, payload: &'static [u8], filters| {
         let id = EventId::from_random([0xfe; 16]);
@@ -98,7 +98,7 @@ pub fn gossip_event_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Packets that are taken.
+/// Returns valid packets.
 pub fn gossip_packet_seeds() -> Vec<Vec<u8>> {
     let say = |sender: u8, message, behind: &[u8]| {
         let mut packet = Vec::new();
@@ -106,7 +106,7 @@ pub fn gossip_packet_seeds() -> Vec<Vec<u8>> {
         packet.extend(behind);
         [&[sender, packet.len() as u8][..], &packet].concat()
     };
-    // One update: member 2 is suspect as of its incarnation 3; then an item of two bytes.
+    // One update: member 2 is suspected with incarnation 3; then an item of two bytes.
     let mut news = vec![0, 1];
     member(2).write(&mut news);
     news.extend([0, 3, 1, 0, 2, b'h', b'i']);

@@ -1,5 +1,5 @@
-//! What HTTP clients send: the words alone, and whole requests answered by the agent's own router
-//! in front of a quorum that says anything.
+//! Input from HTTP clients: words alone, and whole requests to the agent's own router, in front of
+//! a quorum with arbitrary replies.
 
 use super::{as_text, bytes_of, samples};
 use flate2::Compression;
@@ -28,7 +28,7 @@ pub fn http_query(data: &[u8]) {
     assert_eq!(again, written, "{text:?} is written in two ways");
 }
 
-/// Seeds of [`http_query`].
+/// Returns seeds of [`http_query`].
 pub fn query_seeds() -> Vec<Vec<u8>> {
     bytes_of(&[
         "acquire=6f7e1c3e-2f0a-4d35-8a60-0f4b2ac7a001&flags=42",
@@ -53,7 +53,7 @@ pub fn http_path(data: &[u8]) {
     assert_eq!(path::decode(&written).as_deref(), Some(&*decoded), "{text:?} was written as {written:?}");
 }
 
-/// Seeds of [`http_path`].
+/// Returns seeds of [`http_path`].
 pub fn path_seeds() -> Vec<Vec<u8>> {
     bytes_of(&[
         "/v1/kv/service/leader",
@@ -73,7 +73,7 @@ pub fn http_session_body(data: &[u8]) {
     let _ = endpoint::session::parse_body(data);
 }
 
-/// Seeds of [`http_session_body`].
+/// Returns seeds of [`http_session_body`].
 pub fn session_body_seeds() -> Vec<Vec<u8>> {
     bytes_of(&[
         "",
@@ -90,7 +90,7 @@ pub fn http_txn_body(data: &[u8]) {
     let _ = endpoint::txn::parse_body(data);
 }
 
-/// Seeds of [`http_txn_body`].
+/// Returns seeds of [`http_txn_body`].
 pub fn txn_body_seeds() -> Vec<Vec<u8>> {
     bodies("/v1/txn")
 }
@@ -102,20 +102,19 @@ pub fn http_registration_body(data: &[u8]) {
     let _ = endpoint::check::parse_registration(data);
 }
 
-/// Seeds of [`http_registration_body`].
+/// Returns seeds of [`http_registration_body`].
 pub fn registration_body_seeds() -> Vec<Vec<u8>> {
     [bodies("/v1/catalog/"), bodies("/v1/agent/check/register")].concat()
 }
 
-/// The bodies of those requests whose first line holds this.
+/// Returns the bodies of the requests whose first line contains this path.
 fn bodies(path: &str) -> Vec<Vec<u8>> {
     let parts = REQUESTS.iter().filter_map(|request| request.split_once("\n\n"));
     let bodies = parts.filter(|(head, body)| head.contains(path) && !body.is_empty()).map(|(_, body)| body);
     bytes_of(&bodies.collect::<Vec<_>>())
 }
 
-/// A backup's file: as it is, and as the tar inside the gzip, so that mutants get further than its
-/// checksum.
+/// A backup's file: as it is, and as the tar inside the gzip, so that mutants pass its checksum.
 pub fn http_archive(data: &[u8]) {
     let mut packed = GzEncoder::new(Vec::new(), Compression::none());
     packed.write_all(data).expect("memory can be written");
@@ -128,7 +127,7 @@ pub fn http_archive(data: &[u8]) {
     }
 }
 
-/// Seeds of [`http_archive`].
+/// Returns seeds of [`http_archive`].
 pub fn archive_seeds() -> Vec<Vec<u8>> {
     let mut writer = archive::ArchiveWriter::new().expect("a temporary file");
     writer.push(&samples::changes()).expect("it can be written");
@@ -148,12 +147,12 @@ pub fn http_request(data: &[u8]) {
         let quorum = Nonsense { responses: samples::responses(), turn };
         let peer = Peer::Unix { uid: Some(0), pid: None };
         let response = router::respond(&api(Upstream::new(Arc::new(quorum))), peer, request).await;
-        // A body that breaks off is an answer too; what matters is that it ends.
+        // A truncated body is a valid response too; it only has to end.
         let _ = response.into_body().collect().await;
     });
 }
 
-/// Seeds of [`http_request`].
+/// Returns seeds of [`http_request`].
 pub fn request_seeds() -> Vec<Vec<u8>> {
     let session = "6f7e1c3e-2f0a-4d35-8a60-0f4b2ac7a001";
     let owned = [
@@ -235,7 +234,7 @@ fn api(upstream: Upstream) -> Api {
     Api::new(upstream, identity, HttpLimits::default(), checks)
 }
 
-/// A quorum whose answers have nothing to do with the questions.
+/// A quorum whose replies are unrelated to the requests.
 #[derive(Debug)]
 struct Nonsense {
     responses: Vec<Response>,

@@ -1,20 +1,19 @@
-//! Everything that reads bytes or text from outside, each as one function that any fuzzer can call.
+//! Every decoder of external bytes or text, as one function that any fuzzer can call.
 //!
-//! A check panics when the decoder does, and when what was decoded does not survive being written
-//! and read again. It says nothing about what the input should mean: that is for the tests beside
-//! each decoder.
+//! A check panics if the decoder panics, or if a decoded value changes when it is encoded and
+//! decoded again. It does not test the meaning of the input: the tests beside each decoder do.
 //!
-//! | module | is |
+//! | module | contents |
 //! |---|---|
 //! | [`wire`] | messages between machines, and rows and log entries on disk |
 //! | [`state`] | the replicated state machine under any commands |
 //! | [`gossip`] | datagrams of the mesh |
-//! | [`text`] | what people and HTTP clients write: durations, certificates' names |
-//! | [`http`] | what HTTP clients send: words, bodies, whole requests |
-//! | [`command_line`] | what people type, and configuration files |
-//! | [`samples`] | well-formed values to begin with |
+//! | [`text`] | text from users and HTTP clients: durations, certificates' names |
+//! | [`http`] | input from HTTP clients: words, bodies, whole requests |
+//! | [`command_line`] | the command line, and configuration files |
+//! | [`samples`] | well-formed values as seeds |
 //! | [`mutate`] | a small mutator with a seed, for the bounded round in `cargo test` |
-//! | [`corpus`] | the inputs that are kept, in `tests/corpus` |
+//! | [`corpus`] | the saved inputs, in `tests/corpus` |
 
 pub mod command_line;
 pub mod corpus;
@@ -31,9 +30,9 @@ pub mod wire;
 pub struct Target {
     /// Its name: the folder of its corpus, and its file in `tests/fuzz`.
     pub name: &'static str,
-    /// Panics when the decoder does, or when what it read does not survive.
+    /// The check: panics if the decoder panics, or if the value does not survive re-encoding.
     pub check: fn(&[u8]),
-    /// Well-formed inputs.
+    /// Returns well-formed inputs.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
@@ -77,7 +76,7 @@ pub const TARGETS: &[Target] = &[
     },
 ];
 
-/// The input as text; a check of text has nothing to say about other bytes.
+/// Returns the input as text; checks of text skip other bytes.
 fn as_text(data: &[u8]) -> Option<&str> {
     std::str::from_utf8(data).ok()
 }

@@ -1,17 +1,17 @@
-//! A small mutator. The same seed makes the same inputs on every machine, so that a failure can be
-//! had again.
+//! A small mutator. The same seed produces the same inputs on every machine, so failures are
+//! reproducible.
 
-/// Draws numbers from a seed (SplitMix64).
+/// A generator of numbers from a seed (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// Dice that always fall the same way for the same seed.
+    /// Creates a generator; the same seed gives the same numbers.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A number below `bound`; 0 where that is 0.
+    /// Returns a number below `bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -20,16 +20,17 @@ impl Dice {
     }
 }
 
-/// Bytes at which decoders turn: ends of ranges, lengths of bincode, signs and quotes of text.
+/// Bytes at the boundaries of decoders: ends of ranges, lengths of bincode, signs and quotes of
+/// text.
 const EDGES: [u8; 24] = [
     0, 1, 2, 127, 128, 250, 251, 252, 253, 254, 255, b'0', b'9', b'-', b'.', b'%', b'"', b'{', b'[', b'\\',
     b'\n', b'=', b'&', b'/',
 ];
 
-/// The longest input that is made.
+/// The maximum length of a generated input.
 const MOST_BYTES: usize = 1 << 14;
 
-/// Makes a new input of two old ones.
+/// Derives a new input from two old ones.
 pub fn mutate(input: &[u8], other: &[u8], dice: &mut Dice) -> Vec<u8> {
     let mut output = input.to_vec();
     for _ in 0..=dice.below(4) {

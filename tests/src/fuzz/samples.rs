@@ -1,5 +1,5 @@
-//! Well-formed values, at least one of each kind, for fuzzers to begin with. They make no sense
-//! together.
+//! Well-formed values, at least one of each kind, as seeds for fuzzers. They are not consistent
+//! with each other.
 
 use bytes::Bytes;
 use lockmesh_core::Proposal;
@@ -42,7 +42,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How streams between servers begin.
+/// Returns the beginnings of streams between servers.
 pub fn hellos() -> Vec<Hello> {
     let hello = |cluster_id: &str| Hello {
         from: ServerId(1),
@@ -56,7 +56,7 @@ pub fn hellos() -> Vec<Hello> {
     vec![hello("6f7e1c3e"), hello("")]
 }
 
-/// Rows of a snapshot as servers send them: each behind its length.
+/// Returns rows of a snapshot as servers send them: each preceded by its length.
 pub fn snapshot_rows() -> Vec<u8> {
     let mut bytes = Vec::new();
     for change in changes() {
@@ -79,7 +79,7 @@ fn introduction() -> Introduction {
     }
 }
 
-/// Callers' frames: one for each request, and one that holds several.
+/// Returns callers' frames: one for each request, and one that contains several.
 pub fn call_frames() -> Vec<CallFrame> {
     let calls = requests().into_iter().zip(1..).map(|(request, number)| Call::Begin(CallId(number), request));
     let calls: Vec<Call> = calls.chain([Call::Cancel(CallId(u64::MAX))]).collect();
@@ -87,13 +87,13 @@ pub fn call_frames() -> Vec<CallFrame> {
     calls.into_iter().map(|call| CallFrame(vec![call])).chain([together, CallFrame(Vec::new())]).collect()
 }
 
-/// Servers' frames: one for each response.
+/// Returns servers' frames: one for each response.
 pub fn reply_frames() -> Vec<ReplyFrame> {
     let replies = responses().into_iter().zip(1..).map(|(response, number)| (CallId(number), response));
     replies.map(|reply| ReplyFrame(vec![reply])).chain([ReplyFrame(Vec::new())]).collect()
 }
 
-/// What the leader puts into its log.
+/// Returns proposals for the leader's log.
 pub fn proposals() -> Vec<Proposal> {
     let request =
         RequestId { agent: AgentNumber(3), generation: Generation(2), sequence: 70_000, lowest: 69_990 };
@@ -102,7 +102,7 @@ pub fn proposals() -> Vec<Proposal> {
     commands().into_iter().map(whole).chain([own]).collect()
 }
 
-/// Entries of the log on disk.
+/// Returns entries of the log on disk.
 pub fn log_entries() -> Vec<LogEntry> {
     let kinds = [EntryKind::Normal, EntryKind::Membership, EntryKind::JointMembership];
     let entry = |(index, kind)| LogEntry {
@@ -115,7 +115,7 @@ pub fn log_entries() -> Vec<LogEntry> {
     (1..).zip(kinds).map(entry).collect()
 }
 
-/// A message of each kind between servers.
+/// Returns a message of each kind between servers.
 pub fn peer_messages() -> Vec<PeerMessage> {
     let kinds = [
         MessageKind::Append,
@@ -164,7 +164,7 @@ pub fn peer_messages() -> Vec<PeerMessage> {
     kinds.into_iter().map(message).collect()
 }
 
-/// Changes of every kind, with everything that a row can hold.
+/// Returns changes of every kind, covering every field of a row.
 pub fn changes() -> Vec<Change> {
     let applied = |reply| Arc::new(Applied { index: LogIndex(4), reply });
     let replies = (10..)
@@ -386,7 +386,7 @@ fn txn_ops() -> Vec<TxnOp> {
     verbs.map(|verb| TxnOp::Kv(kv(verb))).chain(catalog).chain(nodes).collect()
 }
 
-/// A query of each kind.
+/// Returns a query of each kind.
 pub fn queries() -> Vec<Query> {
     vec![
         Query::Entry("a".into()),
@@ -416,7 +416,7 @@ pub fn queries() -> Vec<Query> {
     ]
 }
 
-/// One response of each kind, and of each kind of answer and reply.
+/// Returns one response of each kind, and of each kind of answer and reply.
 pub fn responses() -> Vec<Response> {
     let applied =
         replies().into_iter().map(|reply| Response::Applied(Applied { index: LogIndex(65_536), reply }));

@@ -1,5 +1,5 @@
-//! The replicated state machine under commands in any order: whatever an agent may send is
-//! answered, the invariants hold, and the changes say everything.
+//! The replicated state machine under commands in any order: it replies to every valid message of
+//! an agent, its invariants hold, and its changes are complete.
 
 use super::samples;
 use lockmesh_core::{Proposal, State};
@@ -10,7 +10,7 @@ use lockmesh_protocol::query::Query;
 use lockmesh_protocol::rpc::MAX_FRAME_BYTES;
 use lockmesh_protocol::wire;
 
-/// Proposals in the order of a log, then queries.
+/// Decodes proposals in the order of a log, then queries.
 pub fn state_commands(data: &[u8]) {
     let Ok((proposals, queries)) = wire::decode::<(Vec<Proposal>, Vec<Query>), MAX_FRAME_BYTES>(data) else {
         return;
@@ -22,13 +22,13 @@ pub fn state_commands(data: &[u8]) {
         changes.drain(..).for_each(|change| copy.load(change));
         state.check().expect("the invariants hold");
     }
-    assert!(state.rows().eq(copy.rows()), "the changes do not say everything");
+    assert!(state.rows().eq(copy.rows()), "the changes are incomplete");
     for query in &queries {
         let _ = state.query(query);
     }
 }
 
-/// Seeds of [`state_commands`].
+/// Returns seeds of [`state_commands`].
 pub fn command_seeds() -> Vec<Vec<u8>> {
     let registration = samples::proposals().into_iter().find(is_registration);
     let registration = Proposal { request: None, ..registration.expect("one of the samples registers") };

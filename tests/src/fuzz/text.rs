@@ -1,4 +1,4 @@
-//! What people and HTTP clients write, and names in certificates.
+//! Text from users and HTTP clients, and names in certificates.
 
 use super::{as_text, bytes_of};
 use lockmesh_net::Peer;
@@ -7,13 +7,13 @@ use lockmesh_protocol::duration;
 /// A duration in Go's notation.
 pub fn text_duration(data: &[u8]) {
     let Some(text) = as_text(data) else { return };
-    // The signed reader takes all that the unsigned one takes.
+    // The signed parser accepts everything that the unsigned one accepts.
     let Ok(length) = duration::parse(text) else { return drop(duration::parse_nanos(text)) };
     let written = duration::format(length);
     assert_eq!(duration::parse(&written), Ok(length), "{text:?} was written as {written:?}");
 }
 
-/// Seeds of [`text_duration`].
+/// Returns seeds of [`text_duration`].
 pub fn duration_seeds() -> Vec<Vec<u8>> {
     let texts = [
         "0",
@@ -39,14 +39,14 @@ pub fn duration_seeds() -> Vec<Vec<u8>> {
     bytes_of(&texts)
 }
 
-/// The name of its owner in a certificate.
+/// The URI of a certificate's owner.
 pub fn text_peer_uri(data: &[u8]) {
     let Some(text) = as_text(data) else { return };
     let Some(peer) = Peer::from_uri(text) else { return };
     assert_eq!(peer.to_uri(), text, "one owner has one spelling");
 }
 
-/// Seeds of [`text_peer_uri`].
+/// Returns seeds of [`text_peer_uri`].
 pub fn peer_uri_seeds() -> Vec<Vec<u8>> {
     let texts = [
         "lockmesh://agent/web-1",

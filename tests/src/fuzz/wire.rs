@@ -1,4 +1,4 @@
-//! Messages between machines, and what is on disk: all of it goes through one decoder with a limit.
+//! Messages between machines and data on disk: one decoder with a limit reads all of them.
 
 use super::samples;
 use lockmesh_core::Proposal;
@@ -12,17 +12,17 @@ use lockmesh_server::store::RowReader;
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 
-/// What an agent sends.
+/// An agent's message.
 pub fn wire_call_frame(data: &[u8]) {
     message::<CallFrame>(data);
 }
 
-/// What a server answers.
+/// A server's reply.
 pub fn wire_reply_frame(data: &[u8]) {
     message::<ReplyFrame>(data);
 }
 
-/// What servers say to each other. Whoever sent it, finding fault with it does not fail.
+/// A message between servers. Its validation accepts any sender and never panics.
 pub fn wire_peer_message(data: &[u8]) {
     message::<PeerMessage>(data);
     if let Ok(message) = wire::decode::<PeerMessage, MAX_FRAME_BYTES>(data) {
@@ -30,12 +30,12 @@ pub fn wire_peer_message(data: &[u8]) {
     }
 }
 
-/// How a stream between servers begins.
+/// The beginning of a stream between servers.
 pub fn wire_hello(data: &[u8]) {
     message::<Vec<Hello>>(data);
 }
 
-/// Rows of a snapshot that another server sends, in two pieces. Where the cut is changes nothing.
+/// Rows of a snapshot from another server, in two pieces. The position of the cut has no effect.
 pub fn wire_snapshot_rows(data: &[u8]) {
     let mut whole = RowReader::default();
     let Ok(rows) = whole.take(data) else { return };
@@ -61,43 +61,43 @@ pub fn wire_log_entry(data: &[u8]) {
     bare::<LogEntry>(data);
 }
 
-/// Seeds of [`wire_call_frame`].
+/// Returns seeds of [`wire_call_frame`].
 pub fn call_frame_seeds() -> Vec<Vec<u8>> {
     samples::call_frames().iter().map(wire::encode).collect()
 }
 
-/// Seeds of [`wire_reply_frame`].
+/// Returns seeds of [`wire_reply_frame`].
 pub fn reply_frame_seeds() -> Vec<Vec<u8>> {
     samples::reply_frames().iter().map(wire::encode).collect()
 }
 
-/// Seeds of [`wire_peer_message`].
+/// Returns seeds of [`wire_peer_message`].
 pub fn peer_message_seeds() -> Vec<Vec<u8>> {
     samples::peer_messages().iter().map(wire::encode).collect()
 }
 
-/// Seeds of [`wire_hello`].
+/// Returns seeds of [`wire_hello`].
 pub fn hello_seeds() -> Vec<Vec<u8>> {
     samples::hellos().into_iter().map(|hello| wire::encode(&vec![hello])).collect()
 }
 
-/// Seeds of [`wire_snapshot_rows`].
+/// Returns seeds of [`wire_snapshot_rows`].
 pub fn snapshot_row_seeds() -> Vec<Vec<u8>> {
     let rows = samples::snapshot_rows();
     vec![rows[..rows.len() / 2].to_vec(), rows]
 }
 
-/// Seeds of [`wire_proposal`].
+/// Returns seeds of [`wire_proposal`].
 pub fn proposal_seeds() -> Vec<Vec<u8>> {
     samples::proposals().iter().map(wire::encode).collect()
 }
 
-/// Seeds of [`wire_change`].
+/// Returns seeds of [`wire_change`].
 pub fn change_seeds() -> Vec<Vec<u8>> {
     samples::changes().iter().map(encode_bare).collect()
 }
 
-/// Seeds of [`wire_log_entry`].
+/// Returns seeds of [`wire_log_entry`].
 pub fn log_entry_seeds() -> Vec<Vec<u8>> {
     samples::log_entries().iter().map(encode_bare).collect()
 }
@@ -105,13 +105,13 @@ pub fn log_entry_seeds() -> Vec<Vec<u8>> {
 fn message<T: Serialize + DeserializeOwned + PartialEq + Debug>(data: &[u8]) {
     let Ok(value) = wire::decode::<T, MAX_FRAME_BYTES>(data) else { return };
     let again = wire::decode::<T, MAX_FRAME_BYTES>(&wire::encode(&value));
-    assert_eq!(again, Ok(value), "what was decoded does not survive");
+    assert_eq!(again, Ok(value), "the decoded value changed");
 }
 
 fn bare<T: Serialize + DeserializeOwned + PartialEq + Debug>(data: &[u8]) {
     let Ok(value) = wire::decode_bare::<T, MAX_FRAME_BYTES>(data) else { return };
     let again = wire::decode_bare::<T, MAX_FRAME_BYTES>(&encode_bare(&value));
-    assert_eq!(again, Ok(value), "what was decoded does not survive");
+    assert_eq!(again, Ok(value), "the decoded value changed");
 }
 
 fn encode_bare<T: Serialize>(value: &T) -> Vec<u8> {

@@ -1,8 +1,8 @@
-//! What a holder believes, and when: a process that its guard runs while the lock is held, and that
-//! writes down the time again and again as long as it lives.
+//! A holder's belief over time: a process that its guard runs while the lock is held, and that
+//! records the time repeatedly while it lives.
 //!
-//! The time is `CLOCK_BOOTTIME`, which all hosts of one machine share: two beliefs that meet are
-//! two holders at the same moment, and no clock has an excuse.
+//! The clock is `CLOCK_BOOTTIME`, which all hosts of one machine share. Two overlapping beliefs are
+//! therefore two holders at the same moment, without any clock skew.
 
 use crate::dialect::let_pass;
 use rustix::time::{ClockId, clock_gettime};
@@ -12,57 +12,57 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-/// How often the time is written down.
+/// The interval between two recorded times.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// A moment since the machine's start, in nanoseconds.
+/// A moment since the machine's boot, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct BootTime(pub u64);
 
 impl BootTime {
-    /// The time now.
+    /// Returns the current time.
     pub fn now() -> Self {
         let now = clock_gettime(ClockId::Boottime);
         let (seconds, rest) = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));
         Self(seconds.expect("it began at 0") * 1_000_000_000 + rest.expect("a part of a second"))
     }
 
-    /// Seconds from an earlier moment to this one; negative where that one is later.
+    /// Returns the seconds from an earlier moment to this one; negative if the other is later.
     pub fn since(self, earlier: Self) -> f64 {
         (self.0 as f64 - earlier.0 as f64) / 1e9
     }
 }
 
-/// One unbroken belief.
+/// One uninterrupted belief.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Belief {
-    /// The first moment that was written down.
+    /// The first recorded moment.
     pub first: BootTime,
-    /// The last one.
+    /// The last recorded moment.
     pub last: BootTime,
 }
 
 impl Belief {
-    /// Reads a record; none while there is no moment in it.
+    /// Reads a record; `None` if it contains no moment yet.
     pub fn read(record: &Path) -> Option<Self> {
         Self::parse(&fs::read_to_string(record).ok()?)
     }
 
     fn parse(text: &str) -> Option<Self> {
-        // Whoever is killed may leave half a line behind.
+        // A killed process may leave half a line behind.
         let whole = &text[..text.rfind('\n')?];
         let mut moments = whole.lines().map(|line| BootTime(line.parse().expect("a line is a moment")));
         let first = moments.next()?;
         Some(Self { first, last: moments.next_back().unwrap_or(first) })
     }
 
-    /// Whether there is a moment at which both were believed.
+    /// Returns `true` if the two beliefs share a moment.
     pub fn meets(&self, other: &Self) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 }
 
-/// How many pairs of beliefs meet. Whoever promises mutual exclusion promises 0.
+/// Returns the number of overlapping pairs of beliefs. Mutual exclusion requires 0.
 pub fn overlaps(beliefs: &[Belief]) -> usize {
     let pairs = beliefs.iter().enumerate().flat_map(|(number, one)| {
         beliefs[number + 1..].iter().map(move |other| usize::from(one.meets(other)))
@@ -70,11 +70,11 @@ pub fn overlaps(beliefs: &[Belief]) -> usize {
     pairs.sum()
 }
 
-/// Believes until it is killed: writes the time into a new file again and again.
+/// Believes until killed: appends the time to a new file repeatedly.
 pub fn believe(record: &Path) -> ! {
     let mut record = File::create_new(record).expect("a record is made once, in a folder that is there");
     loop {
-        // In one write, so that a reader sees whole lines.
+        // A single write, so that a reader sees complete lines.
         let line = format!("{}\n", BootTime::now().0);
         record.write_all(line.as_bytes()).expect("the record can be written to");
         let_pass(INTERVAL);

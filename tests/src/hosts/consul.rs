@@ -1,9 +1,9 @@
-//! The same end of a host beside Consul: the holder's host loses its link, and a waiter on another
-//! host gets the lock, once under Lockmesh and once under Consul, on the same hosts in one run.
+//! The same host failure under Consul. The holder's host loses its link, and a waiter on another
+//! host acquires the lock: once under Lockmesh and once under Consul, on the same hosts in one run.
 //!
-//! Consul is used as its own people use it: `consul agent` on every host, `consul lock` for those
-//! who wait, and for the holder where its command line can say what is wanted. It has no option for
-//! the lock-delay, so a holder without one is a session of its HTTP API.
+//! Consul is used as intended: `consul agent` on every host, `consul lock` for the waiters, and for
+//! the holder if its options suffice. `consul lock` has no option for the lock-delay, so a holder
+//! without a delay is a session of the HTTP API.
 
 use super::belief::{Belief, BootTime, overlaps};
 use super::connect;
@@ -25,29 +25,28 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The delays of the holder's session: Consul's own, and none.
+/// The lock-delays of the holder's session: Consul's default, and none.
 const LOCK_DELAYS: [&str; 2] = ["15s", "0s"];
-/// The longest that anything may take under Consul: a node that was failed is tried again only
-/// twice a minute.
+/// The maximum time for any step under Consul: it retries a failed node only twice per minute.
 const TIMEOUT: Duration = Duration::from_secs(180);
-/// How long those who wait are given to begin to, once they have a session: Consul has no queue to
-/// look at.
+/// The time that waiters with a session have to start waiting. Consul has no visible queue.
 const BEGINNING: Duration = Duration::from_secs(1);
-/// The mark of keys that `consul lock` takes; it refuses others.
+/// The flags of keys that `consul lock` acquires; it rejects others.
 const LOCK_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
 
-/// How long failovers took under one system.
+/// The failover times under one system.
 #[derive(Clone, Debug, Serialize)]
 pub struct Failovers {
-    /// The system, and the window of the session where it has one.
+    /// The system, and the window of the session if it has one.
     pub system: String,
     /// The lock-delay of the holder's session.
     pub lock_delay: &'static str,
-    /// Seconds from the loss of the link until a waiter held the lock; none where none did.
+    /// Seconds from the loss of the link until a waiter held the lock; `None` if none did.
     pub seconds: Vec<Option<f64>>,
-    /// The median of those that ended.
+    /// The median of the completed failovers.
     pub median_seconds: Option<f64>,
-    /// How many pairs of holders believed at the same moment, as far as holders were witnessed.
+    /// The number of pairs of holders that believed at the same moment, as far as holders were
+    /// recorded.
     pub overlaps: usize,
 }
 
@@ -59,14 +58,14 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Whether every lock passed on, and none of ours had two holders.
+    /// Returns `true` if every lock passed on, and no lock of ours had two holders.
     pub fn is_clean(&self) -> bool {
         let is_ours = |row: &Failovers| row.system.starts_with("lockmesh");
         let is_clean = |row: &Failovers| row.overlaps == 0 && row.seconds.iter().all(Option::is_some);
         self.rows.iter().filter(|row| is_ours(row)).all(is_clean)
     }
 
-    /// Runs both systems, inside of the sandbox, whose folder is named.
+    /// Runs both systems, inside the sandbox with this folder.
     pub fn run(consul: &Path, windows: &[Window], rounds: usize, folder: &Path, keep: &Path) -> Self {
         let mut hosts = Hosts::start(connect(), folder, Window::shortest_ttl(windows));
         let mut rows = Vec::new();
@@ -118,7 +117,7 @@ impl fmt::Display for Comparison {
     }
 }
 
-/// Consul on all hosts. Its processes end with this.
+/// Consul on all hosts. Dropping it ends the processes.
 struct Consul {
     program: String,
     network: Network,
@@ -157,7 +156,7 @@ impl Consul {
         Client { address: Address::Unix(self.folder.join(format!("{host}.sock"))) }
     }
 
-    /// Waits until a host's agent serves, and the servers hold its node to be healthy.
+    /// Waits until a host's agent serves, and the servers consider its node healthy.
     fn wait_until_healthy(&self, host: &str) {
         let healthy = wait_within(TIMEOUT, || {
             ask_quickly(&self.client(host), "GET", "/v1/kv/?keys&consistent")
@@ -173,7 +172,7 @@ impl Consul {
         Failovers::new("consul 1.8.7".into(), lock_delay, rounds)
     }
 
-    /// One failover: how long it took, and how many beliefs met.
+    /// Runs one failover. Returns its duration and the number of overlapping beliefs.
     fn failover(&self, lock_delay: &str, number: usize) -> (Option<f64>, usize) {
         let name = format!("consul-{lock_delay}-{number}");
         let records = records(&self.folder, &name);
@@ -190,7 +189,7 @@ impl Consul {
             }
         };
         if let Some(holder) = &holder {
-            wait_within(TIMEOUT, || holder.belief()).expect("somebody must hold the lock first");
+            wait_within(TIMEOUT, || holder.belief()).expect("the holder acquires the lock first");
         }
         let contenders = [AGENTS[1], AGENTS[2]].map(guard);
         let all_ask = || {
@@ -211,7 +210,7 @@ impl Consul {
         (next.map(|next| next.first.since(struck)), overlaps(&beliefs))
     }
 
-    /// Holds the lock as `consul lock` does, with another lock-delay, for a session that lives as
+    /// Holds the lock as `consul lock` does, but with this lock-delay, for a session that lives as
     /// long as its node.
     fn hold(&self, name: &str, lock_delay: &str) {
         let client = self.client(HOLDER);

@@ -1,8 +1,7 @@
-//! Three servers and very many agents in one network namespace, on loopback.
+//! Three servers and hundreds of agents in one network namespace, on loopback.
 //!
-//! An agent is asked for its figures over its Unix socket: asking sends no packet. What the servers
-//! know goes over loopback, as everything else does that is counted there, so whoever counts asks
-//! for little of it.
+//! An agent's metrics are read over its Unix socket, which sends no packet. A query of the servers'
+//! state uses the loopback interface, where traffic is counted, so callers keep such queries rare.
 
 use super::member::Member;
 use super::members::{SERVERS, TIMEOUT, json, wait_within};
@@ -18,23 +17,23 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-/// Where the first server listens; the others at the next ports.
+/// The first server's port; the others use the next ports.
 const SERVER_PORT: usize = 8300;
-/// Where the first agent listens, and at the next port its mesh; the others behind it, below the
-/// ports that the system gives away.
+/// The first agent's port; its mesh uses the next one. The others follow, below the system's
+/// ephemeral ports.
 const AGENT_PORT: usize = 10_000;
-/// Agents leave the processors to the servers, which would have some of their own: behind hundreds
-/// of agents that connect, a server has no turn before what they sent it overflows its socket, and
-/// all connect anew.
+/// Gives the servers priority over the agents; in production they have processors of their own.
+/// Behind hundreds of connecting agents, a server would not be scheduled before its socket buffer
+/// overflows, and all agents would reconnect.
 const YIELDING: [&str; 3] = ["nice", "-n", "19"];
-/// Which agent is asked what the servers know; it is never killed.
+/// The agent that is queried for the servers' state; it is never killed.
 pub const OBSERVER: usize = 0;
-/// Of so many agents the logs are kept, beside those that were not as they should be.
+/// The number of agents whose logs are kept, in addition to those that broke an expectation.
 const LOGS: usize = 20;
-/// Of more agents not all are named.
+/// The maximum number of agents listed by name.
 const NAMED: usize = 10;
 
-/// See the [module](self). All is killed when it is dropped.
+/// See the [module](self). Dropping it kills all processes.
 pub struct Crowd {
     servers: Vec<Member>,
     agents: Vec<Agent>,
@@ -71,55 +70,55 @@ impl Crowd {
         crowd
     }
 
-    /// How many agents there are, whether they run or not.
+    /// Returns the number of agents, running or not.
     pub fn agents(&self) -> usize {
         self.agents.len()
     }
 
-    /// An agent's node.
+    /// Returns an agent's node.
     pub fn name(&self, agent: usize) -> &str {
         &self.agents[agent].member.name
     }
 
-    /// The nodes of agents, or of some where they are many.
+    /// Returns the nodes of agents; a long list is truncated.
     pub fn names(&self, agents: &[usize]) -> String {
         let names: Vec<&str> = agents.iter().take(NAMED).map(|agent| self.name(*agent)).collect();
         format!("{}{}", names.join(", "), if agents.len() > NAMED { ", …" } else { "" })
     }
 
-    /// Starts agents that do not run.
+    /// Starts agents that are not running.
     pub fn begin(&mut self, agents: Range<usize>) {
         self.agents[agents].iter_mut().for_each(|agent| agent.member.begin(&YIELDING));
     }
 
-    /// SIGKILL to agents at once.
+    /// Sends SIGKILL to agents at once.
     pub fn kill(&mut self, agents: Range<usize>) {
         let numbers: Vec<String> = agents.map(|agent| self.number(agent).to_string()).collect();
-        assert!(shell(&format!("kill -9 {}", numbers.join(" "))), "an agent had ended by itself");
+        assert!(shell(&format!("kill -9 {}", numbers.join(" "))), "an agent had already exited");
     }
 
-    /// Waits for the end of killed agents.
+    /// Waits for the exit of killed agents.
     pub fn wait_for_end(&mut self, agents: Range<usize>) {
         self.agents[agents].iter_mut().for_each(|agent| agent.member.wait_for_end());
     }
 
-    /// The number of an agent's process.
+    /// Returns the process number of an agent.
     pub fn number(&self, agent: usize) -> u32 {
         self.agents[agent].member.process().number()
     }
 
-    /// The numbers of the servers' processes.
+    /// Returns the process numbers of the servers.
     pub fn servers(&self) -> Vec<u32> {
         self.servers.iter().map(|server| server.process().number()).collect()
     }
 
-    /// A figure of an agent; none where it does not answer.
+    /// Returns a metric of an agent, or `None` without a reply.
     pub fn figure(&self, agent: usize, series: &str) -> Option<f64> {
         let answer = ask_quickly(&self.agents[agent].client, "GET", "/metrics")?;
         Figures::parse(answer.text()).series.get(series).copied()
     }
 
-    /// The state of each node, as the servers know it.
+    /// Returns the state of each node, as the servers know it.
     pub fn states(&self) -> Option<BTreeMap<String, String>> {
         let listed = json(&self.agents[OBSERVER].client, "/v1/agent/members")?;
         let text = |field: &serde_json::Value| Some(field.as_str()?.to_owned());
@@ -129,8 +128,8 @@ impl Crowd {
         )
     }
 
-    /// Waits for a while until the servers know of other failed nodes than at this index, and
-    /// answers them all, with the next index.
+    /// Waits for a change of the failed nodes since this index. Returns all failed nodes and the
+    /// next index.
     pub fn failed_since(&self, index: u64) -> Option<(u64, Vec<String>)> {
         let path = format!("/v1/health/state/critical?wait=2s&index={index}");
         let answer = ask_quickly(&self.agents[OBSERVER].client, "GET", &path)?;
@@ -142,7 +141,7 @@ impl Crowd {
         Some((answer.index(), nodes.collect()))
     }
 
-    /// Writes down what the servers, some agents and these agents said.
+    /// Saves the output of the servers, of some agents and of these agents.
     pub fn save_said(&self, folder: &Path, unwell: &[usize]) {
         self.servers.iter().for_each(|server| server.save_said(folder));
         let some =

@@ -1,17 +1,17 @@
-//! What is expected of a lock while a fault lasts: the one table that a run is held to.
+//! The expectations for a lock during a fault: the one table against which runs are judged.
 //!
-//! All bounds follow from the session's window, TTL and lock-delay. Sessions have the values that
-//! `lockmesh lock` ships with, unless a run asks for others.
+//! All bounds follow from the session's window, TTL and lock-delay. Sessions use the defaults of
+//! `lockmesh lock` unless a run specifies others.
 //!
-//! An outage of at most four fifths of a node's window never costs a guard its hold, if its TTL
-//! bears as much; one that is longer than the window, and the time that a verdict takes, always
-//! does. In between either may happen. A TTL counts from the last renewal, so it bears less.
+//! An outage of at most four fifths of a node's window never costs a guard its hold, if the TTL
+//! tolerates as much. An outage longer than the window plus the time for a verdict always does.
+//! Between these, either may happen. A TTL counts from the last renewal, so it tolerates less.
 
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::time::Duration;
 
-/// How long a node may be silent before its sessions end.
+/// The time for which a node may be silent before its sessions end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Window {
@@ -21,15 +21,15 @@ pub enum Window {
     Default,
     /// The `safe` class.
     Safe,
-    /// No class is named; a short TTL ends the session, at twice its length.
+    /// No class; a short TTL ends the session, after twice its length.
     Ttl,
 }
 
 impl Window {
-    /// All of them.
+    /// All windows.
     pub const ALL: [Self; 4] = [Self::Fast, Self::Default, Self::Safe, Self::Ttl];
 
-    /// Its name.
+    /// Returns the window's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fast => "fast",
@@ -39,7 +39,7 @@ impl Window {
         }
     }
 
-    /// The class that the session names.
+    /// Returns the class that the session requests.
     pub const fn class(self) -> Option<&'static str> {
         match self {
             Self::Ttl => None,
@@ -47,7 +47,7 @@ impl Window {
         }
     }
 
-    /// The TTL that the session asks for; `None` for the shipped default of its window.
+    /// Returns the TTL that the session requests; `None` for the default of its window.
     pub const fn asked_ttl(self) -> Option<&'static str> {
         match self {
             Self::Ttl => Some("2s"),
@@ -55,14 +55,14 @@ impl Window {
         }
     }
 
-    /// The shortest TTL that agents must allow for sessions of these windows; `None` if the shipped
-    /// one suffices.
+    /// Returns the minimum TTL that agents must allow for sessions of these windows; `None` if the
+    /// default suffices.
     pub fn shortest_ttl(windows: &[Self]) -> Option<&'static str> {
         windows.iter().find_map(|window| window.asked_ttl())
     }
 
-    /// The session's TTL. The shipped default follows the window, so that each window tolerates the
-    /// outages that it promises to tolerate.
+    /// Returns the session's TTL. The default depends on the window, so that each window tolerates
+    /// the outages that it promises to tolerate.
     pub const fn ttl(self) -> Duration {
         match self {
             Self::Ttl => Duration::from_secs(2),
@@ -71,7 +71,7 @@ impl Window {
         }
     }
 
-    /// How long a guard believes without hearing anything, about.
+    /// Returns the approximate time for which a guard believes without a renewal.
     pub const fn length(self) -> Duration {
         match self {
             Self::Fast => Duration::from_millis(1_500),
@@ -81,7 +81,8 @@ impl Window {
         }
     }
 
-    /// How long after a host's end the next contender holds the lock, in the median.
+    /// Returns the maximum time from a host's end until the next contender holds the lock, in the
+    /// median.
     pub const fn limit(self) -> Duration {
         match self {
             Self::Fast => Duration::from_secs(3),
@@ -91,8 +92,8 @@ impl Window {
         }
     }
 
-    /// The longest outage that never costs a guard its hold. A TTL is renewed after a third of it,
-    /// so at least two thirds less the guard's margin are left when an outage begins.
+    /// Returns the longest outage that never costs a guard its hold. A TTL is renewed after a third
+    /// of it, so at least two thirds minus the guard's margin remain when an outage begins.
     pub fn borne(self) -> Duration {
         match self {
             Self::Ttl => self.length() / 2,
@@ -100,26 +101,26 @@ impl Window {
         }
     }
 
-    /// The longest time from a fault until the lock is held for someone: believed by its guard, or
-    /// passed on. Two windows, and the reconnecting and the grant.
+    /// Returns the maximum time from a fault until the lock is held: believed by its guard, or
+    /// passed on. It covers two windows, reconnecting and the grant.
     pub fn settled(self) -> Duration {
         self.length() * 2 + Duration::from_secs(2)
     }
 }
 
-/// How long the lock stays closed after its holder's session has ended.
+/// The time for which the lock stays closed after its holder's session has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockDelay {
-    /// Not at all: nothing hides two holders at one moment.
+    /// No delay, so nothing hides two holders at the same moment.
     None,
     /// One second.
     Second,
-    /// The shipped default.
+    /// The default.
     Shipped,
 }
 
 impl LockDelay {
-    /// The option's value; `None` for the shipped default.
+    /// Returns the option's value; `None` for the default.
     pub const fn asked(self) -> Option<&'static str> {
         match self {
             Self::None => Some("0s"),
@@ -128,7 +129,7 @@ impl LockDelay {
         }
     }
 
-    /// How long it is.
+    /// Returns the length.
     pub const fn length(self) -> Duration {
         match self {
             Self::None => Duration::ZERO,
@@ -144,16 +145,16 @@ impl fmt::Display for Window {
     }
 }
 
-/// What must become of the lock.
+/// The expected outcome for the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Expectation {
     /// Its holder keeps it all the time.
     Kept,
-    /// A contender holds it after at most so long, in the median.
+    /// A contender holds it after at most this time, in the median.
     #[serde(rename = "passes_within_seconds", serialize_with = "seconds")]
     Passes(Duration),
-    /// Its holder keeps it, or a contender gets it.
+    /// Its holder keeps it, or a contender acquires it.
     Either,
 }
 
@@ -162,7 +163,7 @@ fn seconds<S: Serializer>(limit: &Duration, serializer: S) -> Result<S::Ok, S::E
 }
 
 impl Expectation {
-    /// The same for a lock with this lock-delay.
+    /// Returns the expectation for a lock with this lock-delay.
     pub fn after(self, lock_delay: LockDelay) -> Self {
         match self {
             Self::Passes(limit) => Self::Passes(limit + lock_delay.length()),
@@ -171,7 +172,7 @@ impl Expectation {
     }
 }
 
-/// What is expected where a host is silent for so long; `None` for good.
+/// Returns the expectation for a host that is silent for `length`; `None` means forever.
 pub fn of_silence(length: Option<Duration>, window: Window) -> Expectation {
     let Some(length) = length else { return Expectation::Passes(window.limit()) };
     if length <= window.borne() {

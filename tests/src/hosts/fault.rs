@@ -1,5 +1,4 @@
-//! What happens to the holder's host, or to the servers: each fault is done, held for a while and
-//! undone again.
+//! Faults of the holder's host or of the servers: each is injected, held for a while and undone.
 
 use super::expectation::{Expectation, LockDelay, Window, of_silence};
 use super::members::{AGENTS, Hosts, SERVERS};
@@ -9,18 +8,18 @@ use std::time::Duration;
 /// The host whose agent serves the holder.
 pub const HOLDER: &str = AGENTS[0];
 
-/// How long servers are stopped or cut off: longer than the windows of most sessions.
+/// The time for which servers are stopped or cut off: longer than the windows of most sessions.
 const OUTAGE: Duration = Duration::from_secs(6);
 
-/// For how long the connections of a host last that hears nothing. The servers hear its renewals
-/// until then.
+/// The lifetime of the connections of a host that receives nothing. Until then the servers receive
+/// its renewals.
 const DEAF_CONNECTION: Duration = Duration::from_secs(6);
 
-/// How long the mesh is cut off from the holder's host: longer than the default window and a
-/// verdict take together.
+/// The time for which the mesh is cut off from the holder's host: longer than the default window
+/// and a verdict together.
 const MESH_OUTAGE: Duration = Duration::from_secs(10);
 
-/// The longest that an orderly leave may take until the next contender holds the lock, beside its
+/// The maximum time of an orderly leave until the next contender holds the lock, in addition to its
 /// lock-delay.
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -30,17 +29,17 @@ pub const GIVEN_UP: &str = "given-up";
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Its name.
+    /// The fault's name.
     pub name: &'static str,
-    /// What is done.
+    /// The action.
     pub deed: Deed,
-    /// How long it is held; `None` until a contender holds the lock.
+    /// The duration; `None` until a contender holds the lock.
     pub length: Option<Duration>,
-    /// Who is silent then.
+    /// The silent party during the fault.
     pub silent: Silent,
 }
 
-/// What is done to a host.
+/// An action on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
     /// SIGKILL to every process of the holder's host.
@@ -51,62 +50,62 @@ pub enum Deed {
     Leave,
     /// SIGSTOP to a server or agent.
     Freeze(Which),
-    /// A cable is pulled.
+    /// A link is taken down.
     Unplug(Which),
-    /// What one host sends to another is lost, in that direction alone.
+    /// Packets from one host to another are lost, in that direction only.
     Cut(Which, Which),
-    /// What hosts send to each other is lost, in both directions.
+    /// Packets between hosts are lost, in both directions.
     Part(Which, Which),
     /// A host neither sends nor receives anything on a UDP port.
     Close(Which, u16),
-    /// What a host sends from a UDP port of its own is lost.
+    /// Datagrams that a host sends from a local UDP port are lost.
     Mute(Which, u16),
 }
 
-/// Some of the hosts, by what they are when the fault begins.
+/// A set of hosts, by their roles when the fault begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// The holder's.
+    /// The holder's host.
     Holder,
-    /// The leader's.
+    /// The leader's host.
     Leader,
-    /// That of a server that does not lead.
+    /// The host of a server that is not the leader.
     Follower,
-    /// All but the holder's.
+    /// All hosts except the holder's.
     Others,
-    /// Those of all servers.
+    /// The hosts of all servers.
     Servers,
 }
 
-/// Who is silent while a fault lasts, and with that what is expected.
+/// The silent party during a fault, which determines the expectation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silent {
-    /// The holder's host, as far as the others can see.
+    /// The holder's host, as seen by the others.
     Holder,
-    /// All others, as far as the holder's host can see. It is heard until its connections end, and
-    /// until then it may give the lock back itself.
+    /// All others, as seen by the holder's host. Its messages arrive until its connections end;
+    /// until then it may release the lock itself.
     Others,
-    /// The servers, as far as the holder's host can see. Its answers to questions still reach them,
-    /// so the node is alive, and the session ends because its guard gave it up.
+    /// The servers, as seen by the holder's host. Its replies to checks still reach them. The node
+    /// therefore stays alive, and the session ends because its guard gives it up.
     Acknowledgements,
-    /// The other agents, as far as the holder's host can see: the servers still hear it.
+    /// The other agents, as seen by the holder's host: the servers still receive its messages.
     Mesh,
-    /// One server: a majority is there.
+    /// One server: a majority remains.
     Server,
-    /// The holder's host towards the leader, or the leader towards it. The node's lease goes
-    /// another way; commands do not, and among them are the renewals of a TTL.
+    /// The holder's host towards the leader, or the leader towards it. The node lease takes another
+    /// route. Commands do not, and TTL renewals are commands.
     OneWay,
-    /// The holder's agent, which said before that it will be back.
+    /// The holder's agent, after it announced its restart.
     Announced,
-    /// The holder's agent, for good, as it said before.
+    /// The holder's agent, permanently, after it announced its leave.
     Left,
 }
 
 /// The holder's host loses its link.
 pub const LINK_DOWN: Fault = gone("link-down", Deed::Unplug(Which::Holder), Silent::Holder);
 
-/// All faults, in the order in which they are done. For 30 s after its agent announced a restart
-/// the servers do not judge a host, so that fault comes after all that end in a verdict.
+/// All faults, in order of execution. For 30 s after an agent announced a restart the servers do
+/// not judge its host. That fault therefore follows all faults that end in a verdict.
 pub const ALL: [Fault; 19] = [
     gone("host-killed", Deed::Kill, Silent::Holder),
     LINK_DOWN,
@@ -134,24 +133,24 @@ pub const ALL: [Fault; 19] = [
     gone("clean-leave", Deed::Leave, Silent::Left),
 ];
 
-/// One that lasts until a contender holds the lock.
+/// Returns a fault that lasts until a contender holds the lock.
 const fn gone(name: &'static str, deed: Deed, silent: Silent) -> Fault {
     Fault { name, deed, length: None, silent }
 }
 
-/// The holder's agent stands still for some seconds.
+/// Returns a fault that freezes the holder's agent for some seconds.
 const fn stopped(name: &'static str, seconds: u64) -> Fault {
     let length = Some(Duration::from_secs(seconds));
     Fault { name, deed: Deed::Freeze(Which::Holder), length, silent: Silent::Holder }
 }
 
-/// One that the holder must not feel.
+/// Returns a fault without an effect on the holder.
 const fn outage(name: &'static str, deed: Deed, silent: Silent) -> Fault {
     Fault { name, deed, length: Some(OUTAGE), silent }
 }
 
 impl Deed {
-    /// Does it; the leader's host is named.
+    /// Performs the action. `leader` is the leader's host.
     pub fn strike(self, hosts: &mut Hosts, leader: &'static str) {
         match self {
             Self::Kill => hosts.kill_host(HOLDER),
@@ -173,7 +172,7 @@ impl Deed {
         }
     }
 
-    /// Undoes it; the host is named that led when it was done.
+    /// Undoes the action. `leader` is the host that led when the fault began.
     pub fn mend(self, hosts: &mut Hosts, leader: &'static str) {
         match self {
             Self::Kill | Self::Terminate | Self::Leave => hosts.begin(HOLDER),
@@ -206,7 +205,7 @@ impl Which {
     }
 }
 
-/// Every way from one of the first hosts to one of the second.
+/// Returns every path from one of the first hosts to one of the second.
 fn ways(from: Which, to: Which, leader: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
     let to = to.hosts(leader);
     from.hosts(leader).into_iter().flat_map(move |from| to.clone().into_iter().map(move |to| (from, to)))
@@ -219,20 +218,20 @@ fn leave(hosts: &mut Hosts) {
 }
 
 impl Fault {
-    /// What must become of a lock without a lock-delay.
+    /// Returns the expectation for a lock without a lock-delay.
     pub fn expectation(&self, window: Window) -> Expectation {
         match self.silent {
             Silent::Holder => of_silence(self.length, window),
             Silent::Others => Expectation::Passes(window.settled().max(DEAF_CONNECTION + window.limit())),
             Silent::Acknowledgements => Expectation::Passes(window.settled()),
-            // What saves the node's lease does nothing for a short TTL.
+            // The means that save the node lease do not help a short TTL.
             Silent::OneWay | Silent::Announced if window == Window::Ttl => Expectation::Either,
             Silent::Server | Silent::OneWay | Silent::Announced | Silent::Mesh => Expectation::Kept,
             Silent::Left => Expectation::Passes(LEAVE_LIMIT),
         }
     }
 
-    /// About how long a round with it takes, beside its preparation.
+    /// Returns the approximate duration of a round with this fault, without its preparation.
     pub fn usual_length(&self, window: Window) -> Duration {
         match (self.length, self.expectation(window)) {
             (None, Expectation::Passes(limit)) => limit,
@@ -240,34 +239,34 @@ impl Fault {
         }
     }
 
-    /// Whether the limit holds for each round, and not for the median alone.
+    /// Returns `true` if the limit holds for each round, not only for the median.
     pub fn limits_each_round(&self) -> bool {
         matches!(self.silent, Silent::Acknowledgements | Silent::Others)
     }
 
-    /// The causes of which the loss history must name one where the lock passes on.
+    /// Returns the causes of which the loss history must name one if the lock passes on.
     pub fn causes(&self, window: Window) -> &'static [&'static str] {
         match (self.silent, window) {
             (Silent::Left, _) => &["node-left"],
-            // A host that no question reaches cannot answer: the servers may fail its node first.
+            // A host that no check reaches cannot reply: the servers may fail its node first.
             (Silent::Others, _) => &[GIVEN_UP, "node-failed"],
             (Silent::Acknowledgements, _) if self.stops_questions() => &[GIVEN_UP, "node-failed"],
             (Silent::Acknowledgements, _) => &[GIVEN_UP],
             (_, Window::Ttl) => &["ttl-expired", GIVEN_UP],
-            // An agent that stood still may end the session itself as soon as it goes on.
+            // An agent that was frozen may end the session itself as soon as it resumes.
             (_, _) if self.length.is_some() => &["node-failed", GIVEN_UP],
             _ => &["node-failed"],
         }
     }
 
-    /// `true` if questions may not reach the holder's agent, or its answers the servers.
+    /// Returns `true` if checks may not reach the holder's agent, or its replies the servers.
     fn stops_questions(&self) -> bool {
         matches!(self.deed, Deed::Close(_, 8301) | Deed::Mute(_, 8301))
     }
 
-    /// The lock-delay of the holder's session. A leave is somebody's act, of which the guard hears
-    /// when it is done: only a delay keeps the next holder waiting until then. All other ends come
-    /// after the guard's own deadline, and need none.
+    /// Returns the lock-delay of the holder's session. After a leave the guard learns of the loss
+    /// only once it is done, so only a delay makes the next holder wait. All other ends come after
+    /// the guard's own deadline, and need no delay.
     pub fn lock_delay(&self) -> LockDelay {
         match self.silent {
             Silent::Left => LockDelay::Second,
@@ -275,7 +274,7 @@ impl Fault {
         }
     }
 
-    /// The command of `lockmesh` that it needs, where not every program has it.
+    /// Returns the `lockmesh` command that the fault needs, if older programs lack it.
     pub fn command(&self) -> Option<&'static str> {
         (self.deed == Deed::Leave).then_some("leave")
     }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Fetches Consul 1.8.7 for `hosts --beside-consul`: Debian 11's own package, checked by apt against Debian's keys. It is
-# unpacked into a folder and not installed: the machine's package lists and services stay as they are.
-# usage: tests/src/hosts/fetch_consul.sh [DIR]; DIR is target/consul unless told otherwise, and may be deleted at any time.
+# Downloads Consul 1.8.7 for `hosts --beside-consul`: the package of Debian 11, verified by apt with Debian's keys. It is
+# unpacked into a folder and not installed: the machine's package lists and services stay unchanged.
+# usage: tests/src/hosts/fetch_consul.sh [DIR]; the default of DIR is target/consul. It may be deleted at any time.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 folder=$(realpath -m "${1:-target/consul}")

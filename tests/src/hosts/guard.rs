@@ -1,5 +1,4 @@
-//! Guards on the hosts: `lock` commands, Lockmesh's or Consul's, that run a witness of their
-//! belief.
+//! Guards on the hosts: `lock` commands of Lockmesh or Consul that run a witness of their belief.
 
 use super::belief::Belief;
 use super::expectation::{LockDelay, Window};
@@ -12,16 +11,17 @@ use crate::process::Process;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A `lock` command on a host, with the record of what it believes.
+/// A `lock` command on a host, with the record of its belief.
 pub struct Guard {
-    /// Which host.
+    /// The host.
     pub host: &'static str,
     record: PathBuf,
     process: Process,
 }
 
 impl Guard {
-    /// Starts a command on a host, and after it the witness that it runs while it holds the lock.
+    /// Starts a command on a host, with the witness as the program that it runs while it holds the
+    /// lock.
     pub fn start(network: &Network, host: &'static str, command: &[&str], record: &Path) -> Self {
         let (place, record_option) = (network.on(host), text(record));
         let witness = std::env::current_exe().expect("a running program has a path");
@@ -30,24 +30,24 @@ impl Guard {
         Self { host, record: record.to_owned(), process: Process::start(Path::new("ip"), &words) }
     }
 
-    /// What it has believed so far.
+    /// Returns the belief recorded so far.
     pub fn belief(&self) -> Option<Belief> {
         Belief::read(&self.record)
     }
 
-    /// Asks it to end and waits for that; all that it believed, and what it said.
+    /// Ends the command and waits for its exit. Returns its belief and its output.
     pub fn end(self) -> (Option<Belief>, String) {
-        // One that has lost its lock has ended by itself.
+        // A command that has lost its lock has already exited.
         shell(&format!("kill -TERM {} 2>/dev/null", self.process.number()));
         self.process.ends();
         (self.belief(), format!("== guard on {} ==\n{}\n", self.host, self.process.said()))
     }
 }
 
-/// A hold by `lockmesh lock`, with the values that it ships with unless they are named.
+/// A hold by `lockmesh lock`, with the command's defaults unless specified.
 #[derive(Clone, Copy)]
 pub struct Hold<'h> {
-    /// The lock's name, and the session's.
+    /// The name of the lock and of the session.
     pub name: &'h str,
     /// The session's window.
     pub window: Window,
@@ -56,7 +56,7 @@ pub struct Hold<'h> {
 }
 
 impl Hold<'_> {
-    /// Starts it on a host. It waits while the lock is held by another.
+    /// Starts the guard on a host. It waits while another session holds the lock.
     pub fn start(&self, hosts: &Hosts, host: &'static str, record: &Path) -> Guard {
         let (program, address) = (text(binary::lockmesh()), hosts.socket_option(host));
         let mut command = vec![&*program, "lock", "--http-addr", &address, "--verbose", "--name", self.name];
@@ -68,7 +68,7 @@ impl Hold<'_> {
     }
 }
 
-/// An empty folder for the records of one round.
+/// Creates an empty folder for the records of one round.
 pub fn records(folder: &Path, round: &str) -> PathBuf {
     let records = folder.join("records").join(round);
     fs::create_dir_all(&records).expect("the folder can be written to");

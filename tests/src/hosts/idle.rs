@@ -1,5 +1,5 @@
-//! What hosts cost on which nothing happens: agents without a session, with one of the default
-//! window, and with a `fast` one. Their traffic is what their host's only cable counts.
+//! The cost of idle hosts: agents without a session, with one of the default window, and with one
+//! of the `fast` window. Traffic is measured on the only link of each host.
 
 use super::connect;
 use super::members::Hosts;
@@ -11,39 +11,39 @@ use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The hosts that are measured, each with what holds a session there.
+/// The measured hosts, each with the window of its session.
 const MEASURED: [(&str, Option<&str>); 3] = [("n1", None), ("n2", Some("default")), ("n3", Some("fast"))];
 
-/// How long the hosts are left alone before anything is measured.
+/// The time before the measurement begins.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// What each of the hosts cost.
+/// The cost of each host.
 #[derive(Debug, Serialize)]
 pub struct IdleReport {
-    /// For so long they were measured.
+    /// The duration of the measurement.
     pub seconds: f64,
-    /// One for each host.
+    /// One element per host.
     pub hosts: Vec<IdleHost>,
 }
 
-/// What one host cost.
+/// The cost of one host.
 #[derive(Debug, Serialize)]
 pub struct IdleHost {
-    /// Its name.
+    /// The host's name.
     pub host: &'static str,
-    /// The window of its session; none where there is no session.
+    /// The window of its session; `None` without a session.
     pub window: Option<&'static str>,
-    /// Packets a second: received, sent.
+    /// Packets per second: received, sent.
     pub packets: (f64, f64),
-    /// Bytes a second, with the headers of Ethernet, IP and UDP: received, sent.
+    /// Bytes per second, with Ethernet, IP and UDP headers: received, sent.
     pub bytes: (f64, f64),
-    /// Of one core.
+    /// Processor use, as a fraction of one core.
     pub cores: f64,
-    /// Resident in memory.
+    /// Resident memory.
     pub resident_mib: f64,
 }
 
-/// Starts the hosts, lets nothing happen, and measures for so long.
+/// Starts the hosts, leaves them idle, and measures for `length`.
 pub fn measure(folder: &Path, length: Duration) -> IdleReport {
     let hosts = Hosts::start(connect(), folder, None);
     for (host, window) in MEASURED {
@@ -70,7 +70,7 @@ pub fn measure(folder: &Path, length: Duration) -> IdleReport {
     IdleReport { seconds, hosts: MEASURED.into_iter().enumerate().map(row).collect() }
 }
 
-/// What only grows.
+/// Cumulative counters.
 struct Used {
     packets: (u64, u64),
     bytes: (u64, u64),

@@ -1,5 +1,5 @@
-//! A run that is shared out among several sandboxes at once: hosts mostly wait, and networks of
-//! different sandboxes cannot meet.
+//! A run distributed over several concurrent sandboxes: hosts mostly wait, and networks of
+//! different sandboxes are isolated.
 
 use super::sandbox;
 use std::ffi::OsString;
@@ -10,15 +10,15 @@ use std::time::Duration;
 /// A part of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The option that chooses it.
+    /// The option that selects the part.
     pub option: &'static str,
-    /// The option's value, with which the lines about this part begin.
+    /// The option's value, which starts all lines about this part.
     pub value: String,
-    /// About how long it takes.
+    /// The approximate duration.
     pub length: Duration,
 }
 
-/// Shares parts out among so many jobs, the longest first, so that all take about as long.
+/// Distributes parts over `jobs` jobs, the longest first, so that all take about the same time.
 fn share(mut parts: Vec<Part>, jobs: usize) -> Vec<Vec<Part>> {
     parts.sort_by_key(|part| std::cmp::Reverse(part.length));
     let mut shares = vec![(Duration::ZERO, Vec::new()); jobs.clamp(1, parts.len().max(1))];
@@ -30,10 +30,11 @@ fn share(mut parts: Vec<Part>, jobs: usize) -> Vec<Vec<Part>> {
     shares.into_iter().map(|(_, parts)| parts).collect()
 }
 
-/// Runs all parts with these further arguments, in so many sandboxes at once, and prints one table.
+/// Runs all parts with these additional arguments, in `jobs` concurrent sandboxes, and prints one
+/// table.
 ///
 /// # Errors
-/// There is no sandbox to be had. Nothing was run.
+/// No sandbox could be created. Nothing was run.
 pub fn run(
     parts: Vec<Part>,
     jobs: usize,
@@ -63,7 +64,7 @@ pub fn run(
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Makes one table out of several: their common first line, the rows in this order, and the broken
+/// Merges several tables: the common header line, the rows in this order, and the broken
 /// expectations last.
 fn merge(printed: &[String], order: &[String]) -> Vec<String> {
     let first = printed.iter().find_map(|text| text.lines().next());

@@ -1,4 +1,4 @@
-//! The cluster on the hosts: a server on three of them, an agent on five, as an operator runs them.
+//! The cluster on the hosts: servers on three of them, agents on five, as in production.
 
 use super::member::Member;
 use super::network::Network;
@@ -16,26 +16,26 @@ use std::time::{Duration, Instant};
 pub const SERVERS: [&str; 3] = ["s1", "s2", "s3"];
 /// The agents' hosts.
 pub const AGENTS: [&str; 5] = ["n1", "n2", "n3", "n4", "n5"];
-/// Where servers listen.
+/// The servers' port.
 const PORT: u16 = 8300;
-/// How long to wait before looking again.
+/// The interval between polls of a condition.
 const GLANCE: Duration = Duration::from_millis(20);
-/// The longest that anything may take after which the cluster must serve.
+/// The maximum time until the cluster must serve again.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The hosts with what runs on them.
+/// The hosts with their processes.
 pub struct Hosts {
-    /// What connects them.
+    /// The network between the hosts.
     pub network: Network,
-    /// Where their data lie.
+    /// The folder with their data.
     pub folder: PathBuf,
     members: Vec<Member>,
 }
 
 impl Hosts {
-    /// Makes the hosts' certificates and configurations, and starts everything. Beside addresses
-    /// and folders, agents are configured as they ship, except that the shortest TTL may be
-    /// another.
+    /// Issues the hosts' certificates, writes their configurations, and starts all processes. Apart
+    /// from addresses and folders, agents have the default configuration; `shortest_ttl` may
+    /// override the minimum TTL.
     pub fn start(network: Network, folder: &Path, shortest_ttl: Option<&str>) -> Self {
         let folder = folder.join("lockmesh");
         fs::create_dir(&folder).expect("the folder can be written to");
@@ -69,7 +69,7 @@ impl Hosts {
         self.members.push(Member::new(host.into(), role, config));
     }
 
-    /// Starts the server or agent of a host, which must not run.
+    /// Starts the server or agent of a host; it must not be running.
     pub fn begin(&mut self, host: &str) {
         let (place, on) = (self.place(host), self.network.on(host));
         self.members[place].begin(&[&["ip"], &on[..]].concat());
@@ -80,37 +80,37 @@ impl Hosts {
         Process::start(Path::new("ip"), &[&self.network.on(host)[..], command].concat())
     }
 
-    /// SIGKILL to every process of a host at once.
+    /// Sends SIGKILL to every process of a host at once.
     pub fn kill_host(&mut self, host: &str) {
         let numbers = self.network.processes(host).join(" ");
-        // One that has ended since the list was made needs no signal.
+        // A process that has ended since the listing needs no signal.
         fleet::shell(&format!("kill -9 {numbers} 2>/dev/null"));
         self.wait_for_end(host);
     }
 
-    /// SIGTERM to a host's server or agent; waits until it has ended by itself.
+    /// Sends SIGTERM to a host's server or agent, and waits until it has exited.
     pub fn terminate(&mut self, host: &str) {
         self.process(host).signal("TERM");
         self.wait_for_end(host);
     }
 
-    /// Waits for the end of a host's server or agent.
+    /// Waits for the exit of a host's server or agent.
     pub fn wait_for_end(&mut self, host: &str) {
         let place = self.place(host);
         self.members[place].wait_for_end();
     }
 
-    /// SIGSTOP to a host's server or agent; waits until it stands still.
+    /// Sends SIGSTOP to a host's server or agent, and waits until all of its threads have stopped.
     pub fn freeze(&self, host: &str) {
         freeze(&self.process(host).number().to_string());
     }
 
-    /// Lets it go on.
+    /// Resumes it with SIGCONT.
     pub fn thaw(&self, host: &str) {
         self.process(host).signal("CONT");
     }
 
-    /// The number of the process of a host's server or agent.
+    /// Returns the process number of a host's server or agent.
     pub fn number(&self, host: &str) -> u32 {
         self.process(host).number()
     }
@@ -124,27 +124,27 @@ impl Hosts {
         place.expect("it is one of the hosts")
     }
 
-    /// Where a host's agent answers.
+    /// Returns the socket of a host's agent.
     pub fn socket(&self, host: &str) -> PathBuf {
         self.folder.join(format!("{host}.sock"))
     }
 
-    /// The same, as an option of the command line has it.
+    /// Returns the socket as a command-line option.
     pub fn socket_option(&self, host: &str) -> String {
         format!("unix://{}", text(&self.socket(host)))
     }
 
-    /// A client of a host's agent.
+    /// Returns a client of a host's agent.
     pub fn client(&self, host: &str) -> Client {
         Client { address: Address::Unix(self.socket(host)) }
     }
 
-    /// What a host's agent answers, where it answers well.
+    /// Returns the JSON of a successful reply of a host's agent.
     pub fn json(&self, host: &str, path: &str) -> Option<Value> {
         json(&self.client(host), path)
     }
 
-    /// The leader's host, as a host's agent knows it.
+    /// Returns the leader's host, as a host's agent knows it.
     pub fn leader(&self, host: &str) -> &'static str {
         self.wait_for("a leader", || {
             let configuration = self.json(host, "/v1/operator/raft/configuration")?;
@@ -154,8 +154,8 @@ impl Hosts {
         })
     }
 
-    /// Waits until every agent that runs has a write answered, and all know every server as a
-    /// voter.
+    /// Waits until a write succeeds through every running agent, and all agents know every server
+    /// as a voter.
     pub fn wait_until_whole(&self) {
         for host in AGENTS {
             self.wait_for(&format!("an answer on {host}"), || idle_write(&self.client(host)));
@@ -168,30 +168,30 @@ impl Hosts {
         }
     }
 
-    /// Looks again and again until there is something; fails after a long time.
+    /// Polls until there is a value; panics after a timeout.
     #[track_caller]
     pub fn wait_for<T>(&self, what: &str, look: impl FnMut() -> Option<T>) -> T {
-        wait_within(TIMEOUT, look).unwrap_or_else(|| panic!("there was not {what}"))
+        wait_within(TIMEOUT, look).unwrap_or_else(|| panic!("timed out waiting for {what}"))
     }
 
-    /// Ends everything on the hosts, and leaves their network.
+    /// Ends all processes on the hosts. Returns their network.
     pub fn end(self) -> Network {
         self.network
     }
 
-    /// Writes down all that everybody said, a file each.
+    /// Writes the output of every process to a file each.
     pub fn save_said(&self, folder: &Path) {
         self.members.iter().for_each(|member| member.save_said(folder));
     }
 }
 
-/// What an agent answers, where it answers well.
+/// Returns the JSON of an agent's successful reply.
 pub fn json(client: &Client, path: &str) -> Option<Value> {
     let answer = ask_quickly(client, "GET", path)?;
     (answer.status == 200).then(|| serde_json::from_slice(&answer.body).ok())?
 }
 
-/// Looks again and again until there is something; none if there was nothing for so long.
+/// Polls until there is a value; returns `None` after `limit`.
 pub fn wait_within<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let begun = Instant::now();
     loop {

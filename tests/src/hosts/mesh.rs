@@ -1,7 +1,7 @@
-//! What the mesh of very many real agents costs and how soon it knows: they join, do nothing, three
-//! tenths of them are killed at once, and come again.
+//! The cost and the speed of the mesh with hundreds of real agents. They join, stay idle, three
+//! tenths of them are killed at once, and restart.
 //!
-//! **Expected:** each comes to be what it must within a bound, and nobody is failed who lives.
+//! **Expected:** each step completes within a bound, and no living agent is failed.
 
 use super::crowd::{Crowd, OBSERVER};
 use super::members::wait_within;
@@ -16,29 +16,29 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// After all know each other, they are left alone for so long before anything is measured.
+/// The idle time before a measurement, after all agents know each other.
 const SETTLE: Duration = Duration::from_secs(5);
-/// So many are started at once, the next ones when these are registered: on the processors of one
-/// machine, handshakes of more take so long that all give up and begin anew.
+/// The number of agents started at once; the next ones follow when these are registered. With more,
+/// handshakes on the processors of one machine take so long that all time out and retry.
 const STARTED: usize = 100;
-/// How often it is said how far things are.
+/// The interval of progress messages.
 const PROGRESS: Duration = Duration::from_secs(5);
-/// The longest that anything may take, and for each agent so much more.
+/// The maximum time for a step, and the additional time per agent.
 const LIMIT: (Duration, Duration) = (Duration::from_secs(60), Duration::from_millis(250));
-/// How long to wait before asking again where nobody answered.
+/// The pause before a retry after a missing reply.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// How many others an agent knows.
+/// The number of other members that an agent knows.
 const MEMBERS: &str = "lockmesh_agent_mesh_members";
-/// What the mesh has sent, a datagram each.
+/// The number of datagrams that the mesh has sent.
 const SENT: &str = "lockmesh_agent_mesh_events_total{event=\"sent\"}";
-/// Whether an agent has registered.
+/// 1 while an agent is registered.
 const REGISTERED: &str = "lockmesh_upstream_registered";
-/// How often: an agent that was failed registers again.
+/// The number of registrations: a failed agent registers again.
 const REGISTRATIONS: &str = "lockmesh_upstream_registrations_total";
 
-/// Runs it with so many agents, of which nothing is wanted for so long; keeps logs where an
-/// expectation is broken.
+/// Runs the measurement with this number of agents and this idle time; keeps logs if an expectation
+/// is broken.
 pub fn measure(folder: &Path, keep: &Path, agents: usize, idle: Duration) -> MeshReport {
     raise_loopback();
     eprintln!("three servers and {agents} agents");
@@ -56,12 +56,12 @@ pub fn measure(folder: &Path, keep: &Path, agents: usize, idle: Duration) -> Mes
     MeshReport { agents, joined, idle, deaths, back, broken: run.broken }
 }
 
-/// The agents, and what was not as it should be.
+/// The agents, and the broken expectations.
 struct Run {
     crowd: Crowd,
     limit: Duration,
     broken: Vec<String>,
-    /// Agents that were not as they should be.
+    /// Agents that broke an expectation.
     unwell: Vec<usize>,
 }
 
@@ -71,7 +71,7 @@ impl Run {
         Self { crowd, limit, broken: Vec::new(), unwell: Vec::new() }
     }
 
-    /// Starts agents, and waits until all know all.
+    /// Starts agents, and waits until all agents know all.
     fn begin(&mut self, agents: Range<usize>) -> Joined {
         let (meter, starting) = (Meter::start(), Instant::now());
         let mut since = starting;
@@ -89,9 +89,9 @@ impl Run {
         Joined { started_seconds, alive_seconds, known_seconds, bytes: traffic.bytes / agents }
     }
 
-    /// Lets nothing happen.
+    /// Leaves the agents idle and measures them.
     fn idle(&mut self, length: Duration) -> Idle {
-        eprintln!("nothing happens for {} s", (SETTLE + length).as_secs());
+        eprintln!("idle for {} s", (SETTLE + length).as_secs());
         let_pass(SETTLE);
         let all = 0..self.crowd.agents();
         let sent = self.figures(all.clone(), SENT);
@@ -128,7 +128,8 @@ impl Run {
         }
     }
 
-    /// Kills agents at once, and waits until the servers know and nobody counts on them any more.
+    /// Kills agents at once, and waits until the servers have failed them and no agent has them in
+    /// its mesh.
     fn deaths(&mut self, killed: Range<usize>) -> Deaths {
         eprintln!("{} agents are killed at once", killed.len());
         let living = 0..killed.start;
@@ -166,8 +167,13 @@ impl Run {
         let mut seconds: Vec<f64> =
             killed.clone().filter_map(|agent| failed.get(self.crowd.name(agent)).copied()).collect();
         seconds.sort_by(f64::total_cmp);
-        let forgotten_seconds =
-            self.wait_for_figure("to know who lives", since, living.clone(), MEMBERS, living.len() - 1);
+        let forgotten_seconds = self.wait_for_figure(
+            "to know all living agents",
+            since,
+            living.clone(),
+            MEMBERS,
+            living.len() - 1,
+        );
         let count = killed.len();
         self.crowd.wait_for_end(killed);
         Deaths {
@@ -180,7 +186,7 @@ impl Run {
         }
     }
 
-    /// Waits until all agents are alive to the servers; seconds since then.
+    /// Waits until the servers list all agents as alive. Returns the seconds since `since`.
     fn wait_for_alive(&mut self, since: Instant) -> Option<f64> {
         let (crowd, mut missing) = (&self.crowd, Vec::new());
         let done = wait_within(self.limit, || {
@@ -194,7 +200,8 @@ impl Run {
         done
     }
 
-    /// Waits until a figure of each of these agents is this; seconds since then.
+    /// Waits until a metric has this value at each of these agents. Returns the seconds since
+    /// `since`.
     fn wait_for_figure(
         &mut self,
         what: &str,
@@ -209,7 +216,8 @@ impl Run {
             while missing.last().is_some_and(|agent| is_so(*agent)) {
                 missing.pop();
             }
-            // Only one is asked in vain each time: asking costs those who are on their way.
+            // Each pass polls only one missing agent without success: polling slows agents that are
+            // still starting.
             let turn = missing.len().min(1);
             missing.rotate_right(turn);
             if told.elapsed() > PROGRESS {
@@ -220,11 +228,11 @@ impl Run {
             missing.is_empty().then(|| since.elapsed().as_secs_f64())
         });
         missing.retain(|agent| !is_so(*agent));
-        self.breaks(&format!("were waited for in vain {what}"), missing);
+        self.breaks(&format!("timed out waiting {what}"), missing);
         done
     }
 
-    /// Whoever has registered again though he was not killed had been failed.
+    /// Checks registrations: an agent that registered again without a kill had been failed.
     fn none_registered_again(&mut self, before: &BTreeMap<usize, f64>, agents: Range<usize>) {
         let again = self.registrations(agents.clone());
         let wrong = agents.filter(|agent| again.get(agent) != before.get(agent)).collect();
@@ -235,7 +243,7 @@ impl Run {
         self.figures(agents, REGISTRATIONS)
     }
 
-    /// A figure of each of these agents that answers.
+    /// Returns a metric of each of these agents that replies.
     fn figures(&self, agents: Range<usize>, series: &str) -> BTreeMap<usize, f64> {
         agents.filter_map(|agent| Some((agent, self.crowd.figure(agent, series)?))).collect()
     }
@@ -252,7 +260,7 @@ impl Run {
         agents.map(|agent| mebibytes(look(self.crowd.number(agent)))).collect()
     }
 
-    /// Notes who is not as they should be, if anybody is.
+    /// Records the agents that broke an expectation, if any.
     fn breaks(&mut self, what: &str, agents: Vec<usize>) {
         if agents.is_empty() {
             return;

@@ -1,92 +1,93 @@
-//! What the mesh of very many agents cost, as lines for people and as JSON.
+//! The cost of a mesh of hundreds of agents, as text and as JSON.
 
 use serde::Serialize;
 use std::fmt;
 
-/// What came of it.
+/// The outcome of a measurement.
 #[derive(Debug, Serialize)]
 pub struct MeshReport {
-    /// How many agents.
+    /// The number of agents.
     pub agents: usize,
-    /// All of them came.
+    /// The joining of all agents.
     pub joined: Joined,
-    /// Nothing happened.
+    /// The idle phase.
     pub idle: Idle,
-    /// Three tenths were killed at once.
+    /// The death of three tenths of the agents at once.
     pub deaths: Deaths,
-    /// They came again.
+    /// The return of the killed agents.
     pub back: Joined,
-    /// Every expectation that was broken, in words.
+    /// Descriptions of all broken expectations.
     pub broken: Vec<String>,
 }
 
-/// Agents were started. Seconds from the last start; none where it did not come to be so.
+/// The start of agents. Times are seconds since the last start; `None` if the condition was not
+/// met.
 #[derive(Debug, Serialize)]
 pub struct Joined {
-    /// From the first start to the last one.
+    /// Seconds from the first start to the last one.
     pub started_seconds: f64,
-    /// Until all were alive to the servers.
+    /// Seconds until the servers listed all agents as alive.
     pub alive_seconds: Option<f64>,
-    /// Until each agent knew all others.
+    /// Seconds until each agent knew all others.
     pub known_seconds: Option<f64>,
-    /// What loopback carried from the first start on, a second and agent.
+    /// Loopback bytes per second and agent, from the first start on.
     pub bytes: f64,
 }
 
-/// Nothing happened. What loopback carried is all that agents and servers said to each other, each
-/// packet once, a second and agent.
+/// An idle phase. Traffic is all loopback traffic of agents and servers, each packet counted once,
+/// per second and agent.
 #[derive(Debug, Serialize)]
 pub struct Idle {
-    /// For so long.
+    /// The duration in seconds.
     pub seconds: f64,
-    /// Datagrams that the mesh sent, a second and agent.
+    /// Datagrams sent by the mesh, per second and agent.
     pub datagrams: f64,
-    /// Packets that loopback carried, those among them.
+    /// All loopback packets, including those datagrams.
     pub packets: f64,
-    /// Their bytes.
+    /// The bytes of these packets.
     pub bytes: f64,
-    /// An agent, of one core.
+    /// Processor use of an agent, as a fraction of one core.
     pub cores: f64,
-    /// The busiest agent.
+    /// Processor use of the busiest agent.
     pub worst_cores: f64,
     /// Resident memory of an agent, in the median.
     pub resident_mib: f64,
-    /// Of the largest.
+    /// Resident memory of the largest agent.
     pub worst_resident_mib: f64,
-    /// What of it no other process shares, in the median.
+    /// Resident memory that no other process shares, in the median.
     pub private_mib: f64,
-    /// What each server cost.
+    /// The cost of each server.
     pub servers: Vec<ServerCost>,
 }
 
-/// What a server cost.
+/// The cost of a server.
 #[derive(Debug, Serialize)]
 pub struct ServerCost {
-    /// Of one core.
+    /// Processor use, as a fraction of one core.
     pub cores: f64,
-    /// Resident in memory.
+    /// Resident memory.
     pub resident_mib: f64,
 }
 
-/// Agents were killed. Seconds since then; none where it did not come to be so.
+/// The death of agents. Times are seconds since the kill; `None` if the condition was not met.
 #[derive(Debug, Serialize)]
 pub struct Deaths {
-    /// How many.
+    /// The number of killed agents.
     pub killed: usize,
-    /// Until the servers failed the first of them.
+    /// Seconds until the servers failed the first of them.
     pub first_failed_seconds: Option<f64>,
-    /// Until they had failed all.
+    /// Seconds until they had failed all.
     pub last_failed_seconds: Option<f64>,
-    /// Until no living agent had one of them in its mesh.
+    /// Seconds until no living agent had one of them in its mesh.
     pub forgotten_seconds: Option<f64>,
-    /// What loopback carried until the last was failed, a second and living agent.
+    /// Loopback bytes per second and living agent, until the last one was failed.
     pub bytes: f64,
-    /// In the worst second.
+    /// Loopback bytes in the worst second.
     pub worst_bytes: f64,
 }
 
 impl MeshReport {
-    /// Whether everything came to be as expected.
+    /// Returns `true` if all expectations held.
     pub fn is_clean(&self) -> bool {
         self.broken.is_empty()
     }
@@ -160,7 +161,7 @@ impl fmt::Display for Deaths {
     }
 }
 
-/// A time, or that there was none.
+/// Formats a time, or its absence.
 fn seconds(time: Option<f64>) -> String {
     time.map_or("never".into(), |time| format!("{time:.2} s"))
 }

@@ -1,26 +1,26 @@
-//! Hosts that die: three servers and five agents as real processes, each in a network namespace of
-//! its own, while a lock is held on one host and waited for on two others.
+//! Host failures: three servers and five agents as real processes, each in its own network
+//! namespace. A lock is held on one host and awaited on two others.
 //!
-//! | module | is |
+//! | module | contents |
 //! |---|---|
-//! | `sandbox` | the namespaces around everything, which leave nothing behind |
-//! | `network` | a namespace for each host, a bridge, and cables that can be pulled |
-//! | `member`, `members` | a server or an agent in all of its lives; all of them on the hosts |
-//! | `guard`, `belief` | `lockmesh lock` on a host, and what its holder believes when |
-//! | `fault` | what is done to the hosts |
-//! | `expectation` | what must become of the lock then |
+//! | `sandbox` | the namespaces around a run, which leave nothing behind |
+//! | `network` | a namespace for each host, a bridge, and links that can be taken down |
+//! | `member`, `members` | a server or an agent across restarts; all of them on the hosts |
+//! | `guard`, `belief` | `lockmesh lock` on a host, and the times at which its holder believes |
+//! | `fault` | the faults |
+//! | `expectation` | the expected outcome for the lock |
 //! | `round` | a holder, two contenders, one fault |
-//! | `report` | what came of it |
-//! | `outage`, `outage_report` | servers that are stopped for 1 to 20 s under locks of all windows |
+//! | `report` | the outcome of a run |
+//! | `outage`, `outage_report` | outages of the servers of 1 to 20 s under locks of all windows |
 //! | `jobs` | a run that several sandboxes share |
-//! | `idle` | what agents cost while nothing happens |
-//! | `crowd`, `traffic` | very many agents on one host instead, and what loopback carries |
-//! | `mesh`, `mesh_report` | what their mesh costs, and how soon it knows who came and who died |
-//! | `consul` | the same end of a host beside Consul |
+//! | `idle` | the cost of idle agents |
+//! | `crowd`, `traffic` | hundreds of agents on one host, and the traffic on loopback |
+//! | `mesh`, `mesh_report` | the cost of their mesh, and how fast it detects joins and failures |
+//! | `consul` | the same host failure under Consul |
 //!
 //! **Invariant:** two holders never believe at the same moment of the clock that all hosts share.
-//! What is measured is measured there too: from the fault to the first moment that the next holder
-//! wrote down.
+//! Failover is measured by that clock too: from the fault to the first moment that the next holder
+//! recorded.
 
 pub mod belief;
 pub mod consul;
@@ -52,28 +52,28 @@ use round::{Plan, Round};
 use std::fs;
 use std::path::Path;
 
-/// What to run.
+/// A run.
 pub struct Contest<'c> {
-    /// What happens, in this order.
+    /// The faults, in this order.
     pub faults: &'c [Fault],
-    /// Which sessions hold.
+    /// The windows of the sessions.
     pub windows: &'c [Window],
     /// The lock-delay of all sessions; `None` for the one that suits each fault.
     pub lock_delay: Option<LockDelay>,
-    /// How often each.
+    /// The number of rounds per combination.
     pub rounds: usize,
-    /// Where the logs are kept.
+    /// The folder for the logs.
     pub keep: &'c Path,
 }
 
 impl Contest<'_> {
-    /// Runs it, inside of the sandbox, whose folder is named.
+    /// Runs everything, inside the sandbox with this folder.
     pub fn run(&self, folder: &Path) -> Report {
         let mut hosts = Hosts::start(connect(), folder, Window::shortest_ttl(self.windows));
         let mut report = Report { rows: Vec::new(), skipped: Vec::new() };
         for fault in self.faults {
             if let Some(command) = fault.command().filter(|command| !knows(&[command])) {
-                let line = format!("{}: this lockmesh has no `lockmesh {command}`", fault.name);
+                let line = format!("{}: this build has no `lockmesh {command}`", fault.name);
                 report.skipped.push(line);
                 continue;
             }
@@ -94,7 +94,7 @@ impl Contest<'_> {
         let outcome = match round.seconds {
             Some(seconds) => format!("passed on after {seconds:.2} s"),
             None if round.kept => "kept".into(),
-            None => "believed in by nobody".into(),
+            None => "no holder at the end".into(),
         };
         eprintln!("{}, {}, round {}: {outcome}", round.fault, round.window, round.number);
         let name = format!("{}-{}-{}.log", round.fault, round.window, round.number);
@@ -103,10 +103,10 @@ impl Contest<'_> {
     }
 }
 
-/// The windows that were asked for; without any, those whose time is what people wait for.
+/// Returns the requested windows; without any, those of the failover measurements.
 ///
 /// # Errors
-/// The program cannot be asked for one of them. Nothing was run.
+/// The program does not support one of the windows. Nothing was run.
 pub fn windows(asked: &[Window]) -> Result<Vec<Window>, String> {
     let has_classes = knows(&["lock", "--window", "fast"]);
     let asked = match (asked.is_empty(), has_classes) {
@@ -116,18 +116,18 @@ pub fn windows(asked: &[Window]) -> Result<Vec<Window>, String> {
     };
     match asked.iter().find(|window| !has_classes && window.class().is_some()) {
         Some(window) => {
-            Err(format!("no session can be {window}: this lockmesh has no `lockmesh lock --window`"))
+            Err(format!("unsupported window {window}: this build has no `lockmesh lock --window`"))
         }
         None => Ok(asked.to_vec()),
     }
 }
 
-/// The hosts' network, in the sandbox.
+/// Connects the hosts' network, in the sandbox.
 fn connect() -> Network {
     Network::new(&[&SERVERS[..], &AGENTS].concat())
 }
 
-/// Whether the program knows a command with these options.
+/// Returns `true` if the program knows a command with these options.
 fn knows(words: &[&str]) -> bool {
     run(&[words, &["--help"]].concat()).0 == 0
 }

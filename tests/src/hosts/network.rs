@@ -1,32 +1,32 @@
-//! The network between the hosts: a namespace each, with a cable to one bridge.
+//! The network between the hosts: one namespace per host, with a link to a common bridge.
 //!
-//! A cable can be pulled, and packets can be dropped in one direction alone.
+//! A link can be taken down, and packets can be dropped in one direction only.
 
 use crate::dialect::number;
 use serde_json::Value;
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 
-/// The bridge.
+/// The name of the bridge.
 const BRIDGE: &str = "cables";
 
-/// How much went one way.
+/// The traffic in one direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Carried {
-    /// Frames of Ethernet, each with one datagram or less.
+    /// The number of Ethernet frames, each with at most one datagram.
     pub packets: u64,
-    /// All their bytes.
+    /// The bytes of all frames.
     pub bytes: u64,
 }
 
-/// The hosts' network. The sandbox that it was made in takes it away.
+/// The hosts' network. It is removed with the sandbox that contains it.
 #[derive(Debug)]
 pub struct Network {
     hosts: Vec<&'static str>,
 }
 
 impl Network {
-    /// Connects hosts of these names.
+    /// Connects hosts with these names.
     pub fn new(hosts: &[&'static str]) -> Self {
         let network = Self { hosts: hosts.to_vec() };
         ip(&["link", "add", BRIDGE, "type", "bridge"]);
@@ -43,33 +43,33 @@ impl Network {
         network
     }
 
-    /// A host's address.
+    /// Returns a host's address.
     pub fn address(&self, host: &str) -> Ipv4Addr {
         let position = self.hosts.iter().position(|known| *known == host).expect("it is one of the hosts");
         Ipv4Addr::new(10, 88, 0, u8::try_from(position + 1).expect("the hosts are few"))
     }
 
-    /// The words before a command that runs on a host.
+    /// Returns the command prefix that runs a command on a host.
     pub fn on<'w>(&self, host: &'w str) -> [&'w str; 3] {
         ["netns", "exec", host]
     }
 
-    /// Pulls the host's cable out of the bridge.
+    /// Takes the host's link down.
     pub fn unplug(&self, host: &str) {
         ip(&["link", "set", &cable(host), "down"]);
     }
 
-    /// Puts it back.
+    /// Brings the host's link up again.
     pub fn plug(&self, host: &str) {
         ip(&["link", "set", &cable(host), "up"]);
     }
 
-    /// Drops whatever one host sends to another. The way back stays open.
+    /// Drops all packets from one host to another. The other direction stays open.
     pub fn cut(&self, from: &str, to: &str) {
         ip(&["-n", from, "route", "add", "blackhole", &self.address(to).to_string()]);
     }
 
-    /// Undoes that.
+    /// Undoes [`Self::cut`].
     pub fn mend(&self, from: &str, to: &str) {
         ip(&["-n", from, "route", "delete", "blackhole", &self.address(to).to_string()]);
     }
@@ -77,58 +77,57 @@ impl Network {
     /// Drops every datagram that a host sends or receives on this UDP port, its own or a peer's, as
     /// a firewall on the host does.
     pub fn close_port(&self, host: &str, port: u16) {
-        // The local table comes first by default, and then nothing that arrives is ever dropped.
+        // The local table comes first by default, so a rule would never drop incoming packets.
         ip(&["-n", host, "rule", "add", "priority", "100", "lookup", "local"]);
         ip(&["-n", host, "rule", "delete", "priority", "0"]);
         ["dport", "sport"].iter().for_each(|end| blackhole("add", host, end, port));
     }
 
-    /// Undoes that.
+    /// Undoes [`Self::close_port`].
     pub fn open_port(&self, host: &str, port: u16) {
         ["dport", "sport"].iter().for_each(|end| blackhole("delete", host, end, port));
         ip(&["-n", host, "rule", "add", "priority", "0", "lookup", "local"]);
         ip(&["-n", host, "rule", "delete", "priority", "100"]);
     }
 
-    /// Drops every datagram that a host sends from this UDP port of its own, and none that arrives
-    /// there.
+    /// Drops every datagram that a host sends from this local UDP port, but no incoming ones.
     pub fn mute_port(&self, host: &str, port: u16) {
         blackhole("add", host, "sport", port);
     }
 
-    /// Undoes that.
+    /// Undoes [`Self::mute_port`].
     pub fn unmute_port(&self, host: &str, port: u16) {
         blackhole("delete", host, "sport", port);
     }
 
-    /// What a host's cable has carried: to the host, and from it.
+    /// Returns the traffic of a host's link: to the host, and from it.
     pub fn carried(&self, host: &str) -> (Carried, Carried) {
         carried(&["-n", host], "eth0")
     }
 
-    /// Every process on a host.
+    /// Returns every process on a host.
     pub fn processes(&self, host: &str) -> Vec<String> {
         ip(&["netns", "pids", host]).split_whitespace().map(str::to_owned).collect()
     }
 }
 
-/// Lets processes of the sandbox itself talk to each other.
+/// Brings the sandbox's own loopback interface up.
 pub fn raise_loopback() {
     ip(&["link", "set", "lo", "up"]);
 }
 
-/// What they have said to each other: each packet is counted once.
+/// Returns the loopback traffic; each packet is counted once.
 pub fn loopback() -> Carried {
     carried(&[], "lo").1
 }
 
-/// Adds or deletes the rule that drops datagrams with a port at this end of theirs.
+/// Adds or deletes the rule that drops datagrams with this port at the host's end or the peer's.
 fn blackhole(action: &str, host: &str, end: &str, port: u16) {
     let port = port.to_string();
     ip(&["-n", host, "rule", action, "priority", "50", "ipproto", "udp", end, &port, "blackhole"]);
 }
 
-/// What a device has received and sent.
+/// Returns the received and sent traffic of a device.
 fn carried(namespace: &[&str], device: &str) -> (Carried, Carried) {
     let shown = ip(&[namespace, &["-s", "-j", "link", "show", "dev", device]].concat());
     let links: Value = serde_json::from_str(&shown).expect("ip answers in JSON");
@@ -140,12 +139,12 @@ fn carried(namespace: &[&str], device: &str) -> (Carried, Carried) {
     (way("rx"), way("tx"))
 }
 
-/// The bridge's end of a host's cable.
+/// Returns the name of the bridge's end of a host's link.
 fn cable(host: &str) -> String {
     format!("to-{host}")
 }
 
-/// Runs `ip`, and answers what it prints.
+/// Runs `ip` and returns its output.
 #[track_caller]
 fn ip(arguments: &[&str]) -> String {
     let done = Command::new("ip").args(arguments).stdin(Stdio::null()).output().expect("ip can be started");

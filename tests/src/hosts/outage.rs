@@ -1,9 +1,9 @@
-//! Outages of the servers, of many lengths: a majority of them or all are stopped while a lock of
-//! each window is held on a host of its own and waited for on another.
+//! Server outages of various lengths: a majority of the servers or all of them are stopped.
+//! Meanwhile a lock of each window is held on its own host and awaited on another.
 //!
-//! **Expected:** one second after the servers are back each lock is held for someone: its holder
-//! still believes, or the next one does. Two holders never believe at one moment. The servers are
-//! back as soon as a majority of their processes runs again; an election is part of the second.
+//! **Expected:** one second after the servers are back, each lock is held: its guard still
+//! believes, or the next holder's does. Two holders never believe at the same moment. The servers
+//! are back when a majority of their processes runs again; the second includes an election.
 
 use super::belief::{Belief, BootTime, overlaps};
 use super::connect;
@@ -21,31 +21,32 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// The host of each window's holder: an agent renews by the shortest window in use on it.
+/// The host of each window's holder; separate hosts, because an agent renews by the shortest window
+/// in use on it.
 const HOLDERS: [(Window, &str); 3] =
     [(Window::Fast, AGENTS[0]), (Window::Default, AGENTS[1]), (Window::Safe, AGENTS[2])];
-/// The host of all that wait.
+/// The host of all waiters.
 const CONTENDER: &str = AGENTS[3];
-/// The host of an agent that holds nothing.
+/// The host of an agent without sessions.
 const OBSERVER: &str = AGENTS[4];
-/// A holder that is believed so long after the servers are back has kept its lock.
+/// A holder that still believes this long after the servers are back has kept its lock.
 const AFTERMATH: Duration = Duration::from_secs(3);
-/// The longest wait for the next holder beside the lock-delay.
+/// The maximum wait for the next holder, in addition to the lock-delay.
 const LONGEST: Duration = Duration::from_secs(60);
-/// A holder that wrote nothing down for so long believes nothing any more.
+/// A guard that has recorded nothing for this time, in seconds, no longer believes.
 const SILENCE: f64 = 1.0;
 
-/// How many of the three servers are stopped.
+/// The number of servers that are stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// The leader and one other.
+    /// The leader and one other server.
     Two,
-    /// Every one.
+    /// All servers.
     All,
 }
 
 impl Stopped {
-    /// The number.
+    /// Returns the number of servers.
     pub const fn count(self) -> usize {
         match self {
             Self::Two => 2,
@@ -59,21 +60,21 @@ impl Stopped {
     }
 }
 
-/// Outages to make, one after another.
+/// Outages to cause, one after another.
 pub struct Outages<'o> {
-    /// How many servers are stopped.
+    /// The numbers of stopped servers.
     pub stopped: &'o [Stopped],
-    /// For how many seconds.
+    /// The lengths in seconds.
     pub lengths: &'o [u64],
-    /// How often each.
+    /// The number of rounds per combination.
     pub rounds: usize,
     /// The lock-delay of all sessions.
     pub lock_delay: LockDelay,
-    /// Where the logs are kept.
+    /// The folder for the logs.
     pub keep: &'o Path,
 }
 
-/// One of them.
+/// One outage.
 #[derive(Clone, Copy)]
 struct Outage {
     stopped: Stopped,
@@ -82,7 +83,7 @@ struct Outage {
     lock_delay: LockDelay,
 }
 
-/// A lock with its holder and the one that waits for it.
+/// A lock with its holder and its waiter.
 struct Contended {
     window: Window,
     name: String,
@@ -92,7 +93,7 @@ struct Contended {
 }
 
 impl Outages<'_> {
-    /// Makes them, inside of the sandbox, whose folder is named.
+    /// Causes the outages, inside the sandbox with this folder.
     pub fn run(&self, folder: &Path) -> OutageReport {
         let hosts = Hosts::start(connect(), folder, None);
         let mut rows = Vec::new();
@@ -113,7 +114,7 @@ impl Outages<'_> {
 }
 
 impl Outage {
-    /// Makes it; a row for each window, and what the guards said.
+    /// Causes the outage. Returns a row for each window and the guards' output.
     fn run(self, hosts: &Hosts) -> (Vec<OutageRow>, String) {
         let locks = self.prepare(hosts);
         let servers = self.stopped.servers(hosts.leader(OBSERVER));
@@ -122,7 +123,7 @@ impl Outage {
         let taken = Duration::from_secs_f64(BootTime::now().since(struck));
         let_pass(Duration::from_secs(self.seconds).saturating_sub(taken));
         servers.iter().for_each(|server| hosts.thaw(server));
-        // All of them run again, which took some milliseconds.
+        // Resuming all of them took some milliseconds.
         let resumed = BootTime::now();
         let back = serving_again(hosts);
         let_pass(AFTERMATH);
@@ -156,7 +157,7 @@ impl Outage {
         locks
     }
 
-    /// Waits until the lock is held for someone, and sums up.
+    /// Waits until the lock is held again, and summarizes the outage.
     fn settle(self, hosts: &Hosts, lock: Contended, times: (BootTime, BootTime)) -> (OutageRow, String) {
         let (resumed, back) = times;
         let believes =
@@ -178,7 +179,7 @@ impl Outage {
             window: lock.window,
             back_seconds: back.since(resumed),
             kept,
-            // A holder that still believed then was no reason to wait.
+            // While the holder still believed, the lock was not stuck.
             stuck_seconds: next.map(|next| next.first.since(resumed.max(last)).max(0.0)),
             overlaps: overlaps(&beliefs),
             causes,
@@ -189,15 +190,15 @@ impl Outage {
     }
 }
 
-/// Waits until a write is answered at an agent that holds nothing or at the contender's; returns
-/// that moment.
+/// Waits until a write succeeds at the idle agent or at the contender's. Returns that moment.
 fn serving_again(hosts: &Hosts) -> BootTime {
     let (answered, first) = mpsc::sync_channel(1);
     for host in [OBSERVER, CONTENDER] {
         let (client, answered) = (hosts.client(host), answered.clone());
         thread::spawn(move || {
             if wait_within(TIMEOUT, || idle_write(&client)).is_some() {
-                // The other one may have been first, and then there is no room or no receiver.
+                // The other agent may have been first; then the channel is full or the receiver is
+                // gone.
                 let _ = answered.try_send(BootTime::now());
             }
         });

@@ -1,4 +1,4 @@
-//! The outcome of outages, as a table for people and as JSON, and the expectations that are broken.
+//! The outcome of outages as a table and as JSON, and the broken expectations.
 
 use super::expectation::{Expectation, LockDelay, Window};
 use serde::Serialize;
@@ -7,34 +7,34 @@ use std::fmt;
 use std::time::Duration;
 
 /// The maximum time from the moment at which a majority of the servers runs again until a lock is
-/// held for someone, beside its lock-delay. It includes the election, if one is needed.
+/// held, in addition to its lock-delay. It includes the election, if one is needed.
 pub const HELD_AFTER: Duration = Duration::from_secs(1);
-/// The longest election. An outage of a majority ends for the holders when the next leader serves.
+/// The longest election. For the holders an outage of a majority ends when the next leader serves.
 const ELECTION: Duration = Duration::from_secs(1);
 
 /// One outage, and the lock of one window.
 #[derive(Clone, Debug, Serialize)]
 pub struct OutageRow {
-    /// How many servers were stopped.
+    /// The number of stopped servers.
     pub stopped: usize,
-    /// For how many seconds.
+    /// The length in seconds.
     pub seconds: u64,
-    /// Which of the rounds of this kind it is.
+    /// The number of this round among those of its kind.
     pub round: usize,
     /// The window of the sessions.
     pub window: Window,
-    /// Seconds from the end of the outage until a write was answered.
+    /// Seconds from the end of the outage until a write succeeded.
     pub back_seconds: f64,
     /// `true` if the holder believed all the time.
     pub kept: bool,
     /// Seconds from the end of the outage, or from the holder's last moment if that was later,
-    /// until the next holder believed; none if there was no next one.
+    /// until the next holder believed; `None` without a next holder.
     pub stuck_seconds: Option<f64>,
-    /// How many pairs of holders believed at the same moment.
+    /// The number of pairs of holders that believed at the same moment.
     pub overlaps: usize,
-    /// The causes of the holder's loss, as the loss history names them.
+    /// The causes of the holder's loss in the loss history.
     pub causes: BTreeSet<String>,
-    /// Every expectation that was broken, in words.
+    /// Descriptions of all broken expectations.
     pub broken: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ pub struct OutageReport {
     pub rows: Vec<OutageRow>,
 }
 
-/// The expectation for a lock without a lock-delay during an outage of the servers.
+/// Returns the expectation for a lock without a lock-delay during an outage of the servers.
 pub fn of_outage(length: Duration, window: Window) -> Expectation {
     if length + ELECTION <= window.borne() {
         Expectation::Kept
@@ -57,7 +57,7 @@ pub fn of_outage(length: Duration, window: Window) -> Expectation {
 }
 
 impl OutageRow {
-    /// Holds it to what is expected of a lock with this lock-delay.
+    /// Compares the row with the expectation for a lock with this lock-delay.
     pub fn judge(&mut self, lock_delay: LockDelay) {
         let expected = of_outage(Duration::from_secs(self.seconds), self.window);
         let limit = HELD_AFTER + lock_delay.length();
@@ -73,21 +73,21 @@ impl OutageRow {
             (false, _) if expected == Expectation::Kept => {
                 broken.push("the holder lost a lock that it had to keep".into());
             }
-            (false, None) => broken.push("no one was given the lock".into()),
+            (false, None) => broken.push("the lock did not pass on".into()),
             (false, Some(stuck)) if stuck > limit.as_secs_f64() => {
                 broken.push(format!("the lock was stuck for {stuck:.2} s, not at most {limit:?}"));
             }
             (false, Some(_)) => {}
         }
         if self.causes.contains("destroyed") {
-            broken.push("the loss history says destroyed for a silence".into());
+            broken.push("the loss history reports destroyed for a silence".into());
         }
         self.broken = broken;
     }
 }
 
 impl OutageReport {
-    /// `true` if everything was as expected.
+    /// Returns `true` if all expectations held.
     pub fn is_clean(&self) -> bool {
         self.rows.iter().all(|row| row.broken.is_empty())
     }
@@ -185,6 +185,6 @@ mod tests {
             causes: ["destroyed".to_owned()].into_iter().collect(),
             ..row(8, Window::Fast, false, Some(0.1))
         };
-        assert!(broken(excused, LockDelay::None).contains("says destroyed"));
+        assert!(broken(excused, LockDelay::None).contains("reports destroyed"));
     }
 }

@@ -1,4 +1,4 @@
-//! What the rounds showed, as a table for people and as JSON, and what of it breaks an expectation.
+//! The outcome of the rounds as a table and as JSON, with all broken expectations.
 
 use super::expectation::{Expectation, LockDelay, Window};
 use super::fault::{Fault, GIVEN_UP};
@@ -15,38 +15,38 @@ const MAJORITY: usize = SERVERS.len() / 2 + 1;
 /// All rounds of one fault and one window.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The fault.
+    /// The fault's name.
     pub fault: &'static str,
     /// The window.
     pub window: Window,
-    /// What was expected.
+    /// The expectation.
     pub expected: Expectation,
-    /// Seconds to the next holder, in the median; none where the lock never passed on.
+    /// Seconds to the next holder, in the median; `None` if the lock never passed on.
     pub median_seconds: Option<f64>,
-    /// The longest of them.
+    /// The longest time to the next holder, in seconds.
     pub worst_seconds: Option<f64>,
-    /// In how many rounds the holder kept the lock.
+    /// The number of rounds in which the holder kept the lock.
     pub kept: usize,
-    /// The shortest time between two beliefs; below 0 they met.
+    /// The shortest time between two beliefs; negative if they overlapped.
     pub least_gap_seconds: Option<f64>,
-    /// How many pairs of holders believed at the same moment.
+    /// The number of pairs of holders that believed at the same moment.
     pub overlaps: usize,
-    /// Why the holder's sessions ended, as the loss history says.
+    /// The causes of the holder's losses in the loss history.
     pub causes: BTreeSet<String>,
-    /// What the holder's node was seen to be.
+    /// The observed statuses of the holder's node.
     pub members: BTreeSet<String>,
-    /// Seconds until it was seen to be failed, in the median of the rounds in which it was.
+    /// Seconds until the node was listed as failed, in the median of the rounds in which it was.
     pub failed_seconds: Option<f64>,
-    /// The longest time from the fault's end until the node was alive.
+    /// The longest time from the fault's end until the node was alive, in seconds.
     pub alive_seconds: Option<f64>,
-    /// Every expectation that was broken, in words.
+    /// Descriptions of all broken expectations.
     pub broken: Vec<String>,
     /// The rounds.
     pub rounds: Vec<Round>,
 }
 
 impl Row {
-    /// Sums up the rounds, of which there is at least one, and judges them.
+    /// Summarizes and judges the rounds; there must be at least one.
     pub fn new(fault: &Fault, window: Window, lock_delay: LockDelay, rounds: Vec<Round>) -> Self {
         let seconds: Vec<f64> = rounds.iter().filter_map(|round| round.seconds).collect();
         let gaps = rounds.iter().filter_map(|round| round.gap_seconds);
@@ -88,7 +88,7 @@ impl Row {
     }
 }
 
-/// What one round breaks, in words.
+/// Returns descriptions of the expectations that one round breaks.
 fn judge(round: &Round, fault: &Fault, window: Window) -> Vec<String> {
     let number = round.number;
     let mut broken = Vec::new();
@@ -118,26 +118,26 @@ fn judge(round: &Round, fault: &Fault, window: Window) -> Vec<String> {
     broken
 }
 
-/// Compares a loss with what was done to the host; none where it fits.
+/// Compares a loss with the fault. Returns `None` if it fits.
 fn wrong_cause(loss: &Value, causes: &[&str]) -> Option<String> {
     let told = loss["Cause"].as_str().unwrap_or("no cause");
     if !causes.contains(&told) {
-        return Some(format!("the loss history says {told}, not {}", causes.join(" or ")));
+        return Some(format!("the loss history reports {told}, not {}", causes.join(" or ")));
     }
     if (told == "node-failed" || told == GIVEN_UP) && loss["SilentFor"].as_str().is_none_or(str::is_empty) {
-        return Some(format!("the loss history says {told}, but not for how long there was silence"));
+        return Some(format!("the loss history reports {told} without the length of the silence"));
     }
     let witnesses = loss["ConfirmedBy"].as_array().map_or(0, Vec::len);
     (told == "node-failed" && witnesses < MAJORITY)
-        .then(|| format!("a node failed by the word of {witnesses} servers, which are no majority"))
+        .then(|| format!("a node was failed by {witnesses} servers, which are no majority"))
 }
 
-/// Seconds until the first contender's agent called the holder's node failed.
+/// Returns the seconds until the first contender's agent listed the holder's node as failed.
 fn failed_after(round: &Round) -> Option<f64> {
     round.members.iter().find(|seen| seen.status == FAILED).map(|seen| seen.seconds)
 }
 
-/// The one in the middle, or between the two there.
+/// Returns the median.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
@@ -148,7 +148,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// A loss's cause; of a node that failed also the window, and the servers that confirmed it.
+/// Returns a loss's cause; for a failed node also the window and the confirming servers.
 fn cause(loss: &Value) -> String {
     let servers = loss["ConfirmedBy"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let servers: BTreeSet<&str> = servers.collect();
@@ -163,12 +163,12 @@ fn cause(loss: &Value) -> String {
 pub struct Report {
     /// A row for each fault and window.
     pub rows: Vec<Row>,
-    /// What was not done, and why.
+    /// The skipped parts, with reasons.
     pub skipped: Vec<String>,
 }
 
 impl Report {
-    /// Whether everything was as expected.
+    /// Returns `true` if all expectations held.
     pub fn is_clean(&self) -> bool {
         self.rows.iter().all(|row| row.broken.is_empty())
     }
@@ -226,7 +226,7 @@ fn expected(expected: Expectation) -> String {
     }
 }
 
-/// Seconds for people.
+/// Formats seconds for the table.
 pub fn seconds(value: Option<f64>) -> String {
     value.map_or("-".into(), |value| format!("{value:.2}"))
 }
@@ -309,7 +309,7 @@ mod tests {
         assert!(broken("host-killed", vec![unexplained]).contains("is silent"));
         let cut = fault("servers-cut");
         assert!(
-            broken("servers-cut", vec![round(cut, Some(1.0))]).contains("says node-failed, not given-up")
+            broken("servers-cut", vec![round(cut, Some(1.0))]).contains("reports node-failed, not given-up")
         );
         let shared = Round { overlaps: 1, ..round(gone, Some(1.0)) };
         assert!(broken("host-killed", vec![shared]).contains("at the same moment"));
@@ -319,10 +319,13 @@ mod tests {
         assert!(broken("leader-stopped", vec![round(stopped, Some(2.0))]).contains("had to keep"));
         let excused = json!({"Cause": "destroyed"});
         let excused = Round { losses: vec![excused], ..round(gone, Some(1.0)) };
-        assert!(broken("host-killed", vec![excused]).contains("says destroyed"), "a silence is no act");
+        assert!(
+            broken("host-killed", vec![excused]).contains("reports destroyed"),
+            "a silence destroys nothing"
+        );
         let unmeasured = json!({"Cause": "node-failed", "ConfirmedBy": ["s1", "s2"]});
         let unmeasured = Round { losses: vec![unmeasured], ..round(gone, Some(1.0)) };
-        assert!(broken("host-killed", vec![unmeasured]).contains("not for how long"));
+        assert!(broken("host-killed", vec![unmeasured]).contains("without the length"));
         let alone = json!({"Cause": "node-failed", "ConfirmedBy": ["s1"], "SilentFor": "2.1s"});
         let alone = Round { losses: vec![alone], ..round(gone, Some(1.0)) };
         assert!(broken("host-killed", vec![alone]).contains("no majority"));

@@ -1,4 +1,4 @@
-//! One round: a holder, two contenders, one fault, and what became of the lock.
+//! One round: a holder, two contenders, one fault, and the outcome for the lock.
 
 use super::belief::{Belief, BootTime, overlaps};
 use super::expectation::{Expectation, LockDelay, Window};
@@ -16,72 +16,73 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Those who wait for the lock.
+/// The hosts that wait for the lock.
 const CONTENDERS: [&str; 2] = [AGENTS[1], AGENTS[2]];
-/// Whom everything is asked: the first contender's agent.
+/// The host whose agent answers the test's queries: the first contender's.
 const WITNESS: &str = CONTENDERS[0];
-/// The longest that is waited for the next holder beside the lock-delay, whatever is expected.
+/// The maximum wait for the next holder, in addition to the lock-delay.
 const LONGEST: Duration = Duration::from_secs(45);
-/// How long is looked, beyond a window, whether a lock that must be kept is lost after all.
+/// The time beyond a window for which a lock that must be kept is observed.
 const AFTERMATH: Duration = Duration::from_secs(3);
-/// A holder that wrote nothing down for so long believes nothing any more; generous, for loaded
-/// machines.
+/// A guard that has recorded nothing for this time, in seconds, no longer believes; generous, for
+/// loaded machines.
 const SILENCE: f64 = 1.0;
-/// How long the next holder is left alone, so that a belief that it may not share shows.
+/// The time for which the next holder continues, so that an overlapping belief shows.
 const SHARED: Duration = Duration::from_millis(200);
-/// How soon after the next holder's first moment the loss history must explain the loss.
+/// The maximum time from the next holder's first moment until the loss history explains the loss.
 const TOLD: Duration = Duration::from_secs(2);
-/// How often the witness is asked for its members.
+/// The interval between polls of the member list.
 const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A member that serves.
+/// The status of a member that serves.
 const ALIVE: &str = "alive";
-/// A member of whom a majority of the servers has heard nothing.
+/// The status of a member from which a majority of the servers has received nothing.
 pub const FAILED: &str = "failed";
 
-/// What to do in a round.
+/// The plan of a round.
 #[derive(Clone, Copy)]
 pub struct Plan<'p> {
-    /// What happens.
+    /// The fault.
     pub fault: &'p Fault,
-    /// The holder's session.
+    /// The window of the holder's session.
     pub window: Window,
     /// The lock-delay of that session.
     pub lock_delay: LockDelay,
-    /// Which of the rounds of this kind it is.
+    /// The number of this round among those of its kind.
     pub number: usize,
 }
 
-/// What became of the lock.
+/// The outcome of a round.
 #[derive(Clone, Debug, Serialize)]
 pub struct Round {
-    /// The fault.
+    /// The fault's name.
     pub fault: &'static str,
-    /// The holder's session.
+    /// The window of the holder's session.
     pub window: Window,
-    /// Which of the rounds of this kind it is.
+    /// The number of this round among those of its kind.
     pub number: usize,
-    /// From the fault to the next holder's first moment; none where the lock did not pass on.
+    /// Seconds from the fault to the next holder's first moment; `None` if the lock did not pass
+    /// on.
     pub seconds: Option<f64>,
-    /// Whether the holder believed in it at the end, and nobody else ever did.
+    /// `true` if the holder believed until the end and no other guard ever did.
     pub kept: bool,
-    /// From the holder's last moment to the next holder's first.
+    /// Seconds from the holder's last moment to the next holder's first.
     pub gap_seconds: Option<f64>,
-    /// How many pairs of holders believed at the same moment.
+    /// The number of pairs of holders that believed at the same moment.
     pub overlaps: usize,
-    /// What the loss history says about the holder's session.
+    /// The loss history's entries for the holder's session.
     pub losses: Vec<Value>,
-    /// What the first contender's agent said about the holder's node, and when.
+    /// The statuses of the holder's node in the first contender's agent, with times.
     pub members: Vec<Seen>,
-    /// From the fault's end until the holder's agent took writes, and its node was alive again;
-    /// none where that did not happen.
+    /// Seconds from the fault's end until the holder's agent accepted writes and its node was alive
+    /// again; `None` if that did not happen.
     pub alive_seconds: Option<f64>,
-    /// What the guards said.
+    /// The guards' output.
     #[serde(skip)]
     pub said: String,
 }
 
-/// A member's status, from when it was first seen.
+/// A member's status, from its first observation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Seen {
     /// Seconds since the fault.
@@ -91,7 +92,7 @@ pub struct Seen {
 }
 
 impl Plan<'_> {
-    /// Runs the round. Afterwards everything is whole again.
+    /// Runs the round. Afterwards all hosts are healthy again.
     pub fn run(&self, hosts: &mut Hosts) -> Round {
         let stage = self.prepare(hosts);
         let watch = MembersWatch::start(hosts.client(WITNESS));
@@ -131,7 +132,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Has the lock held on one host and waited for on two others.
+    /// Starts a guard that holds the lock, and two that wait for it.
     fn prepare(&self, hosts: &Hosts) -> Stage {
         let name = format!("{}-{}-{:?}-{}", self.fault.name, self.window, self.lock_delay, self.number);
         let folder = records(&hosts.folder, &name);
@@ -147,8 +148,8 @@ impl Plan<'_> {
         hold.start(hosts, host, &folder.join(host))
     }
 
-    /// Does the fault, holds it and undoes it, until it is known what became of the lock; when it
-    /// was undone.
+    /// Injects the fault, holds it until the outcome is known, and undoes it. Returns the time of
+    /// the undoing.
     fn strike(&self, hosts: &mut Hosts, stage: &Stage) -> BootTime {
         let (fault, leader) = (self.fault, stage.leader);
         let longest = LONGEST + self.lock_delay.length();
@@ -172,9 +173,9 @@ impl Plan<'_> {
     }
 }
 
-/// Those who take part in a round.
+/// The participants of a round.
 struct Stage {
-    /// What the lock is called, and its holder's session.
+    /// The name of the lock and of its holder's session.
     name: String,
     leader: &'static str,
     holder: Guard,
@@ -182,12 +183,13 @@ struct Stage {
 }
 
 impl Stage {
-    /// The belief of the first contender that had one.
+    /// Returns the belief of the contender that believed first.
     fn next(&self) -> Option<Belief> {
         self.contenders.iter().filter_map(Guard::belief).min_by_key(|belief| belief.first)
     }
 
-    /// Ends all of them, the holder first: all beliefs, the holder's first, and what they said.
+    /// Ends all guards, the holder first. Returns all beliefs, the holder's first, and their
+    /// output.
     fn end(self) -> ([Option<Belief>; 3], String) {
         let [one, other] = self.contenders;
         let ended = [self.holder, one, other].map(Guard::end);
@@ -196,27 +198,27 @@ impl Stage {
     }
 }
 
-/// How many sessions wait for a lock, as a host's agent knows.
+/// Returns the number of sessions that wait for a lock, from a host's agent.
 pub(super) fn waiters(hosts: &Hosts, host: &str, name: &str) -> Option<u64> {
     let locks = hosts.json(host, &format!("/v1/lockmesh/locks?prefix={name}/"))?;
     locks.as_array()?.first()?["Waiters"].as_u64()
 }
 
-/// The losses of one node's sessions of this name, as another host's agent lists them. All sessions
-/// of a round have the lock's name.
+/// Returns the losses of one node's sessions with this name, from another host's agent. All
+/// sessions of a round have the lock's name.
 pub(super) fn losses_of(hosts: &Hosts, host: &str, name: &str, node: &str) -> Vec<Value> {
     let losses = hosts.json(host, "/v1/lockmesh/losses").unwrap_or_default();
     let losses = losses.as_array().cloned().unwrap_or_default();
     losses.into_iter().filter(|loss| loss["SessionName"] == name && loss["Node"] == node).collect()
 }
 
-/// From a moment until the node was alive, and stayed so.
+/// Returns the seconds from a moment until the node was alive for good.
 fn alive_after(members: &[(BootTime, String)], mended: BootTime) -> f64 {
     let last = members.last().filter(|(_, status)| status == ALIVE);
     last.map_or(0.0, |(at, _)| at.since(mended).max(0.0))
 }
 
-/// Asks the first contender's agent again and again what it says about the holder's node.
+/// A poll of the first contender's agent for the status of the holder's node.
 struct MembersWatch {
     seen: Arc<Mutex<Vec<(BootTime, String)>>>,
     is_over: Arc<AtomicBool>,
@@ -231,7 +233,7 @@ impl MembersWatch {
         let thread = thread::spawn(move || {
             while !ending.load(Ordering::Relaxed) {
                 if let Some(status) = status(&client) {
-                    let mut seen = writing.lock().expect("nobody panics with it");
+                    let mut seen = writing.lock().expect("the mutex is not poisoned");
                     if seen.last().is_none_or(|(_, last)| *last != status) {
                         seen.push((BootTime::now(), status));
                     }
@@ -243,24 +245,24 @@ impl MembersWatch {
     }
 
     fn is_alive(&self) -> bool {
-        let seen = self.seen.lock().expect("nobody panics with it");
+        let seen = self.seen.lock().expect("the mutex is not poisoned");
         seen.last().is_some_and(|(_, status)| status == ALIVE)
     }
 
-    /// Every status that was seen, from when on.
+    /// Returns every observed status with its first time.
     fn end(self) -> Vec<(BootTime, String)> {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().expect("the watch does not panic");
-        std::mem::take(&mut self.seen.lock().expect("nobody panics with it"))
+        std::mem::take(&mut self.seen.lock().expect("the mutex is not poisoned"))
     }
 }
 
-/// The holder's node as an agent lists it; none where there is no list.
+/// Returns the status of the holder's node in an agent's list, or `None` without a list.
 fn status(client: &Client) -> Option<String> {
     let members = json(client, "/v1/agent/members")?;
     let member = members.as_array()?.iter().find(|member| member["Name"] == HOLDER);
     let Some(member) = member else { return Some("unlisted".into()) };
-    // The word says more than Consul's number does.
+    // `State` is more precise than Consul's number.
     let state = member["State"].as_str().filter(|state| !state.is_empty());
     let status = state.map(str::to_owned).unwrap_or_else(|| match member["Status"].as_u64() {
         Some(1) => ALIVE.into(),

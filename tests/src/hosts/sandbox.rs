@@ -1,11 +1,10 @@
-//! The sandbox that a run lives in: network, mount and process namespaces of its own.
+//! The sandbox of a run: its own network, mount and process namespaces.
 //!
-//! Two runs cannot meet, whatever they call their hosts. Nothing needs to be cleaned up either:
-//! when a run ends in whatever way, by itself, by an error, by a signal or by `kill -9`, the kernel
-//! ends every process that it started and takes away every namespace, link and mount that it made.
-//! Its data lie in memory and go with it.
+//! Two runs are isolated, even with the same host names. No clean-up is needed either. When a run
+//! ends, normally, by an error, by a signal or by `kill -9`, the kernel kills all of its processes
+//! and removes its namespaces, links and mounts. The data are in memory and disappear too.
 //!
-//! **Invariant:** nothing in here changes the machine's own network.
+//! **Invariant:** nothing in this module changes the machine's own network.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,16 +12,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Tells the program that it runs in its sandbox.
+/// The option that marks a program inside its sandbox.
 pub const INSIDE: &str = "--inside";
 
-/// Where the run's data lie. `ip netns` keeps its list in this folder's parent.
+/// The folder of the run's data. `ip netns` keeps its list in the parent folder.
 const FOLDER: &str = "/run/lockmesh-hosts";
 
 /// Runs this program again with these arguments and [`INSIDE`], in a sandbox.
 ///
 /// # Errors
-/// There is no sandbox to be had, in words that say what is missing. Nothing was run.
+/// No sandbox can be created; the message names the missing tool or permission. Nothing was run.
 pub fn enter(arguments: &[OsString], environment: &[(&str, OsString)]) -> Result<ExitCode, String> {
     let status = command(arguments, environment)?.status();
     let status = status.map_err(|error| format!("cannot start setpriv: {error}"))?;
@@ -30,24 +29,26 @@ pub fn enter(arguments: &[OsString], environment: &[(&str, OsString)]) -> Result
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// The command that runs this program again with these arguments and [`INSIDE`], in a sandbox.
+/// Returns the command that runs this program again with these arguments and [`INSIDE`], in a
+/// sandbox.
 ///
 /// # Errors
-/// As [`enter`].
+/// As for [`enter`].
 pub fn command(arguments: &[OsString], environment: &[(&str, OsString)]) -> Result<Command, String> {
     let me = fs::metadata("/proc/self").map_err(|error| format!("cannot read /proc: {error}"))?;
     if me.uid() != 0 {
-        return Err("making hosts out of network namespaces needs root: run this as root".into());
+        return Err("network namespaces need root: run this as root".into());
     }
     for tool in ["setpriv", "unshare", "ip"] {
-        // Each of them knows `-V` or `--version`; only whether it can be started counts.
+        // Each tool accepts `-V` or `--version`; the check only needs it to start.
         let found = Command::new(tool).arg("-V").output();
         found.map_err(|error| {
             format!("cannot start {tool} ({error}): install the packages util-linux and iproute2")
         })?;
     }
     let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-    // The first one has the kernel kill the second when we end, the second one its child.
+    // The first process has the kernel kill the second when this program ends, and the second its
+    // child.
     let mut sandbox = Command::new("setpriv");
     sandbox.args(["--pdeathsig", "KILL", "unshare", "--fork", "--kill-child", "--pid", "--mount-proc"]);
     sandbox.args(["--mount", "--net"]).arg(program).arg(INSIDE).args(arguments);
@@ -55,7 +56,7 @@ pub fn command(arguments: &[OsString], environment: &[(&str, OsString)]) -> Resu
     Ok(sandbox)
 }
 
-/// Makes an empty folder for the run's data, once the program is inside.
+/// Creates an empty folder for the run's data; called inside the sandbox.
 pub fn prepare() -> PathBuf {
     let mounted = Command::new("mount").args(["-t", "tmpfs", "lockmesh-hosts", "/run"]).status();
     assert!(mounted.is_ok_and(|status| status.success()), "a sandbox has mounts of its own");

@@ -1,44 +1,45 @@
-//! What loopback carries while something happens, by the second.
+//! Loopback traffic during a measurement, sampled every second.
 
 use super::network::{Carried, loopback};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long a moment lasts, of which the worst is told.
+/// The sampling interval, for the worst second.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Counts until it is told to end.
+/// A running count.
 pub struct Meter {
     begun: Instant,
     before: Carried,
-    /// Dropped to end the counting.
+    /// Dropped to end the sampling.
     end: mpsc::SyncSender<()>,
     counting: JoinHandle<f64>,
 }
 
-/// What went by, each packet once.
+/// The traffic, each packet counted once.
 #[derive(Clone, Copy, Debug)]
 pub struct Traffic {
-    /// For so long it was counted.
+    /// The duration of the count.
     pub seconds: f64,
-    /// Packets a second; one of QUIC may be several that the kernel carries as one.
+    /// Packets per second; the kernel may carry several QUIC packets as one.
     pub packets: f64,
-    /// Bytes a second, with the headers of Ethernet, IP and UDP.
+    /// Bytes per second, with Ethernet, IP and UDP headers.
     pub bytes: f64,
-    /// In the worst second; where there was less than a second, in all of it.
+    /// Bytes per second in the worst second, or over the whole count if it was shorter than a
+    /// second.
     pub worst_bytes: f64,
 }
 
 impl Meter {
-    /// Begins to count.
+    /// Starts counting.
     pub fn start() -> Self {
         let ((end, ended), before) = (mpsc::sync_channel(0), loopback());
         let counting = thread::spawn(move || worst_second(before, &ended));
         Self { begun: Instant::now(), before, end, counting }
     }
 
-    /// Ends it.
+    /// Stops counting.
     pub fn stop(self) -> Traffic {
         let (seconds, now) = (self.begun.elapsed().as_secs_f64(), loopback());
         drop(self.end);

@@ -1,4 +1,4 @@
-//! Builds the copy once: the tests and programs that finders are.
+//! Builds the copy once: the tests and programs of the finders.
 
 use super::finder::Finder;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 /// The simulator's program.
 const SIM: &str = "sim";
 
-/// What was built, by package and target.
+/// The built programs, by package and target.
 #[derive(Debug, Default)]
 pub struct Built {
     programs: BTreeMap<(String, String), PathBuf>,
@@ -17,23 +17,24 @@ pub struct Built {
 }
 
 impl Built {
-    /// The program of a finder.
+    /// Returns the program of a finder.
     pub fn program(&self, finder: &Finder) -> &Path {
         let key = (finder.package.clone(), finder.target.clone());
         self.programs.get(&key).unwrap_or_else(|| panic!("{} was not built", finder.words))
     }
 
-    /// The `lockmesh` of the copy.
+    /// Returns the `lockmesh` of the copy.
     pub fn lockmesh(&self) -> &Path {
         &self.lockmesh
     }
 }
 
-/// Builds what these finders need, in one go. The tests' own package is always among those that are
-/// named, so that dependencies keep the features that its tests give them and are built once.
+/// Builds the programs of these finders in one go. The tests' own package is always included, so
+/// that dependencies keep the features that its tests enable and are built once.
 ///
 /// # Errors
-/// The copy does not build: the compiler's words. What was built before that stays in `target`.
+/// The copy does not build; the message contains the compiler's output. Earlier results stay in
+/// `target`.
 pub fn build(copy: &Path, target: &Path, finders: &BTreeSet<Finder>) -> Result<Built, String> {
     let mut built = Built { lockmesh: target.join("debug/lockmesh"), ..Built::default() };
     let packages: BTreeSet<String> = finders.iter().map(Finder::crate_name).collect();
@@ -42,7 +43,7 @@ pub fn build(copy: &Path, target: &Path, finders: &BTreeSet<Finder>) -> Result<B
     arguments.extend(packages.iter().flat_map(|package| ["-p", package]));
     arguments.extend(finders.iter().any(|finder| finder.target == "lib").then_some("--lib"));
     arguments.extend(tests.into_iter().flat_map(|name| ["--test", name]));
-    // With any test of a package cargo builds the package's programs, the simulator among them.
+    // With any test of a package cargo builds the package's programs, including the simulator.
     arguments.extend(["--test", "hunt"]);
     cargo(copy, target, &arguments, &mut built)?;
     if finders.iter().any(Finder::runs_the_program) {
@@ -54,9 +55,10 @@ pub fn build(copy: &Path, target: &Path, finders: &BTreeSet<Finder>) -> Result<B
 fn cargo(copy: &Path, target: &Path, arguments: &[&str], built: &mut Built) -> Result<(), String> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(arguments).args(["--message-format=json", "--target-dir"]);
-    // Seeds take three times as long without, and nobody steps through the copy.
+    // Seeds take three times as long without optimization, and the copy is never debugged.
     cargo.arg(target).current_dir(copy).env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
-    // What cargo told this program about its own package would make some build scripts run again.
+    // These variables, which cargo set for this program's package, would make some build scripts
+    // run again.
     let told = |name: &str| {
         ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"].iter().any(|start| name.starts_with(start))
     };
@@ -71,7 +73,7 @@ fn cargo(copy: &Path, target: &Path, arguments: &[&str], built: &mut Built) -> R
             messages.iter().map(|message| &message["message"]).filter(|message| message["level"] == "error");
         let texts: Vec<&str> = errors.filter_map(|message| message["rendered"].as_str()).collect();
         return Err(format!(
-            "the copy does not build: a rule's text fits, but means nothing\n{}",
+            "the copy does not build: a rule's replacement does not compile\n{}",
             texts.join("\n")
         ));
     }

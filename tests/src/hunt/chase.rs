@@ -1,4 +1,4 @@
-//! All rules and their finders: first each finder with nothing broken, which must pass, then rule
+//! All rules and their finders: first each finder without a broken rule, which must pass, then rule
 //! after rule.
 
 use super::build::Built;
@@ -9,23 +9,23 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// What became of a rule that was broken.
+/// The outcome for a broken rule.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Which.
+    /// The rule.
     pub rule: Rule,
-    /// What found it, and what that said; none where it survived.
+    /// The finder that failed, with its result; `None` if the rule survived.
     pub found: Option<(Finder, Said)>,
-    /// How long all of its finders took together.
+    /// The total duration of its finders.
     pub took: Duration,
 }
 
-/// Every finder of these rules, once.
+/// Returns every finder of these rules, without duplicates.
 pub fn finders(rules: &[Rule]) -> BTreeSet<Finder> {
     rules.iter().flat_map(Rule::finders).map(|finder| finder.without_fault()).collect()
 }
 
-/// Runs every finder with nothing broken; gives those that fail or hold no test.
+/// Runs every finder without a broken rule. Returns those that fail or contain no test.
 pub fn without_fault(
     built: &Built,
     copy: &Path,
@@ -35,7 +35,7 @@ pub fn without_fault(
     let runs = in_parallel(finders.into_iter().collect(), workers, |finder: Finder| {
         let said = finder.run(built, copy, None);
         let fault = match (said.passed, said.tests) {
-            (true, 0) => Some("it holds no test".to_owned()),
+            (true, 0) => Some("it contains no test".to_owned()),
             (true, _) => None,
             (false, _) => Some(said.what),
         };
@@ -44,8 +44,7 @@ pub fn without_fault(
     runs.into_iter().flatten().collect()
 }
 
-/// Breaks each rule, and runs its finders until one fails. Each outcome is told as soon as it is
-/// known.
+/// Breaks each rule, and runs its finders until one fails. Reports each outcome immediately.
 pub fn chase(
     built: &Built,
     copy: &Path,
@@ -73,7 +72,7 @@ fn chase_one(built: &Built, copy: &Path, rule: Rule) -> Outcome {
     Outcome { found, took, rule }
 }
 
-/// Gives each item to the next worker that is free; results come in the order of the items.
+/// Assigns each item to the next free worker; results are in the order of the items.
 fn in_parallel<T: Send, R: Send>(items: Vec<T>, workers: usize, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     let waiting = Mutex::new(items.into_iter().enumerate());
     let done = Mutex::new(Vec::new());
@@ -84,7 +83,7 @@ fn in_parallel<T: Send, R: Send>(items: Vec<T>, workers: usize, work: impl Fn(T)
                     { waiting.lock().expect("no worker panics while it takes").next() }
                 {
                     let result = work(item);
-                    done.lock().expect("no worker panics while it tells").push((place, result));
+                    done.lock().expect("no worker panics while it reports").push((place, result));
                 }
             });
         }

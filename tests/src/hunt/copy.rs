@@ -1,8 +1,8 @@
 //! A copy of the tree in which every rule can be broken.
 //!
-//! It holds what git tracks or would track, as it is now, so also what is not committed. It must
-//! never touch the tree itself. A file is written only where its content changes, so that a later
-//! hunt builds little.
+//! It contains the files that git tracks or would track in their current state, including
+//! uncommitted changes. The tree itself is never modified. A file is written only if its content
+//! changes, so that a later hunt rebuilds little.
 
 use super::SWITCH;
 use super::table::{self, FAULT, Rule};
@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Makes the copy, or brings an older one up to date.
+/// Creates the copy, or updates an existing one.
 pub fn make(top: &Path, copy: &Path, rules: &[Rule]) {
     let files = tracked(top);
     let broken = breakable(top, rules);
@@ -27,7 +27,7 @@ pub fn make(top: &Path, copy: &Path, rules: &[Rule]) {
     remove_others(copy, copy, &files);
 }
 
-/// Every file of the tree that git knows or does not ignore, and that is there.
+/// Returns every existing file of the tree that git tracks or does not ignore.
 fn tracked(top: &Path) -> BTreeSet<PathBuf> {
     let mut git = Command::new("git");
     git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(top);
@@ -42,7 +42,7 @@ fn tracked(top: &Path) -> BTreeSet<PathBuf> {
         .collect()
 }
 
-/// The files that are other than in the tree, with their texts.
+/// Returns the files that differ from the tree, with their texts.
 fn breakable(top: &Path, rules: &[Rule]) -> BTreeMap<PathBuf, String> {
     let files: BTreeSet<&str> =
         rules.iter().flat_map(|rule| &rule.edits).map(|edit| edit.file.as_str()).collect();
@@ -66,17 +66,17 @@ fn breakable(top: &Path, rules: &[Rule]) -> BTreeMap<PathBuf, String> {
     texts
 }
 
-/// What a crate's root holds in the copy only.
+/// Returns the code that a crate's root contains in the copy only.
 fn switch() -> String {
     format!(
-        "\n/// Whether a rule is broken.\npub mod hunt {{\n    /// Whether it is this one.\n    \
+        "\n/// The broken rule.\npub mod hunt {{\n    /// Returns `true` if it is this one.\n    \
          pub fn breaks(rule: &str) -> bool {{\n        \
          static BROKEN: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();\n        \
          BROKEN.get_or_init(|| std::env::var({SWITCH:?}).ok()).as_deref() == Some(rule)\n    }}\n}}\n"
     )
 }
 
-/// The root of the crate that a source belongs to.
+/// Returns the root of the crate to which a source belongs.
 fn root_of(top: &Path, file: &str) -> PathBuf {
     let mut folders = Path::new(file).ancestors().skip(1);
     let krate = folders.find(|folder| top.join(folder).join("Cargo.toml").is_file());
@@ -96,7 +96,7 @@ fn write(file: &Path, content: &[u8]) {
     fs::write(file, content).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
 }
 
-/// Removes from the copy what is in the tree no more.
+/// Removes files from the copy that the tree no longer contains.
 fn remove_others(copy: &Path, folder: &Path, files: &BTreeSet<PathBuf>) {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     for entry in entries.map(|entry| entry.expect("a readable folder").path()) {

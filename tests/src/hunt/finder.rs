@@ -1,8 +1,8 @@
-//! A finder: tests of one package, or seeds of the simulator. It fails where a rule is broken, and
-//! only there.
+//! A finder: tests of one package, or seeds of the simulator. It fails if a rule is broken, and
+//! only then.
 //!
-//! In words it is `FOLDER TARGET [FILTER…]`, as `server lib store::tests::power` or `server/core
-//! stories members`, or `sim A..B [--break NAME]`.
+//! It is written as `FOLDER TARGET [FILTER…]`, for example `server lib store::tests::power` or
+//! `server/core stories members`, or as `sim A..B [--break NAME]`.
 
 use super::SWITCH;
 use super::build::Built;
@@ -11,40 +11,41 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// After so long a finder is stopped: what it waits for does not come, which is a way to fail.
+/// The time after which a finder is stopped. A finder that waits for an event that never comes has
+/// failed.
 const FINDER_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How often it is asked whether it has ended.
+/// The interval between polls of a finder's process.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Something that must fail once a rule is broken.
+/// A test or simulation that must fail once a rule is broken.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finder {
-    /// As the table says it.
+    /// The finder as written in the table.
     pub words: String,
     /// The folder of its package.
     pub package: String,
     /// `lib`, a test's file, or a program.
     pub target: String,
-    /// What it is told.
+    /// The program's arguments.
     pub arguments: Vec<String>,
 }
 
-/// What a finder said.
+/// The result of a finder.
 #[derive(Clone, Debug)]
 pub struct Said {
-    /// Whether all was well.
+    /// `true` if it succeeded.
     pub passed: bool,
-    /// The first of its tests that failed, or its last words.
+    /// The first of its tests that failed, or its last line of output.
     pub what: String,
-    /// How many of its tests passed; seeds of the simulator count as one.
+    /// The number of its tests that passed; seeds of the simulator count as one.
     pub tests: usize,
-    /// How long it took.
+    /// The duration.
     pub took: Duration,
 }
 
 impl Finder {
-    /// Reads one.
+    /// Parses a finder.
     pub fn new(words: &str) -> Self {
         let mut parts = words.split_whitespace().map(str::to_owned);
         let package = parts.next().unwrap_or_default();
@@ -55,13 +56,13 @@ impl Finder {
         Self { words: words.to_owned(), package, target, arguments }
     }
 
-    /// The same without the fault point that it is told to open.
+    /// Returns the finder without its fault point.
     #[must_use]
     pub fn without_fault(&self) -> Self {
         Self::new(self.words.split(" --break").next().unwrap_or_default())
     }
 
-    /// The name of its package's crate.
+    /// Returns the name of its package's crate.
     pub fn crate_name(&self) -> String {
         match self.package.as_str() {
             "agent/core" => "lockmesh-agent-core".into(),
@@ -69,12 +70,12 @@ impl Finder {
         }
     }
 
-    /// The test's file, if it is one.
+    /// Returns the test's file, if it is one.
     pub fn test(&self) -> Option<&str> {
         (!self.is_sim() && self.target != "lib").then_some(&self.target)
     }
 
-    /// Whether it starts the real program.
+    /// Returns `true` if it starts the real program.
     pub fn runs_the_program(&self) -> bool {
         self.package == "tests" && self.test() == Some("program")
     }
@@ -83,8 +84,8 @@ impl Finder {
         self.package == "tests" && self.target == "sim" && self.words.starts_with("sim ")
     }
 
-    /// Why there is no such finder in the tree. That its names stand in the sources is all that is
-    /// looked at.
+    /// Returns the reason if the tree contains no such finder. Only the names in the sources are
+    /// checked.
     pub fn fault(&self, top: &Path) -> Option<String> {
         let folder = top.join(&self.package);
         let sources = match (self.is_sim(), self.test()) {
@@ -104,9 +105,9 @@ impl Finder {
         Some(format!("{}: nothing there is called {missing}", self.words))
     }
 
-    /// Runs it with this rule broken, or with none.
+    /// Runs the finder with this rule broken, or with none.
     pub fn run(&self, built: &Built, copy: &Path, broken: Option<&str>) -> Said {
-        let mut output = tempfile::tempfile().expect("there is room for what it says");
+        let mut output = tempfile::tempfile().expect("a temporary file");
         let share = || Stdio::from(output.try_clone().expect("a file can be shared"));
         let mut program = Command::new(built.program(self));
         program.args(&self.arguments).current_dir(copy.join(&self.package));
@@ -122,7 +123,7 @@ impl Finder {
             ended = look(&mut child);
         }
         if ended.is_none() {
-            // It may just have ended.
+            // The process may just have ended.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -141,7 +142,7 @@ impl Finder {
     }
 }
 
-/// The first test that failed, what the simulator saw, or the last line.
+/// Returns the first failed test, the simulator's finding, or the last line.
 fn gist(said: &str) -> String {
     let failed = said.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
     let seen = said.lines().find(|line| line.starts_with("seed ") && line.contains("is broken"));
@@ -150,7 +151,7 @@ fn gist(said: &str) -> String {
     failed.or(seen).or(panicked).or(last).unwrap_or_default().chars().take(110).collect()
 }
 
-/// All Rust below a folder, or in a file; empty where there is none.
+/// Returns all Rust code below a folder or in a file; empty if there is none.
 fn text_of(path: &Path) -> String {
     if path.is_file() {
         return std::fs::read_to_string(path).unwrap_or_default();

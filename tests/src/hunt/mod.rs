@@ -1,18 +1,18 @@
-//! The hunt: rules are broken on purpose, one after the other, and what must find each is run and
-//! must fail.
+//! The hunt: breaks rules on purpose, one after another, and runs the tests that must fail then
+//! (mutation testing).
 //!
-//! The rules lie in `tests/hunt/`, a file a topic: which rule, where it is kept, what stands there
-//! instead once it is broken, and the finders, narrow ones first. All rules are broken at once in a
-//! *copy* of the tree, each behind a switch that reads the environment, so one build serves all of
-//! them. **Invariant:** nothing of it is in the program: the switch and what it switches exist in
-//! the copy only.
+//! The rules are in `tests/hunt/`, one file per topic: the rule, its place in the code, the
+//! replacement that breaks it, and the finders, narrow ones first. All rules are made breakable at
+//! once in a *copy* of the tree, each behind a switch that reads the environment, so one build
+//! serves all of them. **Invariant:** the program itself contains nothing of this: the switches and
+//! replacements exist in the copy only.
 //!
-//! | module | is |
+//! | module | contents |
 //! |---|---|
-//! | `table` | the rules, and whether their texts still fit the tree |
+//! | `table` | the rules, and the check that their texts match the tree |
 //! | `copy` | the tree with every rule breakable |
 //! | `build` | the copy's programs and tests |
-//! | `finder` | a test, or seeds of the simulator, run with a rule broken or with none |
+//! | `finder` | a test, or seeds of the simulator, run with a broken rule or without |
 //! | `chase` | all rules and their finders, several at a time |
 
 pub mod build;
@@ -21,5 +21,5 @@ pub mod copy;
 pub mod finder;
 pub mod table;
 
-/// The variable that names the rule that is broken.
+/// The environment variable that names the broken rule.
 pub const SWITCH: &str = "LOCKMESH_FAULT";

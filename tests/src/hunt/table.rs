@@ -1,8 +1,8 @@
-//! The rules that are broken on purpose, as the files of `tests/hunt/` and the core's own fault
-//! points name them.
+//! The rules that are broken on purpose, from the files of `tests/hunt/` and the core's own fault
+//! points.
 //!
-//! It must never let a rule rot: a text that is not in its file exactly once is an error, and so is
-//! a finder whose name stands nowhere.
+//! A rule must never become stale: a text that is not in its file exactly once is an error, and so
+//! is a finder whose name is not in the tree.
 
 use super::finder::Finder;
 use crate::sim::FaultInjection;
@@ -11,42 +11,43 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// The word that stands for the switch in what takes a rule's place.
+/// The placeholder for the switch in a replacement.
 pub const FAULT: &str = "FAULT";
 
-/// How many seeds of the simulator each of the core's own fault points is given.
+/// The seeds of the simulator for each of the core's own fault points.
 const FAULT_POINT_SEEDS: &str = "0..60";
 
 /// The topic of the core's own fault points.
 const FAULT_POINTS: &str = "fault points";
 
-/// A rule, how it is broken, and what finds that.
+/// A rule, the edits that break it, and its finders.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Its name: what the switch reads.
+    /// Its name, which the switch reads.
     pub name: String,
-    /// The file it was listed in, without its ending.
+    /// The file that lists it, without the extension.
     #[serde(skip)]
     pub topic: String,
     /// The rule in one sentence.
     pub rule: String,
-    /// What becomes of it. None for a fault point, which the product itself has.
+    /// The edits that break it. Empty for a fault point, which is part of the product.
     #[serde(default, rename = "edit")]
     pub edits: Vec<Edit>,
-    /// What must fail once it is broken: narrow finders first.
+    /// The finders that must fail once it is broken, narrow ones first.
     pub finders: Vec<String>,
 }
 
-/// One place where a rule is kept.
+/// One edit that breaks a rule.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edit {
     /// The file, from the top of the repository.
     pub file: String,
-    /// What stands there, exactly once.
+    /// The original text, which the file contains exactly once.
     pub find: String,
-    /// What stands there in the copy; the word [`FAULT`] is whether the rule is broken.
+    /// The text in the copy; the word [`FAULT`] becomes a condition that is `true` if the rule is
+    /// broken.
     pub put: String,
 }
 
@@ -57,12 +58,12 @@ struct Topic {
 }
 
 impl Rule {
-    /// What finds it, narrow ones first.
+    /// Returns the finders, narrow ones first.
     pub fn finders(&self) -> Vec<Finder> {
         self.finders.iter().map(|words| Finder::new(words)).collect()
     }
 
-    /// The same with those finders alone whose words begin like this; nothing where there are none.
+    /// Returns the rule with only the finders that begin with `words`, or `None` without any.
     #[must_use]
     pub fn found_by(mut self, words: &str) -> Option<Self> {
         self.finders.retain(|finder| finder.starts_with(words));
@@ -70,7 +71,7 @@ impl Rule {
     }
 }
 
-/// Every rule: those of the files, in the order of their names, then the fault points.
+/// Returns every rule: those of the files, ordered by file name, then the fault points.
 pub fn rules(top: &Path) -> Vec<Rule> {
     let folder = top.join("tests/hunt");
     let listing = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -87,7 +88,7 @@ fn rules_in(file: &Path) -> Vec<Rule> {
     topic.rule.into_iter().map(|rule| Rule { topic: name.clone().into_owned(), ..rule }).collect()
 }
 
-/// The rules that core and simulator can break without a copy.
+/// Returns the rules that core and simulator can break without a copy.
 fn fault_points() -> impl Iterator<Item = Rule> {
     FaultInjection::ALL.iter().map(|fault_injection| {
         let name = fault_injection.name();
@@ -101,8 +102,8 @@ fn fault_points() -> impl Iterator<Item = Rule> {
     })
 }
 
-/// What is wrong with the rules: names that are given twice, texts that do not fit the tree,
-/// finders that are not there.
+/// Returns the errors in the rules: duplicate names, texts that do not match the tree, missing
+/// finders.
 pub fn faults(top: &Path, rules: &[Rule]) -> Vec<String> {
     let mut names = BTreeSet::new();
     let twice = rules.iter().filter(|rule| !names.insert(&rule.name));
@@ -112,7 +113,7 @@ pub fn faults(top: &Path, rules: &[Rule]) -> Vec<String> {
         let edits = rule.edits.iter().filter_map(|edit| range(top, edit).err());
         faults.extend(edits.map(|what| format!("{}: {what}", rule.name)));
         let idle = rule.edits.iter().filter(|edit| !edit.put.contains(FAULT));
-        faults.extend(idle.map(|edit| format!("{}: what is put into {} is always so", rule.name, edit.file)));
+        faults.extend(idle.map(|edit| format!("{}: the edit of {} has no FAULT", rule.name, edit.file)));
         if rule.finders.is_empty() {
             faults.push(format!("{}: no finder", rule.name));
         }
@@ -127,11 +128,11 @@ pub fn faults(top: &Path, rules: &[Rule]) -> Vec<String> {
     faults
 }
 
-/// Where an edit's text stands in its file.
+/// Returns the range of an edit's text in its file.
 ///
 /// # Errors
-/// The file cannot be read, or holds the text never or more than once. Says so in words; the file
-/// is as it was.
+/// The file cannot be read, or contains the text never or more than once. The message describes the
+/// error; the file is unchanged.
 pub fn range(top: &Path, edit: &Edit) -> Result<Range<usize>, String> {
     let text = std::fs::read_to_string(top.join(&edit.file));
     let text = text.map_err(|error| format!("{}: {error}", edit.file))?;
@@ -139,11 +140,11 @@ pub fn range(top: &Path, edit: &Edit) -> Result<Range<usize>, String> {
     match (places.next(), places.count()) {
         (Some(at), 0) => Ok(at..at + edit.find.len()),
         (None, _) => Err(format!("{} does not hold its text any more:\n{}", edit.file, edit.find)),
-        (Some(_), more) => Err(format!("{} holds its text {} times:\n{}", edit.file, more + 1, edit.find)),
+        (Some(_), more) => Err(format!("{} contains its text {} times:\n{}", edit.file, more + 1, edit.find)),
     }
 }
 
-/// The edits of a file, in the order of their places, with their rules.
+/// Returns the edits of a file in the order of their positions, with their rules.
 pub fn edits<'a>(top: &Path, file: &str, rules: &'a [Rule]) -> Vec<(Range<usize>, &'a Rule, &'a Edit)> {
     let all = rules.iter().flat_map(|rule| rule.edits.iter().map(move |edit| (rule, edit)));
     let here = all.filter(|(_, edit)| edit.file == file);

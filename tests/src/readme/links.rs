@@ -1,9 +1,9 @@
-//! Checks what documents refer to: links between them, and log lines that they quote.
+//! Checks references in documents: links between them, and log lines that they quote.
 
 use std::path::{Component, Path, PathBuf};
 
-/// Returns the links of a document that lead nowhere: a file that does not exist, or a heading that
-/// the file does not have. `path` is the document's, from the top of the tree.
+/// Returns the broken links of a document: to a missing file, or to a missing heading. `path` is
+/// the document's, from the top of the tree.
 pub fn broken(tree: &Path, path: &str, text: &str) -> Vec<String> {
     let is_broken = |target: &&str| {
         let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
@@ -25,7 +25,7 @@ pub fn broken(tree: &Path, path: &str, text: &str) -> Vec<String> {
     local.filter(is_broken).map(|target| format!("{path}: {target}")).collect()
 }
 
-/// Lines outside of blocks of code.
+/// Returns the lines outside of code blocks.
 fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut is_code = false;
     text.lines().filter(move |line| {
@@ -35,7 +35,7 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A relative path from a folder, without `..`.
+/// Returns the path of `file` relative to a folder, without `..`.
 fn joined(folder: &Path, file: &str) -> PathBuf {
     let mut path = folder.to_path_buf();
     for part in Path::new(file).components() {
@@ -47,7 +47,7 @@ fn joined(folder: &Path, file: &str) -> PathBuf {
     path
 }
 
-/// The anchor of a heading, as GitHub makes it.
+/// Returns the anchor of a heading, as GitHub generates it.
 fn slug(heading: &str) -> String {
     let words = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = words.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
@@ -55,7 +55,7 @@ fn slug(heading: &str) -> String {
 }
 
 /// Returns the quotations in the first column of a page's tables that no source contains. An
-/// ellipsis stands for any text.
+/// ellipsis matches any text.
 pub fn unquoted(page: &str, sources: &[String]) -> Vec<String> {
     let rows = page.lines().filter(|line| line.starts_with("| `"));
     let quoted = rows.filter_map(|row| row.split('`').nth(1));
@@ -63,7 +63,8 @@ pub fn unquoted(page: &str, sources: &[String]) -> Vec<String> {
     quoted.filter(|line| !line.split('…').map(str::trim).all(is_known)).map(str::to_owned).collect()
 }
 
-/// A source whose broken string literals are joined, so that a sentence is in one piece.
+/// Returns a source with its continued string literals joined, so that each sentence is in one
+/// piece.
 pub fn joined_literals(source: &str) -> String {
     let mut pieces = source.split("\\\n");
     let first = pieces.next().unwrap_or_default().to_owned();

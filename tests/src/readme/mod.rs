@@ -1,9 +1,9 @@
-//! Types the commands of the documents, and compares the output with what the documents show.
+//! Executes the commands of the documents, and compares the output with the documents.
 //!
-//! The commands are in the documents and nowhere else. [`page`] reads them: each block of commands
-//! has an invisible mark, and a block without one is an error, so that no command is left out in
-//! silence. [`terminal`] is a terminal that they are typed into. [`shown`] compares the output:
-//! ports, ids and times may differ, and nothing else. [`links`] checks links and quoted log lines.
+//! The commands are in the documents only. [`page`] reads them: each block of commands has an
+//! invisible mark. A block without one is an error, so no command is skipped silently. [`terminal`]
+//! is a terminal that executes them. [`shown`] compares the output: ports, ids and times may
+//! differ, and nothing else. [`links`] checks links and quoted log lines.
 
 pub mod links;
 pub mod page;
@@ -21,10 +21,10 @@ const BEFORE: u32 = 0;
 /// The terminal that waits for the cluster of those commands.
 const WAITING: u32 = u32::MAX;
 
-/// Ends when all servers are healthy: a cluster that has just started may not be.
+/// A command that ends when all servers are healthy; a new cluster may not be healthy yet.
 const UNTIL_HEALTHY: &str = "until lockmesh operator autopilot health; do sleep 0.2; done > /dev/null 2>&1";
 
-/// The documents with commands to type, from the top of the tree, in the order of typing. The
+/// The documents with commands to execute, from the top of the tree, in order of execution. The
 /// first one builds the program, as a newcomer does.
 pub const PAGES: [&str; 20] = [
     "README.md",
@@ -49,16 +49,16 @@ pub const PAGES: [&str; 20] = [
     "deploy/operations/move-from-consul.md",
 ];
 
-/// Where a document's commands run.
+/// The environment of a document's commands.
 pub struct Place<'a> {
-    /// The first folder of each terminal.
+    /// The initial folder of each terminal.
     pub folder: &'a Path,
-    /// The folder of the program, put in front of `PATH`; `None` if the document builds it and
-    /// names it itself.
+    /// The folder of the program, prepended to `PATH`; `None` if the document builds it and names
+    /// it.
     pub program: Option<&'a Path>,
 }
 
-/// Types all commands of a document. Returns their number.
+/// Executes all commands of a document. Returns their number.
 ///
 /// # Errors
 /// The line of the first step that fails, and the output.

@@ -1,21 +1,21 @@
-//! Reads the commands of a document, the terminal that each belongs to, and the output that it
-//! shows.
+//! Reads the commands of a document, the terminal of each, and the expected output.
 //!
-//! A mark is an HTML comment, invisible to readers, in front of a block:
+//! A mark is an HTML comment, invisible to readers, before a block:
 //!
 //! | mark | meaning |
 //! |---|---|
 //! | `<!-- terminal 1 -->` | the block's commands are typed into terminal 1 |
-//! | `<!-- terminal 1, keeps running -->` | the same; the last command does not end by itself |
+//! | `<!-- terminal 1, keeps running -->` | the same; the last command does not exit |
 //! | `<!-- terminal 2 prints -->` | the block is output of an earlier command |
 //! | `<!-- not typed: REASON -->` | the block is skipped |
 //! | `<!-- terminal 1: Ctrl-C -->` | no block: interrupts the command |
-//! | `<!-- before: COMMAND -->` | no block: a command, such as `lockmesh dev`, that runs in the background; the page goes on when it is `ready` and its servers are healthy |
+//! | `<!-- before: COMMAND -->` | no block: a command that runs in the background |
 //!
-//! Each `console` block needs a mark. A command that ends with a backslash continues on the next
-//! line.
+//! A `before` command is for example `lockmesh dev`. The page continues when it is `ready` and its
+//! servers are healthy. Each `console` block needs a mark. A command that ends with a backslash
+//! continues on the next line.
 
-/// Languages of blocks that hold commands, and therefore need a mark.
+/// Languages of blocks that contain commands, and therefore need a mark.
 const COMMANDS: [&str; 4] = ["console", "sh", "bash", "shell"];
 
 /// A step of a document, and its line.
@@ -93,7 +93,7 @@ pub fn blocks(page: &str) -> Result<Vec<Block>, String> {
                     found.push(Block { line, action });
                 }
                 None if COMMANDS.contains(&language) => {
-                    return Err(format!("{number}: no mark says in which terminal this block is typed"));
+                    return Err(format!("{number}: no mark names the terminal of this block"));
                 }
                 None => {}
             }
@@ -115,7 +115,7 @@ fn unknown(line: usize, words: &str) -> String {
     format!("{line}: unknown mark {words:?}; tests/src/readme/page.rs lists the marks")
 }
 
-/// The step of a mark without a block.
+/// Parses the step of a mark without a block.
 fn action_alone(words: &str) -> Option<Action> {
     if let Some(command) = words.strip_prefix("before: ") {
         return Some(Action::Before { command: command.into() });
@@ -187,8 +187,8 @@ mod tests {
     #[test]
     fn no_command_is_left_out_in_silence() {
         for (page, error) in [
-            ("text\n```console\n$ y\n```\n", "2: no mark says in which terminal this block is typed"),
-            ("```sh\ny\n```\n", "1: no mark says in which terminal this block is typed"),
+            ("text\n```console\n$ y\n```\n", "2: no mark names the terminal of this block"),
+            ("```sh\ny\n```\n", "1: no mark names the terminal of this block"),
             ("<!-- somewhere -->\n```\n$ a\n```\n", "1: unknown mark \"somewhere\""),
             ("<!-- terminal 1 -->\n<!-- terminal 2 -->\n", "1: no block follows the mark \"terminal 1\""),
             ("<!-- terminal 1 -->\n", "1: unknown mark \"terminal 1\""),

@@ -1,10 +1,10 @@
-//! Whether what was said is what is shown. Ports, ids and times may differ, and the width of a
-//! table's columns with them.
+//! Compares actual output with documented output. Ports, ids and times may differ, and with them
+//! the width of a table's columns.
 
-/// Stands in the README for any lines, also none.
+/// The placeholder for any number of lines.
 const ANY_LINES: &str = "…";
 
-/// Whether lines are those that are shown.
+/// Returns `true` if the lines match the documented ones.
 pub fn fits(shown: &[String], said: &[String]) -> bool {
     match shown.split_first() {
         None => said.is_empty(),
@@ -15,7 +15,7 @@ pub fn fits(shown: &[String], said: &[String]) -> bool {
     }
 }
 
-/// Whether all lines that are shown are among those that were said, in their order.
+/// Returns `true` if all documented lines are among the actual ones, in the same order.
 pub fn are_among(shown: &[String], said: &[String]) -> bool {
     let mut said = said.iter();
     shown.iter().all(|line| said.any(|other| is_like(line, other)))
@@ -25,7 +25,7 @@ fn is_like(shown: &str, said: &str) -> bool {
     masked(shown) == masked(said)
 }
 
-/// A line without what is another each time.
+/// Returns a line with its variable parts masked.
 fn masked(line: &str) -> String {
     let line = match line.split_once("confirmed by ") {
         // Any majority of the servers, in any order.
@@ -45,7 +45,7 @@ fn masked(line: &str) -> String {
         if is_size && before.chars().all(|c| c.is_ascii_digit()) {
             *words.last_mut().expect("there is one before it") = "NUMBER".into();
         }
-        // What is left of it when somebody looked.
+        // The remaining delay depends on the time of the request.
         let is_rest = words.ends_with(&["lock-delay".into(), "for".into()]);
         words.push(match word {
             _ if is_rest => "REST".into(),
@@ -57,7 +57,7 @@ fn masked(line: &str) -> String {
 }
 
 fn masked_word(word: &str) -> String {
-    // What surrounds an id or a time stays, such as brackets and commas.
+    // Characters around an id or a time stay, such as brackets and commas.
     let is_part = |c: char| c.is_ascii_alphanumeric() || "-.:".contains(c);
     let mut masked = String::new();
     let mut rest = word;

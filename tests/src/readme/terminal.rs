@@ -1,4 +1,4 @@
-//! A terminal, as far as a shell notices: an interactive one, with aliases, both outputs in one and
+//! A terminal from a shell's point of view: interactive, with aliases, both outputs combined and
 //! Ctrl-C.
 
 use super::shown;
@@ -9,20 +9,21 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a command may take, or may not say what it shall; generous, for loaded machines.
+/// The maximum time for a command to end or to print its documented output; generous, for loaded
+/// machines.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Time after which Ctrl-C is pressed again: bash ignores one that meets a loop while its command
-/// is just ending well.
+/// The time after which Ctrl-C is sent again: bash ignores one that arrives in a loop just as its
+/// command exits successfully.
 const CTRL_C_AGAIN: Duration = Duration::from_secs(10);
 
-/// What the shell says when a command has ended, with its exit code. No program says it.
+/// The text that the shell prints with the exit code after each command. No program prints it.
 const ENDED: &str = "the-command-has-ended-with";
 
-/// Lines that may have been said and were not looked at yet.
+/// The maximum number of lines that were printed and not yet read.
 const UNREAD_LINES: usize = 65_536;
 
-/// Variables of our environment that a newcomer's shell has too.
+/// Variables of our environment that a newcomer's shell also has.
 const KEPT: [&str; 8] = [
     "HOME",
     "PATH",
@@ -40,21 +41,21 @@ pub struct Terminal {
     shell: Child,
     keyboard: ChildStdin,
     lines: Receiver<String>,
-    /// What was said since the last command was typed.
+    /// The output since the last command was typed.
     said: Vec<String>,
-    /// Whether a command has not ended yet.
+    /// Set while a command runs.
     is_busy: bool,
 }
 
 impl Terminal {
-    /// Opens one in a folder, with a program's folder in front of `PATH`.
+    /// Opens a terminal in a folder, with a program's folder prepended to `PATH`.
     ///
     /// # Errors
-    /// There is no `bash`, or it does not answer.
+    /// `bash` is missing or does not reply.
     pub fn open(number: u32, folder: &Path, program: Option<&Path>) -> Result<Self, String> {
         let mut shell = Command::new("setsid");
-        // In a session without a terminal, so that the shell takes none away from the developer;
-        // and with Ctrl-C as it is in a terminal: whatever runs in the background is deaf to it.
+        // A new session without a controlling terminal keeps the developer's terminal untouched.
+        // Ctrl-C works as in a terminal: background commands ignore it.
         shell.args([
             "env",
             "--default-signal=INT",
@@ -74,20 +75,20 @@ impl Terminal {
         let output = BufReader::new(shell.stdout.take().expect("it is piped"));
         let (say, lines) = sync_channel(UNREAD_LINES);
         thread::spawn(move || {
-            // The one who listens may have ended first.
+            // The receiver may have ended first.
             output.lines().map_while(Result::ok).try_for_each(|line| say.send(line))
         });
         let mut terminal = Self { number, shell, keyboard, lines, said: Vec::new(), is_busy: true };
-        // What it says of itself before the first command.
+        // Discards the shell's output before the first command.
         terminal.press(&format!("echo {ENDED} $?"))?;
         terminal.wait_for_end()?;
         Ok(terminal)
     }
 
-    /// Types a command and Enter, once the one before has ended.
+    /// Types a command and Enter, after the previous command has ended.
     ///
     /// # Errors
-    /// The one before does not end, or failed; or the shell has ended.
+    /// The previous command does not end, or failed; or the shell has ended.
     pub fn type_in(&mut self, command: &str) -> Result<(), String> {
         if self.is_busy {
             self.wait_for_end()?;
@@ -98,11 +99,11 @@ impl Terminal {
         self.press(&format!("{command}\necho {ENDED} $?"))
     }
 
-    /// Waits until the command has ended, and compares what it said, which may be why it failed.
-    /// Where nothing is shown it may say anything, and must end well.
+    /// Waits until the command has ended, and compares its output, which may explain a failure.
+    /// Without documented output it may print anything, and must succeed.
     ///
     /// # Errors
-    /// It did not end, failed, or said something else.
+    /// The command did not end, failed, or printed something else.
     pub fn ends(&mut self, shown: &[String]) -> Result<(), String> {
         if shown.is_empty() {
             return self.wait_for_end();
@@ -111,11 +112,11 @@ impl Terminal {
         if shown::fits(shown, &self.said) { Ok(()) } else { Err(self.otherwise(shown)) }
     }
 
-    /// Waits until the command, which goes on, has said what is shown; if nothing is shown, its
-    /// first line, so that Ctrl-C meets the command and not the shell.
+    /// Waits until the running command has printed the documented output. Without documented
+    /// output, waits for the first line, so that Ctrl-C reaches the command and not the shell.
     ///
     /// # Errors
-    /// It ended, or did not say so in time.
+    /// The command ended, or did not print the output in time.
     pub fn says(&mut self, shown: &[String]) -> Result<(), String> {
         self.wait_until(shown, |said| match shown {
             [] => !said.is_empty(),
@@ -123,27 +124,27 @@ impl Terminal {
         })
     }
 
-    /// Waits until the command, which goes on, prints a line that begins with `ready`.
+    /// Waits until the running command prints a line that begins with `ready`.
     ///
     /// # Errors
-    /// It ended, or was not ready in time.
+    /// The command ended, or was not ready in time.
     pub fn is_ready(&mut self) -> Result<(), String> {
         let shown = ["ready …".to_owned()];
         self.wait_until(&shown, |said| said.iter().any(|line| line.starts_with("ready ")))
     }
 
-    /// Waits until what is shown is among what was said since the last command was typed.
+    /// Waits until the documented lines are among the output since the last command was typed.
     ///
     /// # Errors
-    /// It was not said in time.
+    /// The output did not appear in time.
     pub fn says_in_time(&mut self, shown: &[String]) -> Result<(), String> {
         self.wait_until(shown, |said| shown::are_among(shown, said))
     }
 
-    /// Presses Ctrl-C and waits until the command has ended, whatever its exit code.
+    /// Sends Ctrl-C and waits until the command has ended, with any exit code.
     ///
     /// # Errors
-    /// It did not end, or there was none.
+    /// The command did not end, or none was running.
     pub fn interrupt(&mut self) -> Result<(), String> {
         println!("[{}] Ctrl-C", self.number);
         if !self.is_busy {
@@ -170,15 +171,15 @@ impl Terminal {
     fn wait_for_end(&mut self) -> Result<(), String> {
         match self.wait_for_code(Instant::now() + TIMEOUT)?.as_str() {
             "0" => Ok(()),
-            code => Err(format!("the command failed with {code} and said:\n{}", self.said.join("\n"))),
+            code => Err(format!("the command failed with {code} and printed:\n{}", self.said.join("\n"))),
         }
     }
 
-    /// The exit code of the command, once it has ended.
+    /// Returns the exit code of the command, once it has ended.
     fn wait_for_code(&mut self, until: Instant) -> Result<String, String> {
         loop {
             let line = self.hear(until)?;
-            // What is said without a line's end stands in front.
+            // Output without a final newline precedes the text on the same line.
             if let Some((before, code)) = line.split_once(ENDED) {
                 if !before.is_empty() {
                     self.keep(before.to_owned());
@@ -206,7 +207,7 @@ impl Terminal {
         let left = until.saturating_duration_since(Instant::now());
         self.lines.recv_timeout(left).map_err(|error| match error {
             RecvTimeoutError::Timeout => {
-                format!("nothing came of it within {TIMEOUT:?}; it said:\n{}", self.said.join("\n"))
+                format!("timed out after {TIMEOUT:?}; the output is:\n{}", self.said.join("\n"))
             }
             RecvTimeoutError::Disconnected => "the terminal is gone".into(),
         })
@@ -218,14 +219,18 @@ impl Terminal {
     }
 
     fn otherwise(&self, shown: &[String]) -> String {
-        format!("it is shown to say:\n{}\nbut said:\n{}", shown.join("\n"), self.said.join("\n"))
+        format!(
+            "the documented output is:\n{}\nthe actual output is:\n{}",
+            shown.join("\n"),
+            self.said.join("\n")
+        )
     }
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
         let group = format!("kill -KILL -{}", self.shell.id());
-        // An error means that it is gone already.
+        // An error means that the shell is already gone.
         let _ = Command::new("sh").args(["-c", &group]).status();
         let _ = self.shell.wait();
     }

@@ -1,4 +1,4 @@
-//! The clients of a cluster whose disk hangs: sessions that are renewed, and a writer.
+//! The clients of a cluster with a hanging disk: renewed sessions, and a writer.
 
 use crate::dialect::let_pass;
 use crate::http::{Answer, Client};
@@ -9,51 +9,51 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The TTL of the sessions: the shortest that is shipped.
+/// The TTL of the sessions: the shortest that the default configuration allows.
 const TTL: &str = "10s";
 /// The interval between two renewals of a session.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(3);
-/// So many sessions share one thread, whose renewals wait for each other.
+/// The number of sessions that share one thread; their renewals wait for each other.
 const SHARED: usize = 5;
 /// The pause between two writes.
 const WRITE_PAUSE: Duration = Duration::from_millis(20);
-/// A renewal is on its way for no longer than an agent holds requests, and then some.
+/// The timeout of a request: longer than an agent holds a request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A request that failed.
+/// A failed request.
 #[derive(Clone, Debug)]
 pub struct Failed {
-    /// From when it was sent until it failed.
+    /// The times of its sending and its failure.
     pub span: (Instant, Instant),
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
 impl Failed {
-    /// `true` if it was on its way during one of these spans.
+    /// Returns `true` if the request was in flight during one of these spans.
     pub fn is_during(&self, spans: &[(Instant, Instant)]) -> bool {
         spans.iter().any(|(begun, ended)| self.span.0 <= *ended && *begun <= self.span.1)
     }
 }
 
-/// What clients were answered.
+/// The replies that clients received.
 #[derive(Clone, Debug, Default)]
 pub struct Answers {
-    /// When each write was acknowledged.
+    /// The times of acknowledged writes.
     pub written: Vec<Instant>,
-    /// The number that the last acknowledged write wrote.
+    /// The number written by the last acknowledged write.
     pub last_written: u64,
     /// Writes that failed.
     pub failed: Vec<Failed>,
-    /// Renewals that were acknowledged.
+    /// The number of acknowledged renewals.
     pub renewed: usize,
-    /// Renewals that failed, of sessions that may be alive.
+    /// Failed renewals of sessions that may be alive.
     pub unrenewed: Vec<Failed>,
-    /// Renewals that failed because the session does not exist.
+    /// The number of renewals that failed because the session does not exist.
     pub lost: usize,
 }
 
-/// Clients at work.
+/// Running clients.
 pub struct Clients {
     sessions: Vec<String>,
     is_over: Arc<AtomicBool>,
@@ -61,7 +61,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Makes so many sessions, and begins to renew them and to write this key.
+    /// Creates `count` sessions, and starts to renew them and to write this key.
     pub fn start(client: &Client, count: usize, key: &str) -> Self {
         let body = json!({"TTL": TTL, "LockDelay": "0s", "NodeChecks": [], "Name": "renewed"});
         let sessions: Vec<String> = (0..count).map(|_| client.session_of(body.clone())).collect();
@@ -76,12 +76,12 @@ impl Clients {
         Self { sessions, is_over, threads }
     }
 
-    /// The sessions.
+    /// Returns the sessions.
     pub fn sessions(&self) -> &[String] {
         &self.sessions
     }
 
-    /// Ends them; all that they were answered.
+    /// Stops the clients and returns all of their replies.
     pub fn end(self) -> Answers {
         self.is_over.store(true, Ordering::Relaxed);
         let ended = self.threads.into_iter().map(|thread| thread.join().expect("clients do not panic"));
@@ -100,7 +100,7 @@ impl Answers {
         self
     }
 
-    /// The longest time without an acknowledged write.
+    /// Returns the longest time without an acknowledged write.
     pub fn longest_gap(&self) -> Duration {
         let gaps = self.written.windows(2).map(|pair| pair[1].duration_since(pair[0]));
         gaps.max().unwrap_or(Duration::MAX)
@@ -149,7 +149,7 @@ enum Failure {
     Other(Failed),
 }
 
-/// One PUT on a connection of its own.
+/// Sends one PUT on a connection of its own.
 fn ask(client: &Client, path: &str, body: &[u8]) -> Result<(), Failure> {
     let begun = Instant::now();
     let other = |reason| Failure::Other(Failed { span: (begun, Instant::now()), reason });
@@ -183,6 +183,6 @@ mod tests {
         let late = begun + Duration::from_millis(1_600);
         let failed = Failed { span: (written[2], late), reason: "500".into() };
         assert!(failed.is_during(&[(begun, written[3])]) && !failed.is_during(&[(begun, written[1])]));
-        assert_eq!(Answers::default().longest_gap(), Duration::MAX, "without a write there is no end of it");
+        assert_eq!(Answers::default().longest_gap(), Duration::MAX, "without a write the gap is unlimited");
     }
 }

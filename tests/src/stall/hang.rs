@@ -1,5 +1,5 @@
-//! A disk that hangs: every sync of the threads that write takes long. `strace` delays those calls,
-//! and the process does not notice anything else.
+//! A disk that hangs: every sync of the writing threads is slow. `strace` delays those calls, and
+//! the process is not affected otherwise.
 
 use crate::dialect::let_pass;
 use crate::fleet::shell;
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 pub const LOG_WRITER: &str = "log writer";
 /// The thread of a server that writes checkpoints of the state.
 pub const CHECKPOINT_WRITER: &str = "checkpoint writer";
-/// The longest that `strace` may take to attach to a thread.
+/// The maximum time for `strace` to attach to a thread.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// The interval between two looks at it.
+/// The interval between two polls.
 const GLANCE: Duration = Duration::from_millis(5);
 
 /// A disk that hangs for one process, until [`Self::end`].
@@ -23,7 +23,7 @@ pub struct Hang {
 }
 
 impl Hang {
-    /// Delays each sync of these threads of a process by so long. Returns when `strace` is attached
+    /// Delays each sync of these threads of a process by `delay`. Returns when `strace` is attached
     /// to all of them.
     pub fn start(process: u32, threads: &[&str], delay: Duration) -> Self {
         let threads: Vec<String> = threads.iter().map(|name| thread_named(process, name)).collect();
@@ -42,7 +42,7 @@ impl Hang {
         hang
     }
 
-    /// Lets the disk go on.
+    /// Ends the delays.
     pub fn end(mut self) {
         self.assert_running();
         assert!(shell(&format!("kill -INT {}", self.strace.id())), "strace cannot be ended");
@@ -51,19 +51,19 @@ impl Hang {
 
     fn assert_running(&mut self) {
         let ended = self.strace.try_wait().expect("it can be asked");
-        assert!(ended.is_none(), "strace could not hold the threads up: {ended:?}");
+        assert!(ended.is_none(), "strace could not delay the threads: {ended:?}");
     }
 }
 
 impl Drop for Hang {
     fn drop(&mut self) {
-        // After `end` there is none any more.
+        // After `end` the process is already gone.
         let _ = self.strace.kill();
         let _ = self.strace.wait();
     }
 }
 
-/// The number of a thread of a process.
+/// Returns the number of a thread of a process.
 fn thread_named(process: u32, name: &str) -> String {
     let threads = fs::read_dir(format!("/proc/{process}/task")).expect("the process runs");
     let is_it =
@@ -73,7 +73,7 @@ fn thread_named(process: u32, name: &str) -> String {
     found.file_name().to_str().expect("a number").to_owned()
 }
 
-/// A thread's name as the kernel keeps it.
+/// Returns a thread's name as the kernel stores it.
 fn shown(name: &str) -> &str {
     &name[..name.len().min(15)]
 }

@@ -1,5 +1,4 @@
-//! Full load on a disk as it is: nobody steps down, however slow the disk of this machine is under
-//! it.
+//! Full load on a healthy disk: no leader steps down, however slow the machine's disk becomes.
 
 use crate::figures::Figures;
 use crate::fleet::Fleet;
@@ -10,33 +9,33 @@ use std::time::{Duration, Instant};
 
 /// The servers of a fleet of three.
 const SERVERS: [&str; 3] = ["s1", "s2", "s3"];
-/// How long one scenario takes before the next one.
+/// The duration of one scenario.
 const TURN: &str = "5s";
 /// The histogram of syncs.
 const SYNCS: &str = "lockmesh_server_fsync_seconds";
 
-/// What the load did.
+/// The outcome of the load.
 #[derive(Clone, Debug, Serialize)]
 pub struct LoadReport {
-    /// For how long.
+    /// The duration in seconds.
     pub seconds: f64,
     /// The terms before and after; equal unless the leader stepped down or was deposed.
     pub terms: (f64, f64),
-    /// Syncs of the leader's log: the upper bound of each bucket in seconds, and how many took at
-    /// most as long.
+    /// Syncs of the leader's log: the upper bound of each bucket in seconds, with its cumulative
+    /// count.
     pub syncs: Vec<(String, f64)>,
     /// The last lines of the load's own report.
     pub bench: String,
 }
 
 impl LoadReport {
-    /// `true` if the leader led all the time.
+    /// Returns `true` if the leader led all the time.
     pub fn is_clean(&self) -> bool {
         self.terms.0 == self.terms.1
     }
 }
 
-/// Loads a fresh cluster, whose data lie in this folder, for so long.
+/// Loads a new cluster, with its data in this folder, for `length`.
 pub fn run(folder: &Path, length: Duration) -> LoadReport {
     let fleet = Fleet::start(folder, "3");
     let leader = fleet.leader();
@@ -61,13 +60,13 @@ fn figures(fleet: &Fleet, server: &str) -> Figures {
     Figures::parse(&String::from_utf8_lossy(&answer.body))
 }
 
-/// The highest term of all servers.
+/// Returns the highest term of all servers.
 fn term(fleet: &Fleet) -> f64 {
     let terms = SERVERS.map(|server| figures(fleet, server).value("lockmesh_server_raft_term"));
     terms.into_iter().fold(0.0, f64::max)
 }
 
-/// The cumulative buckets of a histogram, the lowest first.
+/// Returns the cumulative buckets of a histogram, the lowest first.
 fn syncs(figures: &Figures) -> Vec<(String, f64)> {
     let start = format!("{SYNCS}_bucket{{le=\"");
     let buckets = figures.series.iter().filter_map(|(series, count)| {
@@ -75,7 +74,7 @@ fn syncs(figures: &Figures) -> Vec<(String, f64)> {
         Some((bound.to_owned(), *count))
     });
     let mut buckets: Vec<(String, f64)> = buckets.collect();
-    // The last one's bound is infinity, which is a number too.
+    // The last bound is infinity, which parses as a number.
     buckets.sort_by(|(one, _), (other, _)| number(one).total_cmp(&number(other)));
     buckets
 }

@@ -1,11 +1,11 @@
-//! A leader whose disk hangs, on real processes: it hands over at once, no session is lost, and
-//! writes go on.
+//! A leader with a hanging disk, on real processes: it transfers leadership at once, no session is
+//! lost, and writes continue.
 //!
-//! | module | is |
+//! | module | contents |
 //! |---|---|
-//! | `hang` | the disk that hangs, by `strace` |
-//! | `clients` | sessions that are renewed, and a writer |
-//! | `load` | full load on a disk that does not hang, under which no leader steps down |
+//! | `hang` | a disk that hangs, by means of `strace` |
+//! | `clients` | renewed sessions, and a writer |
+//! | `load` | full load on a healthy disk, under which no leader steps down |
 
 pub mod clients;
 pub mod hang;
@@ -20,40 +20,42 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-/// The sessions that are renewed.
+/// The number of renewed sessions.
 pub const SESSIONS: usize = 50;
-/// The longest time without an acknowledged write: the leader's own limit for a disk that makes
-/// nothing durable, which is 1 s, the hand-over, and the agent's way to the next leader.
+/// The longest time without an acknowledged write. It covers the leader's own limit of 1 s for a
+/// disk without durable progress, the transfer of leadership, and the agent's discovery of the next
+/// leader.
 const GAP_LIMIT: Duration = Duration::from_secs(2);
-/// How long everything is as it should be before the disk hangs.
+/// The undisturbed time before the disk hangs.
 const PEACE: Duration = Duration::from_secs(3);
-/// Within so long after the disk goes on, sessions ended that had expired by the leader's clock.
+/// The time after the disk resumes within which sessions would end that had expired by the leader's
+/// clock.
 const AFTERMATH: Duration = Duration::from_secs(4);
 
 /// The outcome of one hang.
 #[derive(Clone, Debug, Serialize)]
 pub struct Hung {
-    /// For how long the disk hung.
+    /// The duration of the hang.
     pub seconds: f64,
-    /// Who led before, and after.
+    /// The leaders before and after.
     pub leaders: (String, String),
     /// The longest time without an acknowledged write.
     pub gap_seconds: f64,
-    /// Writes that were acknowledged.
+    /// The number of acknowledged writes.
     pub written: usize,
-    /// Writes that failed, each with its reason.
+    /// The reasons of failed writes.
     pub failed: Vec<String>,
-    /// Renewals that were acknowledged.
+    /// The number of acknowledged renewals.
     pub renewed: usize,
-    /// Renewals that failed, each with its reason.
+    /// The reasons of failed renewals.
     pub unrenewed: Vec<String>,
-    /// Sessions that ended.
+    /// The number of sessions that ended.
     pub lost: usize,
-    /// Every expectation that was broken, in words.
+    /// Descriptions of all broken expectations.
     pub broken: Vec<String>,
 }
 
-/// Lets the disk of the leader of a fresh cluster, whose data lie in this folder, hang for so long.
+/// Hangs the disk of the leader of a new cluster, with its data in this folder, for `length`.
 pub fn hang(folder: &Path, length: Duration) -> Hung {
     let fleet = Fleet::start(folder, "3");
     let clients = Clients::start(&fleet.client(), SESSIONS, "stall/written");
@@ -75,7 +77,7 @@ pub fn hang(folder: &Path, length: Duration) -> Hung {
     hung
 }
 
-/// `true` if every server is a voter and has the whole log.
+/// Returns `true` if every server is a voter and has the whole log.
 fn caught_up(fleet: &Fleet) -> bool {
     let servers = fleet.servers();
     let newest = servers.iter().filter_map(|server| server["LastIndex"].as_u64()).max();

@@ -1,6 +1,7 @@
-//! Blanks what is not code. Every line stays where it was, so that a fault can name its line.
+//! Blanks everything except code. Every line keeps its number, so that a fault can name its line.
 
-/// The text with comments and the insides of string and character literals turned into spaces.
+/// Returns the text with comments and the contents of string and character literals replaced by
+/// spaces.
 pub fn code_only(text: &str) -> String {
     let characters: Vec<char> = text.chars().collect();
     let mut code = String::with_capacity(text.len());
@@ -26,7 +27,7 @@ pub fn code_only(text: &str) -> String {
     code
 }
 
-/// Masked code without what `#[cfg(test)]` stands before.
+/// Returns masked code without the items marked by `#[cfg(test)]`.
 pub fn without_tests(code: &str) -> String {
     let mut real = String::with_capacity(code.len());
     let mut rest = code;
@@ -40,8 +41,8 @@ pub fn without_tests(code: &str) -> String {
     real
 }
 
-/// The length in bytes of the item that the text begins with: to its `;`, or to the end of its
-/// block.
+/// Returns the length in bytes of the item at the beginning of the text: to its `;`, or to the end
+/// of its block.
 pub fn item_length(code: &str) -> usize {
     let mut depth = 0_usize;
     let mut brackets = 0_usize;
@@ -63,7 +64,8 @@ pub fn item_length(code: &str) -> usize {
     code.len()
 }
 
-/// Whether the `r` here is the end of a name. `br"` and `cr"` begin a literal too.
+/// Returns `true` if the `r` at this position is the end of a name. `br"` and `cr"` begin a literal
+/// too.
 fn follows_word(characters: &[char], at: usize) -> bool {
     let before = |back: usize| at.checked_sub(back).map(|index| characters[index]);
     match before(1) {
@@ -105,7 +107,7 @@ fn string(rest: &[char]) -> usize {
     rest.len()
 }
 
-/// A raw string's length; 0 where it is a raw name such as `r#type`.
+/// Returns a raw string's length; 0 for a raw name such as `r#type`.
 fn raw_string(rest: &[char]) -> usize {
     let hashes = rest[1..].iter().take_while(|c| **c == '#').count();
     if rest.get(1 + hashes) != Some(&'"') {
@@ -118,7 +120,7 @@ fn raw_string(rest: &[char]) -> usize {
     (body..rest.len()).find(end).map_or(rest.len(), |at| at + 1 + hashes)
 }
 
-/// A character literal's length; 0 where it is a lifetime.
+/// Returns a character literal's length; 0 for a lifetime.
 fn character(rest: &[char]) -> usize {
     match rest {
         ['\'', '\\', ..] => {

@@ -1,15 +1,15 @@
-//! Reads the source tree the way a tidy reader does: enough of Rust to tell code from comments,
-//! tests from the rest, and one path from another. The rules and their tables are in
+//! A scanner of the source tree that knows enough of Rust to distinguish code from comments, tests
+//! from other code, and one path from another. The rules and their tables are in
 //! `tests/tests/tidy.rs`.
 //!
-//! | module | is |
+//! | module | contents |
 //! |---|---|
 //! | [`mask`] | blanks comments, literals and test code, line for line |
-//! | [`path`] | which crates and paths a file names, through groups and aliases |
-//! | [`rules`] | one function for each rule, each giving a list of faults |
+//! | [`path`] | the crates and paths that a file names, through groups and aliases |
+//! | [`rules`] | one function for each rule, each returning a list of faults |
 //! | [`tree`] | the files of the repository |
 //!
-//! It is a scan, not a parser: what it cannot tell it lets pass, so that a fault it shows is one.
+//! It is a scanner, not a parser: ambiguous code passes, so every reported fault is real.
 
 pub mod mask;
 pub mod path;
@@ -18,19 +18,19 @@ pub mod tree;
 
 use std::fmt;
 
-/// Something that a reader would stumble over.
+/// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The file, from the repository's top.
     pub path: String,
-    /// The line, from 1; 0 where it is about the whole file.
+    /// The line, from 1; 0 for a fault of the whole file.
     pub line: usize,
-    /// What is wrong, and what to do instead.
+    /// The violation, and the remedy.
     pub what: String,
 }
 
 impl Fault {
-    /// A fault in a source.
+    /// Creates a fault in a source.
     pub fn new(source: &Source, line: usize, what: impl Into<String>) -> Self {
         Self { path: source.path.clone(), line, what: what.into() }
     }
@@ -45,18 +45,18 @@ impl fmt::Display for Fault {
 /// A text file of the repository.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// Where it is, from the repository's top, with `/`.
+    /// Its path, from the repository's top, with `/`.
     pub path: String,
-    /// All of it.
+    /// The whole text.
     pub text: String,
     /// A Rust file's text without comments and literals; empty for other files.
     pub code: String,
-    /// The same without tests; empty where the file is nothing but tests.
+    /// The code without tests; empty if the file contains only tests.
     pub real_code: String,
 }
 
 impl Source {
-    /// Takes a file in.
+    /// Creates a source from a file's path and text.
     pub fn new(path: impl Into<String>, text: impl Into<String>) -> Self {
         let (path, text) = (path.into(), text.into());
         let code = if path.ends_with(".rs") { mask::code_only(&text) } else { String::new() };
@@ -65,13 +65,13 @@ impl Source {
         Self { path, text, code, real_code }
     }
 
-    /// Whether it is a Rust file.
+    /// Returns `true` for a Rust file.
     pub fn is_rust(&self) -> bool {
         self.path.ends_with(".rs")
     }
 }
 
-/// The line, from 1, of a byte offset.
+/// Returns the line, from 1, of a byte offset.
 fn line_of(text: &str, offset: usize) -> usize {
     text[..offset].matches('\n').count() + 1
 }
@@ -80,7 +80,7 @@ fn is_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
-/// Every place where `word` stands alone, as byte offsets.
+/// Returns every position of `word` as a whole word, as byte offsets.
 fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     text.match_indices(word).map(|(at, _)| at).filter(move |at| {
         let before = text[..*at].chars().next_back();

@@ -1,6 +1,5 @@
-//! Which paths a file names. `use` trees are spread out, so that a group or an alias hides nothing,
-//! and a local name that merely looks like a crate (`use tokio::time; time::sleep(…)`) is not taken
-//! for one.
+//! The paths that a file names. `use` trees are expanded, so groups and aliases hide nothing. A
+//! local name that merely looks like a crate (`use tokio::time; time::sleep(…)`) does not count.
 
 use super::mask::item_length;
 use super::{is_word, line_of, words};
@@ -8,15 +7,15 @@ use super::{is_word, line_of, words};
 /// One path that a `use` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Import {
-    /// The whole path, as `std::collections::BTreeMap`.
+    /// The whole path, such as `std::collections::BTreeMap`.
     pub path: String,
     /// The name that it brings into scope; empty for a glob.
     pub name: String,
-    /// The line that its `use` begins on.
+    /// The first line of its `use`.
     pub line: usize,
 }
 
-/// Every path that the masked code imports.
+/// Returns every path that the masked code imports.
 pub fn imports(code: &str) -> Vec<Import> {
     let mut found = Vec::new();
     for (at, tree) in use_trees(code) {
@@ -28,7 +27,7 @@ pub fn imports(code: &str) -> Vec<Import> {
     found
 }
 
-/// The lines on which the masked code names a crate.
+/// Returns the lines on which the masked code names a crate.
 pub fn lines_naming_crate(code: &str, name: &str) -> Vec<usize> {
     let imports = imports(code);
     let root = |import: &Import| import.path == name || import.path.starts_with(&format!("{name}::"));
@@ -49,8 +48,8 @@ pub fn lines_naming_crate(code: &str, name: &str) -> Vec<usize> {
     lines
 }
 
-/// The lines on which the masked code names a path such as `std::fs` or one behind it, or a single
-/// word.
+/// Returns the lines on which the masked code names a path such as `std::fs`, a path below it, or a
+/// single word.
 pub fn lines_naming(code: &str, path: &str) -> Vec<usize> {
     let behind = format!("{path}::");
     let names = |import: &Import| {
@@ -69,7 +68,7 @@ fn is_word_or_generic(character: char) -> bool {
     is_word(character) || character == '>'
 }
 
-/// Where each `use` begins, and its tree without `use` and `;`.
+/// Returns the position of each `use`, and its tree without `use` and `;`.
 fn use_trees(code: &str) -> impl Iterator<Item = (usize, &str)> {
     let begins = |at: &usize| {
         let before = code[..*at].trim_end();
@@ -87,7 +86,7 @@ fn without_imports(code: &str) -> String {
     for (at, tree) in use_trees(code) {
         let range = at..at + 3 + tree.len();
         let blank: String = code[range.clone()].chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect();
-        // A word of another alphabet would change the length; then the tree stays as it is.
+        // A non-ASCII word would change the length; then the tree stays unchanged.
         if blank.len() == range.len() {
             plain.replace_range(range, &blank);
         }
@@ -95,7 +94,7 @@ fn without_imports(code: &str) -> String {
     plain
 }
 
-/// Spreads a tree such as `a::{b, c::d as e}` into `(a::b, b)` and `(a::c::d, e)`.
+/// Expands a tree such as `a::{b, c::d as e}` into `(a::b, b)` and `(a::c::d, e)`.
 fn spread(prefix: &str, tree: &str, leaves: &mut Vec<(String, String)>) {
     let tree = tree.trim();
     if let Some(open) = tree.find('{') {
@@ -121,7 +120,7 @@ fn compact(path: &str) -> String {
     path.chars().filter(|c| !c.is_whitespace()).collect()
 }
 
-/// Splits at the commas that are in no inner group.
+/// Splits at the commas outside of inner groups.
 fn split_top(inside: &str) -> Vec<&str> {
     let mut depth = 0_i32;
     let mut parts = Vec::new();

@@ -1,11 +1,11 @@
-//! One function for each rule. None knows the repository: what is allowed where comes in as a
-//! table, so that each rule can be shown to fail.
+//! One function for each rule. None depends on this repository: exceptions come in as tables, so
+//! that each rule can be shown to fail.
 
 use super::mask::item_length;
 use super::path::{lines_naming, lines_naming_crate};
 use super::{Fault, Source, is_word, line_of, words};
 
-/// A Rust file opens with what it is for.
+/// A Rust file opens with a module doc.
 pub fn opens_with_a_module_doc(source: &Source) -> Vec<Fault> {
     let first = source.text.lines().next().unwrap_or_default();
     let said = first.strip_prefix("//!").is_some_and(|words| words.trim().len() > 10);
@@ -15,11 +15,11 @@ pub fn opens_with_a_module_doc(source: &Source) -> Vec<Fault> {
     vec![Fault::new(
         source,
         1,
-        "the first line must be `//!`, saying what the file is for and what it must never do",
+        "the first line must be `//!`, with the purpose of the file and its invariants",
     )]
 }
 
-/// A Rust file has no more lines than this.
+/// A Rust file has at most this many lines.
 pub fn file_is_short(source: &Source, most: usize) -> Vec<Fault> {
     let lines = source.text.lines().count();
     if lines <= most || !source.is_rust() {
@@ -28,22 +28,23 @@ pub fn file_is_short(source: &Source, most: usize) -> Vec<Fault> {
     vec![Fault::new(source, most, format!("{lines} lines, at most {most}: split the file"))]
 }
 
-/// A function has no more lines than this, from its name to its last brace.
+/// A function has at most this many lines, from its name to its last brace.
 pub fn functions_are_short(source: &Source, most: usize) -> Vec<Fault> {
     let code = &source.code;
     let long = |at: usize| {
         let name: String = code[at + 2..].trim_start().chars().take_while(|c| is_word(*c)).collect();
         let lines = code[at..at + item_length(&code[at..])].lines().count();
         (lines > most && !name.is_empty()).then(|| {
-            let what =
-                format!("`{name}` has {lines} lines, at most {most}: let the parent branch and leaves work");
+            let what = format!(
+                "`{name}` has {lines} lines, at most {most}: move branches into functions of their own"
+            );
             Fault::new(source, line_of(code, at), what)
         })
     };
     words(code, "fn").filter_map(long).collect()
 }
 
-/// A crate is named only in its homes: files, or folders with a `/` at the end. Tests are free.
+/// A crate is named only in its homes: files, or folders with a `/` at the end. Tests are exempt.
 pub fn crates_stay_home(source: &Source, homes: &[(&str, &[&str])]) -> Vec<Fault> {
     let away = homes.iter().filter(|(_, places)| !is_in(&source.path, places));
     let faults = away.flat_map(|(name, places)| {
@@ -54,7 +55,7 @@ pub fn crates_stay_home(source: &Source, homes: &[(&str, &[&str])]) -> Vec<Fault
     faults.collect()
 }
 
-/// Every crate of the workspace's list has a home or is free, and no home stands empty.
+/// Every crate of the workspace's list has a home or is exempt, and every home names its crate.
 pub fn homes_are_complete(
     manifest: &Source,
     sources: &[Source],
@@ -87,7 +88,7 @@ pub fn homes_are_complete(
     homeless.chain(gone).chain(empty).collect()
 }
 
-/// Real code names none of these paths.
+/// Non-test code names none of these paths.
 pub fn names_nothing_forbidden(source: &Source, forbidden: &[&str], why: &str) -> Vec<Fault> {
     let faults = forbidden.iter().flat_map(|path| {
         let lines = lines_naming(&source.real_code, path).into_iter();
@@ -96,7 +97,7 @@ pub fn names_nothing_forbidden(source: &Source, forbidden: &[&str], why: &str) -
     faults.collect()
 }
 
-/// Real code holds none of these pieces of text, each with what to do instead.
+/// Non-test code contains none of these texts, each listed with its replacement.
 pub fn holds_nothing_unfinished(source: &Source, pieces: &[(&str, &str)]) -> Vec<Fault> {
     let faults = pieces.iter().flat_map(|(piece, instead)| {
         let code = &source.real_code;
@@ -107,18 +108,18 @@ pub fn holds_nothing_unfinished(source: &Source, pieces: &[(&str, &str)]) -> Vec
     faults.collect()
 }
 
-/// A function is named by its noun alone, unless `get_…` is a word of the table.
+/// A function's name has no `get_`, unless the word is in the table.
 pub fn names_have_no_get(source: &Source, words_of_others: &[&str]) -> Vec<Fault> {
     let code = &source.real_code;
     let faults = code.match_indices("fn get_").filter_map(|(at, _)| {
         let name: String = code[at + 3..].chars().take_while(|c| is_word(*c)).collect();
         let own = !words_of_others.contains(&name.as_str());
-        own.then(|| Fault::new(source, line_of(code, at), format!("`{name}`: the noun alone says it")))
+        own.then(|| Fault::new(source, line_of(code, at), format!("`{name}`: use the noun alone")))
     });
     faults.collect()
 }
 
-/// Nothing a reader cannot open is cited.
+/// A file cites no document that a reader cannot open.
 pub fn cites_nothing_hidden(source: &Source, citations: &[String]) -> Vec<Fault> {
     let lines = source.text.lines().enumerate();
     let faults = lines.flat_map(|(at, line)| {
@@ -127,25 +128,25 @@ pub fn cites_nothing_hidden(source: &Source, citations: &[String]) -> Vec<Fault>
             Fault::new(
                 source,
                 at + 1,
-                format!("cites `{citation}`, which no reader can open: say the thing itself"),
+                format!("cites `{citation}`, which no reader can open: write the fact itself"),
             )
         })
     });
     faults.collect()
 }
 
-/// The first three lines say a word.
+/// The first three lines contain a word.
 pub fn opens_with_the_word(source: &Source, word: &str) -> Vec<Fault> {
     let opening = source.text.lines().take(3).collect::<Vec<_>>().join(" ").to_lowercase();
     let missing = !opening.contains(word);
     missing
-        .then(|| Fault::new(source, 1, format!("the first lines do not say `{word}`")))
+        .then(|| Fault::new(source, 1, format!("the first lines do not contain `{word}`")))
         .into_iter()
         .collect()
 }
 
-/// No word that the field has another one for, alone or inside a name; each with what to say
-/// instead.
+/// A file contains no word that the vocabulary replaces, alone or inside a name; each is listed
+/// with its replacement.
 pub fn says_the_fields_word(source: &Source, replaced: &[(&str, &str)]) -> Vec<Fault> {
     let lines = source.text.lines().enumerate();
     let faults = lines.flat_map(|(at, line)| {
@@ -158,7 +159,7 @@ pub fn says_the_fields_word(source: &Source, replaced: &[(&str, &str)]) -> Vec<F
     faults.collect()
 }
 
-/// The words of a line in lower case; names in snake case and camel case are taken apart.
+/// Returns the words of a line in lower case; names in snake case and camel case are split.
 fn segments(line: &str) -> Vec<String> {
     let mut segments = vec![String::new()];
     let mut was_small = false;
@@ -174,14 +175,14 @@ fn segments(line: &str) -> Vec<String> {
     segments
 }
 
-/// A comment is no wider than this, so that it can be read beside other things.
+/// A comment has at most this many columns, so that it can be read beside other text.
 pub fn comments_are_narrow(source: &Source, most: usize) -> Vec<Fault> {
     let mut in_picture = false;
     let lines = source.text.lines().enumerate().filter(|_| source.is_rust());
     let wide = lines.filter(|(_, line)| {
         let text = line.trim_start().trim_start_matches(['/', '!']).trim_start();
         in_picture ^= line.trim_start().starts_with("//") && text.starts_with("```");
-        // What cannot be wrapped is left: a picture, code, a table, a link.
+        // Diagrams, code, tables and links cannot be wrapped, and are exempt.
         let can_wrap = !in_picture && !text.starts_with(['|', '[', '<']) && text.contains(' ');
         line.trim_start().starts_with("//") && line.chars().count() > most && can_wrap
     });
@@ -189,7 +190,7 @@ pub fn comments_are_narrow(source: &Source, most: usize) -> Vec<Fault> {
     wide.map(|(at, _)| Fault::new(source, at + 1, wrap.clone())).collect()
 }
 
-/// A test sleeps only in stopped time, between two looks of a `while`, or where the table says why.
+/// A test sleeps only in stopped time, between two checks of a `while`, or in files of the table.
 pub fn tests_wait_for_something(source: &Source, sleepers: &[(&str, &str)]) -> Vec<Fault> {
     let stopped = source.code.contains("start_paused = true");
     if !source.is_rust() || stopped || sleepers.iter().any(|(path, _)| is_in(&source.path, &[path])) {
@@ -207,12 +208,11 @@ pub fn tests_wait_for_something(source: &Source, sleepers: &[(&str, &str)]) -> V
         before.is_some_and(|before| before.trim_start().starts_with("while "))
     };
     let tests = sleeps(&source.code).into_iter().filter(|line| !real.contains(line) && !looks_again(*line));
-    let what =
-        "a test that sleeps hopes: wait for what must happen, or give the file a line in tests/tests/tidy.rs";
+    let what = "a sleep in a test is unreliable: wait for what must happen, or give the file a line in tests/tests/tidy.rs";
     tests.map(|line| Fault::new(source, line, what)).collect()
 }
 
-/// An exception from a lint says why.
+/// An exception from a lint states its reason.
 pub fn exceptions_have_reasons(source: &Source) -> Vec<Fault> {
     let code = &source.code;
     let attributes = ["#[allow(", "#![allow(", "#[expect(", "#![expect("].into_iter();
@@ -241,7 +241,7 @@ pub fn manifest_follows_the_workspace(manifest: &Source) -> Vec<Fault> {
     faults
 }
 
-/// A crate depends on no more crates of ours than the table says; its tests may use any.
+/// A crate depends only on our crates listed in the table; its tests may use any.
 pub fn crates_of_ours(manifest: &Source, ours: &str, allowed: &[&str]) -> Vec<Fault> {
     let names = section(&manifest.text, "[dependencies]")
         .map(|line| line.split(['.', ' ', '=']).next().unwrap_or_default());
@@ -270,7 +270,7 @@ pub fn map_is_complete(root: &Source, krate: &str, modules: &[String]) -> Vec<Fa
     let missing = modules.iter().filter(|module| !named.contains(&module.as_str()));
     let missing = missing.map(|module| format!("the code map of `{krate}/` does not name `{module}`"));
     let stale = named.iter().filter(|name| !modules.iter().any(|module| module == *name));
-    let stale = stale.map(|name| format!("the code map of `{krate}/` names `{name}`, which is not there"));
+    let stale = stale.map(|name| format!("the code map of `{krate}/` names `{name}`, which does not exist"));
     missing.chain(stale).map(|what| Fault::new(root, 0, what)).collect()
 }
 
@@ -282,12 +282,12 @@ pub fn sample_is_tested(sample: &str, sources: &[Source]) -> bool {
     sources.iter().filter(tests).any(reads)
 }
 
-/// Whether a path is one of these files or below one of these folders.
+/// Returns `true` if a path is one of these files or below one of these folders.
 fn is_in(path: &str, places: &[&str]) -> bool {
     places.iter().any(|place| path == *place || (place.ends_with('/') && path.starts_with(place)))
 }
 
-/// The lines of a manifest's section, without blank lines and comments.
+/// Returns the lines of a manifest's section, without blank lines and comments.
 fn section<'a>(manifest: &'a str, heading: &'a str) -> impl Iterator<Item = &'a str> {
     let lines = manifest.lines().skip_while(move |line| line.trim() != heading).skip(1);
     let lines = lines.take_while(|line| !line.starts_with('['));

@@ -1,24 +1,24 @@
-//! The files of the repository, as far as people write them.
+//! The hand-written files of the repository.
 
 use super::Source;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Kinds of files that people write.
+/// Extensions of hand-written files.
 const WRITTEN: [&str; 14] =
     ["rs", "toml", "md", "sh", "py", "js", "json", "service", "yml", "yaml", "txt", "script", "conf", "env"];
 
-/// Folders that tools write.
+/// Folders with generated files.
 const MADE: [&str; 5] = ["target", "node_modules", "corpus", "__pycache__", "artifacts"];
 
-/// The repository's top folder.
+/// Returns the repository's top folder.
 pub fn top() -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     tests.parent().expect("the tests crate is a folder of the repository").to_owned()
 }
 
-/// Every written file of the repository, in order of their paths.
+/// Returns every hand-written file of the repository, ordered by path.
 pub fn sources() -> Vec<Source> {
     let top = top();
     let mut files = Vec::new();
@@ -32,7 +32,7 @@ pub fn sources() -> Vec<Source> {
     mark_tests(sources.collect())
 }
 
-/// Every folder below `folder` (from the top), at any depth, from the top, in order.
+/// Returns every folder below `folder`, at any depth, in order; paths are from the top.
 pub fn folders(folder: &str) -> Vec<String> {
     let top = top();
     let mut found = BTreeSet::new();
@@ -46,7 +46,7 @@ pub fn folders(folder: &str) -> Vec<String> {
     found.into_iter().collect()
 }
 
-/// The names in the repository's top folder.
+/// Returns the names in the repository's top folder.
 pub fn top_names() -> Vec<String> {
     let name = |path: PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
     entries(&top()).into_iter().filter_map(name).collect()
@@ -77,7 +77,7 @@ fn relative(top: &Path, file: &Path) -> String {
     file.strip_prefix(top).expect("a file below the top").to_string_lossy().replace('\\', "/")
 }
 
-/// Empties the real code of files that a `#[cfg(test)] mod …;` brings in.
+/// Empties the non-test code of files that a `#[cfg(test)] mod …;` includes.
 fn mark_tests(mut sources: Vec<Source>) -> Vec<Source> {
     let homes: Vec<String> = sources.iter().flat_map(test_modules).collect();
     for source in &mut sources {
@@ -91,7 +91,7 @@ fn mark_tests(mut sources: Vec<Source>) -> Vec<Source> {
     sources
 }
 
-/// The paths, without `.rs`, of the test modules that a file declares and does not hold.
+/// Returns the paths, without `.rs`, of the external test modules that a file declares.
 fn test_modules(source: &Source) -> Vec<String> {
     let stem = source.path.trim_end_matches(".rs");
     let folder = stem.rsplit_once('/').map_or("", |(folder, _)| folder);

@@ -1,5 +1,5 @@
-//! Locks during an upgrade: some are held by `lockmesh lock` all the time and waited for on another
-//! agent, one is taken and released again and again.
+//! Locks during an upgrade: some are held by `lockmesh lock` all the time and awaited on another
+//! agent, one is acquired and released repeatedly.
 
 use crate::dialect::let_pass;
 use crate::http::{Address, Client};
@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// What `lockmesh lock --verbose` says when it holds the lock, before the fence.
+/// The output of `lockmesh lock --verbose` when it holds the lock, before the fence.
 const HOLDING: &str = "holding it, fence ";
-/// The longest wait for a lock that is taken and released in turn: agents are away for less.
+/// The maximum wait for a lock that is acquired and released in turn; agents are down for less.
 const TURN_LIMIT: &str = "20s";
 /// The pause between two turns.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -26,7 +26,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Has it held at one agent by this program and waited for at another.
+    /// Holds the lock at one agent by this program, and waits for it at another.
     pub fn start(program: &Path, window: &str, holder: &Client, contender: &Client) -> Self {
         let name = format!("upgrade-{window}");
         let lock = |client: &Client| {
@@ -51,7 +51,8 @@ impl Held {
         Self { name, holder, contender }
     }
 
-    /// Lets the holder end and the contender hold; every broken expectation, in words.
+    /// Ends the holder, and expects the contender to acquire the lock. Returns descriptions of all
+    /// broken expectations.
     pub fn end(self) -> Vec<String> {
         let said = self.holder.said();
         let is_lost = said.contains("ended with") || self.contender.said().contains(HOLDING);
@@ -63,10 +64,11 @@ impl Held {
             false => {
                 end(&self.holder);
                 let (first, next) = (fence(&said), fence(&self.contender.says(HOLDING)));
-                (next <= first).then(|| format!("the fence of {} went from {first} to {next}", self.name))
+                (next <= first)
+                    .then(|| format!("the fence of {} decreased from {first} to {next}", self.name))
             }
         };
-        // The holder may have ended by itself.
+        // The holder may have exited already.
         if is_lost && !self.holder.said().contains("ended with") {
             end(&self.holder);
         }
@@ -75,27 +77,27 @@ impl Held {
     }
 }
 
-/// Ends a command kindly, and with it the program that it runs.
+/// Ends a command gracefully, and with it the program that it runs.
 fn end(command: &Process) {
     command.signal("TERM");
     command.ends();
 }
 
-/// The fence in what `lockmesh lock` says.
+/// Parses the fence in the output of `lockmesh lock`.
 fn fence(said: &str) -> u64 {
-    let after = said.split_once(HOLDING).expect("it says so when it holds the lock").1;
+    let after = said.split_once(HOLDING).expect("the command prints its fence").1;
     let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().expect("a fence is a number")
 }
 
-/// A lock that is taken in turn by two builds, at one agent after another.
+/// A lock that two builds acquire in turn, at one agent after another.
 pub struct Turns {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<Vec<u64>>,
 }
 
 impl Turns {
-    /// Begins.
+    /// Starts the turns.
     pub fn start(programs: [PathBuf; 2], agents: Vec<Client>) -> Self {
         let is_over = Arc::<AtomicBool>::default();
         let ending = Arc::clone(&is_over);
@@ -111,14 +113,14 @@ impl Turns {
         Self { is_over, thread }
     }
 
-    /// Ends; the fence of every turn that was had, in their order.
+    /// Ends the turns. Returns the fence of every turn in order.
     pub fn end(self) -> Vec<u64> {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().expect("turns do not panic")
     }
 }
 
-/// One turn; none while the agent is away.
+/// Runs one turn; returns `None` while the agent is down.
 fn turn(program: &Path, agent: &Client) -> Option<u64> {
     let address = option(agent);
     let mut lock = Command::new(program);
@@ -128,12 +130,12 @@ fn turn(program: &Path, agent: &Client) -> Option<u64> {
     String::from_utf8_lossy(&output.stdout).trim().parse().ok()
 }
 
-/// The first pair of fences that does not rise.
+/// Returns the first pair of fences that does not increase.
 pub fn first_fall(fences: &[u64]) -> Option<(u64, u64)> {
     fences.windows(2).find(|pair| pair[1] <= pair[0]).map(|pair| (pair[0], pair[1]))
 }
 
-/// An agent's address as an option of the command line has it.
+/// Returns an agent's address as a command-line option.
 fn option(client: &Client) -> String {
     match &client.address {
         Address::Tcp(address) => address.to_string(),

@@ -1,13 +1,13 @@
 //! A rolling upgrade of real processes under load: three servers and three agents of an older build
 //! are replaced one after another, servers first.
 //!
-//! | module | is |
+//! | module | contents |
 //! |---|---|
-//! | `holds` | the locks that are held or taken in turn meanwhile |
+//! | `holds` | the locks that are held or acquired in turn meanwhile |
 //!
-//! **Expected:** no session is lost, no write fails except at an agent that is being replaced,
-//! every acknowledged write is there in the end, fences only rise, and the cluster's format is
-//! raised when the last server is replaced.
+//! **Expected:** no session is lost, and no write fails except at an agent that is being replaced.
+//! Every acknowledged write exists in the end, fences only increase, and the cluster's format is
+//! upgraded after the last server is replaced.
 
 pub mod holds;
 
@@ -21,40 +21,40 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How many agents there are.
+/// The number of agents.
 const AGENTS: usize = 3;
-/// The sessions that are renewed at each agent.
+/// The number of renewed sessions at each agent.
 const SESSIONS: usize = 10;
-/// How long everything is as it should be before the next process is replaced.
+/// The undisturbed time before the next process is replaced.
 const PEACE: Duration = Duration::from_secs(3);
-/// The longest wait for the new format after the last server was replaced.
+/// The maximum wait for the new format after the last server was replaced.
 const RAISE_LIMIT: Duration = Duration::from_secs(30);
 
-/// From when a process was asked to end until its successor served.
+/// The times at which a process was asked to exit and its successor served.
 type Span = (Instant, Instant);
 
 /// The outcome.
 #[derive(Clone, Debug, Serialize)]
 pub struct UpgradeReport {
-    /// How long each process was away, in seconds.
+    /// The downtime of each process, in seconds.
     pub away_seconds: Vec<(String, f64)>,
-    /// Writes that were acknowledged.
+    /// The number of acknowledged writes.
     pub written: usize,
-    /// Renewals that were acknowledged.
+    /// The number of acknowledged renewals.
     pub renewed: usize,
-    /// Requests that failed at an agent while it was replaced.
+    /// The number of requests that failed at an agent while it was replaced.
     pub failed_at_replaced: usize,
     /// The longest time without an acknowledged write while servers were replaced.
     pub gap_seconds: f64,
-    /// Turns of the lock that is taken again and again.
+    /// The number of turns of the repeatedly acquired lock.
     pub turns: usize,
-    /// The format that the cluster was raised to; none where it was not.
+    /// The format after the upgrade; `None` if it was not upgraded.
     pub raised_to: Option<u8>,
-    /// Every expectation that was broken, in words.
+    /// Descriptions of all broken expectations.
     pub broken: Vec<String>,
 }
 
-/// Upgrades from the program that is tested by default to this one.
+/// Upgrades from the default program to this one.
 pub fn run(disks: &[PathBuf], old: &Path, new: &Path) -> UpgradeReport {
     let all: Vec<usize> = (0..SERVERS).collect();
     let mut cluster = Cluster::start(disks, &[&all[..]; AGENTS], 1);
@@ -78,7 +78,7 @@ pub fn run(disks: &[PathBuf], old: &Path, new: &Path) -> UpgradeReport {
     let replaced: Vec<(usize, Span)> =
         (0..AGENTS).map(|agent| SERVERS + agent).map(|place| (place, replace(&mut cluster, place))).collect();
 
-    eprintln!("reading what was written");
+    eprintln!("reading all writes");
     let mut report = UpgradeReport::new(raised_to);
     for (place, span) in servers.iter().chain(&replaced) {
         report.away_seconds.push((cluster.name(*place).to_owned(), (span.1 - span.0).as_secs_f64()));
@@ -97,7 +97,7 @@ pub fn run(disks: &[PathBuf], old: &Path, new: &Path) -> UpgradeReport {
     let fences = turns.end();
     report.turns = fences.len();
     if let Some((before, after)) = first_fall(&fences) {
-        report.broken.push(format!("a fence went from {before} to {after}"));
+        report.broken.push(format!("a fence decreased from {before} to {after}"));
     }
     report.broken.extend(held.into_iter().flat_map(Held::end));
     report
@@ -107,15 +107,15 @@ pub fn run(disks: &[PathBuf], old: &Path, new: &Path) -> UpgradeReport {
 struct Clientele {
     agent: usize,
     answers: Answers,
-    /// How many of their sessions ended.
+    /// The number of their sessions that ended.
     lost: usize,
     /// The number that is stored.
     stored: u64,
-    /// While the agent was replaced.
+    /// The time in which the agent was replaced.
     away: Span,
 }
 
-/// Ends a process kindly and starts the new program in its place.
+/// Stops a process gracefully and starts the new program in its place.
 fn replace(cluster: &mut Cluster, place: usize) -> Span {
     eprintln!("replacing {}", cluster.name(place));
     let begun = Instant::now();
@@ -127,8 +127,8 @@ fn replace(cluster: &mut Cluster, place: usize) -> Span {
     span
 }
 
-/// Waits until a server says that the cluster goes on to the newest format of this build; `None` if
-/// there is no newer one, or none says so.
+/// Waits until a server logs the upgrade to the newest format of this build. Returns `None` if
+/// there is no newer format or no server logs it.
 fn wait_for_format(cluster: &Cluster) -> Option<u8> {
     let newest = format::NEWEST;
     let word = format!("format={newest}");
@@ -146,7 +146,7 @@ fn wait_for_format(cluster: &Cluster) -> Option<u8> {
 impl UpgradeReport {
     fn new(raised_to: Option<u8>) -> Self {
         let missing = raised_to.is_none() && format::NEWEST > format::FIRST;
-        let broken = missing.then(|| format!("no server raised the format to {}", format::NEWEST));
+        let broken = missing.then(|| format!("no server upgraded the format to {}", format::NEWEST));
         Self {
             away_seconds: Vec::new(),
             written: 0,
@@ -201,8 +201,8 @@ impl fmt::Display for UpgradeReport {
         )?;
         writeln!(f, "longest time without a write while servers were replaced: {:.2} s", self.gap_seconds)?;
         match self.raised_to {
-            Some(format) => writeln!(f, "the cluster was raised to format {format}")?,
-            None => writeln!(f, "the cluster stays at its format")?,
+            Some(format) => writeln!(f, "the cluster was upgraded to format {format}")?,
+            None => writeln!(f, "the cluster kept its format")?,
         }
         self.broken.iter().try_for_each(|line| writeln!(f, "BROKEN: {line}"))
     }

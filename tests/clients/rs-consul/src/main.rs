@@ -1,7 +1,7 @@
-//! The crate `rs-consul` at work against the server on LOCKMESH_PORT: keys, and a lock that two
-//! contenders hand over.
+//! Tests the crate `rs-consul` against the server on LOCKMESH_PORT: keys, and a lock passed between
+//! two contenders.
 //!
-//! Every step asserts; the first fault ends the program.
+//! Every step asserts; the first failure ends the program.
 
 use rs_consul::{
     Config, Consul, ConsulError, CreateOrUpdateKeyRequest, DeleteKeyRequest, LockRequest, LockWatchRequest,
@@ -25,7 +25,7 @@ async fn main() {
 }
 
 fn connect() -> Consul {
-    let port = std::env::var("LOCKMESH_PORT").expect("LOCKMESH_PORT says where the server is");
+    let port = std::env::var("LOCKMESH_PORT").expect("LOCKMESH_PORT is the server's port");
     Consul::new(Config { address: format!("http://127.0.0.1:{port}"), ..Config::default() })
 }
 
@@ -34,7 +34,7 @@ async fn keys(consul: &Consul) {
     let (created, _) = consul.create_or_update_key(write(Some(0)), b"value".to_vec()).await.expect("a write");
     assert!(created);
     let (again, _) = consul.create_or_update_key(write(Some(0)), b"other".to_vec()).await.expect("a write");
-    assert!(!again, "it is there already");
+    assert!(!again, "the key already exists");
     let read = ReadKeyRequest { key: "rs/key", ..Default::default() };
     let read = consul.read_key(read).await.expect("a read").response;
     assert_eq!(read.len(), 1);
@@ -51,7 +51,7 @@ async fn one_holder(consul: &Consul) {
     let held = consul.get_lock(request("rs/one"), b"mine").await.expect("a free lock");
     match consul.get_lock(request("rs/one"), b"theirs").await {
         Err(ConsulError::LockAcquisitionFailure(_)) => {}
-        other => panic!("a held lock was given away: {other:?}"),
+        other => panic!("a held lock was granted again: {other:?}"),
     }
     let read = ReadKeyRequest { key: "rs/one", ..Default::default() };
     let entry = consul.read_key(read).await.expect("a read").response.remove(0);
@@ -80,7 +80,7 @@ async fn contend(name: &str, inside: &AtomicUsize, turns: &AtomicUsize) {
     }
 }
 
-/// Waits until the lock's entry changes. A change that came first is no fault: the next attempt
+/// Waits until the lock's entry changes. A change before the wait is harmless: the next attempt
 /// finds out.
 async fn wait(consul: &Consul, index: u64) {
     let request = LockWatchRequest {
