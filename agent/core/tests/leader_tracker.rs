@@ -524,7 +524,7 @@ fn servers_that_are_named_later_are_kept_as_if_they_were_configured_but_not_with
     tracker.heard(first, &status_of(1, Some(1), 1, &[&seeds()[0]]), Time(0));
     tracker.actions(Time(0));
     let is_known: Vec<bool> = names.iter().map(|name| slot_of(&tracker, name).is_some()).collect();
-    assert_eq!(is_known, [&[false][..], &[true; 16]].concat(), "only the one that was added first is dropped");
+    assert_eq!(is_known, [&[false][..], &[true; 16]].concat(), "only the one added first is dropped");
 }
 
 #[test]

@@ -107,7 +107,7 @@ fn a_renewal_that_is_overdue_is_jeopardy_until_it_comes() {
     );
     assert!(story.reason().contains("overdue"));
     story.renewed(story.now);
-    assert_eq!((story.state(), story.reason()), (SessionState::Safe, ""), "no other session was granted anything");
+    assert_eq!((story.state(), story.reason()), (SessionState::Safe, ""), "nothing else was granted");
     assert!(!story.events.wants_read());
 }
 

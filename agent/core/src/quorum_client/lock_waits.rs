@@ -37,7 +37,7 @@ const GRACE_WINDOW: Duration = Duration::from_secs(1);
 const QUESTION_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The number of attempts to release an undelivered grant, and the pause between them. Overloaded
-/// servers can reject one at once.
+/// servers reject an attempt immediately.
 const TAKE_BACK_ATTEMPTS: u32 = 20;
 const TAKE_BACK_PAUSE: Duration = Duration::from_millis(500);
 
