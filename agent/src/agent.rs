@@ -1,4 +1,4 @@
-//! The one file that starts what an agent consists of, and stops it in the reverse order.
+//! Starts all parts of an agent, and stops them in the reverse order. No other file does.
 
 use crate::checks::{CheckLimits, Checks};
 use crate::config::{AgentConfig, CheckConfig, HttpConfig, SessionConfig};
@@ -31,31 +31,31 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 
-/// The version that the agent gives.
+/// The version that the agent reports.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The commit that was built, as the build script found it.
+/// The commit of the build, as found by the build script.
 pub const COMMIT: &str = env!("LOCKMESH_COMMIT");
 
-/// How often a start looks whether the cluster serves.
+/// The interval at which startup checks whether the cluster serves.
 const READY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What an agent must be given.
+/// The inputs of an agent.
 #[derive(Debug)]
 pub struct AgentOptions {
-    /// What it was told.
+    /// Its configuration.
     pub config: AgentConfig,
-    /// Who this machine is.
+    /// The identity of this machine.
     pub node: NodeIdentity,
     /// Its certificate.
     pub identity: Identity,
-    /// Where this same process serves the quorum, if it does.
+    /// The address at which this process also runs a server, if it does.
     pub server: Option<SocketAddr>,
-    /// How its API asks this process to reload.
+    /// The channel on which its API requests a reload of this process.
     pub reload: Asking,
 }
 
-/// An agent at work.
+/// A running agent.
 #[derive(Debug)]
 pub struct Agent {
     node: NodeName,
@@ -73,20 +73,20 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Binds the sockets and begins to serve; must be called on a runtime. Nothing answers before
-    /// the quorum does.
+    /// Binds the sockets and begins to serve; must be called on a runtime. Requests are answered
+    /// once the quorum answers.
     ///
     /// # Errors
-    /// Nothing of the agent runs: what was bound before is closed. The error names the key, file or
+    /// No part of the agent runs: bound sockets are closed. The error names the key, file or
     /// address, and what to do about it.
     pub fn start(options: AgentOptions) -> Result<Self, AgentError> {
         let AgentOptions { config, node, identity, server, reload } = options;
         config.check()?;
-        // The servers take no registration for a node that the certificate does not name.
+        // The servers reject a registration for a node that the certificate does not name.
         compare_names(&node.name, &identity)?;
         tracing::info!(node = %node.name, version = VERSION, commit = COMMIT, "starting an agent");
         http::serve::raise_open_files_limit();
-        // Before anything is started that would have to be stopped again where this fails.
+        // Before any part is started that would have to be stopped again if this fails.
         let listeners = listen(&config.http)?;
         let tcp = listeners.tcp_addresses();
         let socket = config.http.socket_path().map(PathBuf::from);
@@ -149,7 +149,7 @@ impl Agent {
         })
     }
 
-    /// Waits until a leader serves and this agent is registered.
+    /// Waits until there is a leader and this agent is registered.
     pub async fn ready(&self) {
         while !self.serves().await {
             tokio::time::sleep(READY_INTERVAL).await;
@@ -161,42 +161,42 @@ impl Agent {
             && self.upstream.status().await.is_ok_and(|status| status.leader.is_some())
     }
 
-    /// The leader's address, as far as this agent knows.
+    /// Returns the leader's address, as far as this agent knows.
     pub async fn leader(&self) -> Option<String> {
         let status = self.upstream.status().await.ok()?;
         let leader = status.servers.iter().find(|server| Some(server.id) == status.leader)?;
         Some(leader.address.clone())
     }
 
-    /// The TCP addresses that it listens on.
+    /// Returns the TCP addresses that it listens on.
     pub fn tcp_addresses(&self) -> &[SocketAddr] {
         &self.tcp
     }
 
-    /// The Unix socket that it listens on.
+    /// Returns the Unix socket that it listens on.
     pub fn socket(&self) -> Option<&PathBuf> {
         self.socket.as_ref()
     }
 
-    /// Takes another certificate into use; the connection that stands keeps its own.
+    /// Replaces the certificate; established connections keep the old one.
     pub fn replace_identity(&self, identity: &Identity) {
         self.upstream.replace_identity(identity);
         self.lives.send_replace(identity.lives().to_vec());
     }
 
-    /// Takes another choice of its cluster into use.
+    /// Applies another choice of its cluster.
     pub fn choose_cluster(&self, choice: ClusterChoice) {
         self.upstream.choose_cluster(choice);
     }
 
-    /// Takes its node out of the cluster: the node is deregistered, and its sessions end. The agent
-    /// is of no use any more then, and is to be stopped.
+    /// Removes its node from the cluster: the node is deregistered, and its sessions end. The agent
+    /// cannot serve afterwards and must be stopped.
     ///
     /// # Errors
-    /// The agent goes on as before. Unless [`Unavailable::certainly_not_done`], its node may have
+    /// The agent continues as before. Unless [`Unavailable::certainly_not_done`], its node may have
     /// left, and is registered again.
     pub async fn leave(&self) -> Result<(), Unavailable> {
-        // A check that is written after the node has left would bring the node back.
+        // A check written after the node has left would bring the node back.
         let mut is_silent = self.checks.silence().await;
         let outcome = self.upstream.leave(&self.node).await;
         *is_silent = outcome.is_ok();
@@ -208,24 +208,24 @@ impl Agent {
         outcome
     }
 
-    /// Unless the node has left, the servers are told that it comes back, and guards until when
-    /// they may believe without this agent. Takes no new requests from there on, and lets those
-    /// that are under way finish for a while; blocking ones are answered at once with what there
-    /// is.
+    /// Stops the agent. Unless the node has left, the servers are notified that it will return, and
+    /// guards learn how long their sessions stay valid without this agent. New requests are
+    /// rejected from then on. Requests under way may finish within a grace period; blocking ones
+    /// are answered at once with the current state.
     pub async fn stop(self) {
-        // First: guards must hear of it before their streams and polls end.
+        // First: guards must be notified before their streams and polls end.
         if !self.has_left.load(Ordering::Relaxed) {
             self.upstream.announce_restart().await;
         }
         self.session_watches.stop();
         self.events.stop();
-        // Nobody listens any more when both tasks have ended by themselves.
+        // There is no receiver any more if both tasks have already ended.
         let _ = self.shutdown.send(true);
-        // Requests that wait for news would use up the grace, and then be cut.
+        // Blocking requests would use up the grace period, and then be cut.
         self.upstream.hurry();
         for task in [self.http, self.check_sync] {
             if let Err(error) = task.await {
-                tracing::error!("a part of the agent did not end well: {error}");
+                tracing::error!("a part of the agent panicked: {error}");
             }
         }
         // Last: requests under way and the last reports of checks still need the servers.
@@ -233,7 +233,7 @@ impl Agent {
     }
 }
 
-/// An agent speaks for one node: that which its certificate names.
+/// Checks that the certificate names this agent's node.
 fn compare_names(node: &NodeName, identity: &Identity) -> Result<(), AgentError> {
     let certified = &identity.peer().node;
     match certified.folded() == node.folded() {
@@ -251,14 +251,14 @@ fn listen(config: &HttpConfig) -> Result<Listeners, http::ListenError> {
     Listeners::bind(config.tcp.as_slice(), unix.as_ref(), config.allow_non_loopback)
 }
 
-/// One socket, for what servers ask and for what is asked of them.
+/// Opens the one socket for calls from servers and to servers.
 fn listen_for_servers(address: SocketAddr, identity: &Identity) -> Result<Arc<Endpoint>, AgentError> {
     let endpoint = Endpoint::listen(address, identity, &QuicOptions::default());
     endpoint.map(Arc::new).map_err(|error| AgentError::Socket { address, error })
 }
 
-/// Takes part in the mesh where there is a socket for that: the events of this host, and the way
-/// for questions to others.
+/// Joins the mesh if there is a socket for it. Returns the events of this host, and the channel for
+/// challenges to others.
 fn take_part(
     datagrams: Option<DatagramSocket>,
     node: NodeName,
@@ -266,7 +266,7 @@ fn take_part(
     stopping: &watch::Receiver<bool>,
 ) -> (Arc<Events>, MeshQuestions) {
     let Some(socket) = datagrams else { return (Events::alone(node), MeshQuestions::default()) };
-    // From the start, as every series: the mesh itself begins with the first registration.
+    // Set from the start, like every series: the mesh itself begins with the first registration.
     metrics::MESH_MEMBERS.set(0);
     metrics::MESH_PROBE_STRETCH.set(1);
     let (events, fired) = Events::in_mesh(node);
@@ -277,27 +277,27 @@ fn take_part(
     (events, questions)
 }
 
-/// The agent goes on without gossip, so nobody would notice otherwise.
+/// The agent continues without gossip, so its end would go unnoticed without a log line.
 async fn log_end_of_gossip(member: JoinHandle<()>, stopping: watch::Receiver<bool>) {
     let outcome = member.await;
-    // Whoever drops an agent stops it, too.
+    // Dropping the agent stops it as well.
     let is_stopping = *stopping.borrow() || stopping.has_changed().is_err();
     if let Some(reason) = why_gossip_ended(outcome, is_stopping) {
         metrics::MESH_MEMBERS.set(0);
         tracing::error!(
             reason,
-            "gossip has ended: this agent probes nobody and hears of no events of other hosts, and the servers \
-             find its host's death by its renewals alone: restart it"
+            "gossip has ended: this agent probes no hosts and receives no events of other hosts, and the \
+             servers detect a failure of its host by missed renewals alone; restart it"
         );
     }
 }
 
-/// None where it ended as it shall.
+/// Returns `None` if it ended as intended.
 fn why_gossip_ended(outcome: Result<(), JoinError>, is_stopping: bool) -> Option<String> {
     match outcome {
         Err(error) => Some(error.to_string()),
         Ok(()) if is_stopping => None,
-        Ok(()) => Some("its socket failed, or the way to the servers is closed".into()),
+        Ok(()) => Some("its socket failed, or the channel to the servers is closed".into()),
     }
 }
 
@@ -341,7 +341,7 @@ fn registration(
     let families: &[&str] =
         if advertise.is_ipv4() { &["lan_ipv4", "wan_ipv4"] } else { &["lan_ipv6", "wan_ipv6"] };
     let tags = ["lan", "wan"].iter().chain(families);
-    // What Consul's agents say of themselves.
+    // The metadata that Consul's agents report about themselves.
     let meta = [("consul-network-segment", ""), ("consul-version", VERSION)];
     let record = Node {
         name: node.name.clone(),
@@ -360,7 +360,7 @@ fn registration(
     }
 }
 
-/// A server shows itself in the catalog under the name that Consul's tools look for.
+/// Lists the server in the catalog under the name that Consul's tools look for.
 fn server_service(node: &NodeIdentity, rpc: SocketAddr) -> Service {
     Service {
         node: node.name.clone(),
@@ -378,13 +378,13 @@ fn server_service(node: &NodeIdentity, rpc: SocketAddr) -> Service {
     }
 }
 
-/// The address from which this host reaches the first server whose name it can look up.
+/// Returns the address from which this host reaches the first server whose name resolves.
 fn own_address(servers: &[String]) -> IpAddr {
     let towards = |server: &String| {
         let server = server.to_socket_addrs().ok()?.next()?;
         let any: SocketAddr = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().ok()?;
         let socket = UdpSocket::bind(any).ok()?;
-        // Nothing is sent: the kernel only chooses the route, and with it our address.
+        // Nothing is sent: the kernel only chooses the route, and with it the source address.
         socket.connect(server).ok()?;
         Some(socket.local_addr().ok()?.ip())
     };
@@ -407,7 +407,7 @@ mod tests {
     #[test]
     fn an_agent_starts_with_its_own_node_s_certificate_only() {
         let folder = tempfile::tempdir().expect("a folder");
-        let certificates = Development::prepare(folder.path(), &"web-1".into()).expect("they can be made");
+        let certificates = Development::prepare(folder.path(), &"web-1".into()).expect("they can be created");
         let identity = certificates.identity(Role::Agent).expect("an agent's certificate");
         compare_names(&"WEB-1".into(), &identity).expect("names are compared without regard to case");
         let error = compare_names(&"web-3".into(), &identity).expect_err("it is another node's").to_string();

@@ -1,21 +1,21 @@
-//! The clock that the node's lease rests on: the one that guards on this host read, with its time
-//! as the pure crates write it.
+//! The clock of the node's lease: the one that guards on this host read, with its time as the pure
+//! crates write it.
 
 use lockmesh_client::Clock;
 use lockmesh_client::holder::Moment;
 use lockmesh_protocol::time::Time;
 
-/// Where the time comes from: the kernel's `CLOCK_BOOTTIME`, unless a test turns it.
+/// The source of the time: the kernel's `CLOCK_BOOTTIME`, or a clock that a test controls.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BootClock(pub(crate) Clock);
 
 impl BootClock {
-    /// The time now: microseconds since this host was booted.
+    /// Returns the time now: microseconds since this host was booted.
     pub(crate) fn now(self) -> Time {
         Time(0) + self.0.now().since(Moment::default())
     }
 
-    /// Waits until `time` has come; for ever where there is none.
+    /// Waits until `time`; forever if there is none.
     pub(crate) async fn sleep_until(self, time: Option<Time>) {
         match time {
             Some(time) => self.0.sleep_until(Moment::default() + time.since(Time(0))).await,

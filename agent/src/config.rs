@@ -1,8 +1,8 @@
-//! What an agent can be told: one tree of plain values with defaults.
+//! The configuration of an agent: one tree of plain values with defaults.
 //!
-//! Read once, from a file, the environment or flags, checked by [`AgentConfig::check`], never
-//! looked at again as text. Unknown keys are refused. Every key, its default and a comment stand in
-//! `deploy/config/agent.toml`; a test holds that file equal to [`AgentConfig::default`].
+//! It is read once, from a file, the environment or flags, and checked by [`AgentConfig::check`].
+//! Unknown keys are rejected. `deploy/config/agent.toml` lists every key with its default and a
+//! comment; a test keeps that file equal to [`AgentConfig::default`].
 
 mod value;
 
@@ -19,103 +19,102 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The most names by which a host may be called.
+/// The maximum number of host names in `allowed_hosts`.
 const MAX_ALLOWED_HOSTS: usize = 64;
 
-/// Everything an agent can be told.
+/// The configuration of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentConfig {
-    /// Where the agent keeps what must outlive it: the node's UUID, the checks that were
-    /// registered.
+    /// The directory for data that must outlive the process: the node's UUID and the cluster pin.
     pub data_dir: PathBuf,
-    /// A file that holds the process's number while it runs; empty for none.
+    /// A file that holds the process id while it runs; empty for none.
     pub pid_file: PathBuf,
-    /// Where servers ask this agent whether it lives, and from where it calls them: UDP, IPv4 or
-    /// IPv6, as `ip:port`. `[::]` stands for all addresses of both families, on a host without IPv6
-    /// for those of IPv4. Port 0 takes any free one.
+    /// The UDP address at which servers challenge this agent, and from which it calls them: IPv4 or
+    /// IPv6, as `ip:port`. `[::]` means all addresses of both families, or of IPv4 on a host
+    /// without IPv6. Port 0 selects a free one.
     pub listen: SocketAddr,
-    /// The address that the catalog gives for this node, at which servers find `listen`; empty for
-    /// the one listened on, or for the one the servers see where that is a wildcard.
+    /// The address in the catalog at which servers reach `listen`. Empty for the listen address, or
+    /// for the source address that the servers see if that is a wildcard.
     #[serde(with = "empty_is_none")]
     pub advertise: Option<IpAddr>,
-    /// How many threads serve applications and the way to the servers. 1 to 256.
+    /// The number of threads that serve applications and the connections to the servers. 1 to 256.
     pub threads: usize,
-    /// Whether the node leaves the cluster when the process is told to end by SIGTERM. Otherwise
-    /// the servers are told that it comes back, and keep its sessions for a while.
+    /// `true` if the node leaves the cluster on SIGTERM. Otherwise the servers are notified that it
+    /// will return, and keep its sessions for a while.
     pub leave_on_terminate: bool,
-    /// How the agent takes part in the mesh.
+    /// The agent's role in the mesh.
     pub gossip: GossipConfig,
-    /// Who this machine is.
+    /// The identity of this machine.
     pub node: NodeConfig,
-    /// Where applications on this host reach the agent.
+    /// The API for applications on this host.
     pub http: HttpConfig,
-    /// What sessions are like whose creators do not say, and how many are followed.
+    /// Defaults and limits of sessions.
     pub session: SessionConfig,
-    /// How the agent reaches the quorum.
+    /// The connection to the quorum.
     pub upstream: UpstreamConfig,
-    /// Who it is towards the servers.
+    /// The agent's certificate.
     pub tls: TlsConfig,
     /// Health checks that run here.
     pub checks: CheckConfig,
-    /// What is logged, and how.
+    /// Logging.
     pub log: LogConfig,
 }
 
-/// Where applications on this host reach the agent, and what they may ask.
+/// The API for applications on this host: its listeners and limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpConfig {
     /// The TCP address, IPv4 or IPv6, as `ip:port`; empty for none.
     #[serde(with = "empty_is_none")]
     pub tcp: Option<SocketAddr>,
-    /// Whether `tcp` may be reachable from other hosts. There is no access control behind it.
+    /// `true` if `tcp` may be reachable from other hosts, without any access control.
     pub allow_non_loopback: bool,
-    /// The names, besides `localhost` and the node's, by which requests over TCP may call this
-    /// host, without a port. At most 64.
+    /// The `Host` names accepted over TCP besides `localhost` and the node's name, without a port.
+    /// At most 64.
     pub allowed_hosts: Vec<String>,
-    /// Whether requests of operators are accepted over TCP although there is a Unix socket: without
-    /// one they always are.
+    /// `true` if operator requests are accepted over TCP even if there is a Unix socket; without a
+    /// socket they always are.
     pub operator_over_tcp: bool,
-    /// The Unix socket's path; empty for none.
+    /// The path of the Unix socket; empty for none.
     pub socket: PathBuf,
     /// The socket's permissions, octal.
     pub socket_mode: FileMode,
     /// The socket's group, by name or number; empty for the process's own.
     pub socket_group: String,
-    /// The shortest TTL that a session may ask for. 100 ms to 24 h.
+    /// The minimum session TTL. 100 ms to 24 h.
     #[serde(with = "duration::text")]
     pub session_ttl_min: Duration,
-    /// The longest value of a key in bytes. 1 to 4 MiB.
+    /// The maximum size of a value in bytes. 1 to 4 MiB.
     pub max_value_bytes: usize,
-    /// The longest body of a transaction in bytes. 1 to 4 MiB.
+    /// The maximum size of a transaction's body in bytes. 1 to 4 MiB.
     pub max_transaction_bytes: usize,
-    /// The most operations in a transaction. 1 to 128.
+    /// The maximum number of operations in a transaction. 1 to 128.
     pub max_transaction_operations: usize,
-    /// How long a blocking query waits where it does not say. 1 s up to `max_query_time`.
+    /// The default wait of a blocking query. 1 s up to `max_query_time`.
     #[serde(with = "duration::text")]
     pub default_query_time: Duration,
-    /// The longest that a blocking query, or an acquire for a lock, may wait. 1 s to 1 h.
+    /// The maximum wait of a blocking query, or of an acquire for a lock. 1 s to 1 h.
     #[serde(with = "duration::text")]
     pub max_query_time: Duration,
-    /// How long a client may take to send a request's head, and how long each further part of its
-    /// body. 1 s to 10 m.
+    /// The timeout for a request's head, and for each further part of its body. 1 s to 10 m.
     #[serde(with = "duration::text")]
     pub read_timeout: Duration,
-    /// Connections in all. 16 to 1,000,000.
+    /// The maximum number of connections. 16 to 1,000,000.
     pub max_connections: usize,
-    /// Connections of one client address other than loopback. 1 up to `max_connections`.
+    /// The maximum number of connections of one client address other than loopback. 1 up to
+    /// `max_connections`.
     pub max_connections_per_address: usize,
 }
 
-/// How the agent takes part in the mesh, in which agents find hosts that have fallen silent.
+/// The agent's role in the mesh, in which agents detect failed hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GossipConfig {
-    /// Whether it does.
+    /// `true` if the agent joins the mesh.
     pub enabled: bool,
-    /// Where datagrams of other agents are received, UDP, as `ip:port`; empty for the address of
-    /// the agent's own `listen`, one port above it.
+    /// The UDP address for datagrams of other agents, as `ip:port`; empty for the address of the
+    /// agent's own `listen`, with the next higher port.
     #[serde(with = "empty_is_none")]
     pub listen: Option<SocketAddr>,
 }
@@ -124,27 +123,27 @@ pub struct GossipConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionConfig {
-    /// How long the node of a session may stay silent, where its creator does not say.
+    /// The default health window of a session: how long its node may be silent.
     pub default_health_window: WindowWord,
-    /// The most sessions that guards follow here at a time. 1 to 1,000,000.
+    /// The maximum number of sessions that guards follow here at a time. 1 to 1,000,000.
     pub max_watched: usize,
 }
 
-/// How the agent reaches the quorum.
+/// The connection to the quorum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UpstreamConfig {
-    /// The servers as `host:port`. One that answers is enough; it tells of the others.
+    /// The servers as `host:port`. One that answers is enough; it reports the others.
     pub servers: Vec<String>,
-    /// The cluster that the agent belongs to: its UUID; empty for the one that registers the agent
-    /// first; `any` for whichever answers.
+    /// The cluster that the agent belongs to: its UUID; empty for the first one that registers the
+    /// agent; `any` for any cluster that answers.
     pub cluster_id: String,
-    /// How long a request is tried again while there is no leader, and how long its answer is
-    /// waited for, then 7 s at least. 0 s to 10 m.
+    /// The time for which a request is retried without a leader, and the reply timeout, which is at
+    /// least 7 s. 0 s to 10 m.
     #[serde(with = "duration::text")]
     pub hold_timeout: Duration,
-    /// After how long without an answer from the leader the other servers are asked whether there
-    /// is a new one. 10 ms to 10 s.
+    /// The time without a reply from the leader after which the other servers are asked for a new
+    /// one. 10 ms to 10 s.
     #[serde(with = "duration::text")]
     pub probe_after: Duration,
 }
@@ -153,13 +152,13 @@ pub struct UpstreamConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CheckConfig {
-    /// How long a change of a check's output alone may wait before the catalog is told. 0 s to 24
-    /// h.
+    /// The maximum delay before a change of a check's output alone is written to the catalog. 0 s
+    /// to 24 h.
     #[serde(with = "duration::text")]
     pub update_interval: Duration,
-    /// How much of a check's output is kept in bytes. 1 to 1 MiB.
+    /// The maximum size of a check's output in bytes. 1 to 1 MiB.
     pub max_output_bytes: usize,
-    /// The most checks. 1 to 100,000.
+    /// The maximum number of checks. 1 to 100,000.
     pub max_checks: usize,
 }
 
@@ -185,7 +184,7 @@ impl Default for AgentConfig {
 }
 
 impl AgentConfig {
-    /// Refuses values that cannot work, each by its key.
+    /// Rejects unusable values, each by its key.
     ///
     /// # Errors
     /// The first key whose value cannot be used, with what it must be. Nothing was started.
@@ -210,8 +209,9 @@ impl AgentConfig {
 }
 
 impl AgentConfig {
-    /// One socket serves and calls, so what is not reached from it is not reached at all: better to
-    /// hear of that here than as an agent that connects to nobody.
+    /// Checks that `listen` can reach the servers and `advertise`. One socket serves and dials, so
+    /// an address that it cannot reach is better reported here than by an agent that never
+    /// connects.
     fn check_listen(&self) -> Result<(), ConfigError> {
         let listen = self.listen.ip();
         if listen.is_ipv4() && self.advertise.is_some_and(|address| address.is_ipv6()) {
@@ -237,7 +237,7 @@ impl AgentConfig {
         Ok(())
     }
 
-    /// An agent that takes part in the mesh has an address for that.
+    /// Checks that an agent in the mesh has an address for it.
     fn check_gossip(&self) -> Result<(), ConfigError> {
         if self.gossip.enabled && self.gossip_address().is_none() {
             let problem = "is empty, and there is no port above 65535, that of `listen`: name an address such \
@@ -247,8 +247,8 @@ impl AgentConfig {
         Ok(())
     }
 
-    /// Where datagrams of the mesh are received; none where the agent takes no part in it, and
-    /// where there is no port above that of `listen`, which [`Self::check`] refuses.
+    /// Returns the address for datagrams of the mesh; `None` if gossip is disabled, or if there is
+    /// no port above that of `listen`, which [`Self::check`] rejects.
     pub fn gossip_address(&self) -> Option<SocketAddr> {
         let above = || match self.listen.port() {
             0 => Some(0),
@@ -258,7 +258,7 @@ impl AgentConfig {
         self.gossip.listen.or_else(beside).filter(|_| self.gossip.enabled)
     }
 
-    /// The address at which servers find this agent, where the configuration says so.
+    /// Returns the address at which servers find this agent, if configured.
     pub fn advertised(&self) -> Option<IpAddr> {
         self.advertise.or_else(|| Some(self.listen.ip()).filter(|listen| !listen.is_unspecified()))
     }
@@ -300,18 +300,18 @@ impl Default for SessionConfig {
 }
 
 impl HttpConfig {
-    /// The Unix socket's path, where there shall be one.
+    /// Returns the path of the Unix socket, if configured.
     pub fn socket_path(&self) -> Option<&Path> {
         (!self.socket.as_os_str().is_empty()).then_some(self.socket.as_path())
     }
 
-    /// The socket on which alone operators' requests are accepted; none if every client may send
+    /// Returns the only socket that accepts operator requests; `None` if every client may send
     /// them.
     pub fn operator_socket(&self) -> Option<&Path> {
         self.socket_path().filter(|_| !self.operator_over_tcp)
     }
 
-    /// Refuses values that cannot work, each by its key.
+    /// Rejects unusable values, each by its key.
     ///
     /// # Errors
     /// The first key whose value cannot be used, with what it must be. Nothing was started.
@@ -342,7 +342,7 @@ impl HttpConfig {
         if self.allowed_hosts.len() > MAX_ALLOWED_HOSTS {
             return Err(ConfigError::new(KEY, format!("must have at most {MAX_ALLOWED_HOSTS} names")));
         }
-        // Requests are compared without their port and letter by letter: any other name would never
+        // Requests are compared without their port and byte by byte: any other name would never
         // match.
         let is_name = |host: &&String| {
             !host.is_empty()
@@ -369,7 +369,7 @@ impl HttpConfig {
             }
             None if self.socket_path().is_none() => Err(ConfigError::new(
                 "http.socket",
-                "and `http.tcp` are both empty: nobody could reach the agent",
+                "and `http.tcp` are both empty: no client could reach the agent",
             )),
             _ => Ok(()),
         }
@@ -388,12 +388,12 @@ impl Default for UpstreamConfig {
 }
 
 impl UpstreamConfig {
-    /// The cluster that the agent belongs to.
+    /// Returns the cluster that the agent belongs to.
     pub fn cluster(&self) -> ClusterChoice {
         match self.cluster_id.as_str() {
             "" => ClusterChoice::First,
             "any" => ClusterChoice::Any,
-            // Servers name their cluster in this spelling.
+            // Servers report their cluster in this spelling.
             id => ClusterChoice::Id(id.to_lowercase()),
         }
     }
@@ -491,7 +491,7 @@ mod tests {
         );
         assert!(hosts("", 1).starts_with("`http.allowed_hosts`") && hosts("a", 65).contains("at most 64"));
         let unreachable = |c: &mut AgentConfig| (c.http.tcp, c.http.socket) = (None, PathBuf::new());
-        assert!(complaint(unreachable).contains("nobody could reach the agent"));
+        assert!(complaint(unreachable).contains("no client could reach the agent"));
     }
 
     #[test]
@@ -510,7 +510,7 @@ mod tests {
         ] {
             assert_eq!(address(listen, gossip, true), Ok(Some(expected.into())), "{listen}");
         }
-        assert_eq!(address("[::]:65535", "", false), Ok(None), "it takes no part");
+        assert_eq!(address("[::]:65535", "", false), Ok(None), "gossip is disabled");
         let refused = address("[::]:65535", "", true).expect_err("no port is left").to_string();
         assert!(refused.starts_with("`gossip.listen`") && refused.contains("lower port"), "{refused}");
     }

@@ -1,4 +1,4 @@
-//! Why an agent cannot start.
+//! Startup errors of an agent.
 
 use crate::http::ListenError;
 use crate::pin::PinError;
@@ -7,51 +7,51 @@ use lockmesh_protocol::id::NodeName;
 use std::io;
 use std::net::SocketAddr;
 
-/// Why an agent could not be started. Nothing of it runs.
+/// The reason why an agent could not be started. No part of it runs.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// Not a value that works.
+    /// A value of the configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The servers would not believe who this agent is.
+    /// The certificate does not name this agent's node, so the servers would reject it.
     #[error(
-        "this is node {node}, but its certificate names {certified}: let `node.name` say the same, or issue a \
-         certificate for this node"
+        "this is node {node}, but its certificate names {certified}: set `node.name` to that name, or issue \
+         a certificate for this node"
     )]
     Stranger {
-        /// What the configuration says, or the host.
+        /// The node's name in the configuration, or the host's name.
         node: NodeName,
-        /// What the certificate says.
+        /// The node's name in the certificate.
         certified: NodeName,
     },
-    /// It is not known to which cluster it belongs.
+    /// The agent's cluster cannot be determined.
     #[error(transparent)]
     Pin(#[from] PinError),
-    /// Applications cannot reach it.
+    /// The API's listeners cannot be opened.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The system has no random numbers.
-    #[error("cannot draw a number for this process: {0}")]
+    #[error("cannot draw a random number for this process: {0}")]
     Random(io::Error),
-    /// Servers cannot reach it, nor it them.
+    /// The socket for servers cannot be opened.
     #[error(
         "cannot listen on {address} (UDP) for servers: {error}; choose another `listen`, port 0 for any free one"
     )]
     Socket {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// Other agents cannot reach it.
+    /// The socket for other agents cannot be opened.
     #[error(
         "cannot listen on {address} (UDP) for the mesh of agents: {error}; choose another `gossip.listen`, port 0 for \
          any free one"
     )]
     Gossip {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }

@@ -1,7 +1,7 @@
-//! The user events of this host: fired by its applications, received by gossip, listed to whoever
-//! asks. What is kept and for whom an event is, [`EventLog`] decides.
+//! The user events of this host: fired by its applications, received by gossip, listed for clients.
+//! [`EventLog`] decides which events are kept and which hosts an event is for.
 //!
-//! Where this agent takes no part in the mesh, it fires for itself alone.
+//! An agent outside the mesh fires events for itself alone.
 
 use crate::boot_clock::BootClock;
 use crate::metrics::{BlockedWatcher, USER_EVENTS};
@@ -13,19 +13,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// So many events wait for the mesh at a time; it takes them at once.
+/// The maximum number of events queued for the mesh, which receives them at once.
 const QUEUED: usize = 64;
 
-/// Why an event was not fired. Nobody has heard of it.
+/// The reason why an event was not fired. No host received it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FireError {
     /// This host has fired too many.
     #[error(transparent)]
     TooMany(#[from] TooManyEvents),
-    /// Nobody would hear of it yet.
+    /// No other host would receive it yet.
     #[error("this agent is not in the mesh yet: no server has registered it since it started")]
     NotMember,
-    /// The agent stops, or has very much to do.
+    /// The agent is stopping or overloaded.
     #[error("the agent is stopping or overloaded")]
     Busy,
 }
@@ -33,9 +33,9 @@ pub enum FireError {
 /// An event on its way into the mesh.
 #[derive(Debug)]
 pub(crate) struct Fired {
-    /// What was fired.
+    /// The event.
     pub(crate) event: UserEvent,
-    /// What became of it.
+    /// The channel for its outcome.
     pub(crate) outcome: oneshot::Sender<Result<(), FireError>>,
 }
 
@@ -53,7 +53,7 @@ struct Shown {
     is_stopping: bool,
 }
 
-/// Where events go that are fired here.
+/// The destination of events fired here.
 #[derive(Debug)]
 enum Way {
     Mesh(mpsc::Sender<Fired>),
@@ -61,12 +61,12 @@ enum Way {
 }
 
 impl Events {
-    /// Those of a host that is in no mesh.
+    /// Creates the events of a host outside the mesh.
     pub fn alone(node: NodeName) -> Arc<Self> {
         Self::new(node, Way::Nowhere(Mutex::new(EventFlow::new(BootClock::default().now()))))
     }
 
-    /// Those of a host in the mesh, and what the mesh is to fire.
+    /// Creates the events of a host in the mesh, and the receiver of the events to fire.
     pub(crate) fn in_mesh(node: NodeName) -> (Arc<Self>, mpsc::Receiver<Fired>) {
         let (sender, fired) = mpsc::channel(QUEUED);
         (Self::new(node, Way::Mesh(sender)), fired)
@@ -79,7 +79,7 @@ impl Events {
     /// Fires an event: it is on its way to all hosts then.
     ///
     /// # Errors
-    /// Nobody has heard of it.
+    /// No host received it.
     pub async fn fire(&self, mut event: UserEvent) -> Result<(), FireError> {
         match &self.way {
             Way::Mesh(mesh) => {
@@ -96,7 +96,7 @@ impl Events {
         }
     }
 
-    /// An event has come, or was fired here.
+    /// Handles an event that was received or fired here.
     pub(crate) fn receive(&self, event: UserEvent) {
         let mut outcome = Received::Known;
         self.shown.send_if_modified(|shown| {
@@ -113,7 +113,8 @@ impl Events {
         USER_EVENTS.with_label_values(&[word]).inc();
     }
 
-    /// The events of this name, or all, and their index; waits so long while that is the given one.
+    /// Returns the events of this name, or all, and their index. Waits up to the given time while
+    /// the index is the given one.
     pub async fn list(
         &self,
         name: Option<&str>,
@@ -123,14 +124,14 @@ impl Events {
             let _blocked = BlockedWatcher::begin();
             let mut shown = self.shown.subscribe();
             let is_other = |shown: &Shown| shown.is_stopping || shown.log.index(name) != index;
-            // Whatever is there when the wait is over is the answer, news or not.
+            // After the wait, the current events are the answer, changed or not.
             let _ = tokio::time::timeout(wait, shown.wait_for(is_other)).await;
         }
         let shown = self.shown.borrow();
         (shown.log.index(name), shown.log.list(name))
     }
 
-    /// Whoever waits is answered with what there is.
+    /// Answers all blocking queries with the current events.
     pub fn stop(&self) {
         self.shown.send_modify(|shown| shown.is_stopping = true);
     }
@@ -163,7 +164,7 @@ mod tests {
         for answer in [Ok(()), Err(FireError::NotMember), Err(FireError::TooMany(TooManyEvents))] {
             assert_eq!(fire(answer, &mut mesh).await, answer);
         }
-        assert_eq!(events.list(None, None).await.1.len(), 1, "the same one is listed once");
+        assert_eq!(events.list(None, None).await.1.len(), 1, "a repeated event is listed once");
         drop(mesh);
         assert_eq!(events.fire(event(2)).await, Err(FireError::Busy), "the agent stops");
     }

@@ -1,10 +1,10 @@
-//! This agent as a juror: it asks another one whether it lives, for a server that may be cut off
-//! from it, and hands on what that answers. It asks over a connection and by a datagram of the mesh
-//! at once: a datagram needs no handshake, and a connection neither a mesh nor luck.
+//! This agent as a juror: it challenges another agent for a server that may be partitioned from it,
+//! and passes on the reply. It sends the challenge over a connection and as a datagram of the mesh
+//! at the same time. The datagram needs no handshake; the connection needs no mesh and no luck.
 //!
-//! Nothing is decided here, and nothing is said of a node that does not answer. **Invariants:** a
-//! server waits no longer than it would for a node of its own; an answer that was not made for the
-//! question is none.
+//! The juror decides nothing, and reports nothing about a node that does not answer.
+//! **Invariants:** a server waits no longer than for a challenge of its own; a reply that was not
+//! made for the challenge does not count.
 
 use crate::mesh_questions::MeshQuestions;
 use crate::metrics::JUROR_QUESTIONS;
@@ -19,36 +19,36 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
-/// How many questions may be under way.
+/// The maximum number of challenges under way.
 const MAX_QUESTIONS: usize = 64;
 
-/// How long a node's answer is waited for, and to connect to it: the server waits 500 ms.
+/// The timeout for connecting to a node and for its reply: the server waits 500 ms.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(400);
 
-/// A connection over which nothing was asked for so long is given up when the next question comes.
+/// The time without a challenge after which a connection is closed at the next challenge.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Asks other agents.
+/// Challenges other agents.
 #[derive(Debug)]
 pub(crate) struct Juror {
     endpoint: Arc<Endpoint>,
     mesh: MeshQuestions,
     permits: Semaphore,
-    /// The connections that stand, and when each was used last.
+    /// The established connections, and the last use of each.
     connections: Mutex<HashMap<(NodeName, String), (NodeConnection, Instant)>>,
 }
 
 impl Juror {
-    /// Asks from the socket on which this agent listens, and in the mesh.
+    /// Creates a juror that uses the agent's listening socket and this mesh.
     pub(crate) fn new(endpoint: Arc<Endpoint>, mesh: MeshQuestions) -> Self {
         Self { endpoint, mesh, permits: Semaphore::new(MAX_QUESTIONS), connections: Mutex::default() }
     }
 
-    /// What a node answers.
+    /// Returns a node's reply.
     pub(crate) async fn ask(&self, question: NodeQuestion) -> Response {
         let Ok(_permit) = self.permits.try_acquire() else {
             JUROR_QUESTIONS.with_label_values(&["refused"]).inc();
-            let reason = format!("this agent asks {MAX_QUESTIONS} others at a time");
+            let reason = format!("this agent challenges at most {MAX_QUESTIONS} others at a time");
             return Response::Unavailable(Unavailable::Overloaded(reason));
         };
         let NodeQuestion { challenge, node, address } = question;
@@ -85,7 +85,7 @@ impl Juror {
     }
 }
 
-/// What one of two comes to first; none where neither comes to anything.
+/// Returns the first result of two futures; `None` if neither has one.
 async fn first_of<T>(
     one: impl Future<Output = Option<T>>,
     other: impl Future<Output = Option<T>>,

@@ -1,10 +1,10 @@
-//! The agent's QUIC listener: servers ask here whether this agent lives, have it ask others, whose
-//! agents ask here then, and tell it what is new in the mesh.
+//! The agent's QUIC listener. Servers challenge this agent here, have it challenge others as a
+//! juror, and send news of the mesh. Other agents challenge it here as jurors.
 //!
-//! Its socket is the one that the agent calls servers from. **Invariants:** by the role in its
-//! certificate a server may challenge, have others asked and tell, an agent may challenge, and
-//! nothing else is answered; agents never take the place of servers; a connection that asks
-//! nothing is not kept.
+//! Its socket is also the one from which the agent calls servers. **Invariants:** the role in a
+//! peer's certificate decides: a server may challenge, request a juror and send news, an agent may
+//! challenge, and all else is rejected. Agents never displace servers. An idle connection is not
+//! kept.
 
 use crate::juror::Juror;
 use crate::mesh_questions::MeshQuestions;
@@ -19,22 +19,23 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// The most connections, those in their handshake among them.
+/// The maximum number of connections, including those in their handshake.
 const MAX_CONNECTIONS: usize = 256;
 
-/// The most connections of other agents among them.
+/// The maximum number of connections of other agents among them.
 const MAX_AGENTS: usize = 64;
 
-/// How long a handshake may take.
+/// The timeout of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection on which no stream begins for so long is closed; each challenge has its own.
+/// The time without a new stream after which a connection is closed; each challenge has its own
+/// stream.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The most calls of one frame that are answered.
+/// The maximum number of calls of one frame that are answered.
 const CALLS_PER_FRAME: usize = 16;
 
-/// Answers servers that challenge, until the endpoint is closed.
+/// Answers challenges until the endpoint is closed.
 #[derive(Clone, Debug)]
 pub struct Listener {
     endpoint: Arc<Endpoint>,
@@ -45,17 +46,17 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Serves on this endpoint, for the lease that this upstream keeps; asks in this mesh, too.
+    /// Creates a listener on this endpoint, for the lease of this upstream and this mesh.
     pub fn new(endpoint: Arc<Endpoint>, upstream: Upstream, mesh: MeshQuestions) -> Self {
         let juror = Arc::new(Juror::new(Arc::clone(&endpoint), mesh.clone()));
         Self { endpoint, upstream, juror, mesh, agents: Arc::new(Semaphore::new(MAX_AGENTS)) }
     }
 
-    /// Takes connections until the endpoint is closed.
+    /// Accepts connections until the endpoint is closed.
     pub async fn run(self) {
         let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         while let Some(arrival) = self.endpoint.accept().await {
-            // Before the handshake, which is what costs.
+            // Before the handshake, which is the expensive part.
             let Ok(permit) = permits.clone().try_acquire_owned() else {
                 REFUSED_CONNECTIONS.inc();
                 arrival.refuse();
@@ -75,7 +76,8 @@ impl Listener {
             Err(_) => "the handshake took too long".into(),
         };
         REFUSED_CONNECTIONS.inc();
-        // Counted, and told only to who looks: whoever reaches the port could fill the log.
+        // Counted, and logged only at debug level: any host that reaches the port could fill the
+        // log.
         tracing::debug!(%remote, reason, "refused a connection");
     }
 
@@ -84,8 +86,8 @@ impl Listener {
         let place = (peer.role == Role::Agent).then(|| self.agents.try_acquire());
         if let Some(Err(_)) = place {
             REFUSED_CONNECTIONS.inc();
-            tracing::debug!(%remote, %peer, "refused a connection: very many agents ask this one");
-            return connection.close(Close::Denied, "very many agents ask this one");
+            tracing::debug!(%remote, %peer, "refused a connection: too many connections of agents");
+            return connection.close(Close::Denied, "too many connections of agents");
         }
         loop {
             match timeout(IDLE_TIMEOUT, connection.accept()).await {
@@ -93,11 +95,11 @@ impl Listener {
                     tokio::spawn(self.clone().answer_all(connection.clone(), sender, receiver));
                 }
                 Ok(Ok((Purpose::Raft, ..))) => {
-                    return connection.close(Close::Denied, "this is an agent, which speaks no Raft");
+                    return connection.close(Close::Denied, "this is an agent, which serves no Raft");
                 }
                 Ok(Err(LinkError::Malformed(what))) => return connection.close(Close::Malformed, &what),
                 Ok(Err(_)) => return,
-                Err(_) => return connection.close(Close::Done, "nothing was asked"),
+                Err(_) => return connection.close(Close::Done, "no stream was opened"),
             }
         }
     }
@@ -121,11 +123,11 @@ impl Listener {
         while let Some(CallFrame(calls)) = receiver.receive().await? {
             let mut answers = FrameQueue::default();
             for (number, call) in calls.into_iter().enumerate() {
-                // What is answered at once cannot be cancelled.
+                // A call that is answered at once cannot be cancelled.
                 let Call::Begin(id, request) = call else { continue };
                 let response = match request {
                     _ if number >= CALLS_PER_FRAME => {
-                        let reason = "an agent answers a few calls at a time";
+                        let reason = "too many calls in one frame";
                         Response::Unavailable(Unavailable::Overloaded(reason.into()))
                     }
                     Request::Challenge(challenge) => self.upstream.answer_challenge(challenge).await,
@@ -133,7 +135,7 @@ impl Listener {
                     Request::TellMesh(items) if asked_by == Role::Server => match self.mesh.tell(items) {
                         true => Response::Done,
                         false => {
-                            let reason = "this agent takes no part in the mesh, or very much is told it";
+                            let reason = "gossip is disabled on this agent, or its queue is full";
                             Response::Unavailable(Unavailable::Overloaded(reason.into()))
                         }
                     },

@@ -1,8 +1,8 @@
-//! This agent in the mesh: the socket, the clock and the way to the servers around [`Mesh`], which
-//! decides.
+//! This agent in the mesh: the socket, the clock and the connection to the servers around [`Mesh`],
+//! which decides.
 //!
-//! **Invariant:** what has arrived is taken before a timer says that nothing has. Where anything of
-//! this fails, the servers find dead hosts by their renewals alone.
+//! **Invariant:** received datagrams are handled before a timer that reports their absence. If any
+//! part fails, the servers detect failed hosts by missed renewals alone.
 
 use crate::boot_clock::BootClock;
 use crate::events::{Events, FireError, Fired};
@@ -23,13 +23,13 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-/// So many datagrams are taken before the rest of the agent has its turn.
+/// The maximum number of datagrams handled before the rest of the agent runs.
 const BATCH: usize = 64;
 
-/// So many batches are taken at most before timers have theirs.
+/// The maximum number of batches handled before timers run.
 const BATCHES: usize = 16;
 
-/// So many answers to challenges wait for their turn.
+/// The maximum number of queued replies to challenges.
 const RENEWALS: usize = 64;
 
 /// See the [module](self).
@@ -37,23 +37,23 @@ pub(crate) struct Member {
     socket: DatagramSocket,
     upstream: Upstream,
     clock: BootClock,
-    /// None before the agent is registered.
+    /// `None` before the agent is registered.
     mesh: Option<Mesh>,
-    /// What servers answered; nothing where none did.
+    /// The replies of servers; `None` for a failed request.
     answers: (mpsc::Sender<Option<MeshNews>>, mpsc::Receiver<Option<MeshNews>>),
-    /// Where events of the mesh are told, and what applications of this host fire.
+    /// The events of this host, and those that its applications fire.
     events: Arc<Events>,
     fired: mpsc::Receiver<Fired>,
-    /// What servers want asked of others, and told them.
+    /// Requests of servers to the mesh, and the challenges whose replies are awaited.
     wanted: mpsc::Receiver<Wanted>,
     awaited: Awaited,
-    /// Whom this host answers that it lives.
+    /// The replies of this host to challenges of other members.
     renewals: (mpsc::Sender<Answer>, mpsc::Receiver<Answer>),
     counted: (Counts, SealCounts),
 }
 
 impl Member {
-    /// A host that is a member as soon as the agent is registered.
+    /// Creates a member that joins as soon as the agent is registered.
     pub(crate) fn new(
         socket: DatagramSocket,
         upstream: Upstream,
@@ -75,7 +75,7 @@ impl Member {
         }
     }
 
-    /// Takes part until the agent stops.
+    /// Runs until the agent stops.
     pub(crate) async fn run(mut self, mut stopping: watch::Receiver<bool>) {
         let mut lease = self.upstream.lease();
         loop {
@@ -125,11 +125,11 @@ impl Member {
         }
     }
 
-    /// Takes all that has arrived, unless there is no end of it.
+    /// Handles all received datagrams, up to the limit.
     async fn take_datagrams(&mut self, output: &mut Output) {
         for _ in 0..BATCHES {
             let is_empty = self.take_batch(output);
-            // A socket that is never empty must not keep the rest of the agent from its turn.
+            // A socket that is never empty must not block the rest of the agent.
             tokio::task::yield_now().await;
             if is_empty {
                 return;
@@ -137,7 +137,7 @@ impl Member {
         }
     }
 
-    /// Takes some of what has arrived; whether that was all.
+    /// Handles a batch of received datagrams; returns `true` if the socket is empty.
     fn take_batch(&mut self, output: &mut Output) -> bool {
         let (now, mut buffer) = (self.clock.now(), [0; MAX_DATAGRAM_BYTES + 1]);
         for _ in 0..BATCH {
@@ -155,7 +155,7 @@ impl Member {
             Some(mesh) => mesh.fire(self.clock.now(), event, output).map_err(FireError::TooMany),
             None => Err(FireError::NotMember),
         };
-        // Whoever fired may have gone; the event is on its way all the same.
+        // The caller may be gone; the event is on its way in any case.
         let _ = outcome.send(result);
     }
 
@@ -167,7 +167,7 @@ impl Member {
         }
     }
 
-    /// Without a mesh it is answered over a connection alone.
+    /// Without a mesh the challenge is sent over a connection only.
     fn ask(&mut self, asked: Asked, output: &mut Output) {
         if let Some(mesh) = &mut self.mesh {
             mesh.ask(self.clock.now(), asked.challenge, output);
@@ -179,7 +179,7 @@ impl Member {
         let (upstream, answers) = (self.upstream.clone(), self.answers.0.clone());
         tokio::spawn(async move {
             let news = timeout(SYNC_TIMEOUT, upstream.sync_mesh(digest)).await;
-            // Nobody listens any more where the agent stops.
+            // There is no receiver any more if the agent stops.
             let _ = answers.send(news.ok().and_then(Result::ok)).await;
         });
     }
@@ -207,9 +207,10 @@ impl Member {
     fn accuse(&self, leases: Vec<LeaseId>) {
         let upstream = self.upstream.clone();
         tokio::spawn(async move {
-            // One that is lost is no loss: others accuse, and the renewal is overdue soon.
+            // A lost suspicion is harmless: other agents report it too, and the renewal is overdue
+            // soon.
             if let Err(reason) = upstream.accuse(leases).await {
-                tracing::debug!(%reason, "no server took an accusation");
+                tracing::debug!(%reason, "no server accepted a suspicion");
             }
         });
     }
@@ -218,7 +219,7 @@ impl Member {
         let (upstream, renewals) = (self.upstream.clone(), self.renewals.0.clone());
         tokio::spawn(async move {
             if let Some(answer) = upstream.answer_challenge(challenge).await.node_answer() {
-                // Where very many are on their way one is lost, as any datagram may be.
+                // If the queue is full, the reply is lost, as any datagram may be.
                 let _ = renewals.try_send(Answer { to, answer });
             }
         });
@@ -227,9 +228,9 @@ impl Member {
     fn spread(&self, item: Bytes) {
         let upstream = self.upstream.clone();
         tokio::spawn(async move {
-            // One that is lost is no loss where there is one cell: gossip has it.
+            // A lost request is harmless within one cell: gossip spreads the event.
             if let Err(reason) = upstream.spread_event(item).await {
-                tracing::debug!(%reason, "no server passes an event on");
+                tracing::debug!(%reason, "no server passed an event on");
             }
         });
     }
@@ -239,8 +240,8 @@ impl Member {
         if MemberId::of_agent(verdict.lease) == mesh.me() {
             tracing::warn!(
                 window,
-                "a majority of the servers did not hear from this host: its sessions of this window ended, and it \
-                 registers anew"
+                "a majority of the servers failed this host: its sessions of this window ended, and it \
+                 registers again"
             );
         } else {
             tracing::debug!(agent = verdict.lease.agent.0, window, "the servers failed a host");

@@ -1,6 +1,6 @@
-//! What servers want of the mesh, on its way there. A question for another member is one datagram:
-//! whoever has one gives it here and waits, and the [mesh](crate::mesh) sends it and hears the
-//! answer. What servers tell is for all, and nobody waits.
+//! Requests of servers to the mesh. A challenge of another member is one datagram: the juror queues
+//! it here and waits, and the [mesh](crate::mesh) sends it and receives the reply. News of servers
+//! is for all members, and has no reply.
 
 use bytes::Bytes;
 use lockmesh_protocol::given_up::NodeAnswer;
@@ -8,69 +8,69 @@ use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::lease::Challenge;
 use tokio::sync::{mpsc, oneshot};
 
-/// So much waits for the mesh at a time; it takes it at once.
+/// The maximum number of queued requests; the mesh handles them at once.
 const QUEUED: usize = 64;
 
-/// What a server wants of the mesh.
+/// A request of a server to the mesh.
 #[derive(Debug)]
 pub(crate) enum Wanted {
-    /// An answer.
+    /// A challenge that needs a reply.
     Answer(Asked),
-    /// That these items are passed on.
+    /// Items to pass on.
     News(Vec<Bytes>),
 }
 
-/// A question on its way into the mesh.
+/// A challenge on its way into the mesh.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) challenge: Challenge,
     answer: oneshot::Sender<NodeAnswer>,
 }
 
-/// What this host answers that another one has asked.
+/// The reply of this host to a challenge of another member.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) to: MemberId,
     pub(crate) answer: NodeAnswer,
 }
 
-/// The way into the mesh, if there is one.
+/// The channel into the mesh, if there is one.
 #[derive(Clone, Debug, Default)]
 pub struct MeshQuestions(Option<mpsc::Sender<Wanted>>);
 
 impl MeshQuestions {
-    /// The way, and its other end.
+    /// Creates the channel, and its receiver.
     pub(crate) fn channel() -> (Self, mpsc::Receiver<Wanted>) {
         let (sender, wanted) = mpsc::channel(QUEUED);
         (Self(Some(sender)), wanted)
     }
 
-    /// What a member answers; none where there is no mesh, or very much is asked. Whoever asks
-    /// decides how long to wait.
+    /// Returns a member's reply; `None` if there is no mesh, or its queue is full. The caller sets
+    /// the timeout.
     pub(crate) async fn ask(&self, challenge: Challenge) -> Option<NodeAnswer> {
         let (answer, heard) = oneshot::channel();
         self.0.as_ref()?.try_send(Wanted::Answer(Asked { challenge, answer })).ok()?;
         heard.await.ok()
     }
 
-    /// Items that a server tells; whether the mesh takes them.
+    /// Queues items from a server; returns `false` if the mesh does not accept them.
     pub(crate) fn tell(&self, items: Vec<Bytes>) -> bool {
         self.0.as_ref().is_some_and(|mesh| mesh.try_send(Wanted::News(items)).is_ok())
     }
 }
 
-/// Those that were sent, and whose answers somebody waits for.
+/// Challenges that were sent, and whose replies are awaited.
 #[derive(Debug, Default)]
 pub(crate) struct Awaited(Vec<Asked>);
 
 impl Awaited {
-    /// This one was sent.
+    /// Records a challenge that was sent.
     pub(crate) fn push(&mut self, asked: Asked) {
         self.0.retain(|earlier| !earlier.answer.is_closed());
         self.0.push(asked);
     }
 
-    /// A member has answered: whoever waits for that has it.
+    /// Passes a member's reply to the callers that await it.
     pub(crate) fn answered(&mut self, answer: NodeAnswer) {
         let answered = (answer.renewal.lease, answer.renewal.nonce);
         let is_answered = |asked: &mut Asked| (asked.challenge.lease, asked.challenge.nonce) == answered;
@@ -130,7 +130,7 @@ mod tests {
             let asking = questions.ask(challenge(1, nonce));
             tokio::select! {
                 biased;
-                _ = asking => panic!("nobody has answered"),
+                _ = asking => panic!("there is no reply"),
                 wanted = asked.recv() => awaited.push(question(wanted).expect("it was asked")),
             }
         }

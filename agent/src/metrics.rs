@@ -1,9 +1,8 @@
-//! What the agent counts, and how both dialects of its metrics are written: Prometheus text, and
-//! the JSON of Consul.
+//! The agent's metrics, and their two formats: Prometheus text, and Consul's JSON.
 //!
-//! Everything is in the process's one registry, so that a server in the same process shows up too.
-//! A counter is there from the process's start, at zero. **Invariant:** every refusal and every
-//! limit that strikes counts somewhere here.
+//! All metrics are in the process's one registry, so that a server in the same process is included.
+//! A counter exists from the process's start, at zero. **Invariant:** every rejection and every
+//! limit that takes effect is counted here.
 
 use crate::boot_clock::BootClock;
 use crate::upstream::{Upstream, UpstreamCounters};
@@ -31,19 +30,19 @@ pub use lockmesh_net::metrics::process::show_build;
 pub static REQUESTS: LazyLock<IntCounterVec> =
     LazyLock::new(|| counters("lockmesh_http_requests_total", "Requests answered", &["endpoint", "status"]));
 
-/// Commands that the state refused, by reason.
+/// Commands rejected by the state, by reason.
 pub static REFUSALS: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    counters("lockmesh_http_refusals_total", "Commands that the state refused", &["reason"])
+    counters("lockmesh_http_refusals_total", "Commands that the state rejected", &["reason"])
 });
 
-/// Requests that got no answer from the quorum, by reason.
+/// Requests without a reply from the quorum, by reason.
 pub static UNAVAILABLE: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    counters("lockmesh_http_unavailable_total", "Requests that had no answer from the quorum", &["reason"])
+    counters("lockmesh_http_unavailable_total", "Requests without a reply from the quorum", &["reason"])
 });
 
-/// Limits of the HTTP API that struck, by limit.
+/// Requests rejected by a limit of the HTTP API, by limit.
 pub static LIMITS: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    counters("lockmesh_http_limits_total", "Limits of the HTTP API that struck", &["limit"])
+    counters("lockmesh_http_limits_total", "Requests rejected by a limit of the HTTP API", &["limit"])
 });
 
 /// Open connections, by listener: `unix` or `tcp`.
@@ -52,23 +51,22 @@ pub static CONNECTIONS: LazyLock<IntGaugeVec> = LazyLock::new(|| {
     registered(gauges)
 });
 
-/// Requests that wait for news.
+/// Blocking queries in progress.
 pub static BLOCKED: LazyLock<IntGauge> = LazyLock::new(|| {
-    registered(IntGauge::new("lockmesh_http_blocked_watchers", "Blocking queries that wait for news"))
+    registered(IntGauge::new("lockmesh_http_blocked_watchers", "Blocking queries in progress"))
 });
 
-/// How long requests took, by what they are about, in the order of [`GROUPS`]; those that may wait
-/// are apart.
+/// The duration of requests, by group in the order of [`GROUPS`]; without requests that may wait.
 static REQUEST_SECONDS: LazyLock<[Histogram; GROUPS.len()]> = LazyLock::new(|| {
-    let help = "From a request's head to its answer, without requests that may wait";
+    let help = "Time from a request's head to its response, without requests that may wait";
     let options = HistogramOpts::new("lockmesh_http_request_seconds", help).buckets(SHORT_BUCKETS.to_vec());
     let histograms = registered(HistogramVec::new(options, &["group"]));
     GROUPS.map(|group| histograms.with_label_values(&[group]))
 });
 
-/// How long requests took that may wait for news or for a lock.
+/// The duration of requests that may wait for a change or a lock.
 static WAITING_SECONDS: LazyLock<Histogram> = LazyLock::new(|| {
-    let help = "From a request's head to its answer, of requests that may wait for news or a lock";
+    let help = "Time from a request's head to its response, of requests that may wait for a change or a lock";
     let options =
         HistogramOpts::new("lockmesh_http_blocking_request_seconds", help).buckets(WAIT_BUCKETS.to_vec());
     registered(Histogram::with_opts(options))
@@ -79,9 +77,9 @@ pub static CHECK_SYNCS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     counters("lockmesh_check_syncs_total", "Writes of local checks to the catalog", &["outcome"])
 });
 
-/// Local checks that turned critical because nobody reported in time.
+/// Local checks that turned critical because their TTL expired.
 pub static CHECK_EXPIRIES: LazyLock<IntCounter> = LazyLock::new(|| {
-    let help = "Local checks that turned critical because nobody reported in time";
+    let help = "Local checks that turned critical because their TTL expired";
     registered(IntCounter::new("lockmesh_check_expiries_total", help))
 });
 
@@ -90,59 +88,59 @@ pub static WATCHED_SESSIONS: LazyLock<IntGauge> = LazyLock::new(|| {
     registered(IntGauge::new("lockmesh_agent_watched_sessions", "Sessions that guards follow at this agent"))
 });
 
-/// Changes of how followed sessions stand, by what they became.
+/// State changes of followed sessions, by new state.
 pub static SESSION_STATES: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    let help = "Changes of how followed sessions stand, by what they became";
+    let help = "State changes of followed sessions, by new state";
     counters("lockmesh_agent_session_state_changes_total", help, &["state"])
 });
 
-/// When the agent's certificate, or the authority behind it, ends.
+/// The expiry of the agent's certificate, or of its authority.
 pub static CERTIFICATE_EXPIRY: LazyLock<prometheus::Gauge> = LazyLock::new(|| {
-    let help = "When the agent's certificate, or the authority behind it, ends";
+    let help = "Expiry of the agent's certificate or of its authority";
     let name = "lockmesh_agent_certificate_expiry_timestamp_seconds";
     registered(prometheus::Gauge::new(name, help))
 });
 
-/// Connections from others that were refused.
+/// Rejected connections to the QUIC listener.
 pub static REFUSED_CONNECTIONS: LazyLock<IntCounter> = LazyLock::new(|| {
-    let help = "Connections to the agent's QUIC listener that were refused";
+    let help = "Rejected connections to the agent's QUIC listener";
     registered(IntCounter::new("lockmesh_agent_refused_connections_total", help))
 });
 
-/// Questions of servers about other nodes, by what came of them: `answered`,
-/// `answered_by_datagram`, `unanswered` or `refused`.
+/// Challenges sent as a juror, by outcome: `answered`, `answered_by_datagram`, `unanswered` or
+/// `refused`.
 pub static JUROR_QUESTIONS: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    let help = "Other nodes that this agent asked for a server whether they live, by what came of it";
+    let help = "Challenges of other nodes that this agent sent on behalf of a server, by outcome";
     counters("lockmesh_agent_juror_questions_total", help, &["outcome"])
 });
 
-/// User events that were received or fired here, by what became of them.
+/// User events received or fired here, by outcome.
 pub static USER_EVENTS: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    let help = "User events that this agent received or fired, by what became of them";
+    let help = "User events that this agent received or fired, by outcome";
     counters("lockmesh_agent_user_events_total", help, &["outcome"])
 });
 
-/// What happens in the mesh.
+/// Events in the mesh.
 pub static MESH_EVENTS: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    let help = "What happened in the mesh of agents, by kind";
+    let help = "Events in the mesh of agents, by kind";
     counters("lockmesh_agent_mesh_events_total", help, &["event"])
 });
 
-/// How many other agents are in the mesh, as the servers' roster says.
+/// The number of other agents in the mesh, from the servers' roster.
 pub static MESH_MEMBERS: LazyLock<IntGauge> = LazyLock::new(|| {
     registered(IntGauge::new(
         "lockmesh_agent_mesh_members",
-        "Agents in the mesh, as the servers' roster says",
+        "Other agents in the mesh, from the servers' roster",
     ))
 });
 
-/// How many times as long as usual probes take.
+/// The factor by which probes are slowed down.
 pub static MESH_PROBE_STRETCH: LazyLock<IntGauge> = LazyLock::new(|| {
-    let help = "How many times as long as usual this agent's probes take, because it was wrong of late";
+    let help = "Factor by which this agent's probes are slowed down, after delays or false suspicions";
     registered(IntGauge::new("lockmesh_agent_mesh_probe_stretch", help))
 });
 
-/// Counts what has happened in the mesh since it was counted last.
+/// Counts the mesh events since the last count.
 pub(crate) fn count_mesh(before: &(Counts, SealCounts), now: &(Counts, SealCounts)) {
     let of = |(gossip, seal): &(Counts, SealCounts)| {
         [
@@ -174,12 +172,12 @@ pub(crate) fn count_mesh(before: &(Counts, SealCounts), now: &(Counts, SealCount
         ]
     };
     for ((event, before), now) in MESH_EVENT_NAMES.iter().zip(of(before)).zip(of(now)) {
-        // Another lease begins with other counts.
+        // A new lease restarts the counts.
         MESH_EVENTS.with_label_values(&[event]).inc_by(now.checked_sub(before).unwrap_or(now));
     }
 }
 
-/// What may happen in the mesh; see `deploy/metrics.md`.
+/// The kinds of mesh events; see `deploy/metrics.md`.
 const MESH_EVENT_NAMES: [&str; 26] = [
     "received",
     "sent",
@@ -209,14 +207,13 @@ const MESH_EVENT_NAMES: [&str; 26] = [
     "unsent",
 ];
 
-/// What requests are about: the word behind `/v1/`.
+/// The groups of requests: the path segment after `/v1/`.
 const GROUPS: [&str; 12] = [
     "kv", "session", "txn", "catalog", "health", "agent", "status", "event", "operator", "snapshot",
     "lockmesh", "other",
 ];
 
-/// Series that are there before anything happened: alerts on their growth would miss the first time
-/// otherwise.
+/// Series that exist before their first event: alerts on growth would otherwise miss it.
 const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 8] = [
     (&MESH_EVENTS, &MESH_EVENT_NAMES),
     (&USER_EVENTS, &["kept", "for_others", "known", "not_understood"]),
@@ -277,20 +274,20 @@ const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 8] = [
     (&SESSION_STATES, &["safe", "jeopardy", "suspended", "lost"]),
 ];
 
-/// Statuses under which every endpoint has a series from the start; others come with their first
-/// answer.
+/// Statuses for which every endpoint has a series from the start; others appear with their first
+/// response.
 const PRESET_STATUSES: [&str; 2] = ["200", "500"];
 
 fn counters(name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
     registered(IntCounterVec::new(Opts::new(name, help), labels))
 }
 
-/// Counts a waiting request for as long as it lives.
+/// Counts a blocking query while it lives.
 #[derive(Debug)]
 pub struct BlockedWatcher(());
 
 impl BlockedWatcher {
-    /// One more waits.
+    /// Counts one more blocking query.
     pub fn begin() -> Self {
         BLOCKED.inc();
         Self(())
@@ -303,7 +300,7 @@ impl Drop for BlockedWatcher {
     }
 }
 
-/// Makes every series of this file visible before it first counts.
+/// Creates every series of this file before its first count.
 static SHOWN: LazyLock<()> = LazyLock::new(|| {
     for (vector, values) in PRESET {
         values.iter().for_each(|value| drop(vector.with_label_values(&[value])));
@@ -319,7 +316,7 @@ static SHOWN: LazyLock<()> = LazyLock::new(|| {
     process::show();
 });
 
-/// Shows all that an agent counts, with these endpoints.
+/// Creates all series of an agent with these endpoints.
 pub fn show<'a>(endpoints: impl Iterator<Item = &'a str>) {
     LazyLock::force(&SHOWN);
     for endpoint in endpoints {
@@ -327,28 +324,28 @@ pub fn show<'a>(endpoints: impl Iterator<Item = &'a str>) {
     }
 }
 
-/// Counts an answer of an endpoint, and how long it took.
+/// Counts a response of an endpoint, and its duration.
 pub fn count_request(endpoint: &'static str, status: &str, may_wait: bool, took: Duration) {
     REQUESTS.with_label_values(&[endpoint, status]).inc();
     let seconds = took.as_secs_f64();
-    // A wait of minutes says nothing of how fast requests are served, and would hide it.
+    // A wait of minutes does not reflect how fast requests are served, and would hide it.
     match may_wait {
         true => WAITING_SECONDS.observe(seconds),
         false => REQUEST_SECONDS[group_of(endpoint)].observe(seconds),
     }
 }
 
-/// The index in [`GROUPS`] of an endpoint such as `/v1/kv/`.
+/// Returns the index in [`GROUPS`] of an endpoint such as `/v1/kv/`.
 fn group_of(endpoint: &str) -> usize {
     let rest = endpoint.strip_prefix("/v1/").unwrap_or_default();
     let word = rest.split_once('/').map_or(rest, |(word, _)| word);
     GROUPS.iter().position(|group| *group == word).unwrap_or(GROUPS.len() - 1)
 }
 
-/// What the way to the quorum has counted, and what is under way on it.
+/// Returns the counters and the current load of the upstream.
 fn upstream_families(upstream: &Upstream) -> Vec<MetricFamily> {
     let (none, load) = (UpstreamCounters::default(), upstream.load());
-    // A stand-in for the quorum counts nothing; the series are there all the same.
+    // A stand-in for the quorum counts nothing; the series exist in any case.
     let counters = upstream.counters().unwrap_or(&none);
     let total = |name: &str, help, counter: &AtomicU64| {
         let value = counter.load(Ordering::Relaxed) as f64;
@@ -369,25 +366,21 @@ fn upstream_families(upstream: &Upstream) -> Vec<MetricFamily> {
         total("attempts", "Calls that were sent to servers for requests", &counters.attempts),
         total("retries", "Attempts after the first one of a request", &counters.retries),
         total("call_frames", "Frames of calls that were sent", &counters.call_frames),
-        total("reply_frames", "Frames of answers that arrived", &counters.reply_frames),
+        total("reply_frames", "Frames of replies that arrived", &counters.reply_frames),
         total("reconnects", "Attempts to connect to a server after the first one", &counters.reconnects),
         total("registrations", "Registrations of this agent", &counters.registrations),
         total("status_requests", "Requests of the agent's own for a server's status", &counters.questions),
-        total("leaders_found", "How often a leader was found", &counters.leaders),
-        level("pending_calls", "Calls that wait for an answer of a server", load.calls),
-        level(
-            "shared_reads",
-            "Blocking reads that wait at a server, each for all who ask the same",
-            load.shared_reads,
-        ),
+        total("leaders_found", "Leaders found", &counters.leaders),
+        level("pending_calls", "Calls that await a reply of a server", load.calls),
+        level("shared_reads", "Coalesced blocking reads in progress at a server", load.shared_reads),
         level("shared_read_waiters", "Local requests that share them", load.waiters),
         level(
             "refused_servers",
-            "Servers that are refused because they are not of this agent's cluster",
+            "Servers that are rejected because they do not belong to this agent's cluster",
             load.refused_servers,
         ),
-        level("registered", "1 where this agent has registered since it started", is_registered),
-        level("leader_known", "1 where this agent knows who leads", knows_leader),
+        level("registered", "1 if this agent has registered since it started", is_registered),
+        level("leader_known", "1 if this agent knows the leader", knows_leader),
         lease_total("renewals", "Renewals of the node's lease that were sent", &counters.renewals),
         lease_total(
             "renewals_acknowledged",
@@ -397,7 +390,7 @@ fn upstream_families(upstream: &Upstream) -> Vec<MetricFamily> {
         lease_total("challenges", "Challenges of servers that were answered", &counters.challenges),
         Reading::gauge(
             "lockmesh_lease_remaining_seconds",
-            "How long sessions of the default window are sure to live without another acknowledgement",
+            "Guaranteed validity of sessions of the default window without another acknowledgement",
             move || remaining,
         ),
     ];
@@ -411,17 +404,17 @@ fn families(upstream: &Upstream) -> Vec<MetricFamily> {
     families
 }
 
-/// All metrics in Prometheus' text format.
+/// Returns all metrics in the text format of Prometheus.
 pub fn prometheus_text(upstream: &Upstream) -> Vec<u8> {
     let mut text = Vec::new();
     TextEncoder::new().encode(&families(upstream), &mut text).expect("memory takes every byte");
     text
 }
 
-/// All metrics in the form of Consul. `timestamp` is when, in words.
+/// Returns all metrics in Consul's JSON form. `timestamp` is the time as text.
 pub fn consul_json(timestamp: String, upstream: &Upstream) -> Metrics {
     let mut metrics = Metrics { timestamp, ..Metrics::default() };
-    // Go reports its heap here: what the whole process holds comes closest to that.
+    // Go reports its heap here; the memory of the whole process is the closest equivalent.
     metrics.gauges.push(Gauge {
         name: "consul.runtime.alloc_bytes".into(),
         value: process::resident_bytes(),
@@ -451,7 +444,7 @@ fn push_metric(metrics: &mut Metrics, family: &MetricFamily, metric: &Metric) {
         MetricType::HISTOGRAM => {
             let histogram = metric.get_histogram();
             let (count, sum) = (histogram.get_sample_count(), histogram.get_sample_sum());
-            // JSON knows no number for 0/0.
+            // JSON has no number for 0/0.
             let mean = if count == 0 { 0.0 } else { sum / count as f64 };
             metrics.samples.push(Sample { name, count, sum, mean, labels, ..Sample::default() });
         }
@@ -468,7 +461,7 @@ mod tests {
     use lockmesh_protocol::rpc::{Response, Unavailable};
     use std::sync::Arc;
 
-    /// A quorum of which nothing is wanted.
+    /// A quorum that receives no calls.
     #[derive(Debug)]
     struct Silent;
 

@@ -1,4 +1,4 @@
-//! Who this machine is: its node's name, and the UUID that it keeps for life.
+//! The identity of this machine: its node's name, and its permanent UUID.
 
 use lockmesh_net::config::NodeConfig;
 use lockmesh_net::files::FileError;
@@ -10,7 +10,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-/// The file in the data folder that keeps the UUID.
+/// The file in the data directory that keeps the UUID.
 pub const FILE: &str = "node-id";
 
 /// A machine's name and UUID.
@@ -22,11 +22,11 @@ pub struct NodeIdentity {
     pub id: String,
 }
 
-/// Why it cannot be said who this machine is.
+/// The reason why the identity of this machine is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The kept UUID is none.
-    #[error("{path} holds no UUID: put the node's UUID there, or remove the file to draw a new one")]
+    /// The file does not hold a UUID.
+    #[error("{path} does not hold a UUID: put the node's UUID there, or remove the file to draw a new one")]
     NotAnId {
         /// The file.
         path: PathBuf,
@@ -36,15 +36,15 @@ pub enum NodeError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// The system has no random numbers.
-    #[error("cannot make a UUID: {0}")]
+    #[error("cannot draw a UUID: {0}")]
     Random(io::Error),
 }
 
-/// Who this agent is.
+/// The identity of this agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Its node's name.
@@ -53,37 +53,38 @@ pub struct Identity {
     pub node_id: String,
     /// Its datacenter.
     pub datacenter: String,
-    /// The version that it shows.
+    /// The version that it reports.
     pub version: String,
     /// The address under which others reach this machine.
     pub advertise: IpAddr,
-    /// The address of the server in this process, where there is one.
+    /// The address of the server in this process, if there is one.
     pub server_rpc: Option<SocketAddr>,
 }
 
 impl NodeIdentity {
-    /// Takes what the configuration says; else the host's name, and the UUID that `data_dir` keeps.
+    /// Returns the configured identity. Defaults are the host's name, and the UUID that `data_dir`
+    /// keeps.
     ///
     /// # Errors
-    /// The process cannot start. A file that holds something else than a UUID stays as it is, since
-    /// this node may be known by what stood there.
+    /// The process cannot start. A file with other contents than a UUID stays unchanged, because
+    /// the node may be known by its former contents.
     pub fn resolve(config: &NodeConfig, data_dir: &Path) -> Result<Self, NodeError> {
         let name = if config.name.is_empty() { host_name() } else { config.name.clone() };
-        // The catalog knows a UUID in one spelling, whatever the configuration's.
+        // The catalog has a UUID in one spelling, independent of the configuration's.
         let id = if config.id.is_empty() { kept_id(data_dir)? } else { config.id.to_lowercase() };
         Ok(Self { name: name.into(), id })
     }
 }
 
-/// The host's name as the kernel knows it.
+/// Returns the host's name from the kernel.
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// A random UUID.
+/// Returns a random UUID.
 ///
 /// # Errors
-/// The system gives no random bytes: nobody must go on with a UUID that another one could have.
+/// The system has no random bytes. No caller may continue with a UUID that another node could have.
 pub fn random_uuid() -> Result<String, NodeError> {
     let id = uuid::Builder::from_random_bytes(random::bytes().map_err(NodeError::Random)?).into_uuid();
     Ok(id.hyphenated().to_string())
@@ -95,7 +96,7 @@ fn kept_id(data_dir: &Path) -> Result<String, NodeError> {
     match fs::read_to_string(&path) {
         Ok(text) => match uuid::Uuid::try_parse(text.trim()) {
             Ok(id) => Ok(id.hyphenated().to_string()),
-            // Not drawn anew: the node may be known by what stood there.
+            // Not replaced: the node may be known by the former contents.
             Err(_) => Err(NodeError::NotAnId { path }),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -107,16 +108,16 @@ fn kept_id(data_dir: &Path) -> Result<String, NodeError> {
     }
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file atomically.
 pub(crate) fn write_durably(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     private::make_folder(folder).map_err(FileError::into_source)?;
-    // Such a file is its owner's alone from the first moment.
+    // Such a file is private to its owner from the start.
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     io::Write::write_all(&mut file, format!("{text}\n").as_bytes())?;
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
-    // The name too must outlive a loss of power, or the next start draws another UUID.
+    // The name must survive a power loss too, or the next start draws another UUID.
     fs::File::open(folder)?.sync_all()
 }
 
@@ -138,7 +139,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join(FILE), "mine").expect("a file");
         let error = NodeIdentity::resolve(&NodeConfig::default(), folder.path()).expect_err("no id");
-        assert!(error.to_string().contains("holds no UUID"), "{error}");
+        assert!(error.to_string().contains("does not hold a UUID"), "{error}");
         assert_eq!(fs::read_to_string(folder.path().join(FILE)).expect("a file"), "mine");
     }
 }

@@ -1,7 +1,6 @@
 //! The file that keeps the agent's cluster pin, so that a restart follows no other cluster.
 //!
-//! Which cluster is pinned, `agent/core` decides. **Invariant:** after a clean leave nothing is
-//! kept.
+//! `agent/core` decides which cluster is pinned. **Invariant:** no pin is kept after a clean leave.
 
 use crate::node::write_durably;
 use lockmesh_agent_core::cluster::Pin;
@@ -11,10 +10,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// The file in the data folder.
+/// The file in the data directory.
 pub const FILE: &str = "cluster.json";
 
-/// What the file holds.
+/// The contents of the file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
@@ -22,7 +21,7 @@ struct Kept {
     index_base: u64,
 }
 
-/// Why the pin of an earlier process is not known.
+/// The reason why the pin of an earlier process is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
     /// The file cannot be read.
@@ -30,18 +29,18 @@ pub enum PinError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// It holds something else.
+    /// The file does not hold a pin.
     #[error(
-        "{path} holds no cluster pin ({reason}): set `upstream.cluster_id` to the id of this agent's cluster and remove \
-         the file"
+        "{path} does not hold a cluster pin ({reason}): set `upstream.cluster_id` to the id of this agent's \
+         cluster and remove the file"
     )]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The parse error.
         reason: String,
     },
 }
@@ -49,9 +48,9 @@ pub enum PinError {
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct PinStore {
-    /// None without a data folder: then the pin holds for this process.
+    /// `None` without a data directory: the pin is then valid for this process only.
     path: Option<PathBuf>,
-    /// The newest pin; writes may be carried out in any order.
+    /// The newest pin; writes may be executed in any order.
     newest: Mutex<Newest>,
 }
 
@@ -62,11 +61,11 @@ struct Newest {
 }
 
 impl PinStore {
-    /// Opens the pin of a data folder, and reads it. Without a folder nothing is kept.
+    /// Opens the pin of a data directory, and reads it. Without a directory nothing is kept.
     ///
     /// # Errors
-    /// The file cannot be read, or holds no pin. The agent must not start: it would follow
-    /// whichever cluster answers.
+    /// The file cannot be read, or does not hold a pin. The agent must not start, because it would
+    /// follow any cluster that answers.
     pub fn open(folder: &Path) -> Result<(Self, Option<Pin>), PinError> {
         let path = folder.join(FILE);
         let pin = match fs::read_to_string(&path) {
@@ -78,7 +77,7 @@ impl PinStore {
         Ok((Self { path, ..Self::default() }, pin))
     }
 
-    /// Notes the newest pin; [`Self::write`] makes it durable.
+    /// Records the newest pin; [`Self::write`] makes it durable.
     pub fn note(&self, pin: Pin) {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner).pin = Some(pin);
     }
@@ -91,11 +90,11 @@ impl PinStore {
         let text = serde_json::to_string(&kept).expect("strings and numbers become JSON");
         if let Err(error) = write_durably(path, &text) {
             let path = path.display();
-            tracing::error!(%path, %error, "cannot keep the cluster pin: it holds for this process only");
+            tracing::error!(%path, %error, "cannot keep the cluster pin; it is valid for this process only");
         }
     }
 
-    /// Removes the pin for good: the node has left the cluster.
+    /// Removes the pin permanently: the node has left the cluster.
     pub fn forget(&self) {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         newest.has_left = true;

@@ -1,94 +1,95 @@
-//! The way to ask this process to reload, or to leave the cluster and end: its API asks, and
-//! whoever runs the process carries the order out.
+//! The channel for requests to reload this process, or to leave the cluster and exit. The API sends
+//! the requests, and the owner of the process executes them.
 
 use lockmesh_protocol::rpc::Unavailable;
 use tokio::sync::{mpsc, oneshot};
 
-/// How many orders may be given and not yet begun; more wait for their turn.
+/// The maximum number of queued orders; further ones wait.
 const ORDERS: usize = 4;
 
-/// What changed, in words, one thing a line; or why nothing did.
+/// The changes, one per line; or the reason why nothing changed.
 pub type Outcome = Result<Vec<String>, String>;
 
-/// What this process is asked.
+/// A request to this process.
 #[derive(Debug)]
 pub enum Order {
-    /// To read its certificate and its log level again.
+    /// Reload the certificate and the log level.
     Reload(ReloadOrder),
-    /// To take its node out of the cluster, and to end.
+    /// Remove the node from the cluster, and exit.
     Leave(LeaveOrder),
 }
 
-/// The order to reload, with the one who waits for its outcome, if anybody does.
+/// The order to reload, with the caller that waits for its outcome, if any.
 #[derive(Debug)]
 pub struct ReloadOrder(Option<oneshot::Sender<Outcome>>);
 
-/// The order to leave, with the one who waits for its outcome.
+/// The order to leave, with the caller that waits for its outcome.
 #[derive(Debug)]
 pub struct LeaveOrder(oneshot::Sender<Result<(), Unavailable>>);
 
-/// A way to ask this process. The default leads nowhere.
+/// A sender of orders to this process. The default has no receiver.
 #[derive(Clone, Debug, Default)]
 pub struct Asking(Option<mpsc::Sender<Order>>);
 
-/// A way to ask, and the orders of whoever does, to be carried out one after the other.
+/// Returns a sender, and the receiver of its orders, which are executed one after the other.
 pub fn channel() -> (Asking, mpsc::Receiver<Order>) {
     let (sender, orders) = mpsc::channel(ORDERS);
     (Asking(Some(sender)), orders)
 }
 
 impl ReloadOrder {
-    /// An order whose outcome nobody waits for; the log tells it.
+    /// Returns an order without a waiting caller; its outcome is only logged.
     pub fn of_nobody() -> Self {
         Self(None)
     }
 
-    /// Says what came of it: in the log, and to whoever waits.
+    /// Reports the outcome, to the log and to the waiting caller.
     pub fn carried_out(self, outcome: Outcome) {
         match &outcome {
             Ok(changes) => changes.iter().for_each(|change| tracing::info!("reloaded: {change}")),
-            // One line, however many keys are wrong: a line of a log is found by its own words.
+            // One line, regardless of the number of invalid keys: a log line is found by its own
+            // words.
             Err(reason) => {
                 let reason = reason.lines().map(str::trim).collect::<Vec<_>>().join("; ");
-                tracing::error!(%reason, "the reload is refused: everything stays as it was");
+                tracing::error!(%reason, "reload failed; nothing was changed");
             }
         }
         if let Some(caller) = self.0 {
-            // A caller who is gone has the log.
+            // A caller that is gone can read the log.
             let _ = caller.send(outcome);
         }
     }
 }
 
 impl LeaveOrder {
-    /// Says what came of it to whoever waits; the log has it already.
+    /// Reports the outcome to the waiting caller; it is already logged.
     pub fn carried_out(self, outcome: Result<(), Unavailable>) {
-        // A caller who is gone has the log.
+        // A caller that is gone can read the log.
         let _ = self.0.send(outcome);
     }
 }
 
 impl Asking {
-    /// Asks for a reload, and waits for the outcome.
+    /// Requests a reload, and waits for the outcome.
     ///
     /// # Errors
-    /// Everything stays as it was, and the words say why: what is read anew is broken, or the
-    /// process is about to stop.
+    /// Nothing changes, and the text is the reason: a reloaded file is invalid, or the process is
+    /// shutting down.
     pub async fn reload(&self) -> Outcome {
-        let gone = "this process cannot reload: it is about to stop";
+        let gone = "this process cannot reload: it is shutting down";
         let (caller, outcome) = oneshot::channel();
         let orders = self.0.as_ref().ok_or(gone)?;
         orders.send(Order::Reload(ReloadOrder(Some(caller)))).await.map_err(|_| gone)?;
         outcome.await.map_err(|_| gone)?
     }
 
-    /// Asks the process to leave and to end, and waits until it has left.
+    /// Requests that the process leaves and exits, and waits until it has left.
     ///
     /// # Errors
-    /// Nothing stops. Unless [`Unavailable::certainly_not_done`], the node may have left: then the
-    /// agent registers it again. Or the process is about to stop already.
+    /// Nothing stops. Unless [`Unavailable::certainly_not_done`], the node may have left, and the
+    /// agent registers it again. Or the process is already shutting down.
     pub async fn leave(&self) -> Result<(), Unavailable> {
-        let gone = || Unavailable::Denied("this process cannot leave: it is about to stop".into());
+        let gone = || Unavailable::Denied("this process cannot leave: it is shutting down".into());
         let (caller, outcome) = oneshot::channel();
         let orders = self.0.as_ref().ok_or_else(gone)?;
         orders.send(Order::Leave(LeaveOrder(caller))).await.map_err(|_| gone())?;

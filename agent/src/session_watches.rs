@@ -1,9 +1,9 @@
-//! The sessions that guards on this host follow: a task each, which feeds a [`SessionWatch`] and
-//! carries out what it wants.
+//! The sessions that guards on this host follow. Each has a task, which feeds a [`SessionWatch`]
+//! and executes its orders.
 //!
-//! A session's first follower begins the watch, all others share it, and it goes on for a while
-//! after the last one: guards poll. **Invariant:** what is told of a session comes out of the pure
-//! value; here nothing is decided.
+//! The first follower of a session starts the watch, all others share it, and it continues for a
+//! while after the last one, because guards poll. **Invariant:** every reported state comes from
+//! the pure value; nothing is decided here.
 
 use crate::boot_clock::BootClock;
 use crate::http::loss_in_words;
@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 
-/// How many reasons are looked up at a time: a whole history is read for each.
+/// The maximum number of concurrent look-ups of reasons: each reads a whole history.
 const REASONS_AT_A_TIME: usize = 4;
 
 /// The watches of one agent.
@@ -38,36 +38,36 @@ pub struct SessionWatches {
     stopping: watch::Sender<bool>,
 }
 
-/// Why a session cannot be followed.
+/// The reason why a session cannot be followed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FollowError {
-    /// Its deadlines are of another host's clock.
-    #[error("the session belongs to node {0}: ask the agent on that host, whose clock its deadlines are of")]
+    /// Its deadlines use another host's clock.
+    #[error("the session belongs to node {0}: ask the agent on that host, whose clock its deadlines use")]
     OtherNode(NodeName),
-    /// There are too many.
-    #[error("{0} sessions are followed at this agent, which is `session.max_watched`: let some end first")]
+    /// The maximum number of sessions is followed.
+    #[error("this agent follows {0} sessions, its limit: raise `session.max_watched`, or end some")]
     Full(usize),
     /// It could not be read.
     #[error(transparent)]
     Unavailable(Unavailable),
 }
 
-/// A session that is followed.
+/// A followed session.
 #[derive(Debug)]
 pub(crate) struct Followed {
     told: watch::Receiver<SessionEvent>,
 }
 
-/// What became of a read: when it began, and what it found at which index.
+/// The result of a read: when it began, and the session and the index that it found.
 type SessionRead = (Time, Result<(SessionView, LogIndex), FollowError>);
 
 impl SessionWatches {
-    /// Follows nothing yet; at most so many sessions at a time.
+    /// Creates an empty set of watches, for at most this many sessions at a time.
     pub(crate) fn new(upstream: Upstream, node: NodeName, most: usize) -> Arc<Self> {
         Self::with_clock(upstream, node, most, BootClock::default())
     }
 
-    /// The same, by another clock.
+    /// The same, with another clock.
     pub(crate) fn with_clock(upstream: Upstream, node: NodeName, most: usize, clock: BootClock) -> Arc<Self> {
         Arc::new(Self {
             upstream,
@@ -80,20 +80,20 @@ impl SessionWatches {
         })
     }
 
-    /// The clock of the deadlines.
+    /// Returns the clock of the deadlines.
     pub(crate) fn clock(&self) -> BootClock {
         self.clock
     }
 
-    /// Ends all watches, now and from now on: what the lease says by then is told first.
+    /// Ends all watches, now and from now on. The current state of the lease is reported first.
     pub(crate) fn stop(&self) {
         self.stopping.send_replace(true);
     }
 
-    /// Follows a session; one that is gone is told as lost.
+    /// Follows a session; a session that has ended is reported as lost.
     ///
     /// # Errors
-    /// [`FollowError`]; nothing is followed.
+    /// [`FollowError`]; the session is not followed.
     pub(crate) async fn follow(self: &Arc<Self>, session: SessionId) -> Result<Followed, FollowError> {
         if let Some(told) = self.table().get(&session) {
             return Ok(Followed { told: told.subscribe() });
@@ -107,7 +107,7 @@ impl SessionWatches {
             return Ok(Followed { told });
         }
         let mut table = self.table();
-        // Another one may have been first.
+        // Another caller may have been first.
         if let Some(told) = table.get(&session) {
             return Ok(Followed { told: told.subscribe() });
         }
@@ -128,7 +128,7 @@ impl SessionWatches {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets a watch, unless somebody follows it and it `may_go_on`.
+    /// Removes a watch, unless it has a follower and `may_go_on` is set.
     fn forget(&self, session: SessionId, may_go_on: bool) -> bool {
         let mut table = self.table();
         if may_go_on && table.get(&session).is_some_and(|told| !told.is_closed()) {
@@ -139,7 +139,7 @@ impl SessionWatches {
         true
     }
 
-    /// Reads a session from the leader; behind an index, when it changes.
+    /// Reads a session from the leader; with an index, waits for a change after it.
     async fn read(&self, session: SessionId, behind: Option<LogIndex>) -> SessionRead {
         let began = self.clock.now();
         let blocking = behind.map(|index| Blocking { index, wait: READ_WAIT });
@@ -157,42 +157,41 @@ impl SessionWatches {
         (began, Ok((view, answer.index)))
     }
 
-    /// Why a session is gone, in words.
+    /// Returns the reason why a session is gone, as text.
     async fn reason(&self, session: SessionId) -> String {
         let _permit = self.reasons.acquire().await;
         let answer = self.upstream.read(Query::Losses, Consistency::Default, None).await;
         let Ok(Rows::Losses(losses)) = answer.as_ref().map(|answer| &answer.rows) else {
-            return "the session is gone: why could not be looked up".into();
+            return "the session is gone; the reason could not be looked up".into();
         };
         match losses.iter().find(|loss| loss.session == session) {
             Some(loss) => loss_in_words(loss),
-            None => "there is no such session: it ended long ago, or never was".into(),
+            None => "the session does not exist: it ended long ago, or was never created".into(),
         }
     }
 }
 
 impl Followed {
-    /// What is told now.
+    /// Returns the current event.
     pub(crate) fn event(&self) -> SessionEvent {
         self.told.borrow().clone()
     }
 
-    /// The same, which counts as seen.
+    /// Returns the current event and marks it as seen.
     pub(crate) fn newest(&mut self) -> SessionEvent {
         self.told.borrow_and_update().clone()
     }
 
-    /// Waits until something else is told than what was seen last; `false` where nothing will be
-    /// any more.
+    /// Waits for an event other than the last one seen; returns `false` if there will be none.
     pub(crate) async fn changed(&mut self) -> bool {
         self.told.changed().await.is_ok()
     }
 
-    /// Waits until something is told behind this index, or nothing will be any more.
+    /// Waits for an event after this index, or until there will be none.
     pub(crate) async fn behind(&mut self, index: u64) {
         loop {
             let told = self.told.borrow_and_update().index;
-            // An index from the future is of another boot of this host.
+            // A higher index comes from another boot of this host.
             if told != index || !self.changed().await {
                 return;
             }
@@ -218,11 +217,11 @@ impl WatchTask {
             (None, None);
         let mut lingering = self.begin_linger();
         while !self.watch.is_over() {
-            // A read takes the place of the one under way.
+            // A read replaces the one under way.
             reading = orders.read.take().map(|order| self.begin_read(order)).or(reading);
             ending = orders.end.take().map(|pause| self.begin_end(pause)).or(ending);
             orders = tokio::select! {
-                // The end comes last: guards are told first what the lease says.
+                // The end comes last: guards first receive the state of the lease.
                 biased;
                 stands = next_lease(&mut lease) => self.take(Input::Lease(stands)),
                 (began, read) = finished(&mut reading) => self.take_read(began, read),
@@ -282,7 +281,7 @@ impl WatchTask {
         })
     }
 
-    /// Ends when nobody has followed for a while.
+    /// Ends when there has been no follower for a while.
     fn begin_linger(&self) -> BoxFuture<()> {
         let told = Arc::clone(&self.told);
         Box::pin(async move {
@@ -296,30 +295,30 @@ impl WatchTask {
         })
     }
 
-    /// Ends the session; `true` when that is done.
+    /// Ends the session; returns `true` when that is done.
     fn begin_end(&self, pause: Duration) -> BoxFuture<bool> {
         let (upstream, session) = (self.watches.upstream.clone(), self.session);
         Box::pin(async move {
             tokio::time::sleep(pause).await;
             let ended = upstream.end_session(session, EndReason::GivenUp(None)).await;
             if let Err(error) = &ended {
-                tracing::debug!(%session, %error, "a session that was given up cannot be ended yet");
+                tracing::debug!(%session, %error, "cannot end a session that was given up; retrying");
             }
             ended.is_ok()
         })
     }
 }
 
-/// How the lease stands, as soon as that has changed.
+/// Waits for a change of the lease, and returns it.
 async fn next_lease(lease: &mut watch::Receiver<LeaseState>) -> LeaseState {
     match lease.changed().await {
         Ok(()) => lease.borrow_and_update().clone(),
-        // Whoever plays the quorum keeps no lease.
+        // A stand-in for the quorum keeps no lease.
         Err(_) => std::future::pending().await,
     }
 }
 
-/// What came of this work, once; for ever nothing where there is none.
+/// Returns the result of this work, once; pending forever without any.
 async fn finished<T>(work: &mut Option<BoxFuture<T>>) -> T {
     let Some(under_way) = work else { return std::future::pending().await };
     let done = under_way.await;

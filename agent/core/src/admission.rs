@@ -1,8 +1,9 @@
-//! Whether the servers take this agent: what became of each attempt, and of its registration.
+//! Admission: whether the servers accept this agent. Records the outcome of each connection attempt
+//! and of the registration.
 //!
-//! Certificates that do not fit are no outage: no waiting mends them, and a call that waited would
-//! end as if the quorum were lost. **Invariant:** as long as one server may yet take the agent,
-//! calls wait for that one.
+//! A certificate mismatch is not an outage: waiting does not repair it, and a call that waited
+//! would end as if the quorum were lost. **Invariant:** while one server may still accept the
+//! agent, calls wait for that server.
 
 use crate::servers::Slot;
 use std::collections::BTreeMap;
@@ -10,37 +11,39 @@ use std::collections::BTreeMap;
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct Admission {
-    /// The servers that this agent does not believe, or that do not believe it, with the reason.
+    /// Servers that reject this agent's certificate, or whose certificate this agent rejects, with
+    /// the reason.
     refusals: BTreeMap<Slot, String>,
-    /// Why the leader does not take the registration.
+    /// The reason why the leader rejects the registration.
     denial: Option<String>,
 }
 
 impl Admission {
-    /// A server and this agent did not believe each other's certificates.
+    /// Records that a server and this agent rejected each other's certificates.
     pub fn refused(&mut self, slot: Slot, reason: String) {
         self.refusals.insert(slot, reason);
     }
 
-    /// They did; or the server was not reached, and may be a friend.
+    /// Records that the handshake succeeded, or that the server was not reached and may still
+    /// accept the agent.
     pub fn not_refused(&mut self, slot: Slot) {
         self.refusals.remove(&slot);
     }
 
-    /// The leader does not take the registration.
+    /// Records that the leader rejected the registration.
     pub fn denied(&mut self, reason: &str) {
         self.denial = Some(reason.into());
     }
 
-    /// The leader took the registration.
+    /// Records that the leader accepted the registration.
     pub fn registered(&mut self) {
         self.denial = None;
     }
 
-    /// Why none of the servers that are known takes this agent, where that is so.
+    /// Returns why no known server accepts this agent; `None` if one may.
     pub fn refusal(&mut self, slots: &[Slot]) -> Option<String> {
         self.refusals.retain(|slot, _| slots.contains(slot));
-        // One that did not refuse may yet take the agent, also one that was never reached.
+        // A server without a refusal may still accept the agent, even one that was never reached.
         let refused_by_all = slots.iter().all(|slot| self.refusals.contains_key(slot));
         let first = self.refusals.values().next().filter(|_| refused_by_all);
         first.or(self.denial.as_ref()).cloned()
@@ -71,7 +74,7 @@ mod tests {
         admission.refused(Slot(1), "a stranger".into());
         assert_eq!(admission.refusal(&BOTH[..1]).as_deref(), Some("a stranger"));
         assert_eq!(admission.refusal(&BOTH[1..]), None);
-        assert_eq!(admission.refusal(&BOTH[..1]), None, "it is met anew");
+        assert_eq!(admission.refusal(&BOTH[..1]), None, "the server is contacted again");
         assert_eq!(admission.refusal(&[]), None);
     }
 

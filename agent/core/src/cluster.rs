@@ -1,17 +1,17 @@
-//! Cluster identity: the cluster that an agent belongs to, and the servers that it refuses.
+//! Cluster identity: the cluster that an agent belongs to, and the servers that it rejects.
 //!
-//! An agent pins the cluster that registers it first: the cluster's id, and the highest index base
-//! that a server of it has reported. A server of another cluster, or of the same id with a lower
-//! index base, is refused before it can register the agent or answer a call. A lower index base
-//! means an older copy: a recovery, or a cluster that was rebuilt under the old id, raises it by
-//! 2^32.
+//! An agent pins the first cluster that registers it: the cluster id, and the highest index base
+//! that one of its servers has reported. A server of another cluster, or of the same id with a
+//! lower index base, is rejected before it can register the agent or answer a call. A lower index
+//! base means an older copy: a recovery, or a cluster that was rebuilt under the old id, raises it
+//! by 2^32.
 //!
-//! The index base does not travel by itself. The index of a read's answer counts it and the applied
-//! index in [`Status`](lockmesh_protocol::rpc::Status) does not, so their difference is the base,
-//! short by the number of entries since the row that was read changed.
+//! The index base has no field of its own on the wire. The index of a read's reply includes it, and
+//! the applied index in [`Status`](lockmesh_protocol::rpc::Status) does not. Their difference is
+//! the base, short by the number of entries since the row that was read changed.
 //!
-//! An agent without a pin first contacts all servers that it was told. If they are of two clusters,
-//! it registers with neither: two such agents could pin different clusters, and both would hold one
+//! An agent without a pin first contacts all configured servers. If they belong to two clusters, it
+//! registers with neither: two such agents could pin different clusters, and both would hold one
 //! lock.
 //!
 //! **Invariant:** once there is a pin, only the configuration moves the agent to another cluster.
@@ -19,12 +19,12 @@
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// Index bases this close count as equal. An estimate is short by less than that, and two bases of
-/// one cluster id differ by 2^32 where one of them is an older copy's.
+/// Index bases this close count as equal. An estimate is short by less than that, and the bases of
+/// two copies of one cluster differ by 2^32.
 const BASE_TOLERANCE: u64 = 1 << 31;
 
 /// The maximum time that an agent without a pin waits for all listed servers to answer. A server
-/// that is down would otherwise keep it from its first registration.
+/// that is down would otherwise prevent its first registration.
 pub(crate) const INTRODUCTION_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The time without a leader after which an agent that follows any cluster moves to another one.
@@ -36,41 +36,41 @@ pub(crate) const LAG_TIMEOUT: Duration = Duration::from_secs(3);
 /// A cluster as an agent remembers it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pin {
-    /// The cluster's id.
+    /// The cluster id.
     pub cluster_id: String,
     /// The highest index base that one of its servers has reported.
     pub index_base: u64,
 }
 
-/// The cluster that the configuration names.
+/// The cluster that the configuration selects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ClusterChoice {
-    /// The one that registers the agent first.
+    /// The first cluster that registers the agent.
     #[default]
     First,
-    /// The one of this id.
+    /// The cluster with this id.
     Id(String),
-    /// Whichever answers.
+    /// Any cluster that answers.
     Any,
 }
 
-/// Why a server is refused.
+/// The reason why a server is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClusterRefusal {
-    /// It is of another cluster, with this id.
+    /// The server belongs to another cluster, with this id.
     OtherCluster(String),
-    /// It is an older copy of the agent's cluster, with this index base.
+    /// The server is an older copy of the agent's cluster, with this index base.
     OlderCopy(u64),
 }
 
-/// What the agent makes of a server's identity.
+/// The agent's verdict on a server's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is of the agent's cluster.
+    /// The server belongs to the agent's cluster.
     Ours,
-    /// It has not said enough yet.
+    /// The server has not reported enough yet.
     Unknown,
-    /// It is not.
+    /// The server does not belong to the agent's cluster.
     Refused,
 }
 
@@ -81,16 +81,16 @@ pub(crate) struct Cluster {
     pin: Option<Pin>,
     /// The cluster that the agent uses without a pin.
     current: Option<String>,
-    /// The highest index base of the present cluster.
+    /// The highest index base of the current cluster.
     index_base: u64,
-    /// When the agent began to look for its cluster.
+    /// The time at which the agent began to look for its cluster.
     pub(crate) began: Time,
-    /// `true` if the listed servers are of two clusters and there is no pin.
+    /// `true` if the listed servers belong to two clusters and there is no pin.
     pub(crate) is_split: bool,
 }
 
 impl Cluster {
-    /// Takes the configuration's choice and the pin of an earlier process.
+    /// Creates the identity from the configuration's choice and the pin of an earlier process.
     pub(crate) fn new(choice: ClusterChoice, pin: Option<Pin>, now: Time) -> Self {
         let mut this = Self {
             choice: ClusterChoice::First,
@@ -104,7 +104,7 @@ impl Cluster {
         this
     }
 
-    /// Takes another choice; `true` if that moves the agent to another cluster.
+    /// Applies another choice; returns `true` if that moves the agent to another cluster.
     pub(crate) fn choose(&mut self, choice: ClusterChoice, now: Time) -> bool {
         let before = self.expected().map(String::from);
         match &choice {
@@ -120,22 +120,22 @@ impl Cluster {
         before.as_deref() != self.expected()
     }
 
-    /// The pin, which outlives the process.
+    /// Returns the pin, which outlives the process.
     pub(crate) fn pin(&self) -> Option<&Pin> {
         self.pin.as_ref().filter(|_| !self.follows_any())
     }
 
-    /// `true` if the agent follows whichever cluster answers.
+    /// Returns `true` if the agent follows any cluster that answers.
     pub(crate) fn follows_any(&self) -> bool {
         self.choice == ClusterChoice::Any
     }
 
-    /// `true` if the agent has yet to choose its cluster.
+    /// Returns `true` if the agent has yet to choose its cluster.
     pub(crate) fn is_open(&self) -> bool {
         self.choice == ClusterChoice::First && self.pin.is_none()
     }
 
-    /// The id of the cluster that the agent uses.
+    /// Returns the id of the cluster that the agent uses.
     pub(crate) fn expected(&self) -> Option<&str> {
         match &self.pin {
             Some(pin) if !self.follows_any() => Some(&pin.cluster_id),
@@ -143,7 +143,7 @@ impl Cluster {
         }
     }
 
-    /// Uses this cluster from now on; `true` if it used another one.
+    /// Uses this cluster from now on; returns `true` if the agent used another one.
     pub(crate) fn follow(&mut self, cluster_id: &str) -> bool {
         let was_another = self.current.as_deref().is_some_and(|current| current != cluster_id);
         self.current = Some(cluster_id.into());
@@ -153,18 +153,18 @@ impl Cluster {
         was_another
     }
 
-    /// `true` if the cluster of this id is another one.
+    /// Returns `true` if the agent uses a cluster with another id.
     pub(crate) fn is_foreign(&self, cluster_id: &str) -> bool {
         self.expected().is_some_and(|expected| expected != cluster_id)
     }
 
-    /// `true` if this index base is an older copy's.
+    /// Returns `true` if this index base belongs to an older copy.
     pub(crate) fn is_older(&self, index_base: u64) -> bool {
         index_base.saturating_add(BASE_TOLERANCE) < self.index_base
     }
 
-    /// Takes the index base of a server of this cluster; `true` if older copies are refused from
-    /// now on.
+    /// Records the index base of a server of this cluster; returns `true` if older copies are
+    /// rejected from now on.
     pub(crate) fn raise(&mut self, index_base: u64) -> bool {
         let is_raised = index_base > self.index_base.saturating_add(BASE_TOLERANCE);
         self.index_base = self.index_base.max(index_base);
@@ -174,7 +174,7 @@ impl Cluster {
         is_raised
     }
 
-    /// A server of the present cluster has registered the agent.
+    /// Records that a server of the current cluster registered the agent.
     pub(crate) fn registered(&mut self) {
         if self.is_open()
             && let Some(cluster_id) = self.current.clone()
@@ -183,7 +183,7 @@ impl Cluster {
         }
     }
 
-    /// The highest index base that was seen.
+    /// Returns the highest index base seen.
     pub(crate) fn index_base(&self) -> u64 {
         self.index_base
     }

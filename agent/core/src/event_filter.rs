@@ -1,39 +1,39 @@
-//! For whom a user event is: regular expressions on the name of a host, the ids of its services and
-//! their tags. Whoever fires an event has them looked at, and each receiver judges by itself. The
-//! one file that names the library for regular expressions.
+//! Filters of user events: regular expressions on the host name, the ids of its services, and their
+//! tags. The agent that fires an event checks the filters, and each receiver applies them itself.
+//! This is the only file that names the library for regular expressions.
 //!
-//! They are read as Go reads them, for which Consul's users write: unanchored, `\w` and `\d` are of
-//! ASCII, and nothing needs more than one pass (no back references, no look-around). Other than in
-//! Go, `.` is a byte, two of which are an `é`. A pattern that becomes too large when it is made
-//! ready is refused, so that no event costs its receivers more than a moment.
+//! The syntax is Go's, because Consul's users write for Go: unanchored, `\w` and `\d` are ASCII,
+//! and matching is linear (no back references, no look-around). Unlike in Go, `.` matches one byte,
+//! and an `é` is two. A pattern that becomes too large when compiled is rejected, so that an event
+//! costs its receivers only a moment.
 
 use lockmesh_protocol::gossip::event::EventFilters;
 use lockmesh_protocol::record::Service;
 use regex::bytes::{Regex, RegexBuilder};
 
-/// A pattern that is ready takes no more memory than this, in bytes.
+/// The maximum size of a compiled pattern, in bytes.
 const MAX_PATTERN_BYTES: usize = 64 << 10;
 
-/// How deep a pattern may be nested.
+/// The maximum nesting depth of a pattern.
 const MAX_NESTING: u32 = 50;
 
-/// Why filters are refused, in Consul's words.
+/// The reason why filters are rejected, in Consul's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// Tags are of services: without a service there is none to look at.
+    /// Tags belong to services, so a tag filter needs a service filter.
     #[error("Cannot provide tag filter without service filter")]
     TagAlone,
-    /// One of them is no regular expression.
+    /// One of the filters is not a valid regular expression.
     #[error("Invalid {which} filter: {reason}")]
     Invalid {
         /// `node`, `service` or `tag`.
         which: &'static str,
-        /// What is wrong with it.
+        /// The parse error.
         reason: String,
     },
 }
 
-/// Filters that can be applied.
+/// Compiled filters.
 #[derive(Clone, Debug)]
 pub struct EventFilter {
     node: Option<Regex>,
@@ -42,10 +42,10 @@ pub struct EventFilter {
 }
 
 impl EventFilter {
-    /// Makes filters ready.
+    /// Compiles the filters.
     ///
     /// # Errors
-    /// They make no sense.
+    /// Returns an error if the filters are invalid.
     pub fn new(filters: &EventFilters) -> Result<Self, FilterError> {
         let EventFilters { node, service, tag } = filters;
         if service.is_empty() && !tag.is_empty() {
@@ -55,7 +55,7 @@ impl EventFilter {
         Ok(Self { node, service, tag: pattern("tag", tag)? })
     }
 
-    /// Whether they choose the host with this name and these services.
+    /// Returns `true` if the filters select the host with this name and these services.
     pub fn matches(&self, node: &str, services: &[Service]) -> bool {
         let fits = |pattern: &Option<Regex>, text: &str| {
             pattern.as_ref().is_none_or(|pattern| pattern.is_match(text.as_bytes()))
@@ -68,7 +68,7 @@ impl EventFilter {
     }
 }
 
-/// None for an empty text, which chooses everybody.
+/// Returns `None` for an empty text, which selects every host.
 fn pattern(which: &'static str, text: &str) -> Result<Option<Regex>, FilterError> {
     if text.is_empty() {
         return Ok(None);
@@ -78,7 +78,8 @@ fn pattern(which: &'static str, text: &str) -> Result<Option<Regex>, FilterError
     builder.build().map(Some).map_err(|error| FilterError::Invalid { which, reason: in_a_line(&error) })
 }
 
-/// The library draws a picture of what is wrong, with the reason in its last line.
+/// The library's message is several lines with a marker under the mistake; the reason is the last
+/// one.
 fn in_a_line(error: &regex::Error) -> String {
     let text = match error {
         regex::Error::CompiledTooBig(_) => "the regular expression becomes too large".to_owned(),
@@ -117,7 +118,7 @@ mod tests {
 
     fn matches(node: &str, id: &str, tag: &str) -> bool {
         let services = [service("cache-7", &["v1"]), service("web-7", &["v2", "blue"])];
-        let filter = EventFilter::new(&filters(node, id, tag)).expect("they make sense");
+        let filter = EventFilter::new(&filters(node, id, tag)).expect("they are valid");
         filter.matches("web-1", &services)
     }
 
@@ -128,7 +129,7 @@ mod tests {
         assert!(matches("", "web", "") && matches("", "^(cache|web)-", "v1") && matches("", "web", "^bl"));
         assert!(!matches("", "nosuch", "") && !matches("", "cache", "v2") && !matches("^db", "web", "v2"));
         assert!(matches(r"(?i)^WEB-\d+$", r"\w-7\b", r"v\S"), "as Go writes them");
-        let alone = EventFilter::new(&filters("", "web", "")).expect("it makes sense");
+        let alone = EventFilter::new(&filters("", "web", "")).expect("it is valid");
         assert!(!alone.matches("web-1", &[]), "there are no services");
     }
 

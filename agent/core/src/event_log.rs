@@ -1,5 +1,5 @@
-//! The user events that this host has received and that are meant for it: the newest of them, in
-//! the order in which they came. They are in no other place, and gone with the agent.
+//! The newest user events that this host received and that its filters select, in order of arrival.
+//! They are kept in memory only and are lost when the agent stops.
 
 use crate::event_filter::EventFilter;
 use lockmesh_protocol::gossip::event::{EVENT_VERSION, UserEvent};
@@ -8,34 +8,35 @@ use lockmesh_protocol::record::Service;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// So many events are kept.
+/// The maximum number of events kept.
 pub const KEPT_EVENTS: usize = 256;
 
-/// Consul's agents run commands by events of this name. Ours never do, and show none of them.
+/// Consul's agents run commands on events of this name. Lockmesh agents never do, and list none of
+/// them.
 const REMOTE_EXECUTION: &str = "_rexec";
 
 /// See the [module](self).
 #[derive(Clone, Debug, Default)]
 pub struct EventLog {
-    /// The oldest first.
+    /// Oldest first.
     kept: VecDeque<Arc<UserEvent>>,
 }
 
-/// What became of an event that was received.
+/// The outcome of receiving an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// It is kept.
+    /// The event is kept.
     Kept,
-    /// It is for others.
+    /// The event is for other hosts.
     ForOthers,
-    /// It was here already.
+    /// The event was received before.
     Known,
-    /// This build does not understand it, or its filters make no sense.
+    /// This build does not support the event's version, or its filters are invalid.
     NotUnderstood,
 }
 
 impl EventLog {
-    /// Takes an event, on a host with this name and these services.
+    /// Receives an event, on a host with this name and these services.
     pub fn take(&mut self, event: UserEvent, node: &str, services: &[Service]) -> Received {
         if event.version > EVENT_VERSION {
             return Received::NotUnderstood;
@@ -54,13 +55,13 @@ impl EventLog {
         Received::Kept
     }
 
-    /// The events of this name, the oldest first; all of them where none is given.
+    /// Returns the events of this name, oldest first; all events without a name.
     pub fn list(&self, name: Option<&str>) -> Vec<Arc<UserEvent>> {
         self.of_name(name).cloned().collect()
     }
 
-    /// What the answer with these events is known by. It does not grow: whoever waits, waits until
-    /// it is another one.
+    /// Returns the index of a list of these events. It does not grow: a blocking query waits until
+    /// it changes.
     pub fn index(&self, name: Option<&str>) -> u64 {
         self.of_name(name).next_back().map_or(1, |event| index_of(event.id))
     }
@@ -70,7 +71,7 @@ impl EventLog {
     }
 }
 
-/// The id of an event as a number, as Consul's clients make it out of the text too.
+/// Returns the id of an event as a number, which Consul's clients also derive from the text.
 pub fn index_of(id: EventId) -> u64 {
     let number = u128::from_be_bytes(*id.as_bytes());
     let folded = (number >> 64) as u64 ^ number as u64;

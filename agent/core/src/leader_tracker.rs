@@ -1,9 +1,9 @@
-//! Leader discovery: decides which server leads, which one is home, who is asked and who is
-//! dialled: from what was heard, and the time.
+//! Leader discovery: decides which server is the leader, which one is home, and which servers to
+//! ask and to dial. The decision depends only on received replies and the time.
 //!
-//! No socket and no clock in here. **Invariants:** a server leads only by its own word, and only
-//! until it, or another server in a newer term, says otherwise; while there is a leader that
-//! answers nobody is asked about it; questions have a pace, the slower the more agents there are,
+//! There is no socket and no clock here. **Invariants:** a server is the leader only if it claims
+//! so itself, and only until it denies that, or another server claims it in a newer term. While a
+//! leader answers, no server is asked for it. Questions are rate-limited by the number of agents,
 //! so that a fleet without a leader is no burden.
 
 mod identity;
@@ -17,7 +17,8 @@ use lockmesh_protocol::time::Time;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Until the leader is looked for this long, each server is asked about so often.
+/// Poll intervals during a search: until the search has lasted the first duration, each server is
+/// asked once per second duration.
 const SEARCH_INTERVALS: [(Duration, Duration); 4] = [
     (Duration::from_secs(2), Duration::from_millis(30)),
     (Duration::from_secs(10), Duration::from_millis(100)),
@@ -25,73 +26,74 @@ const SEARCH_INTERVALS: [(Duration, Duration); 4] = [
     (Duration::MAX, Duration::from_secs(2)),
 ];
 
-/// A server that is said to lead is asked about so often, because it leads as soon as its first
-/// entry is durable.
+/// The poll interval of a server that others name as leader. It is short because that server leads
+/// as soon as its first entry is durable.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(5);
 
-/// After so many answers a server that is said to lead is asked like all others.
+/// The number of answers after which a server named as leader is polled like all others.
 const CLAIM_QUESTIONS: u32 = 20;
 
-/// A server that is still said to lead and is not reached is hastened so often.
+/// The interval at which a server that is still named as leader, but not reached, is dialled
+/// without delay.
 const HASTEN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// However large the fleet, no server is asked more often than 5,000 times a second by those who
-/// look for the leader, and whoever is said to lead no more than 10,000 times.
+/// Limits the load of a search in a fleet of any size: a server receives at most 5,000 questions a
+/// second, and a server named as leader at most 10,000.
 const SEARCH_PACE: Duration = Duration::from_micros(200);
 const CLAIM_PACE: Duration = Duration::from_micros(100);
 
-/// Nor is it dialled by all of them at once, as long as others may know who leads: by 2,000 a
-/// second.
+/// Limits dialling during a search: 2,000 agents a second dial a server while other servers may
+/// know the leader.
 const DIAL_PACE: Duration = Duration::from_micros(500);
 
-/// The longest pause before a server that was lost is dialled again. Locks of its clients wait for
-/// as long when the servers are back.
+/// The maximum pause before a lost server is dialled again. After an outage, locks of its clients
+/// wait that long.
 const REDIAL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// However large the fleet, a server that is down is dialled by 1,000 to 2,000 agents a second, as
-/// long as [`LONGEST_PACE`] allows that.
+/// Limits dialling of a server that is down to 1,000 to 2,000 agents a second in a fleet of any
+/// size, within [`LONGEST_PACE`].
 const REDIAL_PACE: Duration = Duration::from_millis(1);
 
-/// However large the fleet, nobody waits longer for its turn.
+/// The maximum interval in a fleet of any size.
 const LONGEST_PACE: Duration = Duration::from_secs(2);
 
-/// A server that refused what a leader takes is not believed for so long.
+/// The time during which a server that rejected a call to the leader is not accepted as leader.
 const REFUSAL_BACKOFF: Duration = Duration::from_millis(20);
 
-/// A server that is slow, or a home server that knows no leader, is asked so often.
+/// The poll interval of a slow server, or of a home server without a leader.
 const DOUBT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A quiet home server is asked so often, to learn of servers that came and went.
+/// The poll interval of a quiet home server, to learn of added and removed servers.
 const HOME_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A home server that knows no leader for so long, although there is one, is left.
+/// The time after which a home server without a leader is abandoned, if another server knows one.
 const LEADERLESS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// When a home server has not heard of its leader for so long, the leader is asked whether it still
-/// has that server.
+/// The time without contact between a home server and its leader after which the leader is asked
+/// whether that server is still a member.
 const DOUBT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A home server that has not heard for so long of a leader that answers is cut off from it, and
-/// left.
+/// The time without contact after which a home server counts as cut off from a leader that answers,
+/// and is abandoned.
 const CUT_OFF_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// While the leader is looked for, one more server is dialled at such intervals.
+/// The interval at which one more server is dialled during a search.
 const DIAL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A server that leaves a question open for so long is as good as dead.
+/// The time after which a server that does not answer a question counts as dead.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A home server that leaves one open for so long is left, if another one is well.
+/// The time after which a home server that does not answer is abandoned, if another one is healthy.
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// A connection that nothing needs any more is kept for so long.
+/// The time that an unneeded connection is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A leader named in an older term is believed when no other was heard of for so long: the servers
-/// may have been set up anew.
+/// The time without other news after which a leader named in an older term is accepted: the cluster
+/// may have been rebuilt.
 const FORGET_TERM_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Which server leads, as far as this agent can know.
+/// Tracks the leader, as far as this agent can know it.
 #[derive(Debug)]
 pub struct LeaderTracker {
     servers: KnownServers,
@@ -99,48 +101,49 @@ pub struct LeaderTracker {
     term: Term,
     leader: Option<Slot>,
     home: Option<Slot>,
-    /// A server that is said to lead, and how often it was asked and did not say so itself.
+    /// A server named as leader, and how many of its answers did not confirm that.
     claimed: Option<(Slot, u32)>,
-    /// When a server that is said to lead was hastened last.
+    /// The last time that a server named as leader was dialled without delay.
     hastened: Option<Time>,
-    /// Since when a leader is looked for, or a home server in place of one that does not answer.
+    /// The start of the search for a leader, or for a replacement of a home server that does not
+    /// answer.
     searching: Option<Time>,
     no_leader_since: Time,
-    /// How many agents there are, as a server said last.
+    /// The number of agents, as last reported by a server.
     fleet: u32,
     random: Random,
     /// The cluster that this agent belongs to.
     cluster: Cluster,
-    /// Servers to be given up because they are not of it.
+    /// Servers to disconnect because they do not belong to this cluster.
     refused: BTreeSet<Slot>,
     /// Set when the agent moved to another cluster.
     has_moved: bool,
 }
 
-/// What shall be done now, and when to ask again.
+/// The actions to take now, and the time to ask for the next ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Actions {
-    /// Takes commands, renewals and linearizable reads.
+    /// The server for commands, renewals and linearizable reads.
     pub leader: Option<Slot>,
-    /// Takes stale and blocking reads.
+    /// The server for stale and blocking reads.
     pub home: Option<Slot>,
-    /// To be connected, or to become so; all others are not.
+    /// Servers to keep connected or to connect; all others are disconnected.
     pub keep: BTreeSet<Slot>,
-    /// To be connected without delay.
+    /// The server to connect without delay.
     pub hasten: Option<Slot>,
-    /// To be asked for their status now.
+    /// Servers to ask for their status now.
     pub ask: Vec<Slot>,
-    /// Dead, whatever the connection says.
+    /// Servers that are dead even if their connection still stands.
     pub cut: Vec<Slot>,
-    /// Not of this agent's cluster: given up, and dialled again after a long pause.
+    /// Servers of another cluster: disconnected, and dialled again after a long pause.
     pub refuse: Vec<Slot>,
-    /// When that changes although nothing happens.
+    /// The time at which the actions change without further input.
     pub wakes_at: Option<Time>,
 }
 
 impl LeaderTracker {
-    /// Knows configured servers only, and follows any cluster unless [`Self::with_cluster`] says
-    /// which. `seed` makes this agent's pauses differ from others'.
+    /// Creates a tracker that knows only the configured servers, and follows any cluster unless
+    /// [`Self::with_cluster`] selects one. `seed` randomizes jitter.
     pub fn new(agent: &str, seeds: &[String], seed: u64, now: Time) -> Self {
         Self {
             servers: KnownServers::new(agent, seeds),
@@ -159,38 +162,38 @@ impl LeaderTracker {
         }
     }
 
-    /// What is dialled at a slot that is known.
+    /// Returns the address to dial for a known slot.
     pub fn address(&self, slot: Slot) -> Option<&str> {
         self.servers.get(slot).map(|server| server.address.as_str())
     }
 
-    /// The cluster that this agent belongs to; empty before that is known.
+    /// Returns the cluster that this agent belongs to; empty before that is known.
     pub fn cluster_id(&self) -> &str {
         self.cluster.expected().unwrap_or_default()
     }
 
-    /// Every slot that is known.
+    /// Returns every known slot.
     pub fn slots(&self) -> impl Iterator<Item = Slot> {
         self.servers.iter().map(|(slot, _)| slot)
     }
 
-    /// There is a server at this address, as `host:port`: it is never forgotten.
+    /// Adds a server by address, as `host:port`; it is never forgotten.
     pub fn add_server(&mut self, address: &str) {
         self.servers.add_seed(address);
     }
 
-    /// There is a connection.
+    /// Records a new connection.
     pub fn connected(&mut self, slot: Slot) {
         if self.servers.get(slot).is_some() {
             let server = self.servers.server_mut(slot);
             (server.is_up, server.is_heard, server.failures) = (true, false, 0);
-            // Asked at once: what was known is of an earlier connection.
+            // Asked at once: the known status belongs to an earlier connection.
             (server.asked, server.not_before) = (None, None);
             (server.index, server.older_since) = (None, None);
         }
     }
 
-    /// There is no connection any more, or none could be made.
+    /// Records that the connection was lost or could not be made.
     pub fn lost(&mut self, slot: Slot, now: Time) {
         if self.servers.get(slot).is_none() {
             return;
@@ -200,7 +203,7 @@ impl LeaderTracker {
         (server.is_up, server.is_heard, server.is_asked, server.is_slow) = (false, false, false, false);
         (server.double_of, server.leaderless_since, server.kept_until) = (None, None, None);
         (server.silence, server.is_removed, server.is_quiet) = (Duration::ZERO, false, false);
-        // The other way to the same server is the only one now.
+        // This slot no longer serves as the other route to the same server.
         for (_, other) in self.servers.iter_mut() {
             other.double_of = other.double_of.filter(|double| *double != slot);
         }
@@ -212,21 +215,22 @@ impl LeaderTracker {
         }
     }
 
-    /// A call is unanswered for a while, or none is any more.
+    /// Records that a call has been unanswered for a while, or that this is over.
     pub fn slow(&mut self, slot: Slot, is_slow: bool) {
         if self.servers.get(slot).is_some() {
             self.servers.server_mut(slot).is_slow = is_slow;
         }
     }
 
-    /// Nothing has arrived for a while, or something does again.
+    /// Records that nothing has arrived for a while, or that data arrives again.
     pub fn quiet(&mut self, slot: Slot, is_quiet: bool) {
         if self.servers.get(slot).is_some() {
             self.servers.server_mut(slot).is_quiet = is_quiet;
         }
     }
 
-    /// A server refused a call because it does not lead; it may have said who does.
+    /// Records that a server rejected a call because it is not the leader; `hint` names the leader
+    /// if known.
     pub fn refused(&mut self, slot: Slot, hint: Option<&str>, now: Time) {
         if self.servers.get(slot).is_none() {
             return;
@@ -240,7 +244,7 @@ impl LeaderTracker {
         if self.leader.is_none()
             && let Some(address) = hint
         {
-            // What one server believes of another: it says whom to ask, and not who leads.
+            // A hint from another server selects whom to ask; it does not decide who leads.
             let named = self.servers.slot_at(address);
             if named != slot {
                 self.claim(named, now);
@@ -248,8 +252,8 @@ impl LeaderTracker {
         }
     }
 
-    /// A server acknowledged a renewal as the leader of a term; the answer may have come through
-    /// another server.
+    /// Records that a server acknowledged a renewal as the leader of a term. The reply may have
+    /// come through another server.
     pub fn acknowledged(&mut self, leader: ServerId, term: Term, now: Time) {
         if term <= self.term {
             return;
@@ -260,8 +264,8 @@ impl LeaderTracker {
         }
     }
 
-    /// A server refused a call because it was taken out of the quorum: it is of no use any more,
-    /// whoever leads.
+    /// Records that a server rejected a call because it was removed from the quorum. It is of no
+    /// further use, even with another leader.
     pub fn removed(&mut self, slot: Slot, now: Time) {
         if self.servers.get(slot).is_none() {
             return;
@@ -275,14 +279,14 @@ impl LeaderTracker {
         }
     }
 
-    /// A server answered a question with something else.
+    /// Records that a server answered a question with an unexpected reply.
     pub fn unheard(&mut self, slot: Slot) {
         if self.servers.get(slot).is_some() {
             self.servers.server_mut(slot).is_asked = false;
         }
     }
 
-    /// A server answered a question that was asked too early: it is asked once more, now.
+    /// Asks a server again at once, because its reply came too early to be used.
     pub fn ask_again(&mut self, slot: Slot) {
         if self.servers.get(slot).is_some() {
             let server = self.servers.server_mut(slot);
@@ -290,7 +294,7 @@ impl LeaderTracker {
         }
     }
 
-    /// A server told what it knows.
+    /// Records a server's status.
     pub fn heard(&mut self, slot: Slot, status: &Status, now: Time) {
         if !self.servers.get(slot).is_some_and(|server| server.is_up) {
             return;
@@ -311,7 +315,7 @@ impl LeaderTracker {
         self.fleet = u32::try_from(status.agents).unwrap_or(u32::MAX);
         self.servers.learn(slot, status);
         if self.servers.get(slot).is_some_and(|server| server.double_of.is_some()) {
-            // The same server is connected under another address, and its word counts there.
+            // The same server is connected under another address, and its status counts there.
             return self.is_no_leader(slot, now);
         }
         match status.leader {
@@ -333,7 +337,7 @@ impl LeaderTracker {
             self.leader.is_none() && now.since(self.no_leader_since) >= FORGET_TERM_TIMEOUT;
         let is_believed =
             self.servers.get(slot).is_some_and(|server| server.not_before.is_none_or(|at| at <= now));
-        // A leader that was deposed may not know that yet; its older term gives it away.
+        // A deposed leader may not know that yet; its older term reveals it.
         if (term < self.term && !is_long_leaderless) || !is_believed {
             return self.is_no_leader(slot, now);
         }
@@ -344,7 +348,7 @@ impl LeaderTracker {
             return;
         }
         self.leader = Some(slot);
-        // A home that was silent while another took its place is most likely dead.
+        // A home server that did not answer while a new leader was elected is most likely dead.
         let is_well = |home: Slot| self.servers.get(home).is_some_and(|server| !server.is_slow);
         if self.home != Some(slot) && self.home.is_some_and(|home| !is_well(home)) {
             self.home = None;
@@ -353,18 +357,18 @@ impl LeaderTracker {
 
     fn follows(&mut self, slot: Slot, leader: ServerId, term: Term, now: Time) {
         self.is_no_leader(slot, now);
-        // Old news: this server has not heard of the election since.
+        // Outdated: this server has not learned of the election yet.
         if term < self.term {
             return;
         }
         self.elected(leader, term, now);
     }
 
-    /// A server is said to lead in a term that is no older than any that was heard of.
+    /// Records that a server was named as leader in a term that is at least as new as any known.
     fn elected(&mut self, leader: ServerId, term: Term, now: Time) {
         let Some(named) = self.servers.slot_of(leader) else { return };
-        // Another one was elected in a newer term, so ours is deposed, whether or not it knows
-        // that.
+        // Another server was elected in a newer term, so the current leader is deposed, even if it
+        // does not know that.
         if term > self.term && self.leader.is_some_and(|leader| leader != named) {
             self.forget_leader(now);
         }
@@ -376,8 +380,8 @@ impl LeaderTracker {
 
     fn claim(&mut self, slot: Slot, now: Time) {
         let is_new = self.claimed.is_none_or(|(claimed, _)| claimed != slot);
-        // Servers name a leader again that was frozen or cut off, and the attempt to reach it is of
-        // that time.
+        // After a freeze or a partition, servers name the same leader again. The dial under way may
+        // be from before that.
         let is_down = self.servers.get(slot).is_some_and(|server| !server.is_up);
         let is_due = self.hastened.is_none_or(|at| now.since(at) >= HASTEN_INTERVAL);
         if is_new || (is_down && is_due) {
@@ -409,15 +413,15 @@ impl LeaderTracker {
             {
                 self.home = None;
             }
-            // Not for long enough, or not home; one only in doubt is left by the leader's word
-            // alone.
+            // Not long enough, or not home. A home server that is only in doubt is left on the
+            // leader's report alone.
             (true, Some(_)) => {}
         }
     }
 
-    /// The leader, by whose word the quorum is known and which has just answered, decides whether
-    /// home is left: it may have been taken out of the quorum without having heard of it, and may
-    /// wait for its leader for ever.
+    /// Lets the leader, which has just answered and knows the members, decide whether home is
+    /// abandoned. The home server may have been removed without learning of it, and would then wait
+    /// for its leader forever.
     fn look_at_home(&mut self, slot: Slot) {
         let Some(home) = self.home.filter(|home| self.leader == Some(slot) && *home != slot) else {
             return;
@@ -432,9 +436,9 @@ impl LeaderTracker {
         self.servers.get(slot).is_some_and(|server| server.silence >= DOUBT_TIMEOUT)
     }
 
-    /// What shall be done now.
+    /// Returns the actions to take now.
     pub fn actions(&mut self, now: Time) -> Actions {
-        // In this order: the dead are no home, and without a home one is searched.
+        // The order matters: a dead server is no home, and without a home a search begins.
         let cut = self.cut_the_dead(now);
         self.choose_home(now);
         self.notice_search(now);
@@ -477,7 +481,7 @@ impl LeaderTracker {
         let is_silent = |server: &KnownServer| {
             server.is_asked && server.asked.is_some_and(|asked| now >= asked + SILENCE_TIMEOUT)
         };
-        // Slowness or quiet may have other reasons; a question left open as well is the server's
+        // Slowness or quiet may have other causes; an unanswered question as well is the server's
         // fault.
         let is_good = |server: &KnownServer| !(server.is_doubtful() && is_silent(server));
         if self.home.and_then(|home| self.servers.get(home)).is_some_and(is_good) {
@@ -491,13 +495,13 @@ impl LeaderTracker {
                 || self.servers.get(*slot).is_some_and(|server| server.leaderless_since.is_some())
         };
         let well: Vec<_> = self.servers.ranked().into_iter().filter(is_well).collect();
-        // One that knows no leader still answers stale reads.
+        // A server without a leader still answers stale reads.
         let best = well.iter().find(|slot| !is_leaderless(slot)).or(well.first()).copied();
         // A doubtful home is better than none.
         self.home = best.or(self.home);
     }
 
-    /// Leader, home, one in reserve; while the leader is looked for one more after the other.
+    /// Selects the leader, home and one reserve; during a search, one more server after the other.
     fn keep(&mut self, actions: &mut Actions, now: Time) {
         let ranked = self.servers.ranked();
         let mut needed: BTreeSet<Slot> = [self.leader, self.home].into_iter().flatten().collect();
@@ -509,7 +513,8 @@ impl LeaderTracker {
                 self.hastened = Some(now);
             }
             if !is_up {
-                // It was hastened once; how soon a dead one is dialled again, its own pauses say.
+                // It was dialled without delay once; further attempts follow the link's own
+                // backoff.
                 self.claimed = Some((claimed, 1));
             }
         }
@@ -523,7 +528,7 @@ impl LeaderTracker {
                 wake_at(actions, since + interval * u32::try_from(count).unwrap_or(u32::MAX));
             }
         } else if needed.len() < 2 {
-            // Leader and home are one: when it goes, there is another that can be asked at once.
+            // Leader and home may be one server. If it fails, the reserve can be asked at once.
             needed.extend(self.reserve(&ranked, &needed));
         }
         for (slot, server) in self.servers.iter_mut() {
@@ -540,7 +545,7 @@ impl LeaderTracker {
         actions.keep = needed;
     }
 
-    /// One that is connected already, or else the one that failed least.
+    /// Prefers a server that is already connected, then the one with the fewest failures.
     fn reserve(&self, ranked: &[Slot], needed: &BTreeSet<Slot>) -> Option<Slot> {
         let is_free = |slot: &Slot| !needed.contains(slot) && !self.is_refused(*slot);
         let free = ranked.iter().enumerate().filter(|(_, slot)| is_free(slot));
@@ -568,7 +573,7 @@ impl LeaderTracker {
         }
     }
 
-    /// When a slot is to be asked; where a question is open, when it has been for too long.
+    /// Returns when to ask a slot; while a question is open, when it times out.
     fn due(&self, slot: Slot, now: Time) -> Option<Time> {
         let server = self.servers.get(slot).filter(|server| server.is_up)?;
         let Some(asked) = server.asked else { return Some(now) };
@@ -589,17 +594,16 @@ impl LeaderTracker {
                 DOUBT_INTERVAL
             }
             _ if self.home == Some(slot) => HOME_INTERVAL,
-            // It has not shown yet that it is of this agent's cluster.
+            // It has not shown yet that it belongs to this agent's cluster.
             _ if !server.is_heard => DOUBT_INTERVAL,
             _ => return None,
         };
         let due = asked + pause.mul_f64(spread);
-        // Before that it would not be believed anyway.
+        // It would not be accepted as leader before that.
         Some(not_before.map_or(due, |at| due.max(at)))
     }
 
-    /// So often, or as seldom as so large a fleet has to.
-    /// The longest pause before a server that was lost is dialled again.
+    /// The maximum pause before a lost server is dialled again; longer in a large fleet.
     pub fn longest_pause(&self) -> Duration {
         self.paced(REDIAL_INTERVAL, REDIAL_PACE)
     }
@@ -608,7 +612,7 @@ impl LeaderTracker {
         interval.max(pace.saturating_mul(self.fleet).min(LONGEST_PACE))
     }
 
-    /// Between 0.7 and 1.3, evenly.
+    /// A uniform factor between 0.7 and 1.3.
     fn spread(&mut self) -> f64 {
         0.7 + 0.6 * self.random.fraction()
     }

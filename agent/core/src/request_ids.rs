@@ -1,33 +1,33 @@
-//! Request ids: one for each command through all its attempts. So a retry is idempotent: servers
-//! carry the command out once.
+//! Request ids: one for each command through all its attempts. They make retries idempotent:
+//! servers apply the command exactly once.
 //!
 //! ```text
 //! enter ──> a sequence ──> request_id, before each attempt ──> leave
-//!   └ 4,096 lie between the oldest in use and the next ──> the line ──> a sequence, in order of asking
+//!   └ 4,096 between oldest and next ──> queue ──> a sequence, in order of arrival
 //! ```
 //!
-//! Servers keep an agent's replies from the lowest sequence that it still wants; a registration
-//! begins sequences anew.
+//! Servers keep an agent's replies from the lowest sequence that it still needs; a registration
+//! restarts the sequences.
 //!
 //! **Invariant:** no sequence in use is [`MAX_SPAN`] or more above the lowest one in use, because
-//! servers keep the replies of all that lie between.
+//! servers keep all replies in between.
 
 use lockmesh_protocol::id::{AgentNumber, Generation, RequestId};
 use lockmesh_protocol::lease::{LeaseId, LeaseSecret};
 use std::collections::VecDeque;
 
-/// How far sequences in use may lie apart.
+/// The maximum distance between sequences in use.
 pub const MAX_SPAN: usize = 4096;
 
-/// How many commands may wait for a sequence.
+/// The maximum number of commands that wait for a sequence.
 pub const MAX_WAITING: usize = 16_384;
 
-/// Which agent the servers have registered, and for the how manieth time.
+/// An agent's registration with the servers, and its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registration {
     /// The agent's number in the cluster.
     pub number: AgentNumber,
-    /// How often it has registered.
+    /// The number of its registrations so far.
     pub generation: Generation,
     /// Its node's lease.
     pub lease: LeaseId,
@@ -35,7 +35,7 @@ pub struct Registration {
     pub secret: LeaseSecret,
 }
 
-/// A sequence in use: to be given back by [`RequestIds::leave`].
+/// A sequence in use; release it with [`RequestIds::leave`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequence {
     /// The registration that it belongs to.
@@ -43,43 +43,43 @@ pub struct Sequence {
     number: u64,
 }
 
-/// What becomes of a command that wants a sequence.
+/// The result of requesting a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenRequest {
-    /// It has one.
+    /// The command has a sequence.
     Entered(Sequence),
-    /// It has to wait: [`RequestIds::leave`] or [`RequestIds::register`] will give it one under its
-    /// token.
+    /// The command has to wait: [`RequestIds::leave`] or [`RequestIds::register`] will return a
+    /// sequence under its token.
     Waits,
     /// The agent must register first.
     NotRegistered,
-    /// [`MAX_WAITING`] wait already.
+    /// [`MAX_WAITING`] commands wait already.
     Full,
 }
 
-/// A sequence for a command that waited, and the command's token.
+/// The token of a command that waited, and its sequence.
 pub type Admitted = (u64, Sequence);
 
 /// See the [module](self).
 #[derive(Clone, Debug, Default)]
 pub struct RequestIds {
     registration: Option<Registration>,
-    /// The lowest sequence in use, or the next one to be given out.
+    /// The lowest sequence in use, or the next one to be assigned.
     lowest: u64,
-    /// For each sequence from `lowest` on whether it is in use.
+    /// For each sequence from `lowest` on, `true` if it is in use.
     in_use: VecDeque<bool>,
-    /// The tokens of those who wait, in order of asking.
+    /// The tokens of waiting commands, in order of arrival.
     waiting: VecDeque<u64>,
 }
 
 impl RequestIds {
-    /// The agent's present registration, once it has one.
+    /// Returns the agent's current registration, if any.
     pub fn registration(&self) -> Option<Registration> {
         self.registration
     }
 
-    /// The servers registered this agent: sequences begin anew, those of earlier registrations mean
-    /// nothing any more. Gives those who waited and have a sequence now.
+    /// Applies a registration: sequences restart, and those of earlier registrations become void.
+    /// Returns the waiting commands that have a sequence now.
     #[must_use]
     pub fn register(&mut self, registration: Registration) -> Vec<Admitted> {
         self.registration = Some(registration);
@@ -88,10 +88,10 @@ impl RequestIds {
         self.admit()
     }
 
-    /// A command wants a sequence; `token` is its own.
+    /// Requests a sequence for the command with this token.
     pub fn enter(&mut self, token: u64) -> OpenRequest {
         let Some(registration) = self.registration else { return OpenRequest::NotRegistered };
-        // Nobody gets past those who wait, even where there is room.
+        // A new command cannot overtake waiting ones, even if there is room.
         if self.waiting.is_empty() && self.in_use.len() < MAX_SPAN {
             return OpenRequest::Entered(self.next(registration));
         }
@@ -102,29 +102,31 @@ impl RequestIds {
         OpenRequest::Waits
     }
 
-    /// A command that waits does so no longer.
+    /// Removes a command that waits.
     pub fn stop_waiting(&mut self, token: u64) {
         self.waiting.retain(|waiting| *waiting != token);
     }
 
-    /// What goes out with the command's next attempt; none where the agent has registered anew
-    /// since.
+    /// Returns the request id for the command's next attempt; `None` if the agent has registered
+    /// again since.
     pub fn request_id(&self, sequence: Sequence) -> Option<RequestId> {
         let Registration { number: agent, generation, .. } = sequence.registration;
         let id = RequestId { agent, generation, sequence: sequence.number, lowest: self.lowest };
         (self.registration == Some(sequence.registration)).then_some(id)
     }
 
-    /// A command is over. Gives those who waited and have a sequence now.
+    /// Releases the sequence of a completed command. Returns the waiting commands that have a
+    /// sequence now.
     #[must_use]
     pub fn leave(&mut self, sequence: Sequence) -> Vec<Admitted> {
         if self.registration != Some(sequence.registration) {
-            // Its number was begun anew since, and may be another command's.
+            // Sequences have restarted since, and this number may belong to another command.
             return Vec::new();
         }
         let index = usize::try_from(sequence.number - self.lowest).expect("a span fits the memory");
         self.in_use[index] = false;
-        // One in the middle stays: servers are told one lowest sequence, and forget all below it.
+        // A sequence in the middle stays: servers receive one lowest sequence, and drop all replies
+        // below it.
         while self.in_use.front() == Some(&false) {
             self.in_use.pop_front();
             self.lowest += 1;
@@ -132,7 +134,7 @@ impl RequestIds {
         self.admit()
     }
 
-    /// How many sequences lie between the lowest in use and the next one.
+    /// Returns the distance between the lowest sequence in use and the next one.
     pub fn span(&self) -> usize {
         self.in_use.len()
     }
@@ -208,7 +210,7 @@ mod tests {
         ids.stop_waiting(12);
         let admitted = ids.leave(stuck);
         let tokens: Vec<u64> = admitted.iter().map(|(token, _)| *token).collect();
-        assert_eq!(tokens, [11, 13], "in order of asking");
+        assert_eq!(tokens, [11, 13], "in order of arrival");
         let first = MAX_SPAN as u64 + 1;
         assert_eq!(numbers(&ids, admitted[0].1), Some((first, first)));
     }

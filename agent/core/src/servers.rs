@@ -1,5 +1,5 @@
-//! The servers as this agent knows them: where each can be dialled, and which the servers
-//! themselves say there are.
+//! The servers that this agent knows: the addresses to dial, and the members that the servers
+//! report.
 
 use crate::cluster::ClusterRefusal;
 use lockmesh_protocol::id::{LogIndex, ServerId};
@@ -9,65 +9,65 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-/// How many servers are taken from the servers' own list.
+/// The maximum number of servers accepted from the servers' own list.
 const MOST_SERVERS: usize = 16;
 
-/// How many servers are kept that were named while the agent runs; the one that was named first
-/// goes first.
+/// The maximum number of servers kept that were added while the agent runs; the oldest is dropped
+/// first.
 const MOST_ADDED: usize = 16;
 
-/// An address that is dialled, by a number that is never used twice.
+/// The number of an address to dial; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(pub u32);
 
-/// What is known of the server at one slot.
+/// The state of the server at one slot.
 #[derive(Clone, Debug)]
 pub struct KnownServer {
-    /// What is dialled, as `host:port`.
+    /// The address to dial, as `host:port`.
     pub address: String,
-    /// Whether it was configured, or named since, and is therefore never forgotten.
+    /// `true` if it was configured or added, and is therefore never forgotten.
     pub is_seed: bool,
-    /// Who answered there last.
+    /// The server that last answered there.
     pub id: Option<ServerId>,
-    /// Whether there is a connection.
+    /// `true` while there is a connection.
     pub is_up: bool,
-    /// Whether it has said something since there is.
+    /// `true` once it has reported its status on this connection.
     pub is_heard: bool,
-    /// Whether a call is unanswered for so long that one begins to wonder.
+    /// `true` if a call has been unanswered for suspiciously long.
     pub is_slow: bool,
-    /// Whether nothing at all has arrived from it for so long that one begins to wonder.
+    /// `true` if no data has arrived from it for suspiciously long.
     pub is_quiet: bool,
-    /// Attempts to connect that failed, since the last one that did not.
+    /// Failed attempts to connect since the last successful one.
     pub failures: u32,
-    /// When its status was asked for last.
+    /// The time of the last status query.
     pub asked: Option<Time>,
-    /// Whether that question is still open.
+    /// `true` while that query is unanswered.
     pub is_asked: bool,
     /// The share of the usual pause after which it is asked again.
     pub spread: f64,
-    /// When it is asked again at the earliest, after it refused what a leader would take.
+    /// The earliest time of the next query, after it rejected a call to the leader.
     pub not_before: Option<Time>,
-    /// Since when it has known no leader although there is one, or has not heard of it.
+    /// Since when it has known no leader although there is one, or has had no contact with it.
     pub leaderless_since: Option<Time>,
-    /// How long ago it had heard of its leader when it said so last; zero where that is none.
+    /// The time since its last contact with its leader, as last reported; zero without a leader.
     pub silence: Duration,
-    /// Whether it said that it was taken out of the quorum.
+    /// `true` if it reported that it was removed from the quorum.
     pub is_removed: bool,
-    /// Until when the connection is kept although nothing needs it.
+    /// The time until which an unneeded connection is kept.
     pub kept_until: Option<Time>,
     /// Another slot at which the same server is connected already.
     pub double_of: Option<Slot>,
-    /// The cluster that it named last; kept when the connection ends.
+    /// The cluster that it last reported; kept when the connection ends.
     pub cluster: Option<String>,
-    /// Set if it is not of this agent's cluster; kept when the connection ends.
+    /// Set if it does not belong to this agent's cluster; kept when the connection ends.
     pub refusal: Option<ClusterRefusal>,
-    /// `true` once it has said which cluster it is of, or that it is of none.
+    /// `true` once it has reported its cluster, or that it has none.
     pub has_answered: bool,
-    /// The index of its newest row, as it said on this connection; it counts the index base.
+    /// The index of its newest row, as reported on this connection; includes the index base.
     pub index: Option<LogIndex>,
     /// Since when its index base has been an older copy's, on this connection.
     pub older_since: Option<Time>,
-    /// When it is contacted although nothing needs it.
+    /// The time at which it is contacted even if nothing needs it.
     pub contact_at: Option<Time>,
     preference: u64,
 }
@@ -78,17 +78,18 @@ pub struct KnownServers {
     agent: String,
     servers: BTreeMap<Slot, KnownServer>,
     last_slot: u32,
-    /// The servers that were named since the start, in that order.
+    /// The servers added since startup, in that order.
     added: VecDeque<Slot>,
-    /// The addresses that the servers have by their own word, as of an applied index of a cluster.
+    /// The addresses that the servers report, as of an applied index of a cluster.
     rows: BTreeMap<ServerId, String>,
-    /// The servers of the quorum by the same word, also those whose address is not known.
+    /// The reported members of the quorum, including those without a known address.
     members: BTreeSet<ServerId>,
     version: (String, LogIndex),
 }
 
 impl KnownServers {
-    /// Knows configured addresses; the agent's name decides which of them it prefers.
+    /// Creates a list of the configured addresses; the agent's name decides which of them it
+    /// prefers.
     pub fn new(agent: &str, seeds: &[String]) -> Self {
         let mut this = Self {
             agent: agent.into(),
@@ -106,7 +107,7 @@ impl KnownServers {
         this
     }
 
-    /// Knows one more address as if it were configured.
+    /// Adds an address as if it were configured.
     pub fn add_seed(&mut self, address: &str) {
         let slot = self.slot_at(address);
         if std::mem::replace(&mut self.server_mut(slot).is_seed, true) {
@@ -120,29 +121,28 @@ impl KnownServers {
         }
     }
 
-    /// The server at a slot, where that is known.
+    /// Returns the server at a slot, if known.
     pub fn get(&self, slot: Slot) -> Option<&KnownServer> {
         self.servers.get(&slot)
     }
 
-    /// The server at a slot that is known.
+    /// Returns the server at a known slot.
     pub(crate) fn server_mut(&mut self, slot: Slot) -> &mut KnownServer {
         self.servers.get_mut(&slot).expect("a slot is asked for only while it is known")
     }
 
-    /// All slots with their servers.
+    /// Returns all slots with their servers.
     pub fn iter(&self) -> impl Iterator<Item = (Slot, &KnownServer)> {
         self.servers.iter().map(|(slot, server)| (*slot, server))
     }
 
-    /// The same, to change them.
+    /// Returns all slots with their servers, mutably.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Slot, &mut KnownServer)> {
         self.servers.iter_mut().map(|(slot, server)| (*slot, server))
     }
 
-    /// All slots, those that are worth dialling first before the others: the servers' own list
-    /// before what was only configured, and each agent in an order of its own, so that a thousand
-    /// agents spread.
+    /// Returns all slots in order of preference: the servers' own list before configured addresses.
+    /// The order differs between agents, so that a thousand agents spread over the servers.
     pub fn ranked(&self) -> Vec<Slot> {
         let mut slots: Vec<_> = self
             .iter()
@@ -155,8 +155,8 @@ impl KnownServers {
         slots.into_iter().map(|(.., slot)| slot).collect()
     }
 
-    /// Where a server is found: where it is connected, where the servers say that it is, or where
-    /// it was before.
+    /// Finds the slot of a server: its connected slot, its reported address, or its last known
+    /// slot.
     pub fn slot_of(&mut self, id: ServerId) -> Option<Slot> {
         if let Some(slot) = self.connected(id) {
             return Some(slot);
@@ -167,7 +167,7 @@ impl KnownServers {
         self.iter().find(|(_, server)| server.id == Some(id)).map(|(slot, _)| slot)
     }
 
-    /// The slot of an address, as a server gave it; a new one where nobody has named it before.
+    /// Returns the slot of an address; a new one if it is unknown.
     pub fn slot_at(&mut self, address: &str) -> Slot {
         if let Some((slot, _)) = self.iter().find(|(_, server)| server.address == address) {
             return slot;
@@ -189,7 +189,7 @@ impl KnownServers {
         self.iter().find(|(_, server)| is_it(server)).map(|(slot, _)| slot)
     }
 
-    /// The roster of another cluster, and who answered where, count no more.
+    /// Discards the roster of another cluster, and which server answered at each address.
     pub(crate) fn forget_roster(&mut self) {
         (self.rows, self.members, self.version) = (BTreeMap::new(), BTreeSet::new(), Default::default());
         for server in self.servers.values_mut() {
@@ -197,11 +197,11 @@ impl KnownServers {
         }
     }
 
-    /// Takes what a server of this agent's cluster says of itself and of the others.
+    /// Applies the status of a server of this agent's cluster.
     pub fn learn(&mut self, slot: Slot, status: &Status) {
         self.identify(slot, status.server);
-        // Answers of several servers come in any order: what one that is behind says must not undo
-        // newer news. Indexes of different clusters say nothing of each other.
+        // Replies of several servers arrive in any order: a server that lags must not undo newer
+        // information. Indexes of different clusters are not comparable.
         let is_older = self.version.0 == status.cluster_id && status.applied_index < self.version.1;
         let rows: BTreeMap<_, _> = status
             .servers
@@ -225,20 +225,21 @@ impl KnownServers {
     }
 
     fn identify(&mut self, slot: Slot, id: ServerId) {
-        // One server may be reached at several addresses; to use both would only look like two.
+        // One server may be reached at several addresses; using both would only look like two
+        // servers.
         let double = self.connected(id).filter(|other| *other != slot);
         let server = self.server_mut(slot);
         (server.id, server.double_of) = (Some(id), double);
     }
 
-    /// Whether the server at a slot is one that the quorum does not have any more, or not yet.
+    /// Returns `true` if the server at a slot is not a member of the quorum, or not yet.
     pub fn is_outside(&self, slot: Slot) -> bool {
         let id = self.get(slot).filter(|server| server.is_up).and_then(|server| server.id);
-        // As long as nobody named the members, nobody is known to be outside.
+        // Until the members are known, no server counts as outside.
         !self.members.is_empty() && id.is_some_and(|id| !self.members.contains(&id))
     }
 
-    /// A slot that is connected stays until it is not.
+    /// Forgets unlisted servers; a connected slot stays until its connection ends.
     pub fn forget_the_unlisted(&mut self) {
         if !self.rows.is_empty() {
             let rows = &self.rows;
@@ -247,7 +248,7 @@ impl KnownServers {
         }
     }
 
-    /// The same at every start, so that an agent finds back to its server.
+    /// Stable across restarts, so that an agent returns to its server.
     fn preference(&self, address: &str) -> u64 {
         let mut hasher = DefaultHasher::new();
         (&self.agent, address).hash(&mut hasher);
@@ -255,7 +256,7 @@ impl KnownServers {
     }
 }
 
-/// Whether the servers' own list leads to this slot.
+/// Returns `true` if the servers' own list includes this slot.
 fn is_listed(rows: &BTreeMap<ServerId, String>, server: &KnownServer) -> bool {
     let is_it = |id| server.is_up && rows.contains_key(&id);
     server.id.is_some_and(is_it) || rows.values().any(|row| *row == server.address)
@@ -291,12 +292,12 @@ impl KnownServer {
         }
     }
 
-    /// Whether it can be relied on for now.
+    /// Returns `true` if the server can be relied on for now.
     pub fn is_well(&self) -> bool {
         self.is_up && self.is_heard && !self.is_doubtful() && !self.is_removed && self.double_of.is_none()
     }
 
-    /// Whether it is to be asked if it is there still.
+    /// Returns `true` if the server should be asked for a sign of life.
     pub fn is_doubtful(&self) -> bool {
         self.is_slow || self.is_quiet
     }

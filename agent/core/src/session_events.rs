@@ -1,5 +1,5 @@
-//! How a session of this node stands, as its guards are told: `safe`, in `jeopardy`, `suspended` or
-//! `lost`.
+//! The state of a session of this node, as reported to its guards: `safe`, in `jeopardy`,
+//! `suspended` or `lost`.
 //!
 //! ```text
 //! safe ──▶ jeopardy ──▶ suspended ──▶ lost, and the agent ends the session
@@ -8,79 +8,79 @@
 //!  └────────────────────────┘ that found the session
 //! ```
 //!
-//! It is told of the node's lease and of the session, and says what the guards are told, when it
-//! has to be looked at again, whether the session has to be read, and whether the agent has to end
-//! it. Pure: the time, on the clock that runs on while the host is suspended, is an argument.
+//! The inputs are the node's lease and reads of the session. The outputs are the event for guards,
+//! the next wake-up, whether the session must be read, and whether the agent must end it. Pure: the
+//! time, on the clock that also counts suspends, is an argument.
 //!
-//! **Invariants.** Deadlines are looked at before anything else that happened. A deadline that was
-//! told is never told later but for an acknowledged renewal, or for a restart that the servers
-//! acknowledged: then nothing but another process of the agent makes the session safe again. Once
-//! it has passed, or the lease has ended, no acknowledgement alone makes the session safe again:
-//! the leader has to have shown it.
+//! **Invariants.** Deadlines are checked before any other input. A reported deadline is extended
+//! only by an acknowledged renewal, or by a restart that the servers acknowledged; after that
+//! restart, only another process of the agent makes the session safe again. Once the deadline has
+//! passed, or the lease has ended, an acknowledgement alone does not make the session safe: a read
+//! at the leader must also find it.
 
 use crate::lease::LeaseState;
 use lockmesh_protocol::lease::{HealthWindow, LeaseEnd};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// What is told of a session whose node's health does not matter to it.
+/// The reason for a session that does not depend on its node's health.
 const UNBOUND: &str = "the session does not depend on this node's health: nothing but its TTL bounds it";
-/// What is told while a renewal is overdue.
+/// The reason while a renewal is overdue.
 const OVERDUE: &str = "a renewal of this node's lease is overdue";
-/// What is told when no renewal was acknowledged in time.
+/// The reason when no renewal was acknowledged in time.
 const SILENT: &str = "no renewal of this node's lease was acknowledged before the deadline";
-/// What is told once a restart was announced.
+/// The reason once a restart was announced.
 const RESTARTING: &str = "this node's agent is restarting: the servers keep the session until the deadline";
-/// What is told before the first acknowledgement.
+/// The reason before the first acknowledgement.
 const UNHEARD: &str = "no renewal of this node's lease was acknowledged since its agent started";
-/// What is told while the session is read after an interruption.
-const UNCONFIRMED: &str = "this node's lease was interrupted: whether the session lives is being looked at";
-/// What is told when nobody said in time that the session lives.
+/// The reason while the session is read after an interruption.
+const UNCONFIRMED: &str = "this node's lease was interrupted: checking that the session still exists";
+/// The reason when the session was not confirmed in time.
 const ENDED: &str = "given-up: no renewal of this node's lease was acknowledged for two windows, so the \
                      agent ends the session";
 
-/// Something that this is told.
+/// An input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// How the node's lease stands.
+    /// The state of the node's lease.
     Lease(LeaseState),
-    /// A read that the leader answered found this.
+    /// The result of a read that the leader answered.
     Read {
-        /// When the read began.
+        /// The start of the read.
         began: Time,
-        /// What it found.
+        /// The session as the read found it.
         view: SessionView,
     },
-    /// Nothing happened, but time has passed.
+    /// Time has passed without another input.
     Tick,
 }
 
 /// A session, as a read found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionView {
-    /// It is there, and ends when its node is silent for this long.
+    /// The session exists, and ends when its node is silent for this long.
     Bound(HealthWindow),
-    /// It is there, and does not depend on its node's health.
+    /// The session exists, and does not depend on its node's health.
     Unbound,
-    /// It is not there, for this reason.
+    /// The session does not exist, for this reason.
     Gone(String),
 }
 
-/// How a session stands.
+/// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionState {
-    /// It is surely alive until its deadline, and renewals come in time.
+    /// Certainly valid until its deadline, and renewals are on time.
     Safe,
-    /// It is surely alive until its deadline, but a renewal is overdue.
+    /// Certainly valid until its deadline, but a renewal is overdue.
     Jeopardy,
-    /// Its deadline has passed, and nobody has said yet whether it lives.
+    /// The deadline has passed, and the outcome is unknown.
     Suspended,
-    /// It is gone, or about to be ended.
+    /// The session has ended, or is about to be ended.
     Lost,
 }
 
 impl SessionState {
-    /// The word that clients are told.
+    /// Returns the state's name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Safe => "safe",
@@ -91,20 +91,20 @@ impl SessionState {
     }
 }
 
-/// What guards are told.
+/// An event for guards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionEvent {
-    /// How the session stands.
+    /// The state of the session.
     pub state: SessionState,
-    /// Until when it is surely alive, as far as its node is concerned; none where the node sets no
-    /// deadline, or none is known.
+    /// The time until which it is certainly valid, as far as its node is concerned; `None` if the
+    /// node sets no deadline, or none is known.
     pub deadline: Option<Time>,
-    /// From when on a renewal is overdue.
+    /// The time from which a renewal is overdue.
     pub jeopardy_at: Option<Time>,
-    /// Why it is not safe, or has no deadline; empty where there is nothing to say.
+    /// The reason why it is not safe, or has no deadline; empty without one.
     pub reason: String,
-    /// Grows with every event, also from one process of this host to the next: at least the
-    /// microseconds of the clock.
+    /// Grows with every event, even from one process of this host to the next: at least the clock's
+    /// microseconds.
     pub index: u64,
 }
 
@@ -114,18 +114,18 @@ pub struct SessionEvents {
     now: Time,
     lease: LeaseState,
     view: SessionView,
-    /// The latest deadline that was told.
+    /// The latest reported deadline.
     deadline: Option<Time>,
     confirmation: Confirmation,
-    /// Whether nobody said in time that the session lives.
+    /// `true` if the session was not confirmed in time.
     is_given_up: bool,
     event: SessionEvent,
 }
 
-/// Whether the leader has shown the session since the lease was interrupted.
+/// The confirmation of the session by the leader since the lease was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Confirmation {
-    /// It has, or the lease was never interrupted.
+    /// The session was found, or the lease was never interrupted.
     Confirmed,
     /// The lease was interrupted at `broken`; a renewal was acknowledged again at `acknowledged`,
     /// if it was.
@@ -133,7 +133,7 @@ enum Confirmation {
 }
 
 impl SessionEvents {
-    /// A session that a read found which began at `began`, when the lease stood so.
+    /// Creates the state of a session found by a read that began at `began`, with this lease.
     pub fn new(began: Time, lease: LeaseState, now: Time, view: SessionView) -> Self {
         let event = SessionEvent {
             state: SessionState::Suspended,
@@ -156,9 +156,9 @@ impl SessionEvents {
         events
     }
 
-    /// Takes one input.
+    /// Handles one input.
     pub fn handle(&mut self, now: Time, input: Input) {
-        // What was due stays due.
+        // Time never goes back: a passed deadline stays passed.
         self.now = self.now.max(now);
         self.look_at_deadline();
         match input {
@@ -169,29 +169,29 @@ impl SessionEvents {
         self.tell();
     }
 
-    /// What guards are told now.
+    /// Returns the current event for guards.
     pub fn event(&self) -> &SessionEvent {
         &self.event
     }
 
-    /// Whether nothing will ever be told any more.
+    /// Returns `true` if there will be no further event.
     pub fn is_over(&self) -> bool {
         matches!(self.view, SessionView::Gone(_))
     }
 
-    /// Whether the session has to be read, by a read that begins now.
+    /// Returns `true` if the session must be read, by a read that begins now.
     pub fn wants_read(&self) -> bool {
         let awaits = matches!(self.confirmation, Confirmation::Awaited { acknowledged: Some(_), .. });
         awaits && !self.is_given_up && matches!(self.view, SessionView::Bound(_))
     }
 
-    /// Whether the agent has to end the session: nobody said in time that it lives, so its guards
-    /// were told that it is lost, and whoever waits for what it holds shall not wait for more.
+    /// Returns `true` if the agent must end the session. It was not confirmed in time, so its
+    /// guards were notified that it is lost, and waiters for its locks should not wait longer.
     pub fn wants_end(&self) -> bool {
         self.is_given_up && !self.is_over()
     }
 
-    /// When [`Input::Tick`] must be told, if nothing else happens before.
+    /// Returns when to pass [`Input::Tick`] if there is no other input before.
     pub fn wakes_at(&self) -> Option<Time> {
         let SessionView::Bound(window) = self.view else { return None };
         let deadline = self.deadline.filter(|_| !self.is_given_up)?;
@@ -203,7 +203,7 @@ impl SessionEvents {
         let SessionView::Bound(window) = self.view else { return };
         let is_acknowledged = self.is_acknowledged();
         if let Confirmation::Awaited { acknowledged, .. } = &mut self.confirmation {
-            // One that is over by now is worth no more reads.
+            // An acknowledgement that has expired meanwhile does not justify further reads.
             *acknowledged = acknowledged.filter(|_| is_acknowledged);
         }
         let Some(deadline) = self.deadline else { return };
@@ -226,19 +226,20 @@ impl SessionEvents {
             Confirmation::Confirmed if self.lease.ended.is_some() || is_unheard => {
                 self.interrupted(self.now);
             }
-            // Only forward: the same acknowledgement may be told twice.
+            // Only forward: the same acknowledgement may be reported twice.
             Confirmation::Confirmed => self.deadline = self.deadline.max(self.lease_deadline()),
             Confirmation::Awaited { acknowledged, .. } if !is_acknowledged => *acknowledged = None,
             Confirmation::Awaited { acknowledged, .. } => *acknowledged = acknowledged.or(Some(self.now)),
         }
     }
 
-    /// Whether the lease as it stands lets the session live.
+    /// Returns `true` if the current lease keeps the session valid.
     fn is_acknowledged(&self) -> bool {
         self.lease.ended.is_none() && self.lease_deadline() > Some(self.now)
     }
 
-    /// Until when the lease as it stands lets the session live; none where it does not bound it.
+    /// Returns the time until which the current lease keeps the session valid; `None` if it does
+    /// not bound it.
     fn lease_deadline(&self) -> Option<Time> {
         match self.view {
             SessionView::Bound(window) => self.lease.deadline(window),
@@ -254,7 +255,7 @@ impl SessionEvents {
         let Confirmation::Awaited { acknowledged: Some(acknowledged), .. } = self.confirmation else {
             return;
         };
-        // A read that began before the acknowledgement was heard may have been answered before the
+        // A read that began before the acknowledgement arrived may have been answered before the
         // session ended.
         if began < acknowledged || self.is_given_up {
             return;
@@ -263,7 +264,7 @@ impl SessionEvents {
         self.deadline = self.deadline.max(self.lease_deadline());
     }
 
-    /// Makes an event of what stands now, if it is another than the last one.
+    /// Creates an event if the state has changed.
     fn tell(&mut self) {
         let (state, reason) = self.stands();
         let is_bound = matches!(self.view, SessionView::Bound(_));
@@ -278,7 +279,7 @@ impl SessionEvents {
 
     fn stands(&self) -> (SessionState, String) {
         let deadline = match &self.view {
-            // The first reason stays, though others may end the session for another one.
+            // The first reason stays, even if the session ends for another one.
             _ if self.is_given_up => return (SessionState::Lost, ENDED.into()),
             SessionView::Gone(reason) => return (SessionState::Lost, reason.clone()),
             SessionView::Unbound => return (SessionState::Safe, UNBOUND.into()),
@@ -303,8 +304,8 @@ impl SessionEvents {
         }
     }
 
-    /// Two thirds of the window before it would be over: by then a renewal should have been
-    /// acknowledged that was due a quarter of a window ago.
+    /// Returns the start of jeopardy: two thirds of the window before the deadline. By then a
+    /// renewal that was due a quarter of a window ago should have been acknowledged.
     fn jeopardy_at(&self, deadline: Time) -> Time {
         let SessionView::Bound(window) = self.view else { return deadline };
         let notice = u64::try_from((window.duration() * 2 / 3).as_micros()).unwrap_or(u64::MAX);
@@ -317,9 +318,9 @@ impl SessionEvents {
     }
 }
 
-/// The time between the deadline of a session that no renewal keeps and its end by the agent: the
-/// end comes less than two windows after the last acknowledged renewal was sent, so that a host
-/// which only answers challenges still names the session in time.
+/// The time between the deadline of a session without renewals and its end by the agent. The end
+/// comes less than two windows after the last acknowledged renewal was sent, so that a host that
+/// only answers challenges still names the session in time.
 fn grace(window: HealthWindow) -> Duration {
     window.duration().saturating_sub(window.renewal_interval())
 }

@@ -1,9 +1,10 @@
-//! The watch over one session that guards on this host follow: it feeds [`SessionEvents`], and says
-//! when the session is read, and when it is ended. Pure: whoever has connections reads and ends.
+//! The watch over one session that guards on this host follow. It feeds [`SessionEvents`], and
+//! decides when the session is read and when it is ended. Pure: its caller has the connections, and
+//! executes reads and ends.
 //!
-//! **Invariants.** From the first order on a read is always under way: one that waits for news, or
-//! one that is answered at once where the session has to be looked at now. Each takes the place of
-//! the one before. A session that was given up is ended, and that is tried until it is done.
+//! **Invariants.** From the first order on, a read is always under way: one that waits for news, or
+//! one that is answered at once if the session must be checked now. Each replaces the one before. A
+//! session that was given up is ended, and the end is retried until it succeeds.
 
 use crate::lease::LeaseState;
 use crate::session_events::{self, SessionEvent, SessionEvents, SessionView};
@@ -14,68 +15,68 @@ use lockmesh_protocol::record::{SERF_HEALTH, Session};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// The shortest and the longest pause after a read or an end that failed.
+/// The minimum and maximum pause after a failed read or end.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// How long a read waits for news of the session.
+/// The time that a read waits for news of the session.
 pub const READ_WAIT: Duration = Duration::from_secs(300);
 
-/// What is told of a session that this node's lease does not keep.
+/// The reason for a session that this node's lease does not keep.
 const REPLACED: &str =
     "host-replaced: another host registered this node after the session was made, so the servers end it";
 
-/// How long a watch goes on that nobody follows: guards poll.
+/// The time that a watch without followers is kept: guards poll.
 pub const LINGER: Duration = Duration::from_secs(15);
 
-/// Something that this is told.
+/// An input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// How the node's lease stands.
+    /// The state of the node's lease.
     Lease(LeaseState),
-    /// The read that was ordered last has ended.
+    /// The end of the last ordered read.
     Read {
-        /// When it began, behind its pause.
+        /// The start of the read, after its pause.
         began: Time,
-        /// What it found at which index; none where it failed.
+        /// The session and the index that it found; `None` if it failed.
         found: Option<(SessionView, LogIndex)>,
     },
-    /// The session was ended, or could not be.
+    /// The result of ending the session: `true` if it ended.
     Ended(bool),
-    /// Nothing happened, but time has passed.
+    /// Time has passed without another input.
     Tick,
 }
 
-/// What shall be done.
+/// Actions to execute.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Orders {
-    /// A read of the session, which takes the place of the one under way.
+    /// A read of the session, which replaces the one under way.
     pub read: Option<ReadOrder>,
-    /// The session shall be ended, after this pause.
+    /// Set to end the session, after this pause.
     pub end: Option<Duration>,
 }
 
-/// How the session shall be read.
+/// A read to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadOrder {
-    /// After this pause.
+    /// The pause before it.
     pub pause: Duration,
-    /// Answered as soon as there is news behind this index; at once where there is none.
+    /// Answered as soon as there is news after this index; at once if `None`.
     pub behind: Option<LogIndex>,
 }
 
-/// What a read found of a session that somebody on this node asks for.
+/// The result of a read for a guard on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It is there.
+    /// The session exists.
     Here(SessionView),
-    /// It belongs to another node, whose clock its deadlines are of.
+    /// The session belongs to another node, and its deadlines use that node's clock.
     OtherNode(NodeName),
-    /// It is not there: why, the history of losses may know.
+    /// The session does not exist; the history of losses may contain the reason.
     Gone,
 }
 
 impl Found {
-    /// What this answer says to an agent on this node, whose lease keeps sessions from that index
+    /// Interprets an answer for an agent on this node, whose lease keeps sessions from that index
     /// on.
     pub fn of(answer: &Answer, node: &NodeName, keeps_from: LogIndex) -> Self {
         let found = match &answer.rows {
@@ -92,11 +93,11 @@ impl Found {
     }
 }
 
-/// What a session's checks say of its node.
+/// Returns how a session depends on its node, according to its checks.
 fn view(session: &Session, keeps_from: LogIndex) -> SessionView {
     let spec = &session.spec;
     match spec.all_checks().any(|check| check.as_str() == SERF_HEALTH) {
-        // It is there still, but no renewal of this lease keeps it.
+        // It still exists, but no renewal of this lease keeps it.
         true if session.create_index < keeps_from => SessionView::Gone(REPLACED.into()),
         true => SessionView::Bound(spec.health_window),
         false => SessionView::Unbound,
@@ -107,18 +108,18 @@ fn view(session: &Session, keeps_from: LogIndex) -> SessionView {
 #[derive(Clone, Debug)]
 pub struct SessionWatch {
     events: SessionEvents,
-    /// Up to which index the session is known.
+    /// The index up to which the session is known.
     index: LogIndex,
-    /// Whether the read under way is one that is answered at once.
+    /// `true` if the read under way is one that is answered at once.
     is_looking: bool,
-    /// Whether the session's end was ordered.
+    /// `true` if the end of the session was ordered.
     is_ending: bool,
     backoff: Backoff,
 }
 
 impl SessionWatch {
-    /// The watch over a session that was found at this index, and its first order. Equal seeds give
-    /// equal pauses.
+    /// Creates the watch over a session that was found at this index, and its first order. Equal
+    /// seeds give equal pauses.
     pub fn new(events: SessionEvents, index: LogIndex, seed: u64) -> (Self, Orders) {
         let backoff = Backoff::new(PAUSES, seed);
         let mut watch = Self { events, index, is_looking: false, is_ending: false, backoff };
@@ -126,7 +127,7 @@ impl SessionWatch {
         (watch, Orders { read, end: None })
     }
 
-    /// Takes one input; what shall be done then.
+    /// Handles one input; returns the resulting orders.
     pub fn handle(&mut self, now: Time, input: Input) -> Orders {
         let mut orders = Orders::default();
         match input {
@@ -149,34 +150,34 @@ impl SessionWatch {
             Input::Tick => self.events.handle(now, session_events::Input::Tick),
         }
         if self.events.wants_read() && !self.is_looking {
-            // One that waits for news would find the session only at its end.
+            // A read that waits for news would find the session only at its end.
             orders.read = Some(self.read_after(Duration::ZERO));
         }
         if self.events.wants_end() && !self.is_ending {
             self.is_ending = true;
             orders.end = Some(Duration::ZERO);
         }
-        // Of what is over nothing more has to be known or done.
+        // After the end, no order is needed.
         if self.is_over() { Orders::default() } else { orders }
     }
 
-    /// What guards are told now.
+    /// Returns the current event for guards.
     pub fn event(&self) -> &SessionEvent {
         self.events.event()
     }
 
-    /// Whether nothing will ever be told any more.
+    /// Returns `true` if there will be no further event.
     pub fn is_over(&self) -> bool {
         self.events.is_over()
     }
 
-    /// Whether it may end once nobody has followed it for [`LINGER`]: not before a session that was
-    /// given up has ended.
+    /// Returns `true` if the watch may stop after [`LINGER`] without followers: not before a
+    /// session that was given up has ended.
     pub fn may_stop(&self) -> bool {
         !self.events.wants_end()
     }
 
-    /// When [`Input::Tick`] must be told, if nothing else happens before.
+    /// Returns when to pass [`Input::Tick`] if there is no other input before.
     pub fn wakes_at(&self) -> Option<Time> {
         self.events.wakes_at()
     }
@@ -212,7 +213,7 @@ mod tests {
         LeaseState { renewed: Some(at(millis)), ..LeaseState::default() }
     }
 
-    /// When the lease is over that was renewed at 0.
+    /// The end of the lease that was renewed at 0.
     fn deadline() -> Time {
         at(0) + (HealthWindow::Default.validity() - margin(HealthWindow::Default))
     }
@@ -263,7 +264,7 @@ mod tests {
         assert_eq!(watch.handle(deadline(), Input::Tick), Orders::default());
         assert_eq!(watch.event().state, SessionState::Suspended);
         let acknowledged = watch.handle(at(7_000), Input::Lease(renewed(6_900)));
-        assert_eq!(acknowledged.read, Some(LOOK), "it takes the place of the one that waits");
+        assert_eq!(acknowledged.read, Some(LOOK), "it replaces the one that waits");
         assert_eq!(watch.handle(at(7_010), Input::Lease(renewed(7_000))).read, None, "one is enough");
         let found = Input::Read { began: at(7_000), found: Some((BOUND, LogIndex(7))) };
         assert_eq!(watch.handle(at(7_020), found).read, Some(NEWS));

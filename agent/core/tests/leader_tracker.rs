@@ -1,4 +1,4 @@
-//! Stories of the tracker: what is heard, and what is done then. Time is what the story says.
+//! Stories of the tracker: its inputs and the resulting actions. The story controls the time.
 
 use lockmesh_agent_core::leader_tracker::{Actions, LeaderTracker};
 use lockmesh_agent_core::servers::Slot;
@@ -12,13 +12,13 @@ const A: Slot = Slot(1);
 const B: Slot = Slot(2);
 const C: Slot = Slot(3);
 
-/// Three servers that are configured as `a:1`, `b:1`, `c:1`, have the ids 1, 2 and 3, and know each
+/// Three servers configured as `a:1`, `b:1` and `c:1`, with the ids 1, 2 and 3, which know each
 /// other.
 struct Story {
     tracker: LeaderTracker,
     now: Time,
     actions: Actions,
-    /// As many agents as servers say that there are.
+    /// The number of agents that servers report.
     agents: u64,
 }
 
@@ -35,7 +35,8 @@ impl Story {
         Self { tracker, now, actions, agents: 0 }
     }
 
-    /// All three connected and heard; `leader` leads in the term, `home` is home.
+    /// All three are connected and have reported a status; `leader` leads in the term, `home` is
+    /// home.
     fn at_rest(leader: Slot, home: Slot, term: u64) -> Self {
         let mut story = Self::begin();
         let others = [A, B, C].into_iter().filter(|slot| *slot != home);
@@ -59,8 +60,8 @@ impl Story {
         self.step()
     }
 
-    /// Lets the clock run and everybody who is asked answer, with what `says` gives: a leader and a
-    /// term, or silence. Gives how often each slot was asked.
+    /// Lets time pass while each server answers as `says` returns: a leader and a term, or no
+    /// reply. Returns the number of questions to each slot.
     fn run(&mut self, milliseconds: u64, says: impl Fn(Slot) -> Option<(Option<Slot>, u64)>) -> [usize; 3] {
         let end = self.now + Duration::from_millis(milliseconds);
         let mut asked = [0; 3];
@@ -90,7 +91,7 @@ impl Story {
     fn up(&mut self, slot: Slot) {
         self.tracker.connected(slot);
         let actions = self.step();
-        assert!(actions.ask.contains(&slot), "who is connected is asked: {actions:?}");
+        assert!(actions.ask.contains(&slot), "connected servers are asked: {actions:?}");
     }
 
     fn says(&mut self, slot: Slot, leader: Option<Slot>, term: u64) {
@@ -160,7 +161,7 @@ fn one_server_is_leader_and_home_and_is_then_left_in_peace() {
     story.tracker.heard(A, &status, story.now);
     let actions = story.step();
     assert_eq!((actions.leader, actions.home, &actions.keep), (Some(A), Some(A), &slots(&[A])));
-    // Only the home server's list is looked at now and then.
+    // Only the home server's list is read from time to time.
     assert!(story.actions.wakes_at.unwrap() - story.now > Duration::from_secs(5));
 }
 
@@ -188,8 +189,8 @@ fn a_server_leads_by_its_own_word_only() {
     story.up(B);
     story.says(B, Some(A), 3);
     assert_eq!(story.leader(), None);
-    assert!(story.actions.keep.contains(&A), "who is said to lead is dialled");
-    assert_eq!((story.actions.hasten, story.pass(1).hasten), (Some(A), None), "and told to hurry, once");
+    assert!(story.actions.keep.contains(&A), "the named leader is dialled");
+    assert_eq!((story.actions.hasten, story.pass(1).hasten), (Some(A), None), "and hastened, once");
     story.up(A);
     story.says(A, None, 3);
     assert_eq!(story.leader(), None, "it does not serve yet");
@@ -209,8 +210,8 @@ fn the_servers_that_were_not_configured_are_found_and_used() {
     story.up(leader);
     story.tracker.heard(leader, &status_of(1, Some(1), 3, &["a:1", "b:1", "c:1"]), story.now);
     assert_eq!((story.step().leader, story.actions.home), (Some(leader), Some(b)));
-    // The configured one dies: a server that was only heard of becomes the new home, and the third
-    // one the reserve.
+    // The configured server dies: a server learned from the roster becomes home, and the third one
+    // the reserve.
     story.lost(b);
     assert_eq!(story.actions.home, Some(leader));
     let addresses: Vec<_> = story.actions.keep.iter().map(|slot| story.tracker.address(*slot)).collect();
@@ -230,18 +231,18 @@ fn a_leader_that_answers_costs_no_questions() {
 fn a_silent_leader_is_replaced_as_soon_as_another_one_leads() {
     let mut story = Story::at_rest(A, B, 3);
     story.slow(A);
-    assert_eq!(story.leader(), Some(A), "nobody else is known to lead");
-    // Nobody knows better for a while.
+    assert_eq!(story.leader(), Some(A), "no other server is known to lead");
+    // No server has newer information for a while.
     let asked = story.run(300, |slot| (slot != A).then_some((Some(A), 3)));
     assert!((7..=16).contains(&asked[1]) && (7..=16).contains(&asked[2]), "{asked:?}");
     assert_eq!((asked[0], story.leader()), (1, Some(A)));
-    // B says that C leads now: A leads no more, and C is asked at once.
+    // B reports that C leads now: A no longer leads, and C is asked at once.
     story.says(B, Some(C), 4);
     assert_eq!(story.leader(), None);
     let asked = story.run(7, |slot| (slot != A).then_some((Some(C), 4)));
     assert_eq!((asked[2], story.leader(), story.actions.home), (1, Some(C), Some(B)));
     let asked = story.run(1000, |slot| (slot != A).then_some((Some(C), 4)));
-    assert_eq!(asked, [0, 0, 0], "A still owes an answer, the others are left in peace");
+    assert_eq!(asked, [0, 0, 0], "A has not answered, the others are not asked");
 }
 
 #[test]
@@ -277,12 +278,12 @@ fn a_hint_is_followed_and_not_believed() {
     let mut story = Story::at_rest(A, B, 3);
     story.refuses(A, Some("c:1"));
     assert_eq!(story.leader(), None);
-    // C is asked within 5 ms, and says that it does not lead; the hint was old.
+    // C is asked within 5 ms, and reports that it does not lead; the hint was outdated.
     let asked = story.run(10, |slot| Some(if slot == B { (Some(B), 4) } else { (None, 3) }));
     assert!(asked[2] >= 1, "{asked:?}");
     story.run(40, |slot| Some(if slot == B { (Some(B), 4) } else { (None, 3) }));
     assert_eq!(story.leader(), Some(B));
-    // A late refusal of the one that led before means nothing any more.
+    // A late refusal from the former leader has no effect.
     story.refuses(A, Some("c:1"));
     assert_eq!(story.leader(), Some(B));
 }
@@ -319,15 +320,15 @@ fn an_agent_that_asks_for_nothing_hears_of_an_election_by_the_next_acknowledgeme
     assert_eq!((story.leader(), story.actions.ask.len()), (Some(A), 0), "no news");
     story.tracker.acknowledged(ServerId(3), Term(4), story.now);
     story.step();
-    assert_eq!(story.leader(), None, "it leads by its own word only");
+    assert_eq!(story.leader(), None, "it leads by its own report only");
     assert!(story.actions.keep.contains(&C), "{:?}", story.actions);
     story.up(C);
     story.says(C, Some(C), 4);
     assert_eq!(story.leader(), Some(C));
-    // An older one comes late.
+    // An older one arrives late.
     story.tracker.acknowledged(ServerId(1), Term(3), story.now);
     assert_eq!(story.step().leader, Some(C));
-    // Of a server that nobody has told of, home is asked.
+    // For an unknown server, home is asked.
     story.tracker.acknowledged(ServerId(9), Term(5), story.now);
     story.step();
     assert_eq!((story.actions.leader, story.actions.ask.as_slice()), (Some(C), [B].as_slice()));
@@ -340,7 +341,7 @@ fn a_follower_that_lags_moves_nobody() {
     assert_eq!((story.leader(), story.actions.home), (Some(C), Some(B)));
     story.says(A, Some(A), 3);
     assert_eq!(story.leader(), Some(C), "a deposed one that does not know it yet");
-    // It does lead when there is nothing newer for long: the servers were set up anew.
+    // It leads if there is nothing newer for a long time: the cluster was rebuilt.
     story.lost(C);
     story.says(A, Some(A), 3);
     assert_eq!(story.leader(), None);
@@ -382,7 +383,7 @@ fn a_silent_home_server_is_left_and_then_given_up() {
 fn a_home_server_and_a_leader_that_are_both_dead_are_left() {
     let mut story = Story::at_rest(A, B, 3);
     story.slow(B);
-    // Nobody has called A, but it owes an answer as long as B does.
+    // No call to A is pending, but A has left a question unanswered for as long as B.
     story.run(310, |slot| (slot == C).then_some((None, 3)));
     assert_eq!((story.actions.home, story.leader()), (Some(C), Some(A)));
 }
@@ -403,7 +404,7 @@ fn without_any_leader_the_pace_of_questions_falls() {
 
 #[test]
 fn the_questions_of_a_large_fleet_are_no_more_than_those_of_a_smaller_one() {
-    // Of one agent, in the first second without a leader.
+    // Questions of one agent in the first second without a leader.
     let asked = |agents: u64| {
         let mut story = Story::at_rest(A, A, 3);
         story.agents = agents;
@@ -504,7 +505,7 @@ fn a_server_that_was_removed_is_forgotten() {
     story.tracker.heard(A, &later, story.now);
     assert_eq!(story.step().keep, slots(&[A]));
     assert_eq!(story.tracker.address(B), None);
-    // An older list, from one that lags, brings it not back.
+    // An older list, from a server that lags, does not bring it back.
     story.tracker.heard(A, &status_of(1, Some(1), 3, &["a:1", "b:1"]), story.now);
     assert_eq!(story.step().keep, slots(&[A]));
 }
@@ -523,7 +524,7 @@ fn servers_that_are_named_later_are_kept_as_if_they_were_configured_but_not_with
     tracker.heard(first, &status_of(1, Some(1), 1, &[&seeds()[0]]), Time(0));
     tracker.actions(Time(0));
     let is_known: Vec<bool> = names.iter().map(|name| slot_of(&tracker, name).is_some()).collect();
-    assert_eq!(is_known, [&[false][..], &[true; 16]].concat(), "only the one that was named first goes");
+    assert_eq!(is_known, [&[false][..], &[true; 16]].concat(), "only the one added first is dropped");
 }
 
 #[test]
@@ -539,12 +540,12 @@ fn servers_that_wait_for_each_other_are_not_one() {
     assert_eq!(story.leader(), Some(C));
 }
 
-/// What a follower says that has not heard of its leader for so long.
+/// The status of a follower without contact to its leader for this long.
 fn silent_status(slot: Slot, leader: Slot, term: u64, seconds: u64) -> Status {
     Status { last_contact: Some(Duration::from_secs(seconds)), ..status(slot, Some(leader), term) }
 }
 
-/// What a leader says after B was taken out of the quorum.
+/// The status of a leader after B was removed from the quorum.
 fn status_without_b(leader: Slot, term: u64) -> Status {
     let mut status = Status { applied_index: LogIndex(9), ..status(leader, Some(leader), term) };
     status.servers.retain(|server| server.id != ServerId(2));
@@ -554,7 +555,7 @@ fn status_without_b(leader: Slot, term: u64) -> Status {
 #[test]
 fn a_home_server_that_the_leader_does_not_have_any_more_is_left() {
     let mut story = Story::at_rest(A, B, 3);
-    // It never campaigns, so it keeps its leader and its term; only that it hears nothing shows.
+    // It never campaigns, so it keeps its leader and its term; only the missing contact reveals it.
     story.tracker.heard(B, &silent_status(B, A, 3, 4), story.now);
     let actions = story.step();
     assert!(
@@ -563,7 +564,7 @@ fn a_home_server_that_the_leader_does_not_have_any_more_is_left() {
     );
     story.tracker.heard(A, &status_without_b(A, 3), story.now);
     assert_eq!((story.step().leader, story.actions.home), (Some(A), Some(C)));
-    // What it goes on to say does not bring it back.
+    // Its further reports do not bring it back.
     story.tracker.heard(B, &silent_status(B, A, 3, 5), story.now);
     assert_eq!(story.step().home, Some(C));
 }
@@ -602,7 +603,7 @@ fn a_home_server_that_is_cut_off_from_a_leader_that_answers_is_left() {
     assert_eq!(story.step().home, Some(B), "the leader itself may be the one that is gone");
     story.says(A, Some(A), 3);
     assert_eq!((story.leader(), story.actions.home), (Some(A), Some(C)));
-    // Whoever has heard of its leader again is as good as ever.
+    // A server that has contact with its leader again is as good as before.
     let mut story = Story::at_rest(A, B, 3);
     story.tracker.heard(B, &silent_status(B, A, 3, 4), story.now);
     story.tracker.heard(B, &silent_status(B, A, 3, 0), story.now);
@@ -615,14 +616,14 @@ fn a_server_that_says_it_was_removed_is_of_no_use() {
     let mut story = Story::at_rest(A, B, 3);
     story.tracker.removed(B, story.now);
     assert_eq!((story.step().leader, story.actions.home), (Some(A), Some(C)));
-    // Without a leader too, and without anybody in its place.
+    // The same without a leader, and without a replacement.
     let mut story = Story::at_rest(A, A, 3);
     story.tracker.removed(A, story.now);
     assert_eq!(story.step().leader, None);
     assert_ne!(story.actions.home, Some(A));
     story.run(1000, |slot| (slot != A).then_some((None, 3)));
     assert_ne!(story.actions.home, Some(A));
-    // It may join again as a new one, with a connection of its own.
+    // It may join again as a new server, with a new connection.
     story.lost(A);
     story.up(A);
     story.says(A, Some(A), 4);
@@ -639,7 +640,7 @@ fn a_quiet_home_server_is_asked_and_left_before_it_is_given_up() {
     assert_eq!(story.actions.home, Some(B));
     let asked = story.run(20, others);
     assert_eq!((story.leader(), story.actions.home, asked[0]), (Some(A), Some(C), 0));
-    // One that answers stays.
+    // A server that answers stays.
     let mut story = Story::at_rest(A, B, 3);
     story.tracker.quiet(B, true);
     story.step();

@@ -1,4 +1,4 @@
-//! Stories of a session as its guards are told of it. Time is what the story says.
+//! Stories of a session as its guards see it. The story controls the time.
 
 use lockmesh_agent_core::lease::{LeaseState, RESTART_BELIEF, margin};
 use lockmesh_agent_core::session_events::{Input, SessionEvents, SessionState, SessionView};
@@ -9,7 +9,7 @@ use std::time::Duration;
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const WINDOW: Duration = HealthWindow::Default.duration();
-/// From when a renewal was sent to the deadline.
+/// The time from sending a renewal to the deadline.
 const BELIEF: Duration = HealthWindow::Default.validity().saturating_sub(margin(HealthWindow::Default));
 const START: Time = Time(1_000_000_000);
 
@@ -31,7 +31,7 @@ impl Story {
         self.events.handle(self.now, input);
     }
 
-    /// Time passes, and it is woken whenever it wants to be.
+    /// Lets time pass, with every requested wake-up.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(at) = self.events.wakes_at().filter(|at| *at <= end) {
@@ -42,7 +42,7 @@ impl Story {
         self.now = end;
     }
 
-    /// A renewal that was sent at this time was acknowledged.
+    /// A renewal sent at this time was acknowledged.
     fn renewed(&mut self, sent: Time) {
         self.tell(Input::Lease(LeaseState { renewed: Some(sent), ..LeaseState::default() }));
     }
@@ -73,7 +73,7 @@ fn every_acknowledgement_is_an_event_with_a_later_deadline() {
     let event = story.events.event().clone();
     assert_eq!((event.state, event.deadline), (SessionState::Safe, Some(sent + BELIEF)));
     assert!(event.index > first);
-    // The same one once more is none, and an older one takes nothing back.
+    // A repeated acknowledgement has no effect, nor has an older one.
     story.renewed(sent);
     story.renewed(START);
     assert_eq!(*story.events.event(), event);
@@ -107,7 +107,7 @@ fn a_renewal_that_is_overdue_is_jeopardy_until_it_comes() {
     );
     assert!(story.reason().contains("overdue"));
     story.renewed(story.now);
-    assert_eq!((story.state(), story.reason()), (SessionState::Safe, ""), "nobody else was given anything");
+    assert_eq!((story.state(), story.reason()), (SessionState::Safe, ""), "nothing else was granted");
     assert!(!story.events.wants_read());
 }
 
@@ -125,7 +125,7 @@ fn a_restart_that_the_servers_acknowledged_is_jeopardy_with_a_later_deadline() {
             event.jeopardy_at <= Some(sent + 20 * MS) && event.reason.contains("is restarting"),
             "{event:?}"
         );
-        // A renewal that was under way takes nothing back, and makes nothing safe.
+        // A renewal that was under way has no effect, and makes nothing safe.
         let renewed = LeaseState { renewed: Some(sent + 10 * MS), ..restarting };
         events.handle(sent + 30 * MS, Input::Lease(renewed));
         assert_eq!(*events.event(), event);
@@ -138,7 +138,7 @@ fn a_restart_that_the_servers_acknowledged_is_jeopardy_with_a_later_deadline() {
 fn a_restart_makes_nothing_of_what_was_suspended_before_but_for_a_read() {
     let mut story = Story::safe();
     let sent = story.now + (BELIEF - 10 * MS);
-    // The answer comes when the deadline has passed: others may have been granted something.
+    // The reply arrives after the deadline: others may have been granted something.
     story.pass(BELIEF + MS);
     let restarting = LeaseState { renewed: Some(START), announced: Some(sent), ..LeaseState::default() };
     story.tell(Input::Lease(restarting));
@@ -155,7 +155,7 @@ fn past_the_deadline_an_acknowledgement_alone_makes_nothing_safe() {
     let mut story = Story::safe();
     story.pass(BELIEF);
     assert_eq!(story.state(), SessionState::Suspended);
-    assert!(!story.events.wants_read(), "nobody is heard");
+    assert!(!story.events.wants_read(), "no reply arrives");
     story.pass(SECOND);
     let began = story.now;
     story.pass(MS);
@@ -174,7 +174,7 @@ fn past_the_deadline_an_acknowledgement_alone_makes_nothing_safe() {
 #[test]
 fn an_acknowledgement_that_comes_after_the_deadline_is_too_late() {
     let mut story = Story::safe();
-    // The agent was stopped: the timer is late, and the answer comes first.
+    // The agent was stopped: the timer is late, and the reply comes first.
     story.now = START + BELIEF + MS;
     story.renewed(START + WINDOW / 3);
     assert_eq!(story.state(), SessionState::Suspended);
@@ -188,7 +188,7 @@ fn a_read_that_finds_it_gone_says_why() {
     assert_eq!((story.state(), story.reason()), (SessionState::Lost, "destroyed"));
     assert_eq!(story.events.event().deadline, None);
     assert!(story.events.is_over() && !story.events.wants_end());
-    // Whatever comes then.
+    // Any later input.
     let last = story.events.event().clone();
     story.renewed(story.now);
     story.read(story.now, THERE);
@@ -206,7 +206,7 @@ fn two_windows_after_the_last_acknowledged_renewal_it_is_lost_and_ended() {
     story.pass(MS);
     assert_eq!((story.state(), story.events.wants_end()), (SessionState::Lost, true));
     assert!(story.reason().starts_with("given-up: "));
-    // The guards were told: it does not come back.
+    // The guards were notified: it does not come back.
     story.renewed(story.now);
     story.read(story.now, THERE);
     assert_eq!((story.state(), story.events.wants_end()), (SessionState::Lost, true));
@@ -227,7 +227,7 @@ fn a_lease_that_ended_promises_nothing_more_and_takes_nothing_back() {
         (SessionState::Jeopardy, Some(START + BELIEF))
     );
     assert!(story.reason().contains("another process"), "{}", story.reason());
-    // It registers anew, and the new lease's first renewal is acknowledged.
+    // It registers again, and the new lease's first renewal is acknowledged.
     story.tell(Input::Lease(LeaseState::default()));
     assert_eq!(story.events.event().deadline, Some(START + BELIEF));
     story.renewed(story.now);
@@ -245,7 +245,7 @@ fn an_agent_that_was_just_started_vouches_for_nothing() {
     assert_eq!((story.state(), story.events.event().deadline), (SessionState::Suspended, None));
     assert!(story.reason().contains("since its agent started"), "{}", story.reason());
     story.pass(60 * SECOND);
-    assert!(!story.events.wants_end(), "no deadline was told that could have passed");
+    assert!(!story.events.wants_end(), "no deadline was reported that could have passed");
     story.renewed(story.now);
     assert!(story.events.wants_read());
     story.read(story.now, THERE);

@@ -1,15 +1,16 @@
-//! This agent's own health checks: reported by applications, kept here, shown to the cluster
+//! This agent's own health checks: reported by applications, kept here, published to the cluster
 //! through the catalog.
 //!
-//! The checks that run are TTL checks: an application reports within its TTL, or the check turns
-//! critical. [`Checks`] is the list, `sync` keeps the catalog equal to it.
+//! The checks are TTL checks: an application reports within its TTL, or the check turns critical.
+//! [`Checks`] is the list, and `sync` keeps the catalog equal to it (anti-entropy).
 //!
-//! The list is in memory. A check that an earlier life of this agent left in the catalog is
-//! adopted: it keeps its status and its TTL begins anew, so that sessions which depend on it
-//! survive a restart of the agent, and end if its application is gone. **Invariant:** only checks
-//! whose definition in the catalog carries a TTL are adopted, and the one of the node's
-//! maintenance; what others wrote there on this node's name is never touched. Once the node has
-//! left, nothing is written: that would bring it back.
+//! The list is in memory. A check that an earlier process of this agent left in the catalog is
+//! adopted: it keeps its status, and its TTL restarts. Sessions that depend on it therefore survive
+//! a restart of the agent, and end if its application is gone.
+//!
+//! **Invariant:** only checks whose definition in the catalog carries a TTL are adopted, and the
+//! node's maintenance check; checks that others registered for this node are never changed. After
+//! the node has left, nothing is written: that would bring it back.
 
 mod sync;
 
@@ -29,20 +30,20 @@ pub const DEFINITION_TTL: &str = "TTL";
 const KIND: &str = "ttl";
 const EXPIRED: &str = "TTL expired";
 
-/// The check that says that the whole node is in maintenance.
+/// The check that marks the whole node as in maintenance.
 pub const NODE_MAINTENANCE: &str = "_node_maintenance";
 const MAINTENANCE_KIND: &str = "maintenance";
 const NO_REASON: &str =
     "Maintenance mode is enabled for this node, but no reason was provided. This is a default message.";
 
-/// How many checks there may be, and how much they may say.
+/// Limits on the number of checks and on their output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckLimits {
-    /// How long a change of a check's output alone may wait before the catalog is told.
+    /// The maximum delay before a change of a check's output alone is written to the catalog.
     pub update_interval: Duration,
-    /// How much of a check's output is kept, in bytes.
+    /// The maximum size of a check's output, in bytes.
     pub max_output_bytes: usize,
-    /// The most checks.
+    /// The maximum number of checks.
     pub max_checks: usize,
 }
 
@@ -57,28 +58,28 @@ impl Default for CheckLimits {
 pub struct NewCheck {
     /// Its id, unique on this agent.
     pub id: CheckId,
-    /// Its name for people.
+    /// Its display name.
     pub name: String,
-    /// Words about it.
+    /// Notes about it.
     pub notes: String,
-    /// How it stands at first; the status that it has where it is registered again.
+    /// Its initial status; ignored if the check is registered again.
     pub status: CheckStatus,
-    /// How often its application reports at least; longer than zero.
+    /// The maximum interval between reports of its application; longer than zero.
     pub ttl: Duration,
-    /// How much of its output is kept, where that is less than the agent's limit.
+    /// The maximum size of its output, if that is less than the agent's limit.
     pub max_output_bytes: Option<usize>,
 }
 
-/// Why a check was not changed.
+/// The reason why a check was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// No such check.
+    /// There is no such check.
     #[error("Unknown check ID {0:?}. Ensure that the check ID is passed, not the check name.")]
     Unknown(CheckId),
-    /// There are as many as there may be.
-    #[error("this agent has {0} checks, as many as it may have: deregister one, or raise checks.max_checks")]
+    /// The maximum number of checks is reached.
+    #[error("this agent has reached its limit of {0} checks: deregister one, or raise checks.max_checks")]
     TooMany(usize),
-    /// It has no TTL, so nobody reports how it stands.
+    /// It has no TTL, so no application reports its status.
     #[error("CheckID {0:?} does not have associated TTL")]
     NoTtl(CheckId),
 }
@@ -90,18 +91,18 @@ pub struct Checks {
     identity: Identity,
     limits: CheckLimits,
     table: Mutex<CheckTable>,
-    /// Something is to be told to the catalog, or a deadline moved.
+    /// Signals that the catalog is out of date, or that a deadline moved.
     changed: Notify,
-    /// The version up to which the catalog knows everything that is urgent.
+    /// The version up to which the catalog has all urgent changes.
     told: watch::Sender<u64>,
-    /// Whether the catalog is told nothing any more; held while it is told something.
+    /// `true` once nothing more is written to the catalog; held during a write.
     is_silent: tokio::sync::Mutex<bool>,
 }
 
 #[derive(Debug, Default)]
 struct CheckTable {
     checks: BTreeMap<CheckId, LocalCheck>,
-    /// Deregistered here, but the catalog does not know it yet.
+    /// Deregistered here, but not in the catalog yet.
     departed: BTreeSet<CheckId>,
     /// Counts changes.
     version: u64,
@@ -110,20 +111,20 @@ struct CheckTable {
 #[derive(Clone, Debug)]
 struct LocalCheck {
     record: Check,
-    /// None for the node's maintenance, which stands as long as nobody ends it.
+    /// `None` for the node's maintenance check, which has no expiry.
     ttl: Option<Duration>,
     max_output_bytes: usize,
-    /// What the application said last, for the words of an expiry.
+    /// The application's last report, for the output of an expiry.
     last_report: String,
-    /// When it turns critical; none once it has.
+    /// The time at which it turns critical; `None` once it has.
     deadline: Option<Instant>,
-    /// When the catalog is to be told; none where it knows.
+    /// The time at which it is written to the catalog; `None` if the catalog is up to date.
     tell_at: Option<Instant>,
     version: u64,
 }
 
 impl Checks {
-    /// None yet. Nothing reaches the catalog until [`Self::run`] runs.
+    /// Creates an empty list. Nothing is written to the catalog until [`Self::run`] runs.
     pub fn new(upstream: Upstream, identity: Identity, limits: CheckLimits) -> Arc<Self> {
         let (told, _) = watch::channel(0);
         let table = Mutex::default();
@@ -131,32 +132,32 @@ impl Checks {
         Arc::new(Self { upstream, identity, limits, table, changed: Notify::new(), told, is_silent })
     }
 
-    /// Every check, in order of their ids.
+    /// Returns every check, in order of their ids.
     pub fn list(&self) -> Vec<Check> {
         self.table().checks.values().map(|check| check.record.clone()).collect()
     }
 
-    /// Adds a check, or changes the one of that id, which keeps its status. Returns the version to
-    /// wait for.
+    /// Adds a check, or changes the one with that id, which keeps its status. Returns the version
+    /// to wait for.
     ///
     /// # Errors
-    /// [`CheckError::TooMany`]: the list is as it was, and the catalog is told nothing. The
-    /// operator makes room.
+    /// [`CheckError::TooMany`]: the list is unchanged, and nothing is written to the catalog. The
+    /// operator has to make room.
     pub fn register(&self, new: NewCheck) -> Result<u64, CheckError> {
         let now = Instant::now();
         let mut table = self.table();
-        // One that is registered again takes no more room.
+        // A check that is registered again needs no additional room.
         if table.checks.len() >= self.limits.max_checks && !table.checks.contains_key(&new.id) {
             return Err(CheckError::TooMany(table.checks.len()));
         }
         let mut check = self.local(&new, now);
-        // An application that starts again registers again: that says nothing of its health.
+        // An application registers again when it restarts, which does not indicate its health.
         if let Some(existing) = table.checks.get(&new.id) {
             check.record.status = existing.record.status;
             check.record.output.clone_from(&existing.record.output);
             check.last_report.clone_from(&existing.last_report);
         }
-        // It is here again: the catalog need not hear that it went.
+        // It is registered again, so its removal need not reach the catalog.
         table.departed.remove(&new.id);
         check.version = table.next_version();
         let version = check.version;
@@ -166,10 +167,10 @@ impl Checks {
         Ok(version)
     }
 
-    /// An application reports. The TTL begins anew.
+    /// Records an application's report. The TTL restarts.
     ///
     /// # Errors
-    /// Nothing was changed. [`CheckError::Unknown`]: the application registers the check first.
+    /// Nothing was changed. [`CheckError::Unknown`]: the application must register the check first.
     /// [`CheckError::NoTtl`]: there is nothing to report.
     pub fn report(&self, id: &CheckId, status: CheckStatus, output: &str) -> Result<u64, CheckError> {
         let now = Instant::now();
@@ -178,7 +179,7 @@ impl Checks {
         let check = table.checks.get_mut(id).ok_or_else(|| CheckError::Unknown(id.clone()))?;
         let ttl = check.ttl.ok_or_else(|| CheckError::NoTtl(id.clone()))?;
         let output = truncated(output, check.max_output_bytes);
-        // Apart from the record's output, which an expiry replaces.
+        // Kept apart from the record's output, which an expiry replaces.
         check.last_report.clone_from(&output);
         check.deadline = Some(now + ttl);
         check.say(status, output, now, self.limits.update_interval, version);
@@ -187,14 +188,14 @@ impl Checks {
         Ok(version)
     }
 
-    /// Takes a check out, here and in the catalog.
+    /// Removes a check, here and from the catalog.
     ///
     /// # Errors
     /// [`CheckError::Unknown`]: nothing was changed, here or in the catalog.
     pub fn deregister(&self, id: &CheckId) -> Result<u64, CheckError> {
         let mut table = self.table();
         table.checks.remove(id).ok_or_else(|| CheckError::Unknown(id.clone()))?;
-        // Remembered until the catalog has heard it, however long that takes.
+        // Kept until the catalog is updated, however long that takes.
         table.departed.insert(id.clone());
         let version = table.next_version();
         drop(table);
@@ -202,9 +203,9 @@ impl Checks {
         Ok(version)
     }
 
-    /// Puts the node into maintenance, for this reason; or out of it, where there is none. One that
-    /// is in maintenance stays so for the first reason. Beyond the limit of checks: an operator
-    /// wants it.
+    /// Puts the node into maintenance with this reason, or ends it without one. A node already in
+    /// maintenance keeps its first reason. Not subject to the limit of checks, because an operator
+    /// requests it.
     pub fn maintain(&self, reason: Option<&str>) -> u64 {
         let id = CheckId::from(NODE_MAINTENANCE);
         let mut table = self.table();
@@ -220,7 +221,7 @@ impl Checks {
                 table.checks.remove(&id);
                 table.departed.insert(id);
                 table.next_version();
-                tracing::info!("this node is not in maintenance any more");
+                tracing::info!("this node is no longer in maintenance");
             }
             _ => {}
         }
@@ -230,21 +231,20 @@ impl Checks {
         version
     }
 
-    /// Waits until the catalog is told nothing, and sees to it that it is told nothing as long as
-    /// what is returned is held; and after that, where it is set to `true`.
+    /// Waits for the current write to the catalog to end, and prevents further writes while the
+    /// returned guard is held. If the guard is set to `true`, writes stay disabled afterwards.
     pub async fn silence(&self) -> tokio::sync::MutexGuard<'_, bool> {
         self.is_silent.lock().await
     }
 
-    /// Waits until the catalog knows everything urgent up to a version, but not for long: the
-    /// catalog will be told.
+    /// Waits for a limited time until the catalog has all urgent changes up to a version; they are
+    /// written in any case.
     pub async fn told(&self, version: u64, timeout: Duration) {
         let mut told = self.told.subscribe();
         let _ = tokio::time::timeout(timeout, told.wait_for(|known| *known >= version)).await;
     }
 
-    /// The check that a registration describes; critical until told otherwise unless it says so
-    /// itself.
+    /// Returns the check of a registration; critical until a report, unless it sets another status.
     fn local(&self, new: &NewCheck, now: Instant) -> LocalCheck {
         let definition = serde_json::json!({ DEFINITION_TTL: format_duration(new.ttl) });
         let record = Check {
@@ -267,7 +267,7 @@ impl Checks {
         }
     }
 
-    /// The check that a node in maintenance has: critical, for this reason.
+    /// Returns the check of a node in maintenance: critical, with this reason.
     fn maintenance(&self, reason: &str, now: Instant) -> LocalCheck {
         let notes = if reason.is_empty() { NO_REASON } else { reason };
         let id = CheckId::from(NODE_MAINTENANCE);
@@ -287,7 +287,7 @@ impl Checks {
         }
     }
 
-    /// A check of this node about which nothing more is known.
+    /// Returns a check of this node without further details.
     fn record(&self, id: CheckId, name: &str, kind: &str) -> Check {
         Check {
             name: name.into(),
@@ -296,19 +296,19 @@ impl Checks {
         }
     }
 
-    /// Takes up what an earlier life left in the catalog.
+    /// Adopts a check that an earlier process left in the catalog.
     fn adopt(&self, table: &mut CheckTable, left: &Check, now: Instant) {
         let ttl = defined_ttl(left);
-        // Without a TTL of ours somebody else wrote it, and looks after it.
+        // Without a TTL of this agent, another client registered it and maintains it.
         if ttl.is_none() && !is_maintenance(left) {
             return;
         }
-        // What was said since this agent started is newer than what was left.
+        // Reports since this agent started are newer than the catalog's status.
         if table.checks.contains_key(&left.id) || table.departed.contains(&left.id) {
             return;
         }
         let told = ttl.map(format_duration).unwrap_or_default();
-        tracing::info!(check = %left.id, ttl = %told, "taking up a check of this agent's earlier life");
+        tracing::info!(check = %left.id, ttl = %told, "adopting a check of this agent's earlier process");
         let check = LocalCheck {
             record: left.clone(),
             ttl,
@@ -316,7 +316,7 @@ impl Checks {
             last_report: left.output.clone(),
             // A whole TTL: the application could not report while no agent ran.
             deadline: ttl.map(|ttl| now + ttl),
-            // The catalog has it as it stands here.
+            // The catalog is up to date.
             tell_at: None,
             version: table.next_version(),
         };
@@ -334,12 +334,12 @@ impl CheckTable {
         self.version
     }
 
-    /// Turns every check critical whose application was silent for its TTL.
+    /// Turns every check critical whose application did not report within its TTL.
     fn expire(&mut self, now: Instant, update_interval: Duration) {
         let version = self.version + 1;
         let due = |check: &&mut LocalCheck| check.deadline.is_some_and(|deadline| deadline <= now);
         for check in self.checks.values_mut().filter(due) {
-            // It stays critical until somebody reports, and expires only once.
+            // It stays critical until the next report, and expires only once.
             check.deadline = None;
             self.version = version;
             let output = match check.last_report.as_str() {
@@ -352,24 +352,25 @@ impl CheckTable {
         }
     }
 
-    /// When the next check turns critical.
+    /// Returns when the next check turns critical.
     fn next_expiry(&self) -> Option<Instant> {
         self.checks.values().filter_map(|check| check.deadline).min()
     }
 
-    /// When something is to be done next.
+    /// Returns when the next action is due.
     fn next_deadline(&self) -> Option<Instant> {
         self.checks.values().flat_map(|check| [check.deadline, check.tell_at]).flatten().min()
     }
 }
 
 impl LocalCheck {
-    /// A change of status is urgent; one of words alone may wait.
+    /// Sets a status and an output. A change of status is urgent; a change of output alone may
+    /// wait.
     fn say(&mut self, status: CheckStatus, output: String, now: Instant, timeout: Duration, version: u64) {
         if self.record.status != status {
             self.tell_at = Some(now);
         } else if self.record.output != output {
-            // Never later than was planned: a check that talks a lot would put it off for ever.
+            // Never later than planned: a check that reports often would postpone it forever.
             let later = now + timeout;
             self.tell_at = Some(self.tell_at.map_or(later, |at| at.min(later)));
         }
@@ -383,7 +384,7 @@ fn is_maintenance(check: &Check) -> bool {
     check.id.as_str() == NODE_MAINTENANCE && check.kind == MAINTENANCE_KIND
 }
 
-/// The TTL that a check of the catalog was registered with by an agent.
+/// Returns the TTL with which an agent registered a check of the catalog.
 fn defined_ttl(check: &Check) -> Option<Duration> {
     if check.kind != KIND {
         return None;
@@ -392,12 +393,12 @@ fn defined_ttl(check: &Check) -> Option<Duration> {
     parse_duration(definition.get(DEFINITION_TTL)?.as_str()?).ok().filter(|ttl| !ttl.is_zero())
 }
 
-/// Cuts an output that is too long, and says so.
+/// Truncates an output that is too long, and appends a note about it.
 fn truncated(output: &str, limit: usize) -> String {
     if output.len() <= limit {
         return output.to_owned();
     }
-    // A cut within a character would leave no text.
+    // A cut within a character would be invalid text.
     let end = (0..=limit).rev().find(|end| output.is_char_boundary(*end)).unwrap_or(0);
     format!("{} ... (captured {end} of {} bytes)", &output[..end], output.len())
 }

@@ -1,8 +1,8 @@
-//! Keeps the catalog equal to the agent's list of checks.
+//! Keeps the catalog equal to the agent's list of checks (anti-entropy).
 //!
-//! One task. It expires checks, tells the catalog of changes at once, tries again with growing
-//! pauses, and now and then compares the whole, so that a catalog that lost a check (a restored
-//! backup, a node taken out by hand) has it again.
+//! One task expires checks, writes changes to the catalog at once, and retries with growing pauses.
+//! It also compares the whole list periodically, so that a catalog that lost a check (a restored
+//! backup, a node removed by hand) gets it again.
 
 use super::{Checks, LocalCheck};
 use lockmesh_net::random::seed;
@@ -22,24 +22,24 @@ use tokio::time::Instant;
 
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
-/// How long the catalog may still take to hear what it is told when the agent stops.
+/// The time that a write to the catalog may still take when the agent stops.
 const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What one round tells the catalog.
+/// The changes that one round writes to the catalog.
 struct SyncRound {
     version: u64,
     changed: Vec<LocalCheck>,
     departed: Vec<CheckId>,
 }
 
-/// When the task acts next, and how patient it is.
+/// The task's schedule: its next comparison, its next retry, and the backoff.
 struct Pace {
     compare_at: Instant,
     retry_at: Option<Instant>,
     backoff: Backoff,
-    /// Why the catalog could not be told.
+    /// The reason why the catalog could not be updated.
     log: LogOnChange,
-    /// Whether the checks of an earlier life were looked for.
+    /// `true` once the checks of an earlier process were searched for.
     adopted: bool,
 }
 
@@ -55,7 +55,7 @@ impl Checks {
             adopted: false,
         };
         loop {
-            // The node has left: there is nothing to say any more.
+            // The node has left: nothing more is written.
             if *self.is_silent.lock().await {
                 return;
             }
@@ -63,8 +63,8 @@ impl Checks {
             let wake_at = tokio::select! {
                 wake_at = &mut step => wake_at,
                 () = closed(&mut shutdown) => {
-                    // What is told just now shall arrive; but where nobody listens it would be said
-                    // for seconds.
+                    // A write under way gets time to finish. Without a registration it cannot, so
+                    // it gets none.
                     let grace = if self.upstream.is_registered() { LAST_WORD_TIMEOUT } else { Duration::ZERO };
                     let _ = tokio::time::timeout(grace, step).await;
                     return;
@@ -73,17 +73,17 @@ impl Checks {
             tokio::select! {
                 () = tokio::time::sleep_until(wake_at) => {}
                 () = self.changed.notified() => {}
-                // Nothing is on its way to the catalog, so there is nothing to wait for.
+                // No write is under way, so there is nothing to wait for.
                 () = closed(&mut shutdown) => return,
             }
         }
     }
 
-    /// Does what is due, and says when to come back.
+    /// Performs the due actions, and returns when to come back.
     async fn step(&self, pace: &mut Pace) -> Instant {
         let now = Instant::now();
         self.table().expire(now, self.limits.update_interval);
-        // Reports wake this task too, and must not hurry a catalog that does not answer.
+        // Reports wake this task too, and must not speed up retries.
         if pace.retry_at.is_none_or(|at| at <= now) {
             match self.tell_and_compare(pace, now).await {
                 Ok(()) => {
@@ -93,16 +93,16 @@ impl Checks {
                 }
                 Err(error) => {
                     crate::metrics::CHECK_SYNCS.with_label_values(&["failed"]).inc();
-                    // The same trouble is said once, not at every attempt.
+                    // A repeated failure is logged once, not at every attempt.
                     if pace.log.is_new(&error) {
-                        tracing::warn!(%error, "the catalog was not told of this agent's checks: trying again until it is");
+                        tracing::warn!(%error, "cannot write this agent's checks to the catalog; retrying");
                     }
                     pace.retry_at = Some(Instant::now() + pace.backoff.next_pause());
                 }
             }
         }
         let next = self.table().next_deadline().map_or(pace.compare_at, |at| at.min(pace.compare_at));
-        // While the catalog cannot be told, only expiries are worth an earlier look.
+        // While the catalog cannot be updated, only expiries need an earlier wake-up.
         match pace.retry_at {
             Some(retry) => self.table().next_expiry().map_or(retry, |at| at.min(retry)),
             None => next,
@@ -110,23 +110,23 @@ impl Checks {
     }
 
     async fn tell_and_compare(&self, pace: &mut Pace, now: Instant) -> Result<(), String> {
-        // Held until all of it is written: whoever wants silence waits for that.
+        // Held until all of it is written: [`Checks::silence`] waits for that.
         let is_silent = self.is_silent.lock().await;
         if *is_silent {
             return Ok(());
         }
-        // What is known to have changed does not wait for the whole list.
+        // Known changes do not wait for the whole list.
         self.tell(now).await?;
         if pace.compare_at <= now {
             self.compare(&mut pace.adopted).await?;
-            // What the comparison found goes out in the same round.
+            // Changes found by the comparison are written in the same round.
             self.tell(Instant::now()).await?;
             pace.compare_at = Instant::now() + COMPARE_INTERVAL;
         }
         Ok(())
     }
 
-    /// Writes what changed into the catalog.
+    /// Writes changes to the catalog.
     async fn tell(&self, now: Instant) -> Result<(), String> {
         let round = self.due(now);
         for id in &round.departed {
@@ -163,8 +163,7 @@ impl Checks {
         self.propose(Command::Deregister(deregistration)).await?;
         let mut table = self.table();
         table.departed.remove(id);
-        // Registered again while the catalog was told of its end: it has to hear of its new
-        // beginning.
+        // Registered again while its removal was written: it has to be written again.
         if let Some(check) = table.checks.get_mut(id) {
             check.tell_at = Some(Instant::now());
         }
@@ -185,7 +184,7 @@ impl Checks {
     fn note_told(&self, checks: &[LocalCheck]) {
         let mut table = self.table();
         for known in checks {
-            // What has changed while it was told has to be told again.
+            // A check that changed during the write has to be written again.
             let same = table.checks.get_mut(&known.record.id).filter(|now| now.version == known.version);
             if let Some(check) = same {
                 check.tell_at = None;
@@ -193,10 +192,10 @@ impl Checks {
         }
     }
 
-    /// Marks every check that the catalog does not have as it stands here; at first also takes up
-    /// what is left there.
+    /// Marks every check that differs from the catalog; the first comparison also adopts the checks
+    /// left there.
     async fn compare(&self, adopted: &mut bool) -> Result<(), String> {
-        // What changes while the catalog answers is newer than its answer.
+        // Changes made while the catalog answers are newer than its answer.
         let before = self.table().version;
         let query = Query::NodeChecks(self.identity.node.clone());
         let answer = self.upstream.read(query, Consistency::Default, None).await;
@@ -206,7 +205,7 @@ impl Checks {
         };
         let now = Instant::now();
         let mut table = self.table();
-        // Once: a check that appears there later, or was taken out here, is not left from before.
+        // Once: a check that appears there later, or was removed here, is not left from before.
         if !*adopted {
             known.iter().for_each(|left| self.adopt(&mut table, left, now));
             *adopted = true;
@@ -221,7 +220,7 @@ impl Checks {
         Ok(())
     }
 
-    /// This agent's node, for a catalog that does not have it.
+    /// Returns this agent's node, for a catalog that lacks it.
     fn own_node(&self) -> Node {
         Node {
             datacenter: self.identity.datacenter.clone(),
@@ -234,7 +233,7 @@ impl Checks {
     }
 }
 
-/// Returns when `shutdown` holds `true`, or nobody can say so any more.
+/// Waits until `shutdown` holds `true` or its sender is dropped.
 async fn closed(shutdown: &mut watch::Receiver<bool>) {
     let _ = shutdown.wait_for(|closing| *closing).await;
 }
@@ -250,7 +249,7 @@ mod tests {
     use std::sync::Arc;
     use tokio::sync::Semaphore;
 
-    /// A quorum that says nothing, and counts what it is asked.
+    /// A quorum that does not reply, and counts its calls.
     #[derive(Debug)]
     struct Silent(Semaphore);
 

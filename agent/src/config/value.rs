@@ -1,4 +1,4 @@
-//! How single values stand in a file.
+//! The text form of single values in a file.
 
 use lockmesh_protocol::lease::HealthWindow;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
@@ -44,7 +44,7 @@ impl<'de> Deserialize<'de> for WindowWord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let window = HealthWindow::parse(&text);
-        let unknown = || D::Error::custom(format!("{text:?} is no window: fast, default and safe are known"));
+        let unknown = || D::Error::custom(format!("{text:?} is not a window: use fast, default or safe"));
         window.map(Self).ok_or_else(unknown)
     }
 }

@@ -1,4 +1,4 @@
-//! Responses and failures, with exactly the headers that Consul's clients know.
+//! Responses and failures, with exactly the headers that Consul's clients expect.
 
 use super::body::Body;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -34,23 +34,23 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 pub(super) struct Failure {
     status: StatusCode,
     text: String,
-    /// What became of the request.
+    /// The outcome of the request.
     outcome: Outcome,
-    /// Whether the headers of a read that found nothing go with it.
+    /// Set to send the headers of a read that found nothing.
     with_meta: Option<MetaKind>,
 }
 
-/// Which of the headers about a read an endpoint sends.
+/// The read headers that an endpoint sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MetaKind {
     /// Index, leader and contact: keys and sessions.
     Plain,
-    /// Also how consistent the read was: catalog and health.
+    /// Also the effective consistency: catalog and health.
     Effective(Consistency),
 }
 
 impl Failure {
-    /// A refusal with any status and a text, which is the whole body.
+    /// Creates a refusal with any status; the text is the whole body.
     pub(super) fn new(status: StatusCode, text: impl Into<String>) -> Self {
         Self { status, text: text.into(), outcome: Outcome::Refused, with_meta: None }
     }
@@ -65,32 +65,32 @@ impl Failure {
         Self::new(StatusCode::NOT_FOUND, text)
     }
 
-    /// 500 for a refusal: what Consul answers wherever nobody thought of a better status.
+    /// 500 for a refusal: Consul's status for errors without a more specific one.
     pub(super) fn refused(text: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, text)
     }
 
-    /// 500 for what could not be done, and was not, for a reason that passes.
+    /// 500 for a request that was not done, for a temporary reason.
     pub(super) fn not_done(text: impl Into<String>) -> Self {
         Self::refused(text).with_outcome(Outcome::NotDone)
     }
 
-    /// 500 for what may have been done all the same.
+    /// 500 for a request that may have been done.
     pub(super) fn unknown(text: impl Into<String>) -> Self {
         Self::refused(text).with_outcome(Outcome::Unknown)
     }
 
-    /// The status of the response.
+    /// Returns the status of the response.
     pub(super) fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// The same, with another outcome than a refusal.
+    /// Replaces the outcome.
     pub(super) fn with_outcome(self, outcome: Outcome) -> Self {
         Self { outcome, ..self }
     }
 
-    /// The same, in other words.
+    /// Replaces the text.
     pub(super) fn in_words(self, text: impl Into<String>) -> Self {
         Self { text: text.into(), ..self }
     }
@@ -101,7 +101,7 @@ impl Failure {
         self
     }
 
-    /// The response.
+    /// Returns the response.
     pub(super) fn into_response(self) -> Response<Body> {
         let mut response = with_outcome(text(self.status, self.text), self.outcome);
         if let Some(kind) = self.with_meta {
@@ -112,15 +112,16 @@ impl Failure {
     }
 }
 
-/// No answer could be had: 500, since clients try again after that and no other status; but 413
-/// where trying again only costs the servers the same work once more.
+/// Converts a missing reply: 500, because clients retry after that and no other status; but 413 if
+/// a retry only costs the servers the same work again.
 impl From<Unavailable> for Failure {
     fn from(unavailable: Unavailable) -> Self {
         crate::metrics::UNAVAILABLE.with_label_values(&[unavailable_kind(&unavailable)]).inc();
         let text = unavailable.to_string();
         match unavailable {
             Unavailable::AnswerTooLong { .. } => Self::new(StatusCode::PAYLOAD_TOO_LARGE, text),
-            // For what it asks, not for want of a server: no client shall repeat it by itself.
+            // Because of the request, not for lack of a server: clients must not retry it on their
+            // own.
             Unavailable::Denied(_) => Self::refused(text),
             Unavailable::NotLeader { .. }
             | Unavailable::Overloaded(_)
@@ -133,15 +134,15 @@ impl From<Unavailable> for Failure {
     }
 }
 
-/// The state refused: 500 with the state's own words.
+/// Converts a refusal of the state: 500 with the state's own text.
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         crate::metrics::REFUSALS.with_label_values(&[refusal_kind(&refusal)]).inc();
         let failure = Self::refused(refusal.to_string());
         match refusal {
-            // Room comes, and another id is drawn: the same request may well succeed.
+            // Room may come, and another id is drawn: the same request may succeed.
             Refusal::QueueFull(_) | Refusal::SessionIdInUse(_) => failure.with_outcome(Outcome::NotDone),
-            // An earlier attempt was answered, and nobody knows any more how.
+            // An earlier attempt was answered, and that reply is no longer known.
             Refusal::Forgotten => failure.with_outcome(Outcome::Unknown),
             _ => failure,
         }
@@ -178,7 +179,7 @@ fn refusal_kind(refusal: &Refusal) -> &'static str {
     }
 }
 
-/// A text for people; an empty one has no type.
+/// Returns a text for humans; an empty one has no content type.
 pub(super) fn text(status: StatusCode, text: impl Into<String>) -> Response<Body> {
     let text = text.into();
     let typed = !text.is_empty();
@@ -190,17 +191,17 @@ pub(super) fn text(status: StatusCode, text: impl Into<String>) -> Response<Body
     response
 }
 
-/// 200 without a body: what an endpoint answers that has nothing to say.
+/// Returns 200 without a body, for an endpoint without a result.
 pub(super) fn nothing() -> Response<Body> {
     Response::new(Body::empty())
 }
 
-/// 200 with a value as JSON.
+/// Returns 200 with a value as JSON.
 pub(super) fn json<T: Serialize + ?Sized>(value: &T, layout: Layout) -> Response<Body> {
     json_bytes(StatusCode::OK, render(value, layout))
 }
 
-/// Any status with rendered JSON.
+/// Returns any status with rendered JSON.
 pub(super) fn json_bytes(status: StatusCode, bytes: impl Into<Body>) -> Response<Body> {
     let mut response = Response::new(bytes.into());
     *response.status_mut() = status;
@@ -208,9 +209,9 @@ pub(super) fn json_bytes(status: StatusCode, bytes: impl Into<Body>) -> Response
     response
 }
 
-/// 200 with `true` or `false`.
+/// Returns 200 with `true` or `false`.
 pub(super) fn flag(value: bool, layout: Layout) -> Response<Body> {
-    // Every write of a lock is answered by one of these: nothing is rendered or allocated for them.
+    // Every write of a lock is answered with one of these, so nothing is rendered or allocated.
     let bytes: &'static [u8] = match (value, layout.newline) {
         (true, false) => b"true",
         (false, false) => b"false",
@@ -220,7 +221,7 @@ pub(super) fn flag(value: bool, layout: Layout) -> Response<Body> {
     json_bytes(StatusCode::OK, bytes)
 }
 
-/// What an answer says about itself, for endpoints that send it.
+/// Adds the headers of a read.
 pub(super) fn with_meta(mut response: Response<Body>, answer: &Answer, kind: MetaKind) -> Response<Body> {
     let headers = response.headers_mut();
     write_meta(headers, answer.index, answer.known_leader, answer.last_contact);
@@ -228,51 +229,51 @@ pub(super) fn with_meta(mut response: Response<Body>, answer: &Answer, kind: Met
     response
 }
 
-/// The index of what is not read from the state.
+/// Adds the index of an answer that is not read from the state.
 pub(super) fn with_index(mut response: Response<Body>, index: u64) -> Response<Body> {
     response.headers_mut().insert(INDEX, index.into());
     response
 }
 
-/// Where a read has no index of its own, only what is known of the leader.
+/// Adds only what is known of the leader, for a read without an index of its own.
 pub(super) fn with_contact(mut response: Response<Body>, answer: &Answer) -> Response<Body> {
     write_contact(response.headers_mut(), answer.known_leader, answer.last_contact);
     response
 }
 
-/// The index at which a write took effect: ours, invisible to Consul's clients.
+/// Adds the index at which a write took effect: a Lockmesh header, which Consul's clients ignore.
 pub(super) fn with_write_index(mut response: Response<Body>, index: LogIndex) -> Response<Body> {
     response.headers_mut().insert(OUR_INDEX, index.0.into());
     response
 }
 
-/// Where a lock was asked for that was granted after a wait.
+/// Adds the index of the enqueue of a lock that was granted after a wait.
 pub(super) fn with_queued(mut response: Response<Body>, asked: LogIndex) -> Response<Body> {
     response.headers_mut().insert(OUR_QUEUED, asked.0.into());
     response
 }
 
-/// The health window of a session that was created, which its creator need not have named.
+/// Adds the health window of a created session, which its creator may have omitted.
 pub(super) fn with_health_window(mut response: Response<Body>, window: HealthWindow) -> Response<Body> {
     response.headers_mut().insert(OUR_HEALTH_WINDOW, HeaderValue::from_static(window.as_str()));
     response
 }
 
-/// What became of a request that failed.
+/// Adds the outcome of a failed request.
 pub(super) fn with_outcome(mut response: Response<Body>, outcome: Outcome) -> Response<Body> {
     response.headers_mut().insert(OUR_OUTCOME, HeaderValue::from_static(outcome.word()));
     response
 }
 
-/// The fencing token of a grant.
+/// Adds the fencing token of a grant.
 pub(super) fn with_fence(mut response: Response<Body>, fence: u64) -> Response<Body> {
     response.headers_mut().insert(OUR_FENCE, fence.into());
     response
 }
 
-/// What a reload changed, each thing behind a semicolon.
+/// Adds the changes of a reload, separated by semicolons.
 pub(super) fn with_changes(mut response: Response<Body>, changes: &[String]) -> Response<Body> {
-    // A header takes nothing else, and paths may hold anything.
+    // A header value allows nothing else, and paths may contain any character.
     let printable = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
     let text: String = changes.join("; ").chars().map(printable).collect();
     let value = HeaderValue::try_from(text).expect("it is printable ASCII");
@@ -280,23 +281,23 @@ pub(super) fn with_changes(mut response: Response<Body>, changes: &[String]) -> 
     response
 }
 
-/// How long the lock-delay that refused a grant still lasts.
+/// Adds the remaining lock-delay that refused a grant.
 pub(super) fn with_lock_delay(mut response: Response<Body>, remaining: Duration) -> Response<Body> {
     let text = super::go::duration::format_duration(remaining);
-    // Go writes microseconds with a letter that is no ASCII; header values are ASCII.
+    // Go writes microseconds with a non-ASCII letter; header values are ASCII.
     let value = HeaderValue::try_from(text.replace('µ', "u")).expect("a duration is printable ASCII");
     response.headers_mut().insert(OUR_LOCK_DELAY, value);
     response
 }
 
-/// The headers of a read, with an index that is never 0.
+/// Writes the headers of a read, with an index that is never 0.
 pub(super) fn write_meta(
     headers: &mut HeaderMap,
     index: LogIndex,
     known_leader: bool,
     last_contact: Duration,
 ) {
-    // A client that is told 0 asks without waiting, again and again.
+    // A client that receives 0 polls without waiting.
     headers.insert(INDEX, index.0.max(1).into());
     write_contact(headers, known_leader, last_contact);
     headers.insert(QUERY_BACKEND, HeaderValue::from_static("blocking-query"));
@@ -312,7 +313,7 @@ fn write_contact(headers: &mut HeaderMap, known_leader: bool, last_contact: Dura
 fn write_effective(headers: &mut HeaderMap, kind: MetaKind) {
     let MetaKind::Effective(consistency) = kind else { return };
     let word = match consistency {
-        // Consul's word for its default.
+        // Consul's name for its default.
         Consistency::Default => "leader",
         Consistency::Consistent => "consistent",
         Consistency::Stale => "stale",

@@ -1,4 +1,4 @@
-//! What every request is served from.
+//! The context of every request.
 
 use super::audit::Audit;
 use crate::checks::Checks;
@@ -13,43 +13,42 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How much a client may ask for. Sizes in bytes.
+/// Limits on client requests. Sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpLimits {
-    /// The longest value of a key.
+    /// The maximum size of a value.
     pub kv_max_value_size: usize,
-    /// The longest body of a transaction; the longest value counts where that is more.
+    /// The maximum size of a transaction's body; the maximum value size applies if that is larger.
     pub txn_max_req_len: usize,
-    /// The longest body of any other request, but a snapshot's.
+    /// The maximum size of any other body, except a snapshot's.
     pub max_body_size: usize,
-    /// The longest snapshot that is taken.
+    /// The maximum size of a snapshot to restore.
     pub max_snapshot_size: u64,
-    /// The most operations in a transaction.
+    /// The maximum number of operations in a transaction.
     pub txn_max_operations: usize,
-    /// The shortest TTL of a session, except none.
+    /// The minimum session TTL, unless it is 0.
     pub session_ttl_min: Duration,
-    /// How long a blocking query waits where the client does not say.
+    /// The default wait of a blocking query.
     pub default_query_time: Duration,
-    /// How long the node of a session may stay silent, where its creator does not say.
+    /// The default health window of a session: how long its node may be silent.
     pub default_health_window: HealthWindow,
-    /// The most sessions that are followed at a time.
+    /// The maximum number of sessions followed at a time.
     pub max_watched_sessions: usize,
-    /// How long a blocking query, or an acquire for a lock, waits at most.
+    /// The maximum wait of a blocking query, or of an acquire for a lock.
     pub max_query_time: Duration,
-    /// How long a request's head may take to arrive.
+    /// The timeout for a request's head.
     pub header_read_timeout: Duration,
-    /// How long a request's body may take to arrive; a snapshot's may take that between any two
-    /// pieces.
+    /// The timeout for a request's body; for a snapshot, between any two pieces.
     pub body_read_timeout: Duration,
-    /// The longest head, all header lines together.
+    /// The maximum size of a head, all header lines together.
     pub max_header_size: usize,
-    /// The most connections from one address that is not this machine's own.
+    /// The maximum number of connections from one non-loopback address.
     pub connections_per_client: usize,
-    /// The most connections in all.
+    /// The maximum number of connections.
     pub connections: usize,
-    /// How long requests that are under way may still take at shutdown.
+    /// The grace period for requests under way at shutdown.
     pub shutdown_grace: Duration,
-    /// Whether every answer is indented, not only those of `?pretty`.
+    /// `true` if every response is indented, not only those of `?pretty`.
     pub indent_always: bool,
 }
 
@@ -77,14 +76,14 @@ impl Default for HttpLimits {
     }
 }
 
-/// Everything that a request is served from.
+/// The context of every request.
 #[derive(Debug)]
 pub struct Api {
-    /// The way to the quorum.
+    /// The upstream to the quorum.
     pub upstream: Upstream,
-    /// Who this agent is.
+    /// The identity of this agent.
     pub identity: Identity,
-    /// What clients may ask for.
+    /// Limits on client requests.
     pub limits: HttpLimits,
     /// This agent's own checks.
     pub checks: Arc<Checks>,
@@ -92,19 +91,18 @@ pub struct Api {
     pub session_watches: Arc<SessionWatches>,
     /// The user events of this host.
     pub events: Arc<Events>,
-    /// How to ask this process to reload.
+    /// The channel for reload and leave requests to this process.
     pub reload: Asking,
-    /// The names, besides its own, by which requests over TCP may call this host.
+    /// The `Host` names accepted over TCP besides this host's own.
     pub allowed_hosts: Vec<String>,
-    /// The Unix socket on which alone operators' requests are accepted; none if every client may
-    /// send them.
+    /// The only socket that accepts operator requests; `None` if every client may send them.
     pub operator_socket: Option<PathBuf>,
     pub(super) audit: Audit,
     token_seen: AtomicBool,
 }
 
 impl Api {
-    /// Puts the parts together, of an agent that is in no mesh. Nothing runs yet: see
+    /// Creates the context of an agent outside the mesh. Nothing runs yet: see
     /// [`crate::http::serve`] and [`Checks::run`].
     pub fn new(upstream: Upstream, identity: Identity, limits: HttpLimits, checks: Arc<Checks>) -> Self {
         let most = limits.max_watched_sessions;
@@ -125,36 +123,34 @@ impl Api {
         }
     }
 
-    /// The same, with the events of the mesh.
+    /// Sets the events of the mesh.
     #[must_use]
     pub fn with_events(self, events: Arc<Events>) -> Self {
         Self { events, ..self }
     }
 
-    /// The same, in a process that can be asked to reload.
+    /// Sets the channel for reload and leave requests.
     #[must_use]
     pub fn with_reload(self, reload: Asking) -> Self {
         Self { reload, ..self }
     }
 
-    /// The same, under more names than its own.
+    /// Sets further names of this host.
     #[must_use]
     pub fn with_allowed_hosts(self, allowed_hosts: Vec<String>) -> Self {
         Self { allowed_hosts, ..self }
     }
 
-    /// The same, with operators' requests accepted on this Unix socket alone.
+    /// Restricts operator requests to this Unix socket.
     #[must_use]
     pub fn with_operator_socket(self, operator_socket: Option<PathBuf>) -> Self {
         Self { operator_socket, ..self }
     }
 
-    /// Says once in the agent's life that tokens have no meaning yet.
+    /// Logs once per process that tokens are ignored.
     pub(super) fn note_token(&self) {
         if !self.token_seen.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                "a client sent a token: tokens are accepted but not looked at, since there are no access rules yet"
-            );
+            tracing::warn!("a client sent a token, which is ignored: ACLs are not implemented");
         }
     }
 }

@@ -1,18 +1,18 @@
-//! The file that a backup is: a gzip'd tar of `meta.json`, `state.bin` and `SHA256SUMS`, as
-//! Consul's is.
+//! The file format of a backup: a gzip'd tar of `meta.json`, `state.bin` and `SHA256SUMS`, as in
+//! Consul.
 //!
-//! `meta.json` has the fields of Consul's too, so that `consul snapshot save` and `inspect` take
-//! the file for one of theirs; Go reads names without regard to case, and so no field of ours may
-//! be called like one of them. What lies in `state.bin` only we read, and nobody else's can be
-//! restored here.
+//! `meta.json` also has Consul's fields, so that `consul snapshot save` and `inspect` accept the
+//! file. Go ignores the case of field names, so no Lockmesh field may have the name of a Consul
+//! field in another case. Only Lockmesh reads `state.bin`, and backups of Consul cannot be restored
+//! here.
 //!
-//! `state.bin` is a row of parts, each a length of four bytes (little end first) and an encoded
-//! list of rows behind the version of its format ([`lockmesh_protocol::format`]). Nothing is held
-//! in memory but one part: writing spools to unnamed temporary files, reading walks through the
+//! `state.bin` is a sequence of parts, each a length of four bytes (little-endian) and an encoded
+//! list of rows, preceded by the version of its format ([`lockmesh_protocol::format`]). Only one
+//! part is in memory at a time: writing spools to unnamed temporary files, and reading streams the
 //! file.
 //!
-//! **Invariant:** [`verify`] looks at everything (format, version, checksums, every part) before
-//! anybody acts on a part, so that a damaged or a foreign file changes nothing.
+//! **Invariant:** [`verify`] checks everything (format, version, checksums, every part) before any
+//! part is used, so that a damaged or foreign file changes nothing.
 
 use flate2::Compression;
 use flate2::read::GzDecoder;
@@ -27,18 +27,17 @@ use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tar::{Archive, Builder, Entry, Header};
 
-/// The format of the archive. Those of earlier numbers hold other rows, and this build does not
-/// read them.
+/// The format of the archive. Earlier formats contain other rows, which this build does not read.
 pub const FORMAT: u32 = 7;
 const META: &str = "meta.json";
 const STATE: &str = "state.bin";
 const SUMS: &str = "SHA256SUMS";
-/// The longest that the two small files may be.
+/// The maximum size of the two small files.
 const SMALL_LIMIT: u64 = 64 * 1024;
-/// What may stand behind the three files: the end marks of a tar, padded.
+/// The maximum data after the three files: the end marks of a tar, padded.
 const PADDING_LIMIT: u64 = 1 << 20;
 
-/// What a backup says of itself.
+/// The metadata of a backup.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     /// The format of the archive.
@@ -48,34 +47,34 @@ pub struct Meta {
     /// The build that wrote it.
     #[serde(alias = "version")]
     pub build: String,
-    /// The cluster that it is of.
+    /// The id of its cluster.
     pub cluster_id: String,
-    /// The index that it stands for.
+    /// The index of the state in it.
     #[serde(rename = "Index", alias = "index")]
     pub index: u64,
-    /// That index's term.
+    /// The term of that index.
     #[serde(rename = "Term", alias = "term")]
     pub term: u64,
-    /// How many parts the rows come in.
+    /// The number of parts.
     pub parts: u32,
-    /// How many rows there are.
+    /// The number of rows.
     pub rows: u64,
-    /// When it was made: milliseconds since 1970 by the agent's clock.
+    /// The creation time: milliseconds since 1970 by the agent's clock.
     pub made_at_ms: u64,
-    /// How many bytes the rows are.
+    /// The size of the rows in bytes.
     #[serde(rename = "Size")]
     pub size: u64,
 }
 
-/// `meta.json`: what we say, and what Consul's programs look for beside it.
+/// `meta.json`: Lockmesh's fields, and the fields that Consul's programs need.
 #[derive(Serialize)]
 struct MetaFile<'a> {
-    /// Always 1: the only version that Consul's programs know.
+    /// Always 1: the only version that Consul's programs accept.
     #[serde(rename = "Version")]
     version: u32,
     #[serde(rename = "ID")]
     id: String,
-    /// A backup holds no membership: a restore keeps the servers that are there.
+    /// A backup holds no membership: a restore keeps the current servers.
     #[serde(rename = "Peers")]
     peers: Option<()>,
     #[serde(rename = "Configuration")]
@@ -92,25 +91,25 @@ struct Configuration {
     servers: [(); 0],
 }
 
-/// Why a file cannot be used. Nothing was taken from it.
+/// The reason why a file cannot be used. No part of it was used.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// It cannot be read or written.
     #[error("the backup cannot be read: {0}")]
     Io(io::Error),
-    /// It is something else, or damaged.
+    /// It is another kind of file, or damaged.
     #[error("this is no backup of Lockmesh, or it is damaged: {0}")]
     Malformed(String),
     /// Another build wrote it.
     #[error(
         "this backup is of format {0}, but this build reads format {FORMAT} only: restore it with the build that wrote it \
-         (of backups before format {FORMAT} no promise was made; newer ones need a newer lockmesh)"
+         (formats before {FORMAT} are not supported; later ones need a newer lockmesh)"
     )]
     Format(u32),
     /// A newer build wrote its rows.
     #[error("the rows of this backup cannot be read: {0}")]
     Rows(FormatError),
-    /// Its bytes are not those that were written.
+    /// Its contents differ from what was written.
     #[error("the checksum of {0} is wrong: the backup is damaged")]
     Checksum(&'static str),
 }
@@ -129,10 +128,10 @@ pub struct ArchiveWriter {
 }
 
 impl ArchiveWriter {
-    /// Begins, with a temporary file for the rows.
+    /// Starts a backup, with a temporary file for the rows.
     ///
     /// # Errors
-    /// No temporary file can be made. Nothing was written.
+    /// No temporary file can be created. Nothing was written.
     pub fn new() -> io::Result<Self> {
         let rows = BufWriter::new(tempfile::tempfile()?);
         Ok(Self { rows, digest: Sha256::new(), parts: 0, count: 0 })
@@ -141,8 +140,7 @@ impl ArchiveWriter {
     /// Adds the next part.
     ///
     /// # Errors
-    /// The temporary file cannot be written, and what it holds is not whole: drop the writer and
-    /// begin anew.
+    /// The temporary file cannot be written and is incomplete: drop the writer and start over.
     pub fn push(&mut self, rows: &Vec<Change>) -> io::Result<()> {
         let bytes = format::encode(rows);
         let length = u32::try_from(bytes.len()).map_err(|_| io::Error::other("a part of 4 GiB"))?;
@@ -155,11 +153,10 @@ impl ArchiveWriter {
         Ok(())
     }
 
-    /// Ends: fills in what `meta` cannot know yet, and gives the whole file, at its beginning, with
-    /// its length.
+    /// Completes `meta`, and returns the whole file, positioned at its start, with its length.
     ///
     /// # Errors
-    /// A temporary file cannot be read or written. It goes away with this value: begin anew.
+    /// A temporary file cannot be read or written. It is removed with this value: start over.
     pub fn finish(self, mut meta: Meta) -> io::Result<(File, u64)> {
         meta.format = FORMAT;
         meta.row_format = format::NEWEST;
@@ -182,7 +179,7 @@ impl ArchiveWriter {
 
         let packed = GzEncoder::new(BufWriter::new(tempfile::tempfile()?), Compression::fast());
         let mut builder = Builder::new(packed);
-        // In the order in which a reader that goes through once needs them.
+        // In the order in which a streaming reader needs them.
         builder.append_data(&mut header(meta.len() as u64), META, &meta[..])?;
         builder.append_data(&mut header(length), STATE, BufReader::new(rows))?;
         builder.append_data(&mut header(sums.len() as u64), SUMS, sums.as_bytes())?;
@@ -197,13 +194,13 @@ impl ArchiveWriter {
 fn header(length: u64) -> Header {
     let mut header = Header::new_gnu();
     header.set_size(length);
-    // Unpacked by hand the rows stay their owner's: values may be secrets.
+    // If unpacked by hand, the rows stay private to their owner: values may be secrets.
     header.set_mode(0o600);
     header.set_mtime(now_ms() / 1000);
     header
 }
 
-/// Milliseconds since 1970, for people.
+/// Returns the milliseconds since 1970, for display.
 pub fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
@@ -213,21 +210,21 @@ fn hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads a whole backup and looks at every byte of it. Leaves the file where it ends.
+/// Reads a whole backup and verifies every byte of it. Leaves the file positioned at its end.
 ///
 /// # Errors
-/// The file is no whole backup of a format that this build reads, or cannot be read. The file is as
-/// it was: take another backup, or the build that the error asks for.
+/// The file is not a complete backup of a format that this build reads, or cannot be read. The file
+/// is unchanged: use another backup, or the build that the error names.
 pub fn verify<R: Read>(file: R) -> Result<Meta, ArchiveError> {
     walk(file, |_, _| Ok(()))
 }
 
-/// Reads a backup and hands out its parts in order; `take` ends the reading by an error. Only for a
-/// file that was verified: the checksum comes last.
+/// Reads a backup and passes its parts to `take` in order; an error of `take` stops the reading.
+/// Only for a verified file, because the checksum comes last.
 ///
 /// # Errors
-/// The file cannot be read, or `take` said so. What was handed out before that stays with whoever
-/// took it.
+/// The file cannot be read, or `take` failed. Parts that were passed on before stay with the
+/// caller.
 pub fn read_parts<R: Read>(
     file: R,
     mut take: impl FnMut(u32, Vec<Change>) -> io::Result<()>,
@@ -240,7 +237,7 @@ fn walk<R: Read>(
     take: impl FnMut(u32, Vec<Change>) -> Result<(), ArchiveError>,
 ) -> Result<Meta, ArchiveError> {
     let mut archive = Archive::new(GzDecoder::new(file));
-    // Raw, because a long name or an extension would be read into memory whole, however long it is.
+    // Raw, because a long name or an extension of any length would otherwise be read into memory.
     let mut entries = archive.entries().map_err(malformed)?.raw(true);
     let mut next = |name: &'static str| -> Result<Entry<'_, GzDecoder<R>>, ArchiveError> {
         let entry =
@@ -254,14 +251,14 @@ fn walk<R: Read>(
     let meta = parse_meta(&meta_bytes)?;
     let digest = read_rows(next(STATE)?, &meta, take)?;
     let sums = small(next(SUMS)?)?;
-    // What nobody has looked at must not pass for verified.
+    // Unverified data must not pass as verified.
     if entries.next().is_some() {
         return Err(malformed("there is more in it than there should be"));
     }
     let sums = String::from_utf8(sums).map_err(malformed)?;
     check_sum(&sums, META, &Sha256::digest(&meta_bytes))?;
     check_sum(&sums, STATE, &digest)?;
-    // The gzip's own checksum is looked at when its end is read.
+    // The gzip's own checksum is verified when its end is read.
     let rest = io::copy(&mut archive.into_inner().take(PADDING_LIMIT), &mut io::sink()).map_err(malformed)?;
     if rest == PADDING_LIMIT {
         return Err(malformed("there is more in it than there should be"));
@@ -271,7 +268,7 @@ fn walk<R: Read>(
 
 fn small<R: Read>(entry: Entry<'_, R>) -> Result<Vec<u8>, ArchiveError> {
     let mut bytes = Vec::new();
-    // The length that the file claims may fill the memory.
+    // The length that the file claims may exceed the memory.
     entry.take(SMALL_LIMIT).read_to_end(&mut bytes).map_err(malformed)?;
     Ok(bytes)
 }
@@ -281,7 +278,7 @@ fn parse_meta(bytes: &[u8]) -> Result<Meta, ArchiveError> {
     struct Versions {
         format: Option<u32>,
     }
-    // Alone and first: another format may have none of the other fields.
+    // Parsed separately and first: another format may lack all the other fields.
     let versions: Versions = serde_json::from_slice(bytes).map_err(malformed)?;
     let Some(format) = versions.format else {
         return Err(malformed("it does not say its format; a backup of Consul's cannot be restored here"));
@@ -294,7 +291,7 @@ fn parse_meta(bytes: &[u8]) -> Result<Meta, ArchiveError> {
     Ok(meta)
 }
 
-/// Reads every part and gives the checksum of all.
+/// Reads every part and returns the checksum of all.
 fn read_rows<R: Read>(
     mut entry: Entry<'_, R>,
     meta: &Meta,
@@ -309,7 +306,7 @@ fn read_rows<R: Read>(
         let mut length = [0; 4];
         entry.read_exact(&mut length).map_err(malformed)?;
         let size = u32::from_le_bytes(length) as usize;
-        // Before the memory for it is taken.
+        // Before the memory for it is allocated.
         if size > MAX_FRAME_BYTES || size as u64 + 4 > left {
             return Err(malformed(format!("part {number} claims {size} bytes")));
         }
@@ -360,7 +357,7 @@ mod tests {
         bytes
     }
 
-    /// Packs any three files as a backup is packed.
+    /// Packs any files like a backup.
     fn packed(files: &[(&str, &[u8])]) -> Vec<u8> {
         let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
         for (name, bytes) in files {
@@ -391,8 +388,8 @@ mod tests {
             GzDecoder::new(bytes).read_to_end(&mut tar).map(|_| tar)
         };
         let whole = unpacked(&bytes).unwrap();
-        // The head of a gzip holds a time stamp and a system, which mean nothing; so do a few bits
-        // that pad its end.
+        // The header of a gzip contains a time stamp and a system, which are irrelevant; so are a
+        // few padding bits at its end.
         for at in (10..bytes.len()).step_by(7) {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x10;
@@ -429,7 +426,7 @@ mod tests {
             entry.read_to_end(&mut bytes).unwrap();
             files.insert(name, bytes);
         }
-        // What is in it by another name ends `consul snapshot`.
+        // A file with another name makes `consul snapshot` fail.
         assert_eq!(files.keys().map(String::as_str).collect::<Vec<_>>(), [SUMS, META, STATE]);
         let meta: serde_json::Value = serde_json::from_slice(&files[META]).unwrap();
         assert_eq!((&meta["Version"], &meta["Index"], &meta["Term"]), (&1.into(), &42.into(), &7.into()));
@@ -437,7 +434,7 @@ mod tests {
         assert!(meta["ID"].as_str().is_some_and(|id| id.starts_with("7-42-")), "{meta}");
         assert_eq!(meta["Configuration"]["Servers"], serde_json::json!([]));
         assert!(meta["Peers"].is_null() && meta["ConfigurationIndex"].is_u64(), "{meta}");
-        // Go reads a name without regard to case: the last of two would win, of whatever type.
+        // Go ignores the case of names: the last of two would win, of any type.
         let mut names: Vec<_> = meta.as_object().unwrap().keys().map(|name| name.to_lowercase()).collect();
         names.sort();
         names.dedup();
@@ -449,7 +446,7 @@ mod tests {
 
     #[test]
     fn other_formats_are_refused_by_number() {
-        // What the builds wrote whose rows had no versions, and one that is still to come.
+        // Archives of builds whose rows had no versions, and one of a future build.
         let older = r#"{"format":2,"wire":1,"build":"0.1.0","cluster_id":"c","Index":42,"Term":7,"parts":0,"rows":0,"made_at_ms":5,"Size":0}"#;
         for (meta, format) in
             [(older, 2), (r#"{"format":1,"wire":1}"#, 1), (r#"{"format":5,"future":[]}"#, 5)]

@@ -1,12 +1,14 @@
 //! The audit log: one line for each operator request and each recursive delete.
+//!
 //! A line has the target `audit`, the level INFO, and these fields: `peer` (`unix` or a TCP
 //! address), `uid` and `pid` of a process on the Unix socket, `node` (this agent's), `request`
 //! (method and path, without parameters that may hold a secret), `keys` (the prefixes of a
-//! recursive delete) and `result` (the status of the response). Values of keys and tokens are in no
-//! line.
-//! Each operator request that is carried out has its line. Clients can cause any number of refused
-//! requests and of recursive deletes, so those have [`LINES_AT_ONCE`] lines and
-//! [`LINES_PER_SECOND`] a second on average; `suppressed` of the next line, and
+//! recursive delete) and `result` (the status of the response). Values of keys and tokens are never
+//! logged.
+//!
+//! Each executed operator request has its line. Clients can cause any number of refused requests
+//! and of recursive deletes, so those are limited to [`LINES_AT_ONCE`] lines and
+//! [`LINES_PER_SECOND`] a second on average. `suppressed` of the next line, and
 //! `lockmesh_http_limits_total`, count the rest.
 
 use super::answer::Failure;
@@ -22,7 +24,7 @@ use std::time::Instant;
 /// The maximum number of lines of one kind at once.
 const LINES_AT_ONCE: u64 = 100;
 
-/// The lines of one kind in a second, on average.
+/// The maximum number of lines of one kind per second, on average.
 const LINES_PER_SECOND: u64 = 10;
 
 /// The maximum length of a text in a line, in bytes.
@@ -31,12 +33,12 @@ const MAX_TEXT: usize = 512;
 /// The parameters that a line shows. A token is not among them.
 const SHOWN: [&str; 8] = ["id", "address", "prune", "from", "enable", "recurse", "cas", "dc"];
 
-/// What a line is about.
+/// The audited action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// A request of an operator.
+    /// An operator request.
     Operate,
-    /// Keys are deleted by prefix.
+    /// A delete by prefix.
     DeleteTree,
 }
 
@@ -65,12 +67,12 @@ impl Default for Audit {
 }
 
 impl Audit {
-    /// How many lines were suppressed before this one; none if this one is.
+    /// Returns the number of lines suppressed before this one; `None` if this one is suppressed.
     fn admit(&self, action: Action, status: Option<StatusCode>) -> Option<u64> {
         let now = Time(u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX));
         let quota = match (action, status) {
             (Action::DeleteTree, _) => &self.deletes,
-            // Its outcome may be unknown: it counts as carried out.
+            // Its outcome may be unknown: it counts as executed.
             (Action::Operate, None) => return Some(0),
             (Action::Operate, Some(status)) if status.is_success() => return Some(0),
             (Action::Operate, Some(_)) => &self.failures,
@@ -93,10 +95,11 @@ impl Quota {
     }
 }
 
-/// Answers a request, and logs who sent it and what became of it. `keys` are the prefixes that are
+/// Answers a request, and logs its client and its outcome. `keys` are the prefixes that are
 /// deleted.
+///
 /// # Errors
-/// Those of the answer.
+/// Those of the response.
 pub(super) async fn recorded(
     call: &Call<'_>,
     action: Action,
@@ -110,7 +113,7 @@ pub(super) async fn recorded(
     answer
 }
 
-/// A request under way. Its line is written when it is dropped, also if its client is gone.
+/// A request under way. Its line is written when it is dropped, even if its client is gone.
 struct Record<'c> {
     call: &'c Call<'c>,
     action: Action,
@@ -138,8 +141,8 @@ impl Drop for Record<'_> {
     }
 }
 
-/// Method, path and the parameters that are no secret, as they were sent: escapes keep a line
-/// whole.
+/// Returns the method, the path and the parameters without secrets, as they were sent: escapes keep
+/// it on one line.
 fn request(call: &Call<'_>) -> String {
     let mut text = format!("{} {}", call.head.method, call.head.uri.path());
     let query = call.head.uri.query().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What a request brings and a response carries: bytes that are there, bytes that still arrive,
-//! pieces that are made one after the other, or a file.
+//! The bodies of requests and responses: bytes in memory, bytes that still arrive, pieces that are
+//! produced one after the other, or a file.
 
 use super::file_body::FileBody;
 use bytes::Bytes;
@@ -22,22 +22,22 @@ enum Kind {
 }
 
 impl Body {
-    /// No bytes.
+    /// Creates an empty body.
     pub fn empty() -> Self {
         Self(Kind::Whole(Bytes::new()))
     }
 
-    /// What a client is about to send.
+    /// Wraps the body that a client is sending.
     pub(super) fn arriving(incoming: Incoming) -> Self {
         Self(Kind::Arriving(incoming))
     }
 
-    /// What is still to be made, until the sender is gone.
+    /// Creates a body from pieces, until their sender is dropped.
     pub(super) fn pieces(pieces: mpsc::Receiver<Bytes>) -> Self {
         Self(Kind::Pieces(pieces))
     }
 
-    /// The rest of a file.
+    /// Creates a body from the rest of a file.
     pub(super) fn file(file: FileBody) -> Self {
         Self(Kind::File(Box::new(file)))
     }
@@ -58,7 +58,7 @@ impl Stream for Body {
         context: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         match &mut self.0 {
-            // Taken already, in one frame.
+            // Already sent, in one frame.
             Kind::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Kind::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Kind::Arriving(incoming) => Pin::new(incoming)

@@ -23,43 +23,43 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest that a client which sends too much is listened to, so that it reads the refusal and
-/// not a reset.
+/// The maximum number of bytes discarded from a client that sends too much, so that it reads the
+/// error and not a reset.
 const MAX_DISCARDED: usize = 8 << 20;
-/// And for how long.
+/// The maximum time for that.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A request on its way through an endpoint.
 #[derive(Debug)]
 pub(super) struct Call<'a> {
-    /// What it is served from.
+    /// The context of the request.
     pub(super) api: &'a Api,
     /// The client.
     pub(super) peer: Peer,
     /// Method, URI and headers.
     pub(super) head: &'a Parts,
-    /// What the path has behind the endpoint's own, decoded.
+    /// The rest of the path after the endpoint's own, decoded.
     pub(super) tail: &'a str,
     /// The query string.
     pub(super) params: Params<'a>,
 }
 
-/// How a read is to be made.
+/// The options of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReadOptions {
-    /// How fresh.
+    /// The consistency mode.
     pub(super) consistency: Consistency,
-    /// Whether to wait for news.
+    /// Parameters of a blocking read.
     pub(super) blocking: Option<Blocking>,
 }
 
 impl Call<'_> {
-    /// The method.
+    /// Returns the method.
     pub(super) fn method(&self) -> &Method {
         &self.head.method
     }
 
-    /// How the answer is laid out.
+    /// Returns the layout of the response.
     pub(super) fn layout(&self) -> Layout {
         let pretty = self.params.has("pretty");
         Layout { indented: pretty || self.api.limits.indent_always, newline: pretty }
@@ -70,7 +70,7 @@ impl Call<'_> {
         Ok(self.api.upstream.propose(command).await?)
     }
 
-    /// Asks the state. A failure carries the headers of `meta`, where the endpoint has them on
+    /// Reads from the state. A failure carries the headers of `meta`, if the endpoint sends them on
     /// failures too.
     pub(super) async fn read(
         &self,
@@ -86,7 +86,7 @@ impl Call<'_> {
         })
     }
 
-    /// Refuses what only Consul's enterprise edition has, and other datacenters.
+    /// Rejects features of Consul's enterprise edition, and other datacenters.
     pub(super) fn check_place(&self) -> Result<(), Failure> {
         self.refuse_enterprise("ns", "X-Consul-Namespace", "Namespaces")?;
         self.refuse_enterprise("partition", "X-Consul-Partition", "Partitions")?;
@@ -105,26 +105,26 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// The whole of what a read's parameters say.
+    /// Returns the read options from the parameters.
     pub(super) fn read_options(&self) -> Result<ReadOptions, Failure> {
         let consistency = self.consistency()?;
         check_cache_control(&self.head.headers)?;
         let wait = self.wait(self.api.limits.default_query_time)?;
         let index = self.index()?;
         self.check_place()?;
-        // 0 is what clients send that have seen nothing yet: they are answered at once.
+        // Clients without a previous index send 0, and are answered at once.
         let blocking = (index > 0).then(|| Blocking { index: LogIndex(index), wait: spread(wait) });
         Ok(ReadOptions { consistency, blocking })
     }
 
-    /// How fresh a read must be.
+    /// Returns the consistency mode.
     pub(super) fn consistency(&self) -> Result<Consistency, Failure> {
         let mut stale = self.params.has("stale");
         let consistent = self.params.has("consistent");
         if let Some(text) = self.params.non_empty("max_stale") {
             let limit = duration::parse(text)
                 .map_err(|_| Failure::bad_request(format!("Invalid max_stale value {text:?}")))?;
-            // How far behind an answer is cannot be limited here, only whether it may be at all.
+            // The staleness of an answer cannot be limited here, only allowed or not.
             stale |= limit > 0;
         }
         match (stale, consistent) {
@@ -140,7 +140,7 @@ impl Call<'_> {
         }
     }
 
-    /// The index behind which news is waited for; 0 for no wait.
+    /// Returns the index after which to wait for a change; 0 for no wait.
     pub(super) fn index(&self) -> Result<u64, Failure> {
         match self.params.non_empty("index") {
             Some(text) => number::parse_u64(text).map_err(|_| Failure::bad_request("Invalid index")),
@@ -148,7 +148,7 @@ impl Call<'_> {
         }
     }
 
-    /// How long to wait at most; `usual` where the client does not say.
+    /// Returns the maximum wait; `usual` if the client does not specify one.
     pub(super) fn wait(&self, usual: Duration) -> Result<Duration, Failure> {
         let asked = match self.params.non_empty("wait") {
             Some(text) => duration::parse(text).map_err(|_| Failure::bad_request("Invalid wait time"))?,
@@ -159,14 +159,15 @@ impl Call<'_> {
         Ok(wait.min(limits.max_query_time))
     }
 
-    /// How long an acquire waits for the lock; `None` where it does not.
+    /// Returns the maximum wait of an acquire; `None` if it does not wait.
     pub(super) fn lock_wait(&self) -> Result<Option<Duration>, Failure> {
         let Some(text) = self.params.non_empty("wait") else { return Ok(None) };
         let asked = duration::parse(text).map_err(|_| Failure::bad_request("Invalid wait time"))?;
         Ok((asked > 0).then(|| duration::clamped(asked).min(self.api.limits.max_query_time)))
     }
 
-    /// Refuses a filter: the language is not there yet, and to ignore it would give wrong answers.
+    /// Rejects a filter: the language is not implemented, and ignoring it would return wrong
+    /// answers.
     pub(super) fn refuse_filter(&self) -> Result<(), Failure> {
         match self.params.non_empty("filter") {
             Some(_) => Err(Failure::refused(
@@ -177,13 +178,13 @@ impl Call<'_> {
         }
     }
 
-    /// How many bytes the client says that it sends; `None` where it does not say.
+    /// Returns the announced length of the body; `None` without one.
     pub(super) fn content_length(&self) -> Option<u64> {
         self.head.headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
     }
 
-    /// Reads the whole body. `too_large` words the refusal of one that is over the limit; it is
-    /// given the length that the client announced.
+    /// Reads the whole body. `too_large` returns the error text for a body over the limit; it
+    /// receives the announced length.
     pub(super) async fn body(
         &self,
         mut body: Body,
@@ -194,7 +195,7 @@ impl Call<'_> {
             return Ok(Bytes::new());
         }
         let announced = self.content_length();
-        // By what it announces, before a byte of it is kept.
+        // Checked by the announced length, before a byte is stored.
         if announced.is_some_and(|length| length > limit as u64) {
             self.discard(&mut body).await;
             return Err(refused_size(too_large(announced)));
@@ -221,12 +222,11 @@ impl Call<'_> {
         self.body(body, limit, |_| format!("Request body too large, max size: {limit} bytes.")).await
     }
 
-    /// Takes what is still coming, within reason, unless the client waits for our word before it
-    /// sends.
+    /// Discards the rest of a body, within limits, unless the client waits for `100 Continue`.
     async fn discard(&self, body: &mut Body) {
         let hopeless = self.content_length().is_some_and(|length| length > MAX_DISCARDED as u64);
-        // A client that waits for `100 Continue` sends nothing once it is refused, and from one
-        // that sends far too much no reset is spared by listening for a while.
+        // A client that waits for `100 Continue` sends nothing once it is rejected. A client that
+        // sends far too much gets a reset in any case.
         if hopeless || self.head.headers.contains_key(header::EXPECT) {
             return;
         }
@@ -243,7 +243,7 @@ impl Call<'_> {
     }
 }
 
-/// Refuses a datacenter that is not ours; the empty name is ours.
+/// Rejects a datacenter other than this one; the empty name means this one.
 pub(super) fn check_datacenter(api: &Api, named: &str) -> Result<(), Failure> {
     if named.is_empty() || named == api.identity.datacenter {
         return Ok(());
@@ -251,7 +251,7 @@ pub(super) fn check_datacenter(api: &Api, named: &str) -> Result<(), Failure> {
     Err(Failure::refused("No path to datacenter"))
 }
 
-/// 400 for a body whose rest will never come.
+/// Returns 400 for a body that was cut off.
 pub(super) fn broken_off(what: &str, error: &io::Error) -> Failure {
     Failure::bad_request(format!("the {what} broke off: {error}")).with_outcome(Outcome::NotDone)
 }
@@ -261,13 +261,13 @@ fn refused_size(text: String) -> Failure {
     Failure::new(StatusCode::PAYLOAD_TOO_LARGE, text)
 }
 
-/// Reads a body to its end; `None` where it has more than `limit` bytes.
+/// Reads a body to its end; returns `None` if it has more than `limit` bytes.
 async fn read_up_to(body: &mut Body, limit: usize) -> Result<Option<Bytes>, Failure> {
     let mut whole = Bytes::new();
     let mut pieces: Option<BytesMut> = None;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| broken_off("body", &error))?;
-        // Trailers say nothing here.
+        // Trailers have no meaning here.
         let Ok(data) = frame.into_data() else { continue };
         let length = whole.len() + pieces.as_ref().map_or(0, BytesMut::len) + data.len();
         if length > limit {
@@ -275,10 +275,10 @@ async fn read_up_to(body: &mut Body, limit: usize) -> Result<Option<Bytes>, Fail
         }
         match &mut pieces {
             Some(pieces) => pieces.extend_from_slice(&data),
-            // Most bodies come in one piece, which is not copied.
+            // Most bodies arrive in one piece, which is not copied.
             None if whole.is_empty() => whole = data,
             None => {
-                // Room for more than is there, so that small pieces are not moved each time.
+                // Larger than needed now, so that small pieces are not moved each time.
                 let mut first = BytesMut::with_capacity(length.max(2 * whole.len()).min(limit));
                 first.extend_from_slice(&std::mem::take(&mut whole));
                 first.extend_from_slice(&data);
@@ -289,11 +289,11 @@ async fn read_up_to(body: &mut Body, limit: usize) -> Result<Option<Bytes>, Fail
     Ok(Some(pieces.map_or(whole, BytesMut::freeze)))
 }
 
-/// Refuses a `Cache-Control` whose numbers are none; what it says has no effect on reads that are
-/// always fresh.
+/// Rejects a `Cache-Control` with invalid numbers; it has no other effect, because reads are always
+/// fresh.
 fn check_cache_control(headers: &HeaderMap) -> Result<(), Failure> {
     let Some(value) = headers.get(header::CACHE_CONTROL) else { return Ok(()) };
-    // What is no text is refused like a number that is none.
+    // A value that is not text is rejected like an invalid number.
     let words = value.to_str().unwrap_or("max-age=?").to_ascii_lowercase();
     for word in words.split(',').map(str::trim) {
         let seconds = word.strip_prefix("max-age=").or_else(|| word.strip_prefix("stale-if-error="));
@@ -304,7 +304,7 @@ fn check_cache_control(headers: &HeaderMap) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A wait with a little randomness on top, so that waiters do not come back all at once.
+/// Returns a wait with a little jitter added, so that waiters do not return all at once.
 fn spread(wait: Duration) -> Duration {
     wait + wait.mul_f64(Random::new(seed()).fraction() / 16.0)
 }

@@ -1,4 +1,4 @@
-//! Server-sent events: a response that goes on, one event after the other.
+//! Server-sent events: a response that stays open, with one event after the other.
 
 use super::body::Body;
 use crate::metrics::BlockedWatcher;
@@ -9,27 +9,26 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// After how long without an event a comment is sent, by which a client sees that the agent is
-/// there.
+/// The time without an event after which a comment is sent, as a keep-alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/event-stream");
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 
-/// Whether a client asks for a stream.
+/// Returns `true` if a client requests a stream.
 pub(super) fn is_wanted(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut kinds = accepted.flat_map(|value| value.split(','));
     kinds.any(|kind| kind.split(';').next().is_some_and(|kind| kind.trim() == "text/event-stream"))
 }
 
-/// A response that sends what `feed` gives, until that ends. Its sender tells when the client has
-/// gone.
+/// Returns a response that sends the events of `feed` until it ends. Its sender reports when the
+/// client is gone.
 pub(super) fn respond<F>(feed: impl FnOnce(EventSender) -> F) -> Response<Body>
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    // One at a time: whoever reads slowly is told what stands then, and not what stood before.
+    // One at a time: a slow reader receives the current state, not outdated ones.
     let (sender, pieces) = mpsc::channel(1);
     tokio::spawn(feed(EventSender { sender, _waits: BlockedWatcher::begin() }));
     let mut response = Response::new(Body::pieces(pieces));
@@ -38,7 +37,7 @@ where
     response
 }
 
-/// Where events are sent to.
+/// The sender of events.
 #[derive(Debug)]
 pub(super) struct EventSender {
     sender: mpsc::Sender<Bytes>,
@@ -46,7 +45,7 @@ pub(super) struct EventSender {
 }
 
 impl EventSender {
-    /// Sends an event, whose data has no line end; `false` where the client has gone.
+    /// Sends an event, whose data has no line break; returns `false` if the client is gone.
     pub(super) async fn send(&self, name: &str, id: u64, data: &[u8]) -> bool {
         let mut text = format!("event: {name}\nid: {id}\ndata: ").into_bytes();
         text.extend_from_slice(data);
@@ -54,7 +53,7 @@ impl EventSender {
         self.sender.send(text.into()).await.is_ok()
     }
 
-    /// Waits for news, and sends comments meanwhile; `None` where the client has gone.
+    /// Waits for news, and sends comments meanwhile; returns `None` if the client is gone.
     pub(super) async fn await_news<T>(&self, news: impl Future<Output = T>) -> Option<T> {
         let mut news = pin!(news);
         loop {

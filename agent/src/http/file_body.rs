@@ -1,4 +1,4 @@
-//! A response's body that is read from a file while it is sent.
+//! A response body that is read from a file while it is sent.
 
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body, Frame, SizeHint};
@@ -19,7 +19,7 @@ pub(super) struct FileBody {
 }
 
 impl FileBody {
-    /// A body of exactly `length` bytes.
+    /// Creates a body of exactly `length` bytes.
     pub(super) fn new(file: File, length: u64) -> Self {
         Self { file, left: length, buffer: vec![0; PIECE].into() }
     }
@@ -41,7 +41,7 @@ impl Body for FileBody {
         let mut space = ReadBuf::new(&mut this.buffer[..wanted]);
         ready!(Pin::new(&mut this.file).poll_read(context, &mut space))?;
         let piece = space.filled();
-        // The file is shorter than announced: an ordinary end could pass for a whole backup.
+        // The file is shorter than announced: a normal end could pass as a complete backup.
         if piece.is_empty() {
             return Poll::Ready(Some(Err(io::ErrorKind::UnexpectedEof.into())));
         }

@@ -1,9 +1,9 @@
-//! Slow clients ("slow loris"): a deadline for the head of a request. A client that sends it drop
-//! by drop is cut off, one that is idle is not.
+//! Protection against slow clients ("slow loris"): a deadline for the head of a request. A client
+//! that sends it byte by byte is disconnected, an idle one is not.
 //!
-//! The clock starts at the first byte after a silence and stops when the head is complete. Between
-//! requests a connection may rest for as long as it likes; while one is served, reading is only the
-//! watch for its end.
+//! The clock starts at the first byte after an idle time and stops when the head is complete.
+//! Between requests a connection may idle without limit. While a request is served, reading only
+//! detects the connection's end.
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use std::future::Future;
@@ -19,19 +19,19 @@ const RESTING: u8 = 0;
 const HEAD_BEGUN: u8 = 1;
 const SERVING: u8 = 2;
 
-/// Where a connection is between two requests; shared by the socket and the service.
+/// The phase of a connection; shared by the socket and the service.
 #[derive(Debug, Default)]
 pub(super) struct Phase(AtomicU8);
 
 impl Phase {
-    /// A head is complete; the phase ends when the result is dropped.
+    /// Records a complete head; the phase ends when the result is dropped.
     pub(super) fn serve(self: Arc<Self>) -> Serving {
         self.0.store(SERVING, Ordering::Relaxed);
         Serving(self)
     }
 
     fn begin_head(&self) {
-        // Only from rest: what is read while a request is served begins no head yet.
+        // Only from idle: data read while a request is served does not begin a head yet.
         let _ = self.0.compare_exchange(RESTING, HEAD_BEGUN, Ordering::Relaxed, Ordering::Relaxed);
     }
 
@@ -40,7 +40,7 @@ impl Phase {
     }
 }
 
-/// A request is being served.
+/// A request that is being served.
 #[derive(Debug)]
 pub(super) struct Serving(Arc<Phase>);
 
@@ -63,10 +63,10 @@ impl<S> Guarded<S> {
         Self { socket, phase, limit, deadline: None }
     }
 
-    /// Nothing more came yet: whether that has lasted too long.
+    /// Returns `true` if a head has been incomplete for too long; called when no data is ready.
     fn overdue(&mut self, context: &mut Context<'_>) -> bool {
         if !self.phase.head_begun() {
-            // The next head has the whole time again.
+            // The next head gets the whole time again.
             self.deadline = None;
             return false;
         }

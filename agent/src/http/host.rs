@@ -1,10 +1,10 @@
-//! Whether a request over TCP is meant for this agent, by the `Host` that it names.
+//! The check of the `Host` header of requests over TCP.
 //!
-//! A web page cannot choose the `Host` that a browser sends: it is the page's own. But whoever owns
-//! that name can let it stand for 127.0.0.1 (DNS rebinding), and then the page may read and write
-//! all that an agent serves. A request for a name that nobody gave this agent is therefore refused.
-//! An IP address cannot be rebound, a missing `Host` no browser sends, and the Unix socket no page
-//! can reach.
+//! A web page cannot choose the `Host` that a browser sends: it is the page's own. But the owner of
+//! that name can resolve it to 127.0.0.1 (DNS rebinding), and then the page may read and write
+//! everything that an agent serves. A request for a name that is not configured for this agent is
+//! therefore rejected. An IP address cannot be rebound, no browser omits `Host`, and no page can
+//! reach the Unix socket.
 
 use super::answer::Failure;
 use super::api::Api;
@@ -12,10 +12,10 @@ use http::request::Parts;
 use http::{StatusCode, header};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Refuses a request that names another host than this one.
+/// Rejects a request that names another host than this one.
 pub(super) fn check(api: &Api, head: &Parts) -> Result<(), Failure> {
     let named = head.headers.get_all(header::HOST).iter().map(|value| value.to_str().unwrap_or("?"));
-    // The request line may name a host as well, and then both must be ours.
+    // The request line may name a host as well, and then both must match.
     let mut named = named.chain(head.uri.authority().map(|authority| authority.as_str()));
     match named.find(|host| !is_ours(name_of(host), api)) {
         None => Ok(()),
@@ -32,7 +32,7 @@ pub(super) fn check(api: &Api, head: &Parts) -> Result<(), Failure> {
     }
 }
 
-/// The name or address in a `Host`, without port, brackets and the root's dot.
+/// Returns the name or address in a `Host`, without port, brackets and the root's dot.
 fn name_of(host: &str) -> &str {
     if let Some((address, _)) = host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         return address;
@@ -53,7 +53,7 @@ fn is_ours(name: &str, api: &Api) -> bool {
         || api.allowed_hosts.iter().any(|allowed| name.eq_ignore_ascii_case(allowed))
 }
 
-/// `localhost` and every name under it stand for this machine by definition.
+/// `localhost` and every name under it mean this machine by definition.
 fn is_localhost(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or_default();
     last.eq_ignore_ascii_case("localhost")

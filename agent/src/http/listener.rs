@@ -1,8 +1,8 @@
-//! The sockets that applications connect to: which, with which rights, and who may not have them.
+//! The sockets for applications, and their access rights.
 //!
-//! Rules: a TCP address that others can reach is refused unless the configuration allows it by
-//! name; a Unix socket left behind by a dead process is replaced, one that somebody answers on is
-//! not; a file that is no socket is never touched.
+//! A TCP address that other hosts can reach is rejected unless the configuration allows it
+//! explicitly. A Unix socket left behind by a dead process is replaced; one with a live listener is
+//! not. A file that is not a socket is never touched.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
@@ -14,24 +14,24 @@ use tokio::net::{TcpListener, UnixListener};
 /// A Unix socket to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnixSocket {
-    /// Where.
+    /// Its path.
     pub path: PathBuf,
     /// Its permission bits, such as `0o660`.
     pub mode: u32,
-    /// The group that owns it, by name or number; the process's own where none is given.
+    /// The group that owns it, by name or number; defaults to the process's own.
     pub group: Option<String>,
 }
 
-/// Why there is no socket. Nothing was left behind.
+/// The reason why a socket could not be opened. Nothing was left behind.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Others could reach it.
+    /// Other hosts could reach it.
     #[error(
-        "{0} can be reached from other machines, and the HTTP API asks nobody who they are: \
+        "{0} can be reached from other machines, and the HTTP API has no access control: \
          listen on 127.0.0.1 or [::1], or allow addresses that are not loopback in the configuration"
     )]
     NotLoopback(SocketAddr),
-    /// Somebody has it.
+    /// The address is in use.
     #[error(
         "{address} is in use by another process: stop that one (Consul's agent takes port 8500 too), \
          or choose another address with --http"
@@ -45,32 +45,32 @@ pub enum ListenError {
     Address {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// Somebody answers on the Unix socket.
+    /// The Unix socket has a live listener.
     #[error(
         "another agent is listening on {}: stop it, or choose another path with --socket",
         .0.display()
     )]
     SocketInUse(PathBuf),
-    /// There is a file that is no socket.
-    #[error("{} exists and is no socket: move it away, or choose another path with --socket", .0.display())]
+    /// The path is a file that is not a socket.
+    #[error("{} exists and is not a socket: move it, or choose another path with --socket", .0.display())]
     NotASocket(PathBuf),
-    /// No such group.
-    #[error("there is no group {0:?} on this machine: name one that is in /etc/group")]
+    /// There is no such group.
+    #[error("unknown group {0:?}: choose one that is in /etc/group")]
     UnknownGroup(String),
-    /// The Unix socket cannot be made.
+    /// The Unix socket cannot be created.
     #[error("cannot listen on {}: {error}", .path.display())]
     Socket {
         /// The path.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
 }
 
-/// Sockets that are bound and listen already, so that whoever holds them knows the ports.
+/// Sockets that are bound and listening already, so that the owner knows the ports.
 #[derive(Debug, Default)]
 pub struct Listeners {
     pub(super) tcp: Vec<TcpListener>,
@@ -78,10 +78,10 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Binds everything, or nothing. Needs a tokio runtime.
+    /// Binds all sockets, or none. Needs a tokio runtime.
     ///
     /// # Errors
-    /// Nothing listens: what was bound before is closed again. The error names the address or path,
+    /// No socket is open: those bound before are closed again. The error names the address or path,
     /// and what to do.
     pub fn bind(
         tcp: &[SocketAddr],
@@ -98,7 +98,7 @@ impl Listeners {
         Ok(listeners)
     }
 
-    /// The TCP addresses with the ports that were picked.
+    /// Returns the TCP addresses with the assigned ports.
     pub fn tcp_addresses(&self) -> Vec<SocketAddr> {
         self.tcp.iter().filter_map(|listener| listener.local_addr().ok()).collect()
     }
@@ -118,7 +118,7 @@ fn bind_tcp(address: SocketAddr, allow_non_loopback: bool) -> Result<TcpListener
     })
 }
 
-/// The name of a Unix socket; removes it from the file system when the listener is done.
+/// The path of a Unix socket; removed from the file system when the listener is dropped.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
@@ -127,7 +127,7 @@ pub(super) struct SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Only our own: another agent may have taken the path since.
+        // Only its own: another agent may have taken the path since.
         if inode(&self.path).is_ok_and(|inode| inode == self.inode) {
             let _ = std::fs::remove_file(&self.path);
         }
@@ -139,15 +139,16 @@ fn inode(path: &Path) -> io::Result<u64> {
     Ok(std::fs::symlink_metadata(path)?.ino())
 }
 
-/// Makes the socket under another name with its rights, then gives it its own name: nobody ever
-/// connects to a socket with the wrong rights, and a dead process's socket is replaced in one step.
+/// Creates the socket under a temporary name with its permissions, then renames it. No client ever
+/// connects to a socket with the wrong permissions, and a dead process's socket is replaced
+/// atomically.
 fn bind_unix(socket: &UnixSocket) -> Result<(UnixListener, SocketFile), ListenError> {
     let path = &socket.path;
-    // The rename below would take the path from a living agent without a word.
+    // The rename below would silently take the path from a live agent.
     refuse_live(path)?;
     let group = socket.group.as_deref().map(group_number).transpose()?;
-    // Shorter than the usual names of sockets: with a longer one, a path that the system takes
-    // would still be too long here.
+    // Shorter than the usual names of sockets: a longer one could exceed the system's limit where
+    // the path itself does not.
     let draft = path.with_file_name(format!(".{}", std::process::id()));
     let made = || -> io::Result<(UnixListener, u64)> {
         let listener = StdUnixListener::bind(&draft)?;
@@ -178,15 +179,15 @@ fn refuse_live(path: &Path) -> Result<(), ListenError> {
     }
     match UnixStream::connect(path) {
         Ok(_) => Err(ListenError::SocketInUse(path.into())),
-        // Nobody listens: its process is dead.
+        // There is no listener: its process is dead.
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),
         Err(error) => Err(ListenError::Socket { path: path.into(), error }),
     }
 }
 
-/// The number of a group, from its name in `/etc/group` or as it stands.
+/// Returns the number of a group, from its name in `/etc/group` or as given.
 fn group_number(name: &str) -> Result<u32, ListenError> {
-    // By name first: a group may be called like a number.
+    // By name first: a group's name may be a number.
     let known = std::fs::read_to_string("/etc/group").unwrap_or_default();
     find_group(&known, name)
         .or_else(|| name.parse().ok())
@@ -221,7 +222,7 @@ mod tests {
         assert!(matches!(second, Err(ListenError::SocketInUse(_))));
 
         drop(first);
-        assert!(!path.exists(), "the socket goes with its listener");
+        assert!(!path.exists(), "the socket is removed with its listener");
     }
 
     #[tokio::test]

@@ -1,40 +1,40 @@
 //! The local HTTP API: Consul's dialect, for the applications of this machine.
 //!
 //! ```text
-//!  listener   Unix socket, loopback TCP ──▶ serve   accept loops, limits, shutdown; hyper speaks HTTP/1
+//!  listener   Unix socket, loopback TCP ──▶ serve   accept loops, limits, shutdown (hyper)
 //!                                             │ a request
 //!                                             ▼
 //!                                           router  path, method, flags that every endpoint has
 //!                                             │ a call
 //!                                             ▼
-//!                                    endpoint/…     one file a family: parse, ask upstream, render
+//!                                    endpoint/…     parse, ask upstream, render
 //!                                             │
-//!                       go/  reads words ◀────┴────▶ shapes, answer  write words
+//!                       go/  parses text ◀────┴────▶ shapes, answer  render text
 //! ```
 //!
 //! | module | is |
 //! |---|---|
-//! | [`api`] | what every request is served from: upstream, identity, limits, checks |
-//! | [`listener`] | the sockets: which, with which rights, and who may not have them |
-//! | [`serve`](mod@serve) | connections: how many, how long, and their end |
+//! | [`api`] | the context of every request: upstream, identity, limits, checks |
+//! | [`listener`] | the sockets and their access rights |
+//! | [`serve`](mod@serve) | connections: limits, timeouts, shutdown |
 //! | `peer` | the client at the other end of a connection |
 //! | `audit` | one log line for each operator request and each recursive delete |
-//! | `body` | what a request brings and a response carries |
+//! | `body` | the bodies of requests and responses |
 //! | `guard` | the deadline of a request's head |
-//! | `host` | whether a request over TCP names this host |
+//! | `host` | the check of the `Host` header |
 //! | [`router`] | from a request to an endpoint and back |
 //! | `call` | a request as endpoints see it: parameters, consistency, body |
 //! | `answer` | responses and failures, with Consul's headers |
-//! | [`archive`] | the file that a backup is |
-//! | `event_stream` | a response that goes on, one event after the other |
+//! | [`archive`] | the file format of a backup |
+//! | `event_stream` | a response that stays open, with one event after the other |
 //! | `file_body` | a response that is read from a file |
 //! | `shapes` | from the state's records to the client's JSON |
 //! | [`endpoint`] | the endpoints |
 //! | [`go`] | durations, numbers, query strings, paths and JSON by the rules of Go |
 //!
 //! **Invariant:** nothing here decides about locks. A request becomes one `Command` or one `Query`,
-//! and the answer's text comes from the state. A handler whose client is gone is dropped, and with
-//! it what it waits for.
+//! and the text of the response comes from the state. A handler whose client is gone is dropped,
+//! together with its pending work.
 
 pub mod api;
 pub mod archive;

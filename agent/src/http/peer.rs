@@ -1,4 +1,4 @@
-//! The client at the other end of a connection, as the system names it.
+//! The client at the other end of a connection, as the system reports it.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +11,7 @@ pub enum Peer {
     Unix {
         /// Its user, as the kernel recorded it when the process connected (`SO_PEERCRED`).
         uid: Option<u32>,
-        /// Its number at that time. It may have ended since.
+        /// Its process id at that time. It may have exited since.
         pid: Option<i32>,
     },
     /// Any client over TCP.
@@ -19,7 +19,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// The process that connected to the Unix socket.
+    /// Returns the process that connected to the Unix socket.
     pub(super) fn of(socket: &UnixStream) -> Self {
         let credentials = socket.peer_cred().ok();
         Self::Unix {
@@ -28,7 +28,7 @@ impl Peer {
         }
     }
 
-    /// The client's IP address, over TCP.
+    /// Returns the client's IP address, over TCP.
     pub(super) fn ip(self) -> Option<IpAddr> {
         match self {
             Self::Unix { .. } => None,
@@ -36,7 +36,7 @@ impl Peer {
         }
     }
 
-    /// The listener, as the metrics name it.
+    /// Returns the listener's name in the metrics.
     pub(super) fn listener(self) -> &'static str {
         match self {
             Self::Unix { .. } => "unix",
@@ -44,7 +44,7 @@ impl Peer {
         }
     }
 
-    /// The user, on the Unix socket.
+    /// Returns the user, on the Unix socket.
     pub(super) fn uid(self) -> Option<u32> {
         match self {
             Self::Unix { uid, .. } => uid,
@@ -52,7 +52,7 @@ impl Peer {
         }
     }
 
-    /// The process, on the Unix socket.
+    /// Returns the process, on the Unix socket.
     pub(super) fn pid(self) -> Option<i32> {
         match self {
             Self::Unix { pid, .. } => pid,

@@ -1,7 +1,7 @@
-//! From a request to an endpoint and back: paths, methods, and what is the same for all.
+//! From a request to an endpoint and back: paths, methods, and everything common to all endpoints.
 //!
-//! One table names every endpoint. A path that ends with `/` in it stands for everything below; the
-//! longest wins.
+//! One table lists every endpoint. A path in it that ends with `/` matches everything below it; the
+//! longest match wins.
 
 use super::answer::{Failure, nothing, text};
 use super::api::Api;
@@ -25,7 +25,7 @@ const NO_VERSION: &str =
     "Invalid URL path: if attempting to use the HTTP API, ensure the path starts with '/v1/'\n";
 const NO_UI: &str = "Consul Agent: UI disabled. To enable, set ui_config.enabled=true in the agent configuration and restart.";
 
-/// Answers one request. Dropping the future cancels whatever it waits for.
+/// Answers one request. Dropping the future cancels its pending work.
 pub async fn respond(api: &Api, peer: Peer, request: Request<Body>) -> Response<Body> {
     let arrived = Instant::now();
     let (head, body) = request.into_parts();
@@ -42,13 +42,13 @@ pub async fn respond(api: &Api, peer: Peer, request: Request<Body>) -> Response<
     response
 }
 
-/// The response, and the name under which it is counted.
+/// Returns the response, and its endpoint's name in the metrics.
 async fn answer(api: &Api, peer: Peer, head: &Parts, body: Body) -> (Response<Body>, &'static str) {
     let Some(decoded) = path::decode(head.uri.path()) else {
         let failure = Failure::bad_request("400 Bad Request: invalid URL escape");
         return (failure.into_response(), "invalid");
     };
-    // As Consul does: no tool could show such a key as it is.
+    // As Consul does: no tool could show such a key correctly.
     if !path::is_printable(&decoded) {
         return (Failure::bad_request("").into_response(), "invalid");
     }
@@ -56,7 +56,7 @@ async fn answer(api: &Api, peer: Peer, head: &Parts, body: Body) -> (Response<Bo
         return (redirect(head, &clean), "redirect");
     }
     let Some((route, tail)) = find(&decoded) else {
-        // Go's router takes `/v1/kv` for a misspelt `/v1/kv/`.
+        // Go's router takes `/v1/kv` for a misspelled `/v1/kv/`.
         return match below(&decoded) {
             Some(clean) => (redirect(head, &clean), "redirect"),
             None => (unknown(&decoded), "unknown"),
@@ -67,7 +67,7 @@ async fn answer(api: &Api, peer: Peer, head: &Parts, body: Body) -> (Response<Bo
     (response, route.path)
 }
 
-/// What comes before an endpoint: query string, `OPTIONS`, method, the right to it.
+/// Performs the common checks before an endpoint: query string, `OPTIONS`, method, the right to it.
 async fn guarded(
     (api, peer): (&Api, Peer),
     head: &Parts,
@@ -100,7 +100,8 @@ async fn guarded(
     answer.unwrap_or_else(Failure::into_response)
 }
 
-/// An operator's request: only from where operators are, and never without a line in the log.
+/// Runs an operator request: only from the operators' socket, and always with a line in the audit
+/// log.
 async fn operated(call: &Call<'_>, route: &Route, body: Body) -> Result<Response<Body>, Failure> {
     let answer = async {
         check_operator(call)?;
@@ -109,7 +110,7 @@ async fn operated(call: &Call<'_>, route: &Route, body: Body) -> Result<Response
     audit::recorded(call, Action::Operate, &[], answer).await
 }
 
-/// Refuses an operator's request that any user of this host, or any host, could have sent.
+/// Rejects an operator request that any user of this host, or any host, could have sent.
 fn check_operator(call: &Call<'_>) -> Result<(), Failure> {
     let (Peer::Tcp(_), Some(socket)) = (call.peer, &call.api.operator_socket) else { return Ok(()) };
     metrics::LIMITS.with_label_values(&["operator_over_tcp"]).inc();
@@ -137,7 +138,7 @@ fn allowing(mut response: Response<Body>, route: &Route) -> Response<Body> {
     response
 }
 
-/// The route of a path, and what the path has behind it.
+/// Returns the route of a path, and the rest of the path after it.
 fn find(path: &str) -> Option<(&'static Route, &str)> {
     let matching = ROUTES.iter().filter_map(|route| {
         let tail = path.strip_prefix(route.path)?;
@@ -146,20 +147,20 @@ fn find(path: &str) -> Option<(&'static Route, &str)> {
     matching.max_by_key(|(route, _)| route.path.len())
 }
 
-/// The same path with a `/` behind it, where there is a route for that.
+/// Returns the same path with a trailing `/`, if there is a route for it.
 fn below(path: &str) -> Option<String> {
     let with_slash = format!("{path}/");
     ROUTES.iter().any(|route| route.path == with_slash).then_some(with_slash)
 }
 
-/// 301 to another path with the same query.
+/// Returns 301 to another path with the same query.
 fn redirect(head: &Parts, to: &str) -> Response<Body> {
     let mut location = path::encode(to);
     if let Some(query) = head.uri.query() {
         location.push('?');
         location.push_str(query);
     }
-    // As Go does: a page for whoever may be a browser, nothing for the rest.
+    // As Go does: a page for clients that may be a browser, nothing for the rest.
     let body = match head.method {
         Method::GET => format!("<a href=\"{}\">Moved Permanently</a>.\n\n", location.replace('&', "&amp;")),
         _ => String::new(),
@@ -176,7 +177,7 @@ fn redirect(head: &Parts, to: &str) -> Response<Body> {
 }
 
 fn unknown(path: &str) -> Response<Body> {
-    // Somebody looks for Consul's web page.
+    // The client expects Consul's web page.
     if path == "/" {
         return text(StatusCode::OK, NO_UI);
     }
@@ -186,7 +187,7 @@ fn unknown(path: &str) -> Response<Body> {
     response
 }
 
-/// Whether a request with this query string may wait, for news or for a lock.
+/// Returns `true` if a request with this query string may wait, for a change or for a lock.
 fn may_wait(query: &str) -> bool {
     let has = |name: &str| {
         let value = |parameter: &str| parameter.strip_prefix(name)?.strip_prefix('=').map(str::to_owned);
@@ -195,7 +196,7 @@ fn may_wait(query: &str) -> bool {
     has("index") || (has("acquire") && has("wait"))
 }
 
-/// Every endpoint, as the metrics name them.
+/// Returns every endpoint's name in the metrics.
 pub(super) fn endpoint_names() -> impl Iterator<Item = &'static str> {
     ROUTES.iter().map(|route| route.path)
 }

@@ -1,9 +1,9 @@
-//! Connections: how many, how long, and their end.
+//! Connections: limits, timeouts, and shutdown.
 //!
-//! One task accepts for each listener, one serves each connection. A connection that is over a
-//! limit is told so and closed; at shutdown idle ones close at once and requests under way get a
-//! grace. A client that goes away drops its request's future, and with it the upstream call that it
-//! waited for.
+//! One task accepts for each listener, and one serves each connection. A connection over a limit
+//! receives an error and is closed. At shutdown, idle connections close at once and requests under
+//! way get a grace period. When a client disconnects, its request's future is dropped, and with it
+//! the pending upstream call.
 
 use super::api::Api;
 use super::body::Body;
@@ -28,13 +28,13 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// How long an accept loop rests after the system could not give it a connection.
+/// The pause of an accept loop after a failed accept.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 const TOO_MANY_FROM_CLIENT: &str = "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain\r\n\
      X-Lockmesh-Outcome: not-done\r\nConnection: close\r\n\r\nYour IP is issuing too many concurrent connections, please rate limit your calls\n";
 /// 500 and not 503: holders of locks give up at any other status.
 const TOO_MANY: &str = "HTTP/1.1 500 Internal Server Error\r\nContent-Type: text/plain\r\n\
-     X-Lockmesh-Outcome: not-done\r\nConnection: close\r\n\r\nthe agent has as many connections as it may have: try again\n";
+     X-Lockmesh-Outcome: not-done\r\nConnection: close\r\n\r\nthe agent has reached its limit of connections: try again\n";
 
 /// Serves until `shutdown` holds `true` and the requests under way are done or out of grace.
 pub async fn serve(api: Arc<Api>, listeners: Listeners, shutdown: watch::Receiver<bool>) {
@@ -54,7 +54,7 @@ pub async fn serve(api: Arc<Api>, listeners: Listeners, shutdown: watch::Receive
     while loops.join_next().await.is_some() {}
 }
 
-/// What all connections share.
+/// The state shared by all connections.
 struct Gate {
     api: Arc<Api>,
     shutdown: watch::Receiver<bool>,
@@ -67,14 +67,14 @@ impl Gate {
         Self { api, shutdown, open: AtomicUsize::new(0), per_client: Mutex::default() }
     }
 
-    /// Lets a connection in, or says why not.
+    /// Admits a connection, or returns the exceeded limit.
     fn admit(
         self: &Arc<Self>,
         listener: &'static str,
         client: Option<IpAddr>,
     ) -> Result<ConnectionPermit, Excess> {
         let limits = &self.api.limits;
-        // All applications of this host come from one address: the limit is for others.
+        // All applications of this host use one address: the limit is for other hosts.
         let counted = client.filter(|address| !address.to_canonical().is_loopback());
         if let Some(address) = counted {
             let mut per_client = self.per_client.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,7 +85,7 @@ impl Gate {
             *count += 1;
         }
         crate::metrics::CONNECTIONS.with_label_values(&[listener]).inc();
-        // Before the last limit, so that what was counted is given back there too.
+        // Before the last limit, so that the count is released there too.
         let admission = ConnectionPermit { gate: self.clone(), listener, counted };
         if self.open.fetch_add(1, Ordering::Relaxed) >= limits.connections {
             return Err(Excess::InAll);
@@ -94,19 +94,19 @@ impl Gate {
     }
 
     async fn closing(&self) {
-        // A sender that is gone means the same as `true`.
+        // A dropped sender means the same as `true`.
         let _ = self.shutdown.clone().wait_for(|closing| *closing).await;
     }
 }
 
-/// A connection that is over a limit.
+/// The limit that a connection exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Excess {
     FromClient,
     InAll,
 }
 
-/// A connection's permit; given back when dropped.
+/// A connection's permit; released when dropped.
 struct ConnectionPermit {
     gate: Arc<Gate>,
     listener: &'static str,
@@ -121,7 +121,7 @@ impl Drop for ConnectionPermit {
         let mut per_client = self.gate.per_client.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = per_client.get_mut(&address) {
             *count -= 1;
-            // Addresses of clients that have gone must not gather.
+            // Addresses of disconnected clients must not accumulate.
             if *count == 0 {
                 per_client.remove(&address);
             }
@@ -136,8 +136,8 @@ async fn accept_tcp(gate: Arc<Gate>, listener: TcpListener) {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((socket, client)) => {
-                    // Answers are written in one piece: to hold them back for more would only delay
-                    // them.
+                    // Responses are written in one piece: holding them back for more would only
+                    // delay them.
                     let _ = socket.set_nodelay(true);
                     connections.spawn(connection(gate.clone(), socket, Peer::Tcp(client)));
                 }
@@ -147,7 +147,7 @@ async fn accept_tcp(gate: Arc<Gate>, listener: TcpListener) {
             () = &mut closing => break,
         }
     }
-    // From here on clients are refused at once, instead of waiting for nobody.
+    // From here on clients are rejected at once, instead of waiting in the backlog.
     drop(listener);
     finish(&gate, connections).await;
 }
@@ -172,18 +172,19 @@ async fn accept_unix(gate: Arc<Gate>, listener: UnixListener) {
     finish(&gate, connections).await;
 }
 
-/// Waits for connections that are closing; those that take longer than the grace are cut.
+/// Waits for connections that are closing; those that exceed the grace period are aborted.
 async fn finish(gate: &Gate, mut connections: JoinSet<()>) {
     let all = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(gate.api.limits.shutdown_grace, all).await.is_err() {
         tracing::warn!(
             connections = connections.len(),
-            "cutting requests that outlasted the shutdown's grace"
+            "aborting requests that exceeded the shutdown grace period"
         );
     }
 }
 
-/// The system gives no connection, mostly for want of file descriptors: others have to end first.
+/// Pauses after a failed accept, mostly caused by a lack of file descriptors: other connections
+/// have to end first.
 async fn pause(error: &io::Error) {
     crate::metrics::LIMITS.with_label_values(&["accept"]).inc();
     tracing::warn!(%error, "cannot accept a connection: raise the limit of open files (ulimit -n)");
@@ -211,15 +212,14 @@ where
             Ok::<_, Infallible>(response)
         }
     });
-    // The deadline of a head is the guard's, which leaves idle connections alone.
+    // The guard enforces the deadline of a head, and does not affect idle connections.
     let connection = http1::Builder::new()
         .title_case_headers(true)
         .header_read_timeout(None)
         .max_header_size(limits.max_header_size)
         .serve_connection(socket, service);
     let mut connection = pin!(connection);
-    // A client that breaks off or talks nonsense is its own affair; hyper has told it what it
-    // could.
+    // A disconnect or invalid data needs no action here; hyper has sent a response if possible.
     tokio::select! {
         _ = &mut connection => {}
         () = gate.closing() => {
@@ -236,7 +236,7 @@ async fn turn_away<S: AsyncWrite + Unpin>(socket: &mut S, excess: Excess) {
         Excess::InAll => ("connections", TOO_MANY),
     };
     crate::metrics::LIMITS.with_label_values(&[limit]).inc();
-    // A client that does not read why is closed all the same.
+    // A client that does not read the reason is closed in any case.
     let _ = socket.write_all(words.as_bytes()).await;
     let _ = socket.shutdown().await;
 }

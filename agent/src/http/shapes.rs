@@ -1,4 +1,4 @@
-//! From the state's records to the JSON that clients see. Renders only: it never looks anything up.
+//! From the state's records to the JSON that clients see. Renders only, without look-ups.
 
 use super::go::duration::{format_duration, silence};
 use lockmesh_agent_core::session_events::SessionEvent;
@@ -42,7 +42,7 @@ pub(super) fn session(session: &Session) -> shape::session::Session {
         node_checks: spec.node_checks.iter().map(ToString::to_string).collect(),
         service_checks: spec.service_checks.as_ref().map(|list| list.iter().map(service_check).collect()),
         checks: spec.checks.iter().map(ToString::to_string).collect(),
-        // Consul has no such field: what is as Consul's sessions are looks like one of them.
+        // Consul has no such field: a session with the default window looks like one of Consul's.
         health_window: match spec.health_window {
             HealthWindow::Default => String::new(),
             window => window.as_str().into(),
@@ -53,7 +53,7 @@ pub(super) fn session(session: &Session) -> shape::session::Session {
     }
 }
 
-/// How a node's lease stands, and when the silence of the node counts for this window.
+/// Returns a node's lease, and when the node's silence exceeds this window.
 pub(super) fn node_lease(lease: &NodeLease, window: Option<HealthWindow>) -> shape::agent::NodeLease {
     let milliseconds = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
     let suspected_by = lease.suspected_by.iter().filter(|node| node.as_str() != MISSING_RENEWALS);
@@ -67,7 +67,7 @@ pub(super) fn node_lease(lease: &NodeLease, window: Option<HealthWindow>) -> sha
     }
 }
 
-/// What guards are told of a session, at this time.
+/// Returns a session's state for guards, at this time.
 pub fn session_event(session: SessionId, event: &SessionEvent, now: Time) -> shape::session::SessionEvent {
     let nanoseconds = |time: Option<Time>| time.unwrap_or_default().0.saturating_mul(1_000);
     let remaining = event.deadline.map(|deadline| deadline.since(now)).unwrap_or_default();
@@ -200,7 +200,7 @@ pub(crate) fn check(check: &Check) -> shape::health::Check {
 
 fn definition(text: &str) -> Map<String, Value> {
     let mut definition: Map<String, Value> = serde_json::from_str(text).unwrap_or_default();
-    // Ours alone: Consul's definitions have no such field.
+    // Internal to Lockmesh: Consul's definitions have no such field.
     definition.remove(crate::checks::DEFINITION_TTL);
     definition
 }
@@ -213,7 +213,8 @@ pub(super) fn instance(instance: &Instance) -> shape::health::ServiceInstance {
     }
 }
 
-/// An element of a transaction's results; there alone Consul writes `null` for a list of no tags.
+/// Returns an element of a transaction's results; only there Consul writes `null` for an empty list
+/// of tags.
 pub(super) fn txn_result(result: &TxnResult) -> shape::txn::TxnResult {
     let mut shaped = shape::txn::TxnResult::default();
     match result {
@@ -243,14 +244,14 @@ pub(super) fn lock(lock: &LockInfo) -> shape::lockmesh::Lock {
         fence: lock.fence.0,
         lock_index: lock.lock_index,
         modify_index: lock.modify_index.0,
-        // When it was last granted says nothing of a lock that nobody holds.
+        // The time of the last grant is meaningless without a holder.
         granted_at_ms: if holder.is_some() { lock.granted_at.0 } else { 0 },
         lock_delay: lock.delay.map(|delay| format_duration(delay.duration)).unwrap_or_default(),
         waiters: lock.waiters,
     }
 }
 
-/// Why a session was lost, in words.
+/// Returns the cause of a session's loss, as text.
 pub(crate) fn loss_in_words(known: &Loss) -> String {
     loss(known).in_words()
 }

@@ -1,25 +1,25 @@
-//! What is counted on the way to the quorum, for metrics.
+//! Counters of the upstream, for metrics.
 
 use std::sync::atomic::AtomicU64;
 
-/// What is counted on the way, for metrics; everything only grows.
+/// Counters of the upstream, for metrics; each only grows.
 #[derive(Debug, Default)]
 pub struct UpstreamCounters {
-    /// Calls that were sent or would have been.
+    /// Calls for requests, including those that could not be sent.
     pub attempts: AtomicU64,
     /// Attempts after the first one of a request.
     pub retries: AtomicU64,
     /// Frames of calls that were sent.
     pub call_frames: AtomicU64,
-    /// Frames of answers that arrived.
+    /// Frames of replies that arrived.
     pub reply_frames: AtomicU64,
     /// Attempts to connect after the first one.
     pub reconnects: AtomicU64,
     /// Registrations of this agent.
     pub registrations: AtomicU64,
-    /// Questions for a server's status that this agent had itself.
+    /// Status queries for this agent's own use.
     pub questions: AtomicU64,
-    /// How often a leader was found.
+    /// The number of times that a leader was found.
     pub leaders: AtomicU64,
     /// Renewals of the node's lease that were sent.
     pub renewals: AtomicU64,

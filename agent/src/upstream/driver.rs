@@ -1,11 +1,11 @@
-//! The driver of the agent's [`QuorumClient`]: gives it the time, tells it what happens, carries
-//! out what comes back.
+//! The driver of the agent's [`QuorumClient`]: passes it the time and the inputs, and executes its
+//! effects.
 //!
-//! There is no task between a caller and its connection: whoever has something to tell takes the
-//! lock for some microseconds, and leaves calls in the connections' queues and answers with their
-//! callers. One task looks at the clock, which goes on while the host is suspended: the servers'
-//! windows do so too, and a lease that stood still meanwhile would be believed in too long.
-//! **Invariant:** a caller that goes away, or never hears its answer, cancels its call.
+//! There is no task between a caller and its connection: each input takes the lock for a few
+//! microseconds, and leaves calls in the connections' queues and replies with their callers. One
+//! task serves timers. Its clock also counts suspends, because the servers' windows do: a lease
+//! that paused meanwhile would be trusted too long. **Invariant:** a caller that is dropped, or
+//! cannot receive its reply, cancels its call.
 
 use super::counters::UpstreamCounters;
 use super::quic::QuicConnection;
@@ -36,23 +36,23 @@ use tokio::sync::{Notify, oneshot, watch};
 
 type Answer = Result<Answered, Unavailable>;
 
-/// How long a server that is invited, or joined, may take to answer.
+/// The timeout for a server that is invited or joined.
 const INVITE_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 pub(super) struct Driver {
     state: Mutex<ChannelState>,
     endpoint: Arc<Endpoint>,
-    /// Where the cluster is kept that registers the agent.
+    /// The store of the cluster that registers the agent.
     pins: Arc<PinStore>,
     counters: UpstreamCounters,
-    /// The clock has to be looked at earlier than was thought.
+    /// Signals that the next wake-up moved to an earlier time.
     earlier: Notify,
-    /// As which node the agent registers.
+    /// The node as which the agent registers.
     node: String,
-    /// Callers may go away where there is no runtime.
+    /// Callers may be dropped outside of a runtime.
     runtime: Handle,
-    /// What guards may believe, as the client says.
+    /// The node's lease, which guards rely on.
     lease: watch::Sender<LeaseState>,
 }
 
@@ -63,7 +63,7 @@ struct ChannelState {
     connections: BTreeMap<ConnectionId, Arc<QuicConnection>>,
     callers: HashMap<CallToken, oneshot::Sender<Answer>>,
     last_token: u64,
-    /// When the clock is looked at, if nothing happens.
+    /// The time of the next wake-up without further input.
     wakes_at: Option<Time>,
     /// The counts that the counters show.
     counted: Counts,
@@ -110,26 +110,26 @@ impl Driver {
         let mut state = self.lock();
         state.last_token += 1;
         let token = CallToken(state.last_token);
-        // Before the client hears of it: the answer may come out of this very turn.
+        // Before the client handles the call: its reply may come out of this very turn.
         state.callers.insert(token, caller);
         self.drive(state, input(token));
         token
     }
 
-    /// Tells the client something, and does what it says then.
+    /// Passes an input to the client, and executes the effects.
     fn handle(self: &Arc<Self>, input: Input) {
         self.drive(self.lock(), input);
     }
 
-    /// A connection ended by itself, or could not be made.
+    /// Handles a connection that ended or could not be made.
     fn ended(self: &Arc<Self>, connection: ConnectionId, end: ConnectionEnd) {
         let mut state = self.lock();
-        // First, so that the turn which follows puts no call into a queue that nobody empties.
+        // First, so that the turn that follows adds no call to a queue without a reader.
         state.connections.remove(&connection);
         self.drive(state, Input::Ended(connection, end));
     }
 
-    /// Uses a connection until it ends or is given up.
+    /// Uses a connection until it ends or is closed.
     async fn use_connection(self: Arc<Self>, connection: Arc<QuicConnection>) {
         let ended = connection.run(&self.endpoint, &self.counters, |input| self.handle(input)).await;
         if let Some(end) = ended {
@@ -151,11 +151,12 @@ impl Driver {
                 continue;
             };
             tokio::select! {
-                // A host that is suspended has the rest of its sleep before it when it wakes up;
-                // renewals of the lease keep that short.
+                // After a suspend, the rest of this sleep remains; renewals of the lease keep that
+                // short.
                 () = tokio::time::sleep(wakes_at.since(BootClock::default().now())) => {
                     let mut state = self.lock();
-                    // It has passed: whatever time comes out of this turn counts as earlier.
+                    // The time has passed: any wake-up that comes out of this turn counts as
+                    // earlier.
                     state.wakes_at = None;
                     self.drive(state, Input::Tick);
                 }
@@ -172,30 +173,28 @@ impl Driver {
             let ChannelState { client, outbox, .. } = &mut *state;
             client.handle(BootClock::default().now(), input, outbox);
             self.carry_out(&mut state, &mut inputs, &mut answers);
-            // Carrying out may give the client something to hear, and the client may have a rest to
-            // do.
+            // Executing effects may create inputs, and the client may have work left.
             next = inputs.pop_front().or_else(|| state.client.has_more().then_some(Input::Tick));
         }
         self.count(&mut state);
         self.show_lease(state.client.lease());
         let wakes_at = state.client.wakes_at();
-        // Later is never told: the clock finds out by itself.
+        // A later time is not signalled: the timer finds it when it fires.
         if wakes_at.is_some_and(|at| state.wakes_at.is_none_or(|known| at < known))
             || state.client.is_closed()
         {
             state.wakes_at = wakes_at;
             self.earlier.notify_one();
         }
-        // A caller that wakes up may call again at once, and must not find the lock taken by us.
+        // A caller that wakes up may call again at once, and must not find the lock taken.
         drop(state);
         for (caller, answer) in answers {
-            // A caller that has just left wants no answer; where it has to give something back, it
-            // does so itself.
+            // A caller that was just dropped needs no reply; it releases a grant itself.
             let _ = caller.send(answer);
         }
     }
 
-    /// Does what the client says. What follows from that is to be told it next.
+    /// Executes the client's effects. The resulting inputs are passed to it next.
     fn carry_out(
         self: &Arc<Self>,
         state: &mut ChannelState,
@@ -213,7 +212,8 @@ impl Driver {
             match (connection.send(&call), call) {
                 (Ok(false), _) => {}
                 (Ok(true), _) => inputs.push_back(Input::Backlog(id, true)),
-                // No frame of any connection can carry it: the client has to tell the caller.
+                // It fits into no frame of any connection: the client has to report that to the
+                // caller.
                 (Err(error), Call::Begin(call, _)) => {
                     inputs.push_back(Input::Unsendable(id, call, error.to_string()));
                 }
@@ -230,11 +230,11 @@ impl Driver {
         outbox.notices.drain(..).for_each(|notice| self.log(notice));
     }
 
-    /// A connection for calls to the server at an address, whether it is known or not.
+    /// Makes a connection for calls to the server at an address, known or not.
     async fn connect(&self, address: &str) -> Result<CallClient, Unavailable> {
         let connected = CallClient::connect_to(&self.endpoint, address).await;
         connected.map_err(|error| {
-            // The habit of clusters where any member will do.
+            // A common mistake of users of clusters in which any member can be joined.
             let hint = match &error {
                 LinkError::Stranger(_) => {
                     ": name a server of this cluster, not an agent; by default its port is 8300"
@@ -247,7 +247,7 @@ impl Driver {
 
     fn count(&self, state: &mut ChannelState) {
         let counts = *state.client.counts();
-        // Turns that only bring answers count nothing here: then nothing shared is written.
+        // A turn that only delivers replies changes no count: then nothing shared is written.
         if state.counted == counts {
             return;
         }
@@ -263,7 +263,7 @@ impl Driver {
         self.counters.challenges.store(counts.challenges, Ordering::Relaxed);
     }
 
-    /// Whoever watches the lease is woken only where it changed.
+    /// Publishes the lease; its watchers are woken only if it changed.
     fn show_lease(&self, lease: &LeaseState) {
         self.lease.send_if_modified(|shown| {
             let is_new = shown != lease;
@@ -277,7 +277,7 @@ impl Driver {
     fn log(&self, notice: Notice) {
         match notice {
             Notice::LeaderFound(server) => tracing::info!(%server, "found the leader"),
-            Notice::LeaderLost => tracing::warn!("lost the leader: no server is known to lead"),
+            Notice::LeaderLost => tracing::warn!("lost the leader; no other leader is known"),
             Notice::Registered { registration: Registration { number, generation, .. }, cluster } => {
                 let (agent, generation) = (number.0, generation.0);
                 tracing::info!(agent, generation, node = %self.node, cluster, "registered");
@@ -288,19 +288,19 @@ impl Driver {
             Notice::Pinned(pin) => {
                 tracing::info!(cluster = pin.cluster_id, index_base = pin.index_base, "pinned the cluster");
                 self.pins.note(pin);
-                // Beside the driver: the disk may take its time.
+                // Outside of the driver: the disk may be slow.
                 let pins = Arc::clone(&self.pins);
                 self.runtime.spawn_blocking(move || pins.write());
             }
             Notice::ClusterMismatch(reason) => tracing::error!("{reason}"),
             Notice::ClusterMismatchOver => {
-                tracing::info!("all servers that answer are of this agent's cluster again");
+                tracing::info!("all reachable servers belong to this agent's cluster again");
             }
             Notice::ConnectionFailed(reason) => {
-                tracing::warn!(%reason, "cannot reach a server; retrying as long as it is needed");
+                tracing::warn!(%reason, "cannot reach a server; retrying");
             }
             Notice::MayStayGranted(key, session, reason) => {
-                tracing::warn!(%key, %session, %reason, "a lock that nobody waits for any more may be granted");
+                tracing::warn!(%key, %session, %reason, "a lock may be granted without a waiting caller");
             }
             Notice::LeaseLost(reason) => {
                 tracing::warn!(%reason, node = %self.node, "the servers ended the lease of this node");
@@ -309,7 +309,7 @@ impl Driver {
     }
 
     fn lock(&self) -> MutexGuard<'_, ChannelState> {
-        // The client takes an input whole or panics, which is a fault of it: callers of other calls
+        // The client handles an input completely or panics. A panic is a bug, and other callers
         // need not fail with it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -323,10 +323,9 @@ impl Quorum for Driver {
             let mut waiting = CancelOnDrop { driver: &self, token, is_over: false };
             let answer = receiver.await;
             waiting.is_over = true;
-            // A caller is dropped without an answer only where everything ends.
+            // A caller is dropped without a reply only during shutdown.
             let answer = answer.unwrap_or_else(|_| Err(shutting_down()));
-            // Only from here on is the lock in somebody's hands: a grant that nobody heard is given
-            // back.
+            // Only from here on the caller owns the lock; an undelivered grant is released.
             if let Ok(Answered::Acquired(_, Applied { reply: Reply::Granted { .. }, .. })) = &answer {
                 self.handle(Input::Heard(token));
             }
@@ -341,10 +340,10 @@ impl Quorum for Driver {
     ) -> BoxFuture<Result<Response, Unavailable>> {
         Box::pin(async move {
             let mut client = self.connect(&address).await?;
-            // From here on it may have heard: what it makes of it cannot be told without its
-            // answer.
+            // The server may have received the request from here on; without its reply, the outcome
+            // is unknown.
             client.call(Request::Invite(servers), INVITE_TIMEOUT).await.map_err(|error| {
-                let what = format!("the server at {address} was told to join and did not answer ({error})");
+                let what = format!("the server at {address} was asked to join and did not reply ({error})");
                 Unavailable::Unknown(what)
             })
         })
@@ -354,7 +353,7 @@ impl Quorum for Driver {
         Box::pin(async move {
             let (sender, receiver) = oneshot::channel();
             self.begin(|token| Input::Challenge(token, challenge), sender);
-            // The answer came out of that very turn.
+            // The reply came out of that very turn.
             receiver.await.unwrap_or_else(|_| Err(shutting_down()))
         })
     }
@@ -368,7 +367,7 @@ impl Quorum for Driver {
             let mut client = self.connect(&address).await?;
             let answer = client.call(Request::Status, INVITE_TIMEOUT).await;
             let Ok(Response::Status(status)) = answer else {
-                return Err(Unavailable::Denied(format!("the server at {address} does not say who it is")));
+                return Err(Unavailable::Denied(format!("the server at {address} does not identify itself")));
             };
             if status.server == ServerId::default() {
                 return Err(Unavailable::Denied(format!("the server at {address} belongs to no quorum yet")));
@@ -378,7 +377,7 @@ impl Quorum for Driver {
             if !ours.is_empty() && ours != status.cluster_id {
                 let (theirs, ours) = (status.cluster_id, ours.to_owned());
                 return Err(Unavailable::Denied(format!(
-                    "the server at {address} is of the cluster {theirs}, this agent of {ours}"
+                    "the server at {address} belongs to the cluster {theirs}, but this agent to {ours}"
                 )));
             }
             self.drive(state, Input::AddServer(address));
@@ -392,7 +391,7 @@ impl Quorum for Driver {
 
     fn begin_leaving(self: Arc<Self>) -> Option<LeaseId> {
         let state = self.lock();
-        // In one turn with the look: no registration comes between the two.
+        // In one turn with the check, so that no registration comes between the two.
         let lease = state.client.registered_lease()?;
         self.drive(state, Input::Leave);
         Some(lease)
@@ -405,7 +404,7 @@ impl Quorum for Driver {
     fn has_left(self: Arc<Self>) -> BoxFuture<()> {
         Box::pin(async move {
             let pins = Arc::clone(&self.pins);
-            // It panics nowhere; where the runtime ends, the file stays and says what was true.
+            // It never panics. If the runtime ends, the file stays, with a pin that was correct.
             let _ = tokio::task::spawn_blocking(move || pins.forget()).await;
         })
     }
@@ -447,12 +446,13 @@ impl Quorum for Driver {
     }
 }
 
-/// An agent that follows any cluster may hold a lock that a holder in another cluster has too.
+/// Warns about an agent that follows any cluster: a holder in another cluster may have the same
+/// lock.
 fn warn_of_any(choice: &ClusterChoice) {
     if *choice == ClusterChoice::Any {
         tracing::warn!(
-            "`upstream.cluster_id` is \"any\": this agent follows whichever cluster answers, and two clusters may grant \
-             one lock"
+            "`upstream.cluster_id` is \"any\": this agent follows any cluster that answers, and two clusters may \
+             grant one lock"
         );
     }
 }
@@ -461,7 +461,7 @@ fn shutting_down() -> Unavailable {
     Unavailable::Unknown("the agent is shutting down".into())
 }
 
-/// Cancels a call when its caller goes away before it heard the answer.
+/// Cancels a call when its caller is dropped before it received the reply.
 struct CancelOnDrop<'a> {
     driver: &'a Arc<Driver>,
     token: CallToken,

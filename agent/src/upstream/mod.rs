@@ -1,4 +1,4 @@
-//! The way to the quorum: connections, callers and the clock around the agent's
+//! The upstream to the quorum: connections, callers and the clock around the agent's
 //! [`QuorumClient`](lockmesh_agent_core::quorum_client), which decides.
 //!
 //! ```text
@@ -10,9 +10,9 @@
 //! | file | is |
 //! |---|---|
 //! | `mod.rs` | the handle that the rest of the agent uses |
-//! | `quorum.rs` | what the rest of the agent needs of the quorum, whoever plays it |
-//! | `driver.rs` | gives the client the time, tells it what happens, carries out what comes back |
-//! | `counters.rs` | what is counted on the way |
+//! | `quorum.rs` | the interface of the quorum to the rest of the agent |
+//! | `driver.rs` | passes the time and inputs to the client, and executes its effects |
+//! | `counters.rs` | counters |
 //! | `quic.rs` | one connection to a server |
 
 mod counters;
@@ -46,41 +46,40 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long the servers may take to hear that this agent's node leaves.
+/// The timeout for the servers to confirm that this agent's node leaves.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long they may take to hear that it stops for a moment: the end does not wait for more.
+/// The timeout for the servers to confirm an announced restart; shutdown does not wait longer.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What the way to the quorum needs to know.
+/// The options of the upstream.
 #[derive(Clone, Debug)]
 pub struct UpstreamOptions {
-    /// Servers as `host:port`; names are looked up anew at every attempt. One that answers tells of
-    /// the others.
+    /// Servers as `host:port`; names are resolved again at every attempt. A server that answers
+    /// reports the others.
     pub servers: Vec<String>,
-    /// Who this agent is.
+    /// The identity of this agent.
     pub identity: Identity,
-    /// How it registers before anything else.
+    /// Its registration, sent before all other requests.
     pub registration: AgentRegistration,
     /// The cluster that it belongs to.
     pub cluster: ClusterChoice,
     /// The cluster that registered it in an earlier process.
     pub pin: Option<Pin>,
-    /// Where the cluster is kept that registers it.
+    /// The store of the cluster that registers it.
     pub pins: Arc<PinStore>,
-    /// How long a request is tried while there is no connection or no leader.
+    /// The hold timeout: the time that a request is retried without a connection or a leader.
     pub hold_time: Duration,
-    /// How long an answer is waited for from a server that is there.
+    /// The timeout of a reply from a connected server.
     pub answer_time: Duration,
-    /// After how long without an answer other servers are asked whether the leader is another one
-    /// by now.
+    /// The time without a reply after which other servers are asked for a new leader.
     pub probe_after: Duration,
     /// The connection's own limits.
     pub quic: QuicOptions,
 }
 
 impl UpstreamOptions {
-    /// The usual times and limits.
+    /// Creates options with the default times and limits.
     pub fn new(servers: Vec<String>, identity: Identity, registration: AgentRegistration) -> Self {
         Self {
             servers,
@@ -102,22 +101,22 @@ impl UpstreamOptions {
 pub struct Upstream(Arc<dyn Quorum>);
 
 impl Upstream {
-    /// A handle to this quorum.
+    /// Creates a handle to this quorum.
     pub fn new(quorum: Arc<dyn Quorum>) -> Self {
         Self(quorum)
     }
 
-    /// Begins to connect and to register, in the background and for ever; must be called within a
-    /// runtime.
+    /// Begins to connect and to register, in the background and permanently; must be called within
+    /// a runtime.
     ///
     /// # Errors
-    /// There can be no UDP socket.
+    /// The UDP socket cannot be opened.
     pub fn start(options: UpstreamOptions) -> io::Result<Self> {
         let endpoint = Endpoint::dial_only(&options.identity, &options.quic)?;
         Ok(Self::start_on(Arc::new(endpoint), options))
     }
 
-    /// The same from a socket that there is. It is closed with the upstream.
+    /// The same, on an existing socket. It is closed with the upstream.
     pub fn start_on(endpoint: Arc<Endpoint>, options: UpstreamOptions) -> Self {
         let config = QuorumClientConfig {
             servers: options.servers,
@@ -135,8 +134,8 @@ impl Upstream {
     ///
     /// # Errors
     /// Unless [`Unavailable::certainly_not_done`], the command may have been applied, or may be
-    /// yet. It was tried under one request id for as long as it may be held: whether to ask again
-    /// is for whoever asked.
+    /// later. It was retried under one request id within the hold timeout; a further retry is the
+    /// caller's decision.
     pub async fn propose(&self, command: Command) -> Result<Applied, Unavailable> {
         match self.0.clone().call(LocalCall::Propose(command)).await? {
             Answered::Response(Response::Applied(applied)) => Ok(applied),
@@ -144,12 +143,12 @@ impl Upstream {
         }
     }
 
-    /// Takes a lock, or waits in its queue for up to `wait`; answered as an acquire is, and with
-    /// the index at which the lock was asked for. To drop the future is to give up the position.
+    /// Acquires a lock, or waits in its queue for up to `wait`. Returns the reply of an acquire,
+    /// and the index of the enqueue. Dropping the future gives up the position.
     ///
     /// # Errors
     /// Unless [`Unavailable::certainly_not_done`], the lock may have been granted to the session:
-    /// whoever owns the session releases the lock, or ends the session.
+    /// the owner of the session must release the lock, or end the session.
     pub async fn acquire(
         &self,
         new: NewEntry,
@@ -162,13 +161,13 @@ impl Upstream {
         }
     }
 
-    /// Ends a session. The agent retries that until it is done, also when the future is dropped; of
-    /// one that was given up only the order is awaited.
+    /// Ends a session. The agent retries that until it is done, even if the future is dropped. For
+    /// a session that was given up, the future only waits for the order to be accepted.
     ///
     /// # Errors
-    /// The servers have not reported the outcome within the hold timeout. The agent goes on, unless
-    /// the session is [certain](Unavailable::certainly_not_done) to live because too many are being
-    /// ended.
+    /// The servers have not reported the outcome within the hold timeout. The agent keeps retrying,
+    /// unless the session is [certain](Unavailable::certainly_not_done) to remain because too many
+    /// are being ended.
     pub async fn end_session(&self, session: SessionId, reason: EndReason) -> Result<(), Unavailable> {
         match self.0.clone().call(LocalCall::EndSession { session, reason }).await? {
             Answered::Response(Response::Applied(_) | Response::Done) => Ok(()),
@@ -176,11 +175,11 @@ impl Upstream {
         }
     }
 
-    /// Asks the state. A blocking read shares one upstream request with all others like it.
+    /// Reads from the state. A blocking read shares one upstream request with all identical ones.
     ///
     /// # Errors
-    /// No server answered in time, or none may. Nothing was changed: ask again, unless the answer
-    /// is too long.
+    /// No server answered in time, or none may. Nothing was changed: retry, unless the answer is
+    /// too long.
     pub async fn read(
         &self,
         query: Query,
@@ -194,11 +193,11 @@ impl Upstream {
         }
     }
 
-    /// Keeps a session alive; `None` when there is none of that id.
+    /// Keeps a session alive; returns `None` if there is no session with that id.
     ///
     /// # Errors
-    /// Unless [`Unavailable::certainly_not_done`], the TTL may have begun anew. To renew again is
-    /// safe.
+    /// Unless [`Unavailable::certainly_not_done`], the TTL may have been restarted. Renewing again
+    /// is safe.
     pub async fn renew(&self, session: SessionId) -> Result<Option<Arc<Session>>, Unavailable> {
         match self.ask(Request::Renew(session)).await? {
             Response::Renewed(session) => Ok(session),
@@ -206,7 +205,8 @@ impl Upstream {
         }
     }
 
-    /// The quorum as the nearest server sees it. Fails at once while this agent is not connected.
+    /// Returns the quorum as the nearest server sees it. Fails at once while this agent is not
+    /// connected.
     ///
     /// # Errors
     /// No server is connected, or it does not answer. Nothing was changed.
@@ -217,15 +217,15 @@ impl Upstream {
         }
     }
 
-    /// What this agent lacks of the mesh, from the nearest server, or from the leader where that
-    /// one does not know this agent.
+    /// Returns what this agent lacks of the mesh, from the nearest server, or from the leader if
+    /// that server does not know this agent.
     ///
     /// # Errors
     /// No server is connected, or it does not answer. Nothing was changed.
     pub async fn sync_mesh(&self, digest: RosterDigest) -> Result<MeshNews, Unavailable> {
         let request = Request::SyncMesh(digest);
         let answered = match self.0.clone().call(LocalCall::AskHome(request.clone())).await {
-            // A follower that lags has not heard of the registration; the leader has.
+            // A follower that lags has not applied the registration; the leader has.
             Err(Unavailable::Denied(_)) => self.0.clone().call(LocalCall::Ask(request)).await?,
             answered => answered?,
         };
@@ -235,10 +235,11 @@ impl Upstream {
         }
     }
 
-    /// Tells the nearest server that these were probed in vain.
+    /// Reports failed probes of these leases to the nearest server.
     ///
     /// # Errors
-    /// No server is connected, or it does not take it. The accusation may have come to the leader.
+    /// No server is connected, or it does not accept the report. The suspicion may have reached the
+    /// leader.
     pub async fn accuse(&self, leases: Vec<LeaseId>) -> Result<(), Unavailable> {
         match self.0.clone().call(LocalCall::AskHome(Request::Accuse(leases))).await? {
             Answered::Response(Response::Done) => Ok(()),
@@ -246,10 +247,10 @@ impl Upstream {
         }
     }
 
-    /// Tells the nearest server an event of this host, for those whom gossip does not reach.
+    /// Sends an event of this host to the nearest server, for hosts that gossip does not reach.
     ///
     /// # Errors
-    /// No server is connected, or it does not take it. It may be on its way all the same.
+    /// No server is connected, or it does not accept the event. It may spread in any case.
     pub async fn spread_event(&self, item: Bytes) -> Result<(), Unavailable> {
         match self.0.clone().call(LocalCall::AskHome(Request::Spread(item))).await? {
             Answered::Response(Response::Done) => Ok(()),
@@ -257,26 +258,27 @@ impl Upstream {
         }
     }
 
-    /// The lease under which this agent is registered now.
+    /// Returns the lease under which this agent is registered now.
     pub fn registered_lease(&self) -> Option<LeaseId> {
         self.0.registered_lease()
     }
 
-    /// The quorum as its leader sees it, which alone knows how the others are.
+    /// Returns the quorum as its leader sees it. Only the leader knows the state of the other
+    /// servers.
     ///
     /// # Errors
     /// No leader answered. Nothing was changed.
     pub async fn leader_status(&self) -> Result<Status, Unavailable> {
         match self.ask(Request::Status).await? {
             Response::Status(status) if status.leader == Some(status.server) => Ok(status),
-            // It led when it was asked, and does not know now how the others are.
+            // It was the leader when the request was sent, and no longer knows the state of the
+            // others.
             Response::Status(_) => Err(Unavailable::NotLeader { leader: None }),
             other => Err(unexpected(&other)),
         }
     }
 
-    /// How the leader looks after the servers, and the index at which somebody said so; 0 for the
-    /// default.
+    /// Returns the autopilot configuration, and the index at which it was set; 0 for the default.
     ///
     /// # Errors
     /// No leader answered. Nothing was changed.
@@ -287,10 +289,10 @@ impl Upstream {
         }
     }
 
-    /// How the lease of a node stands, or a part of those of all nodes.
+    /// Returns the lease of a node, or a part of the leases of all nodes.
     ///
     /// # Errors
-    /// No leader answered, which alone knows. Nothing was changed.
+    /// No leader answered, and no other server knows. Nothing was changed.
     pub async fn node_leases(&self, query: NodeLeaseQuery) -> Result<NodeLeases, Unavailable> {
         match self.ask(Request::NodeLeases(query)).await? {
             Response::NodeLeases(leases) => Ok(leases),
@@ -298,23 +300,22 @@ impl Upstream {
         }
     }
 
-    /// Hands leadership to another server.
+    /// Transfers leadership to another server.
     ///
     /// # Errors
-    /// [`Unavailable::Denied`] says why the leader stays. Unless
-    /// [`Unavailable::certainly_not_done`], the leadership may pass on all the same:
-    /// [`Self::leader_status`] tells.
+    /// [`Unavailable::Denied`] carries the reason why the leader stays. Unless
+    /// [`Unavailable::certainly_not_done`], the leadership may still be transferred: check
+    /// [`Self::leader_status`].
     pub async fn transfer_leader(&self, to: Option<ServerId>) -> Result<(), Unavailable> {
         self.ask(Request::TransferLeader(to)).await.map(|_| ())
     }
 
-    /// Tells the server at `address`, which belongs to no quorum yet, to join the one that
-    /// `servers` are of.
+    /// Asks the server at `address`, which belongs to no quorum yet, to join the quorum of
+    /// `servers`.
     ///
     /// # Errors
-    /// [`Unavailable::Denied`] says why the server does not join. Unless
-    /// [`Unavailable::certainly_not_done`], it may be joining all the same: [`Self::leader_status`]
-    /// tells.
+    /// [`Unavailable::Denied`] carries the reason why the server does not join. Unless
+    /// [`Unavailable::certainly_not_done`], it may still join: check [`Self::leader_status`].
     pub async fn invite(&self, address: &str, servers: Vec<String>) -> Result<(), Unavailable> {
         match self.0.clone().invite(address.into(), servers).await? {
             Response::Done => Ok(()),
@@ -323,17 +324,17 @@ impl Upstream {
         }
     }
 
-    /// Looks whether a server of this agent's cluster answers at `address`, which is `host:port`;
-    /// the agent knows it from then on.
+    /// Checks that a server of this agent's cluster answers at `address`, which is `host:port`; the
+    /// agent knows it from then on.
     ///
     /// # Errors
-    /// [`Unavailable::Denied`] says why not. The agent knows the servers that it knew before.
+    /// [`Unavailable::Denied`] carries the reason. The agent knows the same servers as before.
     pub async fn join(&self, address: &str) -> Result<(), Unavailable> {
         self.0.clone().join(address.into()).await
     }
 
-    /// Takes this agent's node out of the cluster: its sessions end. The agent does not register
-    /// again. To drop the future is to leave that so: only a process that ends may.
+    /// Removes this agent's node from the cluster: its sessions end. The agent does not register
+    /// again. Dropping the future leaves it in that state, so only a process that exits may do so.
     ///
     /// # Errors
     /// The node stays. Unless [`Unavailable::certainly_not_done`], it may have left, and its
@@ -348,7 +349,7 @@ impl Upstream {
             Err(Unavailable::Unknown(format!("the servers did not answer for {} s", LEAVE_TIMEOUT.as_secs())))
         });
         let outcome = match applied.map(|applied| applied.reply) {
-            // Of its own lease: only an attempt whose answer was forgotten is refused.
+            // For its own lease, only an attempt whose reply was dropped is refused.
             Ok(Reply::Refused(refusal)) => Err(Unavailable::Unknown(refusal.to_string())),
             Ok(_) => Ok(()),
             Err(unavailable) => Err(unavailable),
@@ -362,23 +363,23 @@ impl Upstream {
         outcome
     }
 
-    /// Takes another choice of this agent's cluster into use.
+    /// Applies another choice of this agent's cluster.
     pub fn choose_cluster(&self, choice: ClusterChoice) {
         self.0.clone().choose_cluster(choice);
     }
 
-    /// Makes another node leave the cluster, unless the leader knows that it lives.
+    /// Makes another node leave the cluster, unless the leader knows that it is alive.
     ///
     /// # Errors
-    /// Unless [`Unavailable::certainly_not_done`], the node may have left. To try again is safe:
-    /// if its agent is back, the node lives.
+    /// Unless [`Unavailable::certainly_not_done`], the node may have left. A retry is safe: if its
+    /// agent is back, the node stays.
     pub async fn force_leave(&self, node: NodeName, prune: bool) -> Result<Applied, Unavailable> {
         self.propose(Command::LeaveNode(NodeLeave { node, lease: None, prune })).await
     }
 
-    /// Says that this agent stops for a moment: the servers wait longer for it, once, and the lease
-    /// says until when that is believed. Where they do not answer at once, they wait as for any
-    /// other as far as anybody knows.
+    /// Announces a restart of this agent: the servers extend its window once, and the lease carries
+    /// the time until which that is certain. Without a reply in time, the normal window must be
+    /// assumed.
     pub async fn announce_restart(&self) {
         let Some(lease) = self.0.registered_lease() else { return };
         let announced = self.propose(Command::AnnounceRestart(lease));
@@ -386,25 +387,26 @@ impl Upstream {
             Ok(Ok(Applied { reply: Reply::Succeeded(true), .. })) => {
                 tracing::info!("the servers keep this node's sessions for a restart");
             }
-            Ok(Ok(_)) => tracing::warn!("the servers do not wait for this node: its lease has ended"),
+            Ok(Ok(_)) => tracing::warn!("cannot announce the restart: this node's lease has ended"),
             Ok(Err(reason)) => tracing::warn!(%reason, "cannot announce the restart to the servers"),
             Err(_) => tracing::warn!("cannot announce the restart: the servers do not answer"),
         }
     }
 
-    /// Takes a server out of the quorum.
+    /// Removes a server from the quorum.
     ///
     /// # Errors
-    /// [`Unavailable::Denied`] says why the quorum keeps the server. Unless
-    /// [`Unavailable::certainly_not_done`], the server may be gone: [`Self::leader_status`] tells.
+    /// [`Unavailable::Denied`] carries the reason why the quorum keeps the server. Unless
+    /// [`Unavailable::certainly_not_done`], the server may be removed: check
+    /// [`Self::leader_status`].
     pub async fn remove_server(&self, server: ServerId) -> Result<(), Unavailable> {
         self.ask(Request::RemoveServer(server)).await.map(|_| ())
     }
 
-    /// A part of a backup; the first one begins it.
+    /// Returns a part of a backup; the first part begins it.
     ///
     /// # Errors
-    /// No server gave the part. Nothing of the state was changed, but what was read so far is no
+    /// No server returned the part. The state is unchanged, but the parts read so far are not a
     /// backup: begin a new one.
     pub async fn backup_part(
         &self,
@@ -418,7 +420,7 @@ impl Upstream {
         }
     }
 
-    /// Answers a server that asks whether this agent lives.
+    /// Answers a challenge of a server.
     pub async fn answer_challenge(&self, challenge: Challenge) -> Response {
         match self.0.clone().challenge(challenge).await {
             Ok(Answered::Response(response)) => response,
@@ -427,13 +429,12 @@ impl Upstream {
         }
     }
 
-    /// What may be believed of the node's lease, now and from now on. Its times are those of
-    /// `CLOCK_BOOTTIME`.
+    /// Returns the node's lease, now and from now on. Its times are those of `CLOCK_BOOTTIME`.
     pub fn lease(&self) -> watch::Receiver<LeaseState> {
         self.0.lease()
     }
 
-    /// Whether the agent has registered since it started.
+    /// Returns `true` if the agent has registered since it started.
     pub fn is_registered(&self) -> bool {
         self.0.is_registered()
     }
@@ -443,24 +444,24 @@ impl Upstream {
         self.0.replace_identity(identity);
     }
 
-    /// Why this agent cannot have requests answered now, as far as it knows itself; nothing where
+    /// Returns the reasons why this agent cannot serve requests now, as far as it knows; empty if
     /// it can.
     pub fn not_ready(&self) -> Vec<NotReady> {
         self.0.not_ready()
     }
 
-    /// What was counted, where anything is.
+    /// Returns the counters, if there are any.
     pub fn counters(&self) -> Option<&UpstreamCounters> {
         self.0.counters()
     }
 
-    /// How much is under way now.
+    /// Returns the work under way.
     pub fn load(&self) -> Load {
         self.0.load()
     }
 
-    /// Lets blocking reads be answered with what there is, now and from now on: the agent is about
-    /// to stop.
+    /// Answers blocking reads with the current state, now and from now on: the agent is shutting
+    /// down.
     pub fn hurry(&self) {
         self.0.clone().hurry();
     }
@@ -517,7 +518,7 @@ mod tests {
             _address: String,
             _servers: Vec<String>,
         ) -> BoxFuture<Result<Response, Unavailable>> {
-            unreachable!("nobody is invited")
+            unreachable!("no server is invited")
         }
     }
 

@@ -1,7 +1,7 @@
-//! Connections to servers by QUIC: each made once, used until it ends or is given up.
+//! QUIC connections to servers: each is made once, and used until it ends or is closed.
 //!
-//! Renewals of the node's lease have a stream of their own, which is opened with the first one and
-//! goes first: whatever else waits to be sent, megabytes on a slow line, holds none of them up.
+//! Renewals of the node's lease have their own stream, which is opened with the first one and has
+//! priority. Other queued data, even megabytes on a slow line, does not delay them.
 
 use super::counters::UpstreamCounters;
 use lockmesh_agent_core::quorum_client::{ConnectionEnd, ConnectionId, Input};
@@ -15,19 +15,19 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// How long one attempt to connect may take.
+/// The timeout of one attempt to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often it is told how much has arrived.
+/// The interval at which the amount of received data is reported.
 const RECEIVED_INTERVAL: Duration = Duration::from_millis(500);
 
-/// No more calls are wanted while so many bytes wait to be sent.
+/// The number of queued bytes at which no more calls are accepted.
 const BYTES_IN_LINE: usize = 4 << 20;
 
-/// Why a connection is of no more use whose server says nothing more on a stream.
+/// The reason for closing a connection whose server finished a stream.
 const FINISHED: &str = "it finished the stream";
 
-/// A connection, or an attempt at one.
+/// A connection, or an attempt to make one.
 #[derive(Debug)]
 pub(super) struct QuicConnection {
     id: ConnectionId,
@@ -35,11 +35,11 @@ pub(super) struct QuicConnection {
     calls: Lane,
     renewals: Lane,
     given_up: Notify,
-    /// What the server understands, once there is a connection.
+    /// The server's protocol dialect, once connected.
     dialect: OnceLock<Dialect>,
 }
 
-/// What waits to be sent on one stream.
+/// The send queue of one stream.
 #[derive(Debug, Default)]
 struct Lane {
     queue: Mutex<SendQueue>,
@@ -49,7 +49,7 @@ struct Lane {
 #[derive(Debug, Default)]
 struct SendQueue {
     frames: FrameQueue,
-    /// Whether it was said that no more calls are wanted.
+    /// `true` once the queue was reported as full.
     is_full: bool,
 }
 
@@ -59,18 +59,18 @@ impl QuicConnection {
         Arc::new(Self { id, server, calls, renewals, given_up: Notify::new(), dialect: OnceLock::new() })
     }
 
-    /// Its id.
+    /// Returns its id.
     pub(super) fn id(&self) -> ConnectionId {
         self.id
     }
 
-    /// Takes a call that is to be sent. Whether so much waits to be sent now that no more should be
-    /// given, until it is told that there is room again.
+    /// Queues a call. Returns `true` if the queue is full, so that no more calls should be sent
+    /// until room is reported again.
     ///
     /// # Errors
-    /// The call fits no frame; it was not taken.
+    /// The call fits no frame; it was not queued.
     pub(super) fn send(&self, call: &Call) -> Result<bool, TooLong> {
-        // To cancel a renewal is of no use: the server has answered it, or will not.
+        // Cancelling a renewal is useless: the server has answered it, or will not.
         let lane = match call {
             Call::Begin(_, Request::RenewLease(_)) => &self.renewals,
             _ => &self.calls,
@@ -89,13 +89,13 @@ impl QuicConnection {
         Ok(is_full)
     }
 
-    /// Ends it: nothing more is told of it.
+    /// Closes it: no more inputs are reported.
     pub(super) fn end(&self) {
         self.given_up.notify_one();
     }
 
-    /// Connects, and uses the connection until it ends, and says how; `None` when it was given up.
-    /// What happens meanwhile is told at once.
+    /// Connects, uses the connection until it ends, and returns the reason; `None` when it was
+    /// closed by [`Self::end`]. Events are reported through the callback.
     pub(super) async fn run(
         &self,
         endpoint: &Endpoint,
@@ -110,8 +110,7 @@ impl QuicConnection {
             Ok(connection) => self.use_up(&connection, counters, &tell).await?,
             Err(error) => error,
         };
-        // Kept apart: a certificate that is not believed wants an operator, a loss only another
-        // attempt.
+        // Kept apart: a rejected certificate needs an operator, a loss only another attempt.
         Some(match ended {
             LinkError::Stranger(reason) => ConnectionEnd::NotAdmitted(reason),
             error => ConnectionEnd::Lost(error.to_string()),
@@ -132,7 +131,8 @@ impl QuicConnection {
         })
     }
 
-    /// Uses a connection until it ends, and says why it did; `None` when it was given up.
+    /// Uses a connection until it ends, and returns the reason; `None` when it was closed by
+    /// [`Self::end`].
     async fn use_up(
         &self,
         connection: &Connection,
@@ -143,10 +143,10 @@ impl QuicConnection {
             ended = self.serve(connection, counters, tell) => Some(ended),
             () = self.given_up.notified() => None,
         };
-        // Before this end closes it, which would be all that is known of its end.
+        // Before this end closes it, which would hide the reason.
         let refusal = connection.identity_refusal();
         match &ended {
-            // The server is told why: one of the two is broken, or of another build.
+            // The server receives the reason: one of the two is defective, or of another build.
             Some(Err(error @ LinkError::Malformed(_))) => {
                 connection.close(Close::Malformed, &error.to_string());
             }
@@ -176,11 +176,11 @@ impl QuicConnection {
             ended = self.send_frames(&self.calls, &mut sender, counters, tell) => ended,
             ended = self.receive_first(connection, &mut receiver, counters, tell) => ended,
             ended = self.serve_renewals(connection, counters, tell) => ended,
-            () = self.tell_traffic(connection, tell) => Ok("it was listened to no longer"),
+            () = self.tell_traffic(connection, tell) => Ok("its stream was no longer read"),
         }
     }
 
-    /// The stream of renewals, to a server that is sent any.
+    /// Serves the stream of renewals, to a server that receives any.
     async fn serve_renewals(
         &self,
         connection: &Connection,
@@ -205,14 +205,13 @@ impl QuicConnection {
     ) -> Result<&'static str, LinkError> {
         loop {
             lane.filled().await;
-            // Callers that are about to run may have something to say as well: let them, so that it
-            // shares a frame.
+            // Lets callers that are about to run add their calls, so that these share a frame.
             tokio::task::yield_now().await;
             let (frames, was_full) = {
                 let mut queue = lane.lock();
                 (queue.frames.take(), std::mem::take(&mut queue.is_full))
             };
-            // All of it was taken: the client may go on giving calls.
+            // The queue is empty: the client may send calls again.
             if was_full {
                 tell(Input::Backlog(self.id, false));
             }
@@ -221,7 +220,7 @@ impl QuicConnection {
         }
     }
 
-    /// Says who answers, with the first frame of a connection.
+    /// Logs the server's identity with the first frame of a connection.
     async fn receive_first(
         &self,
         connection: &Connection,
@@ -230,7 +229,7 @@ impl QuicConnection {
         tell: &(impl Fn(Input) + Sync),
     ) -> Result<&'static str, LinkError> {
         let Some(ReplyFrame(answers)) = receiver.receive().await? else { return Ok(FINISHED) };
-        // Before it answers it may yet find that it does not believe this agent's certificate.
+        // Before it answers it may still reject this agent's certificate.
         let (address, peer) = (connection.remote_address(), connection.peer());
         tracing::info!(%address, %peer, "connected to a server");
         counters.reply_frames.fetch_add(1, Ordering::Relaxed);
@@ -251,8 +250,8 @@ impl QuicConnection {
         Ok(FINISHED)
     }
 
-    /// Whoever waits for news may wait for long, so that only this tells a server that is stopped
-    /// or cut off from one that has no news.
+    /// Reports the received data. A parked call may wait for long, so only this distinguishes a
+    /// stopped or partitioned server from one without news.
     async fn tell_traffic(&self, connection: &Connection, tell: &(impl Fn(Input) + Sync)) {
         loop {
             tokio::time::sleep(RECEIVED_INTERVAL).await;
@@ -262,16 +261,16 @@ impl QuicConnection {
 }
 
 impl Lane {
-    /// Waits until there is something to be sent.
+    /// Waits until the queue has data.
     async fn filled(&self) {
-        // A wake-up may be left over from calls that went out with the frames before.
+        // A wake-up may be left over from calls sent with earlier frames.
         while self.lock().frames.is_empty() {
             self.ready.notified().await;
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, SendQueue> {
-        // Each change is one step, so a panic elsewhere left nothing half done.
+        // Each change is one step, so a panic elsewhere leaves nothing half done.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

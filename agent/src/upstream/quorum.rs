@@ -1,4 +1,4 @@
-//! What the rest of the agent needs of the quorum, whoever plays it.
+//! The interface of the quorum to the rest of the agent; also implemented by test stand-ins.
 
 use super::counters::UpstreamCounters;
 use lockmesh_agent_core::cluster::ClusterChoice;
@@ -12,77 +12,79 @@ use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// A future in a box.
+/// A boxed future.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Answers local calls.
 pub trait Quorum: Debug + Send + Sync {
-    /// Answers a call. To drop the future is to cancel it.
+    /// Answers a call. Dropping the future cancels it.
     fn call(self: Arc<Self>, call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>>;
 
-    /// Tells the server at `address`, which belongs to no quorum yet, where the servers are that it
-    /// shall join; or says why it is not reached.
+    /// Asks the server at `address`, which belongs to no quorum yet, to join the quorum of
+    /// `servers`; or returns why it is not reached.
     fn invite(
         self: Arc<Self>,
         address: String,
         servers: Vec<String>,
     ) -> BoxFuture<Result<Response, Unavailable>>;
 
-    /// Answers a server that asks whether this agent lives.
+    /// Answers a challenge of a server.
     fn challenge(self: Arc<Self>, _challenge: Challenge) -> BoxFuture<Result<Answered, Unavailable>> {
         let why = "no lease is kept here".into();
         Box::pin(std::future::ready(Err(Unavailable::Denied(why))))
     }
 
-    /// What may be believed of the node's lease; where none is kept, nothing, and that is final.
+    /// Returns the node's lease; without one, a closed channel with the default state.
     fn lease(&self) -> watch::Receiver<LeaseState> {
         watch::Sender::default().subscribe()
     }
 
-    /// Looks whether a server of this agent's cluster answers at `address`, and knows it from then
-    /// on; or says why not.
+    /// Checks that a server of this agent's cluster answers at `address`, and adds it to the known
+    /// servers; or returns why not.
     fn join(self: Arc<Self>, address: String) -> BoxFuture<Result<(), Unavailable>> {
         let reason = Unavailable::Denied(format!("no server is reached at {address}"));
         Box::pin(std::future::ready(Err(reason)))
     }
 
-    /// The lease under which this agent is registered now.
+    /// Returns the lease under which this agent is registered now.
     fn registered_lease(&self) -> Option<LeaseId> {
         None
     }
 
-    /// The same; and if there is one, the agent does not register again until it stays.
+    /// Returns the registered lease; if there is one, the agent does not register again until
+    /// [`Self::stay`].
     fn begin_leaving(self: Arc<Self>) -> Option<LeaseId> {
         self.registered_lease()
     }
 
-    /// The agent's node did not leave, as far as is known; or it may have, and is to come back.
+    /// Resumes after a leave that did not happen; with `may_have_left`, the node may have left and
+    /// is registered again.
     fn stay(self: Arc<Self>, _may_have_left: bool) {}
 
-    /// The agent's node has left: nothing is kept of its cluster.
+    /// Records that the agent's node has left, and removes the pin of its cluster.
     fn has_left(self: Arc<Self>) -> BoxFuture<()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// The configuration names another cluster, or none.
+    /// Applies a configuration that selects another cluster, or none.
     fn choose_cluster(self: Arc<Self>, _choice: ClusterChoice) {}
 
-    /// Whether the agent has registered since it started.
+    /// Returns `true` if the agent has registered since it started.
     fn is_registered(&self) -> bool {
         true
     }
 
-    /// Why this agent cannot have requests answered now; nothing where it can.
+    /// Returns the reasons why this agent cannot serve requests now; empty if it can.
     fn not_ready(&self) -> Vec<NotReady> {
         Vec::new()
     }
 
-    /// What was counted, where anything is.
+    /// Returns the counters, if there are any.
     fn counters(&self) -> Option<&UpstreamCounters> {
         None
     }
 
-    /// How much is under way now.
+    /// Returns the work under way.
     fn load(&self) -> Load {
         Load::default()
     }
@@ -90,7 +92,7 @@ pub trait Quorum: Debug + Send + Sync {
     /// Uses other certificates for the next connection.
     fn replace_identity(&self, _identity: &Identity) {}
 
-    /// Blocking reads and waits for locks are answered with what there is, now and from now on.
+    /// Answers blocking reads and lock waits with the current state, now and from now on.
     fn hurry(self: Arc<Self>) {}
 
     /// Ends all connections and every call under way.

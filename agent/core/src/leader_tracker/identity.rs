@@ -1,8 +1,9 @@
-//! Identity of servers: a server counts only after it has shown that it is of this agent's cluster.
+//! Identity of servers: a server counts only after it has shown that it belongs to this agent's
+//! cluster.
 //!
-//! Ids, terms and applied indexes of two clusters mean nothing to each other, so nothing that a
-//! server says is used before its cluster id and index base are compared. **Invariant:** a refused
-//! server is never leader or home, and its roster never replaces the one that is known.
+//! Ids, terms and applied indexes of two clusters are not comparable. No field of a status is used
+//! before the server's cluster id and index base are compared. **Invariant:** a rejected server is
+//! never leader or home, and its roster never replaces the known one.
 
 use super::{Actions, LeaderTracker, wake_at};
 use crate::cluster::{
@@ -18,27 +19,28 @@ use std::time::Duration;
 /// this. Each listed server is contacted within 60 s.
 const CONTACT_INTERVAL: Duration = Duration::from_secs(40);
 
-/// The time that an agent without a pin gives its preferred server before it contacts all others.
+/// The time for which an agent without a pin waits for its preferred server before it contacts all
+/// others.
 const INTRODUCTION_DELAY: Duration = Duration::from_millis(500);
 
-/// The maximum time that such a contact takes.
+/// The maximum duration of such a contact.
 const CONTACT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl LeaderTracker {
-    /// Takes the configured cluster, and the pin of an earlier process.
+    /// Applies the configured cluster, and the pin of an earlier process.
     #[must_use]
     pub fn with_cluster(mut self, choice: ClusterChoice, pin: Option<Pin>, now: Time) -> Self {
         self.cluster = Cluster::new(choice, pin, now);
         self
     }
 
-    /// The configuration names another cluster, or none.
+    /// Applies a configuration that selects another cluster, or none.
     pub fn choose_cluster(&mut self, choice: ClusterChoice, now: Time) {
         let moves = self.cluster.choose(choice, now);
         if moves {
             self.move_to_another_cluster(now);
         }
-        // All servers are judged again, by their next answers.
+        // All servers are judged again by their next replies.
         for (_, server) in self.servers.iter_mut() {
             (server.refusal, server.older_since, server.index) = (None, None, None);
             (server.is_asked, server.asked) = (false, None);
@@ -46,27 +48,28 @@ impl LeaderTracker {
         self.find_split();
     }
 
-    /// The cluster that registered this agent; none before that, and none if it follows any.
+    /// Returns the cluster that registered this agent; `None` before that, or if the agent follows
+    /// any.
     pub fn pin(&self) -> Option<&Pin> {
         self.cluster.pin()
     }
 
-    /// A server that leads has registered this agent.
+    /// Records that the leader registered this agent.
     pub fn registered(&mut self) {
         self.cluster.registered();
     }
 
-    /// `true` once after the agent has moved to another cluster: its registration is void.
+    /// Returns `true` once after the agent moved to another cluster, which voids its registration.
     pub fn has_moved(&mut self) -> bool {
         std::mem::take(&mut self.has_moved)
     }
 
-    /// `true` if the index that a server counts with is not known on this connection.
+    /// Returns `true` if the server's index is not known on this connection.
     pub fn wants_index(&self, slot: Slot) -> bool {
         !self.cluster.follows_any() && self.servers.get(slot).is_some_and(|server| server.index.is_none())
     }
 
-    /// A server answered a read under this index.
+    /// Records the index of a server's reply to a read.
     pub fn index_heard(&mut self, slot: Slot, index: LogIndex) {
         let Some(server) = self.servers.get(slot).filter(|server| server.is_up && server.index.is_none())
         else {
@@ -75,23 +78,23 @@ impl LeaderTracker {
         let is_heard = server.is_heard;
         self.servers.server_mut(slot).index = Some(index);
         if !is_heard {
-            // Its status may have come first and was of no use then.
+            // Its status may have come first and could not be used then.
             self.ask_again(slot);
         }
     }
 
-    /// `true` if the server at this slot has shown on this connection that it is of this agent's
-    /// cluster.
+    /// Returns `true` if the server at this slot has shown on this connection that it belongs to
+    /// this agent's cluster.
     pub fn is_ours(&self, slot: Slot) -> bool {
         self.servers.get(slot).is_some_and(|server| server.is_up && server.is_heard)
     }
 
-    /// `true` if the server at this slot is refused.
+    /// Returns `true` if the server at this slot is rejected.
     pub fn is_refused(&self, slot: Slot) -> bool {
         self.servers.get(slot).is_some_and(|server| server.refusal.is_some())
     }
 
-    /// `true` if a server that says this is of this agent's cluster.
+    /// Returns `true` if a server with this status belongs to this agent's cluster.
     pub fn accepts(&self, slot: Slot, status: &Status) -> bool {
         let is_newer =
             |index: LogIndex| !self.cluster.is_older(index.0.saturating_sub(status.applied_index.0));
@@ -101,7 +104,7 @@ impl LeaderTracker {
             && (self.cluster.follows_any() || index.is_some_and(is_newer))
     }
 
-    /// The refused servers, by address, and why.
+    /// Returns the rejected servers, by address, with the reason.
     pub fn refusals(&self) -> Vec<(String, ClusterRefusal)> {
         let refused = self
             .servers
@@ -112,8 +115,8 @@ impl LeaderTracker {
         refused
     }
 
-    /// `true` if a listed server has shown that it belongs to another cluster. An older copy of
-    /// this agent's cluster does not count: a follower that lags looks like one.
+    /// Returns `true` if a listed server has shown that it belongs to another cluster. An older
+    /// copy of this agent's cluster does not count: a follower that lags looks like one.
     pub fn lists_another_cluster(&self) -> bool {
         let is_foreign = |server: &KnownServer| {
             server.is_seed && matches!(server.refusal, Some(ClusterRefusal::OtherCluster(_)))
@@ -121,7 +124,7 @@ impl LeaderTracker {
         !self.cluster.follows_any() && self.servers.iter().any(|(_, server)| is_foreign(server))
     }
 
-    /// What is wrong with the servers that are refused, in words for an operator.
+    /// Returns the problem with the rejected servers, as a message for operators.
     pub fn complaint(&self) -> Option<String> {
         let refusals = self.refusals();
         let expected = self.cluster.expected().filter(|_| !refusals.is_empty())?;
@@ -155,7 +158,7 @@ impl LeaderTracker {
         ))
     }
 
-    /// `true` once the agent knows with which cluster it may register.
+    /// Returns `true` once the agent knows with which cluster it may register.
     pub(super) fn is_settled(&self, now: Time) -> bool {
         if self.cluster.is_split {
             return false;
@@ -167,10 +170,10 @@ impl LeaderTracker {
             || self.servers.iter().all(|(_, server)| is_introduced(server))
     }
 
-    /// Compares what a server says of itself with what this agent belongs to.
+    /// Compares the cluster that a server reports with this agent's.
     pub(super) fn judge(&mut self, slot: Slot, status: &Status, now: Time) -> Verdict {
         let server = self.servers.server_mut(slot);
-        // It has not found its quorum yet, or holds nothing of its state.
+        // It has not found its quorum yet, or has no state yet.
         if status.server == ServerId::default() || status.cluster_id.is_empty() {
             server.has_answered = true;
             return Verdict::Unknown;
@@ -181,7 +184,7 @@ impl LeaderTracker {
         if self.cluster.is_split || self.cluster.is_foreign(&status.cluster_id) {
             let server = self.servers.server_mut(slot);
             server.has_answered = true;
-            // An agent that follows any cluster has nothing to complain of.
+            // An agent that follows any cluster reports no mismatch.
             server.refusal = Some(ClusterRefusal::OtherCluster(status.cluster_id.clone()));
             return Verdict::Refused;
         }
@@ -199,7 +202,7 @@ impl LeaderTracker {
         server.has_answered = true;
         if self.cluster.is_older(base) {
             let since = *server.older_since.get_or_insert(now);
-            // Asked again: a follower may not have applied what raised it.
+            // Asked again: a follower may not have applied the entry that raised the base.
             server.index = None;
             if now.since(since) < LAG_TIMEOUT {
                 return Verdict::Unknown;
@@ -214,8 +217,8 @@ impl LeaderTracker {
         Verdict::Ours
     }
 
-    /// Without a pin the agent uses the cluster that it hears first, as long as a server says that
-    /// it is of it; one that follows any moves on after a while without a leader.
+    /// Chooses a cluster without a pin: the first one that answers, while a server claims to belong
+    /// to it. An agent that follows any cluster moves on after a while without a leader.
     fn choose_current(&mut self, cluster_id: &str, now: Time) {
         let may_move = if self.cluster.follows_any() {
             self.leader.is_none() && now.since(self.no_leader_since) >= FOLLOW_TIMEOUT
@@ -235,7 +238,7 @@ impl LeaderTracker {
             .any(|(_, server)| server.cluster.is_some() && server.cluster.as_deref() == cluster_id)
     }
 
-    /// Notices whether the listed servers are of two clusters while the agent has yet to choose.
+    /// Detects that the listed servers belong to two clusters while the agent has yet to choose.
     fn find_split(&mut self) {
         let mut claims = self.servers.iter().filter(|(_, server)| server.is_seed);
         let first = claims.find_map(|(_, server)| server.cluster.clone());
@@ -244,7 +247,7 @@ impl LeaderTracker {
             && self.servers.iter().any(|(_, server)| server.is_seed && is_other(&server.cluster));
     }
 
-    /// A refused server is given up, and tried again later.
+    /// Disconnects a rejected server; it is contacted again later.
     pub(super) fn refuse(&mut self, slot: Slot, now: Time) {
         self.is_no_leader(slot, now);
         self.claimed = self.claimed.filter(|(claimed, _)| *claimed != slot);
@@ -257,7 +260,7 @@ impl LeaderTracker {
         server.contact_at = Some(contact_at);
         self.refused.insert(slot);
         if self.cluster.is_split {
-            // Those that were accepted before the split was known.
+            // Servers that were accepted before the split was known.
             for (other, server) in self.servers.iter_mut() {
                 if server.is_seed && server.is_up && server.refusal.is_none() {
                     server.refusal = server.cluster.clone().map(ClusterRefusal::OtherCluster);
@@ -269,7 +272,7 @@ impl LeaderTracker {
         }
     }
 
-    /// Servers below a raised index base have to show theirs again.
+    /// Requires servers below a raised index base to show theirs again.
     fn doubt_all_but(&mut self, slot: Slot, now: Time) {
         let others: Vec<Slot> =
             self.servers.iter().map(|(other, _)| other).filter(|other| *other != slot).collect();
@@ -282,7 +285,7 @@ impl LeaderTracker {
         self.has_moved = false;
     }
 
-    /// Nothing that was learned of another cluster, or of an older copy, counts any more.
+    /// Discards everything learned from another cluster, or from an older copy.
     fn move_to_another_cluster(&mut self, now: Time) {
         self.forget_leader(now);
         (self.term, self.home, self.claimed) = (Term(0), None, None);
@@ -293,15 +296,15 @@ impl LeaderTracker {
         self.has_moved = true;
     }
 
-    /// Listed servers that are contacted although nothing needs them.
+    /// Contacts listed servers that nothing else needs.
     pub(super) fn contact(&mut self, actions: &mut Actions, now: Time) {
         if self.cluster.follows_any() {
             return;
         }
-        // Before the first registration all of them: by one alone it would not be known that the
-        // others are of another cluster.
+        // All of them before the first registration: one server alone cannot show that the others
+        // belong to another cluster.
         let is_open = self.cluster.is_open();
-        // The preferred server comes first: the first that answers becomes home.
+        // The preferred server comes first, because the first server that answers becomes home.
         let others_at = self.cluster.began + INTRODUCTION_DELAY;
         if is_open && self.home.is_none() && !self.cluster.is_split && now < others_at {
             return wake_at(actions, others_at);
@@ -316,7 +319,7 @@ impl LeaderTracker {
             let next = self.next_contact(now);
             let server = self.servers.server_mut(slot);
             if server.is_up && server.is_heard {
-                // It is of this cluster, and known to be.
+                // It has shown that it belongs to this cluster.
                 server.contact_at = None;
                 continue;
             }

@@ -1,7 +1,7 @@
-//! The calls that wait for an answer on one connection.
+//! Pending calls on one connection.
 //!
-//! **Invariant:** a call is over once: by an answer, by the end of the connection or of the
-//! server's role, by its own deadline, or by its caller's going.
+//! **Invariant:** a call ends once: by its reply, by the end of the connection or of the server's
+//! role, by its deadline, or by cancellation.
 
 use super::owner::RequestNumber;
 use crate::request_ids::Registration;
@@ -10,23 +10,23 @@ use lockmesh_protocol::rpc::CallId;
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 
-/// What a call needs of the server at the other end, and where it goes when that ends.
+/// The server that a call needs, and where the call is retried when that server is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RetryScope {
-    /// The leader, soon. It goes again to the next leader.
+    /// The leader, with a prompt reply. Retried on the next leader.
     Leader,
-    /// The home server, soon. It goes again to the next one.
+    /// The home server, with a prompt reply. Retried on the next home server.
     Home,
-    /// The home server or the leader, whenever there is news. It goes again when the server is
+    /// The home server or the leader, with a reply when there is news. Retried when the server is
     /// neither any more.
     Parked,
-    /// This one server, as long as there is a connection to it.
+    /// This server only, while it is connected.
     Own,
-    /// The home server, whenever it comes to it, for the mesh. It goes nowhere else.
+    /// The home server, for the mesh, with no prompt reply expected. Never retried.
     Aside,
 }
 
-/// What a server is for this agent.
+/// The roles of a server for this agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Roles {
     pub(super) leads: bool,
@@ -44,16 +44,16 @@ impl Roles {
     }
 }
 
-/// What is asked by a call.
+/// The content of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallKind {
     /// An attempt at a request.
     Attempt(RequestNumber),
     /// The agent's registration.
     Registration,
-    /// The server's status, asked for in this registration.
+    /// A query of the server's status, sent in this registration.
     Status(Option<Registration>),
-    /// The index that a server counts with, for its index base.
+    /// A query of the server's index, for its index base.
     Index,
     /// A renewal of this lease, with this sequence.
     Renewal(LeaseId, u64),
@@ -71,9 +71,9 @@ pub(super) struct PendingCall {
 #[derive(Debug, Default)]
 pub(super) struct PendingCalls {
     last: u64,
-    /// The calls that are to be answered soon, in order of their beginning.
+    /// Calls that expect a prompt reply, in order of their start.
     prompt: BTreeMap<CallId, PendingCall>,
-    /// The others.
+    /// All other calls.
     patient: BTreeMap<CallId, PendingCall>,
 }
 
@@ -81,9 +81,9 @@ impl PendingCalls {
     pub(super) fn begin(&mut self, call: PendingCall) -> CallId {
         self.last += 1;
         let id = CallId(self.last);
-        // Kept apart, because the silence of a parked call says nothing of its server, and what is
-        // asked aside shall not cost a connection: that nothing at all arrives is noticed without
-        // it, and later than a network that is dark for a moment is light again.
+        // Kept apart: the silence of a parked call does not indicate a failed server, and a mesh
+        // query must not cost a connection. A dead connection is detected without them, and only
+        // after a brief network outage would have ended.
         match call.scope {
             RetryScope::Leader | RetryScope::Home => self.prompt.insert(id, call),
             RetryScope::Parked | RetryScope::Own | RetryScope::Aside => self.patient.insert(id, call),
@@ -95,19 +95,19 @@ impl PendingCalls {
         self.prompt.remove(&id).or_else(|| self.patient.remove(&id))
     }
 
-    /// The calls that a server with these roles does not take.
+    /// Returns the calls that a server with these roles does not accept.
     pub(super) fn unfit(&self, roles: Roles) -> Vec<CallId> {
         let all = self.prompt.iter().chain(&self.patient);
         all.filter(|(_, call)| !roles.take(call.scope)).map(|(id, _)| *id).collect()
     }
 
-    /// All calls, in order; none is left.
+    /// Removes and returns all calls, in order.
     pub(super) fn take_all(&mut self) -> Vec<(CallId, PendingCall)> {
         let (prompt, patient) = (std::mem::take(&mut self.prompt), std::mem::take(&mut self.patient));
         prompt.into_iter().chain(patient).collect()
     }
 
-    /// When the oldest call began that is to be answered soon.
+    /// Returns the start of the oldest call that expects a prompt reply.
     pub(super) fn oldest(&self) -> Option<Time> {
         self.prompt.first_key_value().map(|(_, call)| call.begun)
     }

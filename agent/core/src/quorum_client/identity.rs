@@ -1,8 +1,8 @@
-//! The agent's cluster: the question for a server's index base, refused servers, and what operators
-//! are told of them.
+//! The agent's cluster: the query for a server's index base, rejected servers, and the notices to
+//! operators about them.
 //!
-//! What decides is the tracker's `identity.rs`. **Invariant:** one notice when servers begin to be
-//! refused or others are, and one when none is any more; none for each attempt.
+//! The decision is made by the tracker's `identity.rs`. **Invariant:** there is one notice when the
+//! set of rejected servers changes, and one when it becomes empty; there is none for each attempt.
 
 use super::QuorumClient;
 use super::calls::{CallKind, PendingCall, RetryScope};
@@ -15,11 +15,11 @@ use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use std::time::Duration;
 
-/// How long the answer to the question for an index is waited for.
+/// The timeout of the query for a server's index.
 const INDEX_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl QuorumClient {
-    /// Asks a server for the index that it counts with, if that is not known on this connection.
+    /// Asks a server for its index, if that is not known on this connection.
     ///
     /// The checks of this agent's node are few rows, and a registration, a recovery and a rebuilt
     /// cluster change that table.
@@ -48,7 +48,7 @@ impl QuorumClient {
         }
     }
 
-    /// Gives up a server that is not of this agent's cluster, for a while.
+    /// Disconnects a server that does not belong to this agent's cluster, for a while.
     pub(super) fn refuse(&mut self, slot: Slot) {
         let Some(link) = self.links.get(&slot) else { return };
         let LinkState::Up(connection) = link.state else { return };
@@ -58,12 +58,12 @@ impl QuorumClient {
         self.tell(|tracker, now| tracker.lost(slot, now));
     }
 
-    /// The configuration names another cluster, or none.
+    /// Applies a configuration that selects another cluster, or none.
     pub(super) fn choose_cluster(&mut self, choice: ClusterChoice) {
         self.config.cluster = choice.clone();
         self.tell(|tracker, now| tracker.choose_cluster(choice, now));
         self.notice_move();
-        // Those that were refused may be of the right cluster now.
+        // Servers that were rejected may belong to the right cluster now.
         let pausing = self.links.iter().filter(|(_, link)| matches!(link.state, LinkState::Pausing(_)));
         let pausing: Vec<Slot> = pausing.map(|(slot, _)| *slot).collect();
         for slot in pausing {
@@ -71,14 +71,14 @@ impl QuorumClient {
         }
     }
 
-    /// The agent moved to another cluster: that one does not know its registration.
+    /// Handles a move to another cluster, which does not know the agent's registration.
     pub(super) fn notice_move(&mut self) {
         if self.tracker.has_moved() {
             self.registrar.is_registered = false;
         }
     }
 
-    /// Notices which servers are refused, and a new pin.
+    /// Reports changes of the rejected servers, and a new pin.
     pub(super) fn notice_mismatch(&mut self) {
         if let Some(pin) = self.tracker.pin().filter(|pin| self.told_pin.as_ref() != Some(pin)) {
             self.outbox.notices.push(Notice::Pinned(pin.clone()));
@@ -95,7 +95,7 @@ impl QuorumClient {
             None => Notice::ClusterMismatchOver,
         });
         self.refused = refused;
-        // Calls that wait for a route hear of it at once where no server is left.
+        // Calls that wait for a route fail at once if no server is left.
         self.notice_refusal();
         self.routes_changed = true;
     }

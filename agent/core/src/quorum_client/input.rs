@@ -1,4 +1,4 @@
-//! Everything that a [`QuorumClient`](super::QuorumClient) is told: a closed list.
+//! All inputs of a [`QuorumClient`](super::QuorumClient), as a closed list.
 
 use crate::cluster::ClusterChoice;
 use lockmesh_protocol::command::{Command, NewEntry};
@@ -8,113 +8,111 @@ use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::{CallId, Request, Response};
 use std::time::Duration;
 
-/// An attempt to connect and the connection that it leads to, by a number that is never used twice.
+/// The id of an attempt to connect and of the resulting connection; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
-/// What a local caller waits for, by a number that is never used twice and only grows.
+/// The id of a local call; never reused and increasing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallToken(pub u64);
 
-/// What happened.
+/// An input.
 #[derive(Debug)]
 pub enum Input {
-    /// A local caller wants something. Every such call is answered once, unless it is cancelled
-    /// before.
+    /// A local caller starts a call. Every call is answered once, unless it is cancelled before.
     Call(CallToken, LocalCall),
-    /// Nobody waits for this call any more, or nobody hears its answer. What it may have changed
-    /// may yet take effect, except for a lock that was waited for: that one is given back.
+    /// The caller is gone, or its reply can no longer be delivered. A change may still take effect,
+    /// except a lock that was waited for, which is released.
     Cancel(CallToken),
-    /// A lock that was granted after a wait was heard of: it is the caller's.
+    /// The caller received the grant that followed a wait, and owns the lock.
     Heard(CallToken),
-    /// A server asks whether this agent lives. Answered at once, as a call is.
+    /// A server challenges this agent. Answered at once, like a call.
     Challenge(CallToken, Challenge),
-    /// There is a connection: calls may be sent on it.
+    /// A connection was made: calls may be sent on it.
     Connected(ConnectionId),
-    /// There is none any more, or none could be made.
+    /// A connection was lost or could not be made.
     Ended(ConnectionId, ConnectionEnd),
-    /// How much has arrived on a connection so far, in whatever unit: told every now and then.
+    /// The amount of data received on a connection so far, in any unit; reported from time to time.
     Received(ConnectionId, u64),
     /// A server answered calls.
     Answers(ConnectionId, Vec<(CallId, Response)>),
-    /// A call fits no frame, for this reason.
+    /// A call does not fit into a frame, for this reason.
     Unsendable(ConnectionId, CallId, String),
-    /// Whether so much waits to be sent on a connection that no more calls should.
+    /// `true` if the connection's send queue is full and requests should wait.
     Backlog(ConnectionId, bool),
-    /// The agent's node is about to leave: the agent does not register again by itself.
+    /// The agent's node is about to leave: the agent does not register again on its own.
     Leave,
-    /// The node did not leave after all: the agent goes on, and registers again where it may have
-    /// left.
+    /// The node did not leave after all: the agent continues, and registers again if the node may
+    /// have left.
     Stay {
-        /// Whether the servers may have it as one that left.
+        /// `true` if the servers may have recorded that the node left.
         may_have_left: bool,
     },
-    /// There is a server at this address, as `host:port`: it is never forgotten.
+    /// Adds a server by address, as `host:port`; it is never forgotten.
     AddServer(String),
-    /// The configuration names another cluster, or none.
+    /// The configuration selects another cluster, or none.
     ChooseCluster(ClusterChoice),
-    /// Blocking reads and waits for locks are answered with what there is, now and from now on.
+    /// Blocking reads and lock waits are answered with the current state, now and from now on.
     Hurry,
-    /// Everything ends.
+    /// Shuts down.
     Close,
-    /// Nothing happened, but time has passed.
+    /// Time has passed without another input.
     Tick,
 }
 
-/// What a local caller wants.
+/// A request of a local caller.
 #[derive(Clone, Debug)]
 pub enum LocalCall {
     /// Changes the state, exactly once.
     Propose(Command),
-    /// Asks what changes nothing, or the same however often it is asked.
+    /// A read, or an idempotent request.
     Ask(Request),
-    /// Asks the home server once, and only if there is a connection. That a question of the mesh is
-    /// not answered says nothing of the server.
+    /// Asks the home server once, and only if it is connected. A mesh query without a reply does
+    /// not indicate a failed server.
     AskHome(Request),
-    /// Reads; a blocking read shares its upstream call with all others like it, and keeps its own
-    /// time.
+    /// Reads; a blocking read shares its upstream call with all identical ones, and keeps its own
+    /// timeout.
     Read {
-        /// What.
+        /// The query.
         query: Query,
-        /// How fresh.
+        /// The consistency mode.
         consistency: Consistency,
-        /// Whether to wait for news.
+        /// Parameters of a blocking read.
         blocking: Option<Blocking>,
     },
-    /// Ends a session, and retries that until the servers report the outcome, also when the caller
-    /// is gone.
+    /// Ends a session. Retried until the servers report the outcome, even if the caller is gone.
     EndSession {
         /// The session.
         session: SessionId,
-        /// Why it ends.
+        /// The reason why it ends.
         reason: EndReason,
     },
-    /// Takes a lock, or waits in its queue.
+    /// Acquires a lock, or waits in its queue.
     Acquire {
         /// The lock's entry.
         new: NewEntry,
-        /// Whose lock it shall be.
+        /// The session that is to hold the lock.
         session: SessionId,
-        /// How long it is waited for.
+        /// The maximum wait.
         wait: Duration,
     },
 }
 
-/// Why a client ends a session.
+/// The reason why a client ends a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
-    /// It needs the session no more. It waits for the outcome.
+    /// The client no longer needs the session. It waits for the outcome.
     Closed,
-    /// No renewal was acknowledged for so long, as the guard knows; none where it was the node's
-    /// lease, of which the agent knows. Answered at once.
+    /// The guard received no acknowledged renewal for this long; `None` if it lost the node's
+    /// lease, which the agent knows of. Answered at once.
     GivenUp(Option<Duration>),
 }
 
-/// Why a connection is none any more.
+/// The reason why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectionEnd {
-    /// It was lost, or the server was not reached.
+    /// The connection was lost, or the server was not reached.
     Lost(String),
-    /// The server and this agent did not believe each other's certificates.
+    /// The server and this agent rejected each other's certificates.
     NotAdmitted(String),
 }

@@ -1,9 +1,7 @@
-//! The links to the servers: when each is dialled, what is under way on it, whether it is slow or
-//! quiet.
+//! Links to the servers: when each is dialled, its pending calls, and whether it is slow or quiet.
 //!
-//! A link lasts as long as its slot is known; its connections come and go. **Invariant:** there is
-//! at most one connection or attempt at one for each slot, and what is told of any other is not
-//! listened to.
+//! A link lasts while its slot is known; its connections come and go. **Invariant:** each slot has
+//! at most one connection or dial, and events of any other connection are ignored.
 
 use super::calls::{PendingCalls, Roles};
 use super::input::ConnectionId;
@@ -14,38 +12,38 @@ use lockmesh_protocol::time::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The pauses between attempts to connect. The longest one is for a server that refuses this agent;
-/// for a server that is lost, [`LeaderTracker::longest_pause`] says how long it is.
+/// The minimum and maximum pause between attempts to connect. The maximum applies to a server that
+/// rejects this agent; for a lost server, the limit is [`LeaderTracker::longest_pause`].
 ///
 /// [`LeaderTracker::longest_pause`]: crate::leader_tracker::LeaderTracker::longest_pause
 const RECONNECT_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 
-/// The pauses before a server is dialled again that is not of this agent's cluster: it is a
-/// configuration mistake, which no haste mends.
+/// The pauses before a server of another cluster is dialled again. That is a configuration mistake,
+/// which faster retries do not repair.
 const REFUSED_BACKOFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
 
-/// An attempt at a connection that is older than this is made anew when it becomes urgent: its
-/// packets may have been lost while the server did not run, and are repeated at growing intervals.
+/// The age at which a dial is restarted when it becomes urgent: its packets may have been lost
+/// while the server was down, and their retransmission backs off.
 const STALE_DIAL: Duration = Duration::from_millis(300);
 
-/// A connection on which nothing arrives for so long is quiet: longer than the pause between two
-/// signs of life, and shorter than what ends a connection.
+/// The time without received data after which a connection counts as quiet. It is longer than the
+/// keep-alive interval and shorter than the idle timeout.
 const QUIET_TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// Where a link's connection is.
+/// The state of a link's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkState {
-    /// There is none.
+    /// There is no connection.
     Down,
-    /// It is being made.
+    /// A connection is being made.
     Dialling(ConnectionId),
-    /// It stands.
+    /// The connection is established.
     Up(ConnectionId),
-    /// The last one failed; the next one is not made before then.
+    /// The last attempt failed; the next one starts at this time.
     Pausing(Time),
 }
 
-/// What arrived on a connection, and when that was noticed.
+/// The data received on a connection, and the time of its last change.
 #[derive(Clone, Copy, Debug)]
 struct Traffic {
     received: u64,
@@ -58,25 +56,25 @@ struct Traffic {
 pub(super) struct Link {
     pub(super) address: String,
     pub(super) state: LinkState,
-    /// Whether it shall be connected.
+    /// `true` if the link should be connected.
     pub(super) is_wanted: bool,
-    /// Whether the next pause shall be left out.
+    /// `true` if the next pause is skipped.
     pub(super) is_hastened: bool,
-    /// Whether it was dialled before.
+    /// `true` if the link was dialled before.
     pub(super) was_dialled: bool,
-    /// When the newest attempt at a connection began.
+    /// The start of the newest attempt to connect.
     pub(super) dialled_at: Time,
     pub(super) roles: Roles,
     pub(super) calls: PendingCalls,
-    /// Whether so much waits to be sent that no more requests should.
+    /// `true` if the send queue is full and requests should wait.
     pub(super) is_backlogged: bool,
-    /// The requests that wait for that to end, in order.
+    /// The requests that wait for the send queue, in order.
     pub(super) backlog: VecDeque<RequestNumber>,
-    /// What was told of its failures.
+    /// The failures that were logged.
     pub(super) log: LogOnChange,
     backoff: Backoff,
     refused_backoff: Backoff,
-    /// Whether the oldest call is unanswered for too long, and when that is looked at again.
+    /// Set while the oldest call is unanswered for too long: the time of the next check.
     slow: Option<Time>,
     traffic: Option<Traffic>,
 }
@@ -102,7 +100,7 @@ impl Link {
         }
     }
 
-    /// The connection that calls are sent on.
+    /// Returns the connection on which calls are sent.
     pub(super) fn connection(&self) -> Option<ConnectionId> {
         match self.state {
             LinkState::Up(connection) => Some(connection),
@@ -110,7 +108,7 @@ impl Link {
         }
     }
 
-    /// The connection, or the attempt at one.
+    /// Returns the connection, or the attempt to make one.
     pub(super) fn present(&self) -> Option<ConnectionId> {
         match self.state {
             LinkState::Up(connection) | LinkState::Dialling(connection) => Some(connection),
@@ -118,68 +116,67 @@ impl Link {
         }
     }
 
-    /// `true` if the attempt under way may not notice soon that the server answers.
+    /// Returns `true` if the dial under way may be late to detect that the server answers.
     pub(super) fn is_stale(&self, now: Time) -> bool {
         matches!(self.state, LinkState::Dialling(_)) && now.since(self.dialled_at) >= STALE_DIAL
     }
 
-    /// The connection stands.
+    /// Records an established connection.
     pub(super) fn connected(&mut self, connection: ConnectionId, now: Time) {
         self.state = LinkState::Up(connection);
         self.slow = None;
         self.traffic = Some(Traffic { received: 0, since: now, is_quiet: false });
     }
 
-    /// The server took this agent: the next failure is the first one.
+    /// Records that the server accepted this agent; the backoff starts over.
     pub(super) fn succeeded(&mut self) {
         self.backoff.reset();
         self.log.reset();
     }
 
-    /// There is no connection any more.
+    /// Records that the connection ended.
     pub(super) fn is_down(&mut self) {
         self.state = LinkState::Down;
         (self.slow, self.traffic, self.is_backlogged) = (None, None, false);
     }
 
-    /// Waits before it is dialled again, at most for `longest`, unless that is urgent.
+    /// Waits before the next dial, for at most `longest`, unless it is urgent.
     pub(super) fn pause(&mut self, now: Time, longest: Duration) {
         self.backoff.limit(longest.min(RECONNECT_BACKOFF.1));
         let pause = self.backoff.next_pause();
-        // Once only, so that a server which refuses at once is not dialled without end.
+        // Once only, so that a server that rejects at once is not dialled in a loop.
         if !std::mem::take(&mut self.is_hastened) {
             self.state = LinkState::Pausing(now + pause);
         }
     }
 
-    /// Waits for long before it is dialled again, whatever is urgent.
+    /// Waits for long before the next dial, even if it is urgent.
     pub(super) fn pause_refused(&mut self, now: Time) {
         self.is_hastened = false;
         self.state = LinkState::Pausing(now + self.refused_backoff.next_pause());
     }
 
-    /// When it is to be looked at: dialled again, or [`Link::notice_slowness`] called.
+    /// Returns when to dial again or to call [`Link::notice_slowness`].
     pub(super) fn wakes_at(&self, probe_after: Duration) -> Option<Time> {
         match self.state {
             LinkState::Pausing(at) => Some(at),
-            // The end of slowness is looked for early, because it ends the search for another
-            // server.
+            // The end of slowness is checked early, because it ends the search for another server.
             LinkState::Up(_) => self.slow.or_else(|| self.calls.oldest().map(|begun| begun + probe_after)),
             LinkState::Down | LinkState::Dialling(_) => None,
         }
     }
 
-    /// Notices that a call that is to be answered soon is not, and when that is over: whether it
-    /// changed, and to what. The end of slowness is looked for in smaller steps.
+    /// Checks whether a call that expects a prompt reply is late. Returns the new state if it
+    /// changed. While slow, the check repeats in smaller steps.
     pub(super) fn notice_slowness(&mut self, now: Time, probe_after: Duration) -> Option<bool> {
         let is_slow = self.calls.oldest().is_some_and(|begun| begun + probe_after <= now);
         let was_slow = std::mem::replace(&mut self.slow, is_slow.then(|| now + probe_after / 4)).is_some();
         (was_slow != is_slow).then_some(is_slow)
     }
 
-    /// Notices that nothing arrives any more, and when that is over: whether it changed, and to
-    /// what. Whoever waits for news may wait for long, so that only this tells a server that is
-    /// stopped or cut off from one that has no news.
+    /// Checks whether data still arrives. Returns the new state if it changed. A parked call may
+    /// wait for long, so only this distinguishes a stopped or partitioned server from one without
+    /// news.
     pub(super) fn received(&mut self, received: u64, now: Time) -> Option<bool> {
         let traffic = self.traffic.as_mut()?;
         if traffic.received != received {

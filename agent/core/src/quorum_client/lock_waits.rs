@@ -1,18 +1,20 @@
-//! The wait for a lock: a position in the state's queue, kept for as long as somebody waits for the
-//! answer.
+//! Lock waits: a position in the lock's queue, kept while a caller waits for the reply.
+//!
 //! ```text
-//! Enqueue ──▶ Granted, or refused                       the answer, at once
-//!        └──▶ Queued{queue position} ──▶ QueuePosition, parked ──▶ granted, or not        the answer
-//!                             ├─ the time is over ──▶ StopWaiting ──▶ QueuePosition: granted, or not        the answer
-//!                             └─ the client is gone, the agent stops ──▶ Leave
+//! Enqueue ──▶ Granted, or refused: the reply, at once
+//!        └──▶ Queued{queue position} ──▶ QueuePosition, parked ──▶ granted, or not: the reply
+//!                  ├─ timeout ──▶ StopWaiting ──▶ QueuePosition: granted, or not: the reply
+//!                  └─ the client is gone, the agent stops ──▶ Leave
 //! ```
-//! The wait itself keeps no sequence of the request ids: only the commands before and after it do.
-//! **Invariant:** an answer that nobody hears is taken back. Whoever is gone before the answer came
-//! leaves the queue, and a lock that was granted to it meanwhile is released, unless its session
-//! has acquired it again. That includes a grant that takes effect after the hold timeout: the
-//! enqueue is retried under its request id until its outcome is known. Whoever is told *no* was
-//! granted nothing: a grant that came before the wait was stopped is told, one that is given back
-//! is told as *unknown*.
+//!
+//! The wait itself holds no sequence of the request ids; only the commands before and after it do.
+//!
+//! **Invariant:** an undelivered grant is released. If the caller is gone before the reply, its
+//! position leaves the queue. A lock that was granted to it meanwhile is released, unless its
+//! session has acquired it again. That includes a grant that takes effect after the hold timeout:
+//! the enqueue is retried under its request id until its outcome is known. A caller that receives
+//! *no* was granted nothing. A grant that came before the wait was stopped is delivered; a grant
+//! that is released is reported as *unknown*.
 
 use super::input::CallToken;
 use super::outbox::{Answered, Notice};
@@ -26,50 +28,51 @@ use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// How much longer than the wait the quorum is listened to: its own clock ends the wait, but an
-/// election makes that later, and the client need not wait for it.
+/// The time that the agent waits beyond the end of the wait. The servers end the wait by their own
+/// clock; an election delays that, and the client need not wait for it.
 const GRACE_WINDOW: Duration = Duration::from_secs(1);
 
-/// Between two questions about a position that is still waited in; a server answers such a one only
-/// when its own time for the question is over.
+/// The interval between queries of a position. A server answers an undecided position only when the
+/// query's own wait is over.
 const QUESTION_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How often it is tried to give back what nobody heard of, and the pause between two attempts:
-/// servers that have more to do than they can refuse it at once.
+/// The number of attempts to release an undelivered grant, and the pause between them. Overloaded
+/// servers reject an attempt immediately.
 const TAKE_BACK_ATTEMPTS: u32 = 20;
 const TAKE_BACK_PAUSE: Duration = Duration::from_millis(500);
 
-/// Who wants which lock, and how far that is.
+/// A caller's wait for a lock, and its stage.
 #[derive(Debug)]
 pub(super) struct LockWait {
     key: Key,
     session: SessionId,
     wait: Duration,
-    /// When the wait is given up, once it has begun.
+    /// The time at which the wait ends, once it has started.
     until: Option<Time>,
-    /// Whether nobody waits for the answer any more.
+    /// `true` if the caller is gone.
     is_gone: bool,
     stage: WaitStage,
 }
 
 #[derive(Debug)]
 enum WaitStage {
-    /// The lock is asked for.
+    /// The enqueue is under way.
     Enqueuing,
-    /// It is waited for in the queue; the request asks what became of that, for the last time once
-    /// the wait is stopped.
+    /// The position is in the queue. The request asks for its outcome, for the last time once the
+    /// wait is stopped.
     Queued { queued: Queued, request: RequestNumber, is_last: bool },
-    /// The same; it is asked again then.
+    /// The same, between two queries; the next one starts at this time.
     Pausing { queued: Queued, at: Time },
-    /// The time is over: the position is given up, but not what was granted in it.
+    /// The wait timed out: the position is given up, but not a grant.
     Stopping { queued: Queued },
-    /// The position is given up, and what was granted in it; why it was, where that was a failure.
+    /// The position is given up, including a grant; `failure` is the error that caused this, if
+    /// any.
     Leaving { enqueued_at_index: LogIndex, failure: Option<Unavailable> },
-    /// The lock was granted, and the caller has yet to hear of it.
+    /// The lock was granted, and the caller has not confirmed the reply yet.
     Granted { enqueued_at_index: LogIndex },
-    /// Nobody heard of it: it is given back, by an attempt of that number.
+    /// The grant was not delivered: it is released, by this attempt.
     TakingBack { enqueued_at_index: LogIndex, attempt: u32 },
-    /// The same, once a pause is over.
+    /// The same, between two attempts.
     PausingToTakeBack { enqueued_at_index: LogIndex, attempt: u32 },
 }
 
@@ -77,12 +80,12 @@ enum WaitStage {
 #[derive(Clone, Copy, Debug)]
 struct Queued {
     queue_position: LogIndex,
-    /// The index of the command that asked for it.
+    /// The index of the enqueue command.
     enqueued_at_index: LogIndex,
 }
 
 impl QuorumClient {
-    /// Takes a lock, or waits in its queue for up to `wait`.
+    /// Acquires a lock, or waits in its queue for up to `wait`.
     pub(super) fn acquire(&mut self, token: CallToken, new: NewEntry, session: SessionId, wait: Duration) {
         let (key, of) = (new.key.clone(), session);
         let lock_wait =
@@ -93,7 +96,7 @@ impl QuorumClient {
         self.propose(Owner::LockWait(token), command);
     }
 
-    /// A wait for a lock had a request answered.
+    /// Handles the reply to a request of a lock wait.
     pub(super) fn lock_wait_answered(&mut self, token: CallToken, result: Result<Response, Unavailable>) {
         let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
         match std::mem::replace(&mut lock_wait.stage, WaitStage::Enqueuing) {
@@ -121,7 +124,8 @@ impl QuorumClient {
         let (Some(LockWait { key, session, .. }), Err(reason)) = (self.lock_waits.get(&token), result) else {
             return drop(self.lock_waits.remove(&token));
         };
-        // What cannot be given back lasts as long as its session. No caller is left to hear that.
+        // A grant that cannot be released lasts as long as its session. No caller is left to
+        // receive an error.
         if attempt == 1 {
             self.outbox.notices.push(Notice::MayStayGranted(key.clone(), *session, reason));
         }
@@ -133,8 +137,8 @@ impl QuorumClient {
         self.set_stage(token, WaitStage::PausingToTakeBack { enqueued_at_index, attempt });
     }
 
-    /// The hold timeout is over and the outcome of the enqueue is unknown: the caller is told so,
-    /// if it is still there. The request goes on, and what it turns out to have been granted is
+    /// Handles an enqueue whose outcome is unknown after the hold timeout: reports that to the
+    /// caller, if it is still there. The request continues, and a grant that results from it is
     /// released.
     pub(super) fn lock_wait_unresolved(&mut self, token: CallToken, failure: Unavailable) {
         let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
@@ -159,7 +163,7 @@ impl QuorumClient {
         let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
         let until = self.now + lock_wait.wait + GRACE_WINDOW;
         lock_wait.until = Some(until);
-        // Its caller went, or no wait is kept any more: the position must not be granted.
+        // The caller is gone, or waits are disabled: the position must not be granted.
         let is_over = lock_wait.is_gone || self.in_hurry;
         self.timers.insert((until, Timer::Caller(token)));
         if is_over {
@@ -178,8 +182,7 @@ impl QuorumClient {
             enqueued_at_index,
         };
         let blocking = Blocking { index: queue_position, wait: lock_wait.wait + GRACE_WINDOW };
-        // The last question is not parked: the wait was stopped, so what there is now is the
-        // answer.
+        // The last query is not parked: the wait was stopped, so the current state is the result.
         let (blocking, effort) =
             if is_last { (None, Effort::Held) } else { (Some(blocking), Effort::Endless) };
         let request = Request::Read { query, consistency: Consistency::Default, blocking };
@@ -187,7 +190,8 @@ impl QuorumClient {
         self.set_stage(token, WaitStage::Queued { queued, request, is_last });
     }
 
-    /// What became of a position: granted where the grant's index says, or else in vain at its own.
+    /// Handles the outcome of a position: the index of a grant, or the position's own index if
+    /// there is none.
     fn position_told(
         &mut self,
         token: CallToken,
@@ -210,21 +214,22 @@ impl QuorumClient {
                     let applied = Applied { index, reply };
                     return self.settle_wait(token, Ok((queued.enqueued_at_index, applied)));
                 }
-                _ => Unavailable::Unknown("the server answered something else than a position".into()),
+                _ => Unavailable::Unknown("the server replied with something other than a position".into()),
             },
             Ok(other) => super::unexpected(&other),
             Err(reason) => reason,
         };
-        // Nobody will hear what becomes of the position, so it is worth an attempt to give it up;
-        // while it stands, the lock may be granted in it.
+        // No caller will receive the outcome, so the position is given up with another attempt.
+        // While it remains queued, it may be granted.
         self.leave_queue(token, queued.enqueued_at_index, Some(failure));
     }
 
-    /// Nothing is granted in the position any more; something may have been.
+    /// Handles the reply to `StopWaiting`: nothing is granted from now on, but a grant may have
+    /// come before.
     fn stopped(&mut self, token: CallToken, queued: Queued, result: Result<Response, Unavailable>) {
         match (result, self.lock_waits.get(&token)) {
             (Err(reason), _) => self.leave_queue(token, queued.enqueued_at_index, Some(reason)),
-            // Whoever would be told of a grant went meanwhile, so that is given up as well.
+            // The caller of a possible grant is gone, so the grant is given up as well.
             (Ok(_), Some(LockWait { is_gone: true, .. })) => {
                 self.leave_queue(token, queued.enqueued_at_index, None);
             }
@@ -232,7 +237,7 @@ impl QuorumClient {
         }
     }
 
-    /// Gives the position up, or what was granted in it; then the session holds nothing by this
+    /// Gives up the position, including a grant; afterwards the session holds nothing from this
     /// wait.
     fn leave_queue(&mut self, token: CallToken, enqueued_at_index: LogIndex, failure: Option<Unavailable>) {
         self.set_stage(token, WaitStage::Leaving { enqueued_at_index, failure });
@@ -254,19 +259,19 @@ impl QuorumClient {
     ) {
         let outcome = match (result, failure) {
             (Ok(Response::Applied(Applied { reply: Reply::Done, .. })), _) => {
-                // The session held it for a moment, and others may have seen that: a plain *no*
-                // would be wrong.
-                let why = "the lock was granted when its wait was over, and was given back";
+                // The session held the lock for a moment, and others may have seen that: a plain
+                // *no* would be wrong.
+                let why = "the lock was granted when its wait was over, and was released";
                 Err(Unavailable::Unknown(why.into()))
             }
             (Ok(_), None) => {
                 Ok((enqueued_at_index, Applied { index: enqueued_at_index, reply: Reply::Succeeded(false) }))
             }
             (Ok(_), Some(failure)) => Err(failure),
-            // A position that stays would be granted to nobody: that is worth another attempt.
+            // A position that remains would be granted without a caller, so the leave is tried
+            // again.
             (Err(reason), None) => return self.leave_queue(token, enqueued_at_index, Some(reason)),
-            // The position may stand, and the lock be granted in it, whatever the first failure
-            // was.
+            // The position may remain and be granted, independent of the first failure.
             (Err(reason), Some(_)) if self.lock_waits.get(&token).is_some_and(|wait| wait.is_gone) => {
                 self.stop_timer(token);
                 return self.taken_back(token, (enqueued_at_index, 1), Err(reason));
@@ -278,8 +283,8 @@ impl QuorumClient {
         self.settle_wait(token, outcome);
     }
 
-    /// A wait is over, and unless the failure says otherwise its lock may be granted yet. Where
-    /// nobody hears that, operators do.
+    /// Ends a wait whose lock may still be granted, unless the failure excludes it. Without a
+    /// caller, operators are notified.
     fn settle_unknown(&mut self, token: CallToken, failure: Unavailable) {
         if let Some(LockWait { key, session, is_gone: true, .. }) = self.lock_waits.get(&token)
             && !failure.certainly_not_done()
@@ -290,8 +295,7 @@ impl QuorumClient {
         self.settle_wait(token, Err(failure));
     }
 
-    /// A wait is over: its caller is told, or where that one is gone, what was granted is given
-    /// back.
+    /// Ends a wait: replies to its caller, or releases a grant if the caller is gone.
     fn settle_wait(&mut self, token: CallToken, outcome: Result<(LogIndex, Applied), Unavailable>) {
         self.stop_timer(token);
         let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
@@ -301,8 +305,7 @@ impl QuorumClient {
         };
         let is_gone = lock_wait.is_gone;
         match granted {
-            // Kept until the caller has heard: an answer that is lost on its way has to be taken
-            // back.
+            // Kept until the caller confirms: a grant whose reply is lost has to be released.
             Some(enqueued_at_index) => lock_wait.stage = WaitStage::Granted { enqueued_at_index },
             None => drop(self.lock_waits.remove(&token)),
         }
@@ -315,7 +318,7 @@ impl QuorumClient {
         self.outbox.answers.push((token, answer));
     }
 
-    /// A lock that was granted is nobody's.
+    /// Releases an undelivered grant.
     fn take_back(&mut self, token: CallToken) {
         let Some(LockWait { stage: WaitStage::Granted { enqueued_at_index }, .. }) =
             self.lock_waits.get(&token)
@@ -327,28 +330,29 @@ impl QuorumClient {
         self.propose_leave(token, enqueued_at_index);
     }
 
-    /// The caller heard of the grant.
+    /// Records that the caller received the grant.
     pub(super) fn grant_heard(&mut self, token: CallToken) {
         if matches!(self.lock_waits.get(&token), Some(LockWait { stage: WaitStage::Granted { .. }, .. })) {
             self.lock_waits.remove(&token);
         }
     }
 
-    /// Nobody waits for the answer any more.
+    /// Ends the wait of a caller that is gone.
     pub(super) fn abandon_wait(&mut self, token: CallToken) {
         let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
         lock_wait.is_gone = true;
         self.callers.remove(&token);
-        // A request under way is not cancelled here: its answer says what there is to give back.
+        // A request under way is not cancelled here: its reply shows whether there is a grant to
+        // release.
         self.end_wait(token);
         self.take_back(token);
     }
 
-    /// The servers' own clock ends a wait before this. It has not: after an election, or because
-    /// they were not heard.
+    /// Stops a wait that the servers' own clock should have ended: after an election, or because
+    /// their replies were lost.
     pub(super) fn wait_is_over(&mut self, token: CallToken) {
         let Some(queued) = self.stop_asking(token) else { return };
-        // Stopped and not left: a grant that came before is the caller's.
+        // Stopped, not left: an earlier grant belongs to the caller.
         self.set_stage(token, WaitStage::Stopping { queued });
         let Some(LockWait { key, session, .. }) = self.lock_waits.get(&token) else { return };
         let (key, session, enqueued_at_index) = (key.clone(), *session, queued.enqueued_at_index);
@@ -358,14 +362,14 @@ impl QuorumClient {
         );
     }
 
-    /// Gives up a position that is waited in.
+    /// Gives up the position of a wait.
     pub(super) fn end_wait(&mut self, token: CallToken) {
         if let Some(queued) = self.stop_asking(token) {
             self.leave_queue(token, queued.enqueued_at_index, None);
         }
     }
 
-    /// The position that is waited in, and asks no more what becomes of it.
+    /// Returns the queued position and stops its queries.
     fn stop_asking(&mut self, token: CallToken) -> Option<Queued> {
         match self.lock_waits.get(&token)?.stage {
             WaitStage::Queued { queued, request, .. } => {
@@ -376,7 +380,7 @@ impl QuorumClient {
                 self.timers.remove(&(at, Timer::Question(token)));
                 Some(queued)
             }
-            // In any other stage there is no position yet, or the wait is being ended already.
+            // In any other stage there is no position yet, or the wait is already ending.
             _ => None,
         }
     }
@@ -389,7 +393,7 @@ impl QuorumClient {
         }
     }
 
-    /// It is time to ask again what became of a position, or to give back again what was granted.
+    /// Repeats the query of a position, or the release of a grant.
     pub(super) fn question_due(&mut self, token: CallToken) {
         match self.lock_waits.get(&token).map(|lock_wait| &lock_wait.stage) {
             Some(WaitStage::Pausing { queued, .. }) => self.ask_for_position(token, *queued, false),

@@ -1,40 +1,45 @@
-//! An agent's way to the quorum: what local callers want in, answers out. The one pure value of an
-//! agent's upstream.
+//! An agent's client of the quorum: takes requests from local callers and returns the replies. This
+//! is the one pure value of an agent's upstream.
 //!
 //! ```text
 //! local call ──▶ request ──▶ route: leader or home ──▶ call on that server's link ──▶ Outbox
-//!                   ▲  └ NotLeader, lost: again, under the same id       │ a call unanswered for 100 ms, NotLeader,
-//!                   └───────────── new routes ◀── LeaderTracker ◀────────┘ a lost connection, every Status
+//!                   ▲  └ NotLeader, lost: again, under the same id       │ no reply in 100 ms,
+//!                   └───────────── new routes ◀── LeaderTracker ◀────────┘ NotLeader, lost, Status
 //! ```
 //!
-//! It decides which server leads and which is home, who is dialled and when again, under which id a
-//! command goes and whether it may go once more, which reads share one upstream request, how long a
-//! lock is waited for, when the agent registers and renews its node's lease. The shell has the
-//! clock and the sockets: it tells what happened, carries out what comes back, and calls
-//! [`QuorumClient::handle`] again when [`QuorumClient::wakes_at`] says. The simulator drives the
-//! same value.
+//! It decides:
+//!
+//! - which server is the leader and which is home, which servers are dialled, and when again;
+//! - the request id of a command, and whether the command may be retried;
+//! - which reads share one upstream request;
+//! - the duration of a lock wait;
+//! - when the agent registers and renews its node's lease.
+//!
+//! The shell owns the clock and the sockets. It passes inputs in, executes the outbox, and calls
+//! [`QuorumClient::handle`] again at [`QuorumClient::wakes_at`]. The simulator drives the same
+//! value.
 //!
 //! | file | is |
 //! |---|---|
-//! | `input.rs` | what it is told |
-//! | `outbox.rs` | what it wants done |
+//! | `input.rs` | its inputs |
+//! | `outbox.rs` | its effects |
 //! | `mod.rs` | the turn: one input, and all that follows from it |
-//! | `owner.rs` | who waits for a request, by which number it is known, how hard it is tried |
-//! | `requests.rs` | requests, and when each may be tried again |
+//! | `owner.rs` | the owner of a request, its number, and its retry policy |
+//! | `requests.rs` | requests, and when each may be retried |
 //! | `shared_reads.rs` | blocking reads that share one upstream request |
-//! | `lock_waits.rs` | waits for locks, and what becomes of them when nobody waits any more |
+//! | `lock_waits.rs` | lock waits, and the release of undelivered grants |
 //! | `session_ends.rs` | ends of sessions, retried until they are done |
 //! | `registrar.rs` | the agent's registration with the leader |
-//! | `identity.rs` | the agent's cluster: refused servers, and what operators are told of them |
-//! | `renewals.rs` | the node lease: when it is renewed and how, and what follows from the answers |
-//! | `routes.rs` | the links, and what each is for: does what the tracker says |
-//! | `links.rs` | the connection to one server, made as long as it is wanted |
-//! | `calls.rs` | calls that wait for an answer on one connection |
-//! | `readiness.rs` | whether the agent can have requests answered, and why it cannot |
+//! | `identity.rs` | the agent's cluster: rejected servers, and the notices about them |
+//! | `renewals.rs` | the node lease: when and how it is renewed, and the handling of the replies |
+//! | `routes.rs` | the links and their roles: executes the tracker's actions |
+//! | `links.rs` | the connection to one server, made while it is needed |
+//! | `calls.rs` | pending calls on one connection |
+//! | `readiness.rs` | whether the agent can serve requests, and the reasons if not |
 //!
-//! **Invariants:** every local call is answered once, unless it was cancelled; no command is sent
-//! under two request ids once it may have been sent; *unknown* is never told as *not done*; nothing
-//! here waits.
+//! **Invariants:** every local call is answered once, unless it was cancelled. No command is sent
+//! under two request ids once it may have been sent. *Unknown* is never reported as *not done*.
+//! Nothing here blocks.
 
 mod calls;
 mod identity;
@@ -78,34 +83,34 @@ use shared_reads::{SharedQuery, SharedReads};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// After so many calls the shell gets to send them, so that what waits to be sent is bounded.
+/// The maximum number of calls per turn. The shell sends them before the next turn, which bounds
+/// the queued data.
 const CALLS_PER_TURN: usize = 64;
 
-/// What a quorum client must be told about its agent.
+/// The configuration of a quorum client.
 #[derive(Clone, Debug)]
 pub struct QuorumClientConfig {
-    /// Servers as `host:port`. One that answers tells of the others.
+    /// Servers as `host:port`. A server that answers reports the others.
     pub servers: Vec<String>,
-    /// How the agent registers before anything else; its node's name decides which servers it
-    /// prefers.
+    /// The agent's registration, sent before all other requests; its node's name decides which
+    /// servers it prefers.
     pub registration: AgentRegistration,
-    /// The cluster that the configuration names.
+    /// The cluster that the configuration selects.
     pub cluster: ClusterChoice,
     /// The cluster that registered this agent in an earlier process.
     pub pin: Option<Pin>,
-    /// How long a request is tried while there is no connection or no leader.
+    /// The hold timeout: the time that a request is retried without a connection or a leader.
     pub hold_time: Duration,
-    /// How long an answer is waited for from a server that is there.
+    /// The timeout of a reply from a connected server.
     pub answer_time: Duration,
-    /// After how long without an answer other servers are asked whether the leader is another one
-    /// by now.
+    /// The time without a reply after which other servers are asked for a new leader.
     pub probe_after: Duration,
 }
 
-/// What is counted; everything only grows.
+/// Counters; each only grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Calls that were sent for requests.
+    /// Calls sent for requests.
     pub attempts: u64,
     /// Attempts after the first one of a request.
     pub retries: u64,
@@ -113,9 +118,9 @@ pub struct Counts {
     pub reconnects: u64,
     /// Registrations of this agent.
     pub registrations: u64,
-    /// Questions for a server's status that this agent had itself.
+    /// Status queries for this agent's own use.
     pub questions: u64,
-    /// How often a leader was found.
+    /// The number of times that a leader was found.
     pub leaders: u64,
     /// Renewals of the node's lease that were sent.
     pub renewals: u64,
@@ -125,27 +130,27 @@ pub struct Counts {
     pub challenges: u64,
 }
 
-/// How much is under way.
+/// The work under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Calls that wait for an answer.
+    /// Calls that await a reply.
     pub calls: usize,
-    /// From the oldest command under way to the next one.
+    /// The distance between the oldest command under way and the next one.
     pub command_span: usize,
     /// Upstream requests of blocking reads.
     pub shared_reads: usize,
-    /// Local waiters that share them.
+    /// Local callers that share them.
     pub waiters: usize,
-    /// Servers that are refused because they are not of this agent's cluster.
+    /// Servers that are rejected because they do not belong to this agent's cluster.
     pub refused_servers: usize,
 }
 
-/// What a local caller waits for.
+/// The work that a local caller waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Caller {
     /// A request of its own.
     Request(RequestNumber),
-    /// News, until then.
+    /// A shared read, until its deadline.
     SharedRead { number: SharedReadNumber, until: Time },
     /// A lock.
     LockWait,
@@ -153,18 +158,18 @@ enum Caller {
     SessionEnd(SessionId),
 }
 
-/// What there is to do when a time has come.
+/// The action of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
-    /// A request's pause, or its time to wait for a server, is over.
+    /// The end of a request's backoff, or of its wait for a server.
     Request(RequestNumber),
-    /// A call was not answered in time.
+    /// The timeout of a call.
     Call(Slot, CallId),
-    /// A local caller has waited for as long as it wanted to.
+    /// The end of a local caller's wait.
     Caller(CallToken),
-    /// What became of a position in a lock's queue is asked again.
+    /// The next query of a position in a lock's queue.
     Question(CallToken),
-    /// The agent may try again to register.
+    /// The next attempt to register.
     Registration,
 }
 
@@ -175,26 +180,27 @@ pub struct QuorumClient {
     now: Time,
     outbox: Outbox,
     tracker: LeaderTracker,
-    /// Whether the tracker was told something since it said what to do.
+    /// `true` if the tracker has received input since its last actions.
     tracker_is_due: bool,
-    /// When the tracker is to be looked at although nothing happened.
+    /// The time at which the tracker is due without further input.
     tracker_wakes_at: Option<Time>,
     admission: Admission,
-    /// Why no server takes this agent, where that is so.
+    /// The reason why no server accepts this agent, if so.
     refusal: Option<String>,
-    /// The servers that are refused because they are not of this agent's cluster, and the text that
-    /// says so.
+    /// The servers that are rejected because they do not belong to this agent's cluster, and the
+    /// message about them.
     refused: Vec<(String, ClusterRefusal)>,
     complaint: Option<String>,
-    /// The pin as it was told last.
+    /// The pin as last reported.
     told_pin: Option<Pin>,
     registrar: Registrar,
     renewals: Renewals,
-    /// Takes commands, renewals and linearizable reads; at first the registration alone.
+    /// The server for commands, renewals and linearizable reads; only for the registration at
+    /// first.
     leader: Option<Slot>,
-    /// Takes stale and blocking reads.
+    /// The server for stale and blocking reads.
     home: Option<Slot>,
-    /// Whether requests that have no route may find one.
+    /// Set when requests without a route may find one.
     routes_changed: bool,
     links: BTreeMap<Slot, Link>,
     connections: BTreeMap<ConnectionId, Slot>,
@@ -204,25 +210,25 @@ pub struct QuorumClient {
     last_request: u64,
     /// Requests whose next step is due, in order.
     runnable: VecDeque<RequestNumber>,
-    /// Requests that wait for a server that could take them.
+    /// Requests that wait for a suitable server.
     unrouted: BTreeSet<RequestNumber>,
     callers: BTreeMap<CallToken, Caller>,
     shared_reads: SharedReads,
     lock_waits: BTreeMap<CallToken, LockWait>,
     session_ends: SessionEnds,
     timers: BTreeSet<(Time, Timer)>,
-    /// Whether there was more to do than fits a turn.
+    /// `true` if the last turn left work to do.
     is_more: bool,
     random: Random,
     counts: Counts,
-    /// Whether nobody shall wait for news or locks any more.
+    /// `true` once blocking reads and lock waits end early.
     in_hurry: bool,
     is_closed: bool,
 }
 
 impl QuorumClient {
-    /// Knows configured servers only, and has no connection; the first input begins to make some.
-    /// `seed` makes this agent's pauses differ from others'.
+    /// Creates a client that knows only the configured servers and has no connection; the first
+    /// input starts to connect. `seed` randomizes jitter.
     pub fn new(config: QuorumClientConfig, seed: u64, now: Time) -> Self {
         let mut random = Random::new(seed);
         let agent = config.registration.node.name.as_str();
@@ -265,29 +271,29 @@ impl QuorumClient {
         }
     }
 
-    /// The agent's present registration, once it has one.
+    /// Returns the agent's current registration, if any.
     pub fn registration(&self) -> Option<Registration> {
         self.ids.registration()
     }
 
-    /// The lease of the present registration; none while the agent has yet to register, for the
-    /// first time or again.
+    /// Returns the lease of the current registration; `None` until the agent has registered, for
+    /// the first time or again.
     pub fn registered_lease(&self) -> Option<LeaseId> {
         let registration = self.ids.registration().filter(|_| self.registrar.is_registered)?;
         Some(registration.lease)
     }
 
-    /// The cluster that this agent belongs to; empty before that is known.
+    /// Returns the cluster that this agent belongs to; empty before that is known.
     pub fn cluster_id(&self) -> &str {
         self.tracker.cluster_id()
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// How much is under way.
+    /// Returns the work under way.
     pub fn load(&self) -> Load {
         let (shared_reads, waiters) = self.shared_reads.counts();
         let calls = self.links.values().map(|link| link.calls.len()).sum();
@@ -295,8 +301,8 @@ impl QuorumClient {
         Load { calls, command_span: self.ids.span(), shared_reads, waiters, refused_servers }
     }
 
-    /// When [`Input::Tick`] must be told, if nothing else happens before; at once where there was
-    /// more to do than fits a turn.
+    /// Returns when to pass [`Input::Tick`] if there is no other input before; at once if the last
+    /// turn left work to do.
     pub fn wakes_at(&self) -> Option<Time> {
         if self.is_more {
             return Some(self.now);
@@ -309,18 +315,18 @@ impl QuorumClient {
         links.chain(timer).chain(self.tracker_wakes_at).chain(self.renewal_wakes_at()).min()
     }
 
-    /// Whether there was more to do than fits a turn: then [`Input::Tick`] is to be told as soon as
-    /// the outbox is carried out.
+    /// Returns `true` if the last turn left work to do: then pass [`Input::Tick`] as soon as the
+    /// outbox is executed.
     pub fn has_more(&self) -> bool {
         self.is_more
     }
 
-    /// Whether everything has ended.
+    /// Returns `true` after shutdown.
     pub fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    /// Takes one input, and puts all that follows from it into the outbox.
+    /// Handles one input, and puts all effects into the outbox.
     pub fn handle(&mut self, now: Time, input: Input, outbox: &mut Outbox) {
         std::mem::swap(&mut self.outbox, outbox);
         self.now = now;
@@ -354,18 +360,18 @@ impl QuorumClient {
         }
     }
 
-    /// Does one thing that is due; whether there was any.
+    /// Performs one due step; returns `false` if there was none.
     fn step(&mut self) -> bool {
-        // First of all: where requests go rests on what the tracker says.
+        // First, because routes depend on the tracker's actions.
         if !self.is_closed && self.tracker_is_due() {
             self.follow_tracker();
             return true;
         }
         if std::mem::take(&mut self.routes_changed) {
-            // All of them: whoever finds no way still waits again.
+            // All of them: requests that find no route wait again.
             std::mem::take(&mut self.unrouted).into_iter().for_each(|number| self.run_again(number));
         }
-        // Before requests, of which there may be very many.
+        // Before requests, of which there may be many.
         if !self.is_closed && self.renew_if_due() {
             return true;
         }
@@ -373,7 +379,7 @@ impl QuorumClient {
             self.advance(number);
             return true;
         }
-        // Requests are answered also after the end; nothing else begins any more.
+        // Requests are answered even after shutdown; nothing new begins.
         if self.is_closed {
             return false;
         }
@@ -439,7 +445,7 @@ impl QuorumClient {
                 self.callers.remove(&token);
                 self.session_ends.leave(&session, token);
             }
-            // None: the answer was given, and its caller is gone before it heard of the grant.
+            // `None`: the reply was given, and its caller is gone before it confirmed the grant.
             Some(Caller::LockWait) | None => self.abandon_wait(token),
         }
     }
@@ -450,7 +456,7 @@ impl QuorumClient {
         self.end_all_waits();
     }
 
-    /// Every request under way is answered before this input is done with.
+    /// Answers every request under way before this input returns.
     fn close(&mut self) {
         self.is_closed = true;
         self.outbox.disconnect.extend(self.connections.keys());
@@ -464,8 +470,8 @@ impl QuorumClient {
         requests.into_iter().for_each(|number| self.run_again(number));
     }
 
-    /// Tells the tracker something; what it says then is done before the present input is done
-    /// with.
+    /// Passes an input to the tracker; its new actions are executed before the current input
+    /// returns.
     fn tell(&mut self, tell: impl FnOnce(&mut LeaderTracker, Time)) {
         tell(&mut self.tracker, self.now);
         self.tracker_is_due = true;

@@ -1,4 +1,4 @@
-//! Everything that a [`QuorumClient`](super::QuorumClient) wants done.
+//! All effects that a [`QuorumClient`](super::QuorumClient) requests.
 
 use super::input::{CallToken, ConnectionId};
 use crate::cluster::Pin;
@@ -10,76 +10,75 @@ use lockmesh_protocol::reply::Applied;
 use lockmesh_protocol::rpc::{Call, Response, Unavailable};
 use std::sync::Arc;
 
-/// What shall happen, in this order. The shell carries it out and empties it after each input.
+/// The effects, to execute in this order. The shell empties it after each input.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    /// To be connected; told as [`super::Input::Connected`] and [`super::Input::Ended`].
+    /// Connections to make; reported as [`super::Input::Connected`] and [`super::Input::Ended`].
     pub connect: Vec<Dial>,
-    /// Calls for servers that are connected, in this order on each connection.
+    /// Calls for connected servers, in this order on each connection.
     pub calls: Vec<(ConnectionId, Call)>,
-    /// Connections that are given up, with what was to be sent on them. Nothing more is heard of
-    /// them.
+    /// Connections to close, together with their unsent data. No further events of them are
+    /// expected.
     pub disconnect: Vec<ConnectionId>,
-    /// Answers for local callers, and for servers that challenge.
+    /// Replies for local callers, and for servers that challenge.
     pub answers: Vec<(CallToken, Result<Answered, Unavailable>)>,
-    /// What operators should know.
+    /// Notices for operators.
     pub notices: Vec<Notice>,
 }
 
-/// A connection that shall be made.
+/// A connection to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dial {
-    /// Its number.
+    /// The connection's id.
     pub connection: ConnectionId,
-    /// Where to, as `host:port`.
+    /// The address, as `host:port`.
     pub address: String,
 }
 
-/// What a local call came to.
+/// The result of a local call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answered {
-    /// What a server said.
+    /// A server's reply.
     Response(Response),
-    /// What a server said to all who shared a blocking read.
+    /// A server's reply to all callers that shared a blocking read.
     Shared(Arc<Answer>),
-    /// What became of a wait for a lock, and the index at which it was asked for. A grant has to be
-    /// [heard](super::Input::Heard) or cancelled.
+    /// The outcome of a lock wait, and the index of its enqueue. A grant must be
+    /// [confirmed](super::Input::Heard) or cancelled.
     Acquired(LogIndex, Applied),
 }
 
-/// Something that operators should know, told once for each change.
+/// An event for operators, reported once for each change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// The leader was found, at this address.
     LeaderFound(String),
-    /// The leader is not known any more.
+    /// The leader is unknown.
     LeaderLost,
     /// The servers of this cluster registered this agent.
     Registered {
-        /// As what.
+        /// The registration.
         registration: Registration,
-        /// The cluster's id; empty where its roster has not been heard yet.
+        /// The cluster id; empty until its roster is received.
         cluster: String,
     },
-    /// They did not, for this reason.
+    /// The registration failed, for this reason.
     NotRegistered(String),
-    /// The agent belongs to this cluster from now on, also after a restart.
+    /// The agent belongs to this cluster from now on, even after a restart.
     Pinned(Pin),
-    /// Servers are refused because they are not of this agent's cluster.
+    /// Servers are rejected because they do not belong to this agent's cluster.
     ClusterMismatch(String),
-    /// None is any more.
+    /// No server is rejected any more.
     ClusterMismatchOver,
-    /// A server was not reached, or lost; it is tried again.
+    /// A server was not reached, or its connection was lost; it is retried.
     ConnectionFailed(String),
-    /// A lock that nobody waits for any more may stay granted until its session ends, for this
-    /// reason.
+    /// A lock without a waiting caller may stay granted until its session ends, for this reason.
     MayStayGranted(Key, SessionId, Unavailable),
-    /// The servers ended this node's lease, for this reason; the agent registers anew, unless it
-    /// leaves.
+    /// The servers ended this node's lease, for this reason; the agent registers again, unless it
+    /// is leaving.
     LeaseLost(LeaseEnd),
 }
 
-/// What a caller is told whose server answered with something that does not fit.
+/// Returns the error for a caller whose server sent an unexpected reply.
 pub fn unexpected(response: &Response) -> Unavailable {
-    Unavailable::Unknown(format!("the server answered something else: {response:?}"))
+    Unavailable::Unknown(format!("the server sent an unexpected reply: {response:?}"))
 }

@@ -1,21 +1,21 @@
-//! Who waits for a request, by which number it is known, and how hard it is tried.
+//! The owner of a request, its number, and its retry policy.
 
 use super::input::CallToken;
 use lockmesh_protocol::id::SessionId;
 use std::time::Duration;
 
-/// How long a shared read waits at the server before it is begun anew.
+/// The time that a shared read waits at the server before it is renewed.
 pub(super) const SHARED_READ_WAIT: Duration = Duration::from_secs(600);
 
-/// A request, by a number that is never used twice; it stands in the line for sequences under it.
+/// The number of a request; never reused. The request waits for a sequence under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RequestNumber(pub(super) u64);
 
-/// A shared read, by a number that is never used twice.
+/// The number of a shared read; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SharedReadNumber(pub(super) u64);
 
-/// Who waits for a request's answer.
+/// The owner of a request, which receives its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     Caller(CallToken),
@@ -24,13 +24,13 @@ pub(super) enum Owner {
     SessionEnd(SessionId),
 }
 
-/// How often a request is tried.
+/// The retry policy of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effort {
-    /// Until there is an answer.
+    /// Retried until there is a reply.
     Endless,
-    /// The same, but only for as long as requests are held.
+    /// Retried within the hold timeout.
     Held,
-    /// Once, and only if there is a connection now.
+    /// Sent once, and only if there is a connection now.
     Once,
 }

@@ -1,14 +1,14 @@
-//! Whether an agent can have requests answered now, and why it cannot.
+//! Readiness: whether an agent can serve requests now, and the reasons if it cannot.
 
 use super::QuorumClient;
 use std::fmt;
 
-/// Why an agent cannot have requests answered.
+/// The reason why an agent cannot serve requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotReady {
-    /// It is about to stop.
+    /// It is shutting down.
     Stopping,
-    /// No server takes it, for this reason.
+    /// No server accepts it, for this reason.
     NotAdmitted(String),
     /// Its own cluster serves, but a listed server belongs to another one.
     MixedServers(String),
@@ -21,8 +21,8 @@ pub enum NotReady {
 impl fmt::Display for NotReady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Stopping => f.write_str("this agent is about to stop"),
-            Self::NotAdmitted(reason) => write!(f, "no server takes this agent: {reason}"),
+            Self::Stopping => f.write_str("this agent is shutting down"),
+            Self::NotAdmitted(reason) => write!(f, "no server accepts this agent: {reason}"),
             Self::MixedServers(reason) => f.write_str(reason),
             Self::NotRegistered => f.write_str("this agent is not registered with the servers yet"),
             Self::NoLeader => f.write_str("no leader is known"),
@@ -31,7 +31,7 @@ impl fmt::Display for NotReady {
 }
 
 impl QuorumClient {
-    /// Why this agent cannot have requests answered now; nothing where it can.
+    /// Returns the reasons why this agent cannot serve requests now; empty if it can.
     pub fn not_ready(&self) -> Vec<NotReady> {
         let mut reasons = Vec::new();
         if self.is_closed || self.in_hurry {
@@ -41,8 +41,8 @@ impl QuorumClient {
         reasons.extend(match (self.refusal.clone(), self.leader) {
             (Some(refusal), _) => Some(NotReady::NotAdmitted(refusal)),
             (None, None) => complaint.map(NotReady::NotAdmitted),
-            // Calls are answered, but an agent with the same list and no pin may register with
-            // the other cluster, and both clusters then grant one lock.
+            // Calls are answered, but an agent with the same list and no pin may register with the
+            // other cluster, and both clusters then grant one lock.
             (None, Some(_)) => {
                 complaint.filter(|_| self.tracker.lists_another_cluster()).map(NotReady::MixedServers)
             }

@@ -1,7 +1,7 @@
-//! The agent's registration with the leader: at the start, and whenever the servers do not know it
-//! any more.
+//! The agent's registration with the leader: at startup, and again when the servers no longer know
+//! it.
 //!
-//! **Invariant:** nothing else is sent to a leader that does not know this agent's present
+//! **Invariant:** nothing else is sent to a leader that does not know this agent's current
 //! registration.
 
 use super::calls::{CallKind, PendingCall, RetryScope};
@@ -16,7 +16,7 @@ use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use std::time::Duration;
 
-/// How long a registration's answer is waited for.
+/// The timeout of a registration.
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The pauses between attempts to register.
@@ -25,16 +25,16 @@ const REGISTRATION_BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Du
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Registrar {
-    /// Whether the leader knows this agent's registration, as far as can be said.
+    /// `true` if the leader knows this agent's registration, as far as the agent can tell.
     pub(super) is_registered: bool,
-    /// Whether an attempt is under way.
+    /// `true` while an attempt is under way.
     is_under_way: bool,
-    /// Whether the node leaves: to register again would bring it back.
+    /// `true` if the node is leaving: registering again would bring it back.
     pub(super) is_leaving: bool,
-    /// Whether the next attempt has to wait.
+    /// `true` while the next attempt has to wait.
     is_pausing: bool,
     backoff: Backoff,
-    /// Why the last attempt failed.
+    /// The reason why the last attempt failed.
     log: LogOnChange,
 }
 
@@ -60,7 +60,7 @@ impl Registrar {
 }
 
 impl QuorumClient {
-    /// Registers, where that is needed and there is a leader; whether it did.
+    /// Registers if that is due and there is a leader; returns `true` if it did.
     pub(super) fn register_if_due(&mut self) -> bool {
         let Some(slot) = self.leader.filter(|_| self.registrar.is_due()) else { return false };
         let Some(connection) = self.links.get(&slot).and_then(|link| link.connection()) else { return false };
@@ -73,19 +73,19 @@ impl QuorumClient {
         true
     }
 
-    /// The servers do not know this registration of the agent any more: another one must begin
-    /// before commands go on.
+    /// Handles servers that no longer know this registration: the agent must register again before
+    /// commands continue.
     pub(super) fn forgotten(&mut self, registration: Registration) {
-        // A late answer to a command of an earlier registration says nothing of the present one.
+        // A late reply to a command of an earlier registration does not concern the current one.
         if self.ids.registration() == Some(registration) {
             self.registrar.is_registered = false;
         }
     }
 
-    /// The node does not leave after all.
+    /// Resumes after a leave that did not happen.
     pub(super) fn stay(&mut self, may_have_left: bool) {
         self.registrar.is_leaving = false;
-        // Under the lease that it has, if that lives; as a member that came back, if not.
+        // Under the current lease if it is valid; otherwise as a member that returns.
         self.registrar.is_registered &= !may_have_left;
     }
 
@@ -97,7 +97,8 @@ impl QuorumClient {
                 return self.registered(Registration { number, generation, lease, secret });
             }
             Response::Applied(Applied { reply: Reply::Refused(refusal), .. }) => {
-                // No waiting mends that, so whoever waits for the registration is told.
+                // Waiting does not change that, so callers that wait for the registration get an
+                // error.
                 self.admission.denied(&refusal.to_string());
                 refusal.to_string()
             }
@@ -114,7 +115,7 @@ impl QuorumClient {
                 }
                 reason.to_string()
             }
-            other => format!("an answer that fits no registration: {other:?}"),
+            other => format!("unexpected reply to the registration: {other:?}"),
         };
         self.registration_failed(failure);
     }

@@ -1,17 +1,19 @@
-//! The node lease: when it is renewed and through which servers, and what follows from the answers.
+//! The node lease: when and through which servers it is renewed, and the handling of the replies.
 //!
 //! ```text
-//! due ──▶ renewal ──▶ home server ──▶ acknowledged: the next one is due a third of the window after this one
+//! due ──▶ renewal ──▶ home server ──▶ acknowledged: next due after a third of the window
 //!   ▲                   └ silent for 100 ms, refused, lost: another one through the next server
 //!   └──────────────────────── a pause ◀──────────────────────────┘ every server was tried
 //! ```
 //!
-//! Each renewal has a sequence of its own, also one that goes a second way. So an acknowledgement
-//! tells which renewal the leader has heard, and with that when it was sent, however late it comes.
+//! Each renewal has its own sequence, even one that is sent through a second server. An
+//! acknowledgement therefore identifies the renewal that the leader received, and when that was
+//! sent, however late the acknowledgement arrives.
 //!
-//! **Invariants:** what guards may believe moves forward only, by an acknowledgement, and to when
-//! the acknowledged renewal, or announcement of a restart, was sent; a renewal waits for no other
-//! call; of a lease that ended nothing is believed that was not told before.
+//! **Invariants:** the validity that guards rely on only moves forward. It is set by an
+//! acknowledgement, and counts from when the acknowledged renewal, or announcement of a restart,
+//! was sent. A renewal waits for no other call. After a lease has ended, no acknowledgement extends
+//! its validity.
 
 use super::calls::{CallKind, PendingCall, RetryScope};
 use super::input::CallToken;
@@ -34,19 +36,18 @@ use lockmesh_protocol::time::Time;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// After so long without an answer a renewal goes through another server as well; and challenges
-/// bring the next renewal forward no more often than that. No setting: the shortest window leaves
-/// room for a few such steps only.
+/// The time without a reply after which a renewal is sent through another server as well; also the
+/// minimum interval at which challenges bring the next renewal forward. It is not configurable,
+/// because the shortest window has room for only a few such steps.
 const STEP: Duration = Duration::from_millis(100);
 
-/// An answer that comes later than this changes no deadline any more.
+/// The age of a renewal at which its acknowledgement no longer changes any deadline.
 const LONGEST_VALIDITY: Duration = HealthWindow::Safe.validity();
 
-/// Of so many renewals it is known when they were sent.
+/// The maximum number of renewals whose send time is kept.
 const MAX_SENT: usize = 1024;
 
-/// The pauses while no server gets a renewal acknowledged, where a third of the window is not
-/// shorter.
+/// The pauses while no server gets a renewal acknowledged, unless a third of the window is shorter.
 const RENEWAL_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// See the [module](self).
@@ -55,40 +56,39 @@ pub(super) struct Renewals {
     state: LeaseState,
     /// The newest lease, which may have ended.
     lease: Option<KeptLease>,
-    /// When the last acknowledged renewal was sent, under whatever lease.
+    /// The time at which the last acknowledged renewal was sent, under any lease.
     unrenewed_since: Time,
     backoff: Backoff,
 }
 
-/// A lease that this agent was given.
+/// A lease granted to this agent.
 #[derive(Debug)]
 struct KeptLease {
     id: LeaseId,
     secret: LeaseSecret,
-    /// The sequence that was used last.
+    /// The last sequence used.
     sequence: u64,
-    /// When renewals were sent, in order of their sequences.
+    /// The send times of renewals, in order of their sequences.
     sent: VecDeque<(u64, Time)>,
-    /// The highest sequence that was acknowledged, and the shortest window as the leader knew it
-    /// then.
+    /// The highest acknowledged sequence, and the shortest window known to the leader then.
     acknowledged: (u64, Option<HealthWindow>),
-    /// The shortest window of sessions that were created through this agent, of which
-    /// acknowledgements of earlier sequences may not know.
+    /// The shortest window of sessions created through this agent, and the first sequence whose
+    /// acknowledgement includes it.
     created: Option<(HealthWindow, u64)>,
     round: Round,
 }
 
-/// One renewal, until it is acknowledged whichever way it went.
+/// One renewal, until it is acknowledged through any server.
 #[derive(Debug)]
 struct Round {
     began: Time,
-    /// The sequence that it began with.
+    /// The first sequence of the round.
     first: u64,
-    /// The servers through which it was sent; none before it begins.
+    /// The servers through which it was sent; empty before it begins.
     tried: BTreeSet<Slot>,
-    /// When it goes through the next server, or the next round begins.
+    /// The time at which it is sent through the next server, or the next round begins.
     due: Time,
-    /// Set during the pause after a round in which no server acknowledged it.
+    /// Set during the pause after a round without an acknowledgement.
     is_pausing: bool,
 }
 
@@ -99,20 +99,20 @@ impl KeptLease {
         Self { id, secret, sequence: 0, sent: VecDeque::new(), acknowledged: (0, None), created: None, round }
     }
 
-    /// How often it is renewed.
+    /// Returns the renewal interval.
     fn interval(&self) -> Duration {
         let windows = [self.acknowledged.1, self.created.map(|(window, _)| window)];
         let shortest = windows.into_iter().flatten().min().unwrap_or_default();
         shortest.renewal_interval()
     }
 
-    /// Makes the next renewal, whose acknowledgement does not come back.
+    /// Returns the next renewal, whose acknowledgement is not returned to this agent.
     fn unacknowledged_renewal(&mut self, nonce: u64) -> Renewal {
         self.sequence += 1;
         self.secret.renewal(self.id, self.sequence, nonce)
     }
 
-    /// Makes the next renewal, which is sent now.
+    /// Returns the next renewal, which is sent now.
     fn renewal(&mut self, now: Time) -> Renewal {
         let is_of_use = |(_, sent): &(u64, Time)| now.since(*sent) < LONGEST_VALIDITY;
         while self.sent.len() >= MAX_SENT || self.sent.front().is_some_and(|oldest| !is_of_use(oldest)) {
@@ -128,10 +128,10 @@ impl KeptLease {
         Some(self.sent[index].1)
     }
 
-    /// Takes an acknowledgement of a renewal: when it was sent.
+    /// Handles an acknowledgement; returns when the renewal was sent.
     fn acknowledge(&mut self, ack: &LeaseAck) -> Option<Time> {
         let sent = self.sent_at(ack.sequence)?;
-        // An answer that was overtaken knows less of the sessions.
+        // An overtaken reply has older knowledge of the sessions.
         if ack.sequence > self.acknowledged.0 {
             self.acknowledged = (ack.sequence, ack.shortest);
             self.created = self.created.filter(|(_, known_from)| *known_from > ack.sequence);
@@ -143,7 +143,7 @@ impl KeptLease {
         Some(sent)
     }
 
-    /// Begins another round at once, whatever became of the present one.
+    /// Begins another round at once, regardless of the current one.
     fn hasten(&mut self, now: Time) {
         self.round.tried.clear();
         (self.round.due, self.round.is_pausing) = (now, false);
@@ -156,18 +156,18 @@ impl Renewals {
         Self { state: LeaseState::default(), lease: None, unrenewed_since: now, backoff }
     }
 
-    /// When the last acknowledged renewal was sent, under whatever lease; when the agent started if
+    /// Returns when the last acknowledged renewal was sent, under any lease; the agent's start if
     /// there was none.
     pub(super) fn unrenewed_since(&self) -> Time {
         self.unrenewed_since
     }
 
-    /// What guards may believe.
+    /// Returns the lease that guards rely on.
     pub(super) fn state(&self) -> &LeaseState {
         &self.state
     }
 
-    /// The servers registered this agent. A registration of the same incarnation keeps its lease.
+    /// Starts the lease of a registration. A registration of the same incarnation keeps its lease.
     pub(super) fn begin(&mut self, registration: &Registration, now: Time) {
         match &mut self.lease {
             Some(lease) if lease.id == registration.lease => lease.hasten(now),
@@ -176,14 +176,14 @@ impl Renewals {
                 self.state = LeaseState::default();
             }
         }
-        // The servers said that it had ended: nothing that was acknowledged before counts any more.
+        // The servers reported that it had ended: earlier acknowledgements no longer count.
         if self.state.ended.is_some() {
             self.state = LeaseState::default();
         }
         self.backoff.reset();
     }
 
-    /// A server leads that did not before: a renewal that none acknowledged waits no longer.
+    /// Handles a new leader: a renewal without an acknowledgement does not wait any longer.
     pub(super) fn leader_found(&mut self, now: Time) {
         self.backoff.reset();
         if let Some(lease) = self.lease.as_mut().filter(|lease| lease.round.is_pausing) {
@@ -191,7 +191,7 @@ impl Renewals {
         }
     }
 
-    /// The lease that is to be renewed.
+    /// Returns the lease to renew.
     fn living(&self) -> Option<&KeptLease> {
         self.lease.as_ref().filter(|_| self.state.ended.is_none())
     }
@@ -201,8 +201,8 @@ impl Renewals {
         self.lease.as_mut().filter(|_| lives)
     }
 
-    /// A server asks whether this agent lives. The answer is a renewal, but its acknowledgement
-    /// does not come back this way: so the next renewal of the agent's own is due.
+    /// Answers a challenge with a renewal. Its acknowledgement does not return through this
+    /// connection, so the agent's own next renewal becomes due.
     fn answer(
         &mut self,
         challenge: Challenge,
@@ -225,27 +225,27 @@ impl Renewals {
 }
 
 impl QuorumClient {
-    /// What guards on this host may believe of the node's lease.
+    /// Returns the node's lease, which guards on this host rely on.
     pub fn lease(&self) -> &LeaseState {
         self.renewals.state()
     }
 
-    /// When a renewal is due, where there is a server that could take it: until then whatever
-    /// brings a connection wakes the client.
+    /// Returns when a renewal is due, if a server can accept it; otherwise the next new connection
+    /// wakes the client.
     pub(super) fn renewal_wakes_at(&self) -> Option<Time> {
         let lease = self.renewals.living()?;
-        // Until a server has shown its cluster there is none to try, and no pause after it.
+        // Until a server has shown its cluster there is no server to try, and no pause either.
         self.links.iter().any(|(slot, link)| self.takes_renewals(*slot, link)).then_some(lease.round.due)
     }
 
-    /// `true` if renewals may go through a server. A server of another cluster would reply that
-    /// there is no such lease.
+    /// Returns `true` if renewals may be sent through a server. A server of another cluster would
+    /// reply that the lease does not exist.
     fn takes_renewals(&self, slot: Slot, link: &Link) -> bool {
         link.connection().is_some() && self.tracker.is_ours(slot)
     }
 
-    /// Sends a renewal, where one is due; whether it was. Whatever waits for room on a connection
-    /// does not hold it up: it is small, and guards stop without it.
+    /// Sends a renewal if one is due; returns `true` if it did. A full send queue does not delay
+    /// it: a renewal is small, and guards stop without it.
     pub(super) fn renew_if_due(&mut self) -> bool {
         if self.renewal_wakes_at().is_none_or(|due| due > self.now) {
             return false;
@@ -279,7 +279,7 @@ impl QuorumClient {
         self.send(slot, connection, call, Request::RenewLease(renewal));
     }
 
-    /// Every server that is connected was tried.
+    /// Pauses after every connected server was tried.
     fn pause_renewals(&mut self) {
         let pause = self.renewals.backoff.next_pause();
         if let Some(lease) = &mut self.renewals.lease {
@@ -296,7 +296,7 @@ impl QuorumClient {
         }
     }
 
-    /// A renewal got no acknowledgement: the next one goes through another server.
+    /// Handles a renewal without an acknowledgement: the next one is sent through another server.
     pub(super) fn renewal_failed(&mut self, (id, sequence): (LeaseId, u64)) {
         let now = self.now;
         if let Some(lease) = self.renewals.living_mut(id)
@@ -319,13 +319,13 @@ impl QuorumClient {
         state.keeps_from = state.keeps_from.max(ack.keeps_from);
     }
 
-    /// The servers say that the lease is none any more: another registration begins another one.
+    /// Handles the end of the lease: another registration begins another one.
     fn lease_ended(&mut self, id: LeaseId, why: LeaseEnd) {
         if self.renewals.living_mut(id).is_none() {
             return;
         }
         self.renewals.state.ended = Some(why);
-        // Whoever leaves hears of it by a renewal, too.
+        // A leaving agent also learns of its leave through a renewal.
         if !(self.registrar.is_leaving && why == LeaseEnd::Left) {
             self.outbox.notices.push(Notice::LeaseLost(why));
         }
@@ -334,7 +334,7 @@ impl QuorumClient {
         }
     }
 
-    /// A request that was begun then is over: the lease may depend on it.
+    /// Handles the outcome of a request that may affect the lease.
     pub(super) fn notice_outcome(
         &mut self,
         request: &Request,
@@ -347,7 +347,7 @@ impl QuorumClient {
             _ => None,
         });
         match (command, reply) {
-            // It may want the lease to be renewed more often.
+            // The session may require more frequent renewals.
             (Command::CreateSession(new), Ok(Some(Reply::Session(_)))) => self.session_created(new),
             (Command::CreateSession(new), Err(reason)) if !reason.certainly_not_done() => {
                 self.session_created(new);
@@ -359,7 +359,8 @@ impl QuorumClient {
         }
     }
 
-    /// The servers keep the node for a restart, and count from later than when that was sent.
+    /// Records that the servers keep the node for a restart. They count from a later time than the
+    /// send time used here.
     fn restart_announced(&mut self, lease: LeaseId, sent: Time) {
         if self.renewals.living_mut(lease).is_some() {
             self.renewals.state.announced = Some(sent);
@@ -381,7 +382,7 @@ impl QuorumClient {
         }
     }
 
-    /// A server asks whether this agent lives.
+    /// Handles a challenge from a server.
     pub(super) fn challenged(&mut self, token: CallToken, challenge: Challenge) {
         let answer = match self.is_closed {
             true => Err(shutting_down()),

@@ -1,16 +1,17 @@
-//! Requests, each tried again as long as that is safe and worth it.
+//! Requests, each retried while that is safe and useful.
 //!
 //! ```text
 //! begin ──▶ route known? ──▶ sequence (commands) ──▶ room? ──▶ attempt ──▶ answer ──▶ its owner
 //!             ▲    └ waits until the deadline                    │
-//!             └────────────── pause ◀────────────────────────────┘ NotLeader, lost: again, under the same id
+//!             └────────────── pause ◀────────────────────────────┘ NotLeader, lost: same id again
 //! ```
 //!
-//! Commands, renewals, plain reads and waits for locks go to the leader, wherever it moves
-//! meanwhile; stale and blocking reads go to the home server, which need not be another one.
-//! **Invariants:** a command that may have been sent is only ever sent again under the same request
-//! id of the same registration; when it cannot be, or its time is over, the caller hears that it is
-//! unknown whether it took effect.
+//! Commands, renewals, plain reads and lock waits go to the current leader. Stale and blocking
+//! reads go to the home server, which may be the same server.
+//!
+//! **Invariants:** retries are idempotent: a command that may have been sent is sent again only
+//! under the same request id of the same registration. If that is impossible, or the command times
+//! out, the caller receives *unknown*.
 
 use super::calls::{CallKind, PendingCall, RetryScope};
 use super::input::ConnectionId;
@@ -27,51 +28,51 @@ use lockmesh_protocol::rpc::{Call, CallId, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// Attempts wait for a leader to be known, and not for a time; the pause only keeps the pace of
-/// what goes wrong.
+/// The pauses between attempts. They only limit the rate of failures: an attempt waits for a known
+/// leader, not for a fixed time.
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(25));
 
-/// The same for a command whose outcome is still unknown when its caller has been answered: no
+/// The same for a command whose outcome is still unknown when its caller has been answered. No
 /// client waits for it, so it must not add to an overload.
 const RESOLVE_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
-/// The shortest time that an answer is waited for, whatever the hold timeout is: a leader whose
-/// disk takes no write says so after 6 s.
+/// The minimum reply timeout, regardless of the hold timeout: a leader whose disk accepts no write
+/// reports that after 6 s.
 const LEAST_ANSWER_TIME: Duration = Duration::from_secs(7);
 
-/// Who is to answer a request.
+/// The server that a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Addressee {
     Leader,
     Home,
 }
 
-/// What a failed attempt means for the next one.
+/// The consequence of a failed attempt for the next one.
 pub(super) enum AttemptFailure {
-    /// Try again; the request certainly did nothing.
+    /// Retry; the request was certainly not done.
     Again(Unavailable),
-    /// The same, at another server of the same kind: this one serves no more.
+    /// The same, at another server of the same kind: this one no longer serves.
     Elsewhere,
-    /// Try again; it may have taken effect.
+    /// Retry; the request may have been done.
     Sent,
-    /// It certainly did nothing, and trying again would do harm or no good.
+    /// The request was certainly not done, and a retry would be harmful or useless.
     Final(Unavailable),
 }
 
-/// Where a request is on its way.
+/// The stage of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestStage {
     /// Its next step is due.
     Runnable,
-    /// No server is known that could take it.
+    /// No suitable server is known.
     Unrouted,
     /// It waits for a sequence.
     Unnumbered,
-    /// Too much waits to be sent to its server.
+    /// Its server's send queue is full.
     Backlogged(Slot),
-    /// A server has it.
+    /// It was sent to a server.
     Sent(Slot, CallId),
-    /// The next attempt is made then.
+    /// The next attempt starts at this time.
     Pausing(Time),
 }
 
@@ -82,16 +83,17 @@ pub(super) struct PendingRequest {
     owner: Owner,
     addressee: Addressee,
     effort: Effort,
-    /// Before then nothing of it was sent.
+    /// The start of the request; nothing of it was sent before.
     begun: Time,
-    /// When it is given up, if no server takes it.
+    /// The time at which it is given up, if no server accepts it.
     deadline: Option<Time>,
     backoff: Backoff,
-    /// Whether a command may have taken effect.
+    /// `true` if a command may have been done.
     was_sent: bool,
-    /// Why the outcome of the last attempt is unknown, as far as a server or its silence says.
+    /// The reason why the outcome of the last attempt is unknown, as reported by a server or
+    /// derived from its silence.
     unknown_because: Option<String>,
-    /// A command's.
+    /// The sequence of a command.
     sequence: Option<Sequence>,
     stage: RequestStage,
 }
@@ -101,13 +103,13 @@ impl PendingRequest {
         matches!(self.request, Request::Propose(..))
     }
 
-    /// `true` if the same command under another request id has the same effect.
+    /// Returns `true` if the same command under another request id has the same effect.
     fn may_be_a_second_command(&self) -> bool {
         matches!(self.owner, Owner::SessionEnd(_))
     }
 
-    /// `true` if an answer is waited for no longer than requests are held. A restore and an
-    /// operator's order may take longer.
+    /// Returns `true` if the reply timeout is bounded by the hold timeout. A restore and an
+    /// operator's command may take longer.
     fn is_answered_soon(&self) -> bool {
         self.deadline.is_some()
             && match &self.request {
@@ -119,7 +121,7 @@ impl PendingRequest {
             }
     }
 
-    /// The failure that is told when no further attempt is made.
+    /// Returns the failure to report when no further attempt is made.
     fn failure(&self, reason: Unavailable) -> Unavailable {
         match (reason, &self.unknown_because) {
             (Unavailable::NotLeader { .. }, Some(why)) => Unavailable::Unknown(why.clone()),
@@ -135,7 +137,7 @@ impl PendingRequest {
             (_, Effort::Once, _) => RetryScope::Home,
             (Request::Propose(..), ..) => RetryScope::Leader,
             (Request::Read { blocking: Some(blocking), .. }, ..) if blocking.waits() => RetryScope::Parked,
-            // What cannot be repeated stays with the server that it was sent to.
+            // A request that cannot be repeated stays with the server that it was sent to.
             _ if !may_repeat(&self.request) => RetryScope::Own,
             (.., Addressee::Leader) => RetryScope::Leader,
             (.., Addressee::Home) => RetryScope::Home,
@@ -144,12 +146,12 @@ impl PendingRequest {
 }
 
 impl QuorumClient {
-    /// Proposes a command; tried as long as requests are held.
+    /// Proposes a command; retried within the hold timeout.
     pub(super) fn propose(&mut self, owner: Owner, command: Command) -> RequestNumber {
         self.begin(owner, Request::Propose(None, command), Effort::Held)
     }
 
-    /// Begins a request; its first step is made before the present input is done with.
+    /// Begins a request; its first step is made before the current input returns.
     pub(super) fn begin(&mut self, owner: Owner, request: Request, effort: Effort) -> RequestNumber {
         self.last_request += 1;
         let number = RequestNumber(self.last_request);
@@ -174,7 +176,7 @@ impl QuorumClient {
     /// Makes a request's next step: finds a server, then a sequence, then sends it.
     pub(super) fn advance(&mut self, number: RequestNumber) {
         let Some(pending) = self.requests.get(&number) else { return };
-        // Nothing wakes a request of a client that is closed, so each has to end here.
+        // Nothing wakes a request of a closed client, so each has to end here.
         if self.is_closed {
             return self.give_up(number, no_leader());
         }
@@ -187,8 +189,8 @@ impl QuorumClient {
         self.attempt(number, slot);
     }
 
-    /// Why no server takes a request; a server of another cluster that answers is the likely
-    /// reason.
+    /// Returns the error for a request without a suitable server; a reachable server of another
+    /// cluster is the likely reason.
     fn no_route(&self) -> Unavailable {
         self.complaint.clone().map_or_else(no_leader, Unavailable::NotAdmitted)
     }
@@ -196,20 +198,20 @@ impl QuorumClient {
     fn wait_for_route(&mut self, number: RequestNumber) {
         let pending = self.requests.get_mut(&number).expect("it is under way");
         if let Some(reason) = self.refusal.clone().filter(|_| pending.effort != Effort::Once) {
-            // No waiting changes that.
+            // Waiting does not change that.
             return self.give_up(number, Unavailable::NotAdmitted(reason));
         }
         if pending.effort == Effort::Once || pending.deadline.is_some_and(|deadline| deadline <= self.now) {
             let why = self.no_route();
             return self.give_up(number, why);
         }
-        // Whatever a server said before: now there is none.
+        // Earlier reports of a server no longer count: now there is no server.
         pending.unknown_because = None;
         self.unrouted.insert(number);
         self.wait_in(RequestStage::Unrouted, number);
     }
 
-    /// Lets a request wait for something until its deadline.
+    /// Lets a request wait in a stage until its deadline.
     fn wait_in(&mut self, stage: RequestStage, number: RequestNumber) {
         let pending = self.requests.get_mut(&number).expect("it is under way");
         pending.stage = stage;
@@ -218,23 +220,23 @@ impl QuorumClient {
         }
     }
 
-    /// Whether a command has its sequence: the one it had, or a fresh one while it was certainly
-    /// never sent.
+    /// Returns `true` if a command has its sequence: its previous one, or a new one if it was
+    /// certainly never sent.
     fn has_sequence(&mut self, number: RequestNumber) -> bool {
         let pending = self.requests.get_mut(&number).expect("it is under way");
         let registration = self.ids.registration();
         if pending.sequence.is_some_and(|sequence| registration == Some(sequence.registration)) {
-            // One id for all attempts: by it the servers know a command that they have carried out.
+            // One id for all attempts: the servers recognize a command that they have done.
             return true;
         }
-        // Under a fresh id it would be a second command, and the first one may have taken effect.
+        // Under a new id it would be a second command, and the first one may have been done.
         if pending.was_sent && !pending.may_be_a_second_command() {
             let why = unknown("the agent had to register again before the servers answered");
             self.finish(number, Err(why));
             return false;
         }
-        // Certainly not done, so a fresh sequence is safe; one of an earlier registration ended
-        // with that.
+        // Certainly not done, so a new sequence is safe; a sequence of an earlier registration is
+        // void.
         match self.ids.enter(number.0) {
             OpenRequest::Entered(sequence) => {
                 pending.sequence = Some(sequence);
@@ -251,11 +253,11 @@ impl QuorumClient {
         let pending = self.requests.get_mut(&number).expect("it is under way");
         let link = self.links.get_mut(&slot).expect("a route is a link");
         let Some(connection) = link.connection() else {
-            // The connection has just ended: the tracker is about to say who takes its place.
+            // The connection has just ended: the tracker is about to choose a replacement.
             return self.wait_for_route(number);
         };
-        // What waits here was certainly not sent, and may still go to another server; what the
-        // connection buffers is neither.
+        // A request in this queue was certainly not sent, and may still go to another server. Data
+        // in the connection's buffer cannot.
         if link.is_backlogged {
             link.backlog.push_back(number);
             return self.wait_in(RequestStage::Backlogged(slot), number);
@@ -263,14 +265,15 @@ impl QuorumClient {
         let sequence = pending.sequence;
         let scope = pending.scope();
         let mut request = pending.request.clone();
-        // Made anew for each attempt: with it goes the lowest sequence that is still wanted, below
-        // which the servers forget replies.
+        // Set for each attempt: it carries the lowest sequence still needed, below which the
+        // servers drop replies.
         if let Request::Propose(id, _) = &mut request {
             *id = sequence.and_then(|sequence| self.ids.request_id(sequence));
         }
         self.counts.attempts += 1;
         let timeout = match scope {
-            // The server itself ends the wait after that time, so only then its answer is late.
+            // The server itself ends the wait after that time, so its reply is late only after
+            // that.
             RetryScope::Parked => SHARED_READ_WAIT + self.config.answer_time,
             RetryScope::Leader | RetryScope::Home | RetryScope::Own | RetryScope::Aside => {
                 self.config.answer_time
@@ -287,7 +290,7 @@ impl QuorumClient {
         self.requests.get_mut(&number).expect("it is under way").stage = RequestStage::Sent(slot, id);
     }
 
-    /// Sends a call on a connection that stands.
+    /// Sends a call on an established connection.
     pub(super) fn send(
         &mut self,
         slot: Slot,
@@ -301,7 +304,7 @@ impl QuorumClient {
         id
     }
 
-    /// A server answered an attempt.
+    /// Handles a server's reply to an attempt.
     pub(super) fn answered(
         &mut self,
         number: RequestNumber,
@@ -319,15 +322,15 @@ impl QuorumClient {
         };
         let Some(pending) = self.requests.get(&number) else { return };
         if pending.is_command() {
-            // The registration is over. The next attempt waits for another one, and whether there
-            // may be one then, `was_sent` says.
+            // The registration is void. The next attempt waits for another one, and `was_sent`
+            // decides whether there is a next attempt.
             if is_forgotten(&response) {
                 if let Some(sequence) = pending.sequence {
                     self.forgotten(sequence.registration);
                 }
                 return self.failed(number, AttemptFailure::Again(no_leader()));
             }
-            // Only an applied entry tells what became of a command: after anything else that is
+            // Only an applied entry shows the outcome of a command; any other reply leaves it
             // unknown.
             if !matches!(response, Response::Applied(_)) {
                 response = Response::Unavailable(unexpected(&response));
@@ -340,7 +343,7 @@ impl QuorumClient {
         self.finish(number, result);
     }
 
-    /// What an answer means, also for what is known of the server that gave it.
+    /// Classifies a reply, and updates what is known of its server.
     pub(super) fn judge(
         &mut self,
         slot: Slot,
@@ -349,27 +352,28 @@ impl QuorumClient {
     ) -> Result<Response, AttemptFailure> {
         match response {
             Response::Unavailable(reason) => Err(match reason {
-                // Certainly not done, so the next leader may have it.
+                // Certainly not done, so the next leader may receive it.
                 Unavailable::NotLeader { leader } => {
                     self.tell(|tracker, now| tracker.refused(slot, leader.as_deref(), now));
                     AttemptFailure::Again(Unavailable::NotLeader { leader })
                 }
-                // Such a server takes nothing in; what it had taken in before, it answered as
+                // Such a server accepts nothing; it has answered the requests accepted before as
                 // unknown.
                 Unavailable::Removed | Unavailable::Corrupt => {
                     self.tell(|tracker, now| tracker.removed(slot, now));
                     AttemptFailure::Elsewhere
                 }
                 Unavailable::Unknown(_) => AttemptFailure::Sent,
-                // Told at once: repeats would add to an overload, and for the rest somebody has to
-                // act.
+                // Reported at once: retries would add to an overload, and the other errors require
+                // an operator.
                 Unavailable::Overloaded(_)
                 | Unavailable::Disk(_)
                 | Unavailable::Denied(_)
                 | Unavailable::AnswerTooLong { .. }
                 | Unavailable::NotAdmitted(_) => AttemptFailure::Final(reason),
             }),
-            // Whoever is asked as the leader, and leads no more, knows less than what was wanted.
+            // A server that was asked as the leader, and no longer leads, has a less recent status
+            // than needed.
             Response::Status(status)
                 if scope == RetryScope::Leader && status.leader != Some(status.server) =>
             {
@@ -382,12 +386,12 @@ impl QuorumClient {
         }
     }
 
-    /// An attempt failed: there is another one, or the request is given up.
+    /// Handles a failed attempt: retries, or gives the request up.
     pub(super) fn failed(&mut self, number: RequestNumber, failure: AttemptFailure) {
         let Some(pending) = self.requests.get_mut(&number) else { return };
         let is_command = pending.is_command();
         let reason = match failure {
-            // Only a later attempt can tell what became of an earlier one.
+            // Only a later attempt can show the outcome of an earlier one.
             AttemptFailure::Final(reason) if pending.was_sent => reason,
             AttemptFailure::Final(reason @ (Unavailable::Overloaded(_) | Unavailable::Disk(_)))
                 if matches!(pending.owner, Owner::SessionEnd(_)) =>
@@ -396,12 +400,12 @@ impl QuorumClient {
             }
             AttemptFailure::Final(reason) => return self.finish(number, Err(reason)),
             AttemptFailure::Again(reason) => {
-                // A home server that has lost the leader is no help; the leader itself is.
+                // A home server without a leader cannot help; the leader can.
                 pending.addressee = Addressee::Leader;
                 reason
             }
             AttemptFailure::Elsewhere => no_leader(),
-            // The same id makes the repeat harmless: a server that has done it gives the first
+            // The same id makes the retry harmless: a server that has done it returns the first
             // reply.
             AttemptFailure::Sent if is_command => {
                 pending.was_sent = true;
@@ -411,7 +415,7 @@ impl QuorumClient {
                 no_leader()
             }
             AttemptFailure::Sent => {
-                // Perhaps done, and not to be done twice: whoever asked for it has to look.
+                // Possibly done, and must not be done twice: the caller has to check.
                 pending.was_sent = true;
                 return self.give_up(number, no_leader());
             }
@@ -419,7 +423,7 @@ impl QuorumClient {
         self.pause(number, reason);
     }
 
-    /// Waits before the next attempt, where there is time for one.
+    /// Waits before the next attempt, if there is time for one.
     fn pause(&mut self, number: RequestNumber, reason: Unavailable) {
         let pending = self.requests.get_mut(&number).expect("it is under way");
         let at = self.now + pending.backoff.next_pause();
@@ -433,7 +437,7 @@ impl QuorumClient {
         self.timers.insert((at, Timer::Request(number)));
     }
 
-    /// A request's own time has come: its pause or its time to wait for a server is over.
+    /// Handles a request's timer: its pause, or its wait for a server, is over.
     pub(super) fn request_due(&mut self, number: RequestNumber) {
         let Some(pending) = self.requests.get_mut(&number) else { return };
         let why = match pending.stage {
@@ -450,15 +454,15 @@ impl QuorumClient {
 
     fn too_much_to_send(&self, slot: Slot) -> Unavailable {
         let address = self.links.get(&slot).map_or("the server", |link| link.address.as_str());
-        Unavailable::Overloaded(format!("too much waits to be sent to {address}"))
+        Unavailable::Overloaded(format!("the send queue to {address} is full"))
     }
 
-    /// A server did not answer an attempt in time.
+    /// Handles an attempt without a reply within the timeout.
     pub(super) fn attempt_is_late(&mut self, number: RequestNumber, slot: Slot, call: PendingCall) {
         let address = self.links.get(&slot).map_or("the server", |link| link.address.as_str());
         let Some(pending) = self.requests.get_mut(&number) else { return };
         let seconds = self.now.since(call.begun).as_secs_f64();
-        // What a server said of an earlier attempt says more.
+        // A server's report on an earlier attempt is more precise.
         pending.unknown_because.get_or_insert_with(|| {
             format!(
                 "{address} has not answered for {seconds:.1} s; it is unknown whether the request was applied"
@@ -466,7 +470,7 @@ impl QuorumClient {
         });
     }
 
-    /// Something that a request waited for has come.
+    /// Continues a request whose wait is over.
     pub(super) fn run_again(&mut self, number: RequestNumber) {
         if self.requests.contains_key(&number) {
             self.leave_stage(number);
@@ -474,11 +478,11 @@ impl QuorumClient {
         }
     }
 
-    /// Commands that waited for a sequence have one.
+    /// Continues commands that waited for a sequence and have one now.
     pub(super) fn admit(&mut self, admitted: Vec<(u64, Sequence)>) {
         for (number, sequence) in admitted {
             let number = RequestNumber(number);
-            let pending = self.requests.get_mut(&number).expect("whoever waits is under way");
+            let pending = self.requests.get_mut(&number).expect("a waiting request is under way");
             pending.sequence = Some(sequence);
             self.run_again(number);
         }
@@ -490,19 +494,19 @@ impl QuorumClient {
         if self.resolve_in_background(number, &failure) {
             return;
         }
-        // The calls were forgotten with their connections, so nobody can tell any more which
-        // requests were sent.
+        // The calls were dropped with their connections, so it is no longer known which requests
+        // were sent.
         let reason = if self.is_closed { shutting_down() } else { failure };
         self.finish(number, Err(reason));
     }
 
-    /// Keeps retrying a request after its hold timeout until the servers report the outcome, where
-    /// something is held for no one otherwise; returns `false` for every other request. The caller
-    /// is answered now.
+    /// Keeps retrying a request after its hold timeout until the servers report the outcome, if it
+    /// would otherwise leave a lock or a session held. Returns `false` for every other request. The
+    /// caller is answered now.
     ///
     /// - The enqueue of a lock wait that was sent: a grant that takes effect later would last as
     ///   long as the session, which a client that shares it between holds keeps renewing.
-    /// - The end of a session, of which the client may be gone.
+    /// - The end of a session, whose client may be gone.
     fn resolve_in_background(&mut self, number: RequestNumber, failure: &Unavailable) -> bool {
         let is_stopping = self.is_closed || self.in_hurry;
         let Some(pending) = self.requests.get_mut(&number) else { return false };
@@ -527,7 +531,7 @@ impl QuorumClient {
         true
     }
 
-    /// A request is over: its owner is told.
+    /// Ends a request and replies to its owner.
     fn finish(&mut self, number: RequestNumber, result: Result<Response, Unavailable>) {
         let Some(pending) = self.forget(number) else { return };
         self.notice_outcome(&pending.request, pending.begun, &result);
@@ -542,7 +546,7 @@ impl QuorumClient {
         }
     }
 
-    /// Nobody waits for a request any more. What was sent may yet take effect.
+    /// Cancels a request that no caller waits for. A sent request may still be done.
     pub(super) fn cancel(&mut self, number: RequestNumber) {
         let Some(pending) = self.forget(number) else { return };
         if let RequestStage::Sent(slot, call) = pending.stage {
@@ -553,7 +557,7 @@ impl QuorumClient {
     fn forget(&mut self, number: RequestNumber) -> Option<PendingRequest> {
         self.leave_stage(number);
         let pending = self.requests.remove(&number)?;
-        // Nobody wants the reply any more: the servers may forget it.
+        // The reply is no longer needed: the servers may drop it.
         if let Some(sequence) = pending.sequence {
             let admitted = self.ids.leave(sequence);
             self.admit(admitted);
@@ -561,7 +565,7 @@ impl QuorumClient {
         Some(pending)
     }
 
-    /// Takes a request out of whatever it waits in. A call stays what it is.
+    /// Removes a request from the queue of its stage. A call stays unchanged.
     fn leave_stage(&mut self, number: RequestNumber) {
         let Some(pending) = self.requests.get_mut(&number) else { return };
         match pending.stage {
@@ -593,7 +597,7 @@ fn addressee(request: &Request) -> Addressee {
     }
 }
 
-/// Whether a request that may have been carried out may be sent once more.
+/// Returns `true` if a request that may have been done may be sent again.
 fn may_repeat(request: &Request) -> bool {
     match request {
         Request::Propose(..)
@@ -606,13 +610,13 @@ fn may_repeat(request: &Request) -> bool {
         | Request::BackupPart { .. }
         | Request::AddServer(_)
         | Request::RemoveServer(_) => true,
-        // A second transfer would move the leadership on from where the first one brought it; of
-        // what is not named here nothing is known.
+        // A second leadership transfer would move the leadership away from the first one's target.
+        // Unlisted requests may not be idempotent.
         _ => false,
     }
 }
 
-/// Whether no application waits for the answer, and the mesh asks again.
+/// Returns `true` if no application waits for the reply, and the mesh asks again.
 fn is_of_mesh(request: &Request) -> bool {
     matches!(request, Request::SyncMesh(_) | Request::Accuse(_) | Request::Spread(_))
 }
@@ -629,7 +633,7 @@ pub(super) fn shutting_down() -> Unavailable {
     Unavailable::Unknown("the agent is shutting down".into())
 }
 
-/// Why the outcome of a command that was sent is unknown.
+/// The reason why the outcome of a command that was sent is unknown.
 const LOST: &str = "the servers were lost before they answered";
 
 fn unknown(why: &str) -> Unavailable {

@@ -1,7 +1,7 @@
-//! The links to the servers, and what each is for: carries out what the tracker decides.
+//! The links to the servers and their roles: executes the tracker's actions.
 //!
-//! At rest there are two connections: to the leader and to the home server, or where these are one
-//! server, to it and to another one in reserve. While the leader is looked for there are more.
+//! At rest there are two connections: to the leader and to the home server. If they are one server,
+//! the second connection goes to a reserve. During a search for the leader there are more.
 
 use super::QuorumClient;
 use super::Timer;
@@ -17,11 +17,11 @@ use lockmesh_protocol::rpc::{Call, CallId, Request, Response, Status, Unavailabl
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How long a status is waited for; a server that owes one is given up much earlier.
+/// The timeout of a status query; a server that does not answer one is abandoned much earlier.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl QuorumClient {
-    /// Where a request goes now.
+    /// Returns the server for a request now.
     pub(super) fn route(&self, addressee: Addressee) -> Option<Slot> {
         match addressee {
             Addressee::Leader => self.leader.filter(|_| self.registrar.is_registered),
@@ -29,9 +29,9 @@ impl QuorumClient {
         }
     }
 
-    /// Does what the tracker says.
+    /// Executes the tracker's actions.
     pub(super) fn follow_tracker(&mut self) {
-        // Before anything is done: what is done may tell the tracker something new.
+        // Reset first: the actions may pass new input to the tracker.
         self.tracker_is_due = false;
         let actions = self.tracker.actions(self.now);
         self.tracker_wakes_at = actions.wakes_at;
@@ -48,7 +48,7 @@ impl QuorumClient {
         self.publish(actions.leader, actions.home);
         self.assign_roles(&actions);
         self.forget_slots();
-        actions.cut.iter().for_each(|slot| self.cut(*slot, "it keeps silent"));
+        actions.cut.iter().for_each(|slot| self.cut(*slot, "it does not answer"));
         actions.ask.iter().for_each(|slot| self.ask_status(*slot));
         actions.hasten.iter().for_each(|slot| self.hasten(*slot));
     }
@@ -69,7 +69,7 @@ impl QuorumClient {
         self.routes_changed |= std::mem::replace(&mut self.home, home) != home;
     }
 
-    /// Whoever loses a call here finds the new routes.
+    /// Assigns roles; a request that loses its call here is sent on a new route.
     fn assign_roles(&mut self, actions: &Actions) {
         let slots: Vec<Slot> = self.links.keys().copied().collect();
         for slot in slots {
@@ -78,7 +78,7 @@ impl QuorumClient {
             if std::mem::replace(&mut link.roles, roles) != roles {
                 let unfit = link.calls.unfit(roles);
                 unfit.into_iter().for_each(|call| self.lose_call(slot, call));
-                // What waits for room here may have another way now.
+                // Requests that wait for room here may have another route now.
                 self.end_backlog(slot);
             }
             self.want(slot, actions.keep.contains(&slot));
@@ -94,7 +94,7 @@ impl QuorumClient {
         }
     }
 
-    /// Notices whether no server takes this agent.
+    /// Checks whether no server accepts this agent.
     pub(super) fn notice_refusal(&mut self) {
         let slots: Vec<Slot> = self.tracker.slots().collect();
         let are_foreign = !slots.is_empty() && slots.iter().all(|slot| self.tracker.is_refused(*slot));
@@ -106,7 +106,7 @@ impl QuorumClient {
         }
     }
 
-    /// A link is to be connected, again and again; or not for now.
+    /// Connects a link and keeps it connected, or disconnects it for now.
     fn want(&mut self, slot: Slot, is_wanted: bool) {
         let link = self.links.get_mut(&slot).expect("it was there");
         link.is_wanted = is_wanted;
@@ -115,7 +115,7 @@ impl QuorumClient {
             LinkState::Dialling(_) if !is_wanted => self.hang_up(slot),
             LinkState::Up(_) if !is_wanted => {
                 self.hang_up(slot);
-                // It was told of the connection, but never of an attempt at one.
+                // The tracker knows of the connection, but never of an attempt to connect.
                 self.tell(|tracker, now| tracker.lost(slot, now));
             }
             _ => {}
@@ -132,7 +132,7 @@ impl QuorumClient {
         self.connections.insert(connection, slot);
     }
 
-    /// The next attempt to connect is made without delay.
+    /// Starts the next attempt to connect without delay.
     fn hasten(&mut self, slot: Slot) {
         if self.tracker.is_refused(slot) {
             return;
@@ -153,7 +153,7 @@ impl QuorumClient {
         }
     }
 
-    /// Gives the connection up, although it may seem to stand.
+    /// Closes a connection that may still look healthy.
     fn cut(&mut self, slot: Slot, why: &str) {
         let Some(link) = self.links.get(&slot) else { return };
         if let LinkState::Up(connection) = link.state {
@@ -163,11 +163,11 @@ impl QuorumClient {
         }
     }
 
-    /// Ends the connection, or the attempt at one.
+    /// Closes the connection, or the attempt to connect.
     fn hang_up(&mut self, slot: Slot) {
         let Some(link) = self.links.get_mut(&slot) else { return };
         let Some(connection) = link.present() else { return };
-        // It stood until nobody needed it, which is no failure to pause after.
+        // It was healthy until it was no longer needed, which is no failure to back off from.
         if link.connection().is_some() {
             link.succeeded();
         }
@@ -175,14 +175,14 @@ impl QuorumClient {
         self.connection_is_over(slot, connection);
     }
 
-    /// There is a connection.
+    /// Records an established connection.
     pub(super) fn connected(&mut self, connection: ConnectionId) {
         let Some(&slot) = self.connections.get(&connection) else { return };
         self.links.get_mut(&slot).expect("a connection has a link").connected(connection, self.now);
         self.tell(|tracker, _| tracker.connected(slot));
     }
 
-    /// There is none any more, or none could be made.
+    /// Records that a connection was lost or could not be made.
     pub(super) fn ended(&mut self, connection: ConnectionId, end: ConnectionEnd) {
         let Some(&slot) = self.connections.get(&connection) else { return };
         let was_up = self.links.get(&slot).is_some_and(|link| link.connection().is_some());
@@ -191,13 +191,13 @@ impl QuorumClient {
         let mut longest = Duration::MAX;
         let reason = match end {
             ConnectionEnd::NotAdmitted(reason) => {
-                // Where the server did not believe this agent's certificate, it was no connection.
+                // If the server rejected this agent's certificate, it was no connection.
                 self.admission.refused(slot, reason.clone());
                 reason
             }
             ConnectionEnd::Lost(reason) => {
                 self.admission.not_refused(slot);
-                // It stood, so this is the first failure of its kind.
+                // It was established, so this is its first failure.
                 if was_up {
                     link.succeeded();
                 }
@@ -212,9 +212,9 @@ impl QuorumClient {
         self.tell(|tracker, now| tracker.lost(slot, now));
     }
 
-    /// All calls that wait are lost.
+    /// Fails all pending calls of a connection that ended.
     pub(super) fn connection_is_over(&mut self, slot: Slot, connection: ConnectionId) {
-        // From here on nothing counts that is told of it: its calls may be under way elsewhere.
+        // Further events of this connection are ignored: its calls may be under way elsewhere.
         self.connections.remove(&connection);
         let link = self.links.get_mut(&slot).expect("a connection has a link");
         link.is_down();
@@ -225,8 +225,7 @@ impl QuorumClient {
         self.end_backlog(slot);
     }
 
-    /// Servers that go or change their role lose the calls that wait there: what was sent may have
-    /// taken effect.
+    /// Fails a call whose server is gone or changed its role: it may have been done.
     fn call_lost(&mut self, call: PendingCall) {
         match call.kind {
             CallKind::Attempt(number) => self.failed(number, AttemptFailure::Sent),
@@ -238,14 +237,14 @@ impl QuorumClient {
         }
     }
 
-    /// A call is given up; the server need not answer it.
+    /// Gives up a call; the server need not answer it.
     fn lose_call(&mut self, slot: Slot, id: CallId) {
         if let Some(call) = self.cancel_call(slot, id) {
             self.call_lost(call);
         }
     }
 
-    /// Takes a call out and tells the server that nobody waits for it.
+    /// Removes a call and cancels it at the server.
     pub(super) fn cancel_call(&mut self, slot: Slot, id: CallId) -> Option<PendingCall> {
         let call = self.take_call(slot, id)?;
         if let Some(connection) = self.links.get(&slot).and_then(Link::connection) {
@@ -260,7 +259,7 @@ impl QuorumClient {
         Some(call)
     }
 
-    /// A call was not answered in time.
+    /// Handles a call without a reply within the timeout.
     pub(super) fn expire_call(&mut self, slot: Slot, id: CallId) {
         if let Some(call) = self.cancel_call(slot, id) {
             if let CallKind::Attempt(number) = call.kind {
@@ -268,19 +267,18 @@ impl QuorumClient {
             }
             self.call_lost(call);
             if matches!(call.kind, CallKind::Status(_)) {
-                // A server that does not even say this is as good as dead, though the connection
-                // stands.
-                self.cut(slot, "it did not tell its status");
+                // A server that does not even report its status counts as dead, although the
+                // connection stands.
+                self.cut(slot, "it did not report its status");
             }
         }
     }
 
-    /// A server answered; an answer that nobody waits for is dropped.
+    /// Handles a server's replies; a reply without a pending call is dropped.
     pub(super) fn answers(&mut self, connection: ConnectionId, answers: Vec<(CallId, Response)>) {
         let Some(&slot) = self.connections.get(&connection) else { return };
         for (id, response) in answers {
-            // Nobody waits for it: it was cancelled, came too late, or went to another server
-            // since.
+            // The call was cancelled, was answered too late, or went to another server since.
             let Some(call) = self.take_call(slot, id) else { continue };
             match call.kind {
                 CallKind::Attempt(number) => self.answered(number, (slot, call.scope), response),
@@ -294,12 +292,12 @@ impl QuorumClient {
         }
     }
 
-    /// A call fits no frame.
+    /// Handles a call that does not fit into a frame.
     pub(super) fn unsendable(&mut self, connection: ConnectionId, id: CallId, reason: String) {
         let Some(&slot) = self.connections.get(&connection) else { return };
         match self.take_call(slot, id).map(|call| call.kind) {
             Some(CallKind::Attempt(number)) => {
-                // It never left, and would be as long the next time.
+                // It was never sent, and would be as long the next time.
                 self.failed(number, AttemptFailure::Final(Unavailable::Denied(reason)));
             }
             Some(CallKind::Registration) => self.registration_failed(reason),
@@ -308,7 +306,7 @@ impl QuorumClient {
         }
     }
 
-    /// So much waits to be sent on a connection that no more requests should, or not any more.
+    /// Records whether a connection's send queue is full, so that requests should wait.
     pub(super) fn notice_backlog(&mut self, connection: ConnectionId, is_full: bool) {
         let Some(&slot) = self.connections.get(&connection) else { return };
         self.links.get_mut(&slot).expect("a connection has a link").is_backlogged = is_full;
@@ -317,13 +315,13 @@ impl QuorumClient {
         }
     }
 
-    /// The requests that wait for room look again where they go.
+    /// Lets the requests that wait for room choose their route again.
     fn end_backlog(&mut self, slot: Slot) {
         let backlog = self.links.get_mut(&slot).map(|link| std::mem::take(&mut link.backlog));
         backlog.into_iter().flatten().for_each(|number| self.run_again(number));
     }
 
-    /// How much has arrived on a connection.
+    /// Records the amount of data received on a connection.
     pub(super) fn received(&mut self, connection: ConnectionId, received: u64) {
         let Some(&slot) = self.connections.get(&connection) else { return };
         let link = self.links.get_mut(&slot).expect("a connection has a link");
@@ -332,7 +330,8 @@ impl QuorumClient {
         }
     }
 
-    /// Dials again whose pause is over, and notices who is slow; whether there was anything to do.
+    /// Dials a link whose pause is over, and checks for slow servers; returns `false` if nothing
+    /// was due.
     pub(super) fn look_at_links(&mut self) -> bool {
         let (now, probe_after) = (self.now, self.config.probe_after);
         let mut links = self.links.iter();
@@ -352,7 +351,7 @@ impl QuorumClient {
     /// Asks a server for its status.
     fn ask_status(&mut self, slot: Slot) {
         let Some(connection) = self.links.get(&slot).and_then(Link::connection) else { return };
-        // In front of it, so that the answers most often come in this order.
+        // Sent first, so that the replies usually arrive in this order.
         self.ask_index(slot, connection);
         self.counts.questions += 1;
         let kind = CallKind::Status(self.ids.registration());
@@ -371,13 +370,13 @@ impl QuorumClient {
         }
     }
 
-    /// A server told its status, after it was asked in a certain registration.
+    /// Handles a server's status, requested in the given registration.
     fn status_heard(&mut self, slot: Slot, registration: Option<Registration>, status: &Status) {
-        // Only the leader's word counts: another server may not have applied the registration yet.
-        // And only that of this agent's cluster.
+        // Only the leader's status counts, since another server may not have applied the
+        // registration yet; and only a leader of this agent's cluster.
         if status.leader == Some(status.server) && self.tracker.accepts(slot, status) {
-            // An answer to a question from before the present registration says nothing of it, and
-            // whoever leads is sent that registration's commands: so it is asked again.
+            // A status requested before the current registration does not reflect it, and the
+            // leader receives that registration's commands. So it is requested again.
             if registration != self.ids.registration() {
                 return self.tell(|tracker, _| tracker.ask_again(slot));
             }
@@ -387,7 +386,7 @@ impl QuorumClient {
                 self.forgotten(registration);
             }
         }
-        // Only now: a server that does not believe this agent says so after the handshake, when the
+        // Only now: a server that rejects this agent reports that after the handshake, when the
         // connection seems to stand.
         self.admission.not_refused(slot);
         self.tell(|tracker, now| tracker.heard(slot, status, now));

@@ -1,9 +1,11 @@
-//! Ends of sessions that the agent sees through, although the client that asked for one is gone.
-//! A guard that stops believing in its session ends it, so that the locks pass on. Often no server
-//! can be reached at that moment, and the client process ends soon after. The agent outlives it: it
-//! retries the end until the servers report it done, and names the session in each answer to a
-//! challenge, which may reach a server when no command does.
-//! **Invariant:** an end is never taken back. A session whose end was ordered is in the list until
+//! Ends of sessions that the agent completes even if the client that requested one is gone.
+//!
+//! A guard that no longer trusts its session ends it, so that the locks are released. Often no
+//! server is reachable at that moment, and the client process exits soon after. The agent outlives
+//! it: it retries the end until the servers report it done. It also names the session in each reply
+//! to a challenge, which may reach a server when no command does.
+//!
+//! **Invariant:** an end is never withdrawn. A session whose end was requested is in the list until
 //! the servers report the outcome or the agent stops.
 
 use super::input::{CallToken, EndReason};
@@ -25,7 +27,7 @@ const MAX_ENDS: usize = 1_024;
 #[derive(Debug, Default)]
 pub(super) struct SessionEnds {
     under_way: BTreeMap<SessionId, SessionEnd>,
-    /// The session that was named last in an answer to a challenge.
+    /// The last session named in a reply to a challenge.
     named_last: Option<SessionId>,
 }
 
@@ -37,8 +39,8 @@ struct SessionEnd {
 }
 
 impl SessionEnds {
-    /// The next sessions to name; none where no end is under way. Where there are more than fit,
-    /// all of them have their turn.
+    /// Returns the next sessions to name; `None` if no end is under way. If there are more than
+    /// fit, they are named in turn.
     pub(super) fn next_named(&mut self) -> Option<GivenUpSessions> {
         let after = self.named_last.map_or(Bound::Unbounded, Bound::Excluded);
         let listed = |(session, end): (&SessionId, &SessionEnd)| GivenUpSession {
@@ -53,7 +55,7 @@ impl SessionEnds {
         Some(named)
     }
 
-    /// A caller no longer waits; the end goes on.
+    /// Removes a caller; the end continues.
     pub(super) fn leave(&mut self, session: &SessionId, token: CallToken) {
         if let Some(end) = self.under_way.get_mut(session) {
             end.callers.retain(|caller| *caller != token);
@@ -62,12 +64,12 @@ impl SessionEnds {
 }
 
 impl QuorumClient {
-    /// The number of ends under way.
+    /// Returns the number of ends under way.
     pub fn session_ends(&self) -> usize {
         self.session_ends.under_way.len()
     }
 
-    /// Ends a session. The caller of one that was given up is answered at once.
+    /// Ends a session. If it was given up, the caller is answered at once.
     pub(super) fn end_session(&mut self, token: CallToken, session: SessionId, reason: EndReason) {
         let is_known = self.session_ends.under_way.contains_key(&session);
         if !is_known && self.session_ends.under_way.len() >= MAX_ENDS {
@@ -98,15 +100,15 @@ impl QuorumClient {
         }
     }
 
-    /// The time since the last acknowledged renewal was sent, in whole milliseconds: under whatever
-    /// lease of this node, and since the agent started if there was none.
+    /// Returns the time since the last acknowledged renewal was sent, in whole milliseconds: under
+    /// any lease of this node, and since the agent started if there was none.
     fn unrenewed_for(&self) -> Duration {
         let silent_for = self.now.since(self.renewals.unrenewed_since());
         Duration::from_millis(u64::try_from(silent_for.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// The outcome is still unknown when the hold timeout is over, or the servers refuse for now:
-    /// the callers are told, and the end goes on.
+    /// Handles an outcome that is still unknown after the hold timeout, or a temporary rejection:
+    /// the callers receive the failure, and the end is retried.
     pub(super) fn session_end_unresolved(&mut self, session: &SessionId, failure: &Unavailable) {
         let Some(end) = self.session_ends.under_way.get_mut(session) else { return };
         for token in std::mem::take(&mut end.callers) {
@@ -115,7 +117,7 @@ impl QuorumClient {
         }
     }
 
-    /// The servers reported the outcome, or there is no other attempt.
+    /// Handles the outcome, or the failure of the last attempt.
     pub(super) fn session_end_answered(&mut self, session: SessionId, result: Result<Response, Unavailable>) {
         let Some(end) = self.session_ends.under_way.remove(&session) else { return };
         for token in end.callers {

@@ -1,9 +1,9 @@
-//! Coalesced reads (single-flight): all local waiters of the same blocking query cost one upstream
+//! Coalesced reads (single-flight): all local callers of the same blocking query share one upstream
 //! request.
 //!
-//! Each waiter keeps its own time, and then reads what there is; the shared read lives as long as
-//! it has a waiter. **Invariant:** a waiter is never told of a state older than the moment at which
-//! it asked, even if it joined when the answer was already on its way.
+//! Each caller keeps its own timeout, and then reads the current state. The shared read lives as
+//! long as it has a caller. **Invariant:** a caller never receives a state older than the start of
+//! its read, even if it joined when the reply was already on its way.
 
 use super::input::CallToken;
 use super::outbox::{Answered, unexpected};
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is waited for.
+/// The query to share.
 #[derive(Clone, Debug)]
 pub(super) struct SharedQuery {
     pub(super) query: Query,
@@ -33,8 +33,8 @@ impl SharedQuery {
         key
     }
 
-    /// What to ask a server. Whoever waits no longer says what he knows all the same: his index
-    /// does not go back.
+    /// Returns the request for a server. A caller whose wait is over still sends its index, so that
+    /// its index does not go back.
     pub(super) fn request(&self, wait: Duration) -> Request {
         let blocking = Some(Blocking { index: self.index, wait });
         Request::Read { query: self.query.clone(), consistency: self.consistency, blocking }
@@ -44,16 +44,16 @@ impl SharedQuery {
 #[derive(Debug)]
 struct SharedRead {
     wanted: SharedQuery,
-    /// Under which it can be joined, as long as it can.
+    /// The key under which it can be joined, while it can.
     key: Vec<u8>,
     request: RequestNumber,
-    /// When its request was begun.
+    /// The start of its request.
     begun: Time,
-    /// Whoever asked first, and thereby began it.
+    /// The caller that started it.
     first: CallToken,
     /// In order of joining.
     waiters: BTreeSet<CallToken>,
-    /// Whether those who joined later have their answer asked for once more.
+    /// `true` once the reply is requested again for the callers that joined later.
     is_late: bool,
 }
 
@@ -62,19 +62,19 @@ struct SharedRead {
 pub(super) struct SharedReads {
     last: u64,
     reads: BTreeMap<SharedReadNumber, SharedRead>,
-    /// Those that can be joined.
+    /// The shared reads that can be joined.
     open: BTreeMap<Vec<u8>, SharedReadNumber>,
 }
 
 impl SharedReads {
-    /// How many upstream requests and how many waiters there are.
+    /// Returns the number of upstream requests and of callers.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.reads.len(), self.reads.values().map(|read| read.waiters.len()).sum())
     }
 }
 
 impl QuorumClient {
-    /// Waits for an answer newer than what is wanted, for so long; then for any.
+    /// Waits up to `wait` for an answer newer than the wanted index; then returns any answer.
     pub(super) fn join_shared_read(&mut self, token: CallToken, wanted: SharedQuery, wait: Duration) {
         let key = wanted.key();
         let number = match self.shared_reads.open.get(&key) {
@@ -92,7 +92,7 @@ impl QuorumClient {
         self.shared_reads.last += 1;
         let number = SharedReadNumber(self.shared_reads.last);
         let request = wanted.request(SHARED_READ_WAIT);
-        // Without a deadline: each waiter has its own, and the last one to go ends it.
+        // Without a deadline: each caller has its own, and the last one to leave ends it.
         let request = self.begin(Owner::SharedRead(number), request, Effort::Endless);
         self.shared_reads.open.insert(key.clone(), number);
         let waiters = BTreeSet::new();
@@ -101,19 +101,19 @@ impl QuorumClient {
         number
     }
 
-    /// A waiter's time is over: it reads what there is.
+    /// Ends a caller's wait: it reads the current state.
     pub(super) fn stop_sharing(&mut self, token: CallToken) {
         let Some(wanted) = self.leave_shared_read(token) else { return };
         self.read_once(token, wanted.request(Duration::ZERO));
     }
 
-    /// Reads what there is.
+    /// Reads the current state.
     pub(super) fn read_once(&mut self, token: CallToken, request: Request) {
         let number = self.begin(Owner::Caller(token), request, Effort::Held);
         self.callers.insert(token, Caller::Request(number));
     }
 
-    /// Takes a waiter out; the last one ends the shared read. What it waited for.
+    /// Removes a caller and returns its query; the last caller to leave ends the shared read.
     pub(super) fn leave_shared_read(&mut self, token: CallToken) -> Option<SharedQuery> {
         let Some(&Caller::SharedRead { number, until }) = self.callers.get(&token) else { return None };
         self.callers.remove(&token);
@@ -121,7 +121,7 @@ impl QuorumClient {
         let read = self.shared_reads.reads.get_mut(&number)?;
         read.waiters.remove(&token);
         let wanted = read.wanted.clone();
-        // Nobody waits any more, so the server need not park it either.
+        // No caller is left, so the server need not park it either.
         if read.waiters.is_empty() {
             let request = read.request;
             self.close_shared_read(number);
@@ -132,12 +132,12 @@ impl QuorumClient {
 
     fn close_shared_read(&mut self, number: SharedReadNumber) -> Option<SharedRead> {
         let read = self.shared_reads.reads.remove(&number)?;
-        // A late one has no key any more, and another one may be open under what it was.
+        // A late read has no key any more, and its former key may belong to another one.
         self.shared_reads.open.remove(&read.key);
         Some(read)
     }
 
-    /// A shared read's request was answered.
+    /// Handles the reply to a shared read.
     pub(super) fn shared_read_answered(
         &mut self,
         number: SharedReadNumber,
@@ -151,14 +151,13 @@ impl QuorumClient {
         let Some(read) = self.shared_reads.reads.get_mut(&number) else { return };
         let is_over = self.now.since(read.begun) >= SHARED_READ_WAIT;
         let is_news = news.as_ref().map_or(true, |answer| answer.index > read.wanted.index);
-        // The server's wait is over, and those of the waiters are not: they are told nothing.
+        // The server's wait is over and the callers' waits are not, so no caller gets a reply.
         if !read.is_late && is_over && !is_news {
             let request = read.wanted.request(SHARED_READ_WAIT);
             return self.renew_shared_read(number, request, Effort::Endless);
         }
-        // The first waiter's asking began it. Whoever joined later may have done so when the answer
-        // had left the server already, so its answer is asked for once more, for all of them
-        // together.
+        // The first caller started the read. Other callers may have joined after the reply left the
+        // server, so the reply is requested once more, for all of them together.
         let first = (!read.is_late).then_some(read.first);
         if let Some(first) = first
             && read.waiters.remove(&first)
@@ -170,13 +169,13 @@ impl QuorumClient {
 
     fn tell_late_waiters(&mut self, number: SharedReadNumber, news: Result<Arc<Answer>, Unavailable>) {
         let Some(read) = self.shared_reads.reads.get_mut(&number) else { return };
-        // A failure is told as it is, and stale readers were promised no age.
+        // A failure is passed on unchanged, and stale reads have no age guarantee.
         let is_fresh = match read.wanted.consistency {
             Consistency::Default | Consistency::Consistent => read.is_late || news.is_err(),
             Consistency::Stale => true,
         };
         if !is_fresh && !read.waiters.is_empty() {
-            // From here on nobody may join: whoever asks now wants an answer that is younger still.
+            // No caller may join from here on: a new caller needs an even newer answer.
             read.is_late = true;
             let request = read.wanted.request(Duration::ZERO);
             let key = std::mem::take(&mut read.key);
@@ -203,7 +202,7 @@ impl QuorumClient {
         self.outbox.answers.push((token, news.map(Answered::Shared)));
     }
 
-    /// Every waiter reads what there is.
+    /// Lets every caller read the current state.
     pub(super) fn stop_all_sharing(&mut self) {
         let waiters: Vec<CallToken> =
             self.shared_reads.reads.values().flat_map(|read| read.waiters.iter().copied()).collect();

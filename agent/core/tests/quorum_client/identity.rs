@@ -29,7 +29,7 @@ fn pin(cluster_id: &str, index_base: u64) -> Pin {
     Pin { cluster_id: cluster_id.into(), index_base }
 }
 
-/// An agent that was pinned to the cluster `c` by an earlier process; B is a cluster of its own.
+/// An agent pinned to the cluster `c` by an earlier process; B is a separate cluster.
 fn pinned(servers: &[&str]) -> Story {
     let mut story = Story::begin_in(servers, ClusterChoice::First, Some(pin("c", 0)));
     story.clusters.insert(B, ("d", 0));
@@ -63,7 +63,7 @@ fn a_list_of_two_clusters_registers_a_fresh_agent_with_neither() {
         );
         assert!(matches!(story.client.not_ready().first(), Some(NotReady::NotAdmitted(_))));
         assert!(story.client.load().refused_servers == 2 && pins(&story).is_empty());
-        // Some seconds lie between two attempts at each.
+        // Attempts at each server are seconds apart.
         assert!(story.dials.values().all(|dials| *dials <= 13), "{:?}", story.dials);
         // B was emptied and joined the other cluster.
         story.clusters.insert(B, ("x", 0));
@@ -92,7 +92,7 @@ fn a_pinned_agent_refuses_another_cluster_although_its_own_is_silent() {
     story.down.clear();
     story.pass(10 * SECOND);
     assert_eq!(story.registered_at, [A]);
-    // Its own cluster serves, and the list is wrong still.
+    // Its own cluster serves, and the list is still wrong.
     let not_ready = story.client.not_ready();
     let [NotReady::MixedServers(why)] = not_ready.as_slice() else { panic!("{not_ready:?}") };
     assert!(why.contains("cluster c,") && why.contains("b:1 belongs to the cluster d"), "{why}");
@@ -109,13 +109,13 @@ fn a_lease_is_never_renewed_at_another_cluster() {
     story.pass(60 * SECOND);
     assert!(story.dials[B] > 1, "it was met");
     let elsewhere = story.renewals.iter().filter(|(_, asked)| asked.server == B).count();
-    assert_eq!(elsewhere, 0, "it would say that there is no such lease");
+    assert_eq!(elsewhere, 0, "it would reply that there is no such lease");
 }
 
 #[test]
 fn each_listed_server_is_contacted_within_a_minute_although_another_serves() {
     let mut story = pinned(&[A, B]);
-    // The agent prefers its own cluster's servers, which alone the roster names.
+    // The agent prefers its own cluster's servers, the only ones in the roster.
     story.down.insert(B);
     story.pass(5 * SECOND);
     assert_eq!((story.registered_at.as_slice(), mismatches(&story).len()), ([A].as_slice(), 0));
@@ -142,7 +142,7 @@ fn an_older_copy_is_refused_and_a_follower_that_lags_is_not() {
     story.pass(10 * SECOND);
     assert!(story.registered_at.is_empty());
     assert!(mismatches(&story)[0].contains("older copy") && mismatches(&story)[0].contains("4294967296"));
-    // It has applied what it lacked.
+    // It has caught up.
     story.clusters.insert(A, ("c", RAISE));
     story.pass(30 * SECOND);
     assert_eq!((story.registered_at.as_slice(), overs(&story)), ([A].as_slice(), 1));
@@ -160,7 +160,7 @@ fn a_cluster_rebuilt_under_the_old_id_is_accepted_and_pinned_anew() {
     let mut story = Story::begin_in(&[A], ClusterChoice::First, Some(pin("c", 0)));
     story.term = 40;
     story.pass(5 * SECOND);
-    // Its terms and its log begin anew.
+    // Its terms and its log restart.
     story.clusters.insert(A, ("c", RAISE));
     (story.term, story.generation) = (1, None);
     story.kill(A);

@@ -1,4 +1,5 @@
-//! The node lease: when it is renewed and through whom, and what guards may believe.
+//! The node lease: when and through which servers it is renewed, and the validity that guards rely
+//! on.
 
 use super::*;
 use lockmesh_agent_core::lease::{RESTART_BELIEF, margin};
@@ -11,7 +12,7 @@ const ANSWER: Duration = Duration::from_secs(3);
 const INTERVAL: Duration = Duration::from_micros(1_666_666);
 
 impl Story {
-    /// At rest, right after a renewal was acknowledged, with no memory of those before.
+    /// At rest, right after a renewal was acknowledged, without a record of earlier ones.
     fn just_renewed() -> Self {
         let mut story = Self::at_rest();
         let count = story.renewals.len();
@@ -22,7 +23,7 @@ impl Story {
         story
     }
 
-    /// Lets time go on until a renewal is sent: when that was, and the call.
+    /// Lets time pass until a renewal is sent; returns its time and the call.
     fn until_renewed(&mut self) -> (Time, Asked) {
         for _ in 0..20_000 {
             if !self.renewals.is_empty() {
@@ -30,7 +31,7 @@ impl Story {
             }
             self.pass(MS);
         }
-        panic!("nobody renews: {:?}", self.client);
+        panic!("no renewal: {:?}", self.client);
     }
 
     fn acknowledge(&mut self, asked: &Asked) {
@@ -63,7 +64,7 @@ impl Story {
         self.call(LocalCall::Propose(Command::CreateSession(new)))
     }
 
-    /// Counts the renewals of so long.
+    /// Counts the renewals during this time.
     fn renewals_in(&mut self, duration: Duration) -> usize {
         self.renewals.clear();
         self.pass(duration);
@@ -96,7 +97,7 @@ fn the_deadline_counts_from_when_the_acknowledged_renewal_was_sent() {
     story.acknowledges = false;
     let (sent, asked) = story.until_renewed();
     story.pass(80 * MS);
-    assert_eq!(story.client.lease().renewed, before, "what is not acknowledged counts for nothing");
+    assert_eq!(story.client.lease().renewed, before, "an unacknowledged renewal does not count");
     story.acknowledge(&asked);
     assert_eq!(story.client.lease().renewed, Some(sent));
     for window in HealthWindow::ALL {
@@ -116,7 +117,7 @@ fn a_lease_is_renewed_as_soon_as_the_agent_is_registered_and_then_every_third_of
     assert!(secret.made(renewal(&asked)) && renewal(&asked).nonce == 0 && renewal(&asked).sequence == 1);
     let (second, asked) = story.until_renewed();
     assert_eq!((second.since(first), renewal(&asked).sequence), (INTERVAL, 2));
-    assert_eq!(story.renewals_in(50 * SECOND), 30, "also while nobody asks for anything");
+    assert_eq!(story.renewals_in(50 * SECOND), 30, "also without other requests");
     assert_eq!(story.client.counts().renewals, story.client.counts().renewals_acknowledged);
 }
 
@@ -185,7 +186,7 @@ fn a_late_acknowledgement_counts_for_when_its_renewal_was_sent_and_never_back() 
     story.acknowledge(&two);
     assert_eq!(story.client.lease().renewed, Some(second));
     story.acknowledge(&one);
-    assert_eq!(story.client.lease().renewed, Some(second), "an overtaken one takes nothing back");
+    assert_eq!(story.client.lease().renewed, Some(second), "an overtaken one has no effect");
     assert!(first < second);
     let deadline = story.client.lease().deadline(HealthWindow::Default);
     let (_, late) = story.until_renewed();
@@ -204,7 +205,7 @@ fn an_acknowledgement_says_which_sessions_the_lease_keeps_and_another_lease_begi
     story.until_renewed();
     story.pass(MS);
     assert_eq!(story.client.lease().keeps_from, LogIndex(40));
-    // Of one that was overtaken it takes nothing back; another lease begins anew.
+    // An acknowledgement that was overtaken has no effect; another lease starts over.
     story.keeps_from = LogIndex(0);
     story.until_renewed();
     story.pass(MS);
@@ -278,7 +279,7 @@ fn a_renewal_goes_out_as_soon_as_a_server_has_shown_its_cluster() {
     let mut story = Story::just_renewed();
     SERVERS.into_iter().for_each(|server| story.kill(server));
     story.pass(20 * SECOND);
-    // All are connected, and none tells anything of itself.
+    // All are connected, and none reports its status.
     story.down.clear();
     story.mute.extend(SERVERS);
     story.pass(SECOND);
@@ -332,7 +333,7 @@ fn a_lease_that_ended_is_told_once_and_another_registration_begins_another_one()
         let (first, before) = (story.lease_id(), story.client.lease().renewed);
         story.end_lease(why);
         assert_eq!(story.client.lease().ended, Some(why));
-        assert_eq!(story.client.lease().renewed, before, "nothing later than what was told");
+        assert_eq!(story.client.lease().renewed, before, "nothing later than what was reported");
         let lost = |notice: &&Notice| matches!(notice, Notice::LeaseLost(_));
         assert_eq!(story.notices.iter().filter(lost).collect::<Vec<_>>(), [&Notice::LeaseLost(why)]);
         let registration = story.until_asked();
@@ -379,7 +380,7 @@ fn a_fast_session_speeds_renewals_up_at_once_and_its_end_slows_them_down_again()
     assert!(story.answers.contains_key(&token));
     let (sent, asked) = story.until_renewed();
     assert_eq!(sent, now);
-    // The leader's answer is of a time when it knew the session.
+    // The leader's reply is from a time when it knew the session.
     (story.acknowledges, story.shortest) = (true, Some(HealthWindow::Fast));
     story.acknowledge(&asked);
     assert_eq!(story.renewals_in(10 * SECOND), 20);
@@ -418,7 +419,7 @@ fn sessions_that_do_not_depend_on_this_node_leave_renewals_as_they_are() {
         story.answer(&asked, applied(9, Reply::Session(session())));
         assert_eq!(story.renewals_in(10 * SECOND), 6);
     }
-    // A node is judged by the default window even where its sessions may be silent for longer.
+    // A node is judged by the default window even if its sessions may be silent for longer.
     let mut story = Story::just_renewed();
     story.shortest = Some(HealthWindow::Safe);
     assert_eq!(story.renewals_in(10 * SECOND), 6);
@@ -457,7 +458,7 @@ fn a_restart_that_was_not_taken_or_whose_answer_comes_to_nobody_is_not_believed(
     let asked = story.only();
     story.tell(Input::Cancel(token));
     story.answer(&asked, applied(9, Reply::Succeeded(true)));
-    assert_eq!(story.client.lease().announced, None, "whoever announced it has gone on");
+    assert_eq!(story.client.lease().announced, None, "the process that announced it continued");
     // The servers end the lease while the announcement is on its way.
     let mut story = Story::just_renewed();
     story.call(LocalCall::Propose(Command::AnnounceRestart(story.lease_id())));
@@ -479,7 +480,7 @@ fn a_challenge_is_answered_with_a_renewal_and_brings_the_next_one_forward() {
     let (sent, asked) = story.until_renewed();
     assert_eq!(sent, story.now, "its acknowledgement comes by a renewal of the agent's own");
     assert!(renewal(&asked).sequence > answer.sequence);
-    // Three servers that ask every 250 ms make no crowd of renewals.
+    // Three servers that challenge every 250 ms cause no burst of renewals.
     let before = story.client.counts().renewals;
     for _ in 0..40 {
         story.pass(25 * MS);
@@ -527,7 +528,7 @@ fn an_agent_that_leaves_does_not_come_back_by_itself() {
     story.tell(Input::Leave);
     let token = story.propose("leave");
     let leaving = story.only();
-    // The renewal's answer may come before the command's.
+    // The reply to the renewal may arrive before the command's.
     story.answer(&asked, Response::LeaseEnded(lease, LeaseEnd::Left));
     assert_eq!(story.client.lease().ended, Some(LeaseEnd::Left));
     story.apply(&leaving, 9);
@@ -544,7 +545,7 @@ fn what_a_suspended_host_finds_on_waking_up_is_over() {
     let deadline = story.client.lease().deadline(HealthWindow::Safe).expect("it was renewed");
     story.acknowledges = false;
     let (_, asked) = story.until_renewed();
-    // Nothing ran meanwhile; then the answer is read that had arrived before.
+    // The agent was suspended; then the reply is read that had arrived before.
     story.now = story.now + 3600 * SECOND;
     story.acknowledge(&asked);
     let told = story.client.lease().deadline(HealthWindow::Safe).expect("it was renewed");

@@ -1,4 +1,4 @@
-//! A node that leaves, and servers that are named while the agent runs.
+//! A node that leaves, and servers that are added while the agent runs.
 
 use super::*;
 
@@ -7,11 +7,11 @@ fn an_agent_that_leaves_does_not_register_again() {
     let mut story = Story::at_rest();
     let lease = story.client.registered_lease().expect("it is registered");
     story.tell(Input::Leave);
-    assert_eq!(story.client.registered_lease(), Some(lease), "it speaks for its node until the end");
+    assert_eq!(story.client.registered_lease(), Some(lease), "it answers for its node until the end");
     let token = story.propose("leave");
     story.apply(&story.only(), 5);
     assert_eq!(story.heard_applied(token), 5);
-    // The new leader does not know it any more, which makes any other agent register.
+    // The new leader does not know it any more; any other agent would register.
     story.generation = None;
     story.elect(B);
     story.kill(A);

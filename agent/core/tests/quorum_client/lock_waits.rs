@@ -1,4 +1,4 @@
-//! Waits for locks: how they end, and what becomes of grants that nobody hears of.
+//! Lock waits: how they end, and the release of undelivered grants.
 
 use super::*;
 use lockmesh_protocol::command::NewEntry;
@@ -12,7 +12,7 @@ impl Story {
         self.call(LocalCall::Acquire { new, session: session(), wait: WAIT })
     }
 
-    /// A wait in the queue, by the command at 20, and the question that is parked for it.
+    /// A wait in the queue, from the command at 20, and its parked query.
     fn queued(&mut self) -> (CallToken, Asked) {
         let token = self.acquire();
         let enqueue = self.only();
@@ -25,7 +25,7 @@ impl Story {
             ..
         } = &parked.request
         else {
-            panic!("no question about a position: {parked:?}")
+            panic!("no query of a position: {parked:?}")
         };
         assert_eq!(
             (*queue_position, *enqueued_at_index, blocking.index),
@@ -35,7 +35,7 @@ impl Story {
         (token, parked)
     }
 
-    /// A wait that ended with a grant, of which the client has not said that it heard.
+    /// A wait that ended with a grant that the client has not confirmed.
     fn granted_unheard() -> (Self, CallToken) {
         let mut story = Self::at_rest();
         let (token, parked) = story.queued();
@@ -102,7 +102,7 @@ fn whoever_waits_is_granted_and_told_both_indexes() {
     assert_eq!(story.heard_acquired(token), (20, Applied { index: LogIndex(25), reply: granted() }));
     story.tell(Input::Heard(token));
     story.tell(Input::Cancel(token));
-    assert!(story.asked.is_empty(), "what was heard of is kept");
+    assert!(story.asked.is_empty(), "a confirmed grant is kept");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_wait_that_goes_on_is_asked_about_again() {
     );
 }
 
-/// A wait whose time is over, and the last question about its position.
+/// A wait that timed out, and the last query of its position.
 fn waited_long_enough(story: &mut Story) -> (CallToken, Asked) {
     let (token, parked) = story.queued();
     story.pass(WAIT + SECOND - MS);
@@ -132,7 +132,7 @@ fn waited_long_enough(story: &mut Story) -> (CallToken, Asked) {
     let asked = story.only();
     assert!(
         matches!(&asked.request, Request::Read { query: Query::QueuePosition { .. }, blocking: None, .. }),
-        "not asked once more: {asked:?}"
+        "not queried once more: {asked:?}"
     );
     (token, asked)
 }
@@ -175,8 +175,8 @@ fn a_wait_that_cannot_be_stopped_is_left() {
     assert!(matches!(story.heard(token), Err(Unavailable::Denied(_))));
 }
 
-/// Chaos with 64 clients and a stopped agent: it took back what its callers had been granted
-/// meanwhile, and told them *no*.
+/// Chaos with 64 clients and a stopped agent: the agent released the grants that had come
+/// meanwhile, and replied *no* to their callers.
 #[test]
 fn a_grant_that_is_found_when_the_time_is_over_is_told() {
     let mut story = Story::at_rest();
@@ -239,8 +239,8 @@ fn a_client_that_goes_away_leaves_the_queue() {
     assert!(story.answers.is_empty() && story.asked.is_empty());
 }
 
-/// The grant and the client's leaving cross each other: the lock must not stay with somebody who
-/// never heard of it.
+/// The grant and the cancellation cross each other: the lock must not stay with a client that never
+/// received the grant.
 #[test]
 fn a_grant_that_nobody_hears_is_given_back() {
     let (mut story, token) = Story::granted_unheard();
@@ -250,7 +250,7 @@ fn a_grant_that_nobody_hears_is_given_back() {
     assert!(story.asked.is_empty());
 }
 
-/// The servers may have more to do than they can just then.
+/// The servers may be overloaded at that moment.
 #[test]
 fn what_nobody_heard_of_is_given_back_until_the_servers_take_it() {
     let (mut story, token) = Story::granted_unheard();
@@ -313,7 +313,7 @@ fn what_cannot_be_given_back_is_said() {
 }
 
 /// `cargo sim 2069`: the enqueue was given up after the hold timeout and took effect later. The
-/// session was shared and renewed, so the lock was held for no one, without an end.
+/// session was shared and renewed, so the lock was held for no caller, without an end.
 #[test]
 fn a_grant_after_the_hold_timeout_is_released() {
     for is_cancelled in [true, false] {

@@ -1,5 +1,4 @@
-//! Stories of the quorum client: what it is told, and what it wants done then. Time is what the
-//! story says.
+//! Stories of the quorum client: its inputs and the resulting effects. The story controls the time.
 
 mod identity;
 mod lease;
@@ -34,7 +33,7 @@ const HOLD: Duration = Duration::from_secs(7);
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// A call that a server was sent and has not answered.
+/// A call that was sent to a server and is unanswered.
 #[derive(Clone, Debug, PartialEq)]
 struct Asked {
     server: &'static str,
@@ -52,44 +51,44 @@ impl Asked {
     }
 }
 
-/// An agent and three servers `a:1`, `b:1` and `c:1` with the ids 1, 2 and 3, which take
-/// connections, register the agent, acknowledge the renewals of its lease and tell their status by
-/// themselves; what else they are asked waits for the story.
+/// An agent and three servers `a:1`, `b:1` and `c:1` with the ids 1, 2 and 3. The servers accept
+/// connections, register the agent, acknowledge the renewals of its lease and report their status
+/// on their own. All other calls wait for the story.
 struct Story {
     client: QuorumClient,
     now: Time,
-    /// Who leads, as every server says.
+    /// The leader that every server reports.
     leader: Option<&'static str>,
     term: u64,
     /// The generation that the servers know, if they know the agent.
     generation: Option<Generation>,
     registrations: u32,
-    /// Whether registrations are answered.
+    /// `true` if registrations are answered.
     registers: bool,
-    /// Whether no server believes the agent.
+    /// `true` if all servers reject the agent's certificate.
     is_stranger: bool,
-    /// Servers that take no connection.
+    /// Servers that accept no connection.
     down: BTreeSet<&'static str>,
     /// Servers that do not run: attempts to connect neither succeed nor fail.
     frozen: BTreeSet<&'static str>,
     /// The newest attempt at each of them.
     dialling: BTreeMap<&'static str, ConnectionId>,
-    /// Servers that tell nothing of themselves, and acknowledge nothing.
+    /// Servers that report no status, and acknowledge nothing.
     mute: BTreeSet<&'static str>,
-    /// Whether renewals are acknowledged.
+    /// `true` if renewals are acknowledged.
     acknowledges: bool,
-    /// The shortest window, as acknowledgements say.
+    /// The shortest window in acknowledgements.
     shortest: Option<HealthWindow>,
-    /// From where on the lease keeps sessions, as they say.
+    /// The index from which the lease keeps sessions, in acknowledgements.
     keeps_from: LogIndex,
-    /// The renewals that were sent, and when.
+    /// The renewals that were sent, and their times.
     renewals: Vec<(Time, Asked)>,
-    /// The servers that are of another cluster than `c`, or of another index base, and which.
+    /// The servers of another cluster than `c`, or with another index base.
     clusters: BTreeMap<&'static str, (&'static str, u64)>,
     /// The servers at which the agent registered, in order.
     registered_at: Vec<&'static str>,
     connections: BTreeMap<ConnectionId, &'static str>,
-    /// How often each server was dialled.
+    /// The number of dials of each server.
     dials: BTreeMap<&'static str, u32>,
     asked: Vec<Asked>,
     cancelled: Vec<(ConnectionId, CallId)>,
@@ -104,17 +103,17 @@ fn server_id(address: &str) -> ServerId {
 }
 
 impl Story {
-    /// Nothing is connected yet.
+    /// No server is connected yet.
     fn begin() -> Self {
         Self::begin_with(&SERVERS)
     }
 
-    /// The same, where only some of the servers are configured.
+    /// The same, with only some of the servers configured.
     fn begin_with(servers: &[&str]) -> Self {
         Self::begin_in(servers, ClusterChoice::First, None)
     }
 
-    /// The same, of an agent with this configured cluster and this pin.
+    /// The same, for an agent with this configured cluster and this pin.
     fn begin_in(servers: &[&str], choice: ClusterChoice, pin: Option<Pin>) -> Self {
         let config = QuorumClientConfig {
             servers: servers.iter().map(|server| (*server).to_owned()).collect(),
@@ -162,7 +161,7 @@ impl Story {
         story
     }
 
-    /// Tells something, and whatever servers do by themselves then.
+    /// Passes an input, and lets the servers react to the effects.
     fn tell(&mut self, input: Input) {
         let mut inputs = vec![input];
         while let Some(input) = inputs.pop() {
@@ -294,7 +293,7 @@ impl Story {
         }
     }
 
-    /// A local caller wants something.
+    /// Starts a local call.
     fn call(&mut self, call: LocalCall) -> CallToken {
         self.last_token += 1;
         let token = CallToken(self.last_token);
@@ -310,7 +309,7 @@ impl Story {
         self.call(LocalCall::Read { query: Query::Entry("k".into()), consistency, blocking })
     }
 
-    /// Lets time go on for so long.
+    /// Lets this much time pass.
     fn pass(&mut self, duration: Duration) {
         let end = self.now + duration;
         self.tell(Input::Tick);
@@ -322,7 +321,7 @@ impl Story {
         self.now = end;
     }
 
-    /// Lets time go on until a server is asked something.
+    /// Lets time pass until a server receives a call.
     fn until_asked(&mut self) -> Asked {
         for _ in 0..1000 {
             if let Some(asked) = self.asked.first() {
@@ -330,16 +329,16 @@ impl Story {
             }
             self.pass(MS);
         }
-        panic!("nobody is asked: {:?}", self.client);
+        panic!("no call was sent: {:?}", self.client);
     }
 
-    /// The only call that waits.
+    /// The only pending call.
     fn only(&self) -> Asked {
-        assert_eq!(self.asked.len(), 1, "calls that wait");
+        assert_eq!(self.asked.len(), 1, "pending calls");
         self.asked[0].clone()
     }
 
-    /// A server answers a call, whether anybody waits for it or not.
+    /// A server answers a call, even a cancelled one.
     fn answer(&mut self, asked: &Asked, response: Response) {
         self.asked.retain(|other| other != asked);
         self.tell(Input::Answers(asked.connection, vec![(asked.call, response)]));
@@ -349,7 +348,7 @@ impl Story {
         self.answer(asked, applied(index, Reply::Succeeded(true)));
     }
 
-    /// A server is there no more.
+    /// A server is down for good.
     fn kill(&mut self, server: &'static str) {
         self.down.insert(server);
         let gone: Vec<_> =

@@ -1,10 +1,10 @@
-//! Blocking reads that share one upstream request, and where reads go.
+//! Blocking reads that share one upstream request, and the servers that reads are sent to.
 
 use super::*;
 
 const WAIT: Duration = Duration::from_secs(60);
 
-/// Whether a server is to answer at once somebody who knows all up to index 3.
+/// `true` if a server is to answer at once a caller that knows index 3.
 fn is_asked_at_once(asked: &Asked) -> bool {
     matches!(&asked.request, Request::Read { blocking, .. } if *blocking == self::blocking(3, Duration::ZERO))
 }
@@ -54,7 +54,7 @@ fn a_read_that_is_begun_while_late_ones_are_answered_anew_is_another_one() {
     assert_eq!(story.asked.len(), 2);
     story.answer(&again, entries(8));
     assert_eq!(story.heard_answer(late), 8);
-    assert!(!story.answers.contains_key(&next), "what it waits for has begun after it asked");
+    assert!(!story.answers.contains_key(&next), "the read that it waits for began after its call");
     let last = story.only();
     story.answer(&last, entries(9));
     assert_eq!(story.heard_answer(next), 9);

@@ -1,4 +1,4 @@
-//! Requests: who is asked, what is tried again under which id, and what the caller is told.
+//! Requests: the server that each is sent to, retries and their ids, and the replies to callers.
 
 use super::*;
 use lockmesh_agent_core::request_ids::MAX_SPAN;
@@ -64,7 +64,7 @@ fn what_was_never_sent_is_not_done_when_no_leader_comes_and_what_was_is_unknown(
     story.pass(2 * SECOND);
     assert_eq!(story.heard(held), Err(Unavailable::NotLeader { leader: None }));
     assert!(story.heard_unknown(sent).contains("unknown whether"));
-    assert_eq!(story.client.load().command_span, 0, "the sequences were given back");
+    assert_eq!(story.client.load().command_span, 0, "the sequences were released");
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn whoever_waits_for_a_sequence_goes_on_when_one_is_over_and_who_has_gone_holds_
     assert_eq!((story.only().id().sequence, story.only().id().lowest), (first, first));
     story.apply(&story.only(), 7);
     assert_eq!(story.heard_applied(next), 7);
-    assert_eq!(story.client.load().command_span, 0, "all were given back");
+    assert_eq!(story.client.load().command_span, 0, "all were released");
 }
 
 #[test]

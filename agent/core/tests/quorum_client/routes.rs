@@ -1,4 +1,4 @@
-//! Connections, registration, and whom the client follows.
+//! Connections, registration, and the leader that the client follows.
 
 use super::*;
 use lockmesh_protocol::gossip::roster::RosterDigest;
@@ -58,7 +58,7 @@ fn a_server_that_is_down_is_dialled_less_and_less_and_said_once() {
     story.leader = None;
     story.pass(60 * SECOND);
     let dials = story.dials[A];
-    // Pauses of 125 to 250 ms: this server says that the fleet is small.
+    // Pauses of 125 to 250 ms: this server reports a small fleet.
     assert!((200..500).contains(&dials), "{dials}");
     let failures = story.notices.iter().filter(|notice| matches!(notice, Notice::ConnectionFailed(_)));
     assert_eq!(failures.count(), 1);
@@ -73,7 +73,7 @@ fn a_leader_that_runs_again_is_dialled_anew_as_soon_as_another_server_names_it()
         SERVERS.into_iter().for_each(|server| story.kill(server));
         story.down.clear();
         story.pass(SECOND);
-        // All are dialled, of which the leader last.
+        // All are dialled, the leader last.
         story.tell(Input::Ended(story.dialling[A], ConnectionEnd::Lost("no answer".into())));
         let dials = story.dials[A];
         while story.dials[A] == dials {
@@ -84,7 +84,7 @@ fn a_leader_that_runs_again_is_dialled_anew_as_soon_as_another_server_names_it()
         story.notices.clear();
         story.connections.insert(story.dialling[B], B);
         story.tell(Input::Connected(story.dialling[B]));
-        // An attempt that has just begun is left alone.
+        // An attempt that has just begun is not replaced.
         let is_anew = age > 300 * MS;
         assert_eq!(story.dials[A], dials + 1 + u32::from(is_anew), "{age:?}");
         let is_found = story.notices.contains(&Notice::LeaderFound(A.into()));

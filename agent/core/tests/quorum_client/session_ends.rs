@@ -1,5 +1,5 @@
-//! Ends of sessions that the agent sees through: retried until the servers report them done, and
-//! named in the answers to challenges.
+//! Ends of sessions that the agent completes: retried until the servers report them done, and named
+//! in the replies to challenges.
 
 use super::*;
 use lockmesh_agent_core::quorum_client::EndReason;
@@ -11,7 +11,7 @@ impl Story {
         self.call(LocalCall::EndSession { session, reason })
     }
 
-    /// What the agent answers to a challenge besides its renewal.
+    /// The given-up sessions in the agent's reply to a challenge.
     fn named(&mut self) -> Option<GivenUp> {
         let lease = self.client.registered_lease().expect("it is registered");
         self.last_token += 1;

@@ -1,5 +1,5 @@
-//! `/v1/agent/…`, what an agent says of itself and its machine. Its checks and the members of the
-//! cluster are in their own files.
+//! `/v1/agent/…`: the agent and its machine. Its checks and the members of the cluster are in their
+//! own files.
 
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
@@ -13,13 +13,13 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Clients of the service mesh wait for a certificate here before they go on; there is no mesh, so
-/// it signs nothing.
+/// Clients of the service mesh wait for a certificate here before they continue. There is no
+/// service mesh, so it signs nothing.
 const ROOT_CERTIFICATE: &str = include_str!("static_root.pem");
 
 pub(super) async fn describe_self(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let identity = &call.api.identity;
-    // An agent can say who it is without a quorum too, and is asked for just that.
+    // An agent can identify itself without a quorum, and clients rely on that.
     let status = tokio::time::timeout(DETAILS_TIMEOUT, call.api.upstream.status()).await;
     let status = status.ok().and_then(Result::ok);
     let servers = status.as_ref().map_or(&[][..], |status| &status.servers[..]);
@@ -94,7 +94,7 @@ pub(super) fn metrics(call: &Call<'_>) -> Result<Response<Body>, Failure> {
         Some("prometheus") => Ok(super::monitoring::metrics(call)),
         Some(other) => Err(Failure::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            format!("there is no metrics format {other:?}: leave ?format out or say prometheus"),
+            format!("unknown metrics format {other:?}: omit ?format or use prometheus"),
         )),
     }
 }
@@ -104,7 +104,8 @@ fn timestamp() -> String {
     time::OffsetDateTime::now_utc().format(&format).unwrap_or_default()
 }
 
-/// What this machine is. Memory in bytes, times in nanoseconds or seconds as their names say.
+/// Describes this machine. Memory in bytes, times in nanoseconds or seconds as their names
+/// indicate.
 pub(super) fn host(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let system = rustix::system::uname();
     let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
@@ -132,15 +133,15 @@ pub(super) fn version(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     Ok(answer::json(&shape, call.layout()))
 }
 
-/// Reads certificates and the log level anew; what changed is said in a header, since the body is
-/// empty in Consul's.
+/// Reloads certificates and the log level. The changes are in a header, because Consul's body is
+/// empty.
 pub(super) async fn reload(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let changes = call.api.reload.reload().await.map_err(Failure::refused)?;
     Ok(answer::with_changes(answer::nothing(), &changes))
 }
 
-/// One root that signs nothing, in the shape that clients wait for.
+/// Returns one root that signs nothing, in the shape that clients wait for.
 pub(super) fn roots(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     const ROOT_ID: &str = "lockmesh-static-root";
     let shape = json!({

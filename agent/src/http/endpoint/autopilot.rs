@@ -1,4 +1,4 @@
-//! `/v1/operator/autopilot/…`: how the leader looks after the servers, and how it finds them.
+//! `/v1/operator/autopilot/…`: the configuration of autopilot, and the health of the servers.
 
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
@@ -19,13 +19,13 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// What a configuration may say besides what it means here.
+/// Fields of a configuration that have no meaning here.
 const OTHER_FIELDS: [&str; 2] = ["CreateIndex", "ModifyIndex"];
-/// What only Consul's enterprise edition can be told.
+/// Fields of Consul's enterprise edition.
 const ENTERPRISE_FIELDS: [&str; 3] = ["RedundancyZoneTag", "DisableUpgradeMigration", "UpgradeVersionTag"];
-/// How Go writes a time that nobody knows.
+/// Go's notation for an unknown time.
 const NEVER: &str = "0001-01-01T00:00:00Z";
-/// How often a change begins anew when another one was faster.
+/// The maximum number of attempts of a change that conflicts with other changes.
 const ATTEMPTS: u32 = 8;
 
 pub(super) async fn configuration(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
@@ -50,15 +50,15 @@ fn shaped(autopilot: &Autopilot, index: LogIndex) -> AutopilotConfiguration {
     }
 }
 
-/// Changes what the body names; what it does not name stays as it is. Only with `?cas` it can be
-/// too late.
+/// Changes the fields that the body names; the others stay unchanged. A conflict is reported only
+/// with `?cas`.
 async fn configure(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
     let cas = call.params.value("cas").map(number::parse_u64).transpose();
     let cas = cas.map_err(|error| Failure::bad_request(format!("Error parsing cas value: {error}")))?;
     let body = call.small_body(body).await?;
     let wrong = |error: JsonError| Failure::bad_request(format!("Error parsing autopilot config: {error}"));
     let body = first_value(&body).map_err(wrong)?;
-    // Written with the index that was read: what others change meanwhile must not be undone.
+    // Written with the index that was read: concurrent changes must not be undone.
     for _ in 0..ATTEMPTS {
         let (mut autopilot, index) = call.api.upstream.autopilot().await?;
         change(&mut autopilot, &body).map_err(wrong)?;
@@ -70,18 +70,18 @@ async fn configure(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failur
             Reply::Succeeded(true) => {
                 return Ok(answer::with_write_index(answer::json(&true, call.layout()), applied.index));
             }
-            // Being too late is the answer then; without `?cas` the change goes on top of the other
-            // one.
+            // With `?cas` a conflict is the result; without it the change is applied on top of the
+            // other one.
             Reply::Succeeded(false) if cas.is_some() => return Ok(answer::json(&false, call.layout())),
             Reply::Succeeded(false) => {}
             Reply::Refused(refusal) => return Err(refusal.into()),
             other => return Err(super::misfit::wrong_reply(&other)),
         }
     }
-    Err(Failure::not_done("others change the same configuration all the time: try again"))
+    Err(Failure::not_done("the configuration keeps changing; try again"))
 }
 
-/// Takes over what a body says.
+/// Applies a body's fields.
 fn change(autopilot: &mut Autopilot, body: &Value) -> Result<(), JsonError> {
     const TYPE: &str = "AutopilotConfiguration";
     let object = Object::new(TYPE, body)?;
@@ -110,7 +110,7 @@ fn change(autopilot: &mut Autopilot, body: &Value) -> Result<(), JsonError> {
     if let Some(count) = count(&object, "MinQuorum", 0, u64::from(u16::MAX))? {
         autopilot.min_quorum = u32::try_from(count).unwrap_or(u32::MAX);
     }
-    // Tools send back the whole of what they read, these fields with it, and mean nothing by that.
+    // Tools send back all fields that they read, including these unchanged.
     let is_said = |value: &Value| !matches!(value, Value::Bool(false)) && value.as_str() != Some("");
     match ENTERPRISE_FIELDS.iter().find(|name| object.value(name).is_some_and(is_said)) {
         Some(name) => Err(JsonError::Value(format!("{name} is a Consul Enterprise feature"))),
@@ -118,7 +118,7 @@ fn change(autopilot: &mut Autopilot, body: &Value) -> Result<(), JsonError> {
     }
 }
 
-/// A duration in words, or a number of nanoseconds.
+/// Reads a duration as text, or as a number of nanoseconds.
 fn length(
     object: &Object<'_>,
     name: &str,
@@ -152,7 +152,7 @@ fn count(object: &Object<'_>, name: &str, least: u64, most: u64) -> Result<Optio
     }
 }
 
-/// 200 where all servers are healthy, 429 where one is not; the same shape both times.
+/// Returns 200 if all servers are healthy, and 429 otherwise; the body has the same shape.
 pub(super) async fn health(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let status = leaders_view(call).await?;
@@ -192,7 +192,7 @@ fn shaped_health(server: &ServerStatus, status: &Status) -> ServerHealth {
     }
 }
 
-/// A time as Go writes it.
+/// Returns a time in Go's notation.
 fn instant(WallTime(milliseconds): WallTime) -> Option<String> {
     let nanoseconds = i128::from(milliseconds) * 1_000_000;
     OffsetDateTime::from_unix_timestamp_nanos(nanoseconds).ok()?.format(&Rfc3339).ok()

@@ -1,4 +1,4 @@
-//! `/v1/catalog/…`, the reading half: nodes, services, datacenters.
+//! `/v1/catalog/…`, the read part: nodes, services, datacenters.
 
 use super::super::answer::{self, Failure, MetaKind};
 use super::super::body::Body;
@@ -61,7 +61,7 @@ pub(super) async fn service(call: &Call<'_>) -> Result<Response<Body>, Failure> 
     Ok(rendered(call, &shapes, &answer, options))
 }
 
-/// There is one. No headers about a read go with it, since nothing was read.
+/// Returns the only datacenter. It has no read headers, because the state is not read.
 pub(super) fn datacenters(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     Ok(answer::json(&[&call.api.identity.datacenter], call.layout()))
 }
@@ -83,13 +83,13 @@ fn rendered<T: Serialize + ?Sized>(
     answer::with_meta(answer::json(shape, call.layout()), answer, kind)
 }
 
-/// Whether a service has every tag that was asked for, in any case.
+/// Returns `true` if a service has every requested tag, ignoring case.
 pub(super) fn has_tags(call: &Call<'_>, service: &Service) -> bool {
     let has = |tag: &str| service.tags.iter().any(|known| known.eq_ignore_ascii_case(tag));
     call.params.all("tag").filter(|tag| !tag.is_empty()).all(has)
 }
 
-/// Words about a node that an answer is narrowed to: `?node-meta=key:value`, all of them.
+/// A filter on node metadata: `?node-meta=key:value`, all of which must match.
 pub(super) struct NodeMeta<'a> {
     pairs: Vec<(&'a str, &'a str)>,
 }

@@ -1,8 +1,8 @@
 //! `/v1/agent/checks` and `/v1/agent/check/…`: the checks that applications of this machine report
 //! to this agent.
 //!
-//! A write is answered when the catalog knows of it, or after a short while when the catalog cannot
-//! be reached.
+//! A write is answered when the catalog is updated, or after a short while if the catalog cannot be
+//! reached.
 
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
@@ -19,11 +19,10 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long a write waits for the catalog.
+/// The maximum time that a write waits for the catalog.
 const CATALOG_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What every kind of check has, and what only a kind that does not run has but that says nothing
-/// by itself.
+/// Fields of every kind of check, and fields of unsupported kinds that have no effect alone.
 const FIELDS: &[&str] = &[
     "ID",
     "Name",
@@ -49,7 +48,7 @@ const FIELDS: &[&str] = &[
     "DeregisterCriticalServiceAfter",
     "OutputMaxSize",
 ];
-/// Fields that make a check one of a kind that does not run here.
+/// Fields that select a kind of check that is not supported here.
 const OTHER_KINDS: &[&str] = &[
     "HTTP",
     "TCP",
@@ -66,16 +65,16 @@ const OTHER_KINDS: &[&str] = &[
     "OSService",
 ];
 
-/// Why a check's registration is refused.
+/// The reason why a check's registration is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// 400, with these words.
+    /// 400, with this text.
     Bad(String),
-    /// 404: no such service.
+    /// 404: there is no such service.
     NoService(String),
 }
 
-/// Reads the body of a check's registration.
+/// Parses the body of a check's registration.
 ///
 /// # Errors
 /// The client has to change its request. Nothing was registered.
@@ -92,7 +91,7 @@ pub fn parse_registration(body: &[u8]) -> Result<NewCheck, Refused> {
     let known: Vec<&str> = FIELDS.iter().chain(OTHER_KINDS).copied().collect();
     object.refuse_unknown(&known).map_err(undecodable)?;
     let ttl = duration_field(&object, "TTL").map_err(undecodable)?;
-    // A TTL check has no use for them, but what makes no sense is refused all the same.
+    // A TTL check does not use them, but invalid values are rejected in any case.
     for name in ["Interval", "Timeout", "DeregisterCriticalServiceAfter"] {
         duration_field(&object, name).map_err(undecodable)?;
     }
@@ -102,7 +101,7 @@ pub fn parse_registration(body: &[u8]) -> Result<NewCheck, Refused> {
         return Err(Refused::Bad("Missing check name".into()));
     }
     let status = match text("Status")? {
-        // Nobody has reported yet that it is well.
+        // The application has not reported yet.
         "" => CheckStatus::Critical,
         word => CheckStatus::parse(word).ok_or_else(|| Refused::Bad("Bad check status".into()))?,
     };
@@ -120,7 +119,7 @@ pub fn parse_registration(body: &[u8]) -> Result<NewCheck, Refused> {
     })
 }
 
-/// The TTL, if that is the kind of check.
+/// Returns the TTL, if it is a TTL check.
 fn ttl_of(object: &Object<'_>, ttl: i64) -> Result<Duration, Refused> {
     let says = |value: &Value| {
         !matches!(value, Value::String(text) if text.is_empty()) && *value != Value::Array(vec![])
@@ -137,7 +136,7 @@ fn ttl_of(object: &Object<'_>, ttl: i64) -> Result<Duration, Refused> {
     Ok(clamped(ttl))
 }
 
-/// A duration in words, or a number of nanoseconds; 0 where absent or empty.
+/// Reads a duration as text, or as a number of nanoseconds; 0 if absent or empty.
 fn duration_field(object: &Object<'_>, name: &str) -> Result<i64, JsonError> {
     match object.value(name) {
         None => Ok(0),
@@ -195,7 +194,7 @@ pub(super) async fn deregister(call: &Call<'_>) -> Result<Response<Body>, Failur
     written(call, call.api.checks.deregister(&CheckId::from(call.tail))).await
 }
 
-/// The whole node is in maintenance, or not any more.
+/// Puts the whole node into maintenance, or ends it.
 pub(super) async fn maintain(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let word = call.params.value("enable").ok_or_else(|| Failure::bad_request("Missing value for enable"))?;

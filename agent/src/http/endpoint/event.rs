@@ -1,5 +1,5 @@
-//! `/v1/event/…`: user events, which are fired and listed by the agent alone: no server is asked,
-//! and no leader needed.
+//! `/v1/event/…`: user events, fired and listed by the agent alone. No server is asked, and no
+//! leader is needed.
 
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
@@ -13,7 +13,7 @@ use lockmesh_net::random;
 use lockmesh_protocol::gossip::event::{EventError, EventFilters, UserEvent};
 use lockmesh_protocol::id::EventId;
 
-/// Fires an event. The answer does not wait for any delivery: it has no time yet.
+/// Fires an event. The response does not wait for delivery and contains no delivery time.
 pub(super) async fn fire(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
     if call.tail.is_empty() {
         return Err(Failure::bad_request("Missing name"));
@@ -30,8 +30,8 @@ pub(super) async fn fire(call: &Call<'_>, body: Body) -> Result<Response<Body>, 
     Ok(response)
 }
 
-/// The newest events, the oldest of them first. A blocking query ends when the index is another
-/// one: it is made of the last event's id, and goes up and down.
+/// Lists the newest events, oldest first. A blocking query ends when the index differs: it is
+/// derived from the last event's id, and is not monotonic.
 pub(super) async fn list(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let (index, wait) = (call.index()?, call.wait(call.api.limits.max_query_time)?);
     let same_as = (index > 0).then_some((index, wait));

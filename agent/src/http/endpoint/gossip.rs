@@ -1,5 +1,5 @@
-//! `/v1/operator/gossip…`: the key of the mesh, by its number, and its change. No endpoint ever
-//! answers with a key.
+//! `/v1/operator/gossip…`: the number of the mesh's key, and its rotation. No endpoint ever returns
+//! a key.
 
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
@@ -19,8 +19,8 @@ pub(super) async fn key(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     Ok(answer::json(&GossipKey { number }, call.layout()))
 }
 
-/// Goes on to the next key; 409 where that would be too soon. With `?from` only if that one is in
-/// use still, so that an order whose answer was lost can be given again.
+/// Rotates to the next key; returns 409 if that is too soon. With `?from` only if that key is still
+/// in use, so that a request whose response was lost can be retried.
 pub(super) async fn rotate(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let from = match call.params.non_empty("from") {

@@ -1,4 +1,4 @@
-//! `/v1/health/…`: how nodes and services stand.
+//! `/v1/health/…`: the health of nodes and services.
 
 use super::super::answer::{self, Failure, MetaKind};
 use super::super::body::Body;

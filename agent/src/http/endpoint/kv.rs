@@ -16,12 +16,12 @@ use lockmesh_protocol::query::{Answer, Query, Rows};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use std::sync::Arc;
 
-/// Where a client may read about the limit; part of a text that clients know.
+/// The documentation of the limit; part of a text that clients know.
 const VALUE_SIZE_HELP: &str =
     "https://developer.hashicorp.com/docs/agent/config/config-files#kv_max_value_size";
 
-/// A listing of more rows takes longer to write out than others may wait for the thread that serves
-/// them all.
+/// The number of rows above which a listing is rendered on another thread, because it would block
+/// the shared thread too long.
 const LONG_LISTING: usize = 512;
 
 pub(super) async fn run(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
@@ -72,8 +72,8 @@ async fn keys(call: &Call<'_>, prefix: Key, options: ReadOptions) -> Result<Resp
     listing(answer, len, call.layout()).await
 }
 
-/// Entries or keys as JSON. Many are written out on another thread, so that nobody else's request
-/// waits meanwhile.
+/// Returns entries or keys as JSON. A long list is rendered on another thread, so that no other
+/// request waits meanwhile.
 async fn listing(answer: Arc<Answer>, len: usize, layout: Layout) -> Result<Response<Body>, Failure> {
     let json = if len <= LONG_LISTING {
         rendered(&answer.rows, layout)?
@@ -96,12 +96,12 @@ fn rendered(rows: &Rows, layout: Layout) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// 404 without a body: it tells the index from which a client can wait for the key.
+/// Returns 404 without a body: its index lets a client wait for the key.
 fn absent(answer: &Answer) -> Response<Body> {
     answer::with_meta(answer::text(StatusCode::NOT_FOUND, ""), answer, MetaKind::Plain)
 }
 
-/// The bare value, guarded against a browser that would take it for a page.
+/// Returns the bare value, protected from a browser that would render it as a page.
 fn raw(value: &bytes::Bytes) -> Response<Body> {
     let mut response = Response::new(Body::from(value.clone()));
     let headers = response.headers_mut();
@@ -132,12 +132,12 @@ async fn put(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
         let (asked, applied) = call.api.upstream.acquire(entry, session, wait).await?;
         let granted = applied.index;
         let response = written(call, as_named(named, applied)?)?;
-        // Granted at once: it never stood in the queue.
+        // Granted at once: it was never in the queue.
         return Ok(if asked == granted { response } else { answer::with_queued(response, asked) });
     }
     let command = match (expected, session("acquire"), session("release")) {
         (Some(expected), ..) => {
-            // 0 wants that there is no such key.
+            // 0 requires that the key does not exist.
             KvCommand::Cas(entry, Some(expected).filter(|index| *index > 0).map(LogIndex))
         }
         (_, Some(session), _) => KvCommand::Acquire(entry, session),
@@ -173,8 +173,8 @@ async fn value(call: &Call<'_>, body: Body) -> Result<bytes::Bytes, Failure> {
     call.body(body, limit, too_large).await
 }
 
-/// `true` or `false`, with what Lockmesh adds: the write's index, the grant's fence, the delay's
-/// rest.
+/// Returns `true` or `false`, with Lockmesh's headers: the write's index, the grant's fence, the
+/// remaining lock-delay.
 fn written(call: &Call<'_>, applied: Applied) -> Result<Response<Body>, Failure> {
     let layout = call.layout();
     let response = match applied.reply {
@@ -188,12 +188,13 @@ fn written(call: &Call<'_>, applied: Applied) -> Result<Response<Body>, Failure>
     Ok(answer::with_write_index(response, applied.index))
 }
 
-/// The session that a client names; what is no id names none, which the state says.
+/// Returns the session that a client names; an invalid id becomes the nil id, which the state
+/// rejects.
 fn named_session(text: &str) -> SessionId {
     SessionId::parse(text).unwrap_or(SessionId::NIL)
 }
 
-/// The state's answer, where it knows no session of that id with what the client called it.
+/// Returns the state's reply; an unknown session is reported under the name that the client sent.
 fn as_named(named: Option<&str>, applied: Applied) -> Result<Applied, Failure> {
     match (named, &applied.reply) {
         (Some(text), Reply::Refused(Refusal::InvalidSession(_))) => Err(invalid_session(text)),

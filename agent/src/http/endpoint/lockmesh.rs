@@ -1,4 +1,4 @@
-//! `/v1/lockmesh/…`: what Consul cannot tell. Who holds which lock, and why locks were lost.
+//! `/v1/lockmesh/…`: extensions to Consul's API. Holders of locks, and the causes of lost locks.
 
 use super::super::answer::{self, Failure, MetaKind};
 use super::super::body::Body;

@@ -1,5 +1,5 @@
-//! `/v1/agent/members`, `leave`, `force-leave/…` and `join/…`: who belongs to the cluster, and how
-//! nodes go.
+//! `/v1/agent/members`, `leave`, `force-leave/…` and `join/…`: the members of the cluster, and how
+//! nodes leave.
 //!
 //! | status here | in Consul's numbers |
 //! |---|---|
@@ -28,20 +28,20 @@ const ALIVE: u8 = 1;
 const LEFT: u8 = 3;
 const FAILED: u8 = 4;
 
-/// How long an agent may ask the quorum for what it shows beside itself.
+/// The timeout for additional details from the quorum.
 pub(super) const DETAILS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where servers are reached, where an address names no port.
+/// The default port of a server's address.
 const SERVER_PORT: u16 = 8300;
 
-/// Takes this agent's node out of the cluster; the process ends then, once this is answered.
+/// Removes this agent's node from the cluster; the process exits after the response.
 pub(super) async fn leave(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     call.api.reload.leave().await?;
     Ok(answer::nothing())
 }
 
-/// Makes a failed node leave. For one that lives the answer is the same and nothing changes, as in
+/// Makes a failed node leave. For a live node the response is the same and nothing changes, as in
 /// Consul, whose agent refutes it.
 pub(super) async fn force_leave(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
@@ -59,13 +59,13 @@ pub(super) async fn force_leave(call: &Call<'_>) -> Result<Response<Body>, Failu
     }
 }
 
-/// In the wide area a member has its datacenter's name behind its own.
+/// In Consul's wide area, the name of a member ends with its datacenter.
 fn wide_area_node(name: &str, datacenter: &str) -> Option<NodeName> {
     let node = name.strip_suffix(datacenter)?.strip_suffix('.')?;
     Some(NodeName::from(node))
 }
 
-/// Makes a server known to this agent, which asks it when no other one is left.
+/// Adds a server to this agent's list, as a fallback when no other server is reachable.
 pub(super) async fn join(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     if call.params.non_empty("wan").is_some() {
@@ -78,13 +78,13 @@ pub(super) async fn join(call: &Call<'_>) -> Result<Response<Body>, Failure> {
         let words = format!("Failed to join {address}: {unavailable}");
         Failure::from(unavailable).in_words(words)
     })?;
-    tracing::info!(server = %address, "joined: this server is asked when no other one is left");
+    tracing::info!(server = %address, "added a server as a fallback for leader discovery");
     Ok(answer::nothing())
 }
 
-/// An address as `host:port`; none where it is none.
+/// Returns an address as `host:port`; `None` if it is invalid.
 fn with_port(address: &str) -> Option<String> {
-    // An IPv6 address has colons of its own, with brackets or without.
+    // An IPv6 address contains colons, with brackets or without.
     if let Ok(ip) = address.trim_start_matches('[').trim_end_matches(']').parse() {
         return Some(std::net::SocketAddr::new(ip, SERVER_PORT).to_string());
     }
@@ -96,37 +96,38 @@ fn with_port(address: &str) -> Option<String> {
     is_host.then(|| format!("{host}:{port}"))
 }
 
-/// Every node that an agent registered, as the roster knows it, and every server; at least this
-/// node. With `?wan` the servers alone, each with its datacenter's name. With `?lease` they are
-/// shown with their nodes' leases, for which the leader is asked anew for every few hundred
-/// nodes: clients of Consul ask for members often, and know of no leases.
+/// Lists every node in the roster that an agent registered, and every server; at least this node.
+/// With `?wan` only the servers are listed, each with its datacenter's name. With `?lease` members
+/// are shown with their nodes' leases, which costs a request to the leader for every few hundred
+/// nodes. Without it they are not, because clients of Consul list members often and do not use
+/// leases.
 pub(super) async fn members(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     call.refuse_filter()?;
-    // At once: without a leader each of the two takes its time.
+    // Concurrently: without a leader each of the two runs into its timeout.
     let (status, leases) = tokio::join!(seen_by_leader_or_nearest(call), leases_where_wanted(call));
     let servers = &status.servers;
     let mut members = registered_members(call, servers, &leases).await.unwrap_or_default();
     let own = call.api.identity.node.folded();
-    // Also before it is registered, and where the roster cannot be read.
+    // Also before it is registered, and if the roster cannot be read.
     members.entry(own).or_insert_with(|| own_member(&call.api.identity, servers));
     let datacenter = &call.api.identity.datacenter;
     for server in servers {
         let folded = NodeName::from(server.node.as_str()).folded();
-        // A server whose machine runs no agent is in no roster of agents.
+        // A server without an agent on its machine is not in the roster of agents.
         members.entry(folded).or_insert_with(|| server_member(server, &status, datacenter));
     }
     let mut members: Vec<Member> = members.into_values().collect();
     if call.params.non_empty("wan").is_some() {
-        // A port among the tags is what tells servers from the rest.
+        // A port among the tags distinguishes servers from other members.
         members.retain(|member| member.tags.contains_key("port"));
         members.iter_mut().for_each(|member| member.name = format!("{}.{datacenter}", member.name));
     }
     Ok(answer::json(&members, call.layout()))
 }
 
-/// The leader alone knows how the servers are; without one, the nearest server knows at least who
-/// they are.
+/// Returns the leader's view, because only the leader knows the servers' health; without a leader,
+/// the nearest server's view of the members.
 async fn seen_by_leader_or_nearest(call: &Call<'_>) -> Status {
     let by_leader = tokio::time::timeout(DETAILS_TIMEOUT, call.api.upstream.leader_status()).await;
     match by_leader {
@@ -135,7 +136,7 @@ async fn seen_by_leader_or_nearest(call: &Call<'_>) -> Status {
     }
 }
 
-/// How nodes' leases stand where the call asks for that, as far as the leader says in time.
+/// Returns the leases of nodes if requested, as far as the leader answers in time.
 async fn leases_where_wanted(call: &Call<'_>) -> Vec<NodeLease> {
     let mut leases = Vec::new();
     if !call.params.has("lease") {
@@ -144,24 +145,24 @@ async fn leases_where_wanted(call: &Call<'_>) -> Vec<NodeLease> {
     let parts = async {
         let mut next = Some(AgentNumber::default());
         while let Some(first) = next {
-            // What came before is shown all the same.
+            // Earlier parts are shown in any case.
             let Ok(part) = call.api.upstream.node_leases(NodeLeaseQuery::From(first)).await else { return };
             leases.extend(part.leases);
             next = part.next.filter(|next| *next > first);
         }
     };
-    // Of what has not come by then nobody knows.
+    // Leases not received by then are omitted.
     let _ = tokio::time::timeout(DETAILS_TIMEOUT, parts).await;
     leases
 }
 
-/// The members of the roster, each under its node's folded name.
+/// Returns the members of the roster, each under its node's folded name.
 async fn registered_members(
     call: &Call<'_>,
     servers: &[ServerStatus],
     leases: &[NodeLease],
 ) -> Result<BTreeMap<NodeName, Member>, Failure> {
-    // Any server will do: who is there is asked most when there is no leader.
+    // From any server: members are most often listed when there is no leader.
     let options = ReadOptions { consistency: Consistency::Stale, blocking: None };
     let agents = call.read(Query::Agents, options, None).await?;
     let nodes = call.read(Query::Nodes, options, None).await?;
@@ -172,7 +173,7 @@ async fn registered_members(
     let mut newest: BTreeMap<NodeName, &Arc<Agent>> = BTreeMap::new();
     for agent in agents {
         let member = newest.entry(agent.node.folded()).or_insert(agent);
-        // A name may have been another agent's before: it is whose lease began last.
+        // A name may have belonged to another agent: the one with the newest lease counts.
         if (member.lease_began, member.number) < (agent.lease_began, agent.number) {
             *member = agent;
         }
@@ -188,7 +189,7 @@ async fn registered_members(
     Ok(newest.into_iter().map(member).collect())
 }
 
-/// A member of the roster. One that left is in no catalog any more.
+/// Returns a member of the roster. A member that left is no longer in the catalog.
 fn roster_member(
     agent: &Agent,
     node: Option<&Arc<Node>>,
@@ -210,7 +211,7 @@ fn roster_member(
     };
     let shape = described.shape(status, server_port(identity, servers, &agent.node_id));
     Member {
-        // Where the agent has none of its own, a server's is better than nothing.
+        // If the agent has none, a server's port is used.
         port: if agent.port == 0 { shape.port } else { agent.port },
         state: word.into(),
         since_ms: agent.status_since.0,
@@ -218,9 +219,10 @@ fn roster_member(
     }
 }
 
-/// A server on whose machine no agent runs.
+/// Returns a server without an agent on its machine.
 fn server_member(server: &ServerStatus, status: &Status, datacenter: &str) -> Member {
-    // The leader alone knows how others are: seen by anybody else, nobody is called dead.
+    // Only the leader knows the health of others, so in other views no server is reported as
+    // failed.
     let is_lost = status.leader == Some(status.server) && !server.healthy;
     let (host, port) = server.address.rsplit_once(':').unwrap_or((&server.address, ""));
     let described = MemberOf {
@@ -233,7 +235,7 @@ fn server_member(server: &ServerStatus, status: &Status, datacenter: &str) -> Me
     described.shape(if is_lost { FAILED } else { ALIVE }, Some(port.to_owned()))
 }
 
-/// This agent as it knows itself.
+/// Returns this agent as it knows itself.
 pub(super) fn own_member(identity: &Identity, servers: &[ServerStatus]) -> Member {
     let described = MemberOf {
         name: identity.node.as_str(),
@@ -245,7 +247,7 @@ pub(super) fn own_member(identity: &Identity, servers: &[ServerStatus]) -> Membe
     described.shape(ALIVE, server_port(identity, servers, &identity.node_id))
 }
 
-/// The RPC port of the server on a node, if there is one.
+/// Returns the RPC port of the server on a node, if there is one.
 fn server_port(identity: &Identity, servers: &[ServerStatus], node_id: &str) -> Option<String> {
     // The server in this process is known before any quorum knows it.
     if node_id.eq_ignore_ascii_case(&identity.node_id)
@@ -257,7 +259,7 @@ fn server_port(identity: &Identity, servers: &[ServerStatus], node_id: &str) -> 
     server.address.rsplit_once(':').map(|(_, port)| port.to_owned())
 }
 
-/// What a member is told by.
+/// The properties of a member.
 struct MemberOf<'a> {
     name: &'a str,
     address: &'a str,

@@ -1,16 +1,14 @@
-//! What is answered when a server and this agent do not speak of the same thing.
+//! Failures for replies of servers that this agent does not expect.
 
 use crate::http::answer::Failure;
 use lockmesh_protocol::reply::Reply;
 
-/// A server that answers a query with other rows is of another build.
+/// The failure for a query answered with unexpected rows: the server is of another build.
 pub(super) fn wrong_rows() -> Failure {
-    Failure::refused(
-        "the server answered with other rows than were asked for: agent and server differ in version",
-    )
+    Failure::refused("the server returned unexpected rows: agent and server differ in version")
 }
 
-/// A server that answers a command with a reply of another kind is of another build.
+/// The failure for a command answered with an unexpected reply: the server is of another build.
 pub(super) fn wrong_reply(reply: &Reply) -> Failure {
-    Failure::unknown(format!("the server answered with another reply than expected: {reply:?}"))
+    Failure::unknown(format!("the server returned an unexpected reply: {reply:?}"))
 }

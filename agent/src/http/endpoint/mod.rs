@@ -1,7 +1,6 @@
-//! The endpoints, one file a family, and the table that names them all.
+//! The endpoints, one file per family, and the table that lists them all.
 //!
-//! An endpoint parses, asks the state once, and renders. It never keeps anything between two
-//! requests.
+//! An endpoint parses, asks the state once, and renders. It keeps no state between requests.
 
 pub mod check;
 pub mod registration;

@@ -1,5 +1,4 @@
-//! `/metrics`, `/health/live`, `/health/ready`: for monitoring, at the same paths as a server has
-//! them.
+//! `/metrics`, `/health/live`, `/health/ready`: for monitoring, at the same paths as on a server.
 
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
@@ -9,10 +8,10 @@ use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 use std::time::Duration;
 
-/// How long the nearest server may take to say whether it knows a leader.
+/// The timeout for the nearest server to report whether it knows a leader.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// All figures of the process.
+/// Returns all metrics of the process.
 pub(super) fn metrics(call: &Call<'_>) -> Response<Body> {
     let mut response = Response::new(Body::from(metrics::prometheus_text(&call.api.upstream)));
     let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
@@ -25,7 +24,7 @@ pub(super) fn live() -> Response<Body> {
     answer::text(StatusCode::OK, "live\n")
 }
 
-/// 200 where requests can be answered, else 503 and why, one reason a line.
+/// Returns 200 if requests can be served, else 503 with the reasons, one per line.
 pub(super) async fn ready(call: &Call<'_>) -> Response<Body> {
     let known = call.api.upstream.not_ready();
     let mut reasons: Vec<String> = known.iter().map(ToString::to_string).collect();
@@ -38,8 +37,7 @@ pub(super) async fn ready(call: &Call<'_>) -> Response<Body> {
     }
 }
 
-/// An agent that asks for nothing would not notice that its leader has no majority any more: a
-/// server does.
+/// Asks the nearest server: an idle agent would not notice that its leader has lost its majority.
 async fn seen_by_server(call: &Call<'_>) -> Option<String> {
     match tokio::time::timeout(STATUS_TIMEOUT, call.api.upstream.status()).await {
         Ok(Ok(status)) => status.leader.is_none().then(|| "the nearest server knows no leader".into()),

@@ -1,5 +1,5 @@
-//! `/v1/operator/raft/…`: the quorum's members and its leader; and `/v1/lockmesh/servers`, which
-//! says more of them.
+//! `/v1/operator/raft/…`: the quorum's members and its leader; and `/v1/lockmesh/servers`, with
+//! more details.
 
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
@@ -21,7 +21,7 @@ pub(super) async fn configuration(call: &Call<'_>) -> Result<Response<Body>, Fai
     Ok(answer::json(&shape, call.layout()))
 }
 
-/// The quorum as it is asked for: as its leader sees it, or with `?stale` the nearest server.
+/// Returns the requested view of the quorum: its leader's, or with `?stale` the nearest server's.
 async fn seen(call: &Call<'_>) -> Result<Status, Failure> {
     call.check_place()?;
     match call.consistency()? {
@@ -30,8 +30,7 @@ async fn seen(call: &Call<'_>) -> Result<Status, Failure> {
     }
 }
 
-/// The quorum as its leader sees it; a server that does not lead knows nothing of the health of
-/// others.
+/// Returns the leader's view of the quorum; other servers do not know the health of their peers.
 pub(super) async fn leaders_view(call: &Call<'_>) -> Result<Status, Failure> {
     Ok(call.api.upstream.leader_status().await?)
 }
@@ -49,8 +48,7 @@ fn shaped(server: &ServerStatus, status: &Status) -> RaftServer {
     }
 }
 
-/// All that is known of the servers; with `?stale` by the nearest one, whether there is a leader or
-/// not.
+/// Returns all details of the servers; with `?stale` from the nearest one, even without a leader.
 pub(super) async fn servers(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     if call.method() == Method::PUT {
         return add_server(call).await;
@@ -82,11 +80,11 @@ fn shaped_server(server: &ServerStatus, status: &Status) -> Server {
     }
 }
 
-/// Tells a server that belongs to no quorum to join this one.
+/// Asks a server that belongs to no quorum to join this one.
 async fn add_server(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let address = call.params.non_empty("address").ok_or_else(|| {
-        Failure::bad_request("Must specify ?address with the host:port of the server that shall join")
+        Failure::bad_request("Must specify ?address with the host:port of the server to add")
     })?;
     let port = address.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
     if !matches!(port, Some((host, Ok(1..))) if !host.is_empty()) {
@@ -96,8 +94,8 @@ async fn add_server(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     }
     let status = leaders_view(call).await?;
     let addresses = status.servers.iter().map(|server| server.address.clone()).collect();
-    // Its own refusal would bring the advice to empty its data folder, as for one of another
-    // cluster.
+    // The server's own rejection would suggest emptying its data directory, as for a server of
+    // another cluster.
     if let Some(server) = status.servers.iter().find(|server| server.address == address) {
         let text = format!("the server at {address} belongs to this quorum already, as {}", named(server));
         return Err(conflict(&text, "see `lockmesh operator raft list-peers`"));
@@ -135,7 +133,7 @@ pub(super) async fn transfer_leader(call: &Call<'_>) -> Result<Response<Body>, F
     Ok(answer::json(&Transferred { success: true }, call.layout()))
 }
 
-/// The one server that is meant: by its address, or by its node's UUID or its Raft id.
+/// Finds the one matching server: by its address, by its node's UUID or by its Raft id.
 fn the_one<'s>(status: &'s Status, what: &str, name: &str) -> Result<&'s ServerStatus, Failure> {
     let is_meant = |server: &&ServerStatus| match what {
         "id" => server.node_id.eq_ignore_ascii_case(name) || server.id.to_string() == name,
@@ -147,8 +145,8 @@ fn the_one<'s>(status: &'s Status, what: &str, name: &str) -> Result<&'s ServerS
         [] => Err(Failure::refused(format!("{what} {name:?} was not found in the Raft configuration"))),
         several => {
             let ids: Vec<String> = several.iter().map(|server| server.id.to_string()).collect();
-            let text = format!("{what} {name:?} stands for the servers {}", ids.join(" and "));
-            Err(conflict(&text, "say which one by its RaftID, as ?id"))
+            let text = format!("{what} {name:?} matches the servers {}", ids.join(" and "));
+            Err(conflict(&text, "select one by its RaftID, as ?id"))
         }
     }
 }
@@ -157,8 +155,7 @@ fn named(server: &ServerStatus) -> String {
     format!("server {} on node {:?}", server.id, server.node)
 }
 
-/// What the leader denies is no trouble that goes away when the client asks again: 409, with what
-/// to do next.
+/// Converts a denial of the leader, which a retry does not change: 409, with the next step.
 pub(super) fn denied(unavailable: Unavailable) -> Failure {
     match unavailable {
         Unavailable::Denied(reason) => conflict(&reason, way_out(&reason)),
@@ -166,14 +163,14 @@ pub(super) fn denied(unavailable: Unavailable) -> Failure {
     }
 }
 
-/// What somebody can do about a refusal, by its words.
+/// Returns the operator's next step for a denial, selected by its text.
 fn way_out(reason: &str) -> &'static str {
     const WAYS: [(&str, &str); 10] = [
         ("is not in use", "`lockmesh operator gossip key` shows which one is"),
         ("gossip key was changed", "wait that long, or they would be cut off from the mesh"),
         (
             "no server is reached",
-            "one must run there and wait to be told whom to join, with a certificate of the same authority",
+            "start a server there that waits to be added, with a certificate of the same authority",
         ),
         ("belongs to a cluster already", "a server moves to another quorum with an emptied data folder only"),
         ("founds a cluster", "start it with `quorum.bootstrap_expect = 0` and an emptied data folder"),
@@ -187,7 +184,7 @@ fn way_out(reason: &str) -> &'static str {
         ),
     ];
     let found = WAYS.iter().find(|(words, _)| reason.contains(words));
-    found.map_or("`lockmesh operator raft list-peers` shows the servers and how they are", |(_, way)| way)
+    found.map_or("`lockmesh operator raft list-peers` shows the servers and their health", |(_, way)| way)
 }
 
 fn conflict(reason: &str, way_out: &str) -> Failure {

@@ -1,7 +1,7 @@
-//! `/v1/catalog/register` and `/v1/catalog/deregister`, and how nodes, services and checks are read
-//! from JSON.
+//! `/v1/catalog/register` and `/v1/catalog/deregister`, and the parsing of nodes, services and
+//! checks from JSON.
 //!
-//! Reads words only: what a registration may say is judged by the state, in its own words.
+//! This only parses: the state validates a registration, with its own error texts.
 
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
@@ -46,7 +46,7 @@ const SERVICE_FIELDS: &[&str] = &[
     "CreateIndex",
     "ModifyIndex",
 ];
-/// Parts of a service mesh, which is not here: taken where they say nothing.
+/// Fields of a service mesh, which is not implemented: accepted when empty.
 const SERVICE_MESH_FIELDS: &[&str] = &["Kind", "SocketPath", "Proxy", "Connect", "PeerName", "Locality"];
 const CHECK_FIELDS: &[&str] = &[
     "Node",
@@ -66,7 +66,7 @@ const CHECK_FIELDS: &[&str] = &[
     "CreateIndex",
     "ModifyIndex",
 ];
-/// What only the enterprise edition has: taken where it says nothing.
+/// Fields of the enterprise edition: accepted when empty.
 const ENTERPRISE_FIELDS: &[&str] = &["Namespace", "Partition"];
 /// Fields of a check's definition that are durations.
 const DEFINITION_DURATIONS: &[&str] = &["Interval", "Timeout", "DeregisterCriticalServiceAfter"];
@@ -77,7 +77,7 @@ pub(super) async fn register(call: &Call<'_>, body: Body) -> Result<Response<Bod
     let (datacenter, registration) = parse_registration(&body).map_err(undecodable)?;
     check_datacenter(call.api, &datacenter)?;
     let mut registration = registration;
-    // Whichever was named was found to be ours, and where none was, ours is meant.
+    // A named datacenter was found to be this one, and an omitted one means this one.
     registration.node.datacenter.clone_from(&call.api.identity.datacenter);
     done(call, Command::Register(registration)).await
 }
@@ -111,7 +111,7 @@ fn undecodable(error: JsonError) -> Failure {
     Failure::bad_request(format!("Request decode failed: {error}{about_enterprise}"))
 }
 
-/// Reads the body of a registration: the datacenter that it is for, and what it registers.
+/// Parses the body of a registration: its datacenter, and the registration.
 ///
 /// # Errors
 /// The client has to change its request. Nothing was proposed.
@@ -138,14 +138,14 @@ pub fn parse_registration(body: &[u8]) -> Result<(String, Registration), JsonErr
     Ok((object.string("Datacenter")?.into(), Registration { node, skip_node_update, service, checks }))
 }
 
-/// Reads the body of a deregistration: the datacenter that it is for, and what it takes out.
+/// Parses the body of a deregistration: its datacenter, and the deregistration.
 ///
 /// # Errors
 /// The client has to change its request. Nothing was proposed.
 pub fn parse_deregistration(body: &[u8]) -> Result<(String, Deregistration), JsonError> {
     let value = first_value(body)?;
     let object = Object::new("DeregisterRequest", &value)?;
-    // Clients still send the address that a much older version wanted.
+    // Clients still send the address that a much older version required.
     refuse_unknown(
         &object,
         &["Datacenter", "Node", "Address", "ServiceID", "CheckID", "WriteRequest"],
@@ -160,7 +160,7 @@ pub fn parse_deregistration(body: &[u8]) -> Result<(String, Deregistration), Jso
     Ok((object.string("Datacenter")?.into(), deregistration))
 }
 
-/// Reads a node as transactions write it.
+/// Parses a node as transactions write it.
 pub(super) fn parse_node(value: &Value) -> Result<Node, JsonError> {
     let object = Object::new("Node", value)?;
     refuse_unknown(&object, NODE_FIELDS, &["PeerName", "Partition", "Locality"])?;
@@ -176,7 +176,7 @@ pub(super) fn parse_node(value: &Value) -> Result<Node, JsonError> {
     })
 }
 
-/// Reads a service; its node is named outside of it.
+/// Parses a service; its node is named outside of it.
 pub(super) fn parse_service(value: &Value, node: NodeName) -> Result<Service, JsonError> {
     let object = Object::new("NodeService", value)?;
     let silent: Vec<&str> = SERVICE_MESH_FIELDS.iter().chain(ENTERPRISE_FIELDS).copied().collect();
@@ -223,14 +223,13 @@ fn parse_weights(service: &Object<'_>) -> Result<(u32, u32), JsonError> {
     Ok((weight("Passing")?, weight("Warning")?))
 }
 
-/// Reads a check as the catalog knows it. Its id is its name where it has none; its status is
-/// critical where none is said.
+/// Parses a check of the catalog. Its id defaults to its name, and its status to critical.
 pub(super) fn parse_check(value: &Value) -> Result<Check, JsonError> {
     let object = Object::new("HealthCheck", value)?;
     refuse_unknown(&object, CHECK_FIELDS, &["PeerName", "Namespace", "Partition"])?;
     let name = object.string("Name")?;
     let kind = match object.string("Type")? {
-        // Clients describe what is run, and leave the kind to Consul.
+        // Clients describe the check that is run, and leave the kind to Consul.
         "" => kind_of_definition(&object)?,
         said => said,
     };
@@ -255,8 +254,8 @@ pub(super) fn parse_check(value: &Value) -> Result<Check, JsonError> {
     })
 }
 
-/// Consul keeps any word here. Only `critical` ends sessions, so that one that is misspelt would
-/// never end any: it is refused instead.
+/// Parses a status. Consul accepts any word here. Only `critical` ends sessions, so a misspelled
+/// status would never end any, and is rejected instead.
 fn parse_status(word: &str) -> Result<CheckStatus, JsonError> {
     if word.is_empty() {
         return Ok(CheckStatus::default());
@@ -266,9 +265,9 @@ fn parse_status(word: &str) -> Result<CheckStatus, JsonError> {
     CheckStatus::parse(word).ok_or_else(invalid)
 }
 
-/// The kind of check that a definition describes; empty where it describes none.
+/// Returns the kind of check that a definition describes; empty if there is none.
 fn kind_of_definition(check: &Object<'_>) -> Result<&'static str, JsonError> {
-    /// What each kind is run against, in the order in which they are looked for.
+    /// The target field of each kind, in order of precedence.
     const KINDS: [(&str, &str); 6] = [
         ("GRPC", "grpc"),
         ("HTTP", "http"),
@@ -281,19 +280,19 @@ fn kind_of_definition(check: &Object<'_>) -> Result<&'static str, JsonError> {
     let definition = check.object("Definition", "HealthCheckDefinition")?;
     let is_said = |name: &str| {
         let value = definition.value(name);
-        // `0s` is how Go writes a duration that nobody set.
+        // `0s` is Go's notation for an unset duration.
         value.is_some_and(|value| !says_nothing(value) && value.as_str() != Some("0s"))
     };
     if is_said("AliasNode") || is_said("AliasService") {
         return Ok("alias");
     }
-    // Without an interval a check is never run, and so is of no kind.
+    // Without an interval a check is never run, and so has no kind.
     let kind = KINDS.iter().find(|(target, _)| is_said(target) && is_said("Interval"));
     Ok(kind.map_or("", |(_, kind)| kind))
 }
 
-/// A definition is carried as it is, but for durations: these are taken as numbers of nanoseconds
-/// too and shown as words.
+/// Parses a definition, which is kept as sent, except that durations may be numbers of nanoseconds
+/// and are shown as text.
 fn parse_definition(check: &Object<'_>) -> Result<String, JsonError> {
     let Some(value) = check.value("Definition") else { return Ok(String::new()) };
     let Value::Object(fields) = value else {
@@ -317,7 +316,7 @@ fn parse_duration_field(value: &Value) -> Result<Value, JsonError> {
     Ok(Value::String(duration::format_duration(duration::clamped(nanoseconds))))
 }
 
-/// Refuses fields that are neither known nor silent ones that say nothing.
+/// Rejects fields that are neither known, nor ignored ones with an empty value.
 fn refuse_unknown(object: &Object<'_>, known: &[&str], silent: &[&str]) -> Result<(), JsonError> {
     for name in object.names() {
         let is = |list: &[&str]| list.iter().any(|known| known.eq_ignore_ascii_case(name));
@@ -329,7 +328,7 @@ fn refuse_unknown(object: &Object<'_>, known: &[&str], silent: &[&str]) -> Resul
     Ok(())
 }
 
-/// Whether a value is what Go writes for a field that nobody set.
+/// Returns `true` if a value is what Go writes for an unset field.
 fn says_nothing(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -1,4 +1,4 @@
-//! `/v1/session/…`: sessions, and what their creators may leave out.
+//! `/v1/session/…`: sessions, and the defaults of their fields.
 
 use super::super::answer::{self, Failure, MetaKind};
 use super::super::body::Body;
@@ -21,18 +21,18 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The lock-delay of a session whose creator names none.
+/// The default lock-delay.
 const DEFAULT_LOCK_DELAY_NANOSECONDS: i64 = 15_000_000_000;
-/// A lock-delay below this is taken for seconds: clients that send plain numbers mean these.
+/// A lock-delay below this counts as seconds: clients that send plain numbers mean these.
 const SECONDS_BELOW_NANOSECONDS: i64 = 1_000;
 const TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// How often an id is drawn anew. Once is more than anybody will ever see.
+/// The maximum number of draws of an id. Even a second draw is practically impossible.
 const ID_DRAWS: u32 = 4;
 
-/// A session as a client described it: words not yet judged, but for the lock-delay and the checks.
+/// A session as a client described it: unvalidated texts, except the lock-delay and the checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
-    /// A name for people.
+    /// The display name.
     pub name: String,
     /// The node; `None` for the agent's own.
     pub node: Option<String>,
@@ -48,7 +48,7 @@ pub struct Draft {
     pub node_checks: Vec<String>,
     /// Checks of services: id and namespace.
     pub service_checks: Option<Vec<(String, String)>>,
-    /// How long the node may stay silent: a word, or empty for the agent's default.
+    /// The health window, as text; empty for the agent's default.
     pub health_window: String,
     /// Empty for the agent's own.
     pub datacenter: String,
@@ -71,7 +71,7 @@ impl Default for Draft {
     }
 }
 
-/// Reads the body of a session's creation. An empty one is a session with all defaults.
+/// Parses the body of a session's creation. An empty one is a session with all defaults.
 ///
 /// # Errors
 /// The client has to change its request. No session was created.
@@ -96,11 +96,10 @@ pub fn parse_body(body: &[u8]) -> Result<Draft, JsonError> {
     })
 }
 
-/// Which of the two lists of checks count. Both start as the node's health; then the body
-/// overrides.
+/// Returns the two lists of checks. Both default to the node's health; the body overrides them.
 fn resolve_checks(object: &Object<'_>) -> Result<(Vec<String>, Vec<String>), JsonError> {
     let list = |name: &str| -> Result<Vec<String>, JsonError> {
-        // A list that was sent empty says that there is no check, none at all says nothing.
+        // An empty list means no check; an absent one means the default.
         match object.sent(name) {
             Some(_) => Ok(object.strings(name)?.into_iter().map(str::to_owned).collect()),
             None => Ok(vec![SERF_HEALTH.into()]),
@@ -128,14 +127,15 @@ fn parse_service_checks(object: &Object<'_>) -> Result<Option<Vec<(String, Strin
     Ok(Some(checks))
 }
 
-/// A duration, or a number of nanoseconds; small ones are seconds. Other types count as 0.
+/// Parses a duration, or a number of nanoseconds; small numbers are seconds. Other types count as
+/// 0.
 fn parse_lock_delay(value: Option<&Value>) -> Result<i64, JsonError> {
     let nanoseconds = match value {
         None => return Ok(DEFAULT_LOCK_DELAY_NANOSECONDS),
         Some(Value::String(text)) => {
             duration::parse(text).map_err(|error| JsonError::Value(error.to_string()))?
         }
-        // A number beyond 64 bits or with a fraction is cut to what fits.
+        // A number beyond 64 bits or with a fraction is truncated.
         Some(Value::Number(number)) => number.as_i64().unwrap_or(number.as_f64().unwrap_or(0.0) as i64),
         Some(_) => 0,
     };
@@ -160,8 +160,8 @@ pub(super) async fn create(call: &Call<'_>, body: Body) -> Result<Response<Body>
                 let response = answer::with_write_index(answer::json(&created, call.layout()), applied.index);
                 return Ok(answer::with_health_window(response, session.health_window));
             }
-            // Not an earlier attempt of ours, which would be answered as it was then: somebody
-            // else's id.
+            // The id belongs to another session. An earlier attempt of this command would have
+            // returned its first reply.
             Reply::Refused(Refusal::SessionIdInUse(_)) => session.id = fresh_id()?,
             Reply::Refused(refusal) => return Err(refusal.into()),
             other => return Err(super::misfit::wrong_reply(&other)),
@@ -170,7 +170,7 @@ pub(super) async fn create(call: &Call<'_>, body: Body) -> Result<Response<Body>
     Err(Failure::not_done("no free session id was found: the random source of this machine repeats itself"))
 }
 
-/// Checks what only the creator can have wrong; the state checks the rest.
+/// Validates the fields that only the creator can have wrong; the state validates the rest.
 fn judged(call: &Call<'_>, draft: Draft) -> Result<SessionSpec, Failure> {
     let node = match draft.node.as_deref() {
         Some("") => return Err(Failure::refused("Must provide Node")),
@@ -185,7 +185,7 @@ fn judged(call: &Call<'_>, draft: Draft) -> Result<SessionSpec, Failure> {
     let health_window = match draft.health_window.as_str() {
         "" => call.api.limits.default_health_window,
         word => HealthWindow::parse(word).ok_or_else(|| {
-            Failure::refused(format!("Invalid HealthWindow '{word}': fast, default and safe are known"))
+            Failure::refused(format!("Invalid HealthWindow '{word}': use fast, default or safe"))
         })?,
     };
     let ttl = judged_ttl(&draft.ttl, call.api.limits.session_ttl_min)?;
@@ -242,8 +242,8 @@ pub(super) async fn destroy(call: &Call<'_>) -> Result<Response<Body>, Failure> 
     }
 }
 
-/// Why a guard ends its session; none for a plain destroy. With a reason the agent retries the end
-/// until the servers report it done, also when the client is gone.
+/// Returns the reason why a guard ends its session; `None` for a plain destroy. With a reason the
+/// agent retries the end until the servers report it done, even if the client is gone.
 fn end_reason(call: &Call<'_>) -> Result<Option<EndReason>, Failure> {
     let Some(given_up) = call.params.value("given-up") else {
         return Ok(call.params.has("retry").then_some(EndReason::Closed));
@@ -265,7 +265,8 @@ pub(super) async fn renew(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     }
 }
 
-/// With `?lease` it is shown with the lease of its node, which costs a question to the leader.
+/// Returns a session. With `?lease` it includes the lease of its node, which costs a request to the
+/// leader.
 pub(super) async fn info(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let (answer, mut shown) = read(call, Query::Session(named(call)?)).await?;
     if call.params.has("lease")
@@ -277,8 +278,8 @@ pub(super) async fn info(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     Ok(answered(call, &answer, &shown))
 }
 
-/// How the lease of a session's node stands: that it has none, or nothing where nobody knows. The
-/// leader alone does.
+/// Returns the lease of a session's node, or that it has none; `None` if unknown. Only the leader
+/// knows it.
 async fn node_lease(call: &Call<'_>, session: &SessionSpec) -> Option<shape::agent::NodeLease> {
     let asked = call.api.upstream.node_leases(NodeLeaseQuery::Of(session.node.clone()));
     let told = tokio::time::timeout(DETAILS_TIMEOUT, asked).await.ok()?.ok()?;
@@ -300,7 +301,7 @@ pub(super) async fn node(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     Ok(answered(call, &answer, &shown))
 }
 
-/// The answer to a query for sessions, and these as they are shown.
+/// Returns the answer to a query for sessions, and the rendered sessions.
 async fn read(call: &Call<'_>, query: Query) -> Result<(Arc<Answer>, Vec<shape::session::Session>), Failure> {
     let answer = call.read(query, call.read_options()?, Some(MetaKind::Plain)).await?;
     let Rows::Sessions(sessions) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
@@ -312,7 +313,7 @@ fn answered(call: &Call<'_>, answer: &Answer, shown: &[shape::session::Session])
     answer::with_meta(answer::json(shown, call.layout()), answer, MetaKind::Plain)
 }
 
-/// The session of the path. A text that is no id is merely unknown.
+/// Returns the session of the path. An invalid id is merely unknown.
 pub(super) fn named(call: &Call<'_>) -> Result<SessionId, Failure> {
     if call.tail.is_empty() {
         return Err(Failure::bad_request("Missing session"));

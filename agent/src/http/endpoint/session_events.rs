@@ -1,5 +1,5 @@
-//! `/v1/session/events/<id>`: how a session stands, as its guards must see it; once, as soon as
-//! there is news, or as a stream.
+//! `/v1/session/events/<id>`: the state of a session for its guards; once, as a blocking query, or
+//! as a stream.
 
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
@@ -15,7 +15,7 @@ use lockmesh_agent_core::session_events::SessionState;
 use lockmesh_client::shape::json::{Layout, render};
 use lockmesh_protocol::id::SessionId;
 
-/// Answers with what stands; a text that is no id is merely a session that never was.
+/// Returns the current state; an invalid id is a session that never existed.
 pub(super) async fn events(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let options = call.read_options()?;
     let session = named(call)?;
@@ -26,14 +26,14 @@ pub(super) async fn events(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     }
     if let Some(blocking) = options.blocking {
         let _blocked = BlockedWatcher::begin();
-        // Whatever stands when the wait is over is the answer, news or not.
+        // After the wait, the current state is the answer, changed or not.
         let _ = tokio::time::timeout(blocking.wait, followed.behind(blocking.index.0)).await;
     }
     let event = shapes::session_event(session, &followed.event(), clock.now());
     Ok(answer::with_index(answer::json(&event, call.layout()), event.index))
 }
 
-/// Sends what stands now, and then each change, until the session is lost.
+/// Sends the current state, and then each change, until the session is lost.
 async fn stream(sender: EventSender, mut followed: Followed, session: SessionId, clock: BootClock) {
     loop {
         let event = followed.newest();

@@ -1,7 +1,7 @@
 //! `/v1/snapshot`: backups of the whole state, and their restore.
 //!
-//! A backup is gathered into a temporary file and then sent; a restore is received into one, looked
-//! at as a whole, and only then put in the place of what is there. Neither is ever held in memory.
+//! A backup is collected in a temporary file and then sent. A restore is received into one,
+//! verified as a whole, and only then applied. Neither is ever held in memory.
 
 use super::super::answer::{self, Failure};
 use super::super::archive::{self, ArchiveError, Meta};
@@ -48,8 +48,8 @@ async fn gather(call: &Call<'_>) -> Result<(File, u64, LogIndex), Failure> {
     let (mut backup, mut number) = (None::<(u64, LogIndex, Term)>, 0);
     loop {
         let part = call.api.upstream.backup_part(backup.map(|(backup, ..)| backup), number, stale).await?;
-        // Servers count their backups each for itself: after an election another one's may have the
-        // same number.
+        // Each server counts its own backups: after an election another server's may have the same
+        // number.
         let whole = (part.backup, part.index, part.term);
         if part.number != number || *backup.get_or_insert(whole) != whole {
             return Err(Failure::not_done("the server sent a part of another backup: begin again"));
@@ -92,13 +92,13 @@ async fn restore(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure>
     Ok(answer::with_write_index(answer::nothing(), index))
 }
 
-/// Takes the client's bytes into a temporary file.
+/// Receives the client's bytes into a temporary file.
 async fn receive(call: &Call<'_>, mut body: Body) -> Result<File, Failure> {
     let limits = &call.api.limits;
     let mut file = tokio::fs::File::from_std(blocking(tempfile::tempfile).await?);
     let mut length = 0_u64;
     loop {
-        // For each piece and not for all: a large backup may take its time.
+        // For each piece, not for the total: a large backup may take long.
         let frame = tokio::time::timeout(limits.body_read_timeout, body.frame()).await;
         let frame = frame.map_err(|_| {
             crate::metrics::LIMITS.with_label_values(&["body_read_timeout"]).inc();
@@ -122,7 +122,7 @@ async fn receive(call: &Call<'_>, mut body: Body) -> Result<File, Failure> {
 
 /// Sends a verified backup to the quorum, part by part; the state changes at the last step.
 async fn put_in_place(call: &Call<'_>, mut file: File, meta: &Meta) -> Result<LogIndex, Failure> {
-    // Drawn, so that the parts of two restores at the same time are not mixed.
+    // Random, so that the parts of two concurrent restores are not mixed.
     let id = random::bytes().map_err(|error| Failure::not_done(error.to_string()))?;
     let id = u64::from_le_bytes(id);
     step(call, RestoreStep::Begin { id }).await?;
@@ -133,14 +133,14 @@ async fn put_in_place(call: &Call<'_>, mut file: File, meta: &Meta) -> Result<Lo
         let hand_over = |number, rows| {
             sender
                 .blocking_send((number, rows))
-                .map_err(|_| io::Error::other("nobody takes the parts any more"))
+                .map_err(|_| io::Error::other("the receiver of the parts is gone"))
         };
         archive::read_parts(BufReader::new(&file), hand_over)
     });
     while let Some((number, rows)) = parts.recv().await {
         step(call, RestoreStep::Part { id, number, rows }).await?;
     }
-    // A file that cannot be read ends the parts too: they must not be committed then.
+    // A file that cannot be read also ends the parts, which must not be committed then.
     let read = reading.await.map_err(|_| Failure::not_done("the agent is shutting down"))?;
     read.map_err(unusable)?;
     step(call, RestoreStep::Commit { id, parts: meta.parts }).await
@@ -154,7 +154,7 @@ async fn step(call: &Call<'_>, step: RestoreStep) -> Result<LogIndex, Failure> {
     }
 }
 
-/// A backup that cannot be read: by its own fault, or by that of the disk on which it waits.
+/// The failure for an unreadable backup: the file is damaged, or its disk failed.
 fn unusable(error: ArchiveError) -> Failure {
     match error {
         ArchiveError::Io(error) => spool_failed(error),
@@ -162,7 +162,7 @@ fn unusable(error: ArchiveError) -> Failure {
     }
 }
 
-/// Runs file work where it holds up nobody.
+/// Runs file operations on a blocking thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, Failure> {

@@ -1,5 +1,5 @@
-//! `/v1/status/…`: who leads, who votes. Answered from what this agent knows; a cluster without a
-//! leader is no error.
+//! `/v1/status/…`: the leader and the voters. Answered from what this agent knows; a cluster
+//! without a leader is not an error.
 
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
@@ -9,8 +9,8 @@ use lockmesh_protocol::rpc::Status;
 
 pub(super) async fn leader(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
-    // Until this agent is registered no session can be made on its node, so for its clients there
-    // is no leader yet.
+    // Until this agent is registered no session can be created on its node, so its clients see no
+    // leader.
     let status = call.api.upstream.status().await.ok().filter(|status| status.caller.is_some());
     let address = status.as_ref().and_then(leader_address).unwrap_or_default();
     Ok(answer::json(address, call.layout()))

@@ -1,30 +1,30 @@
-//! The table that names every endpoint, with its path, its methods, and the right that each method
-//! needs. A route cannot be written without one.
+//! The table of all endpoints, with their paths, methods, and the right that each method needs. A
+//! route without one does not compile.
 
 use http::Method;
 
 const GET: &[Verb] = &[read(Method::GET)];
 const PUT: &[Verb] = &[write(Method::PUT)];
-/// A write that operators make.
+/// An operator's write.
 const OPERATE: &[Verb] = &[operate(Method::PUT)];
 /// Settings that every client reads and operators change.
 const GET_OR_OPERATE: &[Verb] = &[read(Method::GET), operate(Method::PUT)];
 const OPERATE_DELETE: &[Verb] = &[operate(Method::DELETE)];
 const OPERATE_POST: &[Verb] = &[operate(Method::POST)];
 const KEYS: &[Verb] = &[read(Method::GET), write(Method::PUT), write(Method::DELETE)];
-/// What monitoring may use.
+/// Endpoints for monitoring.
 const GET_OR_HEAD: &[Verb] = &[read(Method::GET), read(Method::HEAD)];
 
-/// What a request does, and so who may send it.
+/// The kind of a request, which decides which clients may send it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) enum Right {
-    /// Changes nothing. Every client may.
+    /// Changes nothing. Open to every client.
     Read,
-    /// A write of an application: keys, sessions, checks, events, the catalog. Every client may, as
-    /// in Consul without access control.
+    /// A write of an application: keys, sessions, checks, events, the catalog. Open to every
+    /// client, as in Consul without access control.
     Write,
     /// Changes the servers, the mesh, this agent or its node's membership, or the whole state at
-    /// once. Accepted on the Unix socket alone, if there is one, and logged for audit.
+    /// once. Accepted only on the Unix socket, if there is one, and written to the audit log.
     Operate,
 }
 
@@ -47,7 +47,7 @@ const fn operate(method: Method) -> Verb {
     Verb { method, right: Right::Operate }
 }
 
-/// What answers a request.
+/// The handler of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) enum Endpoint {
     Kv,
@@ -115,7 +115,7 @@ pub(in crate::http) struct Route {
     pub(in crate::http) path: &'static str,
     /// Its methods, as `Allow` lists them.
     pub(in crate::http) verbs: &'static [Verb],
-    /// What answers.
+    /// Its handler.
     pub(in crate::http) endpoint: Endpoint,
 }
 
@@ -184,7 +184,7 @@ const fn route(path: &'static str, verbs: &'static [Verb], endpoint: Endpoint) -
 }
 
 impl Route {
-    /// The right that a method needs; none for a method that the route does not have.
+    /// Returns the right that a method needs; `None` if the route lacks the method.
     pub(in crate::http) fn right(&self, method: &Method) -> Option<Right> {
         self.verbs.iter().find(|verb| verb.method == method).map(|verb| verb.right)
     }

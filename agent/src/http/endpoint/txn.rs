@@ -20,7 +20,7 @@ use lockmesh_protocol::reply::{Reply, TxnError, TxnResult};
 use serde::Serialize;
 use serde_json::Value;
 
-/// Where a client may read about the limit; part of a text that clients know.
+/// The documentation of the limit; part of a text that clients know.
 const BODY_SIZE_HELP: &str = "https://developer.hashicorp.com/docs/agent/config/config-files#txn_max_req_len";
 
 pub(super) async fn run(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
@@ -48,7 +48,7 @@ pub(super) async fn run(call: &Call<'_>, body: Body) -> Result<Response<Body>, F
     }
 }
 
-/// The prefixes that a transaction deletes.
+/// Returns the prefixes that a transaction deletes.
 fn deleted_trees(operations: &[TxnOp]) -> Vec<Key> {
     let trees = operations.iter().filter_map(|operation| match operation {
         TxnOp::Kv(TxnKv { verb: KvVerb::DeleteTree, key, .. }) => Some(key.clone()),
@@ -95,7 +95,7 @@ async fn write(call: &Call<'_>, operations: Vec<TxnOp>) -> Result<Response<Body>
     Ok(answer::with_write_index(response, applied.index))
 }
 
-/// A transaction without a write is a read: any consistency, no waiting, no index among its
+/// Runs a transaction without a write, as a read: any consistency, no waiting, no index in its
 /// headers.
 async fn read(call: &Call<'_>, operations: Vec<TxnOp>) -> Result<Response<Body>, Failure> {
     let options = super::super::call::ReadOptions { consistency: call.consistency()?, blocking: None };
@@ -129,15 +129,15 @@ fn shaped_errors(errors: &[TxnError]) -> Vec<TxnErrorShape> {
     errors.iter().map(shape).collect()
 }
 
-/// 409 with all errors.
+/// Returns 409 with all errors.
 fn failed(call: &Call<'_>, answer: &impl Serialize) -> Response<Body> {
     crate::metrics::REFUSALS.with_label_values(&["txn"]).inc();
     let response = answer::json_bytes(StatusCode::CONFLICT, render(answer, call.layout()));
     answer::with_outcome(response, Outcome::Refused)
 }
 
-/// Reads the body of a transaction. An element that asks for nothing is `None`: it counts, and then
-/// it is dropped.
+/// Parses the body of a transaction. An element without an operation is `None`: it is counted, and
+/// then dropped.
 ///
 /// # Errors
 /// The client has to change its request. None of its operations was proposed.

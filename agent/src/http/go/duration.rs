@@ -1,16 +1,16 @@
-//! Go's notation for durations: the protocol's own reader and writer, under the names that
+//! Go's notation for durations: the protocol's own parser and formatter, under the names that
 //! endpoints use.
 
 use std::time::Duration;
 
 pub use lockmesh_protocol::duration::{DurationError, format as format_duration, parse_nanos as parse};
 
-/// Nanoseconds as a duration; nothing for a negative number.
+/// Returns nanoseconds as a duration; zero for a negative number.
 pub fn clamped(nanoseconds: i64) -> Duration {
     Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(0))
 }
 
-/// How long somebody was not heard, no finer than anybody cares.
+/// Returns a duration of silence, in whole milliseconds.
 pub fn silence(time: Duration) -> String {
     format_duration(Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
 }

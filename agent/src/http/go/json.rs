@@ -3,13 +3,13 @@
 
 use serde_json::{Map, Value};
 
-/// Why a body is not what was expected, in words close to Go's.
+/// The reason why a body is invalid, in words close to Go's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JsonError {
-    /// There is no value at all.
+    /// There is no value.
     #[error("EOF")]
     Empty,
-    /// The bytes are no JSON.
+    /// The bytes are not JSON.
     #[error("{0}")]
     Syntax(String),
     /// A field that the object does not have.
@@ -18,35 +18,35 @@ pub enum JsonError {
     /// A whole value of another type.
     #[error("json: cannot unmarshal {found} into Go value of type {wanted}")]
     Whole {
-        /// What there is.
+        /// The actual kind.
         found: &'static str,
-        /// What there should be.
+        /// The expected type.
         wanted: &'static str,
     },
     /// A field of another type.
     #[error("json: cannot unmarshal {found} into Go struct field {place} of type {wanted}")]
     Type {
-        /// What there is.
+        /// The actual kind.
         found: &'static str,
-        /// Where.
+        /// The path of the field.
         place: String,
-        /// What there should be.
+        /// The expected type.
         wanted: &'static str,
     },
-    /// A value of the right type that makes no sense.
+    /// An invalid value of the right type.
     #[error("{0}")]
     Value(String),
 }
 
-/// Reads the first value of a body; what follows it is ignored.
+/// Reads the first value of a body; the rest is ignored.
 ///
 /// # Errors
-/// There is no value, or what is there is no JSON: the client has to change its request.
+/// There is no value, or it is not JSON: the client has to change its request.
 pub fn first_value(body: &[u8]) -> Result<Value, JsonError> {
     match serde_json::Deserializer::from_slice(body).into_iter::<Value>().next() {
         None => Err(JsonError::Empty),
         Some(Ok(value)) => Ok(value),
-        // Go's words, which clients know, for a body that breaks off.
+        // Go's words, which clients know, for a truncated body.
         Some(Err(error)) if error.is_eof() => Err(JsonError::Syntax("unexpected EOF".into())),
         Some(Err(error)) => Err(JsonError::Syntax(error.to_string())),
     }
@@ -60,10 +60,10 @@ pub struct Object<'v> {
 }
 
 impl<'v> Object<'v> {
-    /// Takes a value as an object; `null` is the empty one. `name` is what errors call it.
+    /// Wraps a value as an object; `null` is the empty one. `name` is its name in errors.
     ///
     /// # Errors
-    /// The value is something else than an object: the client has to change its request.
+    /// The value is not an object: the client has to change its request.
     pub fn new(name: &'static str, value: &'v Value) -> Result<Self, JsonError> {
         match value {
             Value::Object(fields) => Ok(Self { name, fields: Some(fields) }),
@@ -72,7 +72,7 @@ impl<'v> Object<'v> {
         }
     }
 
-    /// Refuses a field that is not in the list.
+    /// Rejects a field that is not in the list.
     ///
     /// # Errors
     /// The first field that is not in the list, as the client wrote it.
@@ -81,18 +81,18 @@ impl<'v> Object<'v> {
         unknown.map_or(Ok(()), |name| Err(JsonError::UnknownField(name.into())))
     }
 
-    /// The names of the fields, as they were sent.
+    /// Returns the names of the fields, as they were sent.
     pub fn names(&self) -> impl Iterator<Item = &'v str> {
         self.fields.into_iter().flatten().map(|(name, _)| name.as_str())
     }
 
-    /// A field's value: of that very name, or else of one that differs in case. `null` counts as
-    /// absent.
+    /// Returns a field's value: of that exact name, or else of one that differs in case. `null`
+    /// counts as absent.
     pub fn value(&self, name: &str) -> Option<&'v Value> {
         self.sent(name).filter(|value| !value.is_null())
     }
 
-    /// The same, but `null` is handed out.
+    /// Returns a field's value, including `null`.
     pub fn sent(&self, name: &str) -> Option<&'v Value> {
         let fields = self.fields?;
         fields.get(name).or_else(|| {
@@ -100,73 +100,73 @@ impl<'v> Object<'v> {
         })
     }
 
-    /// A string; the default where absent.
+    /// Returns a string; the default if absent.
     ///
     /// # Errors
-    /// The field holds something else; the error names it as Go would.
+    /// The field has another type; the error names it as Go would.
     pub fn string(&self, name: &str) -> Result<&'v str, JsonError> {
         Ok(self.optional_string(name)?.unwrap_or_default())
     }
 
-    /// A string; `None` where absent.
+    /// Returns a string; `None` if absent.
     ///
     /// # Errors
-    /// The field holds something else; the error names it as Go would.
+    /// The field has another type; the error names it as Go would.
     pub fn optional_string(&self, name: &str) -> Result<Option<&'v str>, JsonError> {
         let Some(value) = self.value(name) else { return Ok(None) };
         value.as_str().map(Some).ok_or_else(|| self.wrong(name, value, "string"))
     }
 
-    /// A number of 64 bits without a sign; 0 where absent.
+    /// Returns an unsigned 64-bit number; 0 if absent.
     ///
     /// # Errors
-    /// The field holds something else; the error names it as Go would.
+    /// The field has another type; the error names it as Go would.
     pub fn u64(&self, name: &str) -> Result<u64, JsonError> {
         let Some(value) = self.value(name) else { return Ok(0) };
         value.as_u64().ok_or_else(|| self.wrong(name, value, "uint64"))
     }
 
-    /// A port; 0 where absent.
+    /// Returns a port; 0 if absent.
     ///
     /// # Errors
-    /// The field holds something else, or a number that is no port; the error names it.
+    /// The field has another type, or is out of range; the error names it.
     pub fn port(&self, name: &str) -> Result<u16, JsonError> {
         let Some(value) = self.value(name) else { return Ok(0) };
         let number = value.as_u64().ok_or_else(|| self.wrong(name, value, "int"))?;
         u16::try_from(number).map_err(|_| JsonError::Value(format!("{name} must be between 0 and 65535")))
     }
 
-    /// A boolean; false where absent.
+    /// Returns a boolean; false if absent.
     ///
     /// # Errors
-    /// The field holds something else; the error names it as Go would.
+    /// The field has another type; the error names it as Go would.
     pub fn bool(&self, name: &str) -> Result<bool, JsonError> {
         let Some(value) = self.value(name) else { return Ok(false) };
         value.as_bool().ok_or_else(|| self.wrong(name, value, "bool"))
     }
 
-    /// A list; empty where absent. `type_name` is what errors call it.
+    /// Returns a list; empty if absent. `type_name` is its type in errors.
     ///
     /// # Errors
-    /// The field holds something else; the error names it as Go would.
+    /// The field has another type; the error names it as Go would.
     pub fn list(&self, name: &str, type_name: &'static str) -> Result<&'v [Value], JsonError> {
         let Some(value) = self.value(name) else { return Ok(&[]) };
         value.as_array().map(Vec::as_slice).ok_or_else(|| self.wrong(name, value, type_name))
     }
 
-    /// A list of strings; empty where absent.
+    /// Returns a list of strings; empty if absent.
     ///
     /// # Errors
-    /// The field holds something else; the error names it as Go would.
+    /// The field has another type; the error names it as Go would.
     pub fn strings(&self, name: &str) -> Result<Vec<&'v str>, JsonError> {
         let elements = self.list(name, "[]string")?.iter();
         elements.map(|value| value.as_str().ok_or_else(|| self.wrong(name, value, "string"))).collect()
     }
 
-    /// A map of strings; empty where absent.
+    /// Returns a map of strings; empty if absent.
     ///
     /// # Errors
-    /// The field holds something else; the error names it as Go would.
+    /// The field has another type; the error names it as Go would.
     pub fn string_map(&self, name: &str) -> Result<impl Iterator<Item = (String, String)>, JsonError> {
         let object = self.object(name, "map[string]string")?;
         let mut pairs = Vec::new();
@@ -177,23 +177,23 @@ impl<'v> Object<'v> {
         Ok(pairs.into_iter())
     }
 
-    /// An object; the empty one where absent.
+    /// Returns an object; the empty one if absent.
     ///
     /// # Errors
-    /// The field holds something else; the error names it as Go would.
+    /// The field has another type; the error names it as Go would.
     pub fn object(&self, name: &str, type_name: &'static str) -> Result<Object<'v>, JsonError> {
-        // Go names the field that is wrong, not the type that its value should have made.
+        // Go names the field that is wrong, not the type of its value.
         let value = self.value(name).unwrap_or(&Value::Null);
         Object::new(type_name, value).map_err(|_| self.wrong(name, value, type_name))
     }
 
-    /// The error for a field of the wrong type.
+    /// Returns the error for a field of the wrong type.
     pub fn wrong(&self, name: &str, value: &Value, wanted: &'static str) -> JsonError {
         JsonError::Type { found: kind(value), place: format!("{}.{name}", self.name), wanted }
     }
 }
 
-/// What Go calls a value's kind.
+/// Returns Go's name for a value's kind.
 pub fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -1,7 +1,7 @@
-//! How Consul's clients expect their words to be read: by the rules, and with the error texts, of
-//! Go's own library.
+//! Parsing as Consul's clients expect it: by the rules, and with the error texts, of Go's standard
+//! library.
 //!
-//! Pure functions of bytes: no request, no state, no clock. Each is a target for fuzzing.
+//! Pure functions of bytes: no request, no state, no clock. Each is a fuzz target.
 //!
 //! | module | reads |
 //! |---|---|

@@ -1,20 +1,20 @@
 //! Numbers and booleans in query strings, as Go's `strconv` reads them.
 
-/// Why a text is no number, in Go's words.
+/// The reason why a text is not a number, in Go's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NumberError {
-    /// Something else than decimal digits.
+    /// It contains characters other than decimal digits.
     #[error("strconv.ParseUint: parsing {0:?}: invalid syntax")]
     Syntax(String),
-    /// More than 64 bits.
+    /// It exceeds 64 bits.
     #[error("strconv.ParseUint: parsing {0:?}: value out of range")]
     Range(String),
 }
 
-/// Reads decimal digits: no sign, no spaces, at most 64 bits.
+/// Parses decimal digits: no sign, no spaces, at most 64 bits.
 ///
 /// # Errors
-/// The text is no such number; the error says it in the words of Go.
+/// The text is not such a number; the error uses Go's words.
 pub fn parse_u64(text: &str) -> Result<u64, NumberError> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(NumberError::Syntax(text.into()));
@@ -22,7 +22,7 @@ pub fn parse_u64(text: &str) -> Result<u64, NumberError> {
     text.parse().map_err(|_| NumberError::Range(text.into()))
 }
 
-/// Reads a boolean in any of Go's spellings.
+/// Parses a boolean in any of Go's spellings.
 pub fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),

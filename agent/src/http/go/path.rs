@@ -1,9 +1,9 @@
-//! Paths: percent-decoding, cleaning as Go's router does it, and the refusal of characters that do
-//! not print.
+//! Paths: percent-decoding, cleaning as Go's router does it, and the check for printable
+//! characters.
 
 use std::borrow::Cow;
 
-/// Decodes `%` escapes. `None` where one is broken.
+/// Decodes `%` escapes. Returns `None` if one is invalid.
 pub fn percent_decode(text: &str) -> Option<Cow<'_, [u8]>> {
     if !text.contains('%') {
         return Some(Cow::Borrowed(text.as_bytes()));
@@ -27,7 +27,7 @@ fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).map(|value| value as u8)
 }
 
-/// Decodes a whole path. `None` where an escape is broken or the bytes are no UTF-8.
+/// Decodes a whole path. Returns `None` if an escape is invalid or the bytes are not UTF-8.
 pub fn decode(raw: &str) -> Option<Cow<'_, str>> {
     match percent_decode(raw)? {
         Cow::Borrowed(_) => Some(Cow::Borrowed(raw)),
@@ -35,10 +35,10 @@ pub fn decode(raw: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Whether every character prints: no controls, no separators but the plain space, nothing
-/// unassigned.
+/// Returns `true` if every character is printable: no controls, no separators except the plain
+/// space, nothing unassigned.
 pub fn is_printable(text: &str) -> bool {
-    // Nearly every path is plain ASCII, which is seen without decoding.
+    // Nearly every path is plain ASCII, which needs no decoding.
     text.bytes().all(|byte| (b' '..0x7f).contains(&byte)) || text.chars().all(is_printable_char)
 }
 
@@ -46,15 +46,15 @@ fn is_printable_char(character: char) -> bool {
     if character.is_ascii() {
         return !character.is_ascii_control();
     }
-    // The standard library's debug escapes know which characters print. Behind another character it
-    // leaves combining marks alone, and these print too.
+    // The standard library's debug escapes know the printable characters. After another character
+    // they keep combining marks, which are printable too.
     let mut buffer = [b'a'; 5];
     let length = character.encode_utf8(&mut buffer[1..]).len();
     let text = std::str::from_utf8(&buffer[..=length]).expect("a letter and one more character are UTF-8");
     text.escape_debug().nth(1) != Some('\\')
 }
 
-/// The path without `//`, `/./` and `/../`; `None` where it has none of them.
+/// Returns the path without `//`, `/./` and `/../`; `None` if it has none of them.
 pub fn cleaned(path: &str) -> Option<String> {
     if !needs_cleaning(path) {
         return None;
@@ -70,7 +70,7 @@ pub fn cleaned(path: &str) -> Option<String> {
         }
     }
     let mut clean = format!("/{}", kept.join("/"));
-    // With a `/` at its end it is another key than without.
+    // With a trailing `/` it is another key than without.
     if path.ends_with('/') && clean != "/" {
         clean.push('/');
     }
@@ -83,7 +83,7 @@ fn needs_cleaning(path: &str) -> bool {
     }
 }
 
-/// Writes a path so that it can stand in a `Location` header.
+/// Encodes a path for a `Location` header.
 pub fn encode(path: &str) -> String {
     let mut encoded = String::with_capacity(path.len());
     for byte in path.bytes() {

@@ -1,10 +1,11 @@
 //! Query strings, as Go's `net/url` reads and writes them.
 //!
-//! A flag is a parameter that is present, whatever its value; a value is the first one of its name.
+//! A flag is a parameter that is present, with any value; a value is the first one of its name.
 
 use std::borrow::Cow;
 
-/// The query string cannot be decoded: a broken `%` escape, a bare `;`, or bytes that are no UTF-8.
+/// The query string cannot be decoded: an invalid `%` escape, a bare `;`, or bytes that are not
+/// UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the query string cannot be decoded")]
 pub struct QueryError;
@@ -15,15 +16,14 @@ pub struct Params<'a> {
     pairs: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
-/// Reads a query string, without its `?`.
+/// Parses a query string, without its `?`.
 ///
 /// # Errors
-/// The whole query string is refused: to take a part of it could mean something else than the
-/// client did.
+/// The whole query string is rejected: using a part of it could change its meaning.
 pub fn parse(raw: &str) -> Result<Params<'_>, QueryError> {
     let mut pairs = Vec::new();
     for piece in raw.split('&').filter(|piece| !piece.is_empty()) {
-        // It once separated parameters: two readers could understand different things.
+        // It once separated parameters: two parsers could read different things.
         if piece.contains(';') {
             return Err(QueryError);
         }
@@ -34,30 +34,30 @@ pub fn parse(raw: &str) -> Result<Params<'_>, QueryError> {
 }
 
 impl Params<'_> {
-    /// Whether the parameter was sent, with any value or none.
+    /// Returns `true` if the parameter was sent, with or without a value.
     pub fn has(&self, name: &str) -> bool {
         self.value(name).is_some()
     }
 
-    /// The first value of a parameter; empty where it was sent without one.
+    /// Returns the first value of a parameter; empty if it was sent without one.
     pub fn value(&self, name: &str) -> Option<&str> {
         self.all(name).next()
     }
 
-    /// The first value of a parameter, unless that is empty.
+    /// Returns the first value of a parameter, unless that is empty.
     pub fn non_empty(&self, name: &str) -> Option<&str> {
         self.value(name).filter(|value| !value.is_empty())
     }
 
-    /// Every value of a parameter.
+    /// Returns every value of a parameter.
     pub fn all<'s>(&'s self, name: &str) -> impl Iterator<Item = &'s str> {
         self.pairs.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_ref())
     }
 
-    /// Writes the parameters anew, with their names in order.
+    /// Encodes the parameters, sorted by name.
     pub fn encode(&self) -> String {
         let mut sorted: Vec<_> = self.pairs.iter().collect();
-        // A stable order: values of one name stay as they were sent.
+        // A stable sort: values of one name keep their order.
         sorted.sort_by(|left, right| left.0.cmp(&right.0));
         let pieces: Vec<_> =
             sorted.iter().map(|(name, value)| format!("{}={}", escape(name), escape(value))).collect();

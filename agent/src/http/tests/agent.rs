@@ -1,4 +1,4 @@
-//! What the agent says of itself, and its own checks.
+//! The agent's description of itself, and its own checks.
 
 use super::{NODE_ID, Stand};
 use lockmesh_protocol::rpc::Unavailable;

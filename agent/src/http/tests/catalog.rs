@@ -1,4 +1,4 @@
-//! Catalog and health, the operator's endpoints, and what Consul lacks.
+//! Catalog and health, the operator's endpoints, and extensions to Consul's API.
 
 use super::{NODE_ID, SERVER_ADDRESS, Stand};
 use serde_json::json;

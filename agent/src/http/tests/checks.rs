@@ -1,4 +1,4 @@
-//! The agent's own checks over time, which stands still but for sleeps.
+//! The agent's own checks over time, which only advances during sleeps.
 
 use super::{Stand, identity};
 use crate::checks::{CheckLimits, Checks};
@@ -69,7 +69,7 @@ async fn what_the_catalog_missed_it_is_told_again() {
         sleep(Duration::from_secs(8)).await;
         stand.put("/v1/agent/check/pass/app", "").await;
     }
-    assert_eq!(known(&stand).await["Status"], "passing", "the whole is compared now and then");
+    assert_eq!(known(&stand).await["Status"], "passing", "the whole is compared periodically");
 }
 
 #[tokio::test(start_paused = true)]
@@ -86,7 +86,7 @@ async fn the_next_life_takes_up_what_the_last_one_left() {
     let adopted: Vec<_> = next.list().iter().map(|check| (check.id.clone(), check.status)).collect();
     assert_eq!(adopted, [(CheckId::from("app"), CheckStatus::Passing)]);
     sleep(Duration::from_secs(11)).await;
-    assert_eq!(next.list()[0].status, CheckStatus::Critical, "nobody reported to it");
+    assert_eq!(next.list()[0].status, CheckStatus::Critical, "it received no report");
 }
 
 #[tokio::test(start_paused = true)]

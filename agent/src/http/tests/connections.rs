@@ -43,7 +43,7 @@ impl Served {
 async fn exchange(stream: &mut TcpStream, request: &str) -> String {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
-    // A reset after the answer is as good as an end.
+    // A reset after the response counts as an end.
     let _ = stream.read_to_string(&mut answer).await;
     answer
 }
@@ -193,7 +193,7 @@ async fn a_head_that_comes_drop_by_drop_is_cut_off_and_an_idle_client_is_not() {
             break false;
         }
     };
-    assert!(ended, "a slow head goes on for ever");
+    assert!(ended, "a slow head is never cut off");
     for stream in [&mut idle, &mut used] {
         let answer = exchange(stream, &closing("GET", "/v1/kv/none", "\r\n")).await;
         assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
@@ -255,7 +255,7 @@ async fn connections_are_counted_and_the_last_straw_is_told() {
     let answer = exchange(&mut served.connect().await, "").await;
     assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
     drop(first);
-    // The place is free again as soon as the server has seen the end.
+    // The slot is free again as soon as the server detects the end.
     loop {
         let answer = exchange(&mut served.connect().await, &closing("GET", "/v1/kv/none", "\r\n")).await;
         if answer.starts_with("HTTP/1.1 404 ") {

@@ -1,4 +1,4 @@
-//! What all endpoints have in common.
+//! Behavior common to all endpoints.
 
 use super::Stand;
 use lockmesh_protocol::rpc::{Status, Unavailable};

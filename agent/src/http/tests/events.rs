@@ -1,11 +1,11 @@
-//! User events, of an agent that is in no mesh: what is fired is listed.
+//! User events of an agent outside the mesh: a fired event is listed.
 
 use super::Stand;
 use http::Request;
 use serde_json::{Value, json};
 
 impl Stand {
-    /// Fires an event; its id.
+    /// Fires an event and returns its id.
     async fn fire(&self, name_and_query: &str, payload: &str) -> String {
         let reply = self.put(&format!("/v1/event/fire/{name_and_query}"), payload).await;
         assert_eq!(reply.status, 200, "{reply:?}");
@@ -20,7 +20,7 @@ impl Stand {
     }
 }
 
-/// The index that Consul's clients make out of an id.
+/// The index that Consul's clients derive from an id.
 fn index_of(id: &str) -> u64 {
     let digits = id.replace('-', "");
     let half = |range| u64::from_str_radix(&digits[range], 16).expect("hexadecimal");
@@ -91,14 +91,15 @@ async fn an_event_that_is_for_others_is_taken_and_not_listed() {
 #[tokio::test(start_paused = true)]
 async fn a_blocking_list_waits_while_the_last_event_of_that_name_is_the_same() {
     let stand = Stand::new();
-    // Nothing of that name: 1, and that is waited behind too.
+    // Without an event of that name the index is 1, and a query waits for a change of that too.
     let (listed, id) = tokio::join!(stand.listed("?name=a&index=1&wait=60s"), async {
         stand.fire("b", "").await;
         stand.fire("a", "").await
     });
     let there = vec![id.clone()];
     assert_eq!(listed, there);
-    // Another index than the last one is answered at once, whether it is lower or higher.
+    // A query with another index than the last one is answered at once, whether it is lower or
+    // higher.
     for index in [2, u64::MAX, index_of(&id) - 1, index_of(&id) + 1] {
         assert_eq!(stand.listed(&format!("?name=a&index={index}")).await, there);
     }
@@ -108,8 +109,8 @@ async fn a_blocking_list_waits_while_the_last_event_of_that_name_is_the_same() {
     assert_eq!(begun.elapsed().as_secs(), 3, "without any randomness on top");
     let begun = tokio::time::Instant::now();
     assert_eq!(stand.listed(&same).await, there);
-    assert_eq!(begun.elapsed().as_secs(), 600, "ten minutes where the client does not say");
-    // An agent that stops answers with what there is.
+    assert_eq!(begun.elapsed().as_secs(), 600, "ten minutes by default");
+    // An agent that stops answers with the current events.
     let begun = tokio::time::Instant::now();
     let (listed, ()) = tokio::join!(stand.listed(&same), async { stand.api.events.stop() });
     assert_eq!((listed, begun.elapsed().as_secs()), (there, 0));

@@ -113,7 +113,7 @@ async fn a_value_has_a_longest_length_however_it_is_sent() {
     let help = "https://developer.hashicorp.com/docs/agent/config/config-files#kv_max_value_size";
     let text = format!("Request body(9 bytes) too large, max size: 8 bytes. See {help}.");
     stand.put("/v1/kv/a", "123456789").await.is(413, &text);
-    // Without a content length, as a chunked body is.
+    // Without a content length, like a chunked body.
     let chunked = |body: &'static str| Request::put("/v1/kv/a").body(crate::http::Body::from(body)).unwrap();
     let text = format!("Request body too large, max size: 8 bytes. See {help}.");
     stand.send(chunked("123456789")).await.is(413, &text);

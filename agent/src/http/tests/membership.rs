@@ -1,4 +1,4 @@
-//! Members, and how nodes leave and servers are joined.
+//! Members, leaving nodes and joining servers.
 
 use super::{Reply, Stand, identity, own_node};
 use crate::http::Api;
@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Stand {
-    /// Another agent registers.
+    /// Registers another agent.
     pub(super) fn registers(&self, name: &str, id: &str) {
         let node = Node { name: name.into(), id: id.into(), address: "10.0.0.9".into(), ..own_node() };
         let registration =
@@ -26,7 +26,7 @@ impl Stand {
         self.quorum.state.lock().unwrap().0.member(&name.into()).unwrap().lease()
     }
 
-    /// The time of a restart that a node announced is over.
+    /// Ends the time of a restart that a node announced.
     fn ends_restart(&self, name: &str) {
         let (agent, announced_at) = {
             let state = self.quorum.state.lock().unwrap();
@@ -36,7 +36,7 @@ impl Stand {
         self.quorum.apply(Command::EndRestart { agent, announced_at, term: Term(1), base: 0 });
     }
 
-    /// A verdict fails a node.
+    /// Fails a node by a verdict.
     fn fails(&self, name: &str) {
         self.quorum.apply(Command::FailNode(NodeFailure {
             lease: self.lease(name),
@@ -48,7 +48,7 @@ impl Stand {
         }));
     }
 
-    /// The process carries an order to leave out, and says whether it did.
+    /// The process executes an order to leave, and returns its outcome.
     async fn ask_to_leave(&self) -> Reply {
         let (asking, mut orders) = reload::channel();
         let Api { upstream, limits, checks, .. } = &*self.api;
@@ -108,7 +108,7 @@ async fn a_member_stands_as_the_roster_says() {
 async fn what_the_leader_knows_of_a_member_s_lease_is_shown_and_nothing_without_a_leader() {
     let stand = Stand::new();
     stand.registers("web-3", "f0000000-0000-0000-0000-000000000003");
-    assert_eq!(member(&stand, "web-3").await["NodeLease"], Value::Null, "the leader has not heard it");
+    assert_eq!(member(&stand, "web-3").await["NodeLease"], Value::Null, "the leader has no contact with it");
     let known = NodeLease {
         lease: stand.lease("web-3"),
         shortest: Some(HealthWindow::Fast),
@@ -124,14 +124,14 @@ async fn what_the_leader_knows_of_a_member_s_lease_is_shown_and_nothing_without_
         "SuspectedBy": ["web-1"],
     });
     assert_eq!(shown, expected);
-    // What the leader misses is not a node, and Consul's status stays.
+    // Missing renewals are not a node, and Consul's status stays.
     let suspected_by = vec![MISSING_RENEWALS.into(), "web-1".into()];
     *stand.quorum.leases.lock().unwrap() = vec![NodeLease { suspected_by, ..known.clone() }];
     let cut_off = member(&stand, "web-3").await;
     assert_eq!((&cut_off["Status"], &cut_off["State"]), (&json!(1), &json!("alive")));
     assert_eq!(cut_off["NodeLease"]["ServersUnreachable"], json!(true));
     assert_eq!(cut_off["NodeLease"]["SuspectedBy"], json!(["web-1"]));
-    // While a restart is waited for no silence counts.
+    // While a restart is expected, silence does not count.
     let quiet = NodeLease { shortest: None, ends_in: None, suspected_by: vec![], ..known };
     *stand.quorum.leases.lock().unwrap() = vec![quiet];
     let shown = member(&stand, "web-3").await["NodeLease"].clone();
@@ -192,7 +192,7 @@ async fn a_session_is_shown_with_its_node_s_lease_where_that_is_asked_for() {
     let lease = info(&free, "?lease").await;
     assert_eq!((&lease["HealthWindow"], &lease["DeadlineInMs"]), (&json!(""), &Value::Null));
     assert_eq!(lease["LastHeardAgoMs"], 1_000);
-    // A node that the leader knows no lease of has none, which is not the same as not to know.
+    // A node without a lease at the leader has none, which differs from an unknown lease.
     let other = stand.session("{}").await;
     assert_eq!(info(&other, "?lease").await, json!({ "ID": "", "HealthWindow": "" }));
 }
@@ -269,8 +269,8 @@ async fn an_agent_that_cannot_leave_goes_on() {
 async fn a_process_that_is_about_to_stop_says_so() {
     let stand = Stand::new();
     let refused = stand.put("/v1/agent/leave", "").await;
-    // Nobody runs this one, and carries its orders out.
-    refused.is(500, "this process cannot leave: it is about to stop");
+    // No process executes the orders of this one.
+    refused.is(500, "this process cannot leave: it is shutting down");
 }
 
 #[tokio::test]
@@ -283,7 +283,7 @@ async fn nothing_is_written_once_the_node_has_left() {
     stand.api.upstream.leave(&"node-one".into()).await.unwrap();
     *is_silent = true;
     drop(is_silent);
-    // It would be told at once.
+    // A write to the catalog would be immediate.
     checks.told(version, Duration::ZERO).await;
     stand.get("/v1/catalog/node/node-one").await.is(200, "null");
 }

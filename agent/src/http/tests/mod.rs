@@ -1,5 +1,5 @@
 //! The API as its clients see it, in one process: real parsing, the real replicated state, and a
-//! stand-in for the way between them.
+//! stand-in for the connection between them.
 
 mod agent;
 mod catalog;
@@ -59,19 +59,19 @@ pub(super) struct Quorum {
     news: watch::Sender<u64>,
     /// Reads that wait for news.
     waiting: watch::Sender<usize>,
-    /// What every request is answered with, if anything.
+    /// The failure of every request, if any.
     broken: Mutex<Option<Unavailable>>,
-    /// Why an operator's orders are denied, if they are.
+    /// The denial of an operator's orders, if any.
     denied: Mutex<Option<Unavailable>>,
     /// The operator's orders so far.
     orders: Mutex<Vec<Call>>,
     status: Mutex<Status>,
-    /// What the leader knows of nodes' leases.
+    /// The leader's view of nodes' leases.
     leases: Mutex<Vec<NodeLease>>,
-    /// How often it was asked for them.
+    /// The number of requests for them.
     leases_asked: AtomicUsize,
     lease: watch::Sender<LeaseState>,
-    /// For each attempt to leave that failed, whether the node may have left.
+    /// For each failed attempt to leave, `true` if the node may have left.
     stays: Mutex<Vec<bool>>,
 }
 
@@ -133,7 +133,7 @@ impl Quorum {
         Status { leader: Some(one), server: one, servers: vec![server], caller, ..Status::default() }
     }
 
-    /// Of many, one at a time.
+    /// If there are several, one at a time.
     fn leases_of(&self, query: &NodeLeaseQuery) -> NodeLeases {
         self.leases_asked.fetch_add(1, Ordering::Relaxed);
         let (state, _) = &*self.state.lock().unwrap();
@@ -165,7 +165,7 @@ impl Quorum {
         })
     }
 
-    /// Returns when this many reads wait.
+    /// Waits until this many reads are parked.
     pub(super) async fn parked(&self, count: usize) {
         let mut waiting = self.waiting.subscribe();
         waiting.wait_for(|waiting| *waiting == count).await.unwrap();
@@ -195,7 +195,7 @@ impl Quorum {
         }
     }
 
-    /// The wait for a lock where nothing goes wrong.
+    /// A lock wait without failures.
     async fn acquire(
         &self,
         new: NewEntry,
@@ -214,7 +214,7 @@ impl Quorum {
         };
         let leave = KvCommand::Leave { key: key.clone(), session, enqueued_at_index };
         let mut leaving = Leaving(self, Some(Command::Kv(leave)));
-        // The servers' clock ends a wait; nobody plays it here, so the agent's own does, a moment
+        // The servers' clock ends a wait; it is absent here, so the agent's own does, a moment
         // later.
         let blocking = Blocking { index: queue_position, wait: wait + Duration::from_secs(1) };
         let answer = self
@@ -293,7 +293,7 @@ impl upstream::Quorum for Quorum {
     }
 }
 
-/// Gives a position in a queue up when its waiter goes.
+/// Gives up a position in a queue when its waiter is dropped.
 struct Leaving<'a>(&'a Quorum, Option<Command>);
 
 impl Drop for Leaving<'_> {
@@ -388,7 +388,7 @@ impl Stand {
         self.call("PUT", path, body.to_owned()).await
     }
 
-    /// A session with this body.
+    /// Creates a session with this body.
     pub(super) async fn session(&self, body: &str) -> String {
         let created = self.put("/v1/session/create", body).await;
         assert_eq!(created.status, 200, "{created:?}");
@@ -422,7 +422,7 @@ fn own_node() -> Node {
     }
 }
 
-/// What a client gets.
+/// The response that a client receives.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: StatusCode,
@@ -447,8 +447,8 @@ impl Reply {
         self.header("x-consul-index").unwrap_or_else(|| panic!("no index: {self:?}")).parse().unwrap()
     }
 
-    /// Every failure says what became of the request. A key that is not there, and servers that are
-    /// not well, are answers and no failures.
+    /// Checks that every failure reports its outcome. A missing key, and unhealthy servers, are
+    /// answers and not failures.
     fn tells_its_outcome(&self) {
         let is_answer = match self.status.as_u16() {
             404 => self.header("x-consul-index").is_some(),
@@ -458,14 +458,14 @@ impl Reply {
         assert_eq!(self.header("x-lockmesh-outcome").is_none(), is_answer, "{self:?}");
     }
 
-    /// Holds a status and what became of the request.
+    /// Checks a status and the outcome of the request.
     #[track_caller]
     pub(super) fn failed(&self, status: u16, outcome: &str) {
         let told = self.header("x-lockmesh-outcome");
         assert_eq!((self.status.as_u16(), told), (status, Some(outcome)), "{self:?}");
     }
 
-    /// Holds a status and a whole body at once.
+    /// Checks a status and a whole body at once.
     #[track_caller]
     pub(super) fn is(&self, status: u16, text: &str) {
         assert_eq!((self.status.as_u16(), self.text()), (status, text), "{self:?}");

@@ -1,4 +1,4 @@
-//! What operators see of a quorum of three, and what becomes of their orders.
+//! The operator's view of a quorum of three, and the outcome of operator requests.
 
 use super::{NODE_ID, Stand};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term, WallTime};
@@ -6,7 +6,7 @@ use lockmesh_protocol::rpc::{Request, ServerStatus, Status, Unavailable};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Server 2 leads; server 3 is a learner that the leader has not heard for a while.
+/// Server 2 leads; server 3 is a learner without contact to the leader for a while.
 fn three() -> Status {
     let server = |id: u64, voter, last_contact, healthy| ServerStatus {
         id: ServerId(id),
@@ -140,10 +140,7 @@ async fn a_server_is_named_by_uuid_raft_id_or_address() {
     *stand.quorum.status.lock().unwrap() = status;
     let twice = stand.call("DELETE", &format!("{peer}?id=uuid-3"), "").await;
     assert_eq!(twice.status, 409);
-    assert!(
-        twice.text().contains("stands for the servers 1 and 3: say which one by its RaftID"),
-        "{twice:?}"
-    );
+    assert!(twice.text().contains("matches the servers 1 and 3: select one by its RaftID"), "{twice:?}");
 }
 
 #[tokio::test]
@@ -175,7 +172,7 @@ async fn what_the_leader_denies_is_said_with_a_way_out() {
     for (reason, way_out) in [
         ("this server leads: transfer the leadership first", "transfer-leader"),
         ("too few of the other servers are well to go on without it", "start servers that are down"),
-        ("something that nobody foresaw", "list-peers"),
+        ("an unexpected reason", "list-peers"),
     ] {
         *stand.quorum.denied.lock().unwrap() = Some(Unavailable::Denied(reason.into()));
         let denied = stand.call("DELETE", "/v1/operator/raft/peer?id=1", "").await;
@@ -273,7 +270,7 @@ async fn the_gossip_key_is_shown_by_its_number_and_an_order_that_is_repeated_cou
         .is(400, r#"Invalid query parameter: "ns" - Namespaces are a Consul Enterprise feature"#);
 }
 
-/// Sends a request over TCP to an agent that has a Unix socket as well, or none.
+/// Sends a request over TCP to an agent with or without a Unix socket.
 async fn over_tcp(stand: &Stand, method: &str, path: &str) -> super::Reply {
     let request = http::Request::builder().method(method).uri(path).header("host", "localhost");
     let peer = crate::http::Peer::Tcp(([127, 0, 0, 1], 4711).into());
@@ -319,7 +316,7 @@ async fn over_tcp_operators_are_sent_to_the_socket() {
         ("DELETE", "/v1/kv/?recurse"),
         ("PUT", "/v1/session/destroy/6f7e1c3e-2f0a-4d35-8a60-0f4b2ac7a001"),
     ] {
-        assert_eq!(over_tcp(&stand, method, path).await.status, 200, "{path} is every client's");
+        assert_eq!(over_tcp(&stand, method, path).await.status, 200, "{path} is open to every client");
     }
 }
 
@@ -363,8 +360,8 @@ async fn operators_and_recursive_deletes_leave_a_line() {
     let api = std::sync::Arc::get_mut(&mut stand.api).expect("nothing else has it");
     api.operator_socket = Some("/run/a.sock".into());
     let lines = Lines::default();
-    // While there is one subscriber only, whichever thread meets an event first decides for all
-    // threads whether it is recorded, and threads of other tests have none.
+    // With a single subscriber, the first thread that meets an event decides for all threads
+    // whether it is recorded, and threads of other tests have no subscriber.
     let _second = tracing::Dispatch::new(Lines::default());
     let _guard = tracing::subscriber::set_default(lines.clone());
     stand.call("DELETE", "/v1/operator/raft/peer?id=uuid-3&token=secret", "").await;

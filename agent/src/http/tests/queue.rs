@@ -1,4 +1,4 @@
-//! Acquires that wait, as clients see them: order, time, and clients that go away.
+//! Acquires that wait, as clients see them: order, time, and disconnecting clients.
 
 use super::{Quorum, Reply, Stand};
 use lockmesh_protocol::id::Key;
@@ -37,7 +37,7 @@ fn fence(reply: &Reply) -> u64 {
 }
 
 impl Quorum {
-    /// Returns when the lock is held by this session, or nobody, and so many wait for it.
+    /// Waits until the lock has this holder, or none, and this many waiters.
     async fn comes_to(&self, holder: Option<&str>, waiters: usize) {
         let is_there = |_: &u64| {
             let Rows::Entries(entries) = self.query(&Query::Entry(Key::from("job"))).rows else {
@@ -93,7 +93,7 @@ async fn who_has_waited_long_enough_is_told_so_and_has_left_the_queue() {
         let begun = Instant::now();
         acquire(&stand, &second, &format!("&wait={asked}")).await.is(200, "false");
         let waited = begun.elapsed();
-        // The servers' clock ends a wait; nobody plays it here, so the agent's own does, a moment
+        // The servers' clock ends a wait; it is absent here, so the agent's own does, a moment
         // later.
         assert!(
             waited >= Duration::from_secs(least) && waited < Duration::from_secs(least + 2),

@@ -1,4 +1,5 @@
-//! Sessions: what creators may say, what is shown of them, and how they are ended and renewed.
+//! Sessions: the fields that creators set, those that are shown, and how sessions end and are
+//! renewed.
 
 use super::{HttpLimits, Stand};
 use lockmesh_protocol::lease::HealthWindow;
@@ -46,7 +47,7 @@ async fn a_window_is_shown_where_it_is_not_the_default() {
         let id = stand.session(body).await;
         let session = stand.get(&format!("/v1/session/info/{id}")).await.json()[0].clone();
         assert_eq!(session.get("HealthWindow").and_then(|window| window.as_str()), shown, "{body}");
-        // What a client did not name it is told with the answer, for its TTL must fit.
+        // The response contains a window that the client did not set, because its TTL must fit.
         let created = stand.put("/v1/session/create", body).await;
         assert_eq!(created.header("x-lockmesh-health-window"), Some(shown.unwrap_or("default")), "{body}");
     }
@@ -55,7 +56,7 @@ async fn a_window_is_shown_where_it_is_not_the_default() {
     let id = stand.session("").await;
     let session = stand.get(&format!("/v1/session/info/{id}")).await.json()[0].clone();
     assert_eq!(session["HealthWindow"], "safe");
-    // A client without a guard is kept for twice its TTL: any will do.
+    // A session without a guard is kept for twice its TTL: any window fits.
     let created = stand.put("/v1/session/create", r#"{"TTL":"15s"}"#).await;
     assert!(created.json()["ID"].is_string(), "{created:?}");
     assert_eq!(created.header("x-lockmesh-health-window"), Some("safe"));
@@ -67,7 +68,7 @@ async fn what_a_creator_may_not_say_is_refused() {
     for (body, status, text) in [
         (r#"{"Node":""}"#, 500, "Must provide Node"),
         (r#"{"Behavior":"x"}"#, 500, "Invalid Behavior setting 'x'"),
-        (r#"{"HealthWindow":"x"}"#, 500, "Invalid HealthWindow 'x': fast, default and safe are known"),
+        (r#"{"HealthWindow":"x"}"#, 500, "Invalid HealthWindow 'x': use fast, default or safe"),
         (r#"{"TTL":"9s"}"#, 500, "Invalid Session TTL '9000000000', must be between [10s=24h0m0s]"),
         (r#"{"TTL":"15"}"#, 500, "Session TTL '15' invalid: time: missing unit in duration \"15\""),
         (r#"{"Node":"nowhere"}"#, 500, "Missing node registration"),

@@ -1,4 +1,4 @@
-//! How a session stands, as its guards are told: by poll and by stream, in stopped time.
+//! The state of a session as its guards see it: by poll and by stream, in stopped time.
 
 use super::super::body::Body;
 use super::super::router::respond;
@@ -19,12 +19,12 @@ impl Stand {
         self.api.session_watches.clock().now()
     }
 
-    /// A renewal that was sent now is acknowledged.
+    /// A renewal sent now is acknowledged.
     fn renewed(&self) {
         self.quorum.lease.send_replace(LeaseState { renewed: Some(self.now()), ..LeaseState::default() });
     }
 
-    /// How a session stands; behind an index, as soon as there is news.
+    /// Returns the state of a session; with an index, after the next change.
     async fn events(&self, session: &str, behind: u64) -> Value {
         let reply = self.poll(session, &format!("?index={behind}&wait=60s")).await;
         let event = reply.json();
@@ -36,7 +36,7 @@ impl Stand {
         self.get(&format!("/v1/session/events/{session}{query}")).await
     }
 
-    /// A response whose body still comes.
+    /// A response whose body is still open.
     async fn stream(&self, session: &str) -> Body {
         let request = Request::builder()
             .uri(format!("/v1/session/events/{session}"))
@@ -94,7 +94,7 @@ async fn a_silent_lease_leads_through_jeopardy_to_the_end_of_the_session() {
         assert!(passed.as_millis().abs_diff(after) < 50, "{state} after {passed:?}");
     }
     assert!(event["Reason"].as_str().unwrap().starts_with("given-up: "), "{event}");
-    // The agent ends it, once, and for whoever asks later that is why.
+    // The agent ends it, once, and later clients see that as the reason.
     let mut news = stand.quorum.news.subscribe();
     let before = stand.quorum.state.lock().unwrap().1;
     while stand.get("/v1/session/list").await.text() != "[]" {
@@ -123,7 +123,7 @@ async fn a_suspended_session_is_safe_again_when_it_is_acknowledged_and_found() {
     stand.renewed();
     event = stand.events(&id, index(&event)).await;
     assert_eq!(event["State"], "suspended", "{event}");
-    assert!(event["Reason"].as_str().unwrap().contains("being looked at"), "{event}");
+    assert!(event["Reason"].as_str().unwrap().contains("checking that the session"), "{event}");
     stand.mend();
     event = stand.events(&id, index(&event)).await;
     assert_eq!((&event["State"], &event["Reason"]), (&"safe".into(), &"".into()));
@@ -139,7 +139,7 @@ async fn a_session_that_ends_is_lost_with_the_reason() {
     let (lost, _) = tokio::join!(stand.events(&id, index(&event)), stand.put(&destroy, ""));
     assert_eq!((&lost["State"], &lost["Reason"]), (&"lost".into(), &"destroyed".into()));
     assert_eq!((&lost["Deadline"], &lost["RemainingMS"]), (&0.into(), &0.into()));
-    // Also for whoever asks later, and at once.
+    // Also for later clients, and at once.
     let later = stand.events(&id, index(&lost)).await;
     assert_eq!((&later["State"], &later["Reason"]), (&"lost".into(), &"destroyed".into()));
 }
@@ -150,7 +150,7 @@ async fn what_is_no_session_of_this_node_is_told_so() {
     for name in ["40e4a748-2192-161a-0510-9bf59fe950b5", "no-id"] {
         let event = stand.events(name, 7).await;
         assert_eq!(event["State"], "lost", "{event}");
-        assert!(event["Reason"].as_str().unwrap().contains("no such session"), "{event}");
+        assert!(event["Reason"].as_str().unwrap().contains("does not exist"), "{event}");
     }
     stand.poll("", "").await.is(400, "Missing session");
     stand.poll("x", "?index=no").await.is(400, "Invalid index");
@@ -205,7 +205,7 @@ async fn a_quiet_stream_is_kept_alive_until_the_agent_stops() {
     let (polled, ()) = tokio::join!(stand.events(&id, index(&event)), async {
         stand.api.session_watches.stop();
     });
-    assert_eq!(polled, event, "answered with what there is");
+    assert_eq!(polled, event, "answered with the current state");
     assert_eq!(next(&mut body).await, None);
 }
 
@@ -229,7 +229,7 @@ async fn guards_hear_of_an_announced_restart_before_their_streams_and_polls_end(
     let last = next(&mut body).await.unwrap();
     assert!(last.starts_with("event: jeopardy\nid: ") && last.contains("is restarting"), "{last}");
     assert_eq!(next(&mut body).await, None);
-    // Whoever asks while the last requests are answered is told the same.
+    // Clients that ask while the last requests are answered receive the same.
     let later = stand.events(&id, 0).await;
     assert_eq!((&later["State"], &later["Deadline"]), (&polled["State"], &polled["Deadline"]));
 }
@@ -244,7 +244,7 @@ async fn no_more_sessions_are_followed_than_the_limit_says_and_none_for_nothing(
     let refused = stand.poll(&second, "").await;
     refused.failed(500, "not-done");
     assert!(refused.text().contains("`session.max_watched`"), "{refused:?}");
-    // The first one's watch ends when nobody has asked for a while.
+    // The first one's watch ends when no client has asked for a while.
     stand.quorum.parked(1).await;
     stand.quorum.parked(0).await;
     assert_eq!(stand.events(&second, 0).await["State"], "safe");

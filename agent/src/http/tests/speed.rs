@@ -1,5 +1,4 @@
-//! How much processor time a request costs, as a figure and not as a judgement: run it by name, in
-//! release.
+//! Measures the processor time of a request. It has no threshold: run it by name, in release.
 
 use super::identity;
 use crate::checks::{CheckLimits, Checks};
@@ -35,14 +34,14 @@ impl Quorum for Granting {
     }
 }
 
-/// Processor time of the whole process so far.
+/// The processor time of the whole process so far.
 fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "prints a figure, which means something in release only"]
+#[ignore = "prints a figure, which is meaningful in release only"]
 async fn print_what_an_acquire_costs() {
     let upstream = Upstream::new(Arc::new(Granting));
     let checks = Checks::new(upstream.clone(), identity(), CheckLimits::default());
