@@ -1,5 +1,5 @@
-//! A connection to the agent of one node, for whoever asks it again and again: made where there is
-//! none, and only to an agent whose certificate names the node.
+//! A reused connection to the agent of one node: created on demand, and only to an agent whose
+//! certificate names the node.
 
 use crate::client::{CallClient, try_each};
 use crate::{Close, Connection, Endpoint, LinkError, Role};
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// How long one attempt to connect may take; the next calls wait for it as well.
+/// The timeout of one connection attempt; concurrent calls wait for the same attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection to a node's agent, shared by all its clones; it ends with the last of them.
+/// A connection to a node's agent, shared by all clones; it ends with the last one.
 #[derive(Clone, Debug)]
 pub struct NodeConnection {
     endpoint: Arc<Endpoint>,
@@ -24,18 +24,18 @@ pub struct NodeConnection {
 }
 
 impl NodeConnection {
-    /// To the agent of this node, which listens at `host:port`. Nothing is sent yet.
+    /// Creates a connection to the agent of this node at `host:port`. Nothing is sent yet.
     pub fn new(endpoint: Arc<Endpoint>, node: NodeName, address: String) -> Self {
         Self { endpoint, node, address, connection: Arc::default() }
     }
 
-    /// Which node.
+    /// Returns the node.
     pub fn node(&self) -> &NodeName {
         &self.node
     }
 
-    /// What the agent answers to a challenge, or to a request that hands one on: its renewal; none
-    /// where it answers anything else, or not within `limit`.
+    /// Returns the agent's reply to a challenge, or to a request that forwards one: its renewal.
+    /// `None` for any other reply, or if none arrives within `limit`.
     pub async fn answer(
         &self,
         request: Request,
@@ -44,7 +44,7 @@ impl NodeConnection {
     ) -> Option<NodeAnswer> {
         let (node, address) = (&self.node, &self.address);
         match self.call(request, limit).await {
-            // It answers nothing else than what it was asked.
+            // The agent replies only to the request itself.
             Ok(response) => {
                 let Some(answer) = response.node_answer() else {
                     tracing::debug!(%node, answer = ?response, "an agent has no renewal to answer with");
@@ -60,7 +60,7 @@ impl NodeConnection {
         }
     }
 
-    /// Tells the agent something; whether it took that within `limit`.
+    /// Sends a notification to the agent; returns `true` if the agent accepted it within `limit`.
     pub async fn tell(&self, request: Request, limit: Duration) -> bool {
         let (node, address) = (&self.node, &self.address);
         match self.call(request, limit).await {
@@ -72,20 +72,20 @@ impl NodeConnection {
         }
     }
 
-    /// Each call has a stream of its own: on a bad line an answer may be overtaken by the next one.
+    /// Each call has its own stream: on a lossy link a later reply may overtake an earlier one.
     async fn call(&self, request: Request, limit: Duration) -> Result<Response, LinkError> {
         let mut client = CallClient::on(self.connected().await?).await?;
         client.call(request, limit).await
     }
 
-    /// The connection, made where there is none.
+    /// Returns the connection; creates it if there is none.
     async fn connected(&self) -> Result<Connection, LinkError> {
         let mut shared = Arc::clone(&self.connection).lock_owned().await;
         if let Some(connection) = shared.as_ref().filter(|connection| !connection.is_closed()) {
             return Ok(connection.clone());
         }
         let this = self.clone();
-        // In a task of its own: whoever began it waits no longer than for its own answer, and the
+        // In a task of its own: the call that started it waits only for its own timeout, and the
         // next call finds the connection.
         let connecting = tokio::spawn(async move {
             let connection = this.connect().await?;

@@ -1,4 +1,4 @@
-//! Calls to a server over a connection of their own, on real sockets.
+//! Calls to a server over a dedicated connection, on real sockets.
 
 use lockmesh_net::client::try_each;
 use lockmesh_net::frame::FrameQueue;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A server's identity, with which one may dial too.
+/// A server's identity, which can dial too.
 fn identity() -> (tempfile::TempDir, Identity) {
     let folder = tempfile::tempdir().expect("a folder");
     let certificates = Development::prepare(folder.path(), &"s1".into()).expect("they can be made");
@@ -17,7 +17,8 @@ fn identity() -> (tempfile::TempDir, Identity) {
     (folder, identity)
 }
 
-/// Answers `Status` with `Done`, so many on each connection, and then finishes the stream.
+/// Answers `Status` with `Done`, `calls_per_connection` times on each connection, and then finishes
+/// the stream.
 async fn serve(endpoint: Endpoint, calls_per_connection: usize) {
     while let Some(connecting) = endpoint.accept().await {
         let connection = connecting.handshake().await.expect("the dialler is one of the cluster");
@@ -36,7 +37,7 @@ async fn serve(endpoint: Endpoint, calls_per_connection: usize) {
     }
 }
 
-/// Takes one stream, and never says a word.
+/// Accepts one stream and never replies.
 async fn keep_silent(endpoint: Endpoint) {
     let arrival = endpoint.accept().await.expect("it is open");
     let connection = arrival.handshake().await.expect("the dialler is one of the cluster");
@@ -44,7 +45,7 @@ async fn keep_silent(endpoint: Endpoint) {
     std::future::pending::<()>().await;
 }
 
-/// A dialler, and the port of a server that runs.
+/// Returns a dialler and the port of a running server.
 fn start<S>(serve: impl FnOnce(Endpoint) -> S) -> (tempfile::TempDir, Endpoint, u16)
 where
     S: Future<Output = ()> + Send + 'static,
