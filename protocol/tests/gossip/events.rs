@@ -1,4 +1,4 @@
-//! Events that hosts fire: whom they reach, and what becomes of too many.
+//! Events that hosts fire: their delivery, and their rate limits.
 
 use crate::hosts::{Fleet, address, gossip};
 use crate::mesh::{SECOND, agent};
@@ -23,16 +23,16 @@ impl Fleet {
         outcome
     }
 
-    /// What a host has heard of, in the order in which it has.
+    /// Returns the events delivered to a host, in order.
     fn heard(&self, host: u32) -> Vec<(EventId, LamportTime)> {
         let own = self.events.iter().filter(|(to, _)| *to == agent(host));
         own.map(|(_, event)| (event.id, event.time)).collect()
     }
 
-    /// Items reach a host that another one sends.
+    /// Delivers items from another host.
     fn receives(&mut self, host: u32, items: &[Vec<u8>]) {
         let now = self.now;
-        // Two of the longest fit a packet.
+        // Two of the longest fit into a packet.
         for items in items.chunks(2) {
             let packet = gossip(host, items);
             let datagram = self.host(1).seal(now, &packet, [7; 24]).expect("it has a key");
@@ -41,7 +41,7 @@ impl Fleet {
     }
 }
 
-/// Each of so many hosts has heard of so many events, each of them once.
+/// Asserts that each of the hosts received this number of events, each event once.
 #[track_caller]
 fn assert_heard(fleet: &Fleet, hosts: u32, count: usize) {
     for host in 0..hosts {
@@ -81,7 +81,7 @@ fn an_event_goes_from_cell_to_cell_through_the_servers_and_gossip() {
     let mut fleet = Fleet::in_cells(32, 2);
     assert!(fleet.hosts.values().all(|mesh| mesh.roster().len() == 16));
     fleet.fire(0, event(0, 300)).expect("there is room");
-    // Of 16 hosts somebody asks the servers every two seconds, and tells the others of its cell.
+    // With 16 hosts, one of them requests mesh data every two seconds, and informs its cell.
     fleet.pass(SECOND * 10);
     assert_heard(&fleet, 32, 1);
 }
@@ -134,7 +134,7 @@ fn an_event_that_is_sent_again_is_told_no_second_time() {
     fleet.fire(0, event(0, 0)).expect("there is room");
     fleet.pass(SECOND * 5);
     fleet.events.clear();
-    // Sent again by somebody within the time in which datagrams are taken.
+    // A replay within the time in which datagrams are accepted.
     let item = UserEvent { time: LamportTime(1), ..event(0, 0) }.to_item();
     fleet.receives(2, &[item]);
     fleet.pass(SECOND * 5);
@@ -180,7 +180,7 @@ fn a_flood_of_a_hostile_member_is_bounded_and_counted() {
     let (_, counts) = fleet.host(0).counts();
     assert!(counts.excess_events > 600, "{counts:?}");
     assert_eq!(counts.events, fleet.heard(0).len() as u64);
-    // Gossip cannot be more than 30 packets a second, and probes go on.
+    // Gossip is limited to 30 packets a second, and probes continue.
     let most = 8 * 30 * (20 + 4 + 20) * 1_200;
     assert!(fleet.bytes < most, "{} bytes", fleet.bytes);
     fleet.fire(5, event(99_999, 0)).expect("it has fired none itself");

@@ -1,10 +1,10 @@
-//! A host dies: who finds out, and when.
+//! Detection of a dead host, and its delay.
 
 use crate::mesh::{MS, Mesh, SECOND, agent};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How long after its death a host is first accused.
+/// Returns the time from a host's death to the first suspicion.
 fn time_to_suspect(mesh: &mut Mesh, number: u32) -> Duration {
     mesh.forget();
     let died = mesh.now;
