@@ -1,4 +1,4 @@
-//! Stories of locks, told in stopped time.
+//! Scenarios of locks, in paused time.
 
 use super::*;
 use crate::fake::{Fake, Fault};
@@ -139,7 +139,7 @@ async fn a_grant_whose_answer_is_lost_is_found_again() {
     let guard = lock(&fake).acquire().await.expect("at the second try");
     assert_eq!((guard.fence(), fake.holder("job").as_deref()), (Some(1), Some(guard.session())));
 
-    // Who gives up after such an answer leaves nothing held.
+    // A contender that gives up after a lost reply leaves nothing held.
     guard.release().await.expect("released");
     fake.fail("acquire=", Fault::DoneUnheard, 1);
     let error = lock(&fake).try_acquire().await.expect_err("the answer is lost");
@@ -243,7 +243,7 @@ async fn the_holder_may_change_the_value() {
     assert_eq!(fake.value("job").as_deref(), Some("busy"));
 }
 
-/// What a node lease with the default window promises when it was renewed just now.
+/// The remaining time of a node lease with the default window that was just renewed.
 const PROMISE: Duration = Duration::from_millis(4_750);
 
 #[tokio::test(start_paused = true)]
@@ -261,7 +261,7 @@ async fn is_held_no_longer_than_the_agent_vouches_for_its_node() {
     let begun = Instant::now();
     let jeopardy = guard.changed(&safe).await;
     assert!(matches!(jeopardy, GuardState::Jeopardy { .. }) && guard.is_held(), "{jeopardy:?}");
-    // Renewals of the session itself are answered all the time.
+    // Renewals of the session itself succeed all the time.
     let suspended = guard.changed(&jeopardy).await;
     let lasted = begun.elapsed();
     assert_eq!((suspended.clone(), guard.is_held()), (GuardState::Suspended, false));

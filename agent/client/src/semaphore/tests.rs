@@ -1,4 +1,4 @@
-//! Stories of semaphores, told in stopped time.
+//! Scenarios of semaphores, in paused time.
 
 use super::*;
 use crate::fake::{Fake, Fault};
