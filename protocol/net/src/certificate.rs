@@ -34,7 +34,7 @@ pub enum CertificateError {
         reason: String,
     },
     /// A certificate could not be created.
-    #[error("the certificate cannot be made: {0}")]
+    #[error("cannot create the certificate: {0}")]
     Issue(String),
 }
 
@@ -79,15 +79,15 @@ impl Authority {
         let key_pem = files::read_text(key)?;
         let wrong = |path: &Path, reason: String| CertificateError::Content { path: path.into(), reason };
         let key_pair = KeyPair::from_pem(&key_pem)
-            .map_err(|error| wrong(key, format!("this is no private key in PEM form (PKCS #8): {error}")))?;
+            .map_err(|error| wrong(key, format!("not a private key in PEM form (PKCS #8): {error}")))?;
         let public_key = key_pair.public_key_raw().to_vec();
         let issuer = Issuer::from_ca_cert_pem(&certificate_pem, key_pair)
-            .map_err(|error| wrong(certificate, format!("this is no certificate in PEM form: {error}")))?;
+            .map_err(|error| wrong(certificate, format!("not a certificate in PEM form: {error}")))?;
         let facts = Facts::of_pem(&certificate_pem).map_err(|reason| wrong(certificate, reason))?;
         if !facts.is_authority {
             return Err(wrong(
                 certificate,
-                "this certificate may not sign others: it is no authority".into(),
+                "this certificate cannot sign others: it is not an authority".into(),
             ));
         }
         if facts.public_key != public_key {
@@ -209,7 +209,7 @@ fn owner_of(certificate: &X509Certificate<'_>) -> Result<Option<Peer>, String> {
         _ => None,
     });
     let owner =
-        owners.next().transpose().map_err(|uri| format!("the certificate names nobody by {uri:?}"))?;
+        owners.next().transpose().map_err(|uri| format!("the certificate's URI {uri:?} is invalid"))?;
     match owners.next() {
         Some(_) => Err("the certificate names two owners".into()),
         None => Ok(owner),
@@ -224,7 +224,7 @@ fn common_name(name: &str) -> DistinguishedName {
 
 fn lifetime(life: Duration) -> Result<(OffsetDateTime, OffsetDateTime), CertificateError> {
     let now = SystemTime::now();
-    let too_long = || CertificateError::Issue("it would live longer than certificates can say".into());
+    let too_long = || CertificateError::Issue("its validity would exceed the maximum".into());
     let latest = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_799);
     let end = now.checked_add(life).filter(|end| *end < latest).ok_or_else(too_long)?;
     Ok(((now - CLOCK_SKEW).into(), end.into()))
@@ -289,7 +289,7 @@ mod tests {
         assert!(named("junk.pem", "ca-key.pem").contains("junk.pem"));
         assert!(named("ca.pem", "junk.pem").contains("junk.pem"));
         assert!(named("ca.pem", "other-key.pem").contains("other-key.pem: this is not the key of"));
-        assert!(named("leaf.pem", "leaf-key.pem").contains("no authority"));
+        assert!(named("leaf.pem", "leaf-key.pem").contains("not an authority"));
     }
 
     #[test]

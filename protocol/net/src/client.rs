@@ -73,7 +73,7 @@ impl CallClient {
         let mut queue = FrameQueue::default();
         queue.push(&Call::Begin(call, request)).map_err(|error| LinkError::Lost(error.to_string()))?;
         self.sender.send(queue.take()).await?;
-        let finished = || LinkError::Lost("it finished the stream".into());
+        let finished = || LinkError::Lost("the peer closed the stream".into());
         let ReplyFrame(answers) = self.receiver.receive().await?.ok_or_else(finished)?;
         let answer = answers.into_iter().find(|(answered, _)| *answered == call);
         answer
@@ -95,7 +95,7 @@ pub async fn try_each<T, F>(
 where
     F: Future<Output = Result<T, LinkError>>,
 {
-    let mut reason = LinkError::Lost(format!("{address} stands for no address"));
+    let mut reason = LinkError::Lost(format!("{address} did not resolve"));
     for resolved in resolve(address).await? {
         match in_time(limit, attempt(resolved)).await {
             Ok(done) => return Ok(done),
@@ -117,18 +117,14 @@ pub async fn resolve(address: &str) -> Result<Vec<SocketAddr>, LinkError> {
     let found: Vec<_> = match timeout(CONNECT_TIMEOUT, lookup_host(address)).await {
         Ok(Ok(found)) => found.collect(),
         Ok(Err(error)) => return Err(LinkError::Lost(format!("cannot look up {address}: {error}"))),
-        Err(_) => return Err(LinkError::Lost(format!("cannot look up {address}: no answer"))),
+        Err(_) => return Err(LinkError::Lost(format!("cannot look up {address}: timed out"))),
     };
-    if found.is_empty() {
-        Err(LinkError::Lost(format!("{address} stands for no address")))
-    } else {
-        Ok(found)
-    }
+    if found.is_empty() { Err(LinkError::Lost(format!("{address} did not resolve"))) } else { Ok(found) }
 }
 
 async fn in_time<T>(
     limit: Duration,
     attempt: impl Future<Output = Result<T, LinkError>>,
 ) -> Result<T, LinkError> {
-    timeout(limit, attempt).await.unwrap_or_else(|_| Err(LinkError::Lost("it does not answer".into())))
+    timeout(limit, attempt).await.unwrap_or_else(|_| Err(LinkError::Lost("no reply in time".into())))
 }

@@ -133,7 +133,7 @@ mod tests {
         let watching = tokio::spawn(watch(lives, move |life| tell.try_send(left(life)).unwrap()));
         assert_eq!(told.recv().await, Some(1));
         let at_the_end = tokio::time::timeout(Duration::from_secs(60), told.recv()).await;
-        assert_eq!(at_the_end.expect("it is not looked at once an hour only"), Some(0));
+        assert_eq!(at_the_end.expect("the expiry itself triggers a check"), Some(0));
         assert!(SystemTime::now() >= not_after);
         watching.abort();
     }
@@ -151,6 +151,6 @@ mod tests {
         replace.send_replace(of_days(365));
         assert_eq!(told.recv().await, Some(364));
         drop(replace);
-        watching.await.expect("it ends with those who could replace the certificate");
+        watching.await.expect("it ends when the sender is dropped");
     }
 }

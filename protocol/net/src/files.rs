@@ -86,7 +86,7 @@ mod tests {
         let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&inner), 0o700);
         let (secret, public) = (inner.join("key.pem"), inner.join("cert.pem"));
-        std::fs::write(&secret, "an older one that everybody could read").unwrap();
+        std::fs::write(&secret, "an older one that was readable by all users").unwrap();
         write_secret(&secret, b"s").unwrap();
         write_public(&public, b"p").unwrap();
         assert_eq!((mode(&secret), read_text(&secret).unwrap()), (0o600, "s".into()));

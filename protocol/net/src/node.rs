@@ -47,14 +47,14 @@ impl NodeConnection {
             // The agent replies only to the request itself.
             Ok(response) => {
                 let Some(answer) = response.node_answer() else {
-                    tracing::debug!(%node, answer = ?response, "an agent has no renewal to answer with");
+                    tracing::debug!(%node, answer = ?response, "unexpected reply to a challenge");
                     return None;
                 };
                 let Renewal { lease, nonce, .. } = answer.renewal;
                 Some(answer).filter(|_| (lease, nonce) == (challenge.lease, challenge.nonce))
             }
             Err(error) => {
-                tracing::debug!(%node, address, %error, "cannot ask an agent");
+                tracing::debug!(%node, address, %error, "cannot challenge an agent");
                 None
             }
         }
@@ -66,7 +66,7 @@ impl NodeConnection {
         match self.call(request, limit).await {
             Ok(answer) => answer == Response::Done,
             Err(error) => {
-                tracing::debug!(%node, address, %error, "cannot tell an agent anything");
+                tracing::debug!(%node, address, %error, "cannot notify an agent");
                 false
             }
         }
@@ -103,7 +103,7 @@ impl NodeConnection {
         if certified.folded() == self.node.folded() {
             return Ok(connection);
         }
-        let reason = format!("its certificate names the node {certified}, but {} was asked for", self.node);
+        let reason = format!("its certificate names the node {certified}, not {}", self.node);
         connection.close(Close::Denied, &reason);
         Err(LinkError::Stranger(reason))
     }

@@ -82,10 +82,10 @@ pub fn close(folder: &Path, reachable: bool, kind: impl Fn(&str) -> FolderEntry)
     let folder = folder.display();
     if !closed.is_empty() {
         let closed = closed.join(", ");
-        tracing::warn!(%folder, closed, "other users could look into the folder: closed to them now");
+        tracing::warn!(%folder, closed, "removed other users' access to the folder");
     }
     if let Some(reason) = in_the_way {
-        tracing::warn!(%folder, %reason, "the folder stays open to other users: use a folder for this alone");
+        tracing::warn!(%folder, %reason, "other users can access the folder: use a dedicated folder");
     }
     Ok(())
 }
@@ -106,7 +106,7 @@ fn close_all(
         match kind(&name) {
             FolderEntry::Secret if is_ours => closed.extend(closed_to_others(&entry.path())?.then_some(name)),
             FolderEntry::Secret | FolderEntry::Public => {}
-            FolderEntry::Foreign => in_the_way = Some(format!("{name} in it is not lockmesh's")),
+            FolderEntry::Foreign => in_the_way = Some(format!("{name} in it does not belong to lockmesh")),
         }
     }
     let mode = fs::metadata(folder)?.permissions().mode();
@@ -114,7 +114,7 @@ fn close_all(
         return Ok((closed, None));
     }
     if mode & STICKY != 0 {
-        in_the_way = Some("everybody shares it".into());
+        in_the_way = Some("it is shared by all users".into());
     }
     if in_the_way.is_none() && closed_to_others(folder)? {
         closed.insert(0, "the folder".into());
@@ -201,19 +201,19 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("data");
         open_folder(&folder, &["secret"]);
-        assert_eq!(close_all(&folder, true, kind).unwrap().1, None, "it is wanted so");
+        assert_eq!(close_all(&folder, true, kind).unwrap().1, None, "it stays accessible as requested");
         assert_eq!((mode(&folder), mode(&folder.join("secret"))), (0o755, 0o600));
 
         let shared = root.path().join("shared");
-        open_folder(&shared, &["secret", "somebody's"]);
+        open_folder(&shared, &["secret", "foreign"]);
         let (closed, in_the_way) = close_all(&shared, false, kind).unwrap();
         assert_eq!(closed.len(), 2);
-        assert_eq!(in_the_way.unwrap(), "somebody's in it is not lockmesh's");
-        assert_eq!((mode(&shared), mode(&shared.join("somebody's"))), (0o755, 0o644));
+        assert_eq!(in_the_way.unwrap(), "foreign in it does not belong to lockmesh");
+        assert_eq!((mode(&shared), mode(&shared.join("foreign"))), (0o755, 0o644));
 
-        fs::remove_file(shared.join("somebody's")).unwrap();
+        fs::remove_file(shared.join("foreign")).unwrap();
         fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
-        assert_eq!(close_all(&shared, false, kind).unwrap().1.unwrap(), "everybody shares it");
+        assert_eq!(close_all(&shared, false, kind).unwrap().1.unwrap(), "it is shared by all users");
         assert_eq!(mode(&shared), 0o1777);
     }
 }

@@ -133,7 +133,7 @@ pub enum LinkError {
     #[error("the peer sent {0}")]
     Malformed(String),
     /// The peer disconnected during the handshake; it was not rejected.
-    #[error("it went away before it was known")]
+    #[error("the peer disconnected during the handshake")]
     Withdrawn,
 }
 
@@ -380,7 +380,7 @@ impl Connection {
         receive.read_exact(&mut byte).await.map_err(lost)?;
         let purpose = Purpose::from_byte(byte[0]);
         let purpose = purpose
-            .ok_or_else(|| LinkError::Malformed(format!("a stream of the unknown kind {}", byte[0])))?;
+            .ok_or_else(|| LinkError::Malformed(format!("a stream of unknown purpose {}", byte[0])))?;
         Ok((purpose, FrameSender(send), FrameReceiver::new(receive)))
     }
 
@@ -474,7 +474,7 @@ impl FrameReceiver {
             match self.stream.read_chunk(usize::MAX, true).await.map_err(lost)? {
                 Some(chunk) => self.cutter.feed(chunk.bytes),
                 None if self.cutter.is_within_frame() => {
-                    return Err(LinkError::Malformed("a frame without its end".into()));
+                    return Err(LinkError::Malformed("a truncated frame".into()));
                 }
                 None => return Ok(None),
             }

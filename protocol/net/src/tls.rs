@@ -96,7 +96,7 @@ impl Identity {
             rustls::Error::InconsistentKeys(_) => {
                 wrong(&files.key, format!("this is not the key of {}", files.certificate.display()))
             }
-            other => wrong(&files.key, format!("this is no key that can be used here: {other}")),
+            other => wrong(&files.key, format!("not a usable key: {other}")),
         })?;
         let shown: Vec<u8> = authorities.iter().chain(&chain).flat_map(|der| der.to_vec()).collect();
         let mut lives = vec![CertificateLife::new(&files.certificate, &facts)];
@@ -276,7 +276,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Certificate
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
     let found = found.map_err(|error| wrong(path, format!("a broken certificate: {error}")))?;
     if found.is_empty() {
-        return Err(wrong(path, "there is no certificate in PEM form in it"));
+        return Err(wrong(path, "it contains no certificate in PEM form"));
     }
     Ok(found)
 }
@@ -284,7 +284,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Certificate
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
     let text = files::read_text(path)?;
     PrivateKeyDer::from_pem_slice(text.as_bytes())
-        .map_err(|error| wrong(path, format!("there is no private key in PEM form in it: {error}")))
+        .map_err(|error| wrong(path, format!("it contains no private key in PEM form: {error}")))
 }
 
 fn facts(path: &Path, certificate: &CertificateDer<'_>) -> Result<Facts, CertificateError> {

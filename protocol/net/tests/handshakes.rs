@@ -329,7 +329,7 @@ async fn who_goes_away_before_it_is_known_was_not_refused() {
     let address = listener.local_address().unwrap();
     let arrival = tokio::select! {
         arrival = listener.accept() => arrival.unwrap(),
-        _ = dialler.connect(address, Role::Server) => panic!("nobody has answered yet"),
+        _ = dialler.connect(address, Role::Server) => panic!("no reply has been sent yet"),
     };
     assert_eq!(arrival.handshake().await.unwrap_err(), LinkError::Withdrawn);
 }
@@ -348,5 +348,5 @@ async fn a_connection_ends_with_the_certificate_that_it_began_with() {
     accepted.closed().await;
     let (accepted, dialled) = meet(&listener, &dialler, Role::Server).await;
     assert!(accepted.is_err());
-    assert!(verdict(dialled).await.contains("certificate"), "and nobody begins with it");
+    assert!(verdict(dialled).await.contains("certificate"), "and no new connection is accepted");
 }

@@ -21,8 +21,8 @@ const START_FIELD: usize = 19;
 static SHOWN: LazyLock<()> = LazyLock::new(|| {
     let readings = vec![
         Reading::counter("process_cpu_seconds_total", "User and system time of this process", cpu_seconds),
-        Reading::gauge("process_start_time_seconds", "When this process started", start_time()),
-        Reading::gauge("process_max_fds", "The most file descriptors that this process may have", max_fds),
+        Reading::gauge("process_start_time_seconds", "Start time of this process", start_time()),
+        Reading::gauge("process_max_fds", "Maximum number of open file descriptors", max_fds),
         Reading::gauge("process_open_fds", "Open file descriptors of this process", open_fds),
         Reading::gauge("process_resident_memory_bytes", "Resident memory of this process", resident_bytes),
     ];
