@@ -48,7 +48,7 @@ pub const NEWEST: u8 = 2;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// There is no version byte.
-    #[error("nothing is stored there")]
+    #[error("there are no stored bytes")]
     Empty,
     /// A newer build wrote it, or the version is invalid.
     #[error("it has format {found}, but this build reads formats up to {known}: install a newer lockmesh")]
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn what_a_later_build_wrote_is_refused_in_words() {
         let record = Record { name: "a".into(), count: 300, reason: None };
-        let error = decode::<Record>(&stored(3, &record)).expect_err("nobody knows it").to_string();
+        let error = decode::<Record>(&stored(3, &record)).expect_err("an unknown version").to_string();
         assert_eq!(error, "it has format 3, but this build reads formats up to 2: install a newer lockmesh");
         let mut row = encode(&Change::Fence(Fence(7)));
         assert_eq!(decode::<Change>(&row), Ok(Change::Fence(Fence(7))));

@@ -224,7 +224,7 @@ number! {
     WallTime(u64)
 }
 
-/// The id that a command keeps across all of its retries.
+/// The id that a command keeps across all of its retries, so that it is applied exactly once.
 ///
 /// The state keeps replies from `lowest` on; a lower sequence is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

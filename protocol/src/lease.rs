@@ -1,4 +1,4 @@
-//! The node lease: the messages that keep a node's sessions alive, and the servers' replies.
+//! The node lease: the heartbeats that keep a node's sessions alive, and the servers' replies.
 //!
 //! An agent holds one lease for all sessions of its node. The lease is bound to an *incarnation*:
 //! the agent's process, its kernel's boot and its certificate. It is identified by the log index of
@@ -247,10 +247,10 @@ pub enum LeaseEnd {
     #[error("another process registered for this node")]
     Superseded,
     /// A majority of the servers could not reach the node for its window.
-    #[error("a majority of the servers did not hear from this node, and failed it")]
+    #[error("a majority of the servers declared this node failed")]
     Failed,
     /// The node left, or was forced to leave.
-    #[error("this node left the cluster, or was made to leave")]
+    #[error("this node left the cluster, or was forced to leave")]
     Left,
 }
 

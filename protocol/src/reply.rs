@@ -109,7 +109,7 @@ pub enum Refusal {
     #[error("Check '{0}' is in critical state")]
     CriticalCheck(CheckId),
     /// The key's queue is full.
-    #[error("{0} sessions wait for this lock already: try again later")]
+    #[error("the lock's queue is full ({0} sessions): retry later")]
     QueueFull(usize),
     /// An invalid catalog write, with Consul's text.
     #[error("{0}")]

@@ -121,7 +121,8 @@ pub enum Request {
     AskNode(NodeQuestion),
     /// Requests missing mesh data; any server replies with the data that it has.
     SyncMesh(RosterDigest),
-    /// Reports members whose probes failed. Any server replies, before any consequence.
+    /// Reports suspicions of members whose probes failed. Any server replies, before any
+    /// consequence.
     Accuse(Vec<LeaseId>),
     /// Requests the state of one node's lease, or of all in parts. Only the leader knows it.
     NodeLeases(NodeLeaseQuery),

@@ -53,7 +53,7 @@ pub type GivenUpList = (GivenUpSessions, AuthenticationCode);
 pub struct Outbox {
     /// Packets to be sealed and sent.
     pub packets: Vec<(MemberId, Vec<u8>)>,
-    /// Members whose probes failed: the servers should check them.
+    /// Suspicions: members whose probes failed, which the servers should check.
     pub accusations: Vec<MemberId>,
     /// New items. They count as known, and are forwarded, only after [`Gossip::pass_on`]: a member
     /// that sends many worthless items must not displace the others.

@@ -258,7 +258,7 @@ impl Identity for MemberId {
 /// A message that members never send, or not at that length; the roster and the servers' verdicts
 /// replace it.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("no member says that")]
+#[error("not a valid message of a member")]
 struct Unsayable;
 
 /// Encodes and decodes the engine's messages.

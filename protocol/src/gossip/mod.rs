@@ -1,5 +1,5 @@
-//! Gossip: the mesh in which members detect unresponsive processes and disseminate updates. It uses
-//! SWIM's terms: member, incarnation, probe, suspect, refute, dissemination.
+//! Gossip: the failure detector. The members of the mesh detect unresponsive processes and
+//! disseminate updates. SWIM's terms: member, incarnation, probe, suspect, refute, dissemination.
 //!
 //! Gossip finds suspects but fails no member. A failed probe is a suspicion, which makes the
 //! servers check; only their verdict ends sessions. Lost, late or hostile gossip therefore only

@@ -104,10 +104,10 @@ pub struct Packet<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
     /// It ends too early, or a length exceeds its end.
-    #[error("a packet that was cut off")]
+    #[error("a truncated packet")]
     Short,
     /// An unknown message.
-    #[error("a packet with the unknown word {0}")]
+    #[error("a packet with the unknown message {0}")]
     Unknown(u8),
     /// It exceeds the maximum size.
     #[error("a packet of {0} bytes; the longest has {MAX_PACKET_BYTES}")]

@@ -70,7 +70,7 @@ pub struct KeyRing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     /// Its length is invalid.
-    #[error("a datagram of {0} bytes is none of the mesh")]
+    #[error("a datagram of {0} bytes, which is not a valid length")]
     Length(usize),
     /// Its version is unknown.
     #[error("a datagram of version {0}, but this build speaks version {VERSION}")]

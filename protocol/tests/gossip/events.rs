@@ -62,7 +62,7 @@ fn an_event_reaches_all_hosts_once_by_gossip_alone() {
     assert_heard(&fleet, 32, 4);
     fleet.events.clear();
     fleet.pass(SECOND * 60);
-    assert!(fleet.events.is_empty(), "nobody speaks of them any more");
+    assert!(fleet.events.is_empty(), "gossip about them has ended");
 }
 
 #[test]
@@ -148,8 +148,8 @@ fn a_host_that_fires_without_end_is_told_so_and_the_others_still_hear_each_other
     let length = event(0, 400).to_item().len() as u64;
     assert_eq!(fired, EVENT_BYTES_AT_ONCE / length);
     fleet.pass(SECOND * 20);
-    assert_eq!(fleet.heard(7).len() as u64, fired, "as many as it was allowed");
-    fleet.fire(3, event(5_000, 0)).expect("it has fired none");
+    assert_eq!(fleet.heard(7).len() as u64, fired, "as many as its limit permits");
+    fleet.fire(3, event(5_000, 0)).expect("it has fired no event");
     fleet.pass(SECOND * 3);
     for host in 0..8 {
         assert!(fleet.heard(host).iter().any(|(id, _)| *id == event(5_000, 0).id), "{host}");
@@ -183,7 +183,7 @@ fn a_flood_of_a_hostile_member_is_bounded_and_counted() {
     // Gossip is limited to 30 packets a second, and probes continue.
     let most = 8 * 30 * (20 + 4 + 20) * 1_200;
     assert!(fleet.bytes < most, "{} bytes", fleet.bytes);
-    fleet.fire(5, event(99_999, 0)).expect("it has fired none itself");
+    fleet.fire(5, event(99_999, 0)).expect("it has fired no event");
     fleet.pass(SECOND * 5);
     for host in 0..8 {
         let heard = fleet.heard(host);
@@ -209,7 +209,7 @@ fn what_servers_tell_has_room_in_a_flood_of_a_member() {
         }
     };
     flood(&mut fleet, 20);
-    fleet.fire(2, event(99_999, 300)).expect("it has fired none itself");
+    fleet.fire(2, event(99_999, 300)).expect("it has fired no event");
     flood(&mut fleet, 40);
     for host in 0..4 {
         assert!(fleet.heard(host).iter().any(|(id, _)| *id == event(99_999, 0).id), "{host}");
@@ -226,6 +226,6 @@ fn what_is_no_event_is_counted_and_goes_no_further() {
     let now = fleet.now;
     fleet.host(0).tick(now + SECOND, &mut output);
     assert_eq!(fleet.host(0).counts().1.malformed_events, 3);
-    assert!(output.packets.iter().all(|(_, packet)| packet.len() < 60), "it is not passed on");
+    assert!(output.packets.iter().all(|(_, packet)| packet.len() < 60), "it is not forwarded");
     assert_eq!(fleet.events, []);
 }

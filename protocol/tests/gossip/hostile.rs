@@ -91,7 +91,7 @@ fn an_incarnation_that_nobody_can_have_is_not_taken() {
         }
     }
     mesh.pass(SECOND * 60);
-    assert_eq!(mesh.accusations, [], "it lives, and answers");
+    assert_eq!(mesh.accusations, [], "it is alive and replies");
     assert!(mesh.counts(agent(5)).impossible_incarnations >= 4);
     // It can still be found dead.
     mesh.kill(agent(5));

@@ -197,7 +197,7 @@ impl Fleet {
             self.count += 1;
             let mut nonce = [0; 24];
             nonce[..8].copy_from_slice(&self.count.to_be_bytes());
-            let datagram = mesh.seal(self.now, &packet, nonce).expect("who speaks has a key");
+            let datagram = mesh.seal(self.now, &packet, nonce).expect("a sender has a key");
             self.bytes += datagram.len();
             if self.random.number() % 1_000 < self.loss {
                 continue;
@@ -234,8 +234,8 @@ fn a_dead_host_is_accused_failed_and_forgotten_by_all() {
     let in_vain = |fleet: &Fleet| fleet.hosts.values().map(|mesh| mesh.counts().0.excused).sum::<u64>();
     let before = in_vain(&fleet);
     fleet.pass(SECOND * 60);
-    assert_eq!((fleet.accused.len(), fleet.verdicts.len()), (0, 11), "nobody speaks of it any more");
-    assert_eq!(in_vain(&fleet), before, "nor asks it");
+    assert_eq!((fleet.accused.len(), fleet.verdicts.len()), (0, 11), "gossip about it has ended");
+    assert_eq!(in_vain(&fleet), before, "and it is not probed any more");
 }
 
 #[test]
@@ -427,7 +427,7 @@ fn servers_that_began_anew_are_believed_by_whoever_registers_there() {
     let received = |fleet: &mut Fleet| fleet.host(0).counts().0.received;
     let before = received(&mut fleet);
     fleet.pass(SECOND * 5);
-    assert!(received(&mut fleet) > before, "they hear each other");
+    assert!(received(&mut fleet) > before, "they receive each other's packets");
 }
 
 #[test]
@@ -565,6 +565,6 @@ fn a_member_that_asks_without_end_is_not_answered_without_end() {
     assert_eq!(
         fleet.challenges.last(),
         Some(&(agent(2), (agent(3), challenge))),
-        "others are answered again"
+        "others receive a reply again"
     );
 }

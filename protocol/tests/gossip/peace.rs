@@ -55,7 +55,7 @@ fn who_stood_still_accuses_nobody_when_it_wakes() {
 #[test]
 fn who_was_suspended_and_missed_all_answers_accuses_nobody_when_it_wakes() {
     let (accused, excused) = sleepers_accuse(Mesh::suspend);
-    assert!(!accused && excused >= 8, "{excused} probes in vain");
+    assert!(!accused && excused >= 8, "{excused} failed probes");
 }
 
 #[test]

@@ -70,5 +70,5 @@ fn what_one_passes_on_reaches_all() {
     reached.sort();
     reached.dedup();
     assert_eq!(reached.len(), 127);
-    assert_eq!(mesh.items.len(), 127, "each heard it as news once");
+    assert_eq!(mesh.items.len(), 127, "each received it as new once");
 }
