@@ -116,7 +116,7 @@ impl Pool {
     /// Makes the pool send a token in every request.
     pub(crate) fn with_token(mut self, token: &str) -> Result<Self, Error> {
         let mut value = HeaderValue::from_str(token).map_err(|_| {
-            Error::Settings("the token has characters that cannot be sent: correct it".into())
+            Error::Settings("the token contains characters that are invalid in a header: correct it".into())
         })?;
         // Keeps the token out of debug output.
         value.set_sensitive(true);
@@ -144,7 +144,7 @@ impl Pool {
             Ok(result) => result,
             // The exchange is dropped together with its connection, so the agent frees what waits
             // there.
-            Err(_) => Err(self.unanswered(format!("nothing came within {} s", limit.as_secs_f32()))),
+            Err(_) => Err(self.unanswered(format!("no reply within {} s", limit.as_secs_f32()))),
         }
     }
 
@@ -304,7 +304,7 @@ impl Download {
             Ok(collected) => Ok(collected.to_bytes()),
             Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Error::Garbled {
                 address: address.clone(),
-                reason: format!("its answer is larger than {MAX_ANSWER} bytes"),
+                reason: format!("the reply is larger than {MAX_ANSWER} bytes"),
             }),
             Err(error) => Err(Error::Unanswered { address: address.clone(), reason: error.to_string() }),
         }
@@ -361,7 +361,7 @@ pub async fn dial(path: &Path) -> io::Result<UnixStream> {
 }
 
 fn not_accepted() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "it does not accept connections")
+    io::Error::new(io::ErrorKind::TimedOut, "the agent does not accept connections")
 }
 
 #[cfg(test)]

@@ -336,22 +336,22 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
 
 fn log(notice: Notice) {
     match notice {
-        Notice::RenewalFailed(error) => debug!(error, "a renewal failed; trying again"),
+        Notice::RenewalFailed(error) => debug!(error, "session renewal failed; retrying"),
         Notice::DeadlinePassed(session) => {
-            warn!(session, "no renewal was acknowledged before the deadline: the session is lost");
+            warn!(session, "session lost: no renewal was acknowledged before the deadline");
         }
         Notice::Suspended(session) => {
-            warn!(session, "this node's lease was not renewed before the deadline: the session is suspended");
+            warn!(session, "session suspended: the node's lease was not renewed before the deadline");
         }
         Notice::Resumed(session) => {
-            warn!(session, "this node's lease is renewed again: what the session holds is looked at");
+            warn!(session, "the node's lease is renewed again; checking the session's holds");
         }
-        Notice::TryingAgain(name, error) => debug!(name, error, "that failed; trying again"),
+        Notice::TryingAgain(name, error) => debug!(name, error, "request failed; retrying"),
         Notice::NotGivenBack(name, error) => {
-            debug!(name, error, "could not be given back; it ends with its session");
+            debug!(name, error, "release failed; the hold ends with its session");
         }
         Notice::NotDestroyed(session, error) => {
-            debug!(session, error, "the session could not be destroyed; it ends with its TTL");
+            debug!(session, error, "cannot destroy the session; it ends with its TTL");
         }
     }
 }

@@ -23,9 +23,7 @@ pub enum Error {
     },
     /// The connection broke or the request timed out before a reply arrived. The outcome of a write
     /// is unknown: read the state to find out.
-    #[error(
-        "no answer from the agent at {address}: {reason}; whether the request was carried out is unknown"
-    )]
+    #[error("no reply from the agent at {address}: {reason}; the outcome of the request is unknown")]
     Unanswered {
         /// The agent's address.
         address: Address,
@@ -43,7 +41,7 @@ pub enum Error {
     },
     /// The request failed on its way, or a Consul agent replied without an outcome: a write may or
     /// may not have been done. Read the state before retrying, unless the write is idempotent.
-    #[error("failed, and it may have been done all the same ({status}): {text}")]
+    #[error("the request failed, but it may have been carried out ({status}): {text}")]
     UnknownOutcome {
         /// The HTTP status.
         status: u16,
@@ -59,9 +57,7 @@ pub enum Error {
         text: String,
     },
     /// The reply violates the API. The listener may not be a Lockmesh agent.
-    #[error(
-        "the agent at {address} answered something else than expected: {reason}; is it a Lockmesh agent?"
-    )]
+    #[error("unexpected reply from the agent at {address}: {reason}; is it a Lockmesh agent?")]
     Garbled {
         /// The agent's address.
         address: Address,
@@ -69,13 +65,13 @@ pub enum Error {
         reason: String,
     },
     /// This client has too many concurrent requests; nothing was sent.
-    #[error("more than {limit} requests are under way in this client: let some finish first")]
+    #[error("this client already has {limit} requests in flight: let some finish first")]
     Saturated {
         /// The maximum number of concurrent requests of a client.
         limit: usize,
     },
     /// The key is used for another purpose; nothing was changed.
-    #[error("{key:?} is in use for something else: {reason}; choose another key or remove it")]
+    #[error("{key:?} is used for another purpose: {reason}; choose another key or remove it")]
     Conflict {
         /// The key.
         key: String,
@@ -169,7 +165,7 @@ fn advice(address: &Address) -> &'static str {
             "is `lockmesh agent` or `lockmesh dev` running, is this its socket, and may this user open it?"
         }
         Address::Tcp { .. } => {
-            "is `lockmesh agent` or `lockmesh dev` running there? LOCKMESH_HTTP_ADDR names another place"
+            "is `lockmesh agent` or `lockmesh dev` running there? LOCKMESH_HTTP_ADDR sets another address"
         }
     }
 }
@@ -197,7 +193,7 @@ mod tests {
         assert!(Error::from_answer(429, None, "slow down".into()).certainly_not_done());
         assert!(!Error::from_answer(500, None, "No cluster leader".into()).certainly_not_done());
         assert!(transient(500, "No cluster leader"));
-        assert!(transient(500, "some words that nobody foresaw"));
+        assert!(transient(500, "an unknown text"));
         assert!(transient(503, ""));
         assert!(transient(429, "slow down"));
         assert!(!transient(500, "invalid session \"x\""));

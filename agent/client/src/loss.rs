@@ -10,24 +10,24 @@ pub enum Loss {
     /// The agent reported no acknowledged renewal of its node's lease in time, so the session is no
     /// longer guaranteed to be alive. Also reported for a hold that is only suspended and may
     /// resume. To wait for that, follow the guard's state.
-    #[error("no renewal of this node's lease was heard of before its deadline")]
+    #[error("the node's lease was not renewed before its deadline")]
     NodeDeadline,
     /// The session has ended, for this reason, as reported by the agent.
     #[error("the session has ended: {0}")]
     Ended(String),
     /// The cluster reports that the session no longer exists: destroyed, or ended by a health
     /// check.
-    #[error("the session was ended from outside or by a health check")]
+    #[error("the session was destroyed, or ended by a health check")]
     SessionGone,
     /// This program closed the session or released the hold itself.
-    #[error("this program gave it up itself")]
+    #[error("this program closed or released it")]
     Closed,
     /// The key was deleted.
     #[error("the key was deleted")]
     Deleted,
     /// No session holds the key: another client released it in this session's name, or the session
     /// ended.
-    #[error("the lock was released by somebody else")]
+    #[error("the lock was released by another client")]
     Released,
     /// The key is held by another session.
     #[error("the lock is held by session {0}")]

@@ -238,7 +238,7 @@ impl Operator<'_> {
     }
 
     async fn unstalled<T>(&self, step: impl Future<Output = T>) -> Result<T, Error> {
-        let stalled = |_| self.broken(&format!("nothing moved for {} s", STALL_TIMEOUT.as_secs()));
+        let stalled = |_| self.broken(&format!("no progress for {} s", STALL_TIMEOUT.as_secs()));
         timeout(STALL_TIMEOUT, step).await.map_err(stalled)
     }
 

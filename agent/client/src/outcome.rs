@@ -1,6 +1,6 @@
 //! The outcome of a failed request, which the agent sends in a header of every failure.
 //!
-//! Consul's API uses 500 both for temporary unavailability and for many refusals, and never tells
+//! Consul's API uses 500 both for temporary unavailability and for many refusals, and never states
 //! if a write took effect. Both ends share these words: the agent writes them, the client parses
 //! them.
 

@@ -145,7 +145,7 @@ impl LockGoal {
         if entry.flags == self.flags {
             return Ok(());
         }
-        let reason = format!("its flags are {:#x}, those of a lock are {:#x}", entry.flags, self.flags);
+        let reason = format!("its flags are {:#x}, but a lock has {:#x}", entry.flags, self.flags);
         Err(Error::Conflict { key: self.key.clone(), reason })
     }
 
@@ -176,7 +176,7 @@ impl SlotGoal {
         let conflict = |reason| Error::Conflict { key: key.clone(), reason };
         if entry.flags != SEMAPHORE_FLAGS {
             let reason =
-                format!("its flags are {:#x}, those of a semaphore are {SEMAPHORE_FLAGS:#x}", entry.flags);
+                format!("its flags are {:#x}, but a semaphore has {SEMAPHORE_FLAGS:#x}", entry.flags);
             return Err(conflict(reason));
         }
         Slots::parse(entry, self.limit).map(Some).map_err(conflict)

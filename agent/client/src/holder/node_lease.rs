@@ -42,7 +42,7 @@ impl NodeLease {
             },
             ("suspended", _) => NodeLeaseState::Suspended,
             ("lost", _) => NodeLeaseState::Lost(event.reason),
-            (other, _) => return Err(format!("{other:?} is no state of a session")),
+            (other, _) => return Err(format!("unknown session state {other:?}")),
         };
         Ok(Self { state, index: event.index })
     }

@@ -31,9 +31,9 @@ impl Slots {
             return Ok(Self { modify_index: entry.modify_index, ..Self::empty(limit) });
         }
         let slots: Self = serde_json::from_slice(&entry.value)
-            .map_err(|error| format!("it is not the list of a semaphore's holders: {error}"))?;
+            .map_err(|error| format!("not the list of a semaphore's holders: {error}"))?;
         if slots.limit != limit {
-            return Err(format!("the semaphore has {} slots, asked for was one of {limit}", slots.limit));
+            return Err(format!("the semaphore has {} slots, not {limit}", slots.limit));
         }
         Ok(Self { modify_index: entry.modify_index, ..slots })
     }

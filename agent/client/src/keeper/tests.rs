@@ -92,7 +92,7 @@ async fn an_agent_that_is_not_there_is_named() {
     let fake = Fake::start();
     let client = fake.client();
     drop(fake);
-    let error = SessionKeeper::create(&client, &SessionOptions::default()).await.expect_err("nobody there");
+    let error = SessionKeeper::create(&client, &SessionOptions::default()).await.expect_err("no agent");
     assert!(matches!(error, Error::Unreachable { .. }) && error.certainly_not_done(), "{error}");
 }
 

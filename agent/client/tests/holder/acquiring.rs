@@ -74,7 +74,7 @@ fn one_turn_is_one_turn() {
     let mut story = Story::wanting(WaitLimit::Once);
     story.answer("get", job_held_by("S2", 8));
     assert_eq!(story.asked(), ["destroy"]);
-    assert_eq!(story.told_acquired().map(Result::is_ok), None, "not before all is given back");
+    assert_eq!(story.told_acquired().map(Result::is_ok), None, "not before everything is released");
     story.answer("destroy", Ok(Response::Done));
     assert!(matches!(story.told_acquired(), Some(Ok(None))));
     let mut story = Story::wanting(WaitLimit::Once);
@@ -126,7 +126,7 @@ fn an_acquisition_that_is_dropped_leaves_nothing_behind() {
     story.answer("get", job_held_by("S2", 8));
     assert_eq!(story.asked(), ["acquire"]);
     story.tell(Input::Drop(JOB));
-    assert_eq!(story.asked(), ["release"], "what may have been granted");
+    assert_eq!(story.asked(), ["release"], "a possible grant is released");
     story.tell(Input::Abandon);
     story.answer("release", Ok(Response::Verdict(false)));
     story.answer("destroy", Ok(Response::Done));
@@ -149,7 +149,7 @@ fn under_a_shared_session_an_unheard_grant_is_given_back_however_long_it_takes()
     story.answer("acquire", Err(unheard()));
     assert_eq!(story.asked(), ["release"]);
     story.answer("release", Err(not_done()));
-    assert!(matches!(story.told_acquired(), Some(Ok(None))), "nobody waits for the rest");
+    assert!(matches!(story.told_acquired(), Some(Ok(None))), "the caller need not wait for the release");
     for _ in 0..20 {
         assert!(story.holder.is_tidying());
         story.pass(2 * SECOND);

@@ -7,8 +7,8 @@ fn a_release_gives_the_lock_back_and_ends_its_session() {
     let mut story = Story::holding();
     story.tell(Input::Written(JOB, Bytes::from("done")));
     story.tell(Input::Release(JOB));
-    assert!(!story.is_held(), "from the first moment on");
-    assert_eq!(story.asked(), ["release"], "the watch would take it for a loss");
+    assert!(!story.is_held(), "immediately");
+    assert_eq!(story.asked(), ["release"], "otherwise the watch would report a loss");
     assert!(
         matches!(story.request("release"), Request::Release(write, session) if write.value == "done" && session == "S1")
     );
@@ -115,7 +115,7 @@ fn what_was_lost_is_not_released_and_its_session_ends() {
     story.answer("get", job_held_by("S2", 8));
     story.answer("find", Ok(Response::Found(true)));
     story.tell(Input::Release(JOB));
-    assert_eq!(story.asked(), ["destroy"], "another one's lock is not touched");
+    assert_eq!(story.asked(), ["destroy"], "another session's lock is unchanged");
     story.answer("destroy", Ok(Response::Done));
     assert!(matches!(story.told_release(), Some(Ok(false))));
 }

@@ -106,7 +106,7 @@ impl Story {
         let Outbox { cancelled, requests, events, notices } = outbox;
         for number in cancelled.into_iter().filter(|number| Some(*number) != answered) {
             let under_way = self.asked.iter().position(|(asked, _)| *asked == number);
-            self.asked.remove(under_way.expect("only what is under way is cancelled"));
+            self.asked.remove(under_way.expect("only requests in flight are cancelled"));
         }
         let is_logged = |word: &&str| !["renew", "node lease"].contains(word);
         self.log.extend(requests.iter().map(|(_, request)| word(request)).filter(is_logged));
@@ -124,7 +124,7 @@ impl Story {
     /// Answers the oldest request of this name.
     fn answer(&mut self, what: &str, result: Result<Response, Error>) {
         let at = self.asked.iter().position(|(_, request)| word(request) == what);
-        let at = at.unwrap_or_else(|| panic!("nobody asked to {what}: {:?}", self.asked));
+        let at = at.unwrap_or_else(|| panic!("no request to {what}: {:?}", self.asked));
         let (number, _) = self.asked.remove(at);
         self.tell(Input::Answered(number, result));
     }
@@ -137,7 +137,7 @@ impl Story {
     /// Returns the oldest request of this name.
     fn request(&self, what: &str) -> &Request {
         let found = self.asked.iter().find(|(_, request)| word(request) == what);
-        &found.unwrap_or_else(|| panic!("nobody asked to {what}: {:?}", self.asked)).1
+        &found.unwrap_or_else(|| panic!("no request to {what}: {:?}", self.asked)).1
     }
 
     /// Advances the time, and ticks the holder at its wake-up times.

@@ -46,7 +46,7 @@ fn nothing_is_acquired_before_the_agent_vouches_for_the_session() {
     assert_eq!(story.holder.session_remaining(story.now), Duration::ZERO);
     // The node's first renewal is not acknowledged yet.
     story.told(NodeLeaseState::Suspended);
-    assert_eq!(story.asked(), ["node lease"], "and asked for the next word behind an index");
+    assert_eq!(story.asked(), ["node lease"], "and waits for the next report");
     assert!(matches!(story.request("node lease"), Request::NodeLease(_, read) if read.index == 7));
     story.acknowledged();
     assert_eq!(story.asked(), ["get", "node lease"]);
@@ -121,7 +121,7 @@ fn an_agent_that_dies_moves_no_deadline() {
     }
     assert_eq!(story.state(), GuardState::Suspended);
     assert_eq!((story.remaining(), story.told_loss()), (Duration::ZERO, None));
-    assert_eq!(story.holder.loss(JOB), None, "it may come back");
+    assert_eq!(story.holder.loss(JOB), None, "it may be resumed");
     assert!(story.notices.contains(&Notice::Suspended("S1".into())));
     assert!(!story.asked().contains(&"destroy"));
 }
@@ -130,7 +130,7 @@ fn an_agent_that_dies_moves_no_deadline() {
 fn a_stopped_process_finds_its_hold_suspended() {
     let mut story = Story::holding_on_a_node();
     story.suspend(WINDOW);
-    assert_eq!(story.state(), GuardState::Suspended, "before anybody told it anything");
+    assert_eq!(story.state(), GuardState::Suspended, "before any report");
     // The pending reply was written before the suspension.
     story.told(NodeLeaseState::Until { deadline: story.now, jeopardy_at: story.now });
     assert_eq!(story.state(), GuardState::Suspended);
@@ -145,7 +145,7 @@ fn a_suspended_hold_is_safe_again_only_after_a_look() {
     story.answer("get", job_held_by("S1", 10));
     assert_eq!(story.state(), GuardState::Suspended);
     story.acknowledged();
-    assert_eq!(story.state(), GuardState::Suspended, "the leader has to confirm the hold, too");
+    assert_eq!(story.state(), GuardState::Suspended, "the leader must confirm the hold, too");
     assert!(story.notices.contains(&Notice::Resumed("S1".into())));
     let Request::Get(_, read) = story.request("get") else { unreachable!() };
     assert_eq!((read.index, read.consistency), (0, lockmesh_client::Consistency::Consistent));
@@ -198,7 +198,7 @@ fn the_agent_says_why_a_session_is_lost() {
     story.told(NodeLeaseState::Lost("node-failed".into()));
     assert_eq!(story.told_loss(), Some(&Loss::Ended("node-failed".into())));
     assert!(!story.is_held());
-    assert_eq!(story.asked(), [] as [&str; 0], "there is nothing to destroy and nobody to follow");
+    assert_eq!(story.asked(), [] as [&str; 0], "nothing is left to destroy or to watch");
 }
 
 #[test]
@@ -354,7 +354,7 @@ fn a_release_that_went_unheard_while_the_host_slept_is_tried_again_where_the_ses
     story.answer("release", Err(unheard()));
     story.acknowledged();
     story.pass(SECOND);
-    assert_eq!(story.asked(), ["node lease", "release"], "or the session holds what nobody knows of");
+    assert_eq!(story.asked(), ["node lease", "release"], "otherwise the session keeps an unknown hold");
     story.answer("release", Ok(Response::Verdict(true)));
     assert!(matches!(story.told_release(), Some(Ok(true))));
 }

@@ -51,7 +51,7 @@ fn renewals_that_are_lost_are_tried_again_until_the_deadline() {
     assert_eq!(story.now.since(begun), BELIEF);
     assert_eq!(story.told_loss(), Some(&Loss::Deadline));
     assert!(matches!(&story.events[..], [Event::SessionLost(Loss::Deadline), Event::Lost(JOB, _)]));
-    assert_eq!(story.asked(), ["give up"], "and the watch is over");
+    assert_eq!(story.asked(), ["give up"], "and the watch has ended");
     assert!(story.notices.contains(&Notice::DeadlinePassed("S1".into())));
 }
 
@@ -86,7 +86,7 @@ fn a_host_that_slept_through_the_deadline_knows_it_on_waking_up() {
     let mut story = Story::holding();
     story.pass(2 * SECOND);
     story.suspend(3_600 * SECOND);
-    assert!(!story.is_held(), "before anybody told it anything");
+    assert!(!story.is_held(), "before any input");
     // The first input is arbitrary: here the watch reports that the lock is held.
     story.renews = false;
     story.answer("get", job_held_by("S1", 9));

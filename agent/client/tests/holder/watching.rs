@@ -6,14 +6,14 @@ use super::*;
 fn looked(look: Result<Response, Error>, session: Result<Response, Error>) -> Loss {
     let mut story = Story::holding();
     story.answer("get", look);
-    assert!(!story.is_held(), "not believed in from here on");
-    assert_eq!(story.told_loss(), None, "the reason is looked for");
+    assert!(!story.is_held(), "no longer held");
+    assert_eq!(story.told_loss(), None, "the reason is being queried");
     assert!(
         matches!(story.request("find"), Request::FindSession(id, limit) if id == "S1" && *limit <= SECOND)
     );
     story.answer("find", session);
     assert!(!story.is_held());
-    story.told_loss().expect("told by now").clone()
+    story.told_loss().expect("a reported loss").clone()
 }
 
 #[test]
