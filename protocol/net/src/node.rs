@@ -44,7 +44,7 @@ impl NodeConnection {
     ) -> Option<NodeAnswer> {
         let (node, address) = (&self.node, &self.address);
         match self.call(request, limit).await {
-            // The agent replies only to the request itself.
+            // The reply must match the challenge's lease and nonce.
             Ok(response) => {
                 let Some(answer) = response.node_answer() else {
                     tracing::debug!(%node, answer = ?response, "unexpected reply to a challenge");

@@ -11,7 +11,7 @@ const LAG: Duration = Duration::from_millis(200);
 /// The number of intervals without a received packet after which this process may be isolated.
 const SILENT_INTERVALS: u32 = 3;
 
-/// The maximum health score; probes take up to one more times as long.
+/// The maximum health score. Probes take up to `MAX_SCORE + 1` times as long.
 const MAX_SCORE: u32 = 8;
 
 /// See the [module](self).

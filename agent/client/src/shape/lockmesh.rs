@@ -50,7 +50,8 @@ pub struct Loss {
     /// Its node.
     pub node: String,
     /// `destroyed`, `ttl-expired`, `check-critical`, `check-deregistered`, `node-deregistered`,
-    /// `node-failed`, `host-replaced`, `node-left`, `node-forced-to-leave` or `node-reaped`.
+    /// `node-failed`, `host-replaced`, `node-left`, `node-forced-to-leave`, `node-reaped` or
+    /// `given-up`.
     pub cause: String,
     /// The check, if a check was the cause.
     #[serde(rename = "CheckID")]
@@ -61,8 +62,8 @@ pub struct Loss {
     /// The nodes of the servers that confirmed the failure, for a failed node.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "null_as_default")]
     pub confirmed_by: Vec<String>,
-    /// The time from the last message of the node to the verdict, as a Go duration, for a failed
-    /// node.
+    /// For a failed node: the time from its last message to the verdict. For `given-up`: the time
+    /// since the last acknowledged renewal. A Go duration.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub silent_for: String,
     /// The keys that it held; at most 64.
