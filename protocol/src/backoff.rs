@@ -1,10 +1,9 @@
-//! Pauses between attempts that grow, each a little different from everybody else's. Pure: whoever
-//! tries has the clock.
+//! Exponential backoff with jitter. Pure: the caller has the clock.
 
 use crate::random::Random;
 use std::time::Duration;
 
-/// A pause that doubles with every attempt.
+/// A delay that doubles with every attempt.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     least: Duration,
@@ -14,25 +13,25 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Pauses from `least` to `most`. Equal seeds give equal pauses.
+    /// Creates a backoff with delays from `least` to `most`. Equal seeds give equal delays.
     pub fn new((least, most): (Duration, Duration), seed: u64) -> Self {
         Self { least, most, next: least, random: Random::new(seed) }
     }
 
-    /// The next pause: between half and all of a length that doubles up to the limit.
+    /// Returns the next delay: between half and all of a length that doubles up to the limit.
     pub fn next_pause(&mut self) -> Duration {
         let length = self.next;
         self.next = length.saturating_mul(2).min(self.most);
         length / 2 + (length / 2).mul_f64(self.random.fraction())
     }
 
-    /// Limits the pauses to `most` from now on, but not below the shortest one.
+    /// Limits the delays to `most` from now on, but not below the shortest one.
     pub fn limit(&mut self, most: Duration) {
         self.most = most.max(self.least);
         self.next = self.next.min(self.most);
     }
 
-    /// The next pause is the shortest again.
+    /// Resets the next delay to the shortest.
     pub fn reset(&mut self) {
         self.next = self.least;
     }

@@ -1,12 +1,12 @@
-//! One typed fact that became true. A change sets or removes one row of the state, whole; two are
-//! about very many at once.
+//! A typed change of the state. A change sets or removes one complete row; two kinds affect many
+//! rows at once.
 //!
-//! **Invariant:** the state is the sum of its changes. Store, timers and watchers learn what
-//! happened in no other way, and a state rebuilt from the rows of a checkpoint equals the state
-//! that wrote them.
+//! **Invariant:** the state is the sum of its changes. Store, timers and watchers receive nothing
+//! else, and a state that is rebuilt from the rows of a checkpoint equals the state that wrote
+//! them.
 //!
-//! **Invariant:** no change holds a change, or a peer could nest them until the stack of its reader
-//! overflows.
+//! **Invariant:** no change contains a change; otherwise a peer could nest them until its
+//! receiver's stack overflows.
 
 use crate::id::{AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId};
 use crate::lease::LeaseKey;
@@ -18,7 +18,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// One row's new content; `None` where the row is gone. Stored: variants are only appended.
+/// The new content of one row; `None` if the row was removed. Stored: variants are only appended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     /// A key.
@@ -31,58 +31,59 @@ pub enum Change {
     Service(NodeName, ServiceId, Option<Arc<Service>>),
     /// A check, under its node's folded name and its own folded id.
     Check(NodeName, CheckId, Option<Arc<Check>>),
-    /// A tombstone with the index of the delete; the key may be a prefix.
+    /// A tombstone with the index of the deletion; the key may be a prefix.
     Tombstone(Key, Option<LogIndex>),
     /// A lock-delay.
     LockDelay(Key, Option<LockDelay>),
-    /// A position in a key's queue, by its queue position.
+    /// A waiter in a key's queue, by its queue position.
     Waiter(Key, LogIndex, Option<Arc<Waiter>>),
     /// An agent's registration.
     Agent(AgentNumber, Option<Arc<Agent>>),
     /// A kept reply: agent, sequence.
     Reply(AgentNumber, u64, Option<Arc<Applied>>),
-    /// The sequence below which an agent's commands are refused, since their replies are forgotten.
+    /// The sequence below which an agent's commands are rejected, because their replies were
+    /// discarded.
     LowestSequence(AgentNumber, u64),
-    /// A line of the loss history, by its number; the oldest goes when a new one comes.
+    /// An entry of the loss history, by its number; a new one replaces the oldest.
     Loss(u64, Option<Arc<Loss>>),
     /// The last index that changed a node or one of its services, under the node's folded name.
     NodeIndex(NodeName, Option<LogIndex>),
     /// The last index that changed a table.
     TableIndex(Table, LogIndex),
-    /// The fencing token given last.
+    /// The last fencing token granted.
     Fence(Fence),
-    /// The number given to an agent last.
+    /// The last agent number assigned.
     LastAgent(AgentNumber),
-    /// What is added to a log index to make the index that clients see; raised by a restore.
+    /// The offset from a log index to the index that clients see; raised by a restore.
     IndexBase(u64),
     /// The cluster's id.
     ClusterId(String),
     /// A server of the quorum.
     Server(ServerId, Option<Arc<Server>>),
-    /// The id given to a server last.
+    /// The last server id assigned.
     LastServer(ServerId),
-    /// How the leader looks after the servers, and the index at which somebody said so.
+    /// The autopilot configuration, and the index of its last change.
     Autopilot(Autopilot, LogIndex),
-    /// A part of a restore that is being gathered: id, number, and its rows as bytes that only the
-    /// state reads.
+    /// A part of a restore in progress: id, number, and its rows as bytes that only the state
+    /// parses.
     RestorePart(u64, u32, Option<Bytes>),
-    /// Everything that was there is gone; the changes that follow set every row anew.
+    /// The whole state was removed; the changes that follow set every row.
     Cleared,
-    /// Every key under a prefix is gone, and every tombstone under it: one change, however many
-    /// they are.
+    /// Every key and every tombstone under a prefix was removed: one change, regardless of their
+    /// number.
     TreeDeleted(Key),
-    /// The version of the format that the cluster is at; see [`crate::format`].
+    /// The cluster's format version; see [`crate::format`].
     Format(u8),
-    /// The newest index of a tombstone that was forgotten.
+    /// The newest index of a discarded tombstone.
     ForgottenTombstones(LogIndex),
-    /// What the secrets of the cluster's leases are derived from. In no backup.
+    /// The key from which the secrets of the cluster's leases are derived. Not part of backups.
     LeaseKey(LeaseKey),
-    /// The number of the gossip key that is in use. In no backup.
+    /// The number of the gossip key in use. Not part of backups.
     GossipKey(u32),
 }
 
 impl Change {
-    /// The oldest version of the [`format`](crate::format) that can hold it.
+    /// Returns the oldest version of the [`format`](crate::format) that supports it.
     pub fn since(&self) -> u8 {
         match self {
             Self::Loss(_, Some(loss)) if matches!(loss.cause, LossCause::GivenUp { .. }) => 2,
@@ -91,7 +92,7 @@ impl Change {
     }
 }
 
-/// The tables whose last change is remembered, for blocking queries. Stored: only appended to.
+/// The tables whose last change is stored, for blocking queries. Stored: only appended to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Table {
     /// Entries.

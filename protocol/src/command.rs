@@ -1,6 +1,6 @@
-//! Everything that may change the replicated state, *including* expiry and the end of a delay.
+//! The commands that change the replicated state, *including* expiry and the end of a lock-delay.
 //!
-//! A command carries all that it needs: no clock and no random draw when it is applied.
+//! A command contains everything that it needs: applying it uses neither a clock nor randomness.
 
 use crate::id::{AgentNumber, CheckId, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId, Term};
 use crate::lease::{HealthWindow, LeaseId, LeaseKey};
@@ -10,140 +10,138 @@ use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// One step of the replicated state machine. Stored: variants are only appended, see
+/// One command of the replicated state machine. Stored: variants are only appended, see
 /// [`crate::format`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
-    /// A write to one key, or to all under a prefix.
+    /// Writes one key, or all keys under a prefix.
     Kv(KvCommand),
-    /// Makes a session.
+    /// Creates a session.
     CreateSession(SessionSpec),
-    /// Ends a session because somebody said so. An unknown one is a success.
+    /// Ends a session on request. An unknown session is a success.
     DestroySession(SessionId),
-    /// Several operations, all or none.
+    /// Runs several operations atomically.
     Txn(Vec<TxnOp>),
     /// Writes a node, a service and checks into the catalog.
     Register(Registration),
-    /// Takes a node, a service or a check out of the catalog.
+    /// Removes a node, a service or a check from the catalog.
     Deregister(Deregistration),
-    /// An agent begins a new life: its node is registered with `serfHealth` passing.
+    /// Registers an agent after its start: its node is registered with `serfHealth` passing.
     RegisterAgent(AgentRegistration),
-    /// The leader of `term` saw that the session was not renewed. Does nothing in another term.
+    /// Ends a session that was not renewed, as found by the leader of `term`. Does nothing in
+    /// another term.
     ExpireSession {
-        /// Which session.
+        /// The session.
         session: SessionId,
-        /// The term that decided it.
+        /// The term in which this was decided.
         term: Term,
-        /// The index base at that time: what a restore brought back is not what was waited for.
+        /// The index base at that time: a session that was restored since has not expired.
         base: u64,
     },
-    /// The leader waited a lock-delay out. Does nothing when the index is not the
-    /// delay's own.
+    /// Ends a lock-delay that has passed. Does nothing unless the index is the delay's own.
     EndLockDelay {
-        /// Which key.
+        /// The key.
         key: Key,
-        /// The delay that was waited out.
+        /// The index at which the delay started.
         started_at_index: LogIndex,
         /// The index base at that time, as in [`Command::ExpireSession`].
         base: u64,
     },
-    /// The leader saw a wait for a lock come to its end. Does nothing when the index is not
-    /// the wait's own.
+    /// Ends a wait for a lock that has timed out. Does nothing unless the index is the wait's own.
     EndWait {
-        /// Which key.
+        /// The key.
         key: Key,
         /// The position in its queue.
         queue_position: LogIndex,
-        /// The wait that came to its end; no other one ever has the same.
+        /// The index of the wait, unique to it.
         enqueued_at_index: LogIndex,
     },
-    /// Forgets all tombstones up to an index.
+    /// Removes all tombstones up to an index.
     ReapTombstones {
-        /// The last index that is forgotten.
+        /// The last index to remove.
         up_to: LogIndex,
     },
-    /// A step of restoring a backup; the state changes at the last step, all at once.
+    /// A step of restoring a backup; the last step changes the state atomically.
     Restore(RestoreStep),
-    /// The first command of a cluster's life. Does nothing when the cluster has an id.
+    /// The first command of a cluster. Does nothing if the cluster already has an id.
     Bootstrap {
         /// The cluster's id, a UUID.
         cluster_id: String,
         /// Its first servers.
         servers: Vec<Server>,
-        /// What the secrets of its leases are derived from.
+        /// The key from which the secrets of its leases are derived.
         lease_key: LeaseKey,
     },
-    /// A server comes to the quorum: it gets an id that none had before, or the one it was given
-    /// already.
+    /// Adds a server to the quorum: it gets a new id, or the id that it was assigned before.
     AdmitServer(NewServer),
-    /// A server of the roster moved.
+    /// Updates a server of the roster.
     UpdateServer(Server),
-    /// A server is no longer a member: its row goes, its id is never given again.
+    /// Removes a server that is no longer a member: its row is deleted, its id is never reused.
     ForgetServer(ServerId),
-    /// Changes how the leader looks after the servers; with an index, only if nobody did since.
+    /// Changes the autopilot configuration; with an index, only if it was not changed since.
     ConfigureAutopilot(Autopilot, Option<LogIndex>),
-    /// Changes nothing: the servers compare the states that they hold at exactly this index.
+    /// Changes nothing: the servers compare their states at exactly this index.
     CorruptionCheck,
-    /// The cluster goes on to this version of the format. Does nothing unless every server of the
-    /// roster reads it.
+    /// Raises the cluster to this format version. Does nothing unless every server of the roster
+    /// supports it.
     RaiseFormat(u8),
-    /// A majority of the servers did not hear from a node: its sessions of this window, and of
-    /// shorter ones, end.
+    /// Fails a node that a majority of the servers could not reach: its sessions of this window,
+    /// and of shorter ones, end.
     FailNode(NodeFailure),
-    /// The windows of a host that was there before this lease are over. Does nothing in another
-    /// term.
+    /// Ends the windows of a host that preceded this lease. Does nothing in another term.
     EndFormerSessions {
-        /// The present lease of the node.
+        /// The current lease of the node.
         lease: LeaseId,
-        /// Sessions of this window and of shorter ones end.
+        /// Sessions with this window or a shorter one end.
         window: HealthWindow,
-        /// The term that decided it.
+        /// The term in which this was decided.
         term: Term,
         /// The index base at that time, as in [`Command::ExpireSession`].
         base: u64,
     },
-    /// A node leaves, or is made to: it is deregistered, and its sessions end.
+    /// Deregisters a node that leaves or is forced to leave; its sessions end.
     LeaveNode(NodeLeave),
-    /// An agent stops for a moment, and comes back: nothing of its node fails before its time is
-    /// over. Answered with whether that is so: it is announced once for each registration.
+    /// Announces a restart of an agent: nothing of its node fails before the announced time is
+    /// over. The reply is `true` if the announcement is in effect; it is made once per
+    /// registration.
     AnnounceRestart(LeaseId),
-    /// What the catalog says of these members is made what the roster says.
+    /// Updates the catalog's data about these members from the roster.
     Reconcile {
-        /// Which members.
+        /// The members.
         members: Vec<AgentNumber>,
-        /// Nodes with a `serfHealth` that no agent speaks for: they are deregistered.
+        /// Nodes with a `serfHealth` check but without an agent: they are deregistered.
         strangers: Vec<NodeName>,
     },
-    /// A member that has been failed for long is forgotten, unless a session without checks lives
-    /// on its node. Does nothing in another term.
+    /// Removes a member that has been failed for long, unless a session without checks exists on
+    /// its node. Does nothing in another term.
     ReapMember {
-        /// The lease that failed.
+        /// The failed lease.
         lease: LeaseId,
-        /// The term that decided it.
+        /// The term in which this was decided.
         term: Term,
         /// The index base at that time.
         base: u64,
     },
-    /// The time of a restart that was announced is over. Does nothing in another term, or where the
-    /// agent has announced another one since.
+    /// Ends an announced restart whose time is over. Does nothing in another term, or if the agent
+    /// has announced another restart since.
     EndRestart {
-        /// Whose restart.
+        /// The agent.
         agent: AgentNumber,
         /// The index of the announcement.
         announced_at: LogIndex,
-        /// The term that decided it.
+        /// The term in which this was decided.
         term: Term,
         /// The index base at that time.
         base: u64,
     },
-    /// The mesh goes on to the next gossip key, if this one is in use still: an order that is given
-    /// twice is carried out once. Answered with the key that is in use then.
+    /// Rotates to the next gossip key, if this one is still in use: a repeated command has no
+    /// further effect. The reply is the key in use afterwards.
     RotateGossipKey {
-        /// The number of the key that whoever orders it knows.
+        /// The number of the key that the requester knows.
         from: u32,
     },
-    /// Ends a session that its guard gave up, because no renewal was acknowledged for so long. An
-    /// unknown one is a success.
+    /// Ends a session that its guard gave up, because no renewal was acknowledged for this time. An
+    /// unknown session is a success.
     GiveUpSession {
         /// The session.
         session: SessionId,
@@ -152,39 +150,39 @@ pub enum Command {
     },
 }
 
-/// A verdict: a majority of the servers did not hear from a node for a window. Does nothing in
-/// another term, for another lease, or where those who confirm it are no majority of the voters of
-/// its index.
+/// A verdict: a majority of the servers could not reach a node for a window. It does nothing in
+/// another term, for another lease, or if the confirming servers are not a majority of the voters
+/// at its index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFailure {
     /// The lease that was not renewed.
     pub lease: LeaseId,
-    /// The window that is over.
+    /// The expired window.
     pub window: HealthWindow,
-    /// The servers that asked the node and heard nothing.
+    /// The servers that probed the node without a reply.
     pub confirmed_by: Vec<ServerId>,
-    /// How long before the leader heard from it last.
+    /// The time from the leader's last contact with the node to the verdict.
     pub silent_for: Duration,
-    /// The term that decided it.
+    /// The term in which this was decided.
     pub term: Term,
     /// The index base at that time, as in [`Command::ExpireSession`].
     pub base: u64,
 }
 
-/// A node leaves the cluster.
+/// The departure of a node from the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeLeave {
-    /// Which node.
+    /// The node.
     pub node: NodeName,
-    /// The lease of the agent that leaves in order; none where somebody else makes it leave.
+    /// The lease of an agent that leaves gracefully; `None` for a forced departure.
     pub lease: Option<LeaseId>,
-    /// Whether the member is forgotten at once, instead of being shown as left.
+    /// Set to remove the member at once, instead of showing it as left.
     pub prune: bool,
 }
 
 impl Command {
-    /// The version of the format that a cluster must be at before this command is proposed: whoever
-    /// is behind could not read it.
+    /// Returns the format version that the cluster needs before this command is proposed: older
+    /// servers cannot parse it.
     pub fn since(&self) -> u8 {
         match self {
             Self::Kv(_)
@@ -222,64 +220,64 @@ impl Command {
     }
 }
 
-/// A write to the key-value store. The value is empty where the client sent none. Stored: only
+/// A write to the key-value store. The value is empty if the client sent none. Stored: only
 /// appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KvCommand {
-    /// Writes whatever is there.
+    /// Writes unconditionally.
     Set(NewEntry),
-    /// Writes if the modify index is this one; none means that the key must be absent.
+    /// Writes if the modify index matches; `None` requires that the key does not exist.
     Cas(NewEntry, Option<LogIndex>),
-    /// Takes the lock, or updates the value if the session holds it already.
+    /// Acquires the lock, or updates the value if the session already holds it.
     Acquire(NewEntry, SessionId),
-    /// Takes the lock, or a position in the key's queue: [`crate::reply::Reply::Queued`]. Whoever
-    /// frees the lock grants it to the first in the queue by the same command. A session that is
-    /// queued already keeps its position.
+    /// Acquires the lock, or a position in the key's queue: [`crate::reply::Reply::Queued`]. The
+    /// command that releases the lock also grants it to the first waiter in the queue. A session
+    /// that is already queued keeps its position.
     Enqueue {
-        /// What the grant writes.
+        /// The data that the grant writes.
         new: NewEntry,
-        /// Who wants it.
+        /// The waiting session.
         session: SessionId,
-        /// How long it waits.
+        /// The maximum time to wait.
         wait: Duration,
     },
-    /// Nobody waits any more for the answer to the [`KvCommand::Enqueue`] at this index: its
-    /// position is given up, or the lock that it was granted given back, unless the session has
-    /// acquired it again since. Answered with [`crate::reply::Reply::Succeeded`] for a position,
-    /// true where there was one, and with `Done` for a lock.
+    /// Cancels the [`KvCommand::Enqueue`] at this index, whose caller no longer waits. Its position
+    /// is removed, or the granted lock is released, unless the session has acquired it again since.
+    /// The reply is [`crate::reply::Reply::Succeeded`] for a position, `true` if there was one, and
+    /// `Done` for a lock.
     Leave {
-        /// Which key.
+        /// The key.
         key: Key,
-        /// Who waited.
+        /// The session.
         session: SessionId,
-        /// The index of the request that nobody waits for.
+        /// The index of the cancelled request.
         enqueued_at_index: LogIndex,
     },
-    /// Gives the lock back, or the session's position in its queue. Answered with whether it held
+    /// Releases the lock, or the session's position in its queue. The reply is `true` if it held
     /// the lock.
     Release(NewEntry, SessionId),
     /// Deletes one key.
     Delete(Key),
     /// Deletes one key if its modify index is this one; an absent key is a success.
     DeleteCas(Key, LogIndex),
-    /// Deletes every key that starts with this.
+    /// Deletes every key with this prefix.
     DeleteTree(Key),
-    /// The [`KvCommand::Enqueue`] at this index has waited long enough: its position is given up,
-    /// if it has one still. What it was granted stays. Answered with whether there was one.
+    /// Times out the [`KvCommand::Enqueue`] at this index: its position is removed, if it still has
+    /// one. A grant stays in effect. The reply is `true` if there was a position.
     StopWaiting {
-        /// Which key.
+        /// The key.
         key: Key,
-        /// Who waits.
+        /// The waiting session.
         session: SessionId,
         /// The index of the request.
         enqueued_at_index: LogIndex,
     },
 }
 
-/// What a write puts into an entry.
+/// The data that a write stores in an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewEntry {
-    /// Which key.
+    /// The key.
     pub key: Key,
     /// Its new value.
     pub value: Bytes,
@@ -290,39 +288,40 @@ pub struct NewEntry {
 /// One operation of a transaction. Stored: only appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TxnOp {
-    /// On a key.
+    /// An operation on a key.
     Kv(TxnKv),
-    /// On a node. `expected` is the modify index for `cas` and `delete-cas`.
+    /// An operation on a node. `expected` is the modify index for `cas` and `delete-cas`.
     Node {
-        /// What to do.
+        /// The verb.
         verb: CatalogVerb,
-        /// To which node; looked up by id if there is one, else by name.
+        /// The node; looked up by id if it has one, otherwise by name.
         node: Node,
-        /// The modify index that a conditional verb wants.
+        /// The modify index for a conditional verb.
         expected: LogIndex,
     },
-    /// On a service of a node (named inside the service).
+    /// An operation on a service; the service names its node.
     Service {
-        /// What to do.
+        /// The verb.
         verb: CatalogVerb,
-        /// To which service.
+        /// The service.
         service: Service,
-        /// The modify index that a conditional verb wants.
+        /// The modify index for a conditional verb.
         expected: LogIndex,
     },
-    /// On a check.
+    /// An operation on a check.
     Check {
-        /// What to do.
+        /// The verb.
         verb: CatalogVerb,
-        /// To which check.
+        /// The check.
         check: Check,
-        /// The modify index that a conditional verb wants.
+        /// The modify index for a conditional verb.
         expected: LogIndex,
     },
 }
 
 impl TxnOp {
-    /// Whether the operation may change anything. A transaction without a write is a read.
+    /// Returns `true` if the operation may change the state. A transaction without a write is a
+    /// read.
     pub fn is_write(&self) -> bool {
         match self {
             Self::Kv(op) => op.verb.is_write(),
@@ -336,31 +335,31 @@ impl TxnOp {
 /// An operation on a key inside a transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TxnKv {
-    /// What to do.
+    /// The verb.
     pub verb: KvVerb,
-    /// To which key (or prefix).
+    /// The key or prefix.
     pub key: Key,
     /// The value, for writes.
     pub value: Bytes,
     /// The flags, for writes.
     pub flags: u64,
-    /// The modify index that conditional verbs want.
+    /// The modify index for conditional verbs.
     pub index: LogIndex,
-    /// The session, as the client wrote it: whatever is no [`SessionId`] names none, and errors
-    /// repeat the text.
+    /// The session as sent by the client. A text that is not a [`SessionId`] refers to no session,
+    /// and errors quote it.
     pub session: Option<String>,
 }
 
-/// What a transaction can do with a key. Stored: only appended to.
+/// The verbs for keys in a transaction. Stored: only appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KvVerb {
     /// Writes.
     Set,
     /// Writes if unchanged.
     Cas,
-    /// Takes the lock.
+    /// Acquires the lock.
     Lock,
-    /// Gives it back.
+    /// Releases the lock.
     Unlock,
     /// Deletes a key.
     Delete,
@@ -370,22 +369,22 @@ pub enum KvVerb {
     DeleteCas,
     /// Reads; an absent key fails.
     Get,
-    /// Reads; an absent key gives an empty entry.
+    /// Reads; an absent key returns an empty entry.
     GetOrEmpty,
     /// Reads a prefix.
     GetTree,
     /// Fails unless this session holds the key.
     CheckSession,
-    /// Fails unless the modify index is this one.
+    /// Fails unless the modify index matches.
     CheckIndex,
-    /// Fails if the key is there.
+    /// Fails if the key exists.
     CheckNotExists,
-    /// A word that no one knows; it fails as an operation, together with the others.
+    /// An unknown verb; it fails as an operation, together with the others.
     Unknown(String),
 }
 
 impl KvVerb {
-    /// Every verb with the word that clients use.
+    /// All verbs with their names in the API.
     pub const WORDS: [(&'static str, KvVerb); 13] = [
         ("set", Self::Set),
         ("cas", Self::Cas),
@@ -402,14 +401,14 @@ impl KvVerb {
         ("check-not-exists", Self::CheckNotExists),
     ];
 
-    /// Reads the word that clients use.
+    /// Parses the API's name of a verb.
     pub fn parse(word: &str) -> Self {
         let known = Self::WORDS.into_iter().find(|(known, _)| *known == word);
         known.map_or_else(|| Self::Unknown(word.into()), |(_, verb)| verb)
     }
 
-    /// Whether the verb may change anything. An unknown one does not: it is refused wherever it is
-    /// looked at.
+    /// Returns `true` if the verb may change the state. An unknown verb does not: it is always
+    /// rejected.
     pub fn is_write(&self) -> bool {
         !matches!(
             self,
@@ -424,7 +423,7 @@ impl KvVerb {
     }
 }
 
-/// What a transaction can do with a node, a service or a check. Stored: only appended to.
+/// The verbs for nodes, services and checks in a transaction. Stored: only appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CatalogVerb {
     /// Reads.
@@ -437,12 +436,12 @@ pub enum CatalogVerb {
     Delete,
     /// Deletes if unchanged.
     DeleteCas,
-    /// A word that no one knows.
+    /// An unknown verb.
     Unknown(String),
 }
 
 impl CatalogVerb {
-    /// Reads the word that clients use.
+    /// Parses the API's name of a verb.
     pub fn parse(word: &str) -> Self {
         match word {
             "get" => Self::Get,
@@ -455,49 +454,50 @@ impl CatalogVerb {
     }
 }
 
-/// What a catalog registration writes. Indexes inside the records are ignored.
+/// The records that a catalog registration writes. Indexes inside the records are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registration {
     /// The node.
     pub node: Node,
-    /// Create the node if it is missing, but never alter it.
+    /// Set to create a missing node without changing an existing one.
     pub skip_node_update: bool,
     /// A service on it.
     pub service: Option<Service>,
-    /// Checks on it; a node name inside is replaced by this registration's where empty.
+    /// Checks on it; an empty node name in a check is replaced by this registration's node.
     pub checks: Vec<Check>,
 }
 
-/// What a catalog deregistration removes: a service, a check, or else the whole node.
+/// The record that a catalog deregistration removes: a service, a check, or otherwise the whole
+/// node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deregistration {
-    /// On which node.
+    /// The node.
     pub node: NodeName,
-    /// This service with its checks.
+    /// The service to remove, with its checks.
     pub service: Option<ServiceId>,
-    /// This check.
+    /// The check to remove.
     pub check: Option<CheckId>,
 }
 
 /// An agent's registration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentRegistration {
-    /// Its node as the catalog shall show it.
+    /// Its node, as stored in the catalog.
     pub node: Node,
     /// Services that belong to the node itself, such as `consul` on a server.
     pub services: Vec<Service>,
-    /// The process that registers: the same one keeps its lease.
+    /// The registering process: the same one keeps its lease.
     pub incarnation: Incarnation,
-    /// The port at which it is asked whether it lives; 0 for none.
+    /// The port for probes; 0 for none.
     pub port: u16,
-    /// Where its datagrams of the mesh are received; none where it is not in the mesh.
+    /// The address for its gossip datagrams; `None` if it is not in the mesh.
     pub gossip: Option<SocketAddr>,
-    /// The version of the program that it runs.
+    /// The program's version.
     pub version: String,
 }
 
 impl AgentRegistration {
-    /// That of an agent with nothing but its node.
+    /// Returns the registration of an agent with only a node.
     pub fn of(node: Node) -> Self {
         let (incarnation, version) = (Incarnation::default(), String::new());
         Self { node, services: Vec::new(), incarnation, port: 0, gossip: None, version }
@@ -507,25 +507,25 @@ impl AgentRegistration {
 /// A step of restoring a backup. Stored: only appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RestoreStep {
-    /// Begins; what another restore had gathered is dropped.
+    /// Starts a restore; discards the parts of any other restore.
     Begin {
-        /// Which restore.
+        /// The id of the restore.
         id: u64,
     },
     /// A part: encoded changes, at most 1 MiB.
     Part {
-        /// Which restore.
+        /// The id of the restore.
         id: u64,
         /// Its number, from 0.
         number: u32,
         /// A sequence of [`crate::change::Change`] that sets every row.
         rows: Vec<crate::change::Change>,
     },
-    /// Puts the gathered rows in the place of all that was there.
+    /// Replaces the whole state with the collected rows.
     Commit {
-        /// Which restore.
+        /// The id of the restore.
         id: u64,
-        /// How many parts there must be.
+        /// The expected number of parts.
         parts: u32,
     },
 }

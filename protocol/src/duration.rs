@@ -1,23 +1,23 @@
-//! Durations as people and HTTP clients write them: `10s`, `1m30s`, `0.5h`, `250ms`.
+//! Durations in the notation of users and HTTP clients: `10s`, `1m30s`, `0.5h`, `250ms`.
 //!
 //! The grammar and the error texts are those of Go's `time` package, because Consul's clients send
-//! and match them. [`text`] is the same for files: an unsigned duration behind `#[serde(with)]`.
+//! and match them. [`text`] is the equivalent for files: an unsigned duration for `#[serde(with)]`.
 
 use std::time::Duration;
 
-/// Why a text is not a duration.
+/// The reason why a text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
-    /// It does not follow the grammar, or does not fit into 64 bits of nanoseconds.
+    /// It violates the grammar, or does not fit into 64 bits of nanoseconds.
     #[error("time: invalid duration {0:?}")]
     Invalid(String),
     /// A number other than a bare `0` has no unit.
     #[error("time: missing unit in duration {0:?}")]
     MissingUnit(String),
-    /// The unit is none of `ns us µs ms s m h`.
+    /// The unit is not one of `ns us µs ms s m h`.
     #[error("time: unknown unit {unit:?} in duration {text:?}")]
     UnknownUnit {
-        /// What stands where a unit should.
+        /// The text in place of the unit.
         unit: String,
         /// The whole text.
         text: String,
@@ -35,10 +35,10 @@ const UNITS: [(&str, u64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Reads a signed duration in nanoseconds.
+/// Parses a signed duration in nanoseconds.
 ///
 /// # Errors
-/// The text is no duration, or does not fit into 64 bits. The error quotes the text as Go does.
+/// The text is not a duration, or does not fit into 64 bits. The error quotes the text like Go.
 pub fn parse_nanos(text: &str) -> Result<i64, DurationError> {
     let invalid = || DurationError::Invalid(text.into());
     let (negative, mut rest) = match text.as_bytes().first() {
@@ -65,16 +65,16 @@ pub fn parse_nanos(text: &str) -> Result<i64, DurationError> {
     }
 }
 
-/// Reads a duration that must not be negative.
+/// Parses a duration that must not be negative.
 ///
 /// # Errors
-/// As [`parse_nanos`]; a negative duration is [`DurationError::Invalid`] too.
+/// As [`parse_nanos`]; a negative duration is also [`DurationError::Invalid`].
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
     let nanos = parse_nanos(text)?;
     u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| DurationError::Invalid(text.into()))
 }
 
-/// Writes a duration as Go does: `10s`, `1m30s`, `1.5ms`, `0s`.
+/// Formats a duration like Go: `10s`, `1m30s`, `1.5ms`, `0s`.
 pub fn format(duration: Duration) -> String {
     let nanos = duration.as_nanos();
     match nanos {
@@ -92,7 +92,7 @@ pub fn format(duration: Duration) -> String {
     }
 }
 
-/// One number with its unit, in nanoseconds, and what follows it.
+/// Parses one number with its unit; returns its nanoseconds and the rest of the text.
 fn leading_part<'a>(text: &str, rest: &'a str) -> Result<(u64, &'a str), DurationError> {
     let invalid = || DurationError::Invalid(text.into());
     let (whole, after_whole) = digits(rest);
@@ -121,8 +121,8 @@ fn digits(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
-/// `0.decimals × scale`, rounded down. Digits that are worth less than a nanosecond of an hour are
-/// left out.
+/// Returns `0.decimals × scale`, rounded down. Digits worth less than a nanosecond of an hour are
+/// ignored.
 fn fraction_of(decimals: &str, scale: u64) -> u64 {
     let kept = &decimals[..decimals.len().min(18)];
     let value = kept.parse::<u128>().unwrap_or(0);
@@ -130,7 +130,7 @@ fn fraction_of(decimals: &str, scale: u64) -> u64 {
     u64::try_from(nanos).unwrap_or(scale)
 }
 
-/// `value / 10^places` as a decimal without trailing zeros.
+/// Returns `value / 10^places` as a decimal without trailing zeros.
 fn fraction(value: u128, places: u32) -> String {
     let divisor = 10u128.pow(places);
     let decimals = format!("{:0width$}", value % divisor, width = places as usize);
@@ -145,18 +145,18 @@ pub mod text {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
     use std::time::Duration;
 
-    /// Writes `10s`.
+    /// Serializes as `10s`.
     ///
     /// # Errors
-    /// Only what the serializer itself says: every duration can be written.
+    /// Only the serializer's own: every duration can be serialized.
     pub fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&super::format(*duration))
     }
 
-    /// Reads `10s`.
+    /// Deserializes `10s`.
     ///
     /// # Errors
-    /// What stands there is no text, or no duration that [`parse`](super::parse) takes; the error
+    /// The value is not a text, or not a duration that [`parse`](super::parse) accepts; the error
     /// quotes it.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         let text = String::deserialize(deserializer)?;

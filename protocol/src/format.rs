@@ -1,35 +1,36 @@
-//! The format of all that is stored or replicated: rows of the state, log entries, snapshots and
-//! backups.
+//! The format of everything that is stored or replicated: rows of the state, log entries, snapshots
+//! and backups.
 //!
-//! Each of these begins with one byte, the version of its format. A build reads every version up to
-//! [`NEWEST`], and writes each value in the oldest version that can hold it ([`Stored::version`]), so
-//! that replicas of different builds write the same bytes. A cluster is at one version, which
-//! [`Command::RaiseFormat`](crate::command::Command::RaiseFormat) raises once every server of the
-//! roster can read the next; until then no command of a newer version is proposed. So servers of
-//! both builds work together, and the older build may come back; afterwards it may not, and says so
-//! ([`FormatError::Unknown`]).
+//! Each value starts with one byte, its format version. A build reads every version up to
+//! [`NEWEST`]. It writes each value in the oldest version that supports it ([`Stored::version`]),
+//! so that replicas of different builds write the same bytes. A cluster has one version.
+//! [`Command::RaiseFormat`](crate::command::Command::RaiseFormat) raises it once every server of
+//! the roster supports the next one; before that no command of a newer version is proposed. Until
+//! then servers of both builds work together, and a downgrade is possible. Afterwards the older
+//! build fails with [`FormatError::Unknown`].
 //!
-//! **Invariant:** an enum that is stored is only appended to, and no struct that is stored changes.
-//! Samples of every variant lie in `tests/tests/format/` and must be read
-//! for ever, from the release on that promises it (1.0); until then a changed format gets another
-//! number in the files, and a folder of another one is refused by name.
+//! **Invariant:** stored enums are only appended to, and stored structs never change. Samples of
+//! every variant are in `tests/tests/format/` and must stay readable forever, from release 1.0 on,
+//! which promises it. Until then a changed format gets another number in the files, and a folder
+//! with a different number is rejected with an error that names it.
 //!
 //! | version | adds |
 //! |---|---|
 //! | 1 | everything else |
-//! | 2 | [`Command::GiveUpSession`](crate::command::Command::GiveUpSession) and [`LossCause::GivenUp`](crate::record::LossCause::GivenUp) |
+//! | 2 | [`Command::GiveUpSession`] and [`LossCause::GivenUp`] |
 //!
-//! How to add version 3:
+//! [`Command::GiveUpSession`]: crate::command::Command::GiveUpSession
+//! [`LossCause::GivenUp`]: crate::record::LossCause::GivenUp
 //!
-//! 1. An enum gets its new variant at its end, and
-//!    [`Command::since`](crate::command::Command::since) says 3 for a new command: it is not
-//!    proposed before the cluster is at 3. [`Stored::version`] says 3 for each value that holds a
-//!    new variant.
-//! 2. A struct that changes is copied as it was into a module `v2` beside it, with a `From<v2::It>`
-//!    for the new one, and [`Stored::decode_version`] of the type that holds it reads the older
-//!    versions as `v2` and converts.
-//! 3. [`NEWEST`] becomes 3, and the samples of version 3 are recorded beside those of the others,
-//!    which stay.
+//! To add version 3:
+//!
+//! 1. Append the new variant to its enum. [`Command::since`](crate::command::Command::since)
+//!    returns 3 for a new command, which is not proposed before the cluster is at 3.
+//!    [`Stored::version`] returns 3 for each value that contains a new variant.
+//! 2. Copy the old form of a struct that changes into a module `v2` beside it, with a
+//!    `From<v2::It>` for the new one. [`Stored::decode_version`] of the type that contains it
+//!    decodes older versions as `v2` and converts.
+//! 3. Set [`NEWEST`] to 3, and record the samples of version 3 beside the others, which stay.
 
 use crate::change::Change;
 use crate::rpc::MAX_FRAME_BYTES;
@@ -37,42 +38,42 @@ use crate::wire::{self, WireError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The version that a new cluster begins with.
+/// The version of a new cluster.
 pub const FIRST: u8 = 1;
 
 /// The newest version that this build reads.
 pub const NEWEST: u8 = 2;
 
-/// Why stored bytes cannot be read.
+/// The reason why stored bytes cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// There is not even a version.
-    #[error("nothing is stored there")]
+    /// There is no version byte.
+    #[error("there are no stored bytes")]
     Empty,
-    /// A newer build wrote it, or it is no version at all.
+    /// A newer build wrote it, or the version is invalid.
     #[error("it has format {found}, but this build reads formats up to {known}: install a newer lockmesh")]
     Unknown {
         /// Its version.
         found: u8,
-        /// The newest that is read.
+        /// The newest supported version.
         known: u8,
     },
-    /// It is not what its version says.
+    /// The content does not match its version.
     #[error(transparent)]
     Malformed(#[from] WireError),
 }
 
-/// What is stored behind the version of its format.
+/// A value that is stored after its format version.
 pub trait Stored: Serialize + DeserializeOwned {
-    /// The oldest version that can hold this value.
+    /// Returns the oldest version that supports this value.
     fn version(&self) -> u8 {
         FIRST
     }
 
-    /// Reads what stands behind the version.
+    /// Decodes the bytes after the version.
     ///
     /// # Errors
-    /// Nothing was taken: the version is not known, or the bytes are not of it.
+    /// The version is unknown, or the bytes do not match it. Nothing was decoded.
     fn decode_version(version: u8, body: &[u8]) -> Result<Self, FormatError> {
         match version {
             FIRST..=NEWEST => decode_body(body),
@@ -93,10 +94,10 @@ impl Stored for Vec<Change> {
     }
 }
 
-/// Decodes what stands behind a version: what is no longer than a frame may claim no more than one.
+/// Decodes the bytes after a version. Bytes that fit into a frame may not claim more than a frame.
 ///
 /// # Errors
-/// It is damaged.
+/// The bytes are corrupt.
 fn decode_body<T: Stored>(body: &[u8]) -> Result<T, FormatError> {
     Ok(match body.len() {
         ..=MAX_FRAME_BYTES => wire::decode_bare::<_, MAX_FRAME_BYTES>(body)?,
@@ -104,32 +105,32 @@ fn decode_body<T: Stored>(body: &[u8]) -> Result<T, FormatError> {
     })
 }
 
-/// Encodes a value behind the version of its format.
+/// Encodes a value after its format version.
 pub fn encode<T: Stored>(value: &T) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(64);
     encode_into(value, &mut bytes);
     bytes
 }
 
-/// Appends a value behind the version of its format.
+/// Appends a value after its format version.
 pub fn encode_into<T: Stored>(value: &T, bytes: &mut Vec<u8>) {
     bytes.push(value.version());
     wire::encode_into(value, bytes);
 }
 
-/// Decodes what [`encode`] of this or an earlier build wrote.
+/// Decodes the output of [`encode`] of this or an earlier build.
 ///
 /// # Errors
-/// Nothing was taken: it is of a later build, or damaged.
+/// It was written by a later build, or is corrupt. Nothing was decoded.
 pub fn decode<T: Stored>(bytes: &[u8]) -> Result<T, FormatError> {
     let (version, body) = bytes.split_first().ok_or(FormatError::Empty)?;
     T::decode_version(*version, body)
 }
 
-/// Whether stored bytes are of a version that a build reads which knows none above `known`.
+/// Checks that stored bytes have a version that a build up to version `known` reads.
 ///
 /// # Errors
-/// They are not.
+/// They do not.
 pub fn check_version(bytes: &[u8], known: u8) -> Result<(), FormatError> {
     match *bytes.first().ok_or(FormatError::Empty)? {
         found if (FIRST..=known).contains(&found) => Ok(()),
@@ -145,7 +146,7 @@ mod tests {
     use crate::wire;
     use serde::{Deserialize, Serialize};
 
-    /// A record as a later build has it: its count became larger, and got a reason.
+    /// A record of a later build: its count became larger, and a reason was added.
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Record {
         name: String,
@@ -154,7 +155,7 @@ mod tests {
     }
 
     mod v1 {
-        /// The record as the first build had it.
+        /// The record of the first build.
         #[derive(serde::Serialize, serde::Deserialize)]
         pub(super) struct Record {
             pub(super) name: String,
@@ -196,7 +197,7 @@ mod tests {
     #[test]
     fn what_a_later_build_wrote_is_refused_in_words() {
         let record = Record { name: "a".into(), count: 300, reason: None };
-        let error = decode::<Record>(&stored(3, &record)).expect_err("nobody knows it").to_string();
+        let error = decode::<Record>(&stored(3, &record)).expect_err("an unknown version").to_string();
         assert_eq!(error, "it has format 3, but this build reads formats up to 2: install a newer lockmesh");
         let mut row = encode(&Change::Fence(Fence(7)));
         assert_eq!(decode::<Change>(&row), Ok(Change::Fence(Fence(7))));

@@ -1,19 +1,20 @@
-//! Sessions that guards on a node gave up, as the node tells the servers: an authenticated list
-//! that travels with each answer to a challenge.
-//! A node that no server reaches stays alive by its answers to challenges of other agents. Its
-//! guards hear of no acknowledgement and give their sessions up, but no command of the node reaches
-//! a server, so the list is the only way to end those sessions.
-//! **Invariant:** the list ends sessions and keeps none alive. It is bound to the lease and to no
-//! challenge: a session that was given up never becomes valid again, so a repeated or relayed list
-//! does no harm.
+//! The sessions that guards on a node gave up, as reported by the node: an authenticated list in
+//! each reply to a challenge.
+//!
+//! A node that no server reaches stays alive by its replies to challenges that other agents relay.
+//! Its guards receive no acknowledgement and give up their sessions, but no command of the node
+//! reaches a server. The list is the only way to end those sessions.
+//!
+//! **Invariant:** the list ends sessions and keeps none alive. It is bound to the lease but not to
+//! a challenge: a session that was given up never becomes valid again, so a repeated or relayed
+//! list does no harm.
 
 use crate::id::SessionId;
 use crate::lease::{AuthenticationCode, LeaseId, Renewal};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The maximum number of sessions in one list: with it a datagram of the mesh stays within its
-/// limit.
+/// The maximum number of sessions in one list, so that a gossip datagram stays within its limit.
 pub const MAX_GIVEN_UP: usize = 16;
 
 /// A session that its guard gave up.
@@ -21,7 +22,7 @@ pub const MAX_GIVEN_UP: usize = 16;
 pub struct GivenUpSession {
     /// The session.
     pub session: SessionId,
-    /// How long no renewal had been acknowledged when it was given up; none where its client closed
+    /// The time without an acknowledged renewal when it was given up; `None` if its client closed
     /// it for another reason.
     pub silent_for: Option<Duration>,
 }
@@ -34,14 +35,14 @@ pub struct GivenUpSessions {
     length: usize,
 }
 
-/// The sessions that guards on one node gave up and that have not ended yet, as that node says.
+/// A node's list of sessions that its guards gave up and that have not ended yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GivenUp {
     /// The node's lease, under whose secret the list was made.
     pub lease: LeaseId,
     /// The sessions.
     pub sessions: GivenUpSessions,
-    /// Over all of this.
+    /// The authentication code over all other fields.
     pub code: AuthenticationCode,
 }
 
@@ -51,7 +52,7 @@ pub struct GivenUp {
 pub struct TooManyGivenUp(pub usize);
 
 impl GivenUpSessions {
-    /// The sessions.
+    /// Returns the sessions.
     pub fn as_slice(&self) -> &[GivenUpSession] {
         &self.sessions[..self.length]
     }
@@ -82,13 +83,13 @@ impl From<GivenUpSessions> for Vec<GivenUpSession> {
     }
 }
 
-/// What a node answers to a challenge.
+/// A node's reply to a challenge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeAnswer {
     /// The renewal of its lease.
     pub renewal: Renewal,
-    /// The sessions that its guards gave up; none where there are none, or where the way of the
-    /// answer cannot carry them.
+    /// The sessions that its guards gave up; `None` if there are none, or if the reply's path
+    /// cannot carry them.
     pub given_up: Option<GivenUp>,
 }
 

@@ -1,4 +1,5 @@
-//! Names and numbers as newtypes, so that the compiler keeps a term from being taken for an index.
+//! Names and numbers as newtypes, so that the compiler distinguishes, for example, a term from an
+//! index.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -13,7 +14,7 @@ macro_rules! name {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The name as it was given.
+            /// Returns the original name.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -57,7 +58,7 @@ macro_rules! name {
     };
 }
 
-/// Declares a number that only ever grows.
+/// Declares a number that only increases.
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
         $(#[$doc])*
@@ -66,7 +67,7 @@ macro_rules! number {
         pub struct $name(pub $inner);
 
         impl $name {
-            /// The number that follows this one.
+            /// Returns the next number.
             #[must_use]
             pub fn next(self) -> Self {
                 Self(self.0 + 1)
@@ -86,7 +87,7 @@ name! {
     Key
 }
 name! {
-    /// A node's name as it was registered. Nodes are looked up by [`NodeName::folded`].
+    /// A node's registered name. Nodes are looked up by [`NodeName::folded`].
     NodeName
 }
 name! {
@@ -98,31 +99,30 @@ name! {
     ServiceId
 }
 
-/// A session's id: a UUID, shown as 36 characters of lower-case hyphenated hex. In the order of
+/// A session's id: a UUID, displayed as 36 characters of lower-case hyphenated hex. Ordered like
 /// these texts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SessionId([u8; 16]);
 
 impl SessionId {
-    /// The id that no session ever has: what a text stands for that is no UUID, so that it is
-    /// merely unknown.
+    /// The id that no session has. It represents a text that is not a UUID, which is thus merely
+    /// unknown.
     pub const NIL: Self = Self([0; 16]);
 
-    /// Reads an id as a client sent it, in whatever case; none where the text is no hyphenated
-    /// UUID.
+    /// Parses an id from a client, case-insensitively; `None` if the text is not a hyphenated UUID.
     pub fn parse(text: &str) -> Option<Self> {
         let is_hyphenated = text.len() == uuid::fmt::Hyphenated::LENGTH;
         let uuid = uuid::Uuid::try_parse(text).ok().filter(|_| is_hyphenated)?;
         Some(Self(uuid.into_bytes()))
     }
 
-    /// Makes an id of 16 random bytes.
+    /// Creates an id from 16 random bytes.
     pub fn from_random(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the id.
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
@@ -140,18 +140,18 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// A user event's id: a UUID, shown as a session's is.
+/// A user event's id: a UUID, displayed like a session's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EventId([u8; 16]);
 
 impl EventId {
-    /// Makes an id of 16 random bytes.
+    /// Creates an id from 16 random bytes.
     pub fn from_random(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the id.
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
@@ -170,7 +170,7 @@ impl fmt::Debug for EventId {
 }
 
 impl NodeName {
-    /// The form under which a node is looked up: node names are compared without regard to case.
+    /// Returns the form used for look-ups: node names are case-insensitive.
     #[must_use]
     pub fn folded(&self) -> Self {
         let is_folded = |byte: u8| byte.is_ascii() && !byte.is_ascii_uppercase();
@@ -182,59 +182,60 @@ impl NodeName {
 }
 
 impl ServiceId {
-    /// Whether it names the same service: ids of services are compared without regard to case.
+    /// Returns `true` if both ids refer to the same service: service ids are case-insensitive.
     pub fn is_same(&self, other: &Self) -> bool {
         self == other || self.0.to_lowercase() == other.0.to_lowercase()
     }
 }
 
 number! {
-    /// A position in the replicated log. Every command has one, also when it changes nothing.
+    /// A position in the replicated log. Every command has one, even if it changes nothing.
     LogIndex(u64)
 }
 number! {
-    /// A leader's term of office.
+    /// A Raft term.
     Term(u64)
 }
 number! {
-    /// A fencing token: one cluster-wide counter, one more at every grant of a lock, never back.
+    /// A fencing token: a cluster-wide counter that increases with every grant of a lock and never
+    /// decreases.
     Fence(u64)
 }
 number! {
-    /// A server's id in the consensus group; never used again after the server was removed.
+    /// A server's Raft id; never reused after the server was removed.
     ServerId(u64)
 }
 number! {
-    /// An agent's number, given at its first registration and kept for life.
+    /// An agent's number, assigned at its first registration and never changed.
     AgentNumber(u32)
 }
 number! {
-    /// Which of an agent's lives: one more at every registration.
+    /// An agent's generation, which increases with every registration.
     Generation(u32)
 }
 number! {
-    /// A cell of the mesh: the agents in it probe each other, and know of no others.
+    /// A cell of the mesh: its agents probe each other and know no agents of other cells.
     CellNumber(u16)
 }
 
 number! {
-    /// Wall-clock milliseconds since 1970, stamped by the leader's shell: words for people, never a
-    /// reason to act.
+    /// Wall-clock milliseconds since 1970, stamped by the leader. For display only, never a reason
+    /// to act.
     WallTime(u64)
 }
 
-/// What makes a command unique across all its retries.
+/// The id that a command keeps across all of its retries, so that it is applied exactly once.
 ///
-/// Replies from `lowest` on are kept by the state; a sequence below it is refused.
+/// The state keeps replies from `lowest` on; a lower sequence is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RequestId {
-    /// Who asks.
+    /// The requesting agent.
     pub agent: AgentNumber,
-    /// In which of its lives.
+    /// The agent's generation.
     pub generation: Generation,
     /// The agent's own count of its commands, from 1.
     pub sequence: u64,
-    /// The lowest sequence whose reply the agent may still ask for.
+    /// The lowest sequence whose reply the agent may still request.
     pub lowest: u64,
 }
 

@@ -1,12 +1,12 @@
-//! The node lease: what an agent says to keep its node's sessions, and what the servers answer.
+//! The node lease: the heartbeats that keep a node's sessions alive, and the servers' replies.
 //!
-//! An agent holds one lease for all sessions of its node. The lease hangs on an *incarnation*: the
-//! agent's process, its kernel's boot and its certificate. It is known by the log index of the
-//! registration that began it, so no two leases are ever taken for one another. A renewal carries
-//! an authentication code under a secret that the registration's answer gave to the agent alone:
-//! whoever relays a renewal cannot make one.
+//! An agent holds one lease for all sessions of its node. The lease is bound to an *incarnation*:
+//! the agent's process, its kernel's boot and its certificate. It is identified by the log index of
+//! its first registration, so no two leases are ever confused. A renewal carries an authentication
+//! code, made with a secret that only the agent received with the registration's reply: a member
+//! that relays a renewal cannot forge one.
 //!
-//! How a lease is judged stands in the server's `judge`; how an agent keeps it, in its `lease`.
+//! The server's `judge` evaluates leases; the agent's `lease` maintains its own.
 
 use crate::given_up::{GivenUp, GivenUpSessions};
 use crate::id::{AgentNumber, LogIndex, NodeName, ServerId, Term};
@@ -16,31 +16,32 @@ use sha2::Sha256;
 use std::fmt;
 use std::time::Duration;
 
-/// How long an agent that announced a restart may be silent, whatever the windows of its sessions:
-/// it is longer than any of them. Agents and servers must agree on it, so it is no setting.
+/// The maximum time that an agent may be unreachable after it announced a restart, regardless of
+/// the windows of its sessions: it is longer than any of them. Agents and servers must agree on it,
+/// so it is not configurable.
 pub const RESTART_WINDOW: Duration = Duration::from_secs(30);
 
 const _: () = assert!(RESTART_WINDOW.as_millis() > HealthWindow::Safe.validity().as_millis());
 
-/// How long an outage of a node may last before its sessions of this class end with it, counted
-/// from when its next word was due. Shorter windows come first. Stored: only appended to.
+/// The maximum outage of a node before its sessions of this class end, counted from when its next
+/// message was due. Shorter windows come first. Stored: only appended to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum HealthWindow {
-    /// 1.5 s: for locks that must pass on at once.
+    /// 1.5 s: for fast failover.
     Fast,
     /// 5 s.
     #[default]
     Default,
-    /// 15 s: for holders that would rather wait than fail over in vain.
+    /// 15 s: for holders that prefer waiting to an unnecessary failover.
     Safe,
 }
 
 impl HealthWindow {
-    /// All, the shortest first.
+    /// All windows, the shortest first.
     pub const ALL: [Self; 3] = [Self::Fast, Self::Default, Self::Safe];
 
-    /// The longest outage that ends no session, however long before it the node said its last word.
-    /// Agents and servers must agree on it, so it is no setting.
+    /// Returns the longest outage that ends no session, regardless of when the last message was
+    /// sent. Agents and servers must agree on it, so it is not configurable.
     pub const fn duration(self) -> Duration {
         match self {
             Self::Fast => Duration::from_millis(1_500),
@@ -49,8 +50,8 @@ impl HealthWindow {
         }
     }
 
-    /// How often an agent renews its lease where this is the shortest window in use. A node is
-    /// judged by the default window also where nothing asks for it.
+    /// Returns the interval between an agent's renewals if this is the shortest window in use. A
+    /// node is also judged by the default window if no session uses it.
     pub const fn renewal_interval(self) -> Duration {
         let window = match self {
             Self::Fast => Self::Fast,
@@ -59,13 +60,13 @@ impl HealthWindow {
         Duration::from_micros(window.duration().as_micros() as u64 / 3)
     }
 
-    /// For how long one renewal keeps sessions of this window: until the next one is due, and the
-    /// window after that.
+    /// Returns the time for which a renewal keeps sessions of this window alive: until the next
+    /// renewal is due, plus the window.
     pub const fn validity(self) -> Duration {
         self.renewal_interval().saturating_add(self.duration())
     }
 
-    /// The word that clients use.
+    /// Returns the API's name of the window.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Fast => "fast",
@@ -74,14 +75,14 @@ impl HealthWindow {
         }
     }
 
-    /// Reads the word that clients use.
+    /// Parses the API's name of a window.
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|window| window.as_str() == word)
     }
 }
 
-/// What the cluster's lease secrets are derived from: drawn when the cluster begins, in no backup
-/// and no answer. Its text is never shown.
+/// The key from which the cluster's lease secrets are derived. It is generated at the cluster's
+/// bootstrap, and is neither in backups nor in replies. Its text is never shown.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LeaseKey(pub [u8; 32]);
@@ -91,7 +92,7 @@ pub struct LeaseKey(pub [u8; 32]);
 #[serde(transparent)]
 pub struct LeaseSecret([u8; 32]);
 
-/// Shows that whoever made a message knows the lease's secret.
+/// A proof that the sender of a message knows the lease's secret.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AuthenticationCode(pub [u8; 16]);
@@ -114,176 +115,178 @@ impl fmt::Debug for AuthenticationCode {
     }
 }
 
-/// Which lease, of which agent.
+/// The identity of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LeaseId {
-    /// Whose.
+    /// The agent that holds it.
     pub agent: AgentNumber,
     /// The index of the registration that began it.
     pub began: LogIndex,
 }
 
-/// An agent lives: sent on its own account, or as the answer to a challenge.
+/// A proof that an agent is alive: sent periodically, or as the reply to a challenge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Renewal {
-    /// Which lease.
+    /// The lease.
     pub lease: LeaseId,
-    /// Counts the agent's renewals of this lease, from 1.
+    /// The number of the renewal within this lease, from 1.
     pub sequence: u64,
-    /// The challenge that it answers; 0 where it answers none.
+    /// The nonce of the challenge that it answers; 0 if it answers none.
     pub nonce: u64,
-    /// Over all of this.
+    /// The authentication code over all other fields.
     pub code: AuthenticationCode,
 }
 
-/// A server asks an agent whether it lives; the answer is a renewal.
+/// A server's probe of an agent; the reply is a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Challenge {
-    /// Which lease.
+    /// The lease.
     pub lease: LeaseId,
-    /// Drawn for this check; never 0.
+    /// A random number for this check; never 0.
     pub nonce: u64,
 }
 
-/// The leader has an agent ask another one whether it lives: the agent hands on what that answers.
+/// A request of the leader to an agent to probe another one and to forward its reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeQuestion {
-    /// What is asked.
+    /// The challenge.
     pub challenge: Challenge,
-    /// Of which node: its agent's certificate must name it.
+    /// The node of the probed agent: its certificate must name it.
     pub node: NodeName,
-    /// Where its agent listens, as `host:port`.
+    /// The probed agent's address, as `host:port`.
     pub address: String,
 }
 
-/// The leader has heard a renewal, and led when it did.
+/// The leader's acknowledgement of a renewal; it was the leader when it received it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseAck {
-    /// Which lease.
+    /// The lease.
     pub lease: LeaseId,
-    /// The renewal.
+    /// The sequence number of the renewal.
     pub sequence: u64,
-    /// The shortest window of the sessions on the agent's node, as the leader knows it; none where
-    /// no session depends on the node's life.
+    /// The shortest window of the sessions on the agent's node, as known to the leader; `None` if
+    /// no session depends on the node's health.
     pub shortest: Option<HealthWindow>,
-    /// Sessions of the node that were made before this index are another host's, that registered
-    /// the node in between: they end with its windows, whatever this lease does.
+    /// The index before which the node's sessions belong to another host, which registered the node
+    /// before. They end with its windows, regardless of this lease.
     pub keeps_from: LogIndex,
-    /// Who acknowledges. A renewal comes through any server, so this is how an agent that asks for
-    /// nothing hears of an election.
+    /// The acknowledging leader. A renewal may pass through any server, so this is how an idle
+    /// agent learns of an election.
     pub leader: ServerId,
-    /// In which term.
+    /// The leader's term.
     pub term: Term,
 }
 
 /// The first entry of [`NodeLease::suspected_by`] for a node that answers challenges while none of
-/// its own renewals has arrived for its window. It is no node's name, because names have no spaces;
-/// an agent of an older build shows it as it is.
+/// its own renewals has arrived for its window. It is not a node's name, because names contain no
+/// spaces; an agent of an older build shows it unchanged.
 pub const MISSING_RENEWALS: &str = "missing renewals";
 
-/// How a node's lease stands, as the leader judges it. A leader knows only what it has heard
-/// itself: nothing of this is in the replicated state.
+/// The state of a node's lease, as determined by the leader. A leader only knows what it has
+/// received itself: none of this is in the replicated state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeLease {
-    /// Which lease.
+    /// The lease.
     pub lease: LeaseId,
-    /// The shortest window of the sessions that depend on the node's life; none where none does.
+    /// The shortest window of the sessions that depend on the node's health; `None` if there are
+    /// none.
     pub shortest: Option<HealthWindow>,
-    /// How long ago the node was heard; none where this leader has not heard it.
+    /// The time since the last message from the node; `None` if this leader has received none.
     pub heard_ago: Option<Duration>,
-    /// How long until the windows are over, in the order of [`HealthWindow::ALL`], unless the node
-    /// is heard before; none while no silence ends anything, as during an announced restart.
+    /// The time until the windows end, in the order of [`HealthWindow::ALL`], unless the node is
+    /// reached before. `None` while no outage ends anything, for example during an announced
+    /// restart.
     pub ends_in: Option<[Duration; HealthWindow::ALL.len()]>,
-    /// Nodes that say that this one does not answer them, by their folded names; at most a few. The
-    /// first one is [`MISSING_RENEWALS`] if the node does not renew.
+    /// A few of the nodes that report that this one does not answer their probes, by their folded
+    /// names. The first one is [`MISSING_RENEWALS`] if the node does not renew.
     pub suspected_by: Vec<NodeName>,
 }
 
-/// Whose leases somebody wants to know of.
+/// A query for node leases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeLeaseQuery {
-    /// That of one node.
+    /// The lease of one node.
     Of(NodeName),
-    /// Those of all nodes, from the agent of this number on, as many as one answer has.
+    /// The leases of all nodes, from this agent number on, up to the size of one reply.
     From(AgentNumber),
 }
 
-/// A part of how nodes' leases stand.
+/// A part of the states of all node leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeLeases {
-    /// In the order of their agents' numbers. Who has none is not among them.
+    /// The leases, in the order of their agents' numbers. Agents without a lease are absent.
     pub leases: Vec<NodeLease>,
-    /// The agent from which on to ask for the next part; none where this is the last one.
+    /// The agent number to continue with; `None` for the last part.
     pub next: Option<AgentNumber>,
 }
 
 impl NodeLease {
-    /// How long until a window is over, unless the node is heard before.
+    /// Returns the time until a window ends, unless the node is reached before.
     pub fn ends_in(&self, window: HealthWindow) -> Option<Duration> {
         self.ends_in.map(|ends_in| ends_in[window as usize])
     }
 
-    /// `true` if the node answers challenges and does not renew: see [`MISSING_RENEWALS`].
+    /// Returns `true` if the node answers challenges but does not renew: see [`MISSING_RENEWALS`].
     pub fn lacks_renewals(&self) -> bool {
         self.suspected_by.first().is_some_and(|first| first.as_str() == MISSING_RENEWALS)
     }
 
-    /// The window by which the node is judged first.
+    /// Returns the shortest window that applies to the node.
     pub fn window(&self) -> HealthWindow {
         self.shortest.unwrap_or_default()
     }
 }
 
-/// Why a lease is none any more: its agent must register anew.
+/// The reason why a lease has ended: its agent must register again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum LeaseEnd {
-    /// The servers do not know it, as after the loss of all of them.
+    /// The servers do not know it, for example after the loss of all of them.
     #[error("the servers do not know this registration")]
     Unknown,
     /// Another process registered for the same node.
     #[error("another process registered for this node")]
     Superseded,
-    /// A majority of the servers did not hear from the node for its window.
-    #[error("a majority of the servers did not hear from this node, and failed it")]
+    /// A majority of the servers could not reach the node for its window.
+    #[error("a majority of the servers declared this node failed")]
     Failed,
-    /// The node left, or was made to.
-    #[error("this node left the cluster, or was made to leave")]
+    /// The node left, or was forced to leave.
+    #[error("this node left the cluster, or was forced to leave")]
     Left,
 }
 
 impl LeaseKey {
-    /// The secret of one lease.
+    /// Derives the secret of a lease.
     pub fn secret(&self, lease: LeaseId) -> LeaseSecret {
         let code = keyed(&self.0, &[b"lease", &lease.agent.0.to_be_bytes(), &lease.began.0.to_be_bytes()]);
         LeaseSecret(code.finalize().into_bytes().into())
     }
 
-    /// A secret of the cluster for another purpose, which tells nothing of this one.
+    /// Derives a secret of the cluster for another purpose, which reveals nothing about this one.
     pub fn derived(&self, purpose: &str, number: u32) -> [u8; 32] {
         keyed(&self.0, &[purpose.as_bytes(), b"\0", &number.to_be_bytes()]).finalize().into_bytes().into()
     }
 }
 
 impl LeaseSecret {
-    /// Makes a renewal.
+    /// Creates a renewal.
     pub fn renewal(&self, lease: LeaseId, sequence: u64, nonce: u64) -> Renewal {
         Renewal { lease, sequence, nonce, code: self.code(lease, sequence, nonce) }
     }
 
-    /// Makes the list of sessions that guards on the lease's node gave up.
+    /// Creates the list of sessions that guards on the lease's node gave up.
     pub fn give_up(&self, lease: LeaseId, sessions: GivenUpSessions) -> GivenUp {
         let code = self.list(lease, &sessions).finalize().into_bytes();
         let code = AuthenticationCode(code[..16].try_into().expect("it is longer"));
         GivenUp { lease, sessions, code }
     }
 
-    /// Whether such a list was made with this secret.
+    /// Returns `true` if the list was made with this secret.
     pub fn made_list(&self, given_up: &GivenUp) -> bool {
         let code = self.list(given_up.lease, &given_up.sessions);
         code.verify_truncated_left(&given_up.code.0).is_ok()
     }
 
-    /// Whether a renewal was made with this secret.
+    /// Returns `true` if the renewal was made with this secret.
     pub fn made(&self, renewal: &Renewal) -> bool {
         let Renewal { lease, sequence, nonce, code } = renewal;
         self.message(*lease, *sequence, *nonce).verify_truncated_left(&code.0).is_ok()
@@ -304,7 +307,7 @@ impl LeaseSecret {
         let mut code = keyed(&self.0, &[b"given-up", numbers.as_flattened()]);
         for listed in sessions.as_slice() {
             code.update(listed.session.as_bytes());
-            // A datagram carries no more than microseconds.
+            // A datagram has only microsecond precision.
             code.update(&listed.silent_for.map_or(0, |silent| silent.as_micros() + 1).to_be_bytes());
         }
         code

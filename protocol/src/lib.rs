@@ -1,7 +1,7 @@
 //! Messages between Lockmesh's machines, as pure types: no socket, no clock, no runtime.
 //!
-//! **Invariant:** no type here knows HTTP, JSON, redb, QUIC or Raft. No change contains a change,
-//! so nothing that a peer sends can nest without end.
+//! **Invariant:** no type here depends on HTTP, JSON, redb, QUIC or Raft. No change contains a
+//! change, so the messages of a peer cannot nest without bound.
 //!
 //! `protocol/README.md` describes wire, gossip and formats. The modules in reading order:
 //!
@@ -11,12 +11,12 @@
 //! | `peer.rs` | role and node, as named by a certificate |
 //! | `time.rs` | a point in time, passed as an argument |
 //! | `duration.rs` | durations in Go's notation: `15s`, `1m30s` |
-//! | `random.rs`, `backoff.rs`, `token_bucket.rs` | seeded random numbers, backoff with jitter, rate limits |
+//! | `random.rs`, `backoff.rs`, `token_bucket.rs` | random numbers, backoff, rate limits |
 //! | `log_on_change.rs` | one log line per change of a persistent problem |
 //! | `record.rs` | the records of the replicated state |
 //! | `lease.rs` | node leases: renewals, challenges and their replies |
 //! | `given_up.rs` | sessions that guards gave up, as reported in replies to challenges |
-//! | `gossip/` | the mesh of agents: SWIM behind filters, seals, roster, signed verdicts, user events; foca, cipher and signature are each named by one file |
+//! | `gossip/` | the mesh of agents: SWIM, seals, roster, signed verdicts, user events |
 //! | `command.rs` | every command that can change the state, *including* expiry |
 //! | `reply.rs` | results of commands, and reasons to reject one |
 //! | `change.rs` | one typed change of the state; feeds store, timers and watches |

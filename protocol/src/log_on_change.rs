@@ -1,11 +1,11 @@
-//! One log line for each change of what keeps going wrong, however often it is tried again.
+//! One log line for each change of a persistent problem, regardless of the number of retries.
 
-/// What was logged last about something that is tried again and again.
+/// The last logged problem of a repeated operation.
 #[derive(Clone, Debug, Default)]
 pub struct LogOnChange(Option<String>);
 
 impl LogOnChange {
-    /// Whether this is not what was logged last. It is from now on.
+    /// Returns `true` if the text differs from the last one, and remembers it.
     pub fn is_new(&mut self, text: &str) -> bool {
         let is_new = self.0.as_deref() != Some(text);
         if is_new {
@@ -14,7 +14,7 @@ impl LogOnChange {
         is_new
     }
 
-    /// All is well: the next failure is logged, also when it is the one of before.
+    /// Records a success: the next failure is logged, even if it is the same as before.
     pub fn reset(&mut self) {
         self.0 = None;
     }

@@ -1,19 +1,19 @@
-//! Who is at the other end of a connection, as its certificate says. Nothing else may decide that.
+//! The peer of a connection, as named by its certificate, which is the only source of its identity.
 
 use crate::id::NodeName;
 use std::fmt;
 
-/// What a certificate's owner may do.
+/// The role of a certificate's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Belongs to the quorum: serves agents and speaks Raft.
+    /// A member of the quorum: serves agents and takes part in Raft.
     Server,
-    /// Speaks for one host.
+    /// The agent of one host.
     Agent,
 }
 
 impl Role {
-    /// The word in certificates and logs.
+    /// Returns the name used in certificates and logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Server => "server",
@@ -21,7 +21,7 @@ impl Role {
         }
     }
 
-    /// The DNS name that every certificate of this role carries, and that a dialler asks for.
+    /// Returns the DNS name in every certificate of this role, which a dialler verifies.
     pub fn dns_name(self) -> &'static str {
         match self {
             Self::Server => "server.lockmesh",
@@ -29,23 +29,24 @@ impl Role {
         }
     }
 
-    /// Reads the word.
+    /// Parses the name.
     pub fn parse(word: &str) -> Option<Self> {
         [Self::Server, Self::Agent].into_iter().find(|role| role.as_str() == word)
     }
 }
 
-/// A verified peer: its certificate was signed by our authority and says this.
+/// A verified peer: its certificate was signed by the cluster's authority and names this role and
+/// node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// What it may do.
+    /// Its role.
     pub role: Role,
-    /// Which node it speaks for.
+    /// Its node.
     pub node: NodeName,
 }
 
 impl Peer {
-    /// The URI under which a certificate names its owner: `lockmesh://agent/web-1`.
+    /// Returns the URI under which a certificate names its owner: `lockmesh://agent/web-1`.
     pub fn to_uri(&self) -> String {
         let mut uri = format!("lockmesh://{}/", self.role.as_str());
         for byte in self.node.as_str().bytes() {
@@ -57,12 +58,12 @@ impl Peer {
         uri
     }
 
-    /// Reads what [`Peer::to_uri`] wrote; `None` for anything else, an empty node among it.
+    /// Parses the output of [`Peer::to_uri`]; `None` for anything else, including an empty node.
     pub fn from_uri(uri: &str) -> Option<Self> {
         let (role, node) = uri.strip_prefix("lockmesh://")?.split_once('/')?;
         let node = String::from_utf8(percent_decoded(node)?).ok()?;
         let peer = Self { role: Role::parse(role)?, node: NodeName::from(node) };
-        // One owner has one spelling, so that names can be compared as they stand.
+        // The spelling is canonical, so that names can be compared directly.
         (!peer.node.as_str().is_empty() && peer.to_uri() == uri).then_some(peer)
     }
 }

@@ -1,4 +1,4 @@
-//! What can be asked of the state, and the answers.
+//! Queries of the state, and their results.
 
 use crate::command::TxnOp;
 use crate::id::{Fence, Key, LogIndex, NodeName, SessionId, WallTime};
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A question. Its answer depends on the state alone.
+/// A query. Its result depends only on the state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Query {
     /// One key.
     Entry(Key),
     /// All keys under a prefix, with their entries.
     Entries(Key),
-    /// The names under a prefix, each cut after the first separator that follows the prefix.
+    /// The names under a prefix, each cut after the first separator after the prefix.
     Keys {
         /// The prefix; empty for all.
         prefix: Key,
@@ -44,72 +44,72 @@ pub enum Query {
     ServiceInstances(String),
     /// A transaction without a write.
     Txn(Vec<TxnOp>),
-    /// Who holds what under a prefix, and what is closed by a delay.
+    /// The lock holders under a prefix, and the keys blocked by a lock-delay.
     Locks(Key),
     /// The loss history, newest first.
     Losses,
-    /// The agents that registered.
+    /// The registered agents.
     Agents,
-    /// What became of a position in a key's queue. Its index exceeds the queue position as soon as
-    /// the position is given up or granted, which nothing undoes: any server that has applied the
-    /// queue position may answer.
+    /// The outcome of a position in a key's queue. Its index exceeds the queue position once the
+    /// position is removed or granted, which is final. Therefore any server that has applied the
+    /// queue position may reply.
     QueuePosition {
-        /// Which key.
+        /// The key.
         key: Key,
-        /// Who waits, or waited.
+        /// The session that waits or waited.
         session: SessionId,
-        /// Its position.
+        /// The queue position.
         queue_position: LogIndex,
-        /// The index of the request that is asked about.
+        /// The index of the request in question.
         enqueued_at_index: LogIndex,
     },
-    /// The number of the gossip key that is in use; never the key.
+    /// The number of the gossip key in use; never the key.
     GossipKey,
 }
 
-/// How fresh an answer must be.
+/// The consistency of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Consistency {
-    /// The leader's, after it made sure that it is the leader.
+    /// From the leader, after it has confirmed its leadership.
     #[default]
     Default,
-    /// The same; clients that say so are held to it even if the default becomes weaker.
+    /// The same; clients that request it keep it even if the default becomes weaker.
     Consistent,
-    /// Any server's, of any age.
+    /// From any server, of any age.
     Stale,
 }
 
-/// Wait until the answer's index exceeds this, but not for ever.
+/// A blocking query: waits until the result's index exceeds `index`, for at most `wait`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blocking {
     /// The index that the caller knows.
     pub index: LogIndex,
-    /// How long to wait at most; not at all where it is zero: then the caller is told what there
-    /// is, with an index that lies before its own only where that is none of this state.
+    /// The maximum time to wait. With zero the current result is returned at once; its index is
+    /// lower than the caller's only if the caller's does not belong to this state.
     pub wait: Duration,
 }
 
 impl Blocking {
-    /// Whether the caller waits.
+    /// Returns `true` if the caller waits.
     pub fn waits(&self) -> bool {
         !self.wait.is_zero()
     }
 }
 
-/// An answer with what the caller needs to judge it.
+/// A result with its consistency information.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// The query's index, 0 where nothing was ever written: see [`Blocking`].
+    /// The query's index; 0 if nothing was ever written: see [`Blocking`].
     pub index: LogIndex,
-    /// What was asked for.
+    /// The result.
     pub rows: Rows,
-    /// Whether the server that answered knows a leader.
+    /// Set if the server that replied knows a leader.
     pub known_leader: bool,
-    /// How long ago it heard from that leader; zero from the leader itself.
+    /// The time since that server last had contact with the leader; zero on the leader itself.
     pub last_contact: Duration,
 }
 
-/// What was asked for. Orders are ascending by key, id or name unless said otherwise.
+/// The result of a query. In ascending order by key, id or name, unless noted otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rows {
     /// Entries.
@@ -136,8 +136,7 @@ pub enum Rows {
     Losses(Vec<Arc<Loss>>),
     /// Agents.
     Agents(Vec<Arc<Agent>>),
-    /// What an acquire would have answered in that position; [`Reply::Queued`] as long as it is
-    /// kept.
+    /// The result of the acquire at that position; [`Reply::Queued`] while it is still queued.
     QueuePosition(Reply),
     /// The number of a gossip key.
     GossipKey(u32),
@@ -146,31 +145,31 @@ pub enum Rows {
 /// An instance of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
-    /// Where it runs.
+    /// The node.
     pub node: Arc<Node>,
-    /// What it is.
+    /// The service.
     pub service: Arc<Service>,
-    /// The node's checks and its own.
+    /// The checks of both.
     pub checks: Vec<Arc<Check>>,
 }
 
-/// A lock that is held, or closed by a delay.
+/// A lock that is held, or blocked by a lock-delay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockInfo {
-    /// Which key.
+    /// The key.
     pub key: Key,
-    /// Who holds it.
+    /// The session that holds it.
     pub session: Option<Arc<Session>>,
-    /// The token of the grant.
+    /// The fencing token of the grant.
     pub fence: Fence,
-    /// When that grant was made; zero where there is no entry.
+    /// The time of the grant; zero if there is no entry.
     pub granted_at: WallTime,
-    /// How often it was granted in the entry's life.
+    /// The number of grants since the entry was created.
     pub lock_index: u64,
-    /// The index of its entry's last change; 0 where there is no entry.
+    /// The index of its entry's last change; 0 if there is no entry.
     pub modify_index: LogIndex,
-    /// The delay that closes it.
+    /// The lock-delay that blocks it.
     pub delay: Option<LockDelay>,
-    /// How many sessions wait for it.
+    /// The number of waiting sessions.
     pub waiters: u64,
 }

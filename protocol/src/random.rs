@@ -1,28 +1,27 @@
-//! Numbers that look random and are decided by a seed: the one generator of all pure values.
+//! Seeded pseudorandom numbers: the only generator of all pure types.
 
-/// A stream of numbers that its seed decides: good for keeping machines out of step, and not for
-/// secrets.
+/// A pseudorandom generator, determined by its seed: for jitter, not for secrets.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A stream of its own for each seed.
+    /// Creates a generator; different seeds give different sequences.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number, evenly from all there are; also a seed for another stream.
+    /// Returns the next number, uniformly distributed; also usable as a seed for another generator.
     pub fn number(&mut self) -> u64 {
-        // A step of splitmix64: it passes the usual tests, and every seed is as good as any other.
+        // A step of splitmix64: it passes the usual tests, and all seeds are equally good.
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
 
-    /// The next number from 0 to below 1, evenly.
+    /// Returns the next number, uniformly distributed from 0 to 1 (exclusive).
     pub fn fraction(&mut self) -> f64 {
-        // The 53 bits that a double holds exactly.
+        // The 53 bits that a double represents exactly.
         (self.number() >> 11) as f64 / (1u64 << 53) as f64
     }
 }

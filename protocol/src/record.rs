@@ -1,5 +1,5 @@
-//! The nouns that the replicated state holds. Every one is a row of the checkpoint on disk, so none
-//! of them changes but with the version of its [`format`](crate::format).
+//! The records of the replicated state. Each is a row of the checkpoint on disk, so it only changes
+//! with the version of its [`format`](crate::format).
 
 use crate::id::{
     AgentNumber, CellNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, ServerId, ServiceId,
@@ -12,54 +12,55 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// One key with its value and its lock.
+/// A key with its value and its lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its name.
+    /// The key.
     pub key: Key,
-    /// Its value; empty and absent are the same thing.
+    /// The value; empty and absent are equivalent.
     pub value: Bytes,
-    /// A number that belongs to the client.
+    /// An opaque number for clients.
     pub flags: u64,
-    /// Its lock; kept by plain writes.
+    /// The lock; plain writes keep it.
     pub lock: Lock,
-    /// The log index that created this entry.
+    /// The log index of its creation.
     pub create_index: LogIndex,
-    /// The log index that changed it last.
+    /// The log index of its last change.
     pub modify_index: LogIndex,
 }
 
-/// The lock of an entry: who holds it, and the grant that stands, or stood last. That of a new
-/// entry is the default.
+/// The lock of an entry: its holder, and the current or last grant. A new entry has the default
+/// lock.
 ///
-/// A plain write keeps all of it, the index included: that is what a holder's sequencer is made of,
-/// and nobody but a new holder may change it.
+/// A plain write keeps all of it, including the index: it is part of a holder's sequencer, and only
+/// a new grant may change it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lock {
-    /// Who holds it.
+    /// The session that holds it.
     pub session: Option<SessionId>,
-    /// Consul's `LockIndex`: how often the lock was granted in the entry's life.
+    /// Consul's `LockIndex`: the number of grants since the entry was created.
     pub index: u64,
     /// The fencing token of the grant.
     pub fence: Fence,
-    /// When that grant was made.
+    /// The time of the grant.
     pub granted_at: WallTime,
-    /// The waiting acquire that this grant answers, by its log index. None for a grant that nobody
-    /// waited for, and as soon as the holder acquires again: then somebody knows of the hold, and
-    /// it no longer goes with that request.
+    /// The log index of the waiting acquire that this grant answers. `None` for a grant without
+    /// waiting, and once the holder acquires again: from then on the hold is known to its holder
+    /// and independent of that request.
     pub granted_for: Option<LogIndex>,
 }
 
 impl Lock {
-    /// The lock once its holder has given it back, or has lost it.
+    /// Returns the lock after its release or loss.
     #[must_use]
     pub fn freed(self) -> Self {
-        // The index stays: the next holder's must be larger, or old sequencers would fit again.
+        // The index stays: the next holder's must be larger, otherwise old sequencers would become
+        // valid again.
         Self { session: None, granted_for: None, ..self }
     }
 }
 
-/// What happens to a session's keys when the session ends. Stored: only appended to.
+/// The treatment of a session's keys when the session ends. Stored: only appended to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Behavior {
     /// The locks are released, the entries stay.
@@ -69,47 +70,49 @@ pub enum Behavior {
     Delete,
 }
 
-/// A health check of a service, as a session names it.
+/// A health check of a service, as referenced by a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceCheck {
     /// The check's id on the session's node.
     pub id: CheckId,
-    /// Carried for clients that send it; it has no meaning here.
+    /// Stored for clients that send it; unused.
     pub namespace: String,
 }
 
-/// The check that says whether a node's agent lives.
+/// The id of the check for the health of a node's agent.
 pub const SERF_HEALTH: &str = "serfHealth";
 
-/// A session as its creator wants it; the agent has resolved defaults and checked limits.
+/// The specification of a session by its creator; the agent has resolved defaults and checked
+/// limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionSpec {
-    /// A fresh random id. One that is in use is refused, and the agent draws another.
+    /// A new random id. An id in use is rejected, and the agent generates another.
     pub id: SessionId,
-    /// A name for people; not unique.
+    /// A human-readable name; not unique.
     pub name: String,
-    /// The node that it dies with; compared without regard to case.
+    /// The node whose failure ends it; case-insensitive.
     pub node: NodeName,
-    /// How long its keys stay closed after an invalidation, as given: clamped to 60 s when used.
+    /// The lock-delay of its keys after an invalidation, as specified; limited to 60 s when used.
     pub lock_delay: Duration,
-    /// What happens to its keys at its end.
+    /// The treatment of its keys at its end.
     pub behavior: Behavior,
-    /// The TTL exactly as the client wrote it, such as `15.0s`; empty for none.
+    /// The TTL exactly as sent by the client, such as `15.0s`; empty for none.
     pub ttl_text: String,
-    /// The TTL's length; never zero.
+    /// The TTL; never zero.
     pub ttl: Option<Duration>,
-    /// The deprecated list of checks, where a client named its own.
+    /// The deprecated list of checks, if a client sent one.
     pub checks: Vec<CheckId>,
-    /// Checks of the node that it depends on.
+    /// The node checks that it depends on.
     pub node_checks: Vec<CheckId>,
-    /// Checks of services that it depends on.
+    /// The service checks that it depends on.
     pub service_checks: Option<Vec<ServiceCheck>>,
-    /// How long its node may stay silent, where it depends on the node's `serfHealth`.
+    /// The maximum outage of its node, if it depends on the node's `serfHealth`.
     pub health_window: HealthWindow,
 }
 
 impl SessionSpec {
-    /// A session that ends with its node by the default window, and of which nothing more is said.
+    /// Returns a session that ends with its node by the default window, with defaults for
+    /// everything else.
     pub fn of(id: SessionId, node: NodeName) -> Self {
         Self {
             id,
@@ -126,31 +129,31 @@ impl SessionSpec {
         }
     }
 
-    /// Every check that the session depends on, in the order: checks, node checks, service checks.
+    /// Returns every check that the session depends on, in the order: checks, node checks, service
+    /// checks.
     pub fn all_checks(&self) -> impl Iterator<Item = &CheckId> {
         let service_checks = self.service_checks.iter().flatten().map(|check| &check.id);
         self.checks.iter().chain(&self.node_checks).chain(service_checks)
     }
 }
 
-/// A contract between a holder and the cluster: while it lives, its locks are held. It never
-/// changes.
+/// A session: while it exists, its locks are held. It never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
-    /// What its creator wanted.
+    /// The specification by its creator.
     pub spec: SessionSpec,
-    /// When it was created.
+    /// The time of its creation.
     pub created_at: WallTime,
-    /// The log index that created it.
+    /// The log index of its creation.
     pub create_index: LogIndex,
 }
 
-/// A machine of the fleet, as the catalog knows it.
+/// A node of the catalog.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// Its name as registered.
     pub name: NodeName,
-    /// Its UUID in lower case; empty where nobody gave one.
+    /// Its UUID in lower case; empty if unknown.
     pub id: String,
     /// Its address, without a port.
     pub address: String,
@@ -158,16 +161,16 @@ pub struct Node {
     pub datacenter: String,
     /// Addresses by tag (`lan`, `lan_ipv4`, `wan`, `wan_ipv4`, …).
     pub tagged_addresses: BTreeMap<String, String>,
-    /// Words about it.
+    /// Metadata.
     pub meta: BTreeMap<String, String>,
-    /// The log index that created it.
+    /// The log index of its creation.
     pub create_index: LogIndex,
-    /// The log index that changed it last.
+    /// The log index of its last change.
     pub modify_index: LogIndex,
 }
 
 impl Node {
-    /// A node of which nothing more is said, in the datacenter that there is by default.
+    /// Returns a node in the default datacenter, with defaults for everything else.
     pub fn of(name: NodeName, id: String, address: &str) -> Self {
         Self {
             name,
@@ -182,12 +185,12 @@ impl Node {
     }
 }
 
-/// How a check stands. Stored: only appended to.
+/// The status of a check. Stored: only appended to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum CheckStatus {
-    /// All is well.
+    /// The check succeeds.
     Passing,
-    /// Worth a look; ends no session.
+    /// Needs attention; ends no session.
     Warning,
     /// Ends every session that depends on the check.
     #[default]
@@ -195,7 +198,7 @@ pub enum CheckStatus {
 }
 
 impl CheckStatus {
-    /// The word that clients use.
+    /// Returns the API's name of the status.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Passing => "passing",
@@ -204,7 +207,7 @@ impl CheckStatus {
         }
     }
 
-    /// Reads the word that clients use.
+    /// Parses the API's name of a status.
     pub fn parse(word: &str) -> Option<Self> {
         [Self::Passing, Self::Warning, Self::Critical].into_iter().find(|status| status.as_str() == word)
     }
@@ -213,42 +216,42 @@ impl CheckStatus {
 /// A health check of a node or of a service on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// The node that it is about.
+    /// The node that the check belongs to.
     pub node: NodeName,
     /// Its id on that node.
     pub id: CheckId,
-    /// Its name for people.
+    /// A human-readable name.
     pub name: String,
-    /// How it stands.
+    /// Its status.
     pub status: CheckStatus,
-    /// Words about the check.
+    /// A description.
     pub notes: String,
-    /// What it said last.
+    /// The last output.
     pub output: String,
-    /// The service that it is about; none for the node itself.
+    /// The service that the check belongs to; `None` for the node itself.
     pub service_id: Option<ServiceId>,
     /// That service's name, filled in by the state.
     pub service_name: String,
     /// That service's tags, filled in by the state.
     pub service_tags: Vec<String>,
-    /// Its kind, such as `ttl`; empty where nobody said.
+    /// Its kind, such as `ttl`; empty if unspecified.
     pub kind: String,
-    /// How often it runs, in Go's notation.
+    /// The interval between runs, in Go's notation.
     pub interval: String,
-    /// How long a run may take, in Go's notation.
+    /// The timeout of a run, in Go's notation.
     pub timeout: String,
-    /// Carried for clients; it has no meaning here.
+    /// Stored for clients; unused.
     pub exposed_port: u16,
-    /// The definition as compact JSON; `{}` or empty where there is none. Opaque to servers.
+    /// The definition as compact JSON; `{}` or empty if there is none. Opaque to servers.
     pub definition: String,
-    /// The log index that created it.
+    /// The log index of its creation.
     pub create_index: LogIndex,
-    /// The log index that changed it last.
+    /// The log index of its last change.
     pub modify_index: LogIndex,
 }
 
 impl Check {
-    /// A check of a node of which nothing more is said; it is called as its id is.
+    /// Returns a check of a node, named like its id, with defaults for everything else.
     pub fn of(node: NodeName, id: CheckId, status: CheckStatus) -> Self {
         Self {
             node,
@@ -271,12 +274,12 @@ impl Check {
     }
 }
 
-/// Where a service can be reached under a tag.
+/// The address of a service for a tag.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceAddress {
-    /// Host name or address.
+    /// The host name or address.
     pub address: String,
-    /// Port.
+    /// The port.
     pub port: u16,
 }
 
@@ -291,28 +294,28 @@ pub struct Service {
     pub name: String,
     /// Its tags.
     pub tags: Vec<String>,
-    /// Its address; empty for the node's.
+    /// Its address; empty for the node's address.
     pub address: String,
     /// Addresses by tag.
     pub tagged_addresses: BTreeMap<String, ServiceAddress>,
-    /// Words about it.
+    /// Metadata.
     pub meta: BTreeMap<String, String>,
     /// Its port.
     pub port: u16,
-    /// Weight while passing, and while warning.
+    /// The weights while passing, and while warning.
     pub weights: (u32, u32),
-    /// Whether others may change its tags.
+    /// Set if other clients may change its tags.
     pub enable_tag_override: bool,
-    /// The log index that created it.
+    /// The log index of its creation.
     pub create_index: LogIndex,
-    /// The log index that changed it last.
+    /// The log index of its last change.
     pub modify_index: LogIndex,
 }
 
-/// What an agent's lease hangs on: one process on one boot of one host.
+/// The identity that an agent's lease is bound to: one process on one boot of one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Incarnation {
-    /// Drawn when the process started.
+    /// A random number generated when the process started.
     pub process: [u8; 16],
     /// The kernel's boot id.
     pub boot: [u8; 16],
@@ -321,156 +324,155 @@ pub struct Incarnation {
 }
 
 impl Incarnation {
-    /// Whether both are processes of one boot of one host: sessions outlive the change from one to
-    /// the other.
+    /// Returns `true` if both are processes of the same boot of one host: sessions survive the
+    /// change from one to the other.
     pub fn is_same_host(&self, other: &Self) -> bool {
         self.boot == other.boot && self.certificate == other.certificate
     }
 }
 
-/// How a member of the cluster stands. Stored: only appended to.
+/// The status of a member of the cluster. Stored: only appended to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemberStatus {
-    /// It lives, as far as the servers know.
+    /// Alive, as far as the servers know.
     Alive,
-    /// It said that it stops for a moment: it may be silent for longer, once.
+    /// It announced a restart: it may be unreachable for longer, once.
     Restarting,
-    /// It left, or was made to.
+    /// It left, or was forced to leave.
     Left,
-    /// A majority of the servers did not hear from it for its window.
+    /// A majority of the servers could not reach it for its window.
     Failed,
 }
 
-/// An agent that registered, a member of the cluster: who it is, in which of its lives, and how it
-/// stands.
+/// A registered agent, a member of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agent {
-    /// Its number, for life.
+    /// Its number, which never changes.
     pub number: AgentNumber,
-    /// Its present life.
+    /// Its current generation.
     pub generation: Generation,
-    /// The node that it speaks for.
+    /// Its node.
     pub node: NodeName,
-    /// That node's UUID: an agent is the same one if this is the same.
+    /// The node's UUID, which identifies the agent.
     pub node_id: String,
-    /// The port at which servers ask it whether it lives; 0 where it listens at none.
+    /// The port for the servers' probes; 0 for none.
     pub port: u16,
-    /// Where its datagrams of the mesh are received; none where it is not in the mesh.
+    /// The address for its gossip datagrams; `None` if it is not in the mesh.
     pub gossip: Option<SocketAddr>,
-    /// The cell of the mesh that it is in; of one that left, the one that it was in.
+    /// Its cell of the mesh; after its departure, its last one.
     pub cell: CellNumber,
-    /// The version of the program that it runs.
+    /// Its program version.
     pub version: String,
-    /// The process that registered.
+    /// The registered process.
     pub incarnation: Incarnation,
-    /// The index at which its lease began.
+    /// The index of its lease's first registration.
     pub lease_began: LogIndex,
-    /// Sessions that were made before this index are of a host that was there before this one: they
-    /// end when its lease would have.
+    /// The index before which its node's sessions belong to an earlier host: they end when that
+    /// host's lease would have ended.
     pub former_sessions_until: Option<LogIndex>,
-    /// The index at which it announced a restart, until the time of that is over: guards on its
-    /// host believe in its sessions for as long, also in those of its next process, so none of them
-    /// ends by its silence.
+    /// The index of an announced restart, until its time is over. Guards on its host consider its
+    /// sessions, including those of its next process, alive for that time, so an outage ends none
+    /// of them.
     pub restart_announced: Option<LogIndex>,
-    /// How it stands.
+    /// Its status.
     pub status: MemberStatus,
-    /// Since when.
+    /// The time of the last status change.
     pub status_since: WallTime,
-    /// The address that it registered its node with; the catalog forgets the one of a node that
+    /// The address that it registered its node with; the catalog removes the address of a node that
     /// left.
     pub address: String,
 }
 
 impl Agent {
-    /// Its lease.
+    /// Returns its lease.
     pub fn lease(&self) -> LeaseId {
         LeaseId { agent: self.number, began: self.lease_began }
     }
 }
 
-/// A key that nobody may acquire for a while, because its holder's session was invalidated.
+/// A lock-delay: a key that may not be acquired for a while, because its holder's session was
+/// invalidated.
 ///
-/// The state knows no time: the leader counts `duration` from when it applied `started_at_index`,
+/// The state has no clock: the leader counts `duration` from when it applied `started_at_index`,
 /// then commits the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockDelay {
-    /// The log index of the invalidation; tells an old end from a new delay.
+    /// The log index of the invalidation; distinguishes an old end from a new delay.
     pub started_at_index: LogIndex,
-    /// How long, clamped to 60 s already.
+    /// The duration, already limited to 60 s.
     pub duration: Duration,
 }
 
 /// A session that waits for a lock: one position in a key's queue.
 ///
-/// The state knows no time: the leader counts `wait` from when it applied `enqueued_at_index`, then
+/// The state has no clock: the leader counts `wait` from when it applied `enqueued_at_index`, then
 /// commits the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiter {
-    /// Who waits, once in each queue.
+    /// The waiting session, at most once per queue.
     pub session: SessionId,
-    /// What the grant writes.
+    /// The value that the grant writes.
     pub value: Bytes,
-    /// The flags that it writes.
+    /// The flags that the grant writes.
     pub flags: u64,
-    /// How long it waits.
+    /// The maximum time to wait.
     pub wait: Duration,
-    /// The log index of the request that asked last; tells an old end from a new wait.
+    /// The log index of the latest request; distinguishes an old end from a new wait.
     pub enqueued_at_index: LogIndex,
 }
 
-/// A server of the quorum, as its roster knows it.
+/// A server of the quorum's roster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Server {
-    /// Its Raft id, never given to another one.
+    /// Its Raft id, never reused.
     pub id: ServerId,
-    /// Its node's name; its certificate names the same.
+    /// Its node's name, which its certificate names too.
     pub node: NodeName,
     /// Its node's UUID.
     pub node_id: String,
-    /// Where agents and other servers reach it, as `host:port`.
+    /// Its address for agents and other servers, as `host:port`.
     pub address: String,
-    /// A UUID drawn when its data folder was made: a server whose folder was emptied is another
-    /// one.
+    /// A UUID generated with its data folder: a server whose folder was emptied is another one.
     pub instance_id: String,
     /// The newest format that its build reads.
     pub format: u8,
 }
 
-/// A server that wants to belong to the quorum.
+/// A server that requests to join the quorum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewServer {
     /// See [`Server`], as for all fields that follow.
     pub node: NodeName,
     /// Its node's UUID.
     pub node_id: String,
-    /// Where it is reached.
+    /// Its address.
     pub address: String,
-    /// When it asks again, it says the same and gets the same id.
+    /// Its instance id: a repeated request with the same id is assigned the same Raft id.
     pub instance_id: String,
     /// The newest format that its build reads.
     pub format: u8,
 }
 
 impl NewServer {
-    /// The roster's row of this server under the id that it was given.
+    /// Returns the roster's row of this server with its assigned id.
     pub fn with_id(&self, id: ServerId) -> Server {
         let Self { node, node_id, address, instance_id, format } = self.clone();
         Server { id, node, node_id, address, instance_id, format }
     }
 }
 
-/// How the leader looks after the quorum's servers.
+/// The autopilot configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Autopilot {
-    /// Whether a server that is dead is taken out once another one has come in its place.
+    /// Set to remove a dead server once a replacement has joined.
     pub cleanup_dead_servers: bool,
-    /// A server that was not heard for so long is unhealthy.
+    /// The time without contact after which a server is unhealthy.
     pub last_contact_threshold: Duration,
-    /// A server whose log lags by more entries than this is unhealthy.
+    /// The maximum lag of a healthy server's log, in entries.
     pub max_trailing_logs: u64,
-    /// How long a new server must have been healthy before it gets its vote.
+    /// The time that a new server must be healthy before it is promoted to voter.
     pub server_stabilization_time: Duration,
-    /// No server is taken out if fewer voters than this would remain; 0 for no such limit.
+    /// The minimum number of voters that must remain when a server is removed; 0 for no limit.
     pub min_quorum: u32,
 }
 
@@ -486,10 +488,10 @@ impl Default for Autopilot {
     }
 }
 
-/// What ended a session. Stored: only appended to.
+/// The cause of a session's end. Stored: only appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LossCause {
-    /// Somebody destroyed it.
+    /// It was destroyed on request.
     Destroyed,
     /// It was not renewed in time.
     TtlExpired,
@@ -499,36 +501,36 @@ pub enum LossCause {
     CheckDeregistered(CheckId),
     /// Its node was deregistered.
     NodeDeregistered,
-    /// A majority of the servers did not hear from its node.
+    /// A majority of the servers could not reach its node.
     NodeFailed {
-        /// For how long it may be silent.
+        /// The health window that expired.
         window: HealthWindow,
-        /// The nodes of the servers that confirmed it.
+        /// The nodes of the servers that confirmed the failure.
         confirmed_by: Vec<NodeName>,
-        /// How long before the verdict it was heard last, as the leader knows it.
+        /// The time from the leader's last contact with the node to the verdict.
         silent_for: Duration,
     },
-    /// Its node's host is another one by now, or was started anew.
+    /// Its node's host was replaced or rebooted.
     HostReplaced,
     /// Its node left.
     NodeLeft,
-    /// Somebody made its node leave.
+    /// Its node was forced to leave.
     NodeForcedToLeave,
-    /// Its node was failed for so long that it was forgotten.
+    /// Its node was failed for so long that it was removed.
     NodeReaped,
-    /// Its guard gave it up, because no renewal was acknowledged for so long.
+    /// Its guard gave it up, because no renewal was acknowledged for this time.
     GivenUp {
         /// The time since the last acknowledged renewal.
         silent_for: Duration,
     },
 }
 
-/// Why a lock was lost: one line of the bounded loss history.
+/// The loss of a session's locks: one entry of the bounded loss history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
     /// The log index of the loss.
     pub index: LogIndex,
-    /// When it happened.
+    /// The time of the loss.
     pub at: WallTime,
     /// The session that ended.
     pub session: SessionId,
@@ -536,10 +538,10 @@ pub struct Loss {
     pub session_name: String,
     /// The node that it was bound to.
     pub node: NodeName,
-    /// Why it ended.
+    /// The cause of its end.
     pub cause: LossCause,
-    /// The keys that it held, with the fence of each; cut off after 64.
+    /// The keys that it held, with the fence of each; at most 64.
     pub keys: Vec<(Key, Fence)>,
-    /// How many keys it held in all.
+    /// The total number of keys that it held.
     pub key_count: u64,
 }

@@ -1,7 +1,7 @@
-//! What a command answers, and why it may refuse.
+//! Results of commands, and reasons to reject one.
 //!
-//! Three families of bad news, told apart by type: a [`Refusal`] is the state's deterministic
-//! answer and part of the reply; [`crate::rpc::Unavailable`] means that no answer could be had;
+//! The three kinds of failure have different types. A [`Refusal`] is the state's deterministic
+//! result and part of the reply; [`crate::rpc::Unavailable`] means that there is no result;
 //! anything fatal stops the process.
 
 use crate::id::{AgentNumber, CheckId, Fence, Generation, LogIndex, NodeName, ServerId, SessionId};
@@ -14,32 +14,33 @@ use std::time::Duration;
 /// A reply with the log index of its command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
-    /// The command's log index: where in the one order of all writes it took effect.
+    /// The command's log index: its position in the total order of all writes.
     pub index: LogIndex,
-    /// What it answered.
+    /// The result.
     pub reply: Reply,
 }
 
-/// What a command answers. Stored: only appended to.
+/// The result of a command. Stored: only appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Done; there is nothing more to say.
+    /// Done, without a value.
     Done,
-    /// Whether a conditional write took effect.
+    /// `true` if a conditional write took effect.
     Succeeded(bool),
-    /// The lock is the session's, under this fencing token.
+    /// The session holds the lock, with this fencing token.
     Granted {
-        /// The grant's token; the same again when the holder acquires again.
+        /// The grant's token; unchanged when the holder acquires again.
         fence: Fence,
     },
-    /// The lock is free, but closed by a lock-delay.
+    /// The lock is free but blocked by a lock-delay.
     Delayed {
-        /// How long still, as the leader knows it; the whole delay where it does not.
+        /// The remaining time, as known to the leader; otherwise the whole delay.
         remaining: Duration,
     },
-    /// The lock is another session's, or closed: the session is in the key's queue.
+    /// Another session holds the lock, or a lock-delay blocks it: the session is in the key's
+    /// queue.
     Queued {
-        /// Its position there: the log index of the first request that asked for it.
+        /// Its queue position: the log index of its first request.
         queue_position: LogIndex,
     },
     /// A new session.
@@ -48,22 +49,22 @@ pub enum Reply {
     Txn(Vec<TxnResult>),
     /// The transaction changed nothing, for these reasons.
     TxnFailed(Vec<TxnError>),
-    /// An agent's new life.
+    /// An agent's registration.
     Agent {
         /// Its number.
         number: AgentNumber,
-        /// Its life.
+        /// Its generation.
         generation: Generation,
-        /// Its lease: the same again where the same process registers again.
+        /// Its lease, unchanged if the same process registers again.
         lease: LeaseId,
         /// The lease's secret.
         secret: LeaseSecret,
     },
     /// A server's id.
     Server(ServerId),
-    /// Nothing changed, for this reason.
+    /// The command was rejected and changed nothing.
     Refused(Refusal),
-    /// The number of the gossip key that is in use.
+    /// The number of the gossip key in use.
     GossipKey(u32),
 }
 
@@ -80,22 +81,22 @@ pub enum TxnResult {
     Check(Arc<Check>),
 }
 
-/// Why one operation of a transaction failed.
+/// The reason why one operation of a transaction failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TxnError {
     /// The operation's position in the list, from 0.
     pub op_index: u32,
-    /// In Consul's words.
+    /// Consul's error text.
     pub what: String,
 }
 
-/// Why a command was refused. The text is what a client sees. Stored: only appended to.
+/// The reason why a command was rejected. Clients see the text. Stored: only appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
-    /// No such session. What a client wrote that is no id stands as [`SessionId::NIL`].
+    /// There is no such session. A text that is not an id is represented by [`SessionId::NIL`].
     #[error("invalid session {0:?}")]
     InvalidSession(SessionId),
-    /// The id is in use; draw another.
+    /// The id is in use; generate another.
     #[error("session id {0:?} is in use; draw another")]
     SessionIdInUse(SessionId),
     /// The session's node is not registered.
@@ -108,18 +109,18 @@ pub enum Refusal {
     #[error("Check '{0}' is in critical state")]
     CriticalCheck(CheckId),
     /// The key's queue is full.
-    #[error("{0} sessions wait for this lock already: try again later")]
+    #[error("the lock's queue is full ({0} sessions): retry later")]
     QueueFull(usize),
-    /// A catalog write that cannot be made, in Consul's words.
+    /// An invalid catalog write, with Consul's text.
     #[error("{0}")]
     Catalog(String),
-    /// A request id that was answered and forgotten, or of an agent's earlier generation.
+    /// A request id whose reply was discarded, or that belongs to an agent's earlier generation.
     #[error("this request was answered before and its answer was forgotten: send a new one")]
     Forgotten,
-    /// A server that cannot be taken into the roster, or is not there.
+    /// A server that cannot be added to the roster, or is not in it.
     #[error("{0}")]
     Roster(String),
-    /// A restore whose parts do not fit together.
+    /// A restore whose parts are inconsistent.
     #[error("the backup cannot be restored: {0}")]
     Restore(String),
     /// No member has this name.

@@ -1,4 +1,4 @@
-//! What agents and servers send each other. Many calls share one frame; replies come in any order.
+//! Messages between agents and servers. Many calls share one frame; replies arrive in any order.
 
 use crate::bootstrap::Introduction;
 use crate::change::Change;
@@ -22,27 +22,26 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most messages in one frame: a message of two bytes unfolds into hundreds, and a frame must
-/// not unfold into gigabytes.
+/// The maximum number of messages in one frame: a message of two bytes may expand to hundreds, and
+/// a frame must not expand to gigabytes.
 pub const MAX_FRAME_MESSAGES: usize = 1 << 16;
 
-/// Which call a reply belongs to; counted by the caller, per connection.
+/// The id that matches a reply to its call; assigned by the caller, per connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CallId(pub u64);
 
-/// What a caller sends in one piece.
+/// A message of a caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
-    /// Begins a call.
+    /// Starts a call.
     Begin(CallId, Request),
-    /// The caller is gone: no reply is wanted, a waiter is to be freed. A write may still take
-    /// effect.
+    /// Cancels a call: no reply is needed, and a waiter is freed. A write may still take effect.
     Cancel(CallId),
 }
 
 impl Call {
-    /// The same for a server that speaks `lockmesh/1`, which knows less: a session that was given
-    /// up is destroyed there, without the reason.
+    /// Converts the message for a server that only supports `lockmesh/1`: there a session that was
+    /// given up is destroyed, without the reason.
     #[must_use]
     pub fn for_first_dialect(self) -> Self {
         match self {
@@ -62,121 +61,120 @@ pub struct CallFrame(#[serde(deserialize_with = "frame_messages")] pub Vec<Call>
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplyFrame(#[serde(deserialize_with = "frame_messages")] pub Vec<(CallId, Response)>);
 
-/// What an agent asks of a server.
+/// A request of an agent to a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// Change the state. Without an id only [`Command::RegisterAgent`] is taken.
+    /// Changes the state. Without an id only [`Command::RegisterAgent`] is accepted.
     Propose(Option<RequestId>, Command),
-    /// Ask the state.
+    /// Queries the state.
     Read {
-        /// What.
+        /// The query.
         query: Query,
-        /// How fresh.
+        /// The consistency.
         consistency: Consistency,
-        /// Whether to wait for news.
+        /// The blocking options; `None` for an immediate reply.
         blocking: Option<Blocking>,
     },
-    /// Keep a session alive.
+    /// Renews a session.
     Renew(SessionId),
-    /// What this server knows of the quorum; answered by any server from what it knows.
+    /// Requests this server's view of the quorum; any server replies.
     Status,
-    /// A part of a backup. The leader makes a fresh one for the first part, and keeps it for a
-    /// minute of silence, after the last part for some seconds.
+    /// Requests a part of a backup. The leader creates a new one for the first part. It keeps a
+    /// backup for a minute after the last request, and for some seconds after its last part.
     BackupPart {
-        /// Which backup; none to begin one.
+        /// The id of the backup; `None` to start one.
         backup: Option<u64>,
-        /// Which part, from 0.
+        /// The number of the part, from 0.
         number: u32,
-        /// Whether any server may serve it.
+        /// Set if any server may serve it.
         stale: bool,
     },
-    /// Make another server the leader; any that can where none is named.
+    /// Transfers leadership to a server; `None` for any that is able.
     TransferLeader(Option<ServerId>),
-    /// Take a server out of the quorum.
+    /// Removes a server from the quorum.
     RemoveServer(ServerId),
-    /// Take a server in, as a learner that gets its vote when it has caught up.
+    /// Adds a server as a learner, which is promoted to voter once it has caught up.
     AddServer(NewServer),
-    /// How the leader looks after the servers.
+    /// Requests the autopilot configuration.
     Autopilot,
-    /// A server that belongs to nothing yet says who it is; answered by any server with who that
-    /// one is.
+    /// Introduces a server that belongs to no cluster yet; any server replies with its own
+    /// introduction.
     Introduce(Introduction),
-    /// Tells a server that belongs to nothing yet where servers are that it shall join.
+    /// Invites a server that belongs to no cluster yet to join through these addresses.
     Invite(Vec<String>),
-    /// A server of the quorum says where it is now.
+    /// Announces the current address of a server of the quorum.
     Announce(Server),
-    /// A part of the snapshot of the state, for a server that is too far behind to follow the log.
+    /// Requests a part of the state's snapshot, for a server whose log is too far behind.
     SnapshotPart {
-        /// Which snapshot; none to begin one.
+        /// The id of the snapshot; `None` to start one.
         snapshot: Option<u64>,
-        /// Which part, from 0.
+        /// The number of the part, from 0.
         number: u32,
-        /// The snapshot must stand for this index or a later one.
+        /// The minimum index of the snapshot.
         least: LogIndex,
     },
-    /// An agent lives. Answered by any server once the leader has acknowledged it.
+    /// Renews an agent's lease. Any server replies, once the leader has acknowledged it.
     RenewLease(Renewal),
-    /// A server asks an agent whether it lives, or another agent does for a server.
+    /// Challenges an agent, from a server or relayed by another agent.
     Challenge(Challenge),
-    /// A server has an agent ask another one whether it lives.
+    /// Makes an agent relay a challenge to another one.
     AskNode(NodeQuestion),
-    /// An agent in the mesh asks what it lacks of it; answered by any server from what it knows.
+    /// Requests missing mesh data; any server replies with the data that it has.
     SyncMesh(RosterDigest),
-    /// An agent in the mesh has probed these in vain. Answered by any server, before anything came
-    /// of it.
+    /// Reports suspicions of members whose probes failed. Any server replies, before any
+    /// consequence.
     Accuse(Vec<LeaseId>),
-    /// How the lease of a node stands, or those of all nodes, in parts. The leader alone knows.
+    /// Requests the state of one node's lease, or of all in parts. Only the leader knows it.
     NodeLeases(NodeLeaseQuery),
-    /// An agent in the mesh has fired this event. Answered by any server, which tells the others
-    /// and whoever asks for news of the mesh.
+    /// Spreads an event that an agent in the mesh has fired. Any server replies, and forwards the
+    /// event to the other servers and to agents that request mesh data.
     Spread(Bytes),
-    /// A server tells an agent in the mesh what is new: signed verdicts and events, for itself and
-    /// for those to whom it passes them on.
+    /// Sends an agent in the mesh new signed verdicts and events, for itself and to forward.
     TellMesh(Vec<Bytes>),
 }
 
-/// What a server answers.
+/// A reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Response {
-    /// The command was applied (a refusal is an application too).
+    /// The command was applied; this includes refusals.
     Applied(Applied),
-    /// The query's answer.
+    /// The query's result.
     Answer(Answer),
-    /// The session that was renewed, or none of that id.
+    /// The renewed session; `None` if there is no session with that id.
     Renewed(Option<Arc<Session>>),
-    /// The quorum as this server sees it.
+    /// The quorum from this server's view.
     Status(Status),
     /// A part of a backup.
     BackupPart(BackupPart),
-    /// An operator's order was carried out.
+    /// The operation was carried out.
     Done,
-    /// The server belongs to the quorum now.
+    /// The server joined the quorum.
     Joined(Joined),
-    /// How the leader looks after the servers, and the index at which somebody said so.
+    /// The autopilot configuration, and the index of its last change.
     Autopilot(Autopilot, LogIndex),
-    /// Who the server is that was asked.
+    /// The server's own introduction.
     Introduced(Introduction),
     /// A part of a snapshot.
     SnapshotPart(SnapshotPart),
-    /// The leader has heard the renewal.
+    /// The leader acknowledged the renewal.
     LeaseRenewed(LeaseAck),
-    /// The lease is none any more.
+    /// The lease has ended.
     LeaseEnded(LeaseId, LeaseEnd),
-    /// The agent lives.
+    /// The agent is alive.
     Alive(Renewal),
-    /// What the agent lacked of the mesh.
+    /// The missing mesh data.
     Mesh(Box<MeshNews>),
-    /// How nodes' leases stand.
+    /// The states of node leases.
     NodeLeases(NodeLeases),
-    /// No answer could be had.
+    /// There is no result.
     Unavailable(Unavailable),
-    /// The agent lives, and guards on its node gave sessions up. Only for a peer that speaks
+    /// The agent is alive, and guards on its node gave up sessions. Only for a peer that supports
     /// `lockmesh/2`.
     AliveGivingUp(Box<NodeAnswer>),
 }
 
 impl Response {
-    /// The response that carries what a node answered.
+    /// Returns the response for a node's reply.
     pub fn alive(answer: NodeAnswer) -> Self {
         match answer.given_up {
             None => Self::Alive(answer.renewal),
@@ -184,7 +182,7 @@ impl Response {
         }
     }
 
-    /// What a node answered; none where this is no such response.
+    /// Returns a node's reply; `None` if this is another response.
     pub fn node_answer(&self) -> Option<NodeAnswer> {
         match self {
             Self::Alive(renewal) => Some((*renewal).into()),
@@ -193,7 +191,7 @@ impl Response {
         }
     }
 
-    /// The same for a peer that speaks `lockmesh/1`, which knows less.
+    /// Converts the response for a peer that only supports `lockmesh/1`.
     #[must_use]
     pub fn for_first_dialect(self) -> Self {
         match self {
@@ -203,46 +201,47 @@ impl Response {
     }
 }
 
-/// Why no answer could be had, and what became of the request.
+/// The reason why there is no result, and the outcome of the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Unavailable {
-    /// Certainly not done: this server is not the leader. It may know who is.
+    /// Certainly not done: this server is not the leader. It may know the leader.
     #[error("No cluster leader")]
     NotLeader {
-        /// The leader's address, as this server knows it.
+        /// The leader's address, as known to this server.
         leader: Option<String>,
     },
-    /// Certainly not done: the server has more to do than it can.
+    /// Certainly not done: the server is overloaded.
     #[error("the server is overloaded: try again ({0})")]
     Overloaded(String),
     /// Certainly not done: the server cannot write to its disk.
     #[error("the server cannot write to its disk: {0}")]
     Disk(String),
-    /// Certainly not done: the server does not take this request from this peer, or not at all.
+    /// Certainly not done: the server does not accept this request from this peer.
     #[error("{0}")]
     Denied(String),
-    /// Unknown: it was on its way when the server lost the leadership, its disk or its peer.
+    /// Unknown outcome: the request was in flight when the server lost the leadership, its disk or
+    /// its peer.
     #[error("{0}")]
     Unknown(String),
-    /// Certainly not done, and never will be: the answer does not fit a frame. Ask for less at a
+    /// Certainly not done, and a retry is pointless: the reply exceeds a frame. Request less at a
     /// time.
     #[error(
         "the answer is longer than {limit} bytes: ask for less at a time, by a longer prefix, or by ?keys for the \
          names alone"
     )]
     AnswerTooLong {
-        /// The most bytes that an answer may have, encoded.
+        /// The maximum size of an encoded reply in bytes.
         limit: u64,
     },
-    /// Certainly not done: this server was taken out of the quorum and serves nobody any more;
-    /// another one does.
+    /// Certainly not done: this server was removed from the quorum and no longer serves agents;
+    /// another server does.
     #[error("this server was removed from the quorum: ask another one")]
     Removed,
-    /// Certainly not done: no server takes this agent, for what its certificate or theirs says.
-    /// Said by the agent itself.
+    /// Certainly not done: no server accepts this agent, because of its certificate or theirs.
+    /// Reported by the agent itself.
     #[error("No cluster leader takes this agent: {0}")]
     NotAdmitted(String),
-    /// Certainly not done: what this server holds is not what a majority of the servers holds.
+    /// Certainly not done: this server's state differs from that of a majority of the servers.
     #[error(
         "the state of this server is corrupt: a corruption check found it to differ from that of a majority of the \
          servers; ask another one. To mend it, stop it, empty its data folder and start it: it joins as a new server"
@@ -251,88 +250,88 @@ pub enum Unavailable {
 }
 
 impl Unavailable {
-    /// Whether the request certainly changed nothing.
+    /// Returns `true` if the request certainly changed nothing.
     pub fn certainly_not_done(&self) -> bool {
         !matches!(self, Self::Unknown(_))
     }
 }
 
-/// A part of a backup: changes that set every row anew, at most about 1 MiB.
+/// A part of a backup: changes that set every row, at most about 1 MiB.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupPart {
-    /// Which backup.
+    /// The id of the backup.
     pub backup: u64,
-    /// The cluster that it is of.
+    /// The cluster of the backup.
     pub cluster_id: String,
-    /// The index that it stands for.
+    /// The index of the backup.
     pub index: LogIndex,
-    /// That index's term.
+    /// The term of that index.
     pub term: Term,
-    /// Which part, from 0.
+    /// The number of the part, from 0.
     pub number: u32,
-    /// Whether it is the last one.
+    /// Set for the last part.
     pub last: bool,
     /// The rows.
     pub rows: Vec<Change>,
 }
 
-/// A part of a snapshot: rows as they lie on disk, about 1 MiB, which only servers read.
+/// A part of a snapshot: rows in their form on disk, about 1 MiB, which only servers read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotPart {
-    /// Which snapshot.
+    /// The id of the snapshot.
     pub snapshot: u64,
-    /// Which part, from 0.
+    /// The number of the part, from 0.
     pub number: u32,
-    /// What the snapshot stands for, and the checksum of its rows.
+    /// The snapshot's metadata, and the checksum of its rows.
     pub mark: Bytes,
     /// The rows.
     pub rows: Bytes,
-    /// The checksum of all that is above.
+    /// The checksum of all fields above.
     pub digest: [u8; 32],
-    /// The checksum of all parts, with the last one.
+    /// The checksum of all parts, in the last one.
     pub whole: Option<[u8; 32]>,
 }
 
-/// What a server must know that was taken into a quorum.
+/// The data that a server receives when it joins a quorum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Joined {
     /// Its id.
     pub server: ServerId,
-    /// The cluster's.
+    /// The cluster's id.
     pub cluster_id: String,
-    /// Every server of the quorum, itself among them.
+    /// All servers of the quorum, including itself.
     pub servers: Vec<Server>,
 }
 
-/// The quorum as one server sees it.
+/// The quorum from the view of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// The cluster's id; empty before its first command.
     pub cluster_id: String,
-    /// The server that answers.
+    /// The server that replies.
     pub server: ServerId,
-    /// The leader it knows, once that one serves.
+    /// The leader, once it serves requests.
     pub leader: Option<ServerId>,
-    /// How long ago it heard from that leader; zero from the leader itself, none where it knows of
-    /// no leader.
+    /// The time since its last contact with the leader; zero on the leader itself, `None` without a
+    /// known leader.
     pub last_contact: Option<Duration>,
     /// Its term.
     pub term: Term,
     /// The last index in its log.
     pub last_index: LogIndex,
-    /// The last index known to be committed.
+    /// The last index that is known to be committed.
     pub commit_index: LogIndex,
-    /// The last index that it applied.
+    /// The last index that it has applied.
     pub applied_index: LogIndex,
-    /// The first index that its log still holds.
+    /// The first index in its log.
     pub first_index: LogIndex,
-    /// The index of the membership's last change.
+    /// The index of the last membership change.
     pub membership_index: LogIndex,
-    /// Every server of the quorum, in order of their ids.
+    /// All servers of the quorum, in ascending order of their ids.
     pub servers: Vec<ServerStatus>,
-    /// How many agents registered.
+    /// The number of registered agents.
     pub agents: u64,
-    /// The agent that asks, where it registered.
+    /// The number of the requesting agent, if it is registered.
     pub caller: Option<AgentNumber>,
 }
 
@@ -347,26 +346,27 @@ pub struct ServerStatus {
     pub node: String,
     /// Its RPC address as `ip:port`.
     pub address: String,
-    /// Whether it votes.
+    /// Set if it is a voter.
     pub voter: bool,
-    /// The last index it is known to have.
+    /// The last index that it is known to have.
     pub last_index: LogIndex,
-    /// How long ago the leader heard from it; none where nobody knows: only the leader does.
+    /// The time since the leader last had contact with it; `None` if unknown: only the leader knows
+    /// it.
     pub last_contact: Option<Duration>,
-    /// Whether the leader finds it well; of itself alone a follower knows it.
+    /// Set if the leader considers it healthy; a follower only knows this about itself.
     pub healthy: bool,
-    /// Since when that has been so without a break, by the leader's wall clock; none where nobody
-    /// knows: only the leader does, from when it began to lead.
+    /// The time since which that has been so, by the leader's wall clock. `None` if unknown: only
+    /// the leader knows it, from the start of its leadership.
     pub stable_since: Option<WallTime>,
-    /// The version of the program that it runs; empty where the server that answers has not met it
-    /// yet.
+    /// Its program version; empty if the replying server has not been in contact with it yet.
     pub version: String,
 }
 
-/// Reads the messages of a frame, and stops at the first that is too many.
+/// Deserializes the messages of a frame, and stops at the first one beyond the limit.
+///
 /// # Errors
-/// The bytes hold something else than such messages, or too many. No message of the frame is to be
-/// acted upon: its sender is at fault.
+/// The bytes are not such messages, or there are too many. No message of the frame may be
+/// processed: its sender is at fault.
 pub fn frame_messages<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {

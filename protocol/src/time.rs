@@ -1,15 +1,15 @@
-//! Our own point in time, so that whoever needs the time is given it.
+//! A point in time, which callers pass as an argument.
 
 use serde::{Deserialize, Serialize};
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// Microseconds since some start that only the giver knows. Never a wall clock.
+/// Microseconds since an arbitrary start that only the provider knows. Never a wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Time(pub u64);
 
 impl Time {
-    /// The time that has passed since `earlier`; zero if `earlier` is later.
+    /// Returns the time since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }

@@ -1,13 +1,14 @@
-//! A token bucket: how much of something may be had at once and in a second.
+//! A token bucket: a rate limit with a burst.
 //!
 //! Pure: time is an argument.
 
 use crate::time::Time;
 
-/// See the [module](self). What is taken from it comes back with time.
+/// See the [module](self). Tokens are refilled over time.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
-    /// In millionths: as many come back in a microsecond as whole ones in a second.
+    /// In millionths: the number refilled per microsecond equals the number of whole tokens per
+    /// second.
     tokens: u64,
     full: u64,
     per_second: u64,
@@ -15,13 +16,13 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// One that holds so many tokens, all of them at first.
+    /// Creates a full bucket with this capacity.
     pub fn full(now: Time, at_once: u64, per_second: u64) -> Self {
         let full = at_once.saturating_mul(1_000_000);
         Self { tokens: full, full, per_second, filled: now }
     }
 
-    /// Takes so many tokens, if they are there.
+    /// Takes this number of tokens, if available.
     pub fn takes(&mut self, now: Time, tokens: u64) -> bool {
         self.fill(now);
         let left = self.tokens.checked_sub(tokens.saturating_mul(1_000_000));
@@ -29,7 +30,7 @@ impl TokenBucket {
         left.is_some()
     }
 
-    /// Whether it holds as much as ever: then it remembers nothing.
+    /// Returns `true` if the bucket is full: then it has no memory.
     pub fn is_full(&mut self, now: Time) -> bool {
         self.fill(now);
         self.tokens == self.full
@@ -60,7 +61,7 @@ mod tests {
         assert_eq!(taken(&mut bucket, begin), 0);
         assert_eq!(taken(&mut bucket, begin + Duration::from_millis(50)), 5);
         assert!(!bucket.is_full(begin + Duration::from_millis(50)));
-        // Nobody gathers more than fits at once.
+        // The bucket never exceeds its capacity.
         assert!(bucket.is_full(begin + Duration::from_secs(60)));
         assert_eq!(taken(&mut bucket, begin + Duration::from_secs(60)), 10);
     }

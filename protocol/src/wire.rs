@@ -1,65 +1,66 @@
-//! How everything becomes bytes: the one file that names bincode.
+//! The encoding of all messages: the only file that names bincode.
 //!
-//! A message is one version byte and then the value. Decoding takes only the version it knows,
-//! never reads more than the limit it is given, and refuses bytes that are left over.
+//! A message is one version byte followed by the value. Decoding accepts only the known version,
+//! never reads more than the given limit, and rejects trailing bytes.
 
 use serde::{Serialize, de::DeserializeOwned};
 use std::io;
 
-/// The longest frame in bytes.
+/// The maximum size of a frame in bytes.
 pub const MAX_FRAME_BYTES: usize = 8 << 20;
 
 /// The version that this build writes and reads.
 pub const VERSION: u8 = 2;
 
-/// Why bytes are not a message. Nothing was taken from them.
+/// The reason why bytes are not a message. Nothing was decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// There is not even a version.
+    /// There is no version byte.
     #[error("an empty message")]
     Empty,
-    /// Somebody speaks another version.
+    /// The sender uses another version.
     #[error("message version {0}, but this build speaks version {VERSION}")]
     Version(u8),
-    /// More bytes than allowed.
+    /// The message exceeds the limit.
     #[error("a message of {length} bytes, but at most {limit} are allowed")]
     TooLong {
-        /// How many there are.
+        /// The size in bytes.
         length: usize,
-        /// How many there may be.
+        /// The maximum size in bytes.
         limit: usize,
     },
-    /// The bytes do not spell the type that was expected.
+    /// The bytes are not a value of the expected type.
     #[error("a malformed message: {0}")]
     Malformed(String),
-    /// Bytes are left over.
+    /// There are trailing bytes.
     #[error("{0} bytes are left over after the message")]
     Trailing(usize),
 }
 
-/// Encodes a value, with its version in front.
+/// Encodes a value, after its version.
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     encode_into(value, &mut bytes);
     bytes
 }
 
-/// Appends a value, without a version: for a part of something that carries one.
+/// Appends a value without a version: for a part of a message that has one.
 pub fn encode_into<T: Serialize>(value: &T, bytes: &mut Vec<u8>) {
     let config = bincode::config::standard();
-    // Writing to memory cannot fail, and our own types have no map or sequence of unknown length.
+    // Writing to memory cannot fail, and the protocol's types have no map or sequence of unknown
+    // length.
     bincode::serde::encode_into_std_write(value, bytes, config).expect("our own types are encodable");
 }
 
-/// Appends a value, without a version, if it takes at most `limit` bytes. Of a longer one nothing
-/// is appended, and no more than that is encoded.
+/// Appends a value without a version, if it takes at most `limit` bytes. Nothing of a longer value
+/// is appended, and encoding stops at the limit.
 ///
 /// # Errors
 /// The value is longer.
 pub fn encode_within<T: Serialize>(value: &T, bytes: &mut Vec<u8>, limit: usize) -> Result<(), LimitReached> {
     let start = bytes.len();
     let mut bounded = Bounded { end: start.saturating_add(limit), bytes };
-    // Nothing but the limit can keep our own types from being encoded.
+    // Only the limit can make the encoding of the protocol's types fail.
     let encoded = bincode::serde::encode_into_std_write(value, &mut bounded, bincode::config::standard());
     if encoded.is_err() {
         bytes.truncate(start);
@@ -68,15 +69,15 @@ pub fn encode_within<T: Serialize>(value: &T, bytes: &mut Vec<u8>, limit: usize)
     Ok(())
 }
 
-/// A value takes more bytes than it may. Nothing of it was kept.
+/// A value exceeds its maximum size. Nothing of it was kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {limit} bytes")]
 pub struct LimitReached {
-    /// How many it may take.
+    /// The maximum size in bytes.
     pub limit: usize,
 }
 
-/// Takes bytes up to an end.
+/// A writer with a size limit.
 struct Bounded<'a> {
     bytes: &'a mut Vec<u8>,
     end: usize,
@@ -99,8 +100,8 @@ impl io::Write for Bounded<'_> {
 /// Decodes a message of at most `LIMIT` bytes.
 ///
 /// # Errors
-/// The bytes are not one whole message of this version. Nothing was taken from them; whoever sent
-/// them is at fault, or runs another build.
+/// The bytes are not exactly one message of this version. Nothing was decoded; the sender is at
+/// fault, or runs another build.
 pub fn decode<T: DeserializeOwned, const LIMIT: usize>(bytes: &[u8]) -> Result<T, WireError> {
     let (version, body) = bytes.split_first().ok_or(WireError::Empty)?;
     if *version != VERSION {
@@ -109,14 +110,15 @@ pub fn decode<T: DeserializeOwned, const LIMIT: usize>(bytes: &[u8]) -> Result<T
     decode_bare::<T, LIMIT>(body)
 }
 
-/// What a decoder may claim while it reads. The decoder counts a number as if it were written in
-/// full, up to eight times its real length, so this leaves room for a frame full of small numbers.
+/// The maximum size that a decoder may claim for a frame. The decoder counts a number at its full
+/// width, up to eight times its encoded size, so this leaves room for a frame full of small
+/// numbers.
 const CLAIM_LIMIT: usize = 8 * MAX_FRAME_BYTES;
 
-/// Decodes what [`encode_into`] wrote. `LIMIT` is at most [`MAX_FRAME_BYTES`].
+/// Decodes the output of [`encode_into`]. `LIMIT` is at most [`MAX_FRAME_BYTES`].
 ///
 /// # Errors
-/// The bytes are not one whole value. Nothing was taken from them; whoever sent them is at fault.
+/// The bytes are not exactly one value. Nothing was decoded; the sender is at fault.
 pub fn decode_bare<T: DeserializeOwned, const LIMIT: usize>(bytes: &[u8]) -> Result<T, WireError> {
     if bytes.len() > LIMIT {
         return Err(WireError::TooLong { length: bytes.len(), limit: LIMIT });
@@ -126,16 +128,16 @@ pub fn decode_bare<T: DeserializeOwned, const LIMIT: usize>(bytes: &[u8]) -> Res
     whole(bytes, bincode::serde::decode_from_slice(bytes, config))
 }
 
-/// What a decoder of stored bytes may claim: far more than any row holds, and less than a damaged
-/// length asks for.
+/// The maximum size that a decoder of stored bytes may claim: far more than any row contains, and
+/// less than a corrupt length claims.
 const STORED_CLAIM_LIMIT: usize = 1 << 30;
 
-/// Decodes what [`encode_into`] wrote to our own disk, however many bytes that are. Never for bytes
-/// of a peer.
+/// Decodes the output of [`encode_into`] from the local disk, of any size. Never for bytes of a
+/// peer.
 ///
 /// # Errors
-/// The bytes are not one whole value: they are damaged, or another build's. Nothing was taken from
-/// them, and whoever keeps the file must not write over them.
+/// The bytes are not exactly one value: they are corrupt, or another build's. Nothing was decoded,
+/// and the file must not be overwritten.
 pub fn decode_stored<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
     let config = bincode::config::standard().with_limit::<STORED_CLAIM_LIMIT>();
     whole(bytes, bincode::serde::decode_from_slice(bytes, config))

@@ -13,7 +13,8 @@ struct Store {
 }
 
 impl Store {
-    /// Writes the value, unless a later holder of the lock has written. `true` if written.
+    /// Writes the value unless a later holder has already written. Returns `true` if it was
+    /// written.
     fn write(&mut self, value: &str, fence: u64) -> bool {
         if fence < self.fence {
             return false;
@@ -32,7 +33,7 @@ async fn main() -> Result<(), Error> {
     let first = lock.acquire().await?;
     // A Consul agent grants locks too, but without fences.
     let first_fence = first.fence().unwrap_or_default();
-    // Here the first holder is paused, and its lock passes on.
+    // Simulates a pause of the first holder: its lock is granted to another one.
     first.release().await?;
 
     let second = lock.acquire().await?;

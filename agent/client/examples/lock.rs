@@ -21,14 +21,14 @@ async fn main() -> Result<(), Error> {
     println!("holding {key}, fence {:?}", guard.fence());
     tokio::select! {
         () = work() => println!("done"),
-        // Another process may hold the lock from here on: the work must not go on.
+        // Another process may hold the lock from here on: the work must stop.
         reason = guard.lost() => println!("stopped: {reason}"),
     }
     guard.release().await?;
     Ok(())
 }
 
-/// Stands for the work that needs the lock.
+/// A placeholder for the work that needs the lock.
 async fn work() {
     tokio::time::sleep(Duration::from_secs(1)).await;
 }

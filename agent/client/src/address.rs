@@ -1,19 +1,19 @@
-//! Where the local agent is.
+//! The address of the local agent.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// The port that agents listen on unless told otherwise.
+/// The default HTTP port of an agent.
 pub const DEFAULT_PORT: u16 = 8500;
 
-/// Where an agent listens.
+/// The address that an agent listens on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// A Unix socket.
     Unix(PathBuf),
     /// A TCP port.
     Tcp {
-        /// A name or an IP address, IPv6 without brackets.
+        /// A host name or an IP address; IPv6 without brackets.
         host: String,
         /// The port.
         port: u16,

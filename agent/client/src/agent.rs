@@ -1,4 +1,4 @@
-//! Asking the agent about itself and its own checks.
+//! Requests about the agent itself and its own checks.
 
 use crate::client::{Client, Target};
 use crate::connection::Verb;
@@ -16,57 +16,59 @@ pub struct Agent<'a> {
 }
 
 impl Client {
-    /// Requests about the agent itself.
+    /// Returns the requests about the agent itself.
     pub fn agent(&self) -> Agent<'_> {
         Agent { client: self }
     }
 
-    /// The quorum leader's RPC address; `None` when the agent knows none.
+    /// Returns the RPC address of the quorum's leader; `None` if the agent knows no leader.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn leader(&self) -> Result<Option<String>, Error> {
         let leader: String = self.read(Target::new("/v1/status/leader")).await?.value;
         Ok(Some(leader).filter(|leader| !leader.is_empty()))
     }
 
-    /// The RPC addresses of the quorum's servers.
+    /// Returns the RPC addresses of the quorum's servers.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn peers(&self) -> Result<Vec<String>, Error> {
         Ok(self.read(Target::new("/v1/status/peers")).await?.value)
     }
 }
 
 impl Agent<'_> {
-    /// Who it is.
+    /// Returns the agent's identity and configuration.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn describe(&self) -> Result<AgentSelf, Error> {
         Ok(self.client.read(Target::new("/v1/agent/self")).await?.value)
     }
 
-    /// Whether it can carry requests out: a leader serves, and the agent is registered.
+    /// Returns `true` if the agent can serve requests: a leader is known and the agent is
+    /// registered.
     ///
     /// # Errors
-    /// There was no answer. Nothing was changed: ask again where [`Error::is_transient`] says so.
+    /// The agent did not reply. A read changes nothing. Retry if [`Error::is_transient`] returns
+    /// `true`.
     pub async fn is_ready(&self) -> Result<bool, Error> {
         let reply = self.client.send(Verb::Get, Target::new("/health/ready"), Bytes::new()).await?;
         Ok(reply.status == 200)
     }
 
-    /// The members that it knows.
+    /// Returns the members that the agent knows.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn members(&self) -> Result<Vec<Member>, Error> {
         Ok(self.client.read(Target::new("/v1/agent/members")).await?.value)
     }
 
-    /// The same with the leases of their nodes, as far as the servers' leader knows them now: it is
-    /// asked once for every few hundred nodes.
+    /// Returns the members with the current leases of their nodes. The agent queries the servers'
+    /// leader once for every few hundred nodes.
     ///
     /// # Errors
     /// As [`Self::members`].
@@ -74,93 +76,95 @@ impl Agent<'_> {
         Ok(self.client.read(Target::new("/v1/agent/members").flag("lease")).await?.value)
     }
 
-    /// Its figures.
+    /// Returns the agent's metrics.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn metrics(&self) -> Result<Metrics, Error> {
         Ok(self.client.read(Target::new("/v1/agent/metrics")).await?.value)
     }
 
-    /// Its own checks, by id.
+    /// Returns the agent's own checks, by check id.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn checks(&self) -> Result<BTreeMap<String, Check>, Error> {
         Ok(self.client.read(Target::new("/v1/agent/checks")).await?.value)
     }
 
-    /// Registers a check that runs by being told: see [`Agent::update_check`].
+    /// Registers a TTL check, which is updated with [`Agent::update_check`].
     ///
     /// # Errors
-    /// [`Error::Refused`] says why; the check was not registered. After any other error it may be.
-    /// To register it again is safe: a check that is there keeps its status.
+    /// [`Error::Refused`] gives the reason; the check was not registered. After any other error the
+    /// outcome is unknown. Registering again is safe: an existing check keeps its status.
     pub async fn register_check(&self, check: &NewCheck) -> Result<(), Error> {
         self.put(Target::new("/v1/agent/check/register"), check).await
     }
 
-    /// Tells how a check stands, and why. It turns critical unless told again within its TTL.
+    /// Updates the status and the output of a check. A check turns critical if no update arrives
+    /// within its TTL.
     ///
     /// # Errors
-    /// [`Error::Refused`] where the agent has no check of that id. After any other error tell it
-    /// again before the TTL is over.
+    /// [`Error::Refused`] if the agent has no check with that id. After any other error, send the
+    /// update again before the TTL expires.
     pub async fn update_check(&self, id: &str, update: &CheckUpdate) -> Result<(), Error> {
         self.put(Target::new("/v1/agent/check/update/").name(id), update).await
     }
 
-    /// Takes a check away; sessions that depend on it end.
+    /// Deregisters a check; sessions that depend on it end.
     ///
     /// # Errors
-    /// [`Error::Refused`] where the agent has no check of that id, as when an earlier attempt took
-    /// it away. After any other error try again.
+    /// [`Error::Refused`] if the agent has no check with that id, for example because an earlier
+    /// attempt removed it. After any other error, retry.
     pub async fn deregister_check(&self, id: &str) -> Result<(), Error> {
         self.order(Target::new("/v1/agent/check/deregister/").name(id)).await
     }
 
-    /// Lets it read its certificate and its log level again; answers what changed, in words. What
-    /// is broken is refused, and everything stays as it was.
+    /// Reloads the agent's certificate and log level; returns a description of the changes. Invalid
+    /// settings are rejected as a whole.
     ///
     /// # Errors
-    /// [`Error::Refused`] says what is broken; everything stays as it was. After any other error
-    /// the agent's log tells what changed. To reload again is safe.
+    /// [`Error::Refused`] names the invalid setting; nothing was changed. After any other error the
+    /// agent's log lists the changes. Reloading again is safe.
     pub async fn reload(&self) -> Result<Vec<String>, Error> {
         let reply = self.client.write(Verb::Put, Target::new("/v1/agent/reload"), Bytes::new()).await?;
         let changes = reply.header("x-lockmesh-reloaded").unwrap_or("reloaded");
         Ok(changes.split("; ").map(str::to_owned).collect())
     }
 
-    /// Takes its node out of the cluster: the node's sessions end. Its process ends once this is
-    /// answered.
+    /// Removes the agent's node from the cluster: the node's sessions end. The agent process exits
+    /// after its reply.
     ///
     /// # Errors
-    /// Nothing stops. [`Error::Refused`] says why; after any other error the node may have left,
-    /// and its agent registers it again unless it ended.
+    /// The agent keeps running. [`Error::Refused`] gives the reason. After any other error the node
+    /// may have left; unless its agent exited, it registers the node again.
     pub async fn leave(&self) -> Result<(), Error> {
         self.order(Target::new("/v1/agent/leave")).await
     }
 
-    /// Makes a failed node leave the cluster: its sessions end. With `prune` it is not shown as one
-    /// that left either. For a node that is alive the answer is the same and nothing changes:
-    /// [`Agent::members`] tells which it was.
+    /// Makes a failed node leave the cluster: its sessions end. With `prune` it is also removed
+    /// from the list of nodes that left. For a live node the reply is the same and nothing changes:
+    /// check the node's status with [`Agent::members`].
     ///
     /// # Errors
-    /// [`Error::Refused`] where there is no such member, or the servers do not know yet whether it
-    /// lives. After any other error it may have left.
+    /// [`Error::Refused`] if there is no such member, or if the servers do not know yet whether it
+    /// is alive. After any other error it may have left.
     pub async fn force_leave(&self, node: &str, prune: bool) -> Result<(), Error> {
         let target = Target::new("/v1/agent/force-leave/").name(node);
         self.order(if prune { target.flag("prune") } else { target }).await
     }
 
-    /// Lets it look for a server of its cluster at an address, `host` or `host:port`, and ask that
-    /// one when no other is left.
+    /// Makes the agent discover a server of its cluster at `host` or `host:port`, and use it when
+    /// no other server is left.
     ///
     /// # Errors
-    /// [`Error::Refused`] says why the server is none of its cluster. To join again is safe.
+    /// [`Error::Refused`] gives the reason why the server does not belong to its cluster. Joining
+    /// again is safe.
     pub async fn join(&self, address: &str) -> Result<(), Error> {
         self.order(Target::new("/v1/agent/join/").name(address)).await
     }
 
-    /// Sends an order that says all in its path.
+    /// Sends a write without a body.
     async fn order(&self, target: Target) -> Result<(), Error> {
         self.client.write(Verb::Put, target, Bytes::new()).await.map(|_| ())
     }

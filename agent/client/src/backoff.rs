@@ -1,12 +1,11 @@
-//! Waiting a little longer after each failure, never in step with others. Pure: what is random
-//! comes from a seed.
+//! Exponential backoff with jitter. Pure: randomness comes from a seed.
 //!
-//! The library depends on none of Lockmesh's crates, so that an application pulls in none of them.
-//! It therefore has its own of this, though agents and servers have one too.
+//! The library depends on none of Lockmesh's crates, so that an application does not pull them in.
+//! It therefore duplicates the backoff of agents and servers.
 
 use std::time::Duration;
 
-/// A stream of numbers that its seed decides. Good for spreading, not for secrets.
+/// A pseudorandom generator, determined by its seed. For jitter, not for secrets.
 #[derive(Clone, Debug)]
 pub(crate) struct Jitter(fastrand::Rng);
 
@@ -15,18 +14,18 @@ impl Jitter {
         Self(fastrand::Rng::with_seed(seed))
     }
 
-    /// The next number from 0 up to 1, evenly.
+    /// Returns the next number, uniformly distributed from 0 to 1 (exclusive).
     pub(crate) fn fraction(&mut self) -> f64 {
         self.0.f64()
     }
 
-    /// A random share of `span`, from nothing to all of it.
+    /// Returns a random part of `span`, from zero to all of it.
     pub(crate) fn share(&mut self, span: Duration) -> Duration {
         span.mul_f64(self.fraction())
     }
 }
 
-/// How long to wait after the next failure in a row.
+/// The delay after the next consecutive failure.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     first: Duration,
@@ -39,15 +38,15 @@ impl Backoff {
         Self { first, longest, next: first }
     }
 
-    /// After a failure: how long to wait. Between half and all of a span that doubles up to the
-    /// longest.
+    /// Returns the delay after a failure: between half and all of a span, which doubles up to the
+    /// maximum.
     pub(crate) fn failed(&mut self, jitter: &mut Jitter) -> Duration {
         let span = self.next;
         self.next = span.saturating_mul(2).min(self.longest);
         span / 2 + jitter.share(span / 2)
     }
 
-    /// After a success.
+    /// Resets the delay after a success.
     pub(crate) fn succeeded(&mut self) {
         self.next = self.first;
     }

@@ -1,7 +1,7 @@
-//! The client: one handle for everything, and what all its calls have in common.
+//! The client: one handle for all requests, and the behavior that they share.
 //!
-//! A call is one HTTP request. Nothing here retries: the agent does that, under one request id;
-//! what outlives errors are the keepers and guards built on top.
+//! A call is one HTTP request. Calls are never retried here: the agent retries under one request
+//! id. The session keepers and guards built on top survive transient errors.
 
 use crate::address::Address;
 use crate::clock::Clock;
@@ -18,43 +18,42 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long a call may take that does not block on purpose. An agent without a quorum itself tries
-/// for 7 s.
+/// The timeout of a call that is not a blocking query. An agent without a quorum retries for 7 s.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How much later than its wait a blocking query may be answered, besides a sixteenth of the wait.
+/// The extra time that a blocking query may take, in addition to its wait plus a sixteenth of it.
 const BLOCKING_SLACK: Duration = Duration::from_secs(15);
 
-/// How long a blocking query waits when nothing is said.
+/// The wait of a blocking query that specifies none.
 const DEFAULT_WAIT: Duration = Duration::from_secs(300);
 
-/// A handle to the local agent; cheap to clone, clones share their connections.
+/// A handle to the local agent. It is cheap to clone; clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     pool: Arc<Pool>,
     clock: Clock,
-    /// How many tidy up behind what was dropped.
+    /// The number of background cleanups in progress.
     tidying: Arc<watch::Sender<usize>>,
 }
 
 impl Client {
-    /// A client of the agent at `address`. Connects when first used.
+    /// Creates a client of the agent at `address`. It connects on first use.
     pub fn new(address: Address) -> Self {
         Self::over(Pool::new(address), Clock::default())
     }
 
-    /// The same, with a token to send; agents without access control ignore it.
+    /// Creates a client that sends a token. Agents without access control ignore it.
     ///
     /// # Errors
-    /// [`Error::Settings`] when the token cannot be sent in a header.
+    /// [`Error::Settings`] if the token cannot be sent in a header.
     pub fn with_token(address: Address, token: &str) -> Result<Self, Error> {
         Ok(Self::over(Pool::new(address).with_token(token)?, Clock::default()))
     }
 
-    /// A client of the agent that the environment names: see [`Settings::from_lookup`].
+    /// Creates a client of the agent named by the environment. See [`Settings::from_lookup`].
     ///
     /// # Errors
-    /// [`Error::Settings`] with the variable's name and what to do.
+    /// [`Error::Settings`] names the variable and the correction.
     pub fn from_env() -> Result<Self, Error> {
         let settings = Settings::from_env()?;
         match settings.token {
@@ -63,19 +62,19 @@ impl Client {
         }
     }
 
-    /// Where the agent is.
+    /// Returns the agent's address.
     pub fn address(&self) -> &Address {
         self.pool.address()
     }
 
-    /// Waits until everything is tidied up that was dropped: guards, keepers, acquisitions under
-    /// way. Call it before the program ends, within a time that it can spare.
+    /// Waits until dropped guards, keepers and pending acquisitions are cleaned up. Call it before
+    /// the program exits, with a timeout.
     pub async fn settled(&self) {
-        // The sender is ours, so the channel cannot close.
+        // This client owns the sender, so the channel cannot close.
         let _ = self.tidying.subscribe().wait_for(|count| *count == 0).await;
     }
 
-    /// Counts somebody who tidies up, until that is dropped.
+    /// Counts a background cleanup as in progress until the returned value is dropped.
     pub(crate) fn begin_tidying(&self) -> Tidying {
         Tidying::begin(&self.tidying)
     }
@@ -88,7 +87,7 @@ impl Client {
         self.clock
     }
 
-    /// A client whose deadlines follow tokio's clock, counted from this instant.
+    /// Creates a client whose deadlines follow tokio's clock, counted from `start`.
     #[cfg(test)]
     pub(crate) fn virtual_time(address: Address, start: tokio::time::Instant) -> Self {
         Self::over(Pool::new(address), Clock::Virtual(start))
@@ -99,36 +98,36 @@ impl Client {
         self.pool.idle_connections()
     }
 
-    /// Sends a request; the answer may have any status.
+    /// Sends a request; the reply may have any status.
     pub(crate) async fn send(&self, verb: Verb, target: Target, body: Bytes) -> Result<Reply, Error> {
         let timeout = target.timeout;
         self.pool.call(Call { verb, target: target.text, body: Outgoing::Whole(body), timeout }).await
     }
 
-    /// Sends a request whose answer or body is streamed.
+    /// Sends a request whose body or reply is streamed.
     pub(crate) async fn open(&self, verb: Verb, target: Target, body: Outgoing) -> Result<Download, Error> {
         let timeout = target.timeout;
         self.pool.open(Call { verb, target: target.text, body, timeout }).await
     }
 
-    /// Sends a write that answers 200 or fails.
+    /// Sends a write. Any status except 200 is an error.
     pub(crate) async fn write(&self, verb: Verb, target: Target, body: Bytes) -> Result<Reply, Error> {
         accept(self.send(verb, target, body).await?)
     }
 
-    /// Sends a write that answers `true` or `false`.
+    /// Sends a write whose reply is `true` or `false`.
     pub(crate) async fn verdict(&self, verb: Verb, target: Target, body: Bytes) -> Result<bool, Error> {
         let reply = self.write(verb, target, body).await?;
         self.parse(&reply)
     }
 
-    /// Sends a read that answers 200 with JSON or fails.
+    /// Sends a read whose reply is 200 with JSON. Any other reply is an error.
     pub(crate) async fn read<T: DeserializeOwned>(&self, target: Target) -> Result<Answer<T>, Error> {
         let reply = accept(self.send(Verb::Get, target, Bytes::new()).await?)?;
         Ok(Answer::new(self.parse(&reply)?, &reply))
     }
 
-    /// The same, where 404 without words means that there is nothing.
+    /// Sends a read, for which a 404 without a body means `None`.
     pub(crate) async fn read_some<T: DeserializeOwned>(
         &self,
         target: Target,
@@ -150,7 +149,7 @@ impl Client {
     }
 }
 
-/// Somebody who tidies up, counted while this lives.
+/// A background cleanup, counted until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Tidying(Arc<watch::Sender<usize>>);
 
@@ -167,11 +166,12 @@ impl Drop for Tidying {
     }
 }
 
-/// Lets a success through and sorts everything else.
+/// Returns a successful reply, and turns any other into an error.
 pub(crate) fn accept(reply: Reply) -> Result<Reply, Error> {
     match reply.status {
         200 => Ok(reply),
-        // The agent redirects to a tidied path. That would be another key, so it is not followed.
+        // The agent redirects to the normalized path. That is a different key, so the client does
+        // not follow it.
         301 => Err(Error::Refused {
             status: 301,
             text: "a key with an empty, `.` or `..` part cannot be reached over HTTP: choose another name"
@@ -181,7 +181,7 @@ pub(crate) fn accept(reply: Reply) -> Result<Reply, Error> {
     }
 }
 
-/// How long a call that reads so may take.
+/// Returns the timeout of a call with these read options.
 fn timeout_of(read: &Read) -> Duration {
     if read.index == 0 {
         return CALL_TIMEOUT;
@@ -190,16 +190,17 @@ fn timeout_of(read: &Read) -> Duration {
     wait.saturating_add(wait / 16).saturating_add(BLOCKING_SLACK)
 }
 
-/// An answer, and what is needed to judge it or to wait for the next.
+/// A reply with its consistency information and the index for the next blocking query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer<T> {
-    /// What was asked for.
+    /// The requested value.
     pub value: T,
-    /// The index to wait behind: see [`Read::newer_than`]. 0 where the agent gives none.
+    /// The index for the next blocking query: see [`Read::newer_than`]. 0 if the agent returned
+    /// none.
     pub index: u64,
-    /// Whether the server that answered knows a leader.
+    /// `true` if the server that replied knows a leader.
     pub known_leader: bool,
-    /// How long ago it heard from that leader.
+    /// The time since that server last had contact with the leader.
     pub last_contact: Duration,
 }
 
@@ -214,7 +215,7 @@ impl<T> Answer<T> {
         }
     }
 
-    /// The same answer about something made of the value.
+    /// Converts the value and keeps the rest.
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Answer<U> {
         Answer {
             value: change(self.value),
@@ -225,7 +226,7 @@ impl<T> Answer<T> {
     }
 }
 
-/// A path and a query under construction.
+/// A builder for a request's path and query.
 pub(crate) struct Target {
     text: String,
     has_query: bool,
@@ -233,12 +234,12 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// A path that needs no encoding.
+    /// Creates a target with a path that needs no encoding.
     pub(crate) fn new(path: &str) -> Self {
         Self { text: path.to_owned(), has_query: false, timeout: CALL_TIMEOUT }
     }
 
-    /// Adds a name to the path; its slashes stay slashes.
+    /// Appends a name to the path; its slashes are not encoded.
     pub(crate) fn name(mut self, name: &str) -> Self {
         encode(&mut self.text, name, true);
         self
@@ -260,12 +261,12 @@ impl Target {
         target
     }
 
-    /// Adds a parameter that is a number.
+    /// Adds a numeric parameter.
     pub(crate) fn number(self, name: &str, value: u64) -> Self {
         self.with(name, &value.to_string())
     }
 
-    /// Adds how to read.
+    /// Adds the parameters of the read options.
     pub(crate) fn read(self, read: &Read) -> Self {
         let mut target = match read.consistency {
             Consistency::Default => self,
@@ -282,13 +283,13 @@ impl Target {
         target
     }
 
-    /// Adds how long the answer may be waited for.
+    /// Adds a `wait` parameter and extends the timeout accordingly.
     pub(crate) fn waiting(self, wait: Duration) -> Self {
         let target = self.with("wait", &format_duration(wait));
         target.within(wait.saturating_add(BLOCKING_SLACK))
     }
 
-    /// Bounds how long the answer may take.
+    /// Sets the timeout of the call.
     pub(crate) fn within(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self

@@ -1,31 +1,32 @@
-//! The clock that deadlines rest on: monotonic, and it goes on while the machine is suspended.
+//! The clock that deadlines rest on: monotonic, including time that the machine is suspended.
 //!
-//! Never the wall clock, which people turn, and never tokio's, which stands still in a suspended
-//! machine: a holder that slept through its lease must find it over on waking up. The agent reads
-//! the same one: what it tells guards are points in time of this clock.
+//! It is not the wall clock, which administrators can set, and not tokio's clock, which stops while
+//! the machine is suspended: a holder that slept past its lease must find it expired on waking up.
+//! The agent uses the same clock: the deadlines that it reports to guards are instants of this
+//! clock.
 
 use crate::holder::Moment;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The longest nap while waiting for a [`Moment`]: how late a suspended machine may notice it after
-/// waking up.
+/// The maximum length of one sleep while waiting for a [`Moment`]. It bounds the delay with which a
+/// suspended machine notices it after waking up.
 const LONGEST_NAP: Duration = Duration::from_millis(500);
 
-/// Where the time comes from.
+/// The source of time.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Clock {
     /// The kernel's `CLOCK_BOOTTIME`.
     #[default]
     Boot,
-    /// Tokio's, which tests can stop and turn; counted from the given instant.
+    /// Tokio's clock, which tests can pause and advance; counted from the given instant.
     #[cfg(any(test, feature = "virtual-clock"))]
     Virtual(tokio::time::Instant),
 }
 
 impl Clock {
-    /// The time now.
+    /// Returns the current time.
     pub fn now(self) -> Moment {
         match self {
             Self::Boot => {
@@ -39,14 +40,15 @@ impl Clock {
         }
     }
 
-    /// Waits until `moment` has come.
+    /// Waits until `moment`.
     pub async fn sleep_until(self, moment: Moment) {
         loop {
             let left = moment.since(self.now());
             if left.is_zero() {
                 return;
             }
-            // In naps, because tokio's clock stands still in a suspended machine.
+            // Sleeps in short intervals, because tokio's clock stops while the machine is
+            // suspended.
             sleep(left.min(LONGEST_NAP)).await;
         }
     }

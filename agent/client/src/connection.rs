@@ -1,8 +1,8 @@
-//! HTTP/1.1 connections to the agent, kept alive and used again; the one place that names hyper.
+//! HTTP/1.1 connections to the agent, kept alive and reused; the only file that names hyper.
 //!
-//! A connection carries one request at a time. One whose request was given up (dropped, timed out)
-//! is closed, so that the agent frees whatever waits behind it; it is never used again. Nothing
-//! here retries a request that may have reached the agent.
+//! A connection carries one request at a time. If a request is dropped or times out, its connection
+//! is closed and never reused, so that the agent frees what waits for it. No request that may have
+//! reached the agent is retried here.
 
 use crate::address::Address;
 use crate::error::Error;
@@ -25,25 +25,26 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Requests that one client may have under way; each blocking query is one.
+/// The maximum number of concurrent requests of one client; each blocking query is one.
 pub(crate) const MAX_CONNECTIONS: usize = 4096;
 
-/// Connections kept open without work.
+/// The maximum number of idle connections that are kept open.
 const MAX_IDLE: usize = 32;
 
-/// The largest answer that is read into memory; only backups are larger, and they are streamed.
+/// The maximum size in bytes of a reply that is read into memory. Only backups are larger, and they
+/// are streamed.
 const MAX_ANSWER: usize = 256 << 20;
 
-/// How long a newcomer waits where the agent's queue of newcomers is full.
+/// The delay before another connection attempt while the agent's accept queue is full.
 const FULL_QUEUE_BACKOFF: Duration = Duration::from_millis(2);
 
-/// How long the agent may take to accept a connection.
+/// The timeout for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The header that carries a token.
+/// The header that carries the token.
 const TOKEN: HeaderName = HeaderName::from_static("x-consul-token");
 
-/// What is asked, as HTTP says it.
+/// The HTTP method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Get,
@@ -52,11 +53,11 @@ pub(crate) enum Verb {
     Delete,
 }
 
-/// A body on its way to the agent.
+/// The body of a request.
 pub(crate) enum Outgoing {
-    /// All of it, now.
+    /// The complete body.
     Whole(Bytes),
-    /// Piece by piece; an error breaks the request off.
+    /// A streamed body; an error aborts the request.
     Pieces(mpsc::Receiver<io::Result<Bytes>>),
 }
 
@@ -66,11 +67,11 @@ pub(crate) struct Call {
     /// Path and query, percent-encoded.
     pub(crate) target: String,
     pub(crate) body: Outgoing,
-    /// How long the answer may take.
+    /// The timeout for the reply.
     pub(crate) timeout: Duration,
 }
 
-/// An answer, read whole.
+/// A reply with its complete body.
 pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
@@ -78,12 +79,12 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// A header's text; `None` where it is absent or not text.
+    /// Returns the text of a header; `None` if it is absent or not text.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// The body as words for people.
+    /// Returns the body as human-readable text.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).trim_end().to_owned()
     }
@@ -101,7 +102,8 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(crate) fn new(address: Address) -> Self {
-        // A host that no header can name cannot be resolved either, and connecting says so.
+        // A host that is not a valid header cannot be resolved either, so connecting reports the
+        // error.
         let host = match &address {
             Address::Unix(_) => HeaderValue::from_static("localhost"),
             tcp @ Address::Tcp { .. } => HeaderValue::from_str(&tcp.to_string())
@@ -111,10 +113,10 @@ impl Pool {
         Self { address, host, token: None, idle: Mutex::default(), slots }
     }
 
-    /// The same, with a token in every request.
+    /// Makes the pool send a token in every request.
     pub(crate) fn with_token(mut self, token: &str) -> Result<Self, Error> {
         let mut value = HeaderValue::from_str(token).map_err(|_| {
-            Error::Settings("the token has characters that cannot be sent: correct it".into())
+            Error::Settings("the token contains characters that are invalid in a header: correct it".into())
         })?;
         // Keeps the token out of debug output.
         value.set_sensitive(true);
@@ -126,28 +128,28 @@ impl Pool {
         &self.address
     }
 
-    /// Sends a request and reads the answer whole.
+    /// Sends a request and reads the complete reply.
     pub(crate) async fn call(&self, call: Call) -> Result<Reply, Error> {
         let limit = call.timeout;
         let exchange = async {
             let mut download = self.open(call).await?;
             let body = download.whole(&self.address).await?;
             let (status, headers) = (download.status, std::mem::take(&mut download.headers));
-            // Only now: on a connection whose answer was not read whole the next one would begin
-            // with its rest.
+            // Only now: on a connection with an unread rest, the next reply would begin with that
+            // rest.
             self.keep(download.connection);
             Ok(Reply { status, headers, body })
         };
         match timeout(limit, exchange).await {
             Ok(result) => result,
-            // The exchange is dropped, and its connection with it: so the agent frees what waits
+            // The exchange is dropped together with its connection, so the agent frees what waits
             // there.
-            Err(_) => Err(self.unanswered(format!("nothing came within {} s", limit.as_secs_f32()))),
+            Err(_) => Err(self.unanswered(format!("no reply within {} s", limit.as_secs_f32()))),
         }
     }
 
-    /// Sends a request and reads only the answer's head; the caller streams the rest and bounds the
-    /// time.
+    /// Sends a request and reads only the head of the reply. The caller streams the body and bounds
+    /// the time.
     pub(crate) async fn open(&self, call: Call) -> Result<Download, Error> {
         let mut request = self.request(call)?;
         loop {
@@ -157,7 +159,8 @@ impl Pool {
             };
             match connection.sender.try_send_request(request).await {
                 Ok(response) => return Ok(Download::new(response, connection)),
-                // An idle connection that the agent closed meanwhile gives the request back unsent.
+                // An idle connection that the agent closed in the meantime returns the request
+                // unsent.
                 Err(mut error) => match error.take_message() {
                     Some(unsent) if !fresh => request = unsent,
                     _ => return Err(self.unanswered(error.into_error().to_string())),
@@ -187,8 +190,8 @@ impl Pool {
 
     async fn idle(&self) -> Option<Connection> {
         loop {
-            // The last one used comes first: it is the least likely to have been closed for
-            // idleness.
+            // The most recently used connection comes first: it is the least likely to have been
+            // closed for idleness.
             let mut connection = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
             if connection.sender.ready().await.is_ok() {
                 return Some(connection);
@@ -204,7 +207,8 @@ impl Pool {
     }
 
     async fn connect(&self) -> Result<Connection, Error> {
-        // Not waited for: slots may be taken by blocking queries, which end when they like.
+        // Does not wait for a free slot: slots may be held by blocking queries, whose duration is
+        // unbounded.
         let slot = Arc::clone(&self.slots)
             .try_acquire_owned()
             .map_err(|_| Error::Saturated { limit: MAX_CONNECTIONS })?;
@@ -214,7 +218,7 @@ impl Pool {
                 Address::Unix(path) => Connection::over(dial(path).await?, slot).await,
                 Address::Tcp { host, port } => {
                     let stream = TcpStream::connect((host.as_str(), *port)).await?;
-                    // Requests are small, and none shall wait for another to share a packet.
+                    // Requests are small and must not wait for others to fill a packet.
                     stream.set_nodelay(true)?;
                     Connection::over(stream, slot).await
                 }
@@ -251,7 +255,7 @@ impl Connection {
     ) -> io::Result<Self> {
         let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         let driver = tokio::spawn(async move {
-            // Whoever waits for an answer is told of the error by the sender.
+            // The sender reports the error to the waiting request.
             let _ = connection.await;
         });
         Ok(Self { sender, driver, _slot: slot })
@@ -260,12 +264,12 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // Closes the connection, by which the agent hears that nobody waits any more.
+        // Closes the connection, which informs the agent that no caller waits any more.
         self.driver.abort();
     }
 }
 
-/// An answer whose body is still to be read.
+/// A reply whose body has not been read yet.
 pub(crate) struct Download {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
@@ -279,12 +283,12 @@ impl Download {
         Self { status: head.status.as_u16(), headers: head.headers, body, connection }
     }
 
-    /// The next piece of the body; `None` at its end.
+    /// Returns the next chunk of the body; `None` at its end.
     pub(crate) async fn next(&mut self) -> Option<io::Result<Bytes>> {
         loop {
             match self.body.frame().await? {
                 Ok(frame) => {
-                    // Trailers are no part of the body.
+                    // Trailers are not part of the body.
                     if let Ok(data) = frame.into_data() {
                         return Some(Ok(data));
                     }
@@ -294,13 +298,13 @@ impl Download {
         }
     }
 
-    /// All of the body, if it is not too large.
+    /// Returns the complete body, unless it exceeds the size limit.
     pub(crate) async fn whole(&mut self, address: &Address) -> Result<Bytes, Error> {
         match Limited::new(&mut self.body, MAX_ANSWER).collect().await {
             Ok(collected) => Ok(collected.to_bytes()),
             Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Error::Garbled {
                 address: address.clone(),
-                reason: format!("its answer is larger than {MAX_ANSWER} bytes"),
+                reason: format!("the reply is larger than {MAX_ANSWER} bytes"),
             }),
             Err(error) => Err(Error::Unanswered { address: address.clone(), reason: error.to_string() }),
         }
@@ -336,12 +340,12 @@ impl Body for Outgoing {
     }
 }
 
-/// Connects to a Unix socket. One whose queue of newcomers is full refuses at once instead of
-/// letting them wait, as TCP does: this tries again until there is room, for 5 s at most.
+/// Connects to a Unix socket. If the accept queue is full, the kernel rejects the connection
+/// immediately, unlike with TCP. This function retries until the queue has room, for at most 5 s.
 ///
 /// # Errors
-/// There is no connection, and nothing was sent: [`io::ErrorKind::TimedOut`] where the queue stayed
-/// full, or else what the system said of the socket.
+/// No connection was made and nothing was sent. [`io::ErrorKind::TimedOut`] if the queue stayed
+/// full, otherwise the error of the socket.
 pub async fn dial(path: &Path) -> io::Result<UnixStream> {
     let attempts = async {
         loop {
@@ -357,7 +361,7 @@ pub async fn dial(path: &Path) -> io::Result<UnixStream> {
 }
 
 fn not_accepted() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "it does not accept connections")
+    io::Error::new(io::ErrorKind::TimedOut, "the agent does not accept connections")
 }
 
 #[cfg(test)]

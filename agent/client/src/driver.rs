@@ -1,7 +1,7 @@
-//! The shell around a [`Holder`]: clock, client and those who wait.
+//! Drives a [`Holder`]: connects it with the clock, the client and the waiting callers.
 //!
-//! Every input is taken under one lock, and what comes back is carried out at once: each request in
-//! a task of its own. One task more tells the time. It must decide nothing.
+//! Every input is processed under one lock, and the resulting requests are sent at once, each in a
+//! task of its own. One additional task drives the timers. The driver makes no decisions.
 
 use crate::client::{Client, Tidying};
 use crate::error::Error;
@@ -21,20 +21,20 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
-/// Whoever wants a holder to go on. When the last one is gone, everything is given back in the
-/// background.
+/// A reference to a running holder. When the last reference is dropped, everything is released in
+/// the background.
 #[derive(Debug)]
 pub(crate) struct Driver {
     shared: Arc<HoldersShared>,
 }
 
-/// What handles, requests and the task that tells the time share.
+/// The state shared by handles, requests and the timer task.
 #[derive(Debug)]
 struct HoldersShared {
     client: Client,
     runtime: Handle,
     state: Mutex<HoldersState>,
-    /// Told after every input.
+    /// Notified after every input.
     changed: watch::Sender<()>,
 }
 
@@ -51,7 +51,7 @@ struct HoldersState {
     last_hold: u64,
 }
 
-/// Something that is acquired or held. Dropping it gives it back in the background.
+/// An acquisition or a hold. Dropping it releases it in the background.
 #[derive(Debug)]
 pub(crate) struct Hold {
     driver: Arc<Driver>,
@@ -59,7 +59,7 @@ pub(crate) struct Hold {
 }
 
 impl Driver {
-    /// Must be called in a runtime, in which everything is carried out.
+    /// Starts the driver. Must be called inside a runtime, in which all of its tasks run.
     pub(crate) fn start(client: &Client, options: SessionOptions, session_use: SessionUse) -> Arc<Self> {
         let state = HoldersState {
             holder: Holder::new(options, session_use, random_seed()),
@@ -83,7 +83,7 @@ impl Driver {
         Arc::new(Self { shared })
     }
 
-    /// Creates a session and keeps it; its id.
+    /// Creates a session and keeps it alive; returns its id.
     pub(crate) async fn keep(&self) -> Result<String, Error> {
         let (sender, kept) = oneshot::channel();
         self.shared.state().kept = Some(sender);
@@ -91,18 +91,19 @@ impl Driver {
         kept.await.expect("a creation is answered")
     }
 
-    /// Acquires something; what is dropped half way is given back.
+    /// Acquires a hold. If the future is dropped, the acquisition is released.
     pub(crate) async fn acquire(self: &Arc<Self>, wanted: Wanted) -> Result<Option<(Hold, Grant)>, Error> {
         let (sender, acquired) = oneshot::channel();
         let id = {
             let mut state = self.shared.state();
             state.last_hold += 1;
             let id = HoldId(state.last_hold);
-            // Before the holder is told: its answer may come in the same turn.
+            // Registered before the input is processed, because the result may come in the same
+            // turn.
             state.acquiring.insert(id, sender);
             id
         };
-        // Made before it is held: if this future is dropped, that gives back whatever came of it.
+        // Created before the grant: if this future is dropped, its drop releases the outcome.
         let hold = Hold { driver: Arc::clone(self), id };
         self.shared.tell(Input::Acquire(id, wanted));
         let grant = acquired.await.expect("an acquisition is answered")?;
@@ -123,7 +124,7 @@ impl Driver {
         self.shared.state().holder.session_remaining(now)
     }
 
-    /// Waits until the session is lost, or suspended.
+    /// Waits until the session is lost or suspended.
     pub(crate) async fn lost(&self) -> Loss {
         self.shared.when(|holder, now| holder.session_state(now).reason_to_stop()).await
     }
@@ -133,7 +134,7 @@ impl Driver {
         self.shared.state().holder.session_state(now)
     }
 
-    /// Waits until the session stands otherwise than this.
+    /// Waits until the state of the session differs from `known`.
     pub(crate) async fn changed(&self, known: &GuardState) -> GuardState {
         self.shared.when(|holder, now| unlike(known, holder.session_state(now))).await
     }
@@ -155,7 +156,7 @@ impl Hold {
         !self.remaining().is_zero()
     }
 
-    /// Waits until the hold is lost, or suspended.
+    /// Waits until the hold is lost or suspended.
     pub(crate) async fn lost(&self) -> Loss {
         self.driver.shared.when(|holder, now| holder.reason_to_stop(self.id, now)).await
     }
@@ -165,12 +166,12 @@ impl Hold {
         self.driver.shared.state().holder.state(self.id, now)
     }
 
-    /// Waits until the hold stands otherwise than this.
+    /// Waits until the state of the hold differs from `known`.
     pub(crate) async fn changed(&self, known: &GuardState) -> GuardState {
         self.driver.shared.when(|holder, now| unlike(known, holder.state(self.id, now))).await
     }
 
-    /// What is written with the lock when it is given back is something else by now.
+    /// Sets the value that is written to the lock when it is released.
     pub(crate) fn written(&self, value: Bytes) {
         self.driver.shared.tell(Input::Written(self.id, value));
     }
@@ -194,7 +195,7 @@ impl HoldersShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the holder take an input, and carries out what follows.
+    /// Passes an input to the holder and carries out the resulting actions.
     fn tell(self: &Arc<Self>, input: Input) {
         let mut state = self.state();
         let HoldersState { holder, outbox, .. } = &mut *state;
@@ -207,8 +208,7 @@ impl HoldersShared {
         }
         for (number, request) in requests {
             let task = self.runtime.spawn(answer(Arc::clone(self), number, request));
-            // Under the lock, which the task needs to take itself out: it cannot have done so
-            // before.
+            // Under the lock, which the task needs to remove itself: it cannot have done so before.
             state.under_way.insert(number, task.abort_handle());
         }
         events.into_iter().for_each(|event| state.tell_waiting(event));
@@ -217,26 +217,26 @@ impl HoldersShared {
             state.tidying = state.holder.is_tidying().then(|| self.client.begin_tidying());
         }
         drop(state);
-        // Without the lock, which all who are woken want at once.
+        // Notifies without the lock, because all woken tasks acquire it.
         self.changed.send_replace(());
     }
 
-    /// Waits until the holder knows something.
+    /// Waits until `known` returns a value.
     async fn when<T>(&self, known: impl Fn(&Holder, Moment) -> Option<T>) -> T {
-        // Before the first look, so that no change falls in between.
+        // Subscribes before the first check, so that no change is missed.
         let mut changed = self.changed.subscribe();
         loop {
             if let Some(known) = known(&self.state().holder, self.client.clock().now()) {
                 return known;
             }
-            // The sender is ours, so the channel cannot close.
+            // This value owns the sender, so the channel cannot close.
             let _ = changed.changed().await;
         }
     }
 }
 
 impl HoldersState {
-    /// Whoever waited may have gone meanwhile.
+    /// Delivers an event to its waiting caller, which may be gone.
     fn tell_waiting(&mut self, event: Event) {
         match event {
             Event::Kept(result) => drop(self.kept.take().map(|waiting| waiting.send(result))),
@@ -247,7 +247,7 @@ impl HoldersState {
             Event::Released(id, result) => {
                 drop(self.releasing.remove(&id).map(|waiting| waiting.send(result)));
             }
-            // These stay known: whoever waits for them looks again.
+            // These stay visible in the state: waiting callers check again.
             Event::Lost(..) | Event::SessionLost(_) => {}
         }
     }
@@ -257,17 +257,17 @@ fn unlike(known: &GuardState, state: GuardState) -> Option<GuardState> {
     (!state.is_like(known)).then_some(state)
 }
 
-/// Ticks whenever the holder wants it, until there is nothing left to do.
+/// Ticks at the holder's wake-up times until the holder is done.
 async fn tell_the_time(shared: Arc<HoldersShared>) {
     let mut changed = shared.changed.subscribe();
     loop {
-        // Before the look: whatever changes after it wakes this task again.
+        // Before the check: any later change wakes this task again.
         changed.borrow_and_update();
         let (wakes_at, is_done) = {
             let state = shared.state();
             (state.holder.wakes_at(), state.holder.is_done())
         };
-        // Without handles nothing new can come, so nobody needs the time any more.
+        // Without handles no input can come, so no timers are needed any more.
         if is_done {
             return;
         }
@@ -336,27 +336,27 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
 
 fn log(notice: Notice) {
     match notice {
-        Notice::RenewalFailed(error) => debug!(error, "a renewal failed; trying again"),
+        Notice::RenewalFailed(error) => debug!(error, "session renewal failed; retrying"),
         Notice::DeadlinePassed(session) => {
-            warn!(session, "no renewal was acknowledged before the deadline: the session is lost");
+            warn!(session, "session lost: no renewal was acknowledged before the deadline");
         }
         Notice::Suspended(session) => {
-            warn!(session, "this node's lease was not renewed before the deadline: the session is suspended");
+            warn!(session, "session suspended: the node's lease was not renewed before the deadline");
         }
         Notice::Resumed(session) => {
-            warn!(session, "this node's lease is renewed again: what the session holds is looked at");
+            warn!(session, "the node's lease is renewed again; checking the session's holds");
         }
-        Notice::TryingAgain(name, error) => debug!(name, error, "that failed; trying again"),
+        Notice::TryingAgain(name, error) => debug!(name, error, "request failed; retrying"),
         Notice::NotGivenBack(name, error) => {
-            debug!(name, error, "could not be given back; it ends with its session");
+            debug!(name, error, "release failed; the hold ends with its session");
         }
         Notice::NotDestroyed(session, error) => {
-            debug!(session, error, "the session could not be destroyed; it ends with its TTL");
+            debug!(session, error, "cannot destroy the session; it ends with its TTL");
         }
     }
 }
 
-/// Good for spreading, not for secrets.
+/// Returns a random seed. For jitter, not for secrets.
 pub(crate) fn random_seed() -> u64 {
     fastrand::u64(..)
 }

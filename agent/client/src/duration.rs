@@ -1,6 +1,6 @@
-//! Durations as Consul's users write them: `15s`, `1m30s`, `250ms`, `1.5h`.
+//! Durations in Consul's notation: `15s`, `1m30s`, `250ms`, `1.5h`.
 //!
-//! Never a bare number, whose unit everybody guesses differently; only `0` needs none.
+//! A bare number is an error, because its unit is ambiguous; only `0` needs no unit.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ const UNITS: [(&str, f64); 8] = [
     ("h", 3600.0),
 ];
 
-/// Reads a duration such as `15s` or `1m30s`; never negative.
+/// Parses a duration such as `15s` or `1m30s`; never negative.
 ///
 /// # Errors
-/// Says in words what is wrong.
+/// Describes the invalid part of the text.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
@@ -44,7 +44,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(total)
 }
 
-/// Writes a duration so that an agent reads exactly it.
+/// Formats a duration so that an agent parses exactly the same value.
 pub(crate) fn format_duration(duration: Duration) -> String {
     match duration.subsec_nanos() {
         0 => format!("{}s", duration.as_secs()),

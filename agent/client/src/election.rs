@@ -1,4 +1,4 @@
-//! Electing a leader: whoever holds the lock leads, and the key's value says who that is.
+//! Leader election: the holder of the lock leads, and the key's value identifies the leader.
 
 use crate::backoff::{Backoff, Jitter};
 use crate::client::Client;
@@ -11,18 +11,18 @@ use bytes::Bytes;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// How long one blocking query waits for a change of leaders.
+/// The wait of one blocking query for a change of leaders.
 const WATCH: Duration = Duration::from_secs(60);
 
-/// Holding the office: the guard of the lock. `release` resigns, `lost` tells when the office is
-/// gone.
+/// A leadership: the guard of the lock. `release` resigns; `lost` reports the loss of leadership.
 pub type Leadership = LockGuard;
 
-/// An office that one candidate at a time holds.
+/// An election with at most one leader at a time.
 ///
 /// ```no_run
 /// # async fn example(client: lockmesh_client::Client) -> Result<(), lockmesh_client::Error> {
-/// let office = lockmesh_client::Election::new(&client, "service/reports/leader").candidate("host-17");
+/// let office = lockmesh_client::Election::new(&client, "service/reports/leader");
+/// let office = office.candidate("host-17");
 /// let leadership = office.campaign().await?;
 /// println!("leading, fence {:?}", leadership.fence());
 /// println!("leading no longer: {}", leadership.lost().await);
@@ -36,44 +36,45 @@ pub struct Election {
     lock: Lock,
 }
 
-/// Who leads.
+/// The current leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
-    /// The session that holds the office.
+    /// The session that holds the lock.
     pub session: String,
-    /// What the leader says of itself.
+    /// The value that the leader published about itself.
     pub value: Bytes,
-    /// How often the office was taken in the key's life.
+    /// The number of grants of the lock since the key was created.
     pub lock_index: u64,
 }
 
 impl Election {
-    /// The office behind `key`.
+    /// Creates an election on `key`.
     pub fn new(client: &Client, key: impl Into<String>) -> Self {
         let key = key.into();
         let lock = Lock::new(client, key.clone()).session(SessionOptions::named("Lockmesh election"));
         Self { client: client.clone(), key, lock }
     }
 
-    /// What this candidate says of itself once it leads.
+    /// Sets the value that this candidate publishes once it leads.
     #[must_use]
     pub fn candidate(self, value: impl Into<Bytes>) -> Self {
         Self { lock: self.lock.value(value), ..self }
     }
 
-    /// What the candidate's session shall be like.
+    /// Sets the options of the candidate's session.
     #[must_use]
     pub fn session(self, options: SessionOptions) -> Self {
         Self { lock: self.lock.session(options), ..self }
     }
 
-    /// Other flags than [`crate::LOCK_FLAGS`], for an office that others run for with other flags.
+    /// Sets other flags than [`crate::LOCK_FLAGS`], for an election whose other candidates use
+    /// other flags.
     #[must_use]
     pub fn flags(self, flags: u64) -> Self {
         Self { lock: self.lock.flags(flags), ..self }
     }
 
-    /// Runs for the office until it is won.
+    /// Campaigns until this candidate leads.
     ///
     /// # Errors
     /// As [`Lock::acquire`].
@@ -81,7 +82,7 @@ impl Election {
         self.lock.acquire().await
     }
 
-    /// Takes the office if it is vacant.
+    /// Becomes the leader if there is none.
     ///
     /// # Errors
     /// As [`Lock::try_acquire`].
@@ -89,21 +90,21 @@ impl Election {
         self.lock.try_acquire().await
     }
 
-    /// Who leads now; `None` while the office is vacant.
+    /// Returns the current leader; `None` if there is none.
     ///
     /// # Errors
-    /// Whatever the request says.
+    /// The errors of the request.
     pub async fn leader(&self) -> Result<Option<Leader>, Error> {
         self.observer().next().await
     }
 
-    /// Follows who leads.
+    /// Returns an observer of the leadership.
     pub fn observer(&self) -> Observer {
         Observer { client: self.client.clone(), key: self.key.clone(), index: 0, last: None }
     }
 }
 
-/// Tells who leads, now and after each change.
+/// An observer that returns the current leader, then each change.
 #[derive(Clone, Debug)]
 pub struct Observer {
     client: Client,
@@ -113,12 +114,12 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Who leads: at once when called first, later when it has changed. Changes in quick succession
-    /// may be told as one.
+    /// Returns the leader: at once on the first call, later after each change. Rapid successive
+    /// changes may be reported as one.
     ///
     /// # Errors
-    /// Whatever the request says; call again to go on. [`Observer::next_surely`] does that by
-    /// itself.
+    /// The errors of the request; call again to continue. [`Observer::next_surely`] does so
+    /// automatically.
     pub async fn next(&mut self) -> Result<Option<Leader>, Error> {
         loop {
             let read = Read::default().newer_than(self.index, WATCH);
@@ -128,19 +129,20 @@ impl Observer {
                 let session = entry.session?;
                 Some(Leader { session, value: entry.value, lock_index: entry.lock_index })
             });
-            // A query ends also when its wait is over, or when nothing changed that is told here.
+            // A query also ends when its wait expires, or after a change that does not affect the
+            // leader.
             if self.last.as_ref() != Some(&leader) {
                 self.last = Some(leader.clone());
                 return Ok(leader);
             }
-            // Without an index the query does not block, and this alone keeps the pace.
+            // Without an index the query does not block, so this pause limits the rate.
             if self.index == 0 {
                 sleep(Duration::from_secs(1)).await;
             }
         }
     }
 
-    /// The same, riding out transient errors.
+    /// Like [`Observer::next`], but retries after transient errors.
     ///
     /// # Errors
     /// A refusal.

@@ -1,25 +1,25 @@
-//! One key with its value and its lock, and what became of an attempt to take it.
+//! A key with its value and its lock, and the outcome of an acquire.
 
 use crate::shape;
 use bytes::Bytes;
 use std::time::Duration;
 
-/// One key with its value and its lock.
+/// A key with its value and its lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name.
+    /// The key's name.
     pub key: String,
-    /// Its value.
+    /// The key's value.
     pub value: Bytes,
-    /// A number that belongs to the client.
+    /// An opaque number for clients.
     pub flags: u64,
-    /// Who holds the lock.
+    /// The session that holds the lock.
     pub session: Option<String>,
-    /// How often the lock was granted in this entry's life.
+    /// The number of grants of the lock since this entry was created.
     pub lock_index: u64,
-    /// The index that created it.
+    /// The Raft index of the entry's creation.
     pub create_index: u64,
-    /// The index that changed it last; what a conditional write wants.
+    /// The Raft index of the last change; conditional writes compare it.
     pub modify_index: u64,
 }
 
@@ -37,17 +37,17 @@ impl From<shape::kv::Entry> for Entry {
     }
 }
 
-/// What became of an attempt to take a lock.
+/// The outcome of an attempt to acquire a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
-    /// The session holds it now, or did already.
+    /// The session holds the lock now, or held it already.
     Granted {
-        /// The fencing token of the grant; `None` from an agent that does not know fences.
+        /// The fencing token of the grant; `None` from an agent without fences.
         fence: Option<u64>,
     },
-    /// Somebody else holds it, or a lock-delay keeps it closed.
+    /// Another session holds the lock, or a lock-delay blocks it.
     Refused {
-        /// How long the key stays closed, where that is the reason and the agent says so.
+        /// The remaining lock-delay, if that is the reason and the agent reports it.
         delay: Option<Duration>,
     },
 }

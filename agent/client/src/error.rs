@@ -1,89 +1,84 @@
-//! What can go wrong, sorted by who must act and what became of the request.
+//! Errors, sorted by who must act and by the outcome of the request.
 //!
-//! Nothing here is logged: whoever handles an error decides that.
+//! Errors are never logged here: the code that handles an error decides that.
 
 use crate::address::Address;
 use crate::loss::Loss;
 use crate::outcome::Outcome;
 use std::io;
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The settings make no sense; nothing was tried. The text says what to change.
+    /// Invalid settings; no request was sent. The text describes the correction.
     #[error("{0}")]
     Settings(String),
-    /// There is nobody at the agent's socket; certainly nothing was done.
+    /// No agent listens at the address; certainly nothing was done.
     #[error("cannot connect to the agent at {address}: {source}; {}", advice(address))]
     Unreachable {
-        /// Where the agent should be.
+        /// The expected address of the agent.
         address: Address,
-        /// Why it is not.
+        /// The connection error.
         source: io::Error,
     },
-    /// The connection broke or time ran out before an answer came: a write may or may not have been
-    /// done. Ask.
-    #[error(
-        "no answer from the agent at {address}: {reason}; whether the request was carried out is unknown"
-    )]
+    /// The connection broke or the request timed out before a reply arrived. The outcome of a write
+    /// is unknown: read the state to find out.
+    #[error("no reply from the agent at {address}: {reason}; the outcome of the request is unknown")]
     Unanswered {
-        /// The agent that was asked.
+        /// The agent's address.
         address: Address,
-        /// How it ended.
+        /// The reason why no reply arrived.
         reason: String,
     },
-    /// The agent or the cluster cannot do it at present; certainly nothing was done. Try again
+    /// The agent or the cluster is temporarily unavailable; certainly nothing was done. Retry
     /// later.
     #[error("unavailable, try again later ({status}): {text}")]
     Unavailable {
         /// The HTTP status.
         status: u16,
-        /// The agent's words.
+        /// The agent's message.
         text: String,
     },
-    /// It failed on its way, or the agent is Consul's and does not say: a write may or may not have
-    /// been done. Look before trying again, unless it may be done twice.
-    #[error("failed, and it may have been done all the same ({status}): {text}")]
+    /// The request failed on its way, or a Consul agent replied without an outcome: a write may or
+    /// may not have been done. Read the state before retrying, unless the write is idempotent.
+    #[error("the request failed, but it may have been carried out ({status}): {text}")]
     UnknownOutcome {
         /// The HTTP status.
         status: u16,
-        /// The agent's words.
+        /// The agent's message.
         text: String,
     },
-    /// The request was understood and refused; the same one will be refused again. Nothing was
-    /// done.
+    /// The request was rejected and will be rejected again. Nothing was done.
     #[error("refused ({status}): {text}")]
     Refused {
         /// The HTTP status.
         status: u16,
-        /// The agent's words.
+        /// The agent's message.
         text: String,
     },
-    /// The answer is not what the API promises. Is something else listening there?
-    #[error(
-        "the agent at {address} answered something else than expected: {reason}; is it a Lockmesh agent?"
-    )]
+    /// The reply violates the API. The listener may not be a Lockmesh agent.
+    #[error("unexpected reply from the agent at {address}: {reason}; is it a Lockmesh agent?")]
     Garbled {
-        /// The agent that was asked.
+        /// The agent's address.
         address: Address,
-        /// What is wrong with its answer.
+        /// The defect of the reply.
         reason: String,
     },
-    /// This client has too many requests under way; nothing was sent.
-    #[error("more than {limit} requests are under way in this client: let some finish first")]
+    /// This client has too many concurrent requests; nothing was sent.
+    #[error("this client already has {limit} requests in flight: let some finish first")]
     Saturated {
-        /// How many a client may have.
+        /// The maximum number of concurrent requests of a client.
         limit: usize,
     },
-    /// The key is used by something else than what was asked for; nothing was changed.
-    #[error("{key:?} is in use for something else: {reason}; choose another key or remove it")]
+    /// The key is used for another purpose; nothing was changed.
+    #[error("{key:?} is used for another purpose: {reason}; choose another key or remove it")]
     Conflict {
-        /// Which key.
+        /// The key.
         key: String,
-        /// How that shows.
+        /// The evidence of the other use.
         reason: String,
     },
-    /// The session that this rests on has ended: begin again with a new one.
+    /// The session has ended: start again with a new one.
     #[error("the session has ended: {0}")]
     SessionLost(Loss),
     /// Reading the backup's source or writing to its destination failed.
@@ -92,7 +87,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same call may well succeed a little later.
+    /// Returns `true` if the same call may succeed later.
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
@@ -104,7 +99,7 @@ impl Error {
         )
     }
 
-    /// Whether it is certain that the call changed nothing.
+    /// Returns `true` if the call certainly changed nothing.
     pub fn certainly_not_done(&self) -> bool {
         !matches!(
             self,
@@ -112,8 +107,8 @@ impl Error {
         )
     }
 
-    /// Sorts an answer that is not a success: by what it says of its outcome, or else, as Consul's
-    /// answers, by status and words.
+    /// Classifies an unsuccessful reply: by the outcome that it names, otherwise by status and
+    /// text, as for Consul's replies.
     pub(crate) fn from_answer(status: u16, outcome: Option<&str>, text: String) -> Self {
         match outcome.and_then(Outcome::parse).unwrap_or_else(|| guessed(status, &text)) {
             Outcome::Refused => Self::Refused { status, text },
@@ -122,28 +117,28 @@ impl Error {
         }
     }
 
-    /// Whether the server refused because a session named in the request does not exist.
+    /// Returns `true` if the server rejected the request because a session in it does not exist.
     pub(crate) fn is_invalid_session(&self) -> bool {
         matches!(self, Self::Refused { text, .. } if text.contains("invalid session"))
     }
 }
 
-/// What became of a request whose answer does not say so: Consul says 500 both for "cannot at
-/// present" and for a good many refusals.
+/// Guesses the outcome of a reply that does not name it: Consul uses 500 both for temporary
+/// unavailability and for many refusals.
 fn guessed(status: u16, text: &str) -> Outcome {
     match status {
-        // Turned away before it was looked at.
+        // Rejected before it was processed.
         429 => Outcome::NotDone,
         500.. if is_refusal(text) => Outcome::Refused,
         500.. => Outcome::Unknown,
-        // The request itself is at fault, and was refused before anything was done.
+        // The request itself is invalid and was rejected before anything was done.
         _ => Outcome::Refused,
     }
 }
 
-/// What a 500 of Consul's says when asking again is pointless. An unknown text is taken for
-/// unavailability: a holder that asks again in vain gives up at its own deadline, one that gives up
-/// in vain has lost a lock.
+/// Returns `true` if the text of Consul's 500 is permanent, so that a retry is pointless. An
+/// unknown text counts as unavailability: a holder that retries without success gives up at its
+/// deadline, but a holder that gives up wrongly loses its lock.
 fn is_refusal(text: &str) -> bool {
     const REFUSALS: [&str; 14] = [
         "invalid session",
@@ -170,7 +165,7 @@ fn advice(address: &Address) -> &'static str {
             "is `lockmesh agent` or `lockmesh dev` running, is this its socket, and may this user open it?"
         }
         Address::Tcp { .. } => {
-            "is `lockmesh agent` or `lockmesh dev` running there? LOCKMESH_HTTP_ADDR names another place"
+            "is `lockmesh agent` or `lockmesh dev` running there? LOCKMESH_HTTP_ADDR sets another address"
         }
     }
 }
@@ -187,7 +182,7 @@ mod tests {
         assert!(error("not-done", "x").is_transient() && error("not-done", "x").certainly_not_done());
         assert!(matches!(error("unknown", "Missing check"), Error::UnknownOutcome { status: 500, .. }));
         assert!(error("unknown", "x").is_transient() && !error("unknown", "x").certainly_not_done());
-        // A word of a later build tells nothing to this one.
+        // This build ignores an outcome that only a later build knows.
         assert!(error("postponed", "No cluster leader").is_transient());
         assert!(!error("postponed", "No cluster leader").certainly_not_done());
     }
@@ -198,7 +193,7 @@ mod tests {
         assert!(Error::from_answer(429, None, "slow down".into()).certainly_not_done());
         assert!(!Error::from_answer(500, None, "No cluster leader".into()).certainly_not_done());
         assert!(transient(500, "No cluster leader"));
-        assert!(transient(500, "some words that nobody foresaw"));
+        assert!(transient(500, "an unknown text"));
         assert!(transient(503, ""));
         assert!(transient(429, "slow down"));
         assert!(!transient(500, "invalid session \"x\""));

@@ -1,4 +1,4 @@
-//! Firing and reading user events.
+//! Requests that fire and read user events.
 
 use crate::client::{Answer, Client, Target};
 use crate::connection::Verb;
@@ -13,34 +13,35 @@ pub struct Events<'a> {
     client: &'a Client,
 }
 
-/// An event that is to be fired.
+/// A user event to be fired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewEvent {
-    /// What it is about.
+    /// The event's name.
     pub name: String,
-    /// Any bytes; some 400 fit.
+    /// The payload; about 400 bytes at most.
     pub payload: Bytes,
-    /// For hosts with such a name: a regular expression, as the next two. Empty for all hosts.
+    /// A regular expression for the names of the target hosts, like the next two. Empty for all
+    /// hosts.
     pub node: String,
-    /// For hosts with such a service, by its id.
+    /// A regular expression for the id of a service on the target hosts.
     pub service: String,
-    /// For hosts on which such a service has such a tag.
+    /// A regular expression for a tag of that service.
     pub tag: String,
 }
 
 impl Client {
-    /// Requests about user events.
+    /// Returns the requests about user events.
     pub fn events(&self) -> Events<'_> {
         Events { client: self }
     }
 }
 
 impl Events<'_> {
-    /// Fires an event: it goes to all hosts, each of which hears of it at most once.
+    /// Fires an event. It is sent to all hosts; each receives it at most once.
     ///
     /// # Errors
-    /// [`Error::Refused`] says what is wrong with it. Unless [`Error::certainly_not_done`], it may
-    /// be on its way; to fire it again is another event.
+    /// [`Error::Refused`] describes the invalid field. Unless [`Error::certainly_not_done`] is
+    /// `true`, the event may have been sent; firing again creates another event.
     pub async fn fire(&self, event: &NewEvent) -> Result<Event, Error> {
         let filters = [("node", &event.node), ("service", &event.service), ("tag", &event.tag)];
         let given = filters.into_iter().filter(|(_, filter)| !filter.is_empty());
@@ -50,12 +51,12 @@ impl Events<'_> {
         self.client.parse(&reply)
     }
 
-    /// The newest events that the agent has received and that were for its host, the oldest first;
-    /// all of them where the name is empty. The index does not grow: a blocking read ends when it
-    /// is another one.
+    /// Returns the newest events that the agent received for its host, oldest first; events of all
+    /// names if `name` is empty. The index is not monotonic: a blocking read ends when the index
+    /// differs.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn list(&self, name: &str, read: &Read) -> Result<Answer<Vec<Event>>, Error> {
         let target = Target::new("/v1/event/list").read(read);
         self.client.read(if name.is_empty() { target } else { target.with("name", name) }).await

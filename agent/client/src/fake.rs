@@ -1,7 +1,8 @@
-//! An agent made up for tests: keys, sessions and blocking queries in memory, and faults on demand.
+//! A fake agent for tests, with keys, sessions and blocking queries in memory and injectable
+//! faults.
 //!
-//! It runs inside the test's own runtime, so that tokio's stopped clock moves both ends. It knows
-//! only what the client's own holds need, and is no measure of what a real agent does.
+//! It runs inside the test's own runtime, so that tokio's paused clock controls both ends. It
+//! implements only what the client's holds need, and is no reference for a real agent.
 
 use crate::address::Address;
 use crate::client::Client;
@@ -17,23 +18,23 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-/// How an agent can fail.
+/// A fault of the fake agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Answers with this status and words.
+    /// Replies with this status and text.
     Status(u16, &'static str),
-    /// The same, and says what became of the request.
+    /// Replies with this status, outcome and text.
     Outcome(u16, Outcome, &'static str),
-    /// Takes the request and never answers.
+    /// Receives the request and never replies.
     Silence,
-    /// Does what was asked, and closes the connection instead of answering.
+    /// Carries out the request, then closes the connection without a reply.
     DoneUnheard,
 }
 
 /// A fake agent; stops when dropped.
 pub(crate) struct Fake {
     folder: TempDir,
-    /// The moment that its clients' clocks count from.
+    /// The instant that its clients' clocks count from.
     started: Instant,
     world: Arc<World>,
     server: JoinHandle<()>,
@@ -52,13 +53,13 @@ struct FakeState {
     sessions: Vec<String>,
     made: u64,
     fence: u64,
-    /// Whether it takes no notice of `wait`, as Consul's agent.
+    /// Set if the agent ignores `wait`, like Consul's agent.
     has_no_queues: bool,
-    /// Until when sessions are alive as far as the node is concerned, and an index that grows; none
-    /// for an agent that keeps no node lease.
+    /// The instant until which the node's lease keeps sessions alive, and an index that grows.
+    /// `None` for an agent without node leases.
     node_lease: Option<(Instant, u64)>,
     delays: BTreeMap<String, Instant>,
-    /// Faults by the part of the target that they strike, with how often still.
+    /// Faults with the part of the target that they match, and their remaining number of uses.
     faults: Vec<(&'static str, Fault, usize)>,
     log: Vec<String>,
 }
@@ -96,7 +97,7 @@ impl Fake {
         Self { folder, started, world, server }
     }
 
-    /// From now on nobody can wait in a queue, as with Consul's agent.
+    /// Disables queues, as in Consul's agent.
     pub(crate) fn forget_queues(&self) {
         self.state().has_no_queues = true;
     }
@@ -105,7 +106,7 @@ impl Fake {
         Client::virtual_time(Address::Unix(self.folder.path().join("agent.sock")), self.started)
     }
 
-    /// From now on it keeps a node lease: a renewal was acknowledged that promises this much.
+    /// Simulates an acknowledged renewal of the node lease that is valid for `promise`.
     pub(crate) fn renew_node_lease(&self, promise: Duration) {
         self.world.change(|state| {
             let (_, number) = state.node_lease.unwrap_or((Instant::now(), 0));
@@ -114,17 +115,17 @@ impl Fake {
         });
     }
 
-    /// Lets the next `times` requests fail whose target contains `part`.
+    /// Makes the next `times` requests fail whose target contains `part`.
     pub(crate) fn fail(&self, part: &'static str, fault: Fault, times: usize) {
         self.state().faults.push((part, fault, times));
     }
 
-    /// Ends all faults.
+    /// Removes all faults.
     pub(crate) fn heal(&self) {
         self.state().faults.clear();
     }
 
-    /// Ends a session as an operator would; its keys stay closed for `delay`.
+    /// Ends a session as an operator would; its keys get a lock-delay of `delay`.
     pub(crate) fn end_session(&self, session: &str, delay: Duration) {
         self.world.change(|state| state.end_session(session, delay));
     }
@@ -133,7 +134,7 @@ impl Fake {
         self.world.change(|state| state.entries.remove(key).is_some());
     }
 
-    /// Writes an entry as if a session held it; an empty session for nobody.
+    /// Writes an entry as if a session held it; an empty session for no holder.
     pub(crate) fn write(&self, key: &str, value: &str, flags: u64, session: &str) {
         let entry = FakeEntry { value: value.into(), flags, session: session.into(), modify_index: 0 };
         self.world.change(|state| state.put(key, entry));
@@ -152,7 +153,7 @@ impl Fake {
         self.state().sessions.len()
     }
 
-    /// How many requests came whose verb and target contain `part`.
+    /// Returns the number of requests whose verb and target contain `part`.
     pub(crate) fn count(&self, part: &str) -> usize {
         self.state().log.iter().filter(|line| line.contains(part)).count()
     }
@@ -241,7 +242,7 @@ impl World {
         Some(*fault)
     }
 
-    /// Changes the state; whoever waits is woken if `change` says that something changed.
+    /// Changes the state; wakes all waiting requests if `change` returns `true`.
     fn change(&self, change: impl FnOnce(&mut FakeState) -> bool) -> bool {
         let mut state = self.state.lock().expect("no test panics while it holds this");
         state.index += 1;
@@ -291,7 +292,7 @@ impl World {
         }
     }
 
-    /// How a session stands; behind an index, as soon as there is news.
+    /// Returns the state of a session; with an index, once the state is newer.
     async fn session_events(&self, id: &str, request: &FakeRequest) -> FakeResponse {
         let asked: u64 = request.query.get("index").map_or(0, |text| text.parse().expect("an index"));
         let mut news = self.index.subscribe();
@@ -343,8 +344,8 @@ impl World {
         })
     }
 
-    /// Writes. An acquire that waits does so until it is worth a try, in no order, unless this
-    /// agent has no queues.
+    /// Writes a key. An acquire with `wait` blocks until a grant is possible, in no order, unless
+    /// this agent has no queues.
     async fn put(&self, key: &str, request: &FakeRequest) -> FakeResponse {
         if let (Some(session), Some(wait)) = (request.query.get("acquire"), request.query.get("wait")) {
             let until = Instant::now() + crate::duration::parse_duration(wait).expect("a wait");
@@ -404,7 +405,7 @@ impl FakeState {
         }
     }
 
-    /// When to look again whether an acquire can be answered; `None` for now.
+    /// Returns the time to check again whether an acquire can be decided; `None` if it can be now.
     fn worth_a_try(&self, key: &str, session: &str, until: Instant) -> Option<Instant> {
         let now = Instant::now();
         let delay = self.delays.get(key).copied().filter(|delay| *delay > now);
@@ -415,7 +416,7 @@ impl FakeState {
             .then(|| delay.map_or(until, |delay| delay.min(until)))
     }
 
-    /// What stands, with its index; `None` where there is no node lease.
+    /// Returns the session's state with its index; `None` without a node lease.
     fn session_event(&self, session: &str, started: Instant) -> Option<(u64, String)> {
         let (deadline, number) = self.node_lease?;
         let is_there = self.sessions.iter().any(|known| known == session);
@@ -426,7 +427,7 @@ impl FakeState {
             (true, true) => "suspended",
             (true, false) => "safe",
         };
-        // A session that is gone is news behind whatever was told before.
+        // The end of a session is newer than any earlier state.
         let index = if is_there { number } else { u64::MAX };
         let event = serde_json::json!({
             "Session": session, "State": state, "Deadline": nanoseconds(deadline),
@@ -446,7 +447,7 @@ impl FakeState {
         true
     }
 
-    /// The index and the JSON of a key or a prefix; no JSON where there is nothing.
+    /// Returns the index and the JSON of a key or a prefix; empty JSON if there is none.
     fn look(&self, key: &str, recurse: bool) -> (u64, String) {
         let found: Vec<_> = self
             .entries
@@ -462,7 +463,7 @@ impl FakeState {
             .collect();
         match (found.is_empty(), recurse) {
             (true, _) => (self.index, String::new()),
-            // A deletion under the prefix must show, and this is the index that surely shows it.
+            // A deletion under the prefix must be visible, and only this index certainly shows it.
             (false, true) => (self.index, serde_json::to_string(&found).expect("plain JSON")),
             (false, false) => {
                 (self.entries[key].modify_index, serde_json::to_string(&found).expect("plain JSON"))

@@ -1,8 +1,8 @@
-//! A session that keeps itself alive.
+//! A session that is kept alive automatically.
 //!
-//! It is renewed at about a third of the TTL, outlives every transient error until the lease's
-//! deadline, and is never believed in longer than the server has promised to keep it. What decides
-//! that is [`crate::holder`].
+//! It is renewed at about a third of the TTL and survives every transient error until the lease's
+//! deadline. It never counts as alive longer than the server has promised to keep it. The decisions
+//! are made in [`crate::holder`].
 
 use crate::client::Client;
 use crate::driver::Driver;
@@ -13,8 +13,7 @@ use crate::session_options::SessionOptions;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A session that is renewed until it is closed, dropped or lost. Clones stand for the same
-/// session.
+/// A session that is renewed until it is closed, dropped or lost. Clones share the session.
 #[derive(Clone, Debug)]
 pub struct SessionKeeper {
     driver: Arc<Driver>,
@@ -22,12 +21,12 @@ pub struct SessionKeeper {
 }
 
 impl SessionKeeper {
-    /// Creates a session and keeps it.
+    /// Creates a session and keeps it alive.
     ///
     /// # Errors
-    /// [`Error::Settings`] for a TTL that is none. [`Error::SessionLost`] where the agent did not
-    /// say in time until when the session can be believed in. Whatever creating it says; a session
-    /// that may have been created all the same ends with its TTL.
+    /// [`Error::Settings`] for an invalid TTL. [`Error::SessionLost`] if the agent did not report
+    /// the session's deadline in time. Otherwise the errors of the creation; a session that was
+    /// created nevertheless ends with its TTL.
     pub async fn create(client: &Client, options: &SessionOptions) -> Result<Self, Error> {
         options.check()?;
         let driver = Driver::start(client, options.clone(), SessionUse::Shared);
@@ -35,44 +34,44 @@ impl SessionKeeper {
         Ok(Self { driver, id })
     }
 
-    /// The session's id.
+    /// Returns the session's id.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// How long the session is surely alive from now on, unless somebody ends it on purpose or a
-    /// health check does.
+    /// Returns the time for which the session is guaranteed to be alive, unless an operator or a
+    /// health check ends it.
     pub fn remaining(&self) -> Duration {
         self.driver.remaining()
     }
 
-    /// Whether the session can still be believed in: see [`SessionKeeper::remaining`].
+    /// Returns `true` if the session is guaranteed to be alive: see [`SessionKeeper::remaining`].
     pub fn is_alive(&self) -> bool {
         !self.remaining().is_zero()
     }
 
-    /// How the session stands now.
+    /// Returns the state of the session.
     pub fn state(&self) -> GuardState {
         self.driver.state()
     }
 
-    /// Waits until the session stands otherwise than `known`, and tells how: a deadline that moved
-    /// on is no change. Start with [`SessionKeeper::state`], then give back what this told last.
+    /// Waits until the state differs from `known`, and returns the new one. An extended deadline is
+    /// not a change. Start with [`SessionKeeper::state`], then pass the last result.
     pub async fn changed(&self, known: &GuardState) -> GuardState {
         self.driver.changed(known).await
     }
 
-    /// Waits until the session is lost, or suspended, and tells why: see
+    /// Waits until the session is lost or suspended, and returns the reason: see
     /// [`crate::LockGuard::lost`].
     pub async fn lost(&self) -> Loss {
         self.driver.lost().await
     }
 
-    /// Ends the session now. Keys that it still holds are released or deleted, and closed for its
+    /// Ends the session now. Keys that it still holds are released or deleted, and blocked for its
     /// lock-delay.
     ///
     /// # Errors
-    /// When the agent could not be told; the session then ends with its TTL.
+    /// The agent could not be reached; the session then ends with its TTL.
     pub async fn close(self) -> Result<(), Error> {
         self.driver.close().await
     }
@@ -82,12 +81,12 @@ impl SessionKeeper {
     }
 }
 
-/// Where the session of a hold comes from.
+/// The source of a hold's session.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
-    /// One of its own, destroyed with the hold.
+    /// A session of its own, destroyed with the hold.
     Own(SessionOptions),
-    /// The caller's, which outlives the hold.
+    /// The caller's session, which outlives the hold.
     Shared(SessionKeeper),
 }
 

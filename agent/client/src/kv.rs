@@ -1,6 +1,6 @@
 //! Keys, their values and their locks.
 //!
-//! These are the plain requests. A hold that watches over itself is a [`crate::Lock`].
+//! These are plain requests. For a lock that is watched and renewed, see [`crate::Lock`].
 
 use crate::client::{Answer, Client, Target, accept};
 use crate::connection::Verb;
@@ -19,40 +19,40 @@ pub struct Kv<'a> {
 }
 
 impl Client {
-    /// Requests about keys.
+    /// Returns the requests about keys.
     pub fn kv(&self) -> Kv<'_> {
         Kv { client: self }
     }
 }
 
 impl Kv<'_> {
-    /// One entry; `None` when there is no such key.
+    /// Returns an entry; `None` if there is no such key.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn get(&self, key: &str, read: &Read) -> Result<Answer<Option<Entry>>, Error> {
         let entries: Answer<Option<Vec<shape::kv::Entry>>> =
             self.client.read_some(at(key).read(read)).await?;
         Ok(entries.map(|entries| entries.into_iter().flatten().next().map(Entry::from)))
     }
 
-    /// All entries whose key starts with `prefix`, ascending.
+    /// Returns all entries whose key starts with `prefix`, in ascending order.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
-    /// [`Error::Refused`] with 413 asks for less at a time.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
+    /// [`Error::Refused`] with 413 means that the reply is too large: request a narrower prefix.
     pub async fn list(&self, prefix: &str, read: &Read) -> Result<Answer<Vec<Entry>>, Error> {
         let target = at(prefix).flag("recurse").read(read);
         let entries: Answer<Option<Vec<shape::kv::Entry>>> = self.client.read_some(target).await?;
         Ok(entries.map(|entries| entries.into_iter().flatten().map(Entry::from).collect()))
     }
 
-    /// The names that start with `prefix`, each cut after the first `separator` that follows it; an
-    /// empty separator cuts nothing.
+    /// Returns the names that start with `prefix`, each cut after the first `separator` after the
+    /// prefix. An empty separator cuts nothing.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
-    /// [`Error::Refused`] with 413 asks for less at a time.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
+    /// [`Error::Refused`] with 413 means that the reply is too large: request a narrower prefix.
     pub async fn keys(
         &self,
         prefix: &str,
@@ -67,21 +67,21 @@ impl Kv<'_> {
         Ok(keys.map(Option::unwrap_or_default))
     }
 
-    /// Writes a value; `false` never happens without a condition.
+    /// Writes a value. Without a condition the result is never `false`.
     ///
     /// # Errors
-    /// Unless [`Error::certainly_not_done`], the value may have been written. To write it again is
-    /// safe where nobody else writes this key.
+    /// Unless [`Error::certainly_not_done`] is `true`, the value may have been written. Repeating
+    /// the write is safe if no other client writes this key.
     pub async fn put(&self, key: &str, value: impl Into<Bytes>, flags: u64) -> Result<bool, Error> {
         self.client.verdict(Verb::Put, flagged(key, flags), value.into()).await
     }
 
-    /// Writes a value if the entry's modify index is `index`, where 0 stands for "there is no such
-    /// key".
+    /// Writes a value if the entry's modify index is `index`. An `index` of 0 means that the key
+    /// must not exist.
     ///
     /// # Errors
-    /// Unless [`Error::certainly_not_done`], the value may have been written: read the entry before
-    /// trying again, since a repeat of what was done answers `false`.
+    /// Unless [`Error::certainly_not_done`] is `true`, the value may have been written. Read the
+    /// entry before retrying, because repeating a successful write returns `false`.
     pub async fn cas(
         &self,
         key: &str,
@@ -92,12 +92,12 @@ impl Kv<'_> {
         self.client.verdict(Verb::Put, flagged(key, flags).number("cas", index), value.into()).await
     }
 
-    /// Takes the key's lock for a session and writes the value; also how a holder changes the
-    /// value.
+    /// Acquires the key's lock for a session and writes the value. A holder also uses it to change
+    /// the value.
     ///
     /// # Errors
-    /// Unless [`Error::certainly_not_done`], the session may hold the lock now: ask again, which is
-    /// granted to a holder too, or release it.
+    /// Unless [`Error::certainly_not_done`] is `true`, the session may hold the lock now. Retry,
+    /// which also succeeds for the holder, or release the lock.
     pub async fn acquire(
         &self,
         key: &str,
@@ -108,13 +108,12 @@ impl Kv<'_> {
         self.taken(flagged(key, flags).with("acquire", session), value.into()).await
     }
 
-    /// Takes the key's lock, or waits for up to `wait` in its queue, where whoever came first is
-    /// first. To drop the future gives up its position. An agent that knows no queues answers at
-    /// once.
+    /// Acquires the key's lock, or waits for up to `wait` in its first-in, first-out queue.
+    /// Dropping the future gives up the queue position. An agent without queues replies at once.
     ///
     /// # Errors
-    /// Unless [`Error::certainly_not_done`], the session may hold the lock now, or wait for it yet:
-    /// ask again, or release it, which gives up both.
+    /// Unless [`Error::certainly_not_done`] is `true`, the session may hold the lock or still wait
+    /// for it. Retry, or release the lock, which ends both.
     pub async fn acquire_waiting(
         &self,
         key: &str,
@@ -130,7 +129,7 @@ impl Kv<'_> {
     async fn taken(&self, target: Target, value: Bytes) -> Result<Acquired, Error> {
         let reply = self.client.write(Verb::Put, target, value).await?;
         if self.client.parse(&reply)? {
-            // Both headers are Lockmesh's own: a Consul agent sends neither.
+            // Both headers are Lockmesh extensions: a Consul agent sends neither.
             let fence = reply.header("x-lockmesh-fence").and_then(|text| text.parse().ok());
             return Ok(Acquired::Granted { fence });
         }
@@ -138,11 +137,12 @@ impl Kv<'_> {
         Ok(Acquired::Refused { delay })
     }
 
-    /// Gives the key's lock back and writes the value; `false` when the session does not hold it.
+    /// Releases the key's lock and writes the value. Returns `false` if the session does not hold
+    /// the lock.
     ///
     /// # Errors
-    /// Unless [`Error::certainly_not_done`], the lock may be free already. To release it again is
-    /// safe, and answers `false` where the first attempt did it.
+    /// Unless [`Error::certainly_not_done`] is `true`, the lock may be free already. Releasing it
+    /// again is safe, and returns `false` if the first attempt succeeded.
     pub async fn release(
         &self,
         key: &str,
@@ -157,26 +157,26 @@ impl Kv<'_> {
     /// Deletes a key, locked or not.
     ///
     /// # Errors
-    /// Unless [`Error::certainly_not_done`], the key may be gone. To delete it again is safe where
-    /// nobody else writes this key.
+    /// Unless [`Error::certainly_not_done`] is `true`, the key may be gone. Deleting it again is
+    /// safe if no other client writes this key.
     pub async fn delete(&self, key: &str) -> Result<(), Error> {
         accept(self.client.send(Verb::Delete, at(key), Bytes::new()).await?).map(|_| ())
     }
 
-    /// Deletes a key if its modify index is `index`; `true` also when there is no such key.
+    /// Deletes a key if its modify index is `index`. Also returns `true` if there is no such key.
     ///
     /// # Errors
-    /// Unless [`Error::certainly_not_done`], the key may be gone. To try again is safe: it answers
-    /// `true` where there is no key, and spares one that was written anew.
+    /// Unless [`Error::certainly_not_done`] is `true`, the key may be gone. Retrying is safe: it
+    /// returns `true` if there is no key, and does not delete a key that was recreated.
     pub async fn delete_cas(&self, key: &str, index: u64) -> Result<bool, Error> {
         self.client.verdict(Verb::Delete, at(key).number("cas", index), Bytes::new()).await
     }
 
-    /// Deletes every key that starts with `prefix`; an empty one deletes everything.
+    /// Deletes every key that starts with `prefix`; an empty prefix deletes everything.
     ///
     /// # Errors
-    /// Unless [`Error::certainly_not_done`], the keys may be gone, and then all of them. To delete
-    /// them again is safe where nobody else writes there.
+    /// Unless [`Error::certainly_not_done`] is `true`, the keys may be gone, and if so, all of
+    /// them. Deleting them again is safe if no other client writes there.
     pub async fn delete_tree(&self, prefix: &str) -> Result<(), Error> {
         accept(self.client.send(Verb::Delete, at(prefix).flag("recurse"), Bytes::new()).await?).map(|_| ())
     }

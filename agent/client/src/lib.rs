@@ -1,7 +1,7 @@
 //! Typed, asynchronous client of the local Lockmesh agent.
 //!
-//! It speaks the HTTP dialect of Consul over the agent's Unix socket or loopback TCP, and so works
-//! with a Consul agent too, without fences. Start at [`Client`]; for a lock, at [`Lock`].
+//! It uses Consul's HTTP API over the agent's Unix socket or loopback TCP. It therefore also works
+//! with a Consul agent, but without fences. Start at [`Client`]; for a lock, at [`Lock`].
 //!
 //! ```no_run
 //! use lockmesh_client::{Client, Lock};
@@ -25,9 +25,9 @@
 //! ```
 //!
 //! **Invariants:** a guard never relies on its lock longer than the server promised to keep its
-//! session, nor longer than its agent vouched for the node, on a clock that runs while the machine
-//! sleeps. A plain request is sent once; it is sent again only if it certainly did not reach the
-//! agent.
+//! session, nor longer than its agent vouched for the node. Both are measured on a clock that runs
+//! while the machine sleeps. A plain request is sent once; it is sent again only if it certainly
+//! did not reach the agent.
 //!
 //! # Code map
 //!
@@ -37,14 +37,15 @@
 //! | `address.rs`, `settings.rs` | the agent's address; the environment |
 //! | `connection.rs` | HTTP/1.1 over Unix socket and TCP; the only file that names hyper |
 //! | `error.rs`, `loss.rs` | errors, by who must act; reasons for a loss |
-//! | `outcome.rs` | the outcome of a failed request, in the words of both ends |
-//! | `kv.rs`, `entry.rs`, `session.rs`, `txn.rs`, `catalog.rs`, `event.rs`, `agent.rs`, `operator.rs` | plain requests |
+//! | `outcome.rs` | the outcome of a failed request, shared by agent and client |
+//! | `kv.rs`, `entry.rs`, `session.rs`, `txn.rs` | requests for keys, sessions, transactions |
+//! | `catalog.rs`, `event.rs`, `agent.rs`, `operator.rs` | other requests |
 //! | `shape/` | the JSON of both ends: the agent renders it, the client parses it |
-//! | `holder/` | a session and everything held under it, as one pure value: all decisions of keepers and guards; start with `mod.rs` |
-//! | `driver.rs` | the shell around it: clock, client and waiting callers |
-//! | `keeper.rs`, `keeper/`, `session_options.rs` | a session that renews itself, and its stories; its options |
+//! | `holder/` | a session and its holds, as one pure state machine; start with `mod.rs` |
+//! | `driver.rs` | drives the holder: clock, client and waiting callers |
+//! | `keeper.rs`, `keeper/`, `session_options.rs` | a session that is kept alive; its options |
 //! | `lock/`, `semaphore/`, `election.rs` | guards |
-//! | `clock.rs`, `backoff.rs`, `duration.rs` | a clock that counts suspended time; backoff with jitter; durations in Go's notation |
+//! | `clock.rs`, `backoff.rs`, `duration.rs` | a clock that counts suspended time; utilities |
 //! | `fake.rs` | a scripted agent with faults, for tests |
 
 mod address;

@@ -1,33 +1,33 @@
-//! Why something that was held is held no longer.
+//! The reasons for a loss.
 
-/// Why a session, a lock, a slot or a leadership ended. Every one of these is final: to go on,
-/// acquire anew.
+/// The reason why a session, a lock, a slot or a leadership ended. Every reason is final: to
+/// continue, acquire again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Loss {
-    /// No renewal was acknowledged in time, so nobody can promise any longer that the session
-    /// lives.
+    /// No renewal was acknowledged in time, so the session is no longer guaranteed to be alive.
     #[error("no renewal of the session was acknowledged before its deadline")]
     Deadline,
-    /// The agent told of no acknowledged renewal of its node's lease in time, so nobody can promise
-    /// any longer that the session lives. Told of a hold also while it is suspended, which may
-    /// pass: whoever would rather wait follows the guard's state.
-    #[error("no renewal of this node's lease was heard of before its deadline")]
+    /// The agent reported no acknowledged renewal of its node's lease in time, so the session is no
+    /// longer guaranteed to be alive. Also reported for a hold that is only suspended and may
+    /// resume. To wait for that, follow the guard's state.
+    #[error("the node's lease was not renewed before its deadline")]
     NodeDeadline,
-    /// The session has ended, as the agent says, for this reason.
+    /// The session has ended, for this reason, as reported by the agent.
     #[error("the session has ended: {0}")]
     Ended(String),
-    /// The cluster says that the session is no more: destroyed, or ended by a health check.
-    #[error("the session was ended from outside or by a health check")]
+    /// The cluster reports that the session no longer exists: destroyed, or ended by a health
+    /// check.
+    #[error("the session was destroyed, or ended by a health check")]
     SessionGone,
     /// This program closed the session or released the hold itself.
-    #[error("this program gave it up itself")]
+    #[error("this program closed or released it")]
     Closed,
     /// The key was deleted.
     #[error("the key was deleted")]
     Deleted,
-    /// The key is held by nobody: somebody released it in this session's name, or the session
+    /// No session holds the key: another client released it in this session's name, or the session
     /// ended.
-    #[error("the lock was released by somebody else")]
+    #[error("the lock was released by another client")]
     Released,
     /// The key is held by another session.
     #[error("the lock is held by session {0}")]
@@ -35,7 +35,7 @@ pub enum Loss {
     /// The holders' list no longer names this session.
     #[error("the list of holders no longer names this session")]
     Unlisted,
-    /// The hold could not be watched as often as the caller wants it watched.
+    /// The watch of the hold failed more often than the caller allows.
     #[error("the lock could not be watched: {0}")]
     Unwatched(String),
 }

@@ -1,4 +1,4 @@
-//! For operators: the quorum, backups, and who holds what.
+//! Requests for operators: the quorum, backups, and lock holders.
 
 use crate::client::{Answer, Client, Target, accept};
 use crate::connection::{Download, Outgoing, Verb};
@@ -16,13 +16,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// How long a backup may stand still before it is given up.
+/// The maximum time without progress before a backup is aborted.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a change of the quorum may take.
+/// The timeout of a change of the quorum.
 const OPERATOR_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How much of a backup is read at once.
+/// The size in bytes of one read of a backup.
 const PIECE: usize = 64 << 10;
 
 /// Requests for operators. See [`Client::operator`].
@@ -32,43 +32,45 @@ pub struct Operator<'a> {
 }
 
 impl Client {
-    /// Requests for operators.
+    /// Returns the requests for operators.
     pub fn operator(&self) -> Operator<'_> {
         Operator { client: self }
     }
 }
 
 impl Operator<'_> {
-    /// The servers of the quorum.
+    /// Returns the servers of the quorum.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn raft_configuration(&self, read: &Read) -> Result<RaftConfiguration, Error> {
         Ok(self.client.read(Target::new("/v1/operator/raft/configuration").read(read)).await?.value)
     }
 
-    /// Tells the server at this address, which belongs to no quorum yet, to join this one. It
-    /// becomes a learner when it has come, and gets its vote when it has caught up.
+    /// Makes the server at this address, which belongs to no quorum yet, join this quorum. It joins
+    /// as a learner, and is promoted to voter once it has caught up.
     ///
     /// # Errors
-    /// [`Error::Refused`] says why the server does not join and what to do first. Unless
-    /// [`Error::certainly_not_done`], it may be joining: [`Operator::servers`] tells.
+    /// [`Error::Refused`] gives the reason and the action to take first. Unless
+    /// [`Error::certainly_not_done`] is `true`, the server may be joining: check with
+    /// [`Operator::servers`].
     pub async fn add_server(&self, address: &str) -> Result<(), Error> {
         let target = Target::new("/v1/lockmesh/servers").with("address", address).within(OPERATOR_TIMEOUT);
         self.client.write(Verb::Put, target, Bytes::new()).await.map(|_| ())
     }
 
-    /// Takes a server out of the quorum, by its node's UUID or its Raft id.
+    /// Removes a server from the quorum, by its node's UUID or its Raft id.
     ///
     /// # Errors
-    /// [`Error::Refused`] says why the quorum keeps the server, or that it has no such server, as
-    /// after an earlier attempt that did it. Unless [`Error::certainly_not_done`], the server may
-    /// be gone: [`Operator::servers`] tells.
+    /// [`Error::Refused`] gives the reason why the quorum keeps the server, or reports that there
+    /// is no such server, for example because an earlier attempt succeeded. Unless
+    /// [`Error::certainly_not_done`] is `true`, the server may be gone: check with
+    /// [`Operator::servers`].
     pub async fn remove_server(&self, id: &str) -> Result<(), Error> {
         self.remove("id", id).await
     }
 
-    /// Takes a server out of the quorum, by its `host:port`.
+    /// Removes a server from the quorum, by its `host:port`.
     ///
     /// # Errors
     /// As [`Operator::remove_server`].
@@ -76,12 +78,12 @@ impl Operator<'_> {
         self.remove("address", address).await
     }
 
-    /// Hands leadership to the server of that UUID or Raft id, or to any other one; answers when
-    /// that one leads.
+    /// Transfers leadership to the server with that UUID or Raft id, or to any other one; returns
+    /// once the new leader is established.
     ///
     /// # Errors
-    /// [`Error::Refused`] says why leadership stays where it is. Unless
-    /// [`Error::certainly_not_done`], it may move yet: [`Client::leader`] tells who leads.
+    /// [`Error::Refused`] gives the reason why leadership stays. Unless
+    /// [`Error::certainly_not_done`] is `true`, it may still move: check with [`Client::leader`].
     pub async fn transfer_leader(&self, id: Option<&str>) -> Result<bool, Error> {
         let mut target = Target::new("/v1/operator/raft/transfer-leader").within(OPERATOR_TIMEOUT);
         if let Some(id) = id {
@@ -91,29 +93,29 @@ impl Operator<'_> {
         Ok(self.client.parse::<Transferred>(&reply)?.success)
     }
 
-    /// All that is known of the servers of the quorum.
+    /// Returns all information about the servers of the quorum.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn servers(&self, read: &Read) -> Result<Quorum, Error> {
         Ok(self.client.read(Target::new("/v1/lockmesh/servers").read(read)).await?.value)
     }
 
-    /// How the leader looks after the servers.
+    /// Returns the autopilot configuration.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn autopilot(&self) -> Result<AutopilotConfiguration, Error> {
         Ok(self.client.read(Target::new("/v1/operator/autopilot/configuration")).await?.value)
     }
 
-    /// Changes how the leader looks after the servers, if nobody did since `configuration` was
-    /// read; answers whether it was changed.
+    /// Changes the autopilot configuration if it was not changed since `configuration` was read;
+    /// returns `true` if it was changed.
     ///
     /// # Errors
-    /// [`Error::Refused`] says what is wrong with the configuration. Unless
-    /// [`Error::certainly_not_done`], it may be in force: read it before trying again, since a
-    /// repeat of what was done answers `false`.
+    /// [`Error::Refused`] describes the invalid setting. Unless [`Error::certainly_not_done`] is
+    /// `true`, the change may be in effect. Read the configuration before retrying, because
+    /// repeating a successful change returns `false`.
     pub async fn configure_autopilot(&self, configuration: &AutopilotConfiguration) -> Result<bool, Error> {
         let target = Target::new("/v1/operator/autopilot/configuration");
         let target = target.number("cas", configuration.modify_index);
@@ -121,63 +123,63 @@ impl Operator<'_> {
         self.client.verdict(Verb::Put, target, body.into()).await
     }
 
-    /// How the servers are, as the leader finds them.
+    /// Returns the health of the servers, as determined by the leader.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn autopilot_health(&self) -> Result<AutopilotHealth, Error> {
         let target = Target::new("/v1/operator/autopilot/health");
         let reply = self.client.send(Verb::Get, target, Bytes::new()).await?;
-        // Ill health is told by the status that also says that too much was asked.
+        // An unhealthy quorum is reported with status 429, which otherwise means rate limiting.
         match self.client.parse(&reply) {
             Ok(health) if reply.status == 429 => Ok(health),
             _ => self.client.parse(&accept(reply)?),
         }
     }
 
-    /// The number of the key that the agents' mesh is sealed with.
+    /// Returns the number of the key that encrypts the agents' gossip.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn gossip_key(&self, read: &Read) -> Result<GossipKey, Error> {
         Ok(self.client.read(Target::new("/v1/operator/gossip").read(read)).await?.value)
     }
 
-    /// Has the mesh go on to the next key, if the one with this number is in use still; answers the
-    /// number of the one that is in use then. Agents learn of it within 30 s: so soon after a
-    /// change another one is refused, for some would have heard of neither.
+    /// Rotates the gossip key to the next one if the key with number `from` is still in use;
+    /// returns the number of the key in use afterwards. Agents receive a new key within 30 s.
+    /// Another rotation within that time is rejected, because some agents might have received
+    /// neither key.
     ///
     /// # Errors
-    /// Unless [`Error::certainly_not_done`], the key may have been changed: try again with the same
-    /// number, which changes it once.
+    /// Unless [`Error::certainly_not_done`] is `true`, the key may have been rotated. Retry with
+    /// the same number, which rotates it once.
     pub async fn rotate_gossip_key(&self, from: u32) -> Result<GossipKey, Error> {
         let target = Target::new("/v1/operator/gossip/rotate").number("from", from.into());
         let reply = self.client.write(Verb::Put, target, Bytes::new()).await?;
         self.client.parse(&reply)
     }
 
-    /// Who holds which lock under a prefix, and which keys a delay keeps closed.
+    /// Returns the lock holders under a prefix, and the keys blocked by a lock-delay.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn locks(&self, prefix: &str, read: &Read) -> Result<Answer<Vec<Lock>>, Error> {
         self.client.read(Target::new("/v1/lockmesh/locks").with("prefix", prefix).read(read)).await
     }
 
-    /// The sessions that ended without their holder's doing, newest first.
+    /// Returns the sessions that were ended by others than their holder, newest first.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn losses(&self, read: &Read) -> Result<Answer<Vec<Loss>>, Error> {
         self.client.read(Target::new("/v1/lockmesh/losses").read(read)).await
     }
 
-    /// Streams a backup of the whole state into `into`; answers the index that it stands for and
-    /// its bytes.
+    /// Streams a backup of the whole state into `into`; returns its index and its size in bytes.
     ///
     /// # Errors
-    /// The cluster is as it was. `into` may hold a part of the backup, which is of no use: throw it
-    /// away. [`Error::Copy`] where `into` cannot be written to.
+    /// The cluster is unchanged. `into` may contain a partial backup, which is useless: discard it.
+    /// [`Error::Copy`] if `into` cannot be written.
     pub async fn save_snapshot(
         &self,
         into: &mut (impl AsyncWrite + Unpin),
@@ -202,12 +204,12 @@ impl Operator<'_> {
         Ok((index, bytes))
     }
 
-    /// Replaces the whole state by the backup that `from` holds.
+    /// Replaces the whole state by the backup from `from`.
     ///
     /// # Errors
-    /// [`Error::Copy`] where `from` cannot be read: nothing was restored. Unless
-    /// [`Error::certainly_not_done`], another error leaves the whole state replaced or as it was,
-    /// never in between: look before trying again.
+    /// [`Error::Copy`] if `from` cannot be read: nothing was restored. Unless
+    /// [`Error::certainly_not_done`] is `true`, another error leaves the whole state either
+    /// replaced or unchanged, never a mixture: read the state before retrying.
     pub async fn restore_snapshot(&self, from: &mut (impl AsyncRead + Unpin)) -> Result<(), Error> {
         let (sender, receiver) = mpsc::channel(4);
         let reply = async {
@@ -220,8 +222,8 @@ impl Operator<'_> {
             }
         };
         let mut reply = std::pin::pin!(reply);
-        // The agent may answer before it has read everything; its words then say more than a broken
-        // pipe.
+        // The agent may reply before it has read everything; its message is more useful than a
+        // broken pipe.
         tokio::select! {
             biased;
             early = &mut reply => return early,
@@ -236,7 +238,7 @@ impl Operator<'_> {
     }
 
     async fn unstalled<T>(&self, step: impl Future<Output = T>) -> Result<T, Error> {
-        let stalled = |_| self.broken(&format!("nothing moved for {} s", STALL_TIMEOUT.as_secs()));
+        let stalled = |_| self.broken(&format!("no progress for {} s", STALL_TIMEOUT.as_secs()));
         timeout(STALL_TIMEOUT, step).await.map_err(stalled)
     }
 
@@ -245,14 +247,13 @@ impl Operator<'_> {
     }
 }
 
-/// Why a transfer failed, in the words that came instead of it.
+/// Returns the error of a failed transfer, from the text that was received instead.
 fn failed(download: &Download, words: &[u8]) -> Error {
     let outcome = download.headers.get(outcome::HEADER).and_then(|value| value.to_str().ok());
     Error::from_answer(download.status, outcome, String::from_utf8_lossy(words).into_owned())
 }
 
-/// Passes a backup on, piece by piece; an unreadable source breaks the request off instead of
-/// ending it.
+/// Sends a backup in chunks. An unreadable source aborts the request instead of ending it.
 async fn feed(
     from: &mut (impl AsyncRead + Unpin),
     into: mpsc::Sender<io::Result<Bytes>>,
@@ -261,11 +262,11 @@ async fn feed(
         let mut piece = Vec::with_capacity(PIECE);
         match from.take(PIECE as u64).read_to_end(&mut piece).await {
             Ok(0) => return Ok(()),
-            // The request ended before its body did: its answer says why.
+            // The request ended before its body did: its reply gives the reason.
             Ok(_) if into.send(Ok(piece.into())).await.is_err() => return Ok(()),
             Ok(_) => {}
             Err(error) => {
-                // Whether the broken request is still there to hear of it does not matter.
+                // The request may already have ended, which is fine.
                 let _ = into.send(Err(io::Error::from(error.kind()))).await;
                 return Err(Error::Copy(error));
             }

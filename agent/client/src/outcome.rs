@@ -1,25 +1,26 @@
-//! What became of a request that failed, as the agent says it in a header of every failure.
+//! The outcome of a failed request, which the agent sends in a header of every failure.
 //!
-//! Consul's dialect says 500 for "cannot at present" and for a good many refusals alike, and
-//! nothing at all about whether a write took effect. One set of words for both ends: the agent
-//! writes them, the client reads them.
+//! Consul's API uses 500 both for temporary unavailability and for many refusals, and never states
+//! if a write took effect. Both ends share these words: the agent writes them, the client parses
+//! them.
 
 /// The header's name, in lower case.
 pub const HEADER: &str = "x-lockmesh-outcome";
 
-/// What became of a request that failed, and so who must act.
+/// The outcome of a failed request, which determines who must act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing was done, and the same request will be refused again: change it.
+    /// Nothing was done, and the same request will be rejected again: change it.
     Refused,
-    /// Nothing was done, for a reason that passes: try again later.
+    /// Nothing was done, for a temporary reason: retry later.
     NotDone,
-    /// It may have been done or not: look, or repeat only what may be done twice.
+    /// It may or may not have been done: read the state, or repeat the request only if it is
+    /// idempotent.
     Unknown,
 }
 
 impl Outcome {
-    /// The header's value.
+    /// Returns the header's value.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Refused => "refused",
@@ -28,7 +29,7 @@ impl Outcome {
         }
     }
 
-    /// Reads the header's value; `None` for a word that this build does not know.
+    /// Parses the header's value; `None` for a word that this build does not know.
     pub fn parse(word: &str) -> Option<Self> {
         [Self::Refused, Self::NotDone, Self::Unknown].into_iter().find(|outcome| outcome.word() == word)
     }

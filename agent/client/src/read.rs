@@ -1,43 +1,43 @@
-//! How to read: how fresh the answer must be, and whether to wait for news.
+//! Read options: consistency and blocking queries.
 
 use std::time::Duration;
 
-/// How fresh an answer must be.
+/// The consistency of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consistency {
-    /// The leader's.
+    /// From the leader.
     #[default]
     Default,
-    /// The leader's, after it made sure that it is still the leader.
+    /// From the leader, after it has confirmed its leadership.
     Consistent,
-    /// Any server's, of any age.
+    /// From any server, of any age.
     Stale,
 }
 
-/// How to read: how fresh, and whether to wait for news.
+/// Read options: consistency and blocking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Read {
-    /// How fresh the answer must be.
+    /// The consistency of the reply.
     pub consistency: Consistency,
-    /// Wait until the answer's index exceeds this; 0 for an answer at once.
+    /// Blocks until the reply's index exceeds this value; 0 for an immediate reply.
     pub index: u64,
-    /// How long to wait at most for that; `None` for the agent's default of five minutes, and at
-    /// most ten.
+    /// The maximum time to block; `None` for the agent's default of five minutes. Limited to ten
+    /// minutes.
     pub wait: Option<Duration>,
 }
 
 impl Read {
-    /// From the leader, made sure.
+    /// Reads from the leader, which confirms its leadership first.
     pub fn consistent() -> Self {
         Self { consistency: Consistency::Consistent, ..Self::default() }
     }
 
-    /// From any server.
+    /// Reads from any server.
     pub fn stale() -> Self {
         Self { consistency: Consistency::Stale, ..Self::default() }
     }
 
-    /// The same, but waits until something newer than `index` is there, or `wait` is over.
+    /// Also blocks until there is data newer than `index`, or until `wait` has passed.
     #[must_use]
     pub fn newer_than(self, index: u64, wait: Duration) -> Self {
         Self { index, wait: Some(wait), ..self }

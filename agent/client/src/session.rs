@@ -1,4 +1,4 @@
-//! Sessions: the plain requests. One that keeps itself alive is a [`crate::SessionKeeper`].
+//! Plain requests about sessions. For a session that is kept alive, see [`crate::SessionKeeper`].
 
 use crate::client::{Answer, CALL_TIMEOUT, Client, Target, accept};
 use crate::connection::Verb;
@@ -19,24 +19,24 @@ pub struct Sessions<'a> {
 }
 
 impl Client {
-    /// Requests about sessions.
+    /// Returns the requests about sessions.
     pub fn sessions(&self) -> Sessions<'_> {
         Sessions { client: self }
     }
 }
 
 impl Sessions<'_> {
-    /// Creates a session and answers its id.
+    /// Creates a session and returns its id.
     ///
     /// # Errors
-    /// Unless [`Error::certainly_not_done`], there may be a session whose id nobody was told. It
-    /// ends with its TTL; one without a TTL stays until somebody finds it in [`Sessions::list`] and
-    /// destroys it.
+    /// Unless [`Error::certainly_not_done`] is `true`, there may be a session with an unknown id.
+    /// It ends with its TTL. Without a TTL it stays until an operator finds it in
+    /// [`Sessions::list`] and destroys it.
     pub async fn create(&self, session: &NewSession) -> Result<String, Error> {
         Ok(self.create_and_tell_window(session).await?.id)
     }
 
-    /// The same, with the health window that the session has.
+    /// Creates a session and returns its id and its health window.
     pub(crate) async fn create_and_tell_window(&self, session: &NewSession) -> Result<CreatedSession, Error> {
         let body = serde_json::to_vec(session).map_err(|error| Error::Settings(error.to_string()))?;
         let reply = self.client.write(Verb::Put, Target::new("/v1/session/create"), body.into()).await?;
@@ -44,19 +44,19 @@ impl Sessions<'_> {
         Ok(CreatedSession { id: self.client.parse::<Created>(&reply)?.id, window })
     }
 
-    /// Ends a session. Its keys are released or deleted and closed for its lock-delay; no error if
-    /// there is none.
+    /// Ends a session. Its keys are released or deleted, and blocked for its lock-delay. A session
+    /// that does not exist is not an error.
     ///
     /// # Errors
-    /// Unless [`Error::certainly_not_done`], the session may have ended. To destroy it again is
-    /// safe.
+    /// Unless [`Error::certainly_not_done`] is `true`, the session may have ended. Destroying it
+    /// again is safe.
     pub async fn destroy(&self, id: &str) -> Result<(), Error> {
         let target = Target::new("/v1/session/destroy/").name(id);
         self.client.write(Verb::Put, target, Bytes::new()).await.map(|_| ())
     }
 
-    /// Ends a session as a guard does: the agent retries that until it is done, also when this
-    /// process is gone.
+    /// Ends a session on behalf of a guard: the agent retries until it is done, even after this
+    /// process has exited.
     ///
     /// # Errors
     /// As [`Self::destroy`].
@@ -70,16 +70,16 @@ impl Sessions<'_> {
         self.client.write(Verb::Put, target, Bytes::new()).await.map(|_| ())
     }
 
-    /// Renews a session's TTL; `None` when there is no such session.
+    /// Renews a session's TTL; `None` if there is no such session.
     ///
     /// # Errors
-    /// Unless [`Error::certainly_not_done`], the TTL may have begun anew. Renew again while there
-    /// is time: that is safe.
+    /// Unless [`Error::certainly_not_done`] is `true`, the TTL may have been renewed. Retry before
+    /// it expires; renewing again is safe.
     pub async fn renew(&self, id: &str) -> Result<Option<Session>, Error> {
         self.renew_within(id, CALL_TIMEOUT).await
     }
 
-    /// The same, but gives the request up after `limit`.
+    /// Renews a session's TTL, with the timeout `limit`.
     pub(crate) async fn renew_within(&self, id: &str, limit: Duration) -> Result<Option<Session>, Error> {
         let target = Target::new("/v1/session/renew/").name(id).within(limit);
         let reply = self.client.send(Verb::Put, target, Bytes::new()).await?;
@@ -89,17 +89,17 @@ impl Sessions<'_> {
         Ok(self.client.parse::<Vec<Session>>(&accept(reply)?)?.into_iter().next())
     }
 
-    /// One session; `None` when there is none of that id.
+    /// Returns a session; `None` if there is no session with that id.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn info(&self, id: &str, read: &Read) -> Result<Answer<Option<Session>>, Error> {
         let target = Target::new("/v1/session/info/").name(id).read(read);
         let sessions: Answer<Vec<Session>> = self.client.read(target).await?;
         Ok(sessions.map(|sessions| sessions.into_iter().next()))
     }
 
-    /// The same with the lease of its node, as far as the servers' leader knows it now.
+    /// Returns a session with the current lease of its node, as known to the servers' leader.
     ///
     /// # Errors
     /// As [`Self::info`].
@@ -109,7 +109,7 @@ impl Sessions<'_> {
         Ok(sessions.map(|sessions| sessions.into_iter().next()))
     }
 
-    /// The same, but gives the request up after `limit`.
+    /// Returns a session, with the timeout `limit`.
     pub(crate) async fn info_within(
         &self,
         id: &str,
@@ -121,28 +121,28 @@ impl Sessions<'_> {
         Ok(sessions.map(|sessions| sessions.into_iter().next()))
     }
 
-    /// How a session of this host's node stands; with an index, as soon as there is news. A keeper
-    /// and a guard follow this by themselves.
+    /// Returns the state of a session of this host's node; with an index, blocks until the state
+    /// changes. Keepers and guards use it automatically.
     ///
     /// # Errors
-    /// [`Error::Refused`] with 404 or 405 from an agent that keeps no node lease, such as Consul's;
-    /// with 400 for a session of another node. Nothing was changed, whatever the error.
+    /// A read changes nothing. [`Error::Refused`] with 404 or 405 from an agent without node
+    /// leases, such as Consul's; with 400 for a session of another node.
     pub async fn events(&self, id: &str, read: &Read) -> Result<Answer<SessionEvent>, Error> {
         self.client.read(Target::new("/v1/session/events/").name(id).read(read)).await
     }
 
-    /// All sessions, ascending by id.
+    /// Returns all sessions, in ascending order of their ids.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn list(&self, read: &Read) -> Result<Answer<Vec<Session>>, Error> {
         self.client.read(Target::new("/v1/session/list").read(read)).await
     }
 
-    /// All sessions of a node.
+    /// Returns all sessions of a node.
     ///
     /// # Errors
-    /// Nothing was changed, whatever the error: ask again where [`Error::is_transient`] says so.
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn of_node(&self, node: &str, read: &Read) -> Result<Answer<Vec<Session>>, Error> {
         self.client.read(Target::new("/v1/session/node/").name(node).read(read)).await
     }

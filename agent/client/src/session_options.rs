@@ -1,4 +1,4 @@
-//! What kind of session to keep.
+//! The options of a session.
 
 use crate::duration::format_duration;
 use crate::error::Error;
@@ -10,33 +10,34 @@ use std::time::Duration;
 /// The TTL that Consul's own lock clients use.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(15);
 
-/// The default TTL with [`HealthWindow::Safe`], whose outages the other one does not outlast.
+/// The default TTL with [`HealthWindow::Safe`]. [`DEFAULT_TTL`] is too short for outages of that
+/// length.
 pub const DEFAULT_TTL_SAFE: Duration = Duration::from_secs(30);
 
-/// The check that stands for a node's own health.
+/// The id of the check that represents a node's own health.
 const NODE_HEALTH: &str = "serfHealth";
 
-/// The shortest TTL that any agent can be told to allow, and the longest.
+/// The shortest and the longest TTL that any agent can be configured to accept.
 const TTL_RANGE: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(86_400);
 
-/// How long an outage of a session's node may last before the session ends with it, counted from
-/// when the node's next word to the servers was due.
+/// The maximum outage of a session's node before the session ends, counted from when the node's
+/// next message to the servers was due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthWindow {
-    /// 1.5 s: for locks that must pass on at once.
+    /// 1.5 s: for fast failover.
     Fast,
     /// 5 s.
     Default,
-    /// 15 s: for holders that would rather wait than fail over in vain. Needs a TTL of at least
+    /// 15 s: for holders that prefer waiting to an unnecessary failover. Needs a TTL of at least
     /// [`HealthWindow::least_ttl`].
     Safe,
 }
 
 impl HealthWindow {
-    /// All, the shortest first.
+    /// All windows, the shortest first.
     pub const ALL: [Self; 3] = [Self::Fast, Self::Default, Self::Safe];
 
-    /// The word that the agent understands.
+    /// Returns the agent's name of the window.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Fast => "fast",
@@ -45,12 +46,12 @@ impl HealthWindow {
         }
     }
 
-    /// Reads the word that the agent uses; none for one that is unknown here.
+    /// Parses the agent's name of a window; `None` if it is unknown.
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|window| window.as_str() == word)
     }
 
-    /// The longest outage that ends no session.
+    /// Returns the longest outage that ends no session.
     pub const fn duration(self) -> Duration {
         match self {
             Self::Fast => Duration::from_millis(1_500),
@@ -59,8 +60,9 @@ impl HealthWindow {
         }
     }
 
-    /// The shortest TTL with which a guard holds on for as long as the window lasts. With `fast`
-    /// and `default` any TTL is accepted: those that agents allow unless told otherwise are longer.
+    /// Returns the shortest TTL with which a guard survives an outage of the window's length.
+    /// `fast` and `default` accept any TTL, because the TTLs that agents accept by default are
+    /// longer.
     pub const fn least_ttl(self) -> Duration {
         match self {
             Self::Fast | Self::Default => Duration::ZERO,
@@ -68,7 +70,7 @@ impl HealthWindow {
         }
     }
 
-    /// The TTL of a session whose creator names none.
+    /// Returns the TTL of a session that specifies none.
     pub const fn default_ttl(self) -> Duration {
         match self {
             Self::Fast | Self::Default => DEFAULT_TTL,
@@ -77,7 +79,7 @@ impl HealthWindow {
     }
 }
 
-/// With the default TTL there is room for the pause behind the last renewal that failed.
+/// Returns `true` if the default TTL leaves room for the pause after the last failed renewal.
 const fn is_tolerated_by_default(window: HealthWindow) -> bool {
     let longest = window.duration().saturating_add(LONGEST_RETRY);
     tolerated_outage(window.default_ttl()).as_micros() >= longest.as_micros()
@@ -91,26 +93,26 @@ const _: () = {
     assert!(tolerated_outage(Duration::from_secs(10)).as_micros() >= outage.as_micros());
 };
 
-/// What kind of session to keep.
+/// The options of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// A name for people.
+    /// A human-readable name.
     pub name: String,
-    /// The server ends the session when it was not renewed for twice this long; the keeper gives it
-    /// up after this long. At least 10 s unless the cluster allows less, at most a day; at least
-    /// [`HealthWindow::least_ttl`]. `None` for 15 s, and for 30 s with [`HealthWindow::Safe`], also
-    /// where that is the agent's default.
+    /// The TTL. The server ends the session after twice this time without a renewal; the keeper
+    /// gives it up after this time. At least 10 s unless the cluster allows less, at most a day,
+    /// and at least [`HealthWindow::least_ttl`]. `None` for 15 s, or for 30 s with
+    /// [`HealthWindow::Safe`], even if that is the agent's default.
     pub ttl: Option<Duration>,
-    /// How long its keys stay closed after an end that is not a release; `None` for the agent's
-    /// default of 15 s.
+    /// The lock-delay: the time for which its keys stay blocked after an end that is not a release.
+    /// `None` for the agent's default of 15 s.
     pub lock_delay: Option<Duration>,
-    /// Delete the keys at the session's end, instead of releasing them.
+    /// Set to delete the keys at the session's end instead of releasing them.
     pub delete_keys: bool,
-    /// Checks of this node that it depends on; `None` for the agent's default, the node's own
-    /// health.
+    /// The checks of this node that the session depends on; `None` for the agent's default, the
+    /// node's own health.
     pub node_checks: Option<Vec<String>>,
-    /// How long the node may stay silent, where the session depends on the node's own health;
-    /// `None` for the agent's default.
+    /// The maximum time that the node may be unreachable, if the session depends on the node's own
+    /// health; `None` for the agent's default.
     pub health_window: Option<HealthWindow>,
 }
 
@@ -128,16 +130,16 @@ impl Default for SessionOptions {
 }
 
 impl SessionOptions {
-    /// The defaults, with a name.
+    /// Returns the default options with a name.
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// Whether a session can be kept so: one without a TTL could not be believed in for any time at
-    /// all, and one whose TTL is shorter than its window not for as long as the window promises.
+    /// Checks the options. A session without a TTL could never be relied on. A session whose TTL is
+    /// shorter than its window requires could not be relied on for the whole window.
     ///
     /// # Errors
-    /// [`Error::Settings`] with what to change.
+    /// [`Error::Settings`] describes the correction.
     pub fn check(&self) -> Result<(), Error> {
         if let Some(ttl) = self.ttl.filter(|ttl| !TTL_RANGE.contains(ttl)) {
             let ttl = format_duration(ttl);
@@ -149,7 +151,8 @@ impl SessionOptions {
         self.health_window.map_or(Ok(()), |window| self.check_window(window, ""))
     }
 
-    /// Whether the TTL fits the window that the agent has chosen for a session of these options.
+    /// Checks if the TTL fits the window that the agent has chosen for a session with these
+    /// options.
     ///
     /// # Errors
     /// As [`SessionOptions::check`].
@@ -171,13 +174,12 @@ impl SessionOptions {
         )))
     }
 
-    /// Whether its node's silence ends it.
+    /// Returns `true` if an outage of its node ends the session.
     fn depends_on_its_node(&self) -> bool {
         self.node_checks.as_ref().is_none_or(|checks| checks.iter().any(|check| check == NODE_HEALTH))
     }
 
-    /// The TTL of a session that is created now, where `default` is the agent's default window as
-    /// far as that is known.
+    /// Returns the TTL for a new session; `default` is the agent's default window, if known.
     pub(crate) fn ttl_with(&self, default: Option<HealthWindow>) -> Duration {
         let window = self.health_window.or(default).filter(|_| self.depends_on_its_node());
         self.ttl.unwrap_or(window.unwrap_or(HealthWindow::Default).default_ttl())
@@ -196,7 +198,7 @@ impl SessionOptions {
     }
 }
 
-/// Agents read anything below a microsecond as seconds; nobody means that here.
+/// Agents interpret any value below a microsecond as seconds, which is never intended here.
 fn lock_delay_text(delay: Duration) -> String {
     match delay {
         Duration::ZERO => "0s".into(),
@@ -228,7 +230,7 @@ mod tests {
         assert!(
             options(26, safe).check().is_ok() && options(10, Some(HealthWindow::Default)).check().is_ok()
         );
-        // Its node's silence does not end it.
+        // An outage of its node does not end it.
         let without_checks = SessionOptions { node_checks: Some(Vec::new()), ..options(15, safe) };
         assert!(without_checks.check().is_ok());
         assert!(options(15, None).check().is_ok());

@@ -1,22 +1,23 @@
-//! What the environment says about the local agent, and how an address is written.
+//! The settings of the environment, and the notation of addresses.
 //!
-//! Decided once, when a client is made. The local agent speaks plain HTTP on a socket of this host:
-//! settings that ask for TLS are refused by name instead of being ignored.
+//! They are evaluated once, when a client is created. The local agent uses plain HTTP on a socket
+//! of this host. Settings that require TLS return an error that names them instead of being
+//! ignored.
 
 use crate::address::{Address, DEFAULT_PORT};
 use crate::error::Error;
 use std::str::FromStr;
 
-/// What the environment says: an address and perhaps a token.
+/// The settings of the environment: an address and an optional token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Where the agent is.
+    /// The agent's address.
     pub address: Address,
-    /// What to send as `X-Consul-Token`; agents without access control ignore it.
+    /// The value of `X-Consul-Token`; agents without access control ignore it.
     pub token: Option<String>,
 }
 
-/// Consul's settings that only make sense with TLS or another login, and what to do about each.
+/// Consul's settings that require TLS or another login, each with its correction.
 const REFUSED: [(&str, &str); 8] = [
     ("CONSUL_CACERT", "the local agent speaks plain HTTP, so there is no certificate to check: unset it"),
     ("CONSUL_CAPATH", "the local agent speaks plain HTTP, so there is no certificate to check: unset it"),
@@ -29,23 +30,23 @@ const REFUSED: [(&str, &str); 8] = [
 ];
 
 impl Settings {
-    /// Reads the process's environment. See [`Settings::from_lookup`].
+    /// Reads the process environment. See [`Settings::from_lookup`].
     ///
     /// # Errors
-    /// [`Error::Settings`] with the variable's name and what to do.
+    /// [`Error::Settings`] names the variable and the correction.
     pub fn from_env() -> Result<Self, Error> {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
 
-    /// Reads `LOCKMESH_HTTP_ADDR` and `LOCKMESH_HTTP_TOKEN`, and where they are absent their
-    /// `CONSUL_` namesakes.
+    /// Reads `LOCKMESH_HTTP_ADDR` and `LOCKMESH_HTTP_TOKEN`; their `CONSUL_` counterparts are the
+    /// fallback.
     ///
-    /// With `LOCKMESH_HTTP_ADDR` given, Consul's other settings are about another service and are
-    /// not looked at; without it, those that ask for TLS are refused by name. An empty variable
-    /// counts as absent.
+    /// With `LOCKMESH_HTTP_ADDR` set, Consul's other settings refer to another service and are
+    /// ignored. Without it, settings that require TLS return an error that names them. An empty
+    /// variable counts as absent.
     ///
     /// # Errors
-    /// [`Error::Settings`] with the variable's name and what to do.
+    /// [`Error::Settings`] names the variable and the correction.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
         let lookup = |name: &str| lookup(name).filter(|value| !value.is_empty());
         let address = match lookup("LOCKMESH_HTTP_ADDR") {
@@ -63,8 +64,8 @@ impl Settings {
 impl FromStr for Address {
     type Err = Error;
 
-    /// Reads `unix:///path`, `/path`, `host`, `host:port`, `[v6]:port` or `http://` and one of the
-    /// latter.
+    /// Parses `unix:///path`, `/path`, `host`, `host:port`, `[v6]:port`, or `http://` and one of
+    /// the last three.
     fn from_str(text: &str) -> Result<Self, Error> {
         match text.split_once("://") {
             Some(("unix", path)) => unix(path),
@@ -83,14 +84,14 @@ impl FromStr for Address {
 }
 
 fn consul_address(lookup: &impl Fn(&str) -> Option<String>) -> Result<Address, Error> {
-    // Refused and not ignored: whoever set one believes in a protection that is not there.
+    // Rejected instead of ignored: the user expects a protection that does not exist.
     for (name, advice) in REFUSED {
         if lookup(name).is_some() {
             return Err(Error::Settings(format!("{name} is set, but {advice}")));
         }
     }
     if let Some(value) = lookup("CONSUL_HTTP_SSL")
-        // What Consul's own client takes for false.
+        // The values that Consul's own client treats as false.
         && !matches!(value.as_str(), "0" | "f" | "F" | "false" | "FALSE" | "False")
     {
         return Err(Error::Settings(format!(
@@ -106,7 +107,7 @@ fn named(name: &str, text: &str) -> Result<Address, Error> {
 
 fn read_token(path: &str) -> Result<String, Error> {
     match std::fs::read_to_string(path) {
-        // Files end with a line break, which no header can carry.
+        // Files end with a line break, which a header cannot contain.
         Ok(text) => Ok(text.trim().to_owned()),
         Err(error) => Err(Error::Settings(format!(
             "CONSUL_HTTP_TOKEN_FILE: cannot read {path}: {error}; correct or unset it"
@@ -134,7 +135,7 @@ fn tcp(text: &str) -> Result<Address, Error> {
         let (host, rest) = rest.split_once(']').ok_or_else(|| wrong("has no closing bracket"))?;
         (host, rest.strip_prefix(':'))
     } else if authority.matches(':').count() > 1 {
-        // Several colons and no brackets: an IPv6 address, at whose end no port can be told apart.
+        // Several colons without brackets: an IPv6 address, in which a port would be ambiguous.
         (authority, None)
     } else {
         authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port)))

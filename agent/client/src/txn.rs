@@ -1,4 +1,4 @@
-//! Transactions: up to 128 operations that happen together or not at all.
+//! Transactions: up to 128 operations that are applied atomically.
 
 use crate::client::{Client, Target};
 use crate::connection::Verb;
@@ -9,24 +9,24 @@ use crate::shape::Blob;
 use crate::shape::txn::{KvOperation, Operation, TxnAnswer, TxnError};
 use bytes::Bytes;
 
-/// Operations in the making. See [`Client::txn`] for carrying them out.
+/// A builder for a transaction. See [`Client::txn`] for running it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Txn {
     operations: Vec<Operation>,
 }
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Everything happened: the entries that the operations gave, in order; deletions give none, a
-    /// tree gives many.
+    /// Everything was applied: the entries that the operations returned, in order. A deletion
+    /// returns none, a tree returns many.
     Done(Vec<Entry>),
-    /// Nothing happened: every operation that stood in the way.
+    /// Nothing was applied: the operations that failed.
     RolledBack(Vec<TxnError>),
 }
 
 impl Txn {
-    /// No operations yet.
+    /// Creates an empty transaction.
     pub fn new() -> Self {
         Self::default()
     }
@@ -43,19 +43,19 @@ impl Txn {
         self.with(operation("cas", key).value(value, flags).index(index))
     }
 
-    /// Takes a lock for a session.
+    /// Acquires a lock for a session.
     #[must_use]
     pub fn lock(self, key: &str, session: &str, value: impl Into<Bytes>, flags: u64) -> Self {
         self.with(operation("lock", key).value(value, flags).session(session))
     }
 
-    /// Gives a lock back.
+    /// Releases a lock.
     #[must_use]
     pub fn unlock(self, key: &str, session: &str, value: impl Into<Bytes>, flags: u64) -> Self {
         self.with(operation("unlock", key).value(value, flags).session(session))
     }
 
-    /// Reads an entry; fails where there is none.
+    /// Reads an entry; fails if there is none.
     #[must_use]
     pub fn get(self, key: &str) -> Self {
         self.with(operation("get", key))
@@ -103,7 +103,7 @@ impl Txn {
         self.with(operation("check-not-exists", key))
     }
 
-    /// Any other operation, as the agent reads it.
+    /// Adds any other operation in the agent's format.
     #[must_use]
     pub fn with(mut self, operation: KvOperation) -> Self {
         self.operations.push(Operation { kv: Some(operation) });
@@ -112,18 +112,17 @@ impl Txn {
 }
 
 impl Client {
-    /// Carries a transaction out. `read` counts only if no operation writes; transactions never
-    /// block.
+    /// Runs a transaction. `read` only matters if no operation writes; transactions never block.
     ///
     /// # Errors
-    /// Unless [`Error::certainly_not_done`], everything may have happened, or nothing, but never a
-    /// part: look before trying again. That an operation stood in the way is no error but
-    /// [`Outcome::RolledBack`].
+    /// Unless [`Error::certainly_not_done`] is `true`, either everything or nothing may have been
+    /// applied, but never a part: read the state before retrying. A failed operation is not an
+    /// error but [`Outcome::RolledBack`].
     pub async fn txn(&self, txn: &Txn, read: &Read) -> Result<Outcome, Error> {
         let body = serde_json::to_vec(&txn.operations).map_err(|error| Error::Settings(error.to_string()))?;
         let target = Target::new("/v1/txn").read(&Read { index: 0, ..*read });
         let reply = self.send(Verb::Put, target, body.into()).await?;
-        // A conflict is an answer: its body says which operations stood in the way.
+        // A conflict is a regular reply: its body lists the failed operations.
         if reply.status != 409 {
             let answer: TxnAnswer = self.parse(&crate::client::accept(reply)?)?;
             let results = answer.results.unwrap_or_default();

@@ -1,8 +1,7 @@
-//! Makes certificates and reads what they say: the one file that names rcgen and x509-parser.
+//! Creates and parses certificates: the only file that names rcgen and x509-parser.
 //!
-//! A certificate names its owner's role and node in a URI, and its role once more as a DNS name,
-//! which is what a dialler asks for. Whether a certificate may be trusted is not decided here but
-//! by the TLS library.
+//! A certificate names its owner's role and node in a URI, and its role again as a DNS name, which
+//! a dialler verifies. The TLS library, not this file, decides if a certificate is trusted.
 
 use crate::files::{self, FileError};
 use crate::peer::Peer;
@@ -16,35 +15,36 @@ use std::time::{Duration, SystemTime};
 use time::OffsetDateTime;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-/// How far a certificate's life begins before its issue, for clocks that are behind.
+/// The time by which a certificate's validity begins before its issue, for clocks that are slow.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 
-/// Why a certificate could not be made, read or used. A file is never left half written.
+/// The reason why a certificate could not be created, read or used. Files are never left partially
+/// written.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A file holds something else than it should.
+    /// A file has unexpected content.
     #[error("{}: {reason}", path.display())]
     Content {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// The defect, and the correction.
         reason: String,
     },
-    /// A certificate could not be made.
-    #[error("the certificate cannot be made: {0}")]
+    /// A certificate could not be created.
+    #[error("cannot create the certificate: {0}")]
     Issue(String),
 }
 
-/// Signs certificates. It holds a secret: whoever has it can be any server.
+/// A certificate authority. It holds a secret: with it, anyone can impersonate any server.
 pub struct Authority {
     certificate_pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A fresh certificate with its key.
+/// A new certificate with its key.
 pub struct Issued {
     /// The certificate.
     pub certificate_pem: String,
@@ -53,11 +53,11 @@ pub struct Issued {
 }
 
 impl Authority {
-    /// Makes a new authority whose certificate lives for `life`.
+    /// Creates an authority whose certificate is valid for `life`.
     ///
     /// # Errors
-    /// No key can be made, or `life` is longer than certificates can say. Nothing was written: the
-    /// authority is in memory alone until it is saved.
+    /// No key can be created, or `life` exceeds what certificates can represent. Nothing was
+    /// written: the authority is only in memory until it is saved.
     pub fn create(name: &str, life: Duration) -> Result<Self, CertificateError> {
         let key = KeyPair::generate().map_err(issue_error)?;
         let mut params = CertificateParams::default();
@@ -72,22 +72,22 @@ impl Authority {
     /// Loads an authority from its certificate and key.
     ///
     /// # Errors
-    /// A file cannot be read, holds something else, or does not belong to the other one. The error
-    /// names the file and what is wrong with it; both stay as they are.
+    /// A file cannot be read, has unexpected content, or does not match the other one. The error
+    /// names the file and its defect. Both files are unchanged.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, CertificateError> {
         let certificate_pem = files::read_text(certificate)?;
         let key_pem = files::read_text(key)?;
         let wrong = |path: &Path, reason: String| CertificateError::Content { path: path.into(), reason };
         let key_pair = KeyPair::from_pem(&key_pem)
-            .map_err(|error| wrong(key, format!("this is no private key in PEM form (PKCS #8): {error}")))?;
+            .map_err(|error| wrong(key, format!("not a private key in PEM form (PKCS #8): {error}")))?;
         let public_key = key_pair.public_key_raw().to_vec();
         let issuer = Issuer::from_ca_cert_pem(&certificate_pem, key_pair)
-            .map_err(|error| wrong(certificate, format!("this is no certificate in PEM form: {error}")))?;
+            .map_err(|error| wrong(certificate, format!("not a certificate in PEM form: {error}")))?;
         let facts = Facts::of_pem(&certificate_pem).map_err(|reason| wrong(certificate, reason))?;
         if !facts.is_authority {
             return Err(wrong(
                 certificate,
-                "this certificate may not sign others: it is no authority".into(),
+                "this certificate cannot sign others: it is not an authority".into(),
             ));
         }
         if facts.public_key != public_key {
@@ -96,28 +96,27 @@ impl Authority {
         Ok(Self { certificate_pem, issuer })
     }
 
-    /// The certificate that every member trusts.
+    /// Returns the certificate that every member trusts.
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem
     }
 
-    /// Writes certificate and key, the key first and readable by its owner alone.
+    /// Writes certificate and key; the key first, readable only by its owner.
     ///
     /// # Errors
-    /// A file cannot be written. Each file is whole, the new one or what was there; but the key is
-    /// written first, so it may be new while the certificate is not: save both again.
+    /// A file cannot be written. Each file is complete, either new or unchanged. The key is written
+    /// first, so it may be new while the certificate is not: save both again.
     pub fn save(&self, certificate: &Path, key: &Path) -> Result<(), CertificateError> {
         files::write_secret(key, self.issuer.key().serialize_pem().as_bytes())?;
         Ok(files::write_public(certificate, self.certificate_pem.as_bytes())?)
     }
 
-    /// Makes a certificate for a server or an agent, good for `life` from now. `addresses` are host
-    /// names or IP addresses that other tools may want to find in it; Lockmesh itself looks at role
-    /// and node only.
+    /// Issues a certificate for a server or an agent, valid for `life` from now. `addresses` are
+    /// host names or IP addresses for other tools; Lockmesh itself only checks role and node.
     ///
     /// # Errors
-    /// An address is neither an IP address nor a host name in ASCII, `life` is longer than
-    /// certificates can say, or no key can be made. Nothing was written.
+    /// An address is neither an IP address nor an ASCII host name, `life` exceeds what certificates
+    /// can represent, or no key can be created. Nothing was written.
     pub fn issue(
         &self,
         owner: &Peer,
@@ -148,39 +147,39 @@ impl Authority {
 }
 
 impl Issued {
-    /// Writes certificate and key, the key first and readable by its owner alone.
+    /// Writes certificate and key; the key first, readable only by its owner.
     ///
     /// # Errors
-    /// A file cannot be written. Each file is whole, the new one or what was there; but the key is
-    /// written first, so it may be new while the certificate is not: save both again.
+    /// A file cannot be written. Each file is complete, either new or unchanged. The key is written
+    /// first, so it may be new while the certificate is not: save both again.
     pub fn save(&self, certificate: &Path, key: &Path) -> Result<(), CertificateError> {
         files::write_secret(key, self.key_pem.as_bytes())?;
         Ok(files::write_public(certificate, self.certificate_pem.as_bytes())?)
     }
 }
 
-/// What a certificate says.
+/// The contents of a certificate.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// Whose it is; none for an authority's, or one that was not made for Lockmesh.
+    /// The owner; `None` for an authority, or for a certificate that is not Lockmesh's.
     pub owner: Option<Peer>,
-    /// Its subject, for people.
+    /// The subject, for humans.
     pub subject: String,
-    /// When its life begins.
+    /// The start of its validity.
     pub not_before: SystemTime,
-    /// When it ends.
+    /// The end of its validity.
     pub not_after: SystemTime,
-    /// Whether it may sign others.
+    /// Set if it may sign others.
     pub is_authority: bool,
     public_key: Vec<u8>,
 }
 
 impl Facts {
-    /// Reads a certificate in DER form.
+    /// Parses a certificate in DER form.
     ///
     /// # Errors
-    /// The bytes are no certificate, or one that names its owner wrongly or more than once: whoever
-    /// shows it must not be trusted. Says so in words.
+    /// The bytes are not a certificate, or it names its owner wrongly or more than once: its holder
+    /// must not be trusted. The error is a description.
     pub fn of_der(der: &[u8]) -> Result<Self, String> {
         let (_, certificate) = X509Certificate::from_der(der).map_err(|error| error.to_string())?;
         let validity = certificate.validity();
@@ -200,8 +199,8 @@ impl Facts {
     }
 }
 
-/// The owner that the only URI of ours names. Two of them would leave a choice, and a choice is a
-/// hole.
+/// Returns the owner from the certificate's single Lockmesh URI. Two URIs would be ambiguous, and
+/// therefore insecure.
 fn owner_of(certificate: &X509Certificate<'_>) -> Result<Option<Peer>, String> {
     let names = certificate.subject_alternative_name().map_err(|error| error.to_string())?;
     let names = names.iter().flat_map(|extension| &extension.value.general_names);
@@ -210,7 +209,7 @@ fn owner_of(certificate: &X509Certificate<'_>) -> Result<Option<Peer>, String> {
         _ => None,
     });
     let owner =
-        owners.next().transpose().map_err(|uri| format!("the certificate names nobody by {uri:?}"))?;
+        owners.next().transpose().map_err(|uri| format!("the certificate's URI {uri:?} is invalid"))?;
     match owners.next() {
         Some(_) => Err("the certificate names two owners".into()),
         None => Ok(owner),
@@ -225,7 +224,7 @@ fn common_name(name: &str) -> DistinguishedName {
 
 fn lifetime(life: Duration) -> Result<(OffsetDateTime, OffsetDateTime), CertificateError> {
     let now = SystemTime::now();
-    let too_long = || CertificateError::Issue("it would live longer than certificates can say".into());
+    let too_long = || CertificateError::Issue("its validity would exceed the maximum".into());
     let latest = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_799);
     let end = now.checked_add(life).filter(|end| *end < latest).ok_or_else(too_long)?;
     Ok(((now - CLOCK_SKEW).into(), end.into()))
@@ -290,7 +289,7 @@ mod tests {
         assert!(named("junk.pem", "ca-key.pem").contains("junk.pem"));
         assert!(named("ca.pem", "junk.pem").contains("junk.pem"));
         assert!(named("ca.pem", "other-key.pem").contains("other-key.pem: this is not the key of"));
-        assert!(named("leaf.pem", "leaf-key.pem").contains("no authority"));
+        assert!(named("leaf.pem", "leaf-key.pem").contains("not an authority"));
     }
 
     #[test]

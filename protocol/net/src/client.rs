@@ -1,7 +1,7 @@
-//! Calls to a server, one after the other, over a connection of their own.
+//! Sequential calls to a server, over a dedicated connection.
 //!
-//! For whoever asks now and then: servers that look for each other, and an agent that asks a server
-//! outside its quorum.
+//! For occasional calls: servers during discovery, and agents that call a server outside their
+//! quorum.
 
 use crate::frame::FrameQueue;
 use crate::quic::{FrameReceiver, FrameSender};
@@ -12,10 +12,10 @@ use std::time::Duration;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
-/// How long one attempt to connect may take, and to look up a name.
+/// The timeout of one connection attempt, and of one name lookup.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection for calls. After an error it is of no more use.
+/// A connection for calls. It is unusable after an error.
 #[derive(Debug)]
 pub struct CallClient {
     connection: Connection,
@@ -28,15 +28,15 @@ impl CallClient {
     /// Connects to the server at an address.
     ///
     /// # Errors
-    /// There is no server of this cluster, or it does not answer in time. Nothing was asked.
+    /// There is no server of this cluster, or it does not reply in time. No request was sent.
     pub async fn connect(endpoint: &Endpoint, address: SocketAddr) -> Result<Self, LinkError> {
         in_time(CONNECT_TIMEOUT, Self::open(endpoint, address)).await
     }
 
-    /// Connects to the first that answers of the addresses that a `host:port` stands for.
+    /// Connects to the first address of a `host:port` that replies.
     ///
     /// # Errors
-    /// None answers: the reason of the last one. Nothing was asked.
+    /// No address replies: the reason of the last one. No request was sent.
     pub async fn connect_to(endpoint: &Endpoint, address: &str) -> Result<Self, LinkError> {
         try_each(address, CONNECT_TIMEOUT, |address| Self::open(endpoint, address)).await
     }
@@ -45,24 +45,24 @@ impl CallClient {
         Self::on(endpoint.connect(address, Role::Server).await?).await
     }
 
-    /// Opens a stream for calls on a connection that stands.
+    /// Opens a stream for calls on an existing connection.
     ///
     /// # Errors
-    /// The connection has ended. Nothing was asked.
+    /// The connection has ended. No request was sent.
     pub async fn on(connection: Connection) -> Result<Self, LinkError> {
         let (sender, receiver) = connection.open(Purpose::Calls).await?;
         Ok(Self { connection, sender, receiver, last_call: 0 })
     }
 
-    /// Who answers, as its certificate says.
+    /// Returns the peer, as named by its certificate.
     pub fn peer(&self) -> &Peer {
         self.connection.peer()
     }
 
-    /// Sends a request and waits for the response, at most so long.
+    /// Sends a request and waits for the response, for at most `limit`.
     ///
     /// # Errors
-    /// No response came: whether the request was carried out is unknown.
+    /// No response arrived: the outcome of the request is unknown.
     pub async fn call(&mut self, request: Request, limit: Duration) -> Result<Response, LinkError> {
         in_time(limit, self.answer(request)).await
     }
@@ -73,7 +73,7 @@ impl CallClient {
         let mut queue = FrameQueue::default();
         queue.push(&Call::Begin(call, request)).map_err(|error| LinkError::Lost(error.to_string()))?;
         self.sender.send(queue.take()).await?;
-        let finished = || LinkError::Lost("it finished the stream".into());
+        let finished = || LinkError::Lost("the peer closed the stream".into());
         let ReplyFrame(answers) = self.receiver.receive().await?.ok_or_else(finished)?;
         let answer = answers.into_iter().find(|(answered, _)| *answered == call);
         answer
@@ -82,11 +82,11 @@ impl CallClient {
     }
 }
 
-/// Tries the addresses that a `host:port` stands for one after the other, each for `limit` at most,
-/// until one attempt works.
+/// Tries the addresses of a `host:port` in turn, each for at most `limit`, until an attempt
+/// succeeds.
 ///
 /// # Errors
-/// None worked: the reason of the last one.
+/// All attempts failed: the reason of the last one.
 pub async fn try_each<T, F>(
     address: &str,
     limit: Duration,
@@ -95,7 +95,7 @@ pub async fn try_each<T, F>(
 where
     F: Future<Output = Result<T, LinkError>>,
 {
-    let mut reason = LinkError::Lost(format!("{address} stands for no address"));
+    let mut reason = LinkError::Lost(format!("{address} did not resolve"));
     for resolved in resolve(address).await? {
         match in_time(limit, attempt(resolved)).await {
             Ok(done) => return Ok(done),
@@ -106,10 +106,10 @@ where
     Err(reason)
 }
 
-/// The addresses that a `host:port` stands for now; never none.
+/// Resolves a `host:port` to its current addresses, at least one.
 ///
 /// # Errors
-/// The name cannot be looked up now, or stands for nothing.
+/// The name cannot be resolved now, or has no addresses.
 pub async fn resolve(address: &str) -> Result<Vec<SocketAddr>, LinkError> {
     if let Ok(address) = address.parse() {
         return Ok(vec![address]);
@@ -117,18 +117,14 @@ pub async fn resolve(address: &str) -> Result<Vec<SocketAddr>, LinkError> {
     let found: Vec<_> = match timeout(CONNECT_TIMEOUT, lookup_host(address)).await {
         Ok(Ok(found)) => found.collect(),
         Ok(Err(error)) => return Err(LinkError::Lost(format!("cannot look up {address}: {error}"))),
-        Err(_) => return Err(LinkError::Lost(format!("cannot look up {address}: no answer"))),
+        Err(_) => return Err(LinkError::Lost(format!("cannot look up {address}: timed out"))),
     };
-    if found.is_empty() {
-        Err(LinkError::Lost(format!("{address} stands for no address")))
-    } else {
-        Ok(found)
-    }
+    if found.is_empty() { Err(LinkError::Lost(format!("{address} did not resolve"))) } else { Ok(found) }
 }
 
 async fn in_time<T>(
     limit: Duration,
     attempt: impl Future<Output = Result<T, LinkError>>,
 ) -> Result<T, LinkError> {
-    timeout(limit, attempt).await.unwrap_or_else(|_| Err(LinkError::Lost("it does not answer".into())))
+    timeout(limit, attempt).await.unwrap_or_else(|_| Err(LinkError::Lost("no reply in time".into())))
 }

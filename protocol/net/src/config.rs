@@ -1,8 +1,7 @@
-//! What agents and servers are told in the same words: who this machine is, its certificate, its
-//! logs.
+//! Settings that agents and servers share: node, certificate, logs.
 //!
-//! Sections of a configuration, and the checks that refuse a value by its key. What else a role can
-//! be told stands with the role.
+//! These are the sections of a configuration and the checks that reject a value by its key. The
+//! other settings are defined with each role.
 
 use crate::tls::IdentityFiles;
 use lockmesh_protocol::duration;
@@ -10,13 +9,13 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Who this machine is.
+/// The identity of this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeConfig {
-    /// The node's name; empty for the host's name. Compared without regard to case.
+    /// The node's name; empty for the host name. Compared case-insensitively.
     pub name: String,
-    /// The node's UUID; empty to draw one at the first start and keep it in the data folder.
+    /// The node's UUID; empty to generate one at the first start and keep it in the data folder.
     pub id: String,
     /// The datacenter's name: lower-case letters, digits, `-` and `_`.
     pub datacenter: String,
@@ -29,10 +28,10 @@ impl Default for NodeConfig {
 }
 
 impl NodeConfig {
-    /// Refuses names that would not survive a URL, a certificate or a comparison.
+    /// Rejects names that are invalid in a URL or a certificate, or that cannot be compared.
     ///
     /// # Errors
-    /// The first key whose value cannot be used, with what it must be.
+    /// The first key with an invalid value, and the valid values.
     pub fn check(&self) -> Result<(), ConfigError> {
         let printable = |c: char| !c.is_control() && !c.is_whitespace() && c != '/';
         if !self.name.chars().all(printable) || self.name.len() > 253 {
@@ -52,23 +51,23 @@ impl NodeConfig {
     }
 }
 
-/// Certificates for mutual TLS. The certificate says the role and the node's name.
+/// Certificates for mutual TLS. The certificate names the role and the node.
 ///
-/// Its own default has no paths, which [`TlsConfig::check`] refuses: each role has its own,
+/// The default has no paths, which [`TlsConfig::check`] rejects; each role has its own default,
 /// [`TlsConfig::of_role`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TlsConfig {
-    /// The authorities that are trusted, as PEM.
+    /// The trusted authorities, as PEM.
     pub ca: PathBuf,
     /// This machine's certificate, as PEM.
     pub certificate: PathBuf,
-    /// Its private key, as PEM; readable for this process alone.
+    /// Its private key, as PEM; readable only by this process.
     pub key: PathBuf,
 }
 
 impl TlsConfig {
-    /// The files of a role in the usual place.
+    /// Returns the default paths of a role's files.
     pub fn of_role(role: &str) -> Self {
         Self {
             ca: "/etc/lockmesh/tls/ca.pem".into(),
@@ -77,17 +76,17 @@ impl TlsConfig {
         }
     }
 
-    /// Refuses empty paths; whether the files are good is seen when they are read.
+    /// Rejects empty paths; the files are checked when they are read.
     ///
     /// # Errors
-    /// The first key whose value cannot be used, with what it must be.
+    /// The first key with an invalid value, and the valid values.
     pub fn check(&self) -> Result<(), ConfigError> {
         check_path("tls.ca", &self.ca)?;
         check_path("tls.certificate", &self.certificate)?;
         check_path("tls.key", &self.key)
     }
 
-    /// Where the certificate is found.
+    /// Returns the paths of the certificate's files.
     pub fn files(&self) -> IdentityFiles {
         IdentityFiles {
             authorities: self.ca.clone(),
@@ -97,22 +96,22 @@ impl TlsConfig {
     }
 }
 
-/// What is logged, and how. Logs go to stderr.
+/// The logging settings. Logs are written to stderr.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
-    /// `error`, `warn`, `info`, `debug`, `trace` or `off`, and by module:
+    /// The log level: `error`, `warn`, `info`, `debug`, `trace` or `off`, optionally by module:
     /// `info,lockmesh_server=debug`.
     pub level: String,
-    /// Text for people or one JSON object a line.
+    /// Human-readable text, or one JSON object per line.
     pub format: LogFormat,
 }
 
-/// How a log line looks.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// For humans.
     #[default]
     Text,
     /// For machines.
@@ -125,27 +124,27 @@ impl Default for LogConfig {
     }
 }
 
-/// Why a configuration is refused; names the key.
+/// The reason why a configuration is rejected; names the key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{key}` {problem}")]
 pub struct ConfigError {
-    /// The key with its sections, as `limits.watches`.
+    /// The key with its sections, such as `limits.watches`.
     pub key: String,
-    /// What is wrong with it and what would be right.
+    /// The defect and the valid values.
     pub problem: String,
 }
 
 impl ConfigError {
-    /// Complains about a key.
+    /// Creates an error about a key.
     pub fn new(key: &str, problem: impl Into<String>) -> Self {
         Self { key: key.into(), problem: problem.into() }
     }
 }
 
-/// Refuses an empty path.
+/// Rejects an empty path.
 ///
 /// # Errors
-/// The key, its value and what it must be.
+/// The key and the requirement.
 pub fn check_path(key: &str, path: &Path) -> Result<(), ConfigError> {
     match path.as_os_str().is_empty() {
         true => Err(ConfigError::new(key, "must not be empty")),
@@ -153,10 +152,10 @@ pub fn check_path(key: &str, path: &Path) -> Result<(), ConfigError> {
     }
 }
 
-/// Refuses a number outside of its range.
+/// Rejects a number outside its range.
 ///
 /// # Errors
-/// The key, its value and what it must be.
+/// The key, its value and the valid range.
 pub fn check_range(key: &str, value: u64, least: u64, most: u64) -> Result<(), ConfigError> {
     match (least..=most).contains(&value) {
         true => Ok(()),
@@ -164,10 +163,10 @@ pub fn check_range(key: &str, value: u64, least: u64, most: u64) -> Result<(), C
     }
 }
 
-/// Refuses a length of time outside of its range.
+/// Rejects a duration outside its range.
 ///
 /// # Errors
-/// The key, its value and what it must be.
+/// The key, its value and the valid range.
 pub fn check_length(key: &str, value: Duration, least: Duration, most: Duration) -> Result<(), ConfigError> {
     match (least..=most).contains(&value) {
         true => Ok(()),
@@ -185,14 +184,14 @@ fn is_uuid(text: &str) -> bool {
             _ => c.is_ascii_hexdigit(),
         })
 }
-/// An optional value in a file, where every key has a value: the empty text is none.
+/// An optional value in a file in which every key has a value: the empty string is `None`.
 pub mod empty_is_none {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
     use std::fmt::Display;
     use std::str::FromStr;
 
-    /// Writes the value, or the empty text.
+    /// Serializes the value, or the empty string.
     ///
     /// # Errors
     /// The serializer's own.
@@ -207,10 +206,10 @@ pub mod empty_is_none {
         }
     }
 
-    /// Reads the value, or none from the empty text.
+    /// Deserializes the value, or `None` from the empty string.
     ///
     /// # Errors
-    /// The text is neither empty nor such a value.
+    /// The text is neither empty nor a valid value.
     pub fn deserialize<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
     where
         D: Deserializer<'de>,

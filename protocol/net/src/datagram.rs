@@ -1,31 +1,31 @@
-//! A UDP socket for single datagrams, which nobody acknowledges: gossip travels by it.
+//! A UDP socket for single, unacknowledged datagrams, which carry gossip.
 
 use crate::quic;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use tokio::net::UdpSocket as TokioSocket;
 
-/// How much the kernel keeps of what has arrived and was not taken yet: some thousand datagrams.
+/// The size in bytes of the kernel's receive buffer: about a thousand datagrams.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// After so many errors in a row nothing is taken to have arrived, so that whoever asks does
-/// something else before asking again.
+/// The number of consecutive errors after which a read returns nothing, so that the caller can do
+/// other work first.
 const MAX_ERRORS: usize = 64;
 
 /// See the [module](self).
 #[derive(Debug)]
 pub struct DatagramSocket {
     arriving: TokioSocket,
-    /// The same one: what it does not take at once is not waited for.
+    /// The same socket: a send that would block is dropped.
     sending: UdpSocket,
 }
 
 impl DatagramSocket {
-    /// Binds it; must be called within a runtime. Of `[::]`, all addresses are those of IPv4 where
-    /// the host has no IPv6.
+    /// Binds the socket. Must be called inside a runtime. `[::]` means all IPv4 addresses on a host
+    /// without IPv6.
     ///
     /// # Errors
-    /// The address is in use, or none of this host's. Nothing is bound.
+    /// The address is in use, or does not belong to this host. Nothing is bound.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = quic::socket_or_v4(address, Some(BUFFER_BYTES))?;
         socket.set_nonblocking(true)?;
@@ -33,30 +33,30 @@ impl DatagramSocket {
         Ok(Self { arriving: TokioSocket::from_std(socket)?, sending })
     }
 
-    /// Where it is bound.
+    /// Returns the bound address.
     ///
     /// # Errors
-    /// The system does not say.
+    /// The system does not report it.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         self.sending.local_addr()
     }
 
-    /// Waits until something has arrived.
+    /// Waits until a datagram has arrived.
     ///
     /// # Errors
-    /// The socket is none any more.
+    /// The socket is unusable.
     pub async fn arrival(&self) -> io::Result<()> {
         self.arriving.readable().await
     }
 
-    /// Takes a datagram that has arrived, and says how long it is; one that is longer than the
-    /// buffer is cut. None where nothing has arrived, and where there are errors alone.
+    /// Receives a datagram and returns its length; a datagram longer than the buffer is truncated.
+    /// `None` if nothing has arrived, or if there are only errors.
     pub fn take(&self, buffer: &mut [u8]) -> Option<usize> {
         first_arrival(|| self.arriving.try_recv(buffer))
     }
 
-    /// Sends a datagram; whether the system took it. One that it does not take is lost, as any may
-    /// be.
+    /// Sends a datagram; returns `true` if the kernel accepted it. A rejected datagram is lost,
+    /// like any that is dropped on the way.
     pub fn send(&self, datagram: &[u8], to: SocketAddr) -> bool {
         let is_v6 = self.sending.local_addr().is_ok_and(|own| own.is_ipv6());
         let to = match to.ip() {
@@ -73,7 +73,7 @@ fn first_arrival(mut receive: impl FnMut() -> io::Result<usize>) -> Option<usize
         match receive() {
             Ok(length) => return Some(length),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
-            // What a former datagram met on its way, such as a port on which nobody listens.
+            // The error of an earlier datagram, such as a port without a listener.
             Err(_) => {}
         }
     }

@@ -1,9 +1,9 @@
-//! Certificates for a cluster of one process, made on first start: an authority, a server and an
-//! agent.
+//! Certificates for a single-process cluster, created at the first start: an authority, a server
+//! and an agent.
 //!
-//! A start that was cut off at any moment is made good by the next one. An authority that is there
-//! is never replaced, since others may trust it; a server's or an agent's certificate is, when it
-//! is not of use any more.
+//! The next start completes a start that was interrupted at any moment. An existing authority is
+//! never replaced, because others may trust it. A server's or an agent's certificate is replaced
+//! when it is no longer usable.
 
 use crate::certificate::{Authority, CertificateError};
 use crate::expiry::WARNING_WINDOW;
@@ -24,12 +24,12 @@ pub struct Development {
 }
 
 impl Development {
-    /// Makes what is missing under `folder`: `ca.pem`, `server.pem`, `agent.pem`, each with its
+    /// Creates the missing files in `folder`: `ca.pem`, `server.pem`, `agent.pem`, each with its
     /// `-key.pem`.
     ///
     /// # Errors
-    /// A file or folder cannot be read or made. What was made before that stays, and the next call
-    /// goes on from there; an authority that is there is not touched.
+    /// A file or folder cannot be read or created. Files created before that stay, and the next
+    /// call continues from there. An existing authority is unchanged.
     pub fn prepare(folder: &Path, node: &NodeName) -> Result<Self, CertificateError> {
         make_folder(folder)?;
         let this = Self { folder: folder.into() };
@@ -43,17 +43,16 @@ impl Development {
         Ok(this)
     }
 
-    /// The files of the server or of the agent.
+    /// Returns the paths of the server's or the agent's files.
     pub fn files(&self, role: Role) -> IdentityFiles {
         member_files(&self.folder, role)
     }
 
-    /// Makes a certificate for a further member under another folder, unless there is a good one
-    /// already.
+    /// Creates a certificate for a further member in another folder, unless there is a usable one.
     ///
     /// # Errors
-    /// A file or folder cannot be read or made. What was made before that stays, and the next call
-    /// goes on from there; an authority that is there is not touched.
+    /// A file or folder cannot be read or created. Files created before that stay, and the next
+    /// call continues from there. An existing authority is unchanged.
     pub fn prepare_in(&self, folder: &Path, member: &Peer) -> Result<IdentityFiles, CertificateError> {
         make_folder(folder)?;
         let files = IdentityFiles { authorities: self.authority(), ..member_files(folder, member.role) };
@@ -61,7 +60,7 @@ impl Development {
         Ok(files)
     }
 
-    /// Who the server or the agent is.
+    /// Returns the identity of the server or the agent.
     ///
     /// # Errors
     /// As [`Identity::load`].
@@ -91,7 +90,8 @@ impl Development {
     }
 }
 
-/// Makes the folder, or closes an older one: whoever has a key of it is the server, or the agent.
+/// Creates the folder, or makes an older one private: a key in it is sufficient to act as the
+/// server or the agent.
 fn make_folder(folder: &Path) -> Result<(), CertificateError> {
     private::make_folder(folder)?;
     let kind = |name: &str| match name {
@@ -102,7 +102,7 @@ fn make_folder(folder: &Path) -> Result<(), CertificateError> {
     Ok(private::close(folder, false, kind)?)
 }
 
-/// Where a member's files lie in a folder.
+/// Returns the paths of a member's files in a folder.
 fn member_files(folder: &Path, role: Role) -> IdentityFiles {
     IdentityFiles {
         authorities: folder.join("ca.pem"),

@@ -1,4 +1,4 @@
-//! How long certificates still live, said aloud before they end.
+//! The remaining validity of certificates, with warnings before they expire.
 
 use crate::certificate::Facts;
 use std::path::{Path, PathBuf};
@@ -6,23 +6,23 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
-/// How long before a certificate's end the warnings begin.
+/// The time before a certificate's expiry when the warnings begin.
 pub const WARNING_WINDOW: Duration = Duration::from_secs(30 * 86_400);
 
-/// How often certificates are looked at.
+/// The interval between checks of the certificates.
 const LOOK_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// After how many looks a warning is repeated.
+/// The number of checks between repeated warnings.
 const LOOKS_PER_WARNING: u32 = 24;
 
-/// A certificate's file and its end.
+/// A certificate's file and its expiry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateLife {
-    /// Where it lies.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Whose it is, for people.
+    /// Its subject, for humans.
     pub subject: String,
-    /// When it ends.
+    /// The time of its expiry.
     pub not_after: SystemTime,
 }
 
@@ -31,7 +31,7 @@ impl CertificateLife {
         Self { path: path.into(), subject: facts.subject.clone(), not_after: facts.not_after }
     }
 
-    /// How many seconds it still lives; negative when it has ended.
+    /// Returns the remaining validity in seconds; negative after its expiry.
     pub fn seconds_left(&self, now: SystemTime) -> i64 {
         let seconds = |duration: Duration| i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
         match self.not_after.duration_since(now) {
@@ -40,12 +40,12 @@ impl CertificateLife {
         }
     }
 
-    /// When it ends, in seconds since 1970.
+    /// Returns the time of its expiry, in seconds since 1970.
     pub fn ends_at(&self) -> f64 {
         self.not_after.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
     }
 
-    /// The warning that is due at `now`, if one is.
+    /// Returns the warning that is due at `now`, if there is one.
     pub fn warning(&self, now: SystemTime) -> Option<String> {
         let left = self.seconds_left(now);
         let (path, subject) = (self.path.display(), &self.subject);
@@ -61,10 +61,9 @@ impl CertificateLife {
     }
 }
 
-/// Waits until a certificate is refused that ends at this time, by a clock that may be set
-/// meanwhile.
+/// Waits until a certificate with this expiry is rejected. The clock may be set meanwhile.
 pub(crate) async fn ended(not_after: SystemTime) {
-    // The second in which it ends belongs to its life.
+    // The certificate is still valid in the second of its expiry.
     let end = not_after + Duration::from_secs(1);
     while let Ok(left) = end.duration_since(SystemTime::now())
         && !left.is_zero()
@@ -73,9 +72,9 @@ pub(crate) async fn ended(not_after: SystemTime) {
     }
 }
 
-/// Looks at the certificates once an hour, whenever one ends, and whenever they are replaced, until
-/// nobody can replace them any more: tells `gauge` of the one that ends first, and warns in the log
-/// once a day from 30 days before the end, and at the end.
+/// Checks the certificates once an hour, at each expiry, and after each replacement, until the
+/// sender is dropped. Passes the one that expires first to `gauge`. Warns in the log once a day
+/// from 30 days before the expiry, and at the expiry.
 pub async fn watch(mut lives: Receiver<Vec<CertificateLife>>, gauge: impl Fn(&CertificateLife)) {
     let (mut looks, mut ended) = (0u32, 0);
     loop {
@@ -134,7 +133,7 @@ mod tests {
         let watching = tokio::spawn(watch(lives, move |life| tell.try_send(left(life)).unwrap()));
         assert_eq!(told.recv().await, Some(1));
         let at_the_end = tokio::time::timeout(Duration::from_secs(60), told.recv()).await;
-        assert_eq!(at_the_end.expect("it is not looked at once an hour only"), Some(0));
+        assert_eq!(at_the_end.expect("the expiry itself triggers a check"), Some(0));
         assert!(SystemTime::now() >= not_after);
         watching.abort();
     }
@@ -152,6 +151,6 @@ mod tests {
         replace.send_replace(of_days(365));
         assert_eq!(told.recv().await, Some(364));
         drop(replace);
-        watching.await.expect("it ends with those who could replace the certificate");
+        watching.await.expect("it ends when the sender is dropped");
     }
 }

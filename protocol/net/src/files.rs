@@ -1,4 +1,5 @@
-//! Files that are either whole or not there: written beside their place, put on disk, then renamed.
+//! Atomic files, which are complete or absent: written under a temporary name, synced, then
+//! renamed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -15,17 +16,17 @@ pub struct FileError {
 }
 
 impl FileError {
-    /// What could not be done to a file or folder, as a verb.
+    /// Creates an error; `verb` is the operation on the file or folder that failed.
     pub fn new(verb: &'static str, path: &Path, source: io::Error) -> Self {
         Self { verb, path: path.into(), source }
     }
 
-    /// What the system said.
+    /// Returns the system's error.
     pub fn into_source(self) -> io::Error {
         self.source
     }
 
-    /// Whether the file is not there at all.
+    /// Returns `true` if the file does not exist.
     pub fn is_absent(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
     }
@@ -36,12 +37,12 @@ pub(crate) fn read_text(path: &Path) -> Result<String, FileError> {
     fs::read_to_string(path).map_err(|source| FileError { verb: "read", path: path.into(), source })
 }
 
-/// Writes what everybody may read.
+/// Writes a file that every user may read.
 pub(crate) fn write_public(path: &Path, content: &[u8]) -> Result<(), FileError> {
     write(path, content, 0o644)
 }
 
-/// Writes what only its owner may read.
+/// Writes a file that only its owner may read.
 pub(crate) fn write_secret(path: &Path, content: &[u8]) -> Result<(), FileError> {
     write(path, content, 0o600)
 }
@@ -52,7 +53,7 @@ fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError> {
     let temporary = PathBuf::from(temporary);
     let written = write_and_rename(&temporary, path, content, mode);
     if written.is_err() {
-        // What is left of a failed attempt is of no use; the first error is the one to tell.
+        // Removes the remains of a failed attempt; the first error is the one to return.
         let _ = fs::remove_file(&temporary);
     }
     written.map_err(|source| FileError { verb: "write", path: path.into(), source })
@@ -85,7 +86,7 @@ mod tests {
         let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&inner), 0o700);
         let (secret, public) = (inner.join("key.pem"), inner.join("cert.pem"));
-        std::fs::write(&secret, "an older one that everybody could read").unwrap();
+        std::fs::write(&secret, "an older one that was readable by all users").unwrap();
         write_secret(&secret, b"s").unwrap();
         write_public(&public, b"p").unwrap();
         assert_eq!((mode(&secret), read_text(&secret).unwrap()), (0o600, "s".into()));

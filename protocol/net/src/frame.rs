@@ -1,8 +1,8 @@
-//! Messages into frames and back, without any socket.
+//! Encoding of messages to frames and back, without a socket.
 //!
-//! A frame is its length in four bytes, then one encoded sequence of messages: messages that are
-//! ready together travel together. A frame is at most [`MAX_FRAME_BYTES`] long; a longer message
-//! comes back to its sender, a longer frame is the peer's fault.
+//! A frame is its length in four bytes, followed by one encoded sequence of messages: messages that
+//! are ready together travel together. A frame has at most [`MAX_FRAME_BYTES`]. A longer message is
+//! returned to its sender; a longer frame is the peer's fault.
 
 use bytes::{Buf, Bytes, BytesMut};
 use lockmesh_protocol::rpc::MAX_FRAME_BYTES;
@@ -10,36 +10,36 @@ use lockmesh_protocol::wire::{self, WireError};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::VecDeque;
 
-/// The bytes of a frame's length.
+/// The size in bytes of a frame's length field.
 const LENGTH_BYTES: usize = 4;
 
-/// Room in front of a frame's messages for its length, the version and the count of messages.
+/// The space in front of a frame's messages for its length, the version and the count of messages.
 const HEADER_ROOM: usize = LENGTH_BYTES + 1 + 9;
 
-/// A frame that is this long takes no further message, so that the other side can begin to work on
-/// it.
+/// The size in bytes from which a frame accepts no further message, so that the receiver can start
+/// processing.
 const FULL_BYTES: usize = 64 << 10;
 
-/// The same for so many messages, far fewer than the other side takes.
+/// The same limit as a number of messages, far below the receiver's limit.
 const FULL_MESSAGES: u64 = 4096;
 
-/// A message does not fit a frame. Nothing of it was kept.
+/// A message exceeds the size of a frame. Nothing of it was kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a message is longer than a frame of {MAX_FRAME_BYTES} bytes")]
 pub struct TooLong;
 
-/// The longest message that fits a frame.
+/// The maximum size in bytes of a message.
 const MAX_MESSAGE_BYTES: usize = MAX_FRAME_BYTES - (HEADER_ROOM - LENGTH_BYTES);
 
-/// A message as its bytes: for whoever encodes elsewhere than he sends.
+/// An encoded message, for senders that encode in another task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encoded(Vec<u8>);
 
 impl Encoded {
-    /// Encodes a message. One that fits no frame is given up when it has become that long.
+    /// Encodes a message. Encoding stops as soon as it exceeds a frame.
     ///
     /// # Errors
-    /// It fits no frame.
+    /// The message exceeds a frame.
     pub fn new<T: Serialize>(message: &T) -> Result<Self, TooLong> {
         let mut bytes = Vec::new();
         wire::encode_within(message, &mut bytes, MAX_MESSAGE_BYTES).map_err(|_| TooLong)?;
@@ -47,7 +47,7 @@ impl Encoded {
     }
 }
 
-/// Gathers messages into frames until somebody can send them.
+/// Collects messages into frames until they can be sent.
 #[derive(Debug, Default)]
 pub struct FrameQueue {
     full: VecDeque<Bytes>,
@@ -60,7 +60,7 @@ impl FrameQueue {
     /// Appends a message.
     ///
     /// # Errors
-    /// The message fits no frame. Nothing of it was kept; what was pushed before waits as it did.
+    /// The message exceeds a frame. Nothing of it was kept; earlier messages are unaffected.
     pub fn push<T: Serialize>(&mut self, message: &T) -> Result<(), TooLong> {
         if self.open.len() >= FULL_BYTES || self.count >= FULL_MESSAGES {
             self.close();
@@ -83,7 +83,7 @@ impl FrameQueue {
         Ok(())
     }
 
-    /// Appends a message that was encoded elsewhere.
+    /// Appends an encoded message.
     pub fn push_encoded(&mut self, message: &Encoded) {
         let Encoded(bytes) = message;
         let is_full = self.open.len() >= FULL_BYTES || self.count >= FULL_MESSAGES;
@@ -96,7 +96,7 @@ impl FrameQueue {
         }
     }
 
-    /// Begins a frame with a message.
+    /// Starts a frame with a message.
     fn begin_with(&mut self, message: &[u8]) {
         self.open.clear();
         self.open.resize(HEADER_ROOM, 0);
@@ -104,24 +104,24 @@ impl FrameQueue {
         self.count = 1;
     }
 
-    /// Takes all frames, oldest first; no message may be added to them any more.
+    /// Takes all frames, oldest first. They are closed to further messages.
     pub fn take(&mut self) -> Vec<Bytes> {
         self.close();
         self.full_bytes = 0;
         self.full.drain(..).collect()
     }
 
-    /// How many bytes wait.
+    /// Returns the number of queued bytes.
     pub fn byte_count(&self) -> usize {
         self.full_bytes + self.open.len()
     }
 
-    /// Whether nothing waits.
+    /// Returns `true` if nothing is queued.
     pub fn is_empty(&self) -> bool {
         self.full.is_empty() && self.count == 0
     }
 
-    /// Throws away all that waits.
+    /// Discards everything that is queued.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
@@ -130,7 +130,7 @@ impl FrameQueue {
         if self.count == 0 {
             return;
         }
-        // The same bytes as of the encoded sequence, whose length comes first.
+        // The same bytes as in the encoded sequence, which starts with its length.
         let mut header = wire::encode(&self.count);
         let length = header.len() + self.open.len() - HEADER_ROOM;
         let length = u32::try_from(length).expect("no frame is longer than its limit");
@@ -145,46 +145,46 @@ impl FrameQueue {
     }
 }
 
-/// What is wrong with the bytes that a peer sent.
+/// A defect of the bytes that a peer sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The frame would be too long.
+    /// The frame is too long.
     #[error("a frame of {0} bytes, but at most {MAX_FRAME_BYTES} are allowed")]
     Length(usize),
-    /// The frame does not hold what it should.
+    /// The frame's content is invalid.
     #[error(transparent)]
     Content(#[from] WireError),
 }
 
-/// Cuts a stream of bytes, which arrive in any pieces, into frames.
+/// Splits a stream of bytes, which arrives in arbitrary chunks, into frames.
 #[derive(Debug, Default)]
 pub struct FrameCutter {
-    /// What arrived last and was not looked at.
+    /// The last chunk, not yet processed.
     piece: Bytes,
-    /// The beginning of a frame whose rest has not arrived. It grows with what arrives, not with
-    /// what is announced.
+    /// The start of an incomplete frame. It grows with the bytes that arrive, not with the
+    /// announced length.
     begun: BytesMut,
 }
 
 impl FrameCutter {
-    /// Takes what arrived. Call [`FrameCutter::next_message`] until it has nothing more before the
-    /// next piece.
+    /// Adds a chunk. Before the next chunk, call [`FrameCutter::next_message`] until it returns
+    /// `None`.
     pub fn feed(&mut self, piece: Bytes) {
         debug_assert!(self.piece.is_empty(), "the last piece was not used up");
         self.piece = piece;
     }
 
-    /// The next whole frame, decoded; `None` when more bytes must arrive first.
+    /// Returns the next complete frame, decoded; `None` if more bytes are needed.
     ///
     /// # Errors
-    /// The peer sent a frame that is too long, or that holds something else. Nothing that follows
-    /// can be relied on: give the stream up.
+    /// The peer sent a frame that is too long or invalid. The rest of the stream cannot be trusted:
+    /// close it.
     pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         let Some(frame) = self.next_frame()? else { return Ok(None) };
         Ok(Some(wire::decode::<T, MAX_FRAME_BYTES>(&frame)?))
     }
 
-    /// Whether a frame has begun and not ended.
+    /// Returns `true` if a frame is incomplete.
     pub fn is_within_frame(&self) -> bool {
         !self.begun.is_empty()
     }
@@ -210,8 +210,8 @@ impl FrameCutter {
         Ok(Some(frame))
     }
 
-    /// The length of the frame that has begun, after moving the beginning of a new one out of the
-    /// piece.
+    /// Returns the length of the incomplete frame, after moving the start of a new one out of the
+    /// chunk.
     fn begun_length(&mut self) -> Result<Option<usize>, FrameError> {
         self.move_until(LENGTH_BYTES);
         frame_length(&self.begun)
@@ -240,7 +240,7 @@ mod tests {
         Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
     };
 
-    /// A call that is as long as one wants.
+    /// A call of any length.
     fn ask(id: u64, name: String) -> Call {
         let (query, consistency) = (Query::ServiceChecks(name), Consistency::Default);
         Call::Begin(CallId(id), Request::Read { query, consistency, blocking: None })
@@ -253,7 +253,7 @@ mod tests {
         prop::collection::vec(prop_oneof![ask, status, cancel, Just(Call::Cancel(CallId(0)))], 0..700)
     }
 
-    /// Cuts everything that the pieces hold.
+    /// Splits everything in the chunks.
     fn cut(pieces: impl IntoIterator<Item = Bytes>) -> Result<Vec<CallFrame>, FrameError> {
         let (mut cutter, mut frames) = (FrameCutter::default(), Vec::new());
         for piece in pieces {

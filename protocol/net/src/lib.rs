@@ -1,9 +1,9 @@
 //! Transport and operating system for agents and servers: QUIC with mutual TLS, datagrams,
 //! certificates, private files, randomness, process metrics, shared settings.
 //!
-//! **Invariant:** a connection exists only after both certificates were verified, and a peer is
-//! what its certificate says. Nothing here knows the meaning of a command; only [`client`] knows
-//! the frames of calls.
+//! **Invariant:** a connection exists only after both certificates were verified, and a peer's
+//! certificate alone determines its identity. Nothing here interprets a command; only [`client`]
+//! knows the frames of calls.
 //!
 //! | module | contents |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! A connection to the agent of one node, for whoever asks it again and again: made where there is
-//! none, and only to an agent whose certificate names the node.
+//! A reused connection to the agent of one node: created on demand, and only to an agent whose
+//! certificate names the node.
 
 use crate::client::{CallClient, try_each};
 use crate::{Close, Connection, Endpoint, LinkError, Role};
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// How long one attempt to connect may take; the next calls wait for it as well.
+/// The timeout of one connection attempt; concurrent calls wait for the same attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection to a node's agent, shared by all its clones; it ends with the last of them.
+/// A connection to a node's agent, shared by all clones; it ends with the last one.
 #[derive(Clone, Debug)]
 pub struct NodeConnection {
     endpoint: Arc<Endpoint>,
@@ -24,18 +24,18 @@ pub struct NodeConnection {
 }
 
 impl NodeConnection {
-    /// To the agent of this node, which listens at `host:port`. Nothing is sent yet.
+    /// Creates a connection to the agent of this node at `host:port`. Nothing is sent yet.
     pub fn new(endpoint: Arc<Endpoint>, node: NodeName, address: String) -> Self {
         Self { endpoint, node, address, connection: Arc::default() }
     }
 
-    /// Which node.
+    /// Returns the node.
     pub fn node(&self) -> &NodeName {
         &self.node
     }
 
-    /// What the agent answers to a challenge, or to a request that hands one on: its renewal; none
-    /// where it answers anything else, or not within `limit`.
+    /// Returns the agent's reply to a challenge, or to a request that forwards one: its renewal.
+    /// `None` for any other reply, or if none arrives within `limit`.
     pub async fn answer(
         &self,
         request: Request,
@@ -44,48 +44,48 @@ impl NodeConnection {
     ) -> Option<NodeAnswer> {
         let (node, address) = (&self.node, &self.address);
         match self.call(request, limit).await {
-            // It answers nothing else than what it was asked.
+            // The reply must match the challenge's lease and nonce.
             Ok(response) => {
                 let Some(answer) = response.node_answer() else {
-                    tracing::debug!(%node, answer = ?response, "an agent has no renewal to answer with");
+                    tracing::debug!(%node, answer = ?response, "unexpected reply to a challenge");
                     return None;
                 };
                 let Renewal { lease, nonce, .. } = answer.renewal;
                 Some(answer).filter(|_| (lease, nonce) == (challenge.lease, challenge.nonce))
             }
             Err(error) => {
-                tracing::debug!(%node, address, %error, "cannot ask an agent");
+                tracing::debug!(%node, address, %error, "cannot challenge an agent");
                 None
             }
         }
     }
 
-    /// Tells the agent something; whether it took that within `limit`.
+    /// Sends a notification to the agent; returns `true` if the agent accepted it within `limit`.
     pub async fn tell(&self, request: Request, limit: Duration) -> bool {
         let (node, address) = (&self.node, &self.address);
         match self.call(request, limit).await {
             Ok(answer) => answer == Response::Done,
             Err(error) => {
-                tracing::debug!(%node, address, %error, "cannot tell an agent anything");
+                tracing::debug!(%node, address, %error, "cannot notify an agent");
                 false
             }
         }
     }
 
-    /// Each call has a stream of its own: on a bad line an answer may be overtaken by the next one.
+    /// Each call has its own stream: on a lossy link a later reply may overtake an earlier one.
     async fn call(&self, request: Request, limit: Duration) -> Result<Response, LinkError> {
         let mut client = CallClient::on(self.connected().await?).await?;
         client.call(request, limit).await
     }
 
-    /// The connection, made where there is none.
+    /// Returns the connection; creates it if there is none.
     async fn connected(&self) -> Result<Connection, LinkError> {
         let mut shared = Arc::clone(&self.connection).lock_owned().await;
         if let Some(connection) = shared.as_ref().filter(|connection| !connection.is_closed()) {
             return Ok(connection.clone());
         }
         let this = self.clone();
-        // In a task of its own: whoever began it waits no longer than for its own answer, and the
+        // In a task of its own: the call that started it waits only for its own timeout, and the
         // next call finds the connection.
         let connecting = tokio::spawn(async move {
             let connection = this.connect().await?;
@@ -103,7 +103,7 @@ impl NodeConnection {
         if certified.folded() == self.node.folded() {
             return Ok(connection);
         }
-        let reason = format!("its certificate names the node {certified}, but {} was asked for", self.node);
+        let reason = format!("its certificate names the node {certified}, not {}", self.node);
         connection.close(Close::Denied, &reason);
         Err(LinkError::Stranger(reason))
     }

@@ -1,9 +1,8 @@
-//! Folders and files that nobody but their owner may enter or read, whatever the process's umask
-//! is.
+//! Folders and files that only their owner may open, regardless of the process's umask.
 //!
-//! **Invariant:** what is not ours is never touched: a folder that holds a file of somebody else's,
-//! or is a shared one such as `/tmp`, keeps its permissions; then only our own files in it are
-//! closed.
+//! **Invariant:** files that do not belong to Lockmesh are never changed. A folder that contains
+//! another program's file, or that is shared such as `/tmp`, keeps its permissions; only Lockmesh's
+//! own files in it become private.
 
 use crate::files::FileError;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -17,29 +16,29 @@ const FOLDER_MODE: u32 = 0o700;
 /// The permissions of a private file.
 const FILE_MODE: u32 = 0o600;
 
-/// The bits that let other users and groups in.
+/// The permission bits of other users and groups.
 const OTHERS: u32 = 0o077;
 
-/// The bit of a folder in which everybody may make files of their own.
+/// The permission bit of a folder in which all users may create their own files.
 const STICKY: u32 = 0o1000;
 
-/// What may lie in a private folder, judged by its name.
+/// The kind of an entry in a private folder, determined by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FolderEntry {
-    /// A file or folder of ours that only its owner may read or enter.
+    /// A file or folder of Lockmesh that only its owner may open.
     Secret,
-    /// A file of ours that everybody may know.
+    /// A file of Lockmesh that every user may read.
     Public,
-    /// Not ours.
+    /// An entry of another program.
     Foreign,
 }
 
-/// Makes a folder that only its owner may enter, and the missing ones above it by the usual rules.
-/// One that is there is left as it is: see [`close`].
+/// Creates a folder that only its owner may enter, and its missing parents with default
+/// permissions. An existing folder is unchanged: see [`close`].
 ///
 /// # Errors
-/// The folder is not there, and cannot be made, or something else is in its place. Those above it
-/// that were made stay.
+/// The folder does not exist and cannot be created, or its path is not a folder. Parents that were
+/// created stay.
 pub fn make_folder(path: &Path) -> Result<(), FileError> {
     let made = || {
         if let Some(parent) = path.parent() {
@@ -53,31 +52,29 @@ pub fn make_folder(path: &Path) -> Result<(), FileError> {
     made().map_err(|source| FileError::new("make the folder", path, source))
 }
 
-/// How a file is opened that only its owner may read, if this makes it.
+/// Returns the options to open a file that only its owner may read, if it is created.
 pub fn file_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(FILE_MODE);
     options
 }
 
-/// Makes an empty file that only its owner may read, in place of any that is there.
+/// Creates an empty file that only its owner may read, or truncates an existing one.
 ///
 /// # Errors
-/// The file cannot be opened. One that was there keeps its content.
+/// The file cannot be opened. An existing file keeps its content.
 pub fn create_file(path: &Path) -> io::Result<File> {
     file_options().write(true).create(true).truncate(true).open(path)
 }
 
-/// Takes from a folder that is there, and from the secrets in it, what lets other users in: earlier
-/// versions and copies left it open. Says so in one line of the log, where there was something to
-/// close or where it cannot be.
+/// Removes other users' permissions from an existing folder and from its secrets, which earlier
+/// versions and copies left open. Logs one line if a permission was removed or cannot be removed.
 ///
-/// A folder that is to stay `reachable`, because others have something to find in it, keeps its
-/// permissions.
+/// A folder that is to stay `reachable`, because others read files in it, keeps its permissions.
 ///
 /// # Errors
-/// The folder cannot be read, or a permission cannot be taken away. What was closed before that
-/// stays closed; the rest may still be open.
+/// The folder cannot be read, or a permission cannot be removed. Earlier removals stay in effect;
+/// the rest may still be open.
 pub fn close(folder: &Path, reachable: bool, kind: impl Fn(&str) -> FolderEntry) -> Result<(), FileError> {
     let result = close_all(folder, reachable, kind);
     let (closed, in_the_way) =
@@ -85,15 +82,15 @@ pub fn close(folder: &Path, reachable: bool, kind: impl Fn(&str) -> FolderEntry)
     let folder = folder.display();
     if !closed.is_empty() {
         let closed = closed.join(", ");
-        tracing::warn!(%folder, closed, "other users could look into the folder: closed to them now");
+        tracing::warn!(%folder, closed, "removed other users' access to the folder");
     }
     if let Some(reason) = in_the_way {
-        tracing::warn!(%folder, %reason, "the folder stays open to other users: use a folder for this alone");
+        tracing::warn!(%folder, %reason, "other users can access the folder: use a dedicated folder");
     }
     Ok(())
 }
 
-/// What was closed, and why the folder itself was not although it is open.
+/// Returns the entries that were made private, and the reason why the folder itself stays open.
 fn close_all(
     folder: &Path,
     reachable: bool,
@@ -103,13 +100,13 @@ fn close_all(
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        // A symbolic link shows what was meant for another place, and has no permissions of its
-        // own.
+        // A symbolic link refers to a target that was meant for another location, and has no
+        // permissions of its own.
         let is_ours = entry.file_type().is_ok_and(|kind| kind.is_file() || kind.is_dir());
         match kind(&name) {
             FolderEntry::Secret if is_ours => closed.extend(closed_to_others(&entry.path())?.then_some(name)),
             FolderEntry::Secret | FolderEntry::Public => {}
-            FolderEntry::Foreign => in_the_way = Some(format!("{name} in it is not lockmesh's")),
+            FolderEntry::Foreign => in_the_way = Some(format!("{name} in it does not belong to lockmesh")),
         }
     }
     let mode = fs::metadata(folder)?.permissions().mode();
@@ -117,7 +114,7 @@ fn close_all(
         return Ok((closed, None));
     }
     if mode & STICKY != 0 {
-        in_the_way = Some("everybody shares it".into());
+        in_the_way = Some("it is shared by all users".into());
     }
     if in_the_way.is_none() && closed_to_others(folder)? {
         closed.insert(0, "the folder".into());
@@ -125,7 +122,7 @@ fn close_all(
     Ok((closed, in_the_way))
 }
 
-/// Closes a file or folder; whether it was open.
+/// Makes a file or folder private; returns `true` if it was open.
 fn closed_to_others(path: &Path) -> io::Result<bool> {
     let mode = fs::metadata(path)?.permissions().mode();
     if mode & OTHERS == 0 {
@@ -152,7 +149,7 @@ mod tests {
         fs::metadata(path).unwrap().permissions().mode() & 0o7777
     }
 
-    /// A folder that everybody may read with all that is in it.
+    /// Creates a folder that every user may read, with the named files.
     fn open_folder(folder: &Path, names: &[&str]) {
         fs::create_dir_all(folder.join("inner")).unwrap();
         for name in names {
@@ -204,19 +201,19 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("data");
         open_folder(&folder, &["secret"]);
-        assert_eq!(close_all(&folder, true, kind).unwrap().1, None, "it is wanted so");
+        assert_eq!(close_all(&folder, true, kind).unwrap().1, None, "it stays accessible as requested");
         assert_eq!((mode(&folder), mode(&folder.join("secret"))), (0o755, 0o600));
 
         let shared = root.path().join("shared");
-        open_folder(&shared, &["secret", "somebody's"]);
+        open_folder(&shared, &["secret", "foreign"]);
         let (closed, in_the_way) = close_all(&shared, false, kind).unwrap();
         assert_eq!(closed.len(), 2);
-        assert_eq!(in_the_way.unwrap(), "somebody's in it is not lockmesh's");
-        assert_eq!((mode(&shared), mode(&shared.join("somebody's"))), (0o755, 0o644));
+        assert_eq!(in_the_way.unwrap(), "foreign in it does not belong to lockmesh");
+        assert_eq!((mode(&shared), mode(&shared.join("foreign"))), (0o755, 0o644));
 
-        fs::remove_file(shared.join("somebody's")).unwrap();
+        fs::remove_file(shared.join("foreign")).unwrap();
         fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
-        assert_eq!(close_all(&shared, false, kind).unwrap().1.unwrap(), "everybody shares it");
+        assert_eq!(close_all(&shared, false, kind).unwrap().1.unwrap(), "it is shared by all users");
         assert_eq!(mode(&shared), 0o1777);
     }
 }

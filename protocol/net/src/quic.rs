@@ -1,9 +1,9 @@
-//! QUIC: the one file that names quinn and the sockets under it.
+//! QUIC: the only file that names quinn and the sockets under it.
 //!
-//! A stream begins with one byte that says what it is for; then frames follow, in both directions.
-//! Buffers are small, because a server keeps thousands of connections. **Invariant:** a
-//! [`Connection`] exists only after both certificates were verified, and its [`Connection::peer`]
-//! is the one that the peer's certificate names.
+//! A stream starts with one byte for its purpose, followed by frames in both directions. Buffers
+//! are small, because a server keeps thousands of connections. **Invariant:** a [`Connection`]
+//! exists only after both certificates were verified, and its [`Connection::peer`] is the owner
+//! named by the peer's certificate.
 
 use crate::expiry;
 use crate::frame::{FrameCutter, FrameError};
@@ -25,25 +25,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::task::AbortHandle;
 
-/// How many packets may come before one is acknowledged by itself. An answer acknowledges what it
-/// answers, so most packets need none of their own, and each of those wakes the other end for
-/// nothing.
+/// The number of packets that may arrive before a separate acknowledgement is sent. A reply also
+/// acknowledges its request, so most packets need no separate acknowledgement, and each of those
+/// wakes the other end unnecessarily.
 const PACKETS_PER_ACK: u32 = 8;
 
-/// How a connection's end behaves. Both ends' idle times count; the shorter one wins.
+/// The options of a connection. For the idle timeout, the shorter value of both ends applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuicOptions {
-    /// A connection from which nothing is heard for so long is lost.
+    /// The time without a received packet after which a connection is lost.
     pub idle_time: Duration,
-    /// How often a quiet connection is kept alive; `None` to let it close when idle.
+    /// The keep-alive interval of an idle connection; `None` to let it close when idle.
     pub keep_alive: Option<Duration>,
-    /// How many bytes of one stream may be on their way.
+    /// The flow-control window of one stream, in bytes.
     pub stream_window: u32,
-    /// How many bytes of one connection may be on their way, in each direction.
+    /// The flow-control window of one connection, in bytes, in each direction.
     pub connection_window: u32,
-    /// How many handshakes may be under way at once.
+    /// The maximum number of concurrent handshakes.
     pub max_handshakes: usize,
-    /// How large the kernel's buffers of the socket shall be; the kernel may give less.
+    /// The size in bytes of the socket's kernel buffers; the kernel may grant less.
     pub socket_buffer: Option<usize>,
 }
 
@@ -60,7 +60,7 @@ impl Default for QuicOptions {
     }
 }
 
-/// What a stream is for: its first byte.
+/// The purpose of a stream: its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
     /// Calls of an agent, or of a server that relays them.
@@ -81,7 +81,7 @@ impl Purpose {
         [Self::Calls, Self::Raft].into_iter().find(|purpose| purpose.to_byte() == byte)
     }
 
-    /// Whether a peer of this role may open such a stream.
+    /// Returns `true` if a peer of this role may open such a stream.
     pub fn is_open_to(self, role: Role) -> bool {
         match self {
             Self::Calls => true,
@@ -90,20 +90,20 @@ impl Purpose {
     }
 }
 
-/// Why a connection was closed, as the other end is told.
+/// The reason for closing a connection, as sent to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// There is nothing left to say.
+    /// The connection is no longer needed.
     Done,
-    /// This process ends.
+    /// This process exits.
     Shutdown,
-    /// The peer may not do what it wanted.
+    /// The peer is not permitted to do what it attempted.
     Denied,
-    /// The peer sent something that cannot be understood.
+    /// The peer sent an invalid message.
     Malformed,
-    /// The server has as many connections as it takes.
+    /// The server has reached its connection limit.
     Full,
-    /// The peer was a server of this quorum and was removed from it, for good.
+    /// The peer was a server of this quorum and was removed permanently.
     Removed,
 }
 
@@ -120,25 +120,25 @@ impl Close {
     }
 }
 
-/// Why there is no connection, or no more.
+/// The reason why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
-    /// The connection, or the attempt to make one, ended: certainly nothing more will arrive.
+    /// The connection, or the attempt to create one, ended: no more data will arrive.
     #[error("{0}")]
     Lost(String),
-    /// The peer's certificate does not name who it should, or nobody.
+    /// The peer's certificate names another peer, or none.
     #[error("{0}")]
     Stranger(String),
-    /// The peer sent something that cannot be understood.
+    /// The peer sent an invalid message.
     #[error("the peer sent {0}")]
     Malformed(String),
-    /// The peer called and then wanted nothing any more: nobody was refused.
-    #[error("it went away before it was known")]
+    /// The peer disconnected during the handshake; it was not rejected.
+    #[error("the peer disconnected during the handshake")]
     Withdrawn,
 }
 
 impl LinkError {
-    /// The same, with the address of those that a name stands for at which it happened.
+    /// Adds the resolved address at which the error occurred.
     pub(crate) fn at(self, address: SocketAddr) -> Self {
         match self {
             Self::Lost(reason) => Self::Lost(format!("{reason} ({address})")),
@@ -149,7 +149,7 @@ impl LinkError {
     }
 }
 
-/// One UDP socket with all the connections that begin or end at it.
+/// One UDP socket with all of its incoming and outgoing connections.
 #[derive(Debug)]
 pub struct Endpoint {
     endpoint: quinn::Endpoint,
@@ -160,27 +160,27 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Listens at an address; port 0 picks a free one. `[::]` is all addresses of both families, or
-    /// of IPv4 on a host that has no IPv6.
+    /// Listens on an address; port 0 picks a free one. `[::]` means all addresses of both families,
+    /// or of IPv4 on a host without IPv6.
     ///
     /// # Errors
-    /// The address cannot be bound, as one that is in use. Nothing listens.
+    /// The address cannot be bound, for example because it is in use. Nothing listens.
     pub fn listen(address: SocketAddr, identity: &Identity, options: &QuicOptions) -> io::Result<Self> {
         Self::new(socket_or_v4(address, options.socket_buffer)?, identity, options, true)
     }
 
-    /// Listens on a socket that was bound before.
+    /// Listens on a socket that is already bound.
     ///
     /// # Errors
-    /// The runtime cannot take the socket, which is closed. Nothing listens.
+    /// The runtime cannot use the socket, which is closed. Nothing listens.
     pub fn listen_on(socket: UdpSocket, identity: &Identity, options: &QuicOptions) -> io::Result<Self> {
         Self::new(socket, identity, options, true)
     }
 
-    /// Dials only, over IPv4 and IPv6.
+    /// Creates an endpoint that only dials, over IPv4 and IPv6.
     ///
     /// # Errors
-    /// There is no socket to be had, neither for IPv6 nor for IPv4.
+    /// No socket is available, neither for IPv6 nor for IPv4.
     pub fn dial_only(identity: &Identity, options: &QuicOptions) -> io::Result<Self> {
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
         Self::new(socket_or_v4(any, options.socket_buffer)?, identity, options, false)
@@ -196,8 +196,7 @@ impl Endpoint {
         Ok(this)
     }
 
-    /// Uses other certificates for all connections that begin from now on; those that stand are
-    /// kept.
+    /// Replaces the certificates for new connections; existing connections are kept.
     pub fn replace_identity(&self, identity: &Identity) {
         *self.dialling.lock().unwrap_or_else(PoisonError::into_inner) =
             client_config(identity, &self.transport);
@@ -207,15 +206,15 @@ impl Endpoint {
         }
     }
 
-    /// Where the socket is bound.
+    /// Returns the bound address of the socket.
     ///
     /// # Errors
-    /// What the system said of the socket; the endpoint itself is as it was.
+    /// The socket's system error; the endpoint is unaffected.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         self.endpoint.local_addr()
     }
 
-    /// How many connections there are.
+    /// Returns the number of connections.
     pub fn connection_count(&self) -> usize {
         self.endpoint.open_connections()
     }
@@ -223,10 +222,10 @@ impl Endpoint {
     /// Connects to a peer that must have this role.
     ///
     /// # Errors
-    /// There is no connection, and nothing was sent but the handshake. [`LinkError::Stranger`]
-    /// where the peer's certificate is not believed or names another role: no repeat helps before a
-    /// certificate changes. [`LinkError::Lost`] for everything else. That the peer does not believe
-    /// this end may show only later: see [`Connection::identity_refusal`].
+    /// There is no connection, and only the handshake was sent. [`LinkError::Stranger`] if the
+    /// peer's certificate is not trusted or names another role: retrying is pointless until a
+    /// certificate changes. [`LinkError::Lost`] for everything else. A rejection of this end's
+    /// certificate by the peer may only appear later: see [`Connection::identity_refusal`].
     pub async fn connect(&self, address: SocketAddr, role: Role) -> Result<Connection, LinkError> {
         let config = self.dialling.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let connecting = self
@@ -242,39 +241,39 @@ impl Endpoint {
         Ok(connection)
     }
 
-    /// The next one who calls; `None` when the endpoint was closed.
+    /// Returns the next incoming connection; `None` when the endpoint was closed.
     pub async fn accept(&self) -> Option<Arrival> {
         self.endpoint.accept().await.map(Arrival)
     }
 
-    /// Closes every connection and takes no new one; returns when the peers were told.
+    /// Closes every connection and accepts no new ones; returns when the peers were notified.
     pub async fn close(&self, reason: &str) {
         self.endpoint.close(Close::Shutdown.code(), reason.as_bytes());
         self.endpoint.wait_idle().await;
     }
 }
 
-/// Somebody who called and is not yet known.
+/// An incoming connection whose peer is not verified yet.
 #[derive(Debug)]
 pub struct Arrival(quinn::Incoming);
 
 impl Arrival {
-    /// Where the call came from.
+    /// Returns the source address.
     pub fn remote_address(&self) -> SocketAddr {
         readable(self.0.remote_address())
     }
 
-    /// Turns it away unheard.
+    /// Rejects the connection without a handshake.
     pub fn refuse(self) {
         self.0.refuse();
     }
 
-    /// Does the handshake, which verifies the peer's certificate.
+    /// Performs the handshake, which verifies the peer's certificate.
     ///
     /// # Errors
-    /// There is no connection. [`LinkError::Withdrawn`] where the peer went away by itself;
-    /// [`LinkError::Stranger`] where its certificate names nobody, of which it was told;
-    /// [`LinkError::Lost`] for everything else, also where TLS does not trust its certificate.
+    /// There is no connection. [`LinkError::Withdrawn`] if the peer disconnected.
+    /// [`LinkError::Stranger`] if its certificate names no owner, which the peer is notified of.
+    /// [`LinkError::Lost`] for everything else, including a certificate that TLS does not trust.
     pub async fn handshake(self) -> Result<Connection, LinkError> {
         let connecting = self.0.accept().map_err(lost)?;
         Connection::verified(connecting.await.map_err(withdrawn_or_lost)?)
@@ -288,19 +287,19 @@ pub struct Connection {
     connection: quinn::Connection,
     peer: Peer,
     dialect: Dialect,
-    /// Looks after the end of the peer's certificate as long as there is a clone.
+    /// Watches the expiry of the peer's certificate while there is a clone.
     _watch: Arc<CertificateWatch>,
 }
 
-/// What both ends speak, as TLS negotiated it.
+/// Returns the protocol version that TLS negotiated.
 fn negotiated(connection: &quinn::Connection) -> Dialect {
     let data = connection.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
     let dialect = data.and_then(|data| Dialect::named(data.protocol.as_deref()?));
-    // TLS refuses a peer that speaks none; the first is understood by all.
+    // TLS rejects a peer without a known version; all peers understand the first one.
     dialect.unwrap_or(Dialect::First)
 }
 
-/// The task that closes a connection when the peer's certificate ends; it ends with this value.
+/// The task that closes a connection when the peer's certificate expires; it ends with this value.
 #[derive(Debug)]
 struct CertificateWatch(AbortHandle);
 
@@ -327,68 +326,71 @@ impl Connection {
         }
     }
 
-    /// Why the connection ended, where one end did not believe the other's certificate; to be asked
-    /// before this end closes it. A server says so only after the caller's own handshake is done.
+    /// Returns the reason if the connection ended because one end did not trust the other's
+    /// certificate. Call it before closing this end. A server reports such a rejection only after
+    /// the client's handshake is complete.
     pub fn identity_refusal(&self) -> Option<String> {
         self.connection.close_reason().as_ref().and_then(identity_refusal)
     }
 
-    /// Who is at the other end, as its certificate says.
+    /// Returns the peer, as named by its certificate.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// What the other end understands.
+    /// Returns the protocol version that the peer understands.
     pub fn dialect(&self) -> Dialect {
         self.dialect
     }
 
-    /// Where the other end is now.
+    /// Returns the peer's current address.
     pub fn remote_address(&self) -> SocketAddr {
         readable(self.connection.remote_address())
     }
 
-    /// How long a message and its acknowledgement take, as measured.
+    /// Returns the measured round-trip time.
     pub fn round_trip_time(&self) -> Duration {
         self.connection.rtt()
     }
 
-    /// How many datagrams have arrived. While a connection is kept alive, they do so all the time.
+    /// Returns the number of datagrams received. It increases continuously while a connection is
+    /// kept alive.
     pub fn datagrams_received(&self) -> u64 {
         self.connection.stats().udp_rx.datagrams
     }
 
-    /// Opens a stream. The other end hears of it at once.
+    /// Opens a stream. The peer is notified at once.
     ///
     /// # Errors
-    /// The connection has ended. The other end may have heard of the stream, but of nothing on it.
+    /// The connection has ended. The peer may know of the stream, but received nothing on it.
     pub async fn open(&self, purpose: Purpose) -> Result<(FrameSender, FrameReceiver), LinkError> {
         let (mut send, receive) = self.connection.open_bi().await.map_err(lost)?;
         send.write_all(&[purpose.to_byte()]).await.map_err(lost)?;
         Ok((FrameSender(send), FrameReceiver::new(receive)))
     }
 
-    /// The next stream that the other end opens.
+    /// Returns the next stream that the peer opens.
     ///
     /// # Errors
-    /// [`LinkError::Lost`] where the connection has ended, or the stream before it said what it is
-    /// for. [`LinkError::Malformed`] where it is for something unknown: the peer is at fault.
+    /// [`LinkError::Lost`] if the connection has ended, or the stream ended before its purpose
+    /// byte. [`LinkError::Malformed`] if the purpose is unknown: the peer is at fault.
     pub async fn accept(&self) -> Result<(Purpose, FrameSender, FrameReceiver), LinkError> {
         let (send, mut receive) = self.connection.accept_bi().await.map_err(lost)?;
         let mut byte = [0];
         receive.read_exact(&mut byte).await.map_err(lost)?;
         let purpose = Purpose::from_byte(byte[0]);
         let purpose = purpose
-            .ok_or_else(|| LinkError::Malformed(format!("a stream of the unknown kind {}", byte[0])))?;
+            .ok_or_else(|| LinkError::Malformed(format!("a stream of unknown purpose {}", byte[0])))?;
         Ok((purpose, FrameSender(send), FrameReceiver::new(receive)))
     }
 
-    /// Closes the connection and tells the other end why.
+    /// Closes the connection and sends the reason to the peer.
     pub fn close(&self, close: Close, reason: &str) {
         self.connection.close(close.code(), reason.as_bytes());
     }
 
-    /// Whether the other end closed the connection because this server was removed from the quorum.
+    /// Returns `true` if the peer closed the connection because this server was removed from the
+    /// quorum.
     pub fn is_closed_by_removal(&self) -> bool {
         match self.connection.close_reason() {
             Some(ConnectionError::ApplicationClosed(close)) => close.error_code == Close::Removed.code(),
@@ -396,19 +398,19 @@ impl Connection {
         }
     }
 
-    /// Whether the connection has ended.
+    /// Returns `true` if the connection has ended.
     pub fn is_closed(&self) -> bool {
         self.connection.close_reason().is_some()
     }
 
-    /// Waits for the connection's end and says why it came.
+    /// Waits for the end of the connection and returns the reason.
     pub async fn closed(&self) -> String {
         self.connection.closed().await.to_string()
     }
 }
 
-/// Closes a connection when the peer's certificate has ended: whoever began in time is no better
-/// than who begins now. The other end hears why, and both say so in their logs.
+/// Closes a connection when the peer's certificate expires: an earlier connection has no advantage
+/// over a new one. Both ends log the reason.
 async fn close_at(connection: quinn::Connection, peer: Peer, end: SystemTime) {
     tokio::select! {
         _ = connection.closed() => return,
@@ -420,7 +422,8 @@ async fn close_at(connection: quinn::Connection, peer: Peer, end: SystemTime) {
     connection.close(Close::Denied.code(), reason.as_bytes());
 }
 
-/// An address as people write it: a socket for both families shows IPv4 peers as `::ffff:10.0.0.1`.
+/// Converts an address to its usual notation: a dual-stack socket shows IPv4 peers as
+/// `::ffff:10.0.0.1`.
 fn readable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
@@ -430,17 +433,17 @@ fn readable(address: SocketAddr) -> SocketAddr {
 pub struct FrameSender(quinn::SendStream);
 
 impl FrameSender {
-    /// What is sent here leaves before what waits on the connection's other streams.
+    /// Gives this stream priority over the connection's other streams.
     pub fn prioritize(&mut self) {
-        // It fails only where the stream has ended, which the next frame tells.
+        // Fails only if the stream has ended, which the next frame reports.
         let _ = self.0.set_priority(1);
     }
 
-    /// Sends frames; they leave at once, and this returns when they found room in the send window.
+    /// Sends frames immediately; returns when they fit into the send window.
     ///
     /// # Errors
-    /// The stream or its connection has ended. Nothing is known of what became of the frames: all,
-    /// some or none of them may arrive.
+    /// The stream or its connection has ended. The fate of the frames is unknown: all, some or none
+    /// of them may arrive.
     pub async fn send(&mut self, mut frames: Vec<Bytes>) -> Result<(), LinkError> {
         self.0.write_all_chunks(&mut frames).await.map_err(lost)
     }
@@ -458,12 +461,11 @@ impl FrameReceiver {
         Self { stream, cutter: FrameCutter::default() }
     }
 
-    /// The next frame; `None` when the other end finished the stream. Not safe to drop half-way.
+    /// Returns the next frame; `None` when the peer finished the stream. Not cancel-safe.
     ///
     /// # Errors
-    /// [`LinkError::Lost`] where the stream or its connection has ended, [`LinkError::Malformed`]
-    /// where the peer is at fault. What was received before stands; nothing more comes from this
-    /// stream.
+    /// [`LinkError::Lost`] if the stream or its connection has ended, [`LinkError::Malformed`] if
+    /// the peer is at fault. Earlier frames are valid; the stream returns no more.
     pub async fn receive<T: DeserializeOwned>(&mut self) -> Result<Option<T>, LinkError> {
         loop {
             if let Some(frame) = self.cutter.next_message().map_err(malformed)? {
@@ -472,7 +474,7 @@ impl FrameReceiver {
             match self.stream.read_chunk(usize::MAX, true).await.map_err(lost)? {
                 Some(chunk) => self.cutter.feed(chunk.bytes),
                 None if self.cutter.is_within_frame() => {
-                    return Err(LinkError::Malformed("a frame without its end".into()));
+                    return Err(LinkError::Malformed("a truncated frame".into()));
                 }
                 None => return Ok(None),
             }
@@ -488,8 +490,8 @@ fn stranger_or_lost(error: ConnectionError) -> LinkError {
     identity_refusal(&error).map_or_else(|| lost(error), LinkError::Stranger)
 }
 
-/// Which end did not believe the other's certificate, and why, where a connection ended by one of
-/// TLS's alerts about certificates.
+/// Returns which end rejected the other's certificate, and the reason, for a connection that ended
+/// with a TLS certificate alert.
 fn identity_refusal(error: &ConnectionError) -> Option<String> {
     /// QUIC's code for TLS's alert 0.
     const ALERTS: u64 = 0x100;
@@ -504,8 +506,8 @@ fn identity_refusal(error: &ConnectionError) -> Option<String> {
         _ => return None,
     };
     match u64::from(code).checked_sub(ALERTS)? {
-        // unknown_ca, and decrypt_error, which the signature of another authority of the same name
-        // gives.
+        // unknown_ca, and decrypt_error, which results from a signature by another authority of the
+        // same name.
         48 | 51 => Some(format!("{who}, as no authority in `tls.ca` has signed it: {reason}")),
         // From bad_certificate to access_denied, and certificate_required.
         42..=49 | 116 => Some(format!("{who}: {reason}")),
@@ -515,7 +517,7 @@ fn identity_refusal(error: &ConnectionError) -> Option<String> {
 
 fn withdrawn_or_lost(error: ConnectionError) -> LinkError {
     match &error {
-        // What a peer's own reason becomes as long as nothing is encrypted yet.
+        // The form of a peer's own reason before encryption is established.
         ConnectionError::ConnectionClosed(close)
             if close.error_code == TransportErrorCode::APPLICATION_ERROR =>
         {
@@ -549,16 +551,16 @@ fn transport(options: &QuicOptions) -> TransportConfig {
     transport
 }
 
-/// Lets a restarted process tell its peers at once that their connections are gone; they would
-/// otherwise find out only when the idle time is over.
+/// Enables stateless resets: a restarted process notifies its peers at once that their connections
+/// are gone, instead of leaving them to the idle timeout.
 fn endpoint_config(identity: &Identity) -> EndpointConfig {
     let mut config = EndpointConfig::new(Arc::new(ResetKey(identity.reset_secret().clone())));
     config.cid_generator(|| Box::new(ConnectionIds));
     config
 }
 
-/// Connection ids that are not told apart from those of an earlier life, so that its connections
-/// are answered too.
+/// Connection ids of the same form as those of an earlier process, so that packets of its
+/// connections are answered too.
 struct ConnectionIds;
 
 impl ConnectionIdGenerator for ConnectionIds {
@@ -587,8 +589,8 @@ impl HmacKey for ResetKey {
     }
 
     fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), CryptoError> {
-        // Only the process itself would ask, about what it signed; nothing secret hangs on the
-        // comparison's time.
+        // Only this process verifies its own signatures, so the comparison need not be
+        // constant-time.
         if self.0.sign(data) == signature { Ok(()) } else { Err(CryptoError) }
     }
 }
@@ -612,11 +614,11 @@ fn server_config(
     config
 }
 
-/// All addresses are those of IPv4 where the host has no IPv6.
+/// Binds a socket. `[::]` falls back to all IPv4 addresses on a host without IPv6.
 pub(crate) fn socket_or_v4(address: SocketAddr, buffer: Option<usize>) -> io::Result<UdpSocket> {
     let is_any_v6 = address.ip() == Ipv6Addr::UNSPECIFIED;
     socket(address, buffer).or_else(|error| match error.kind() {
-        // A port that is in use is no reason to listen on half of the addresses.
+        // A port in use is no reason to listen on only half of the addresses.
         ErrorKind::AddrInUse | ErrorKind::PermissionDenied => Err(error),
         _ if is_any_v6 => socket((Ipv4Addr::UNSPECIFIED, address.port()).into(), buffer).map_err(|_| error),
         _ => Err(error),

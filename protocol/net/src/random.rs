@@ -1,11 +1,11 @@
-//! Random numbers from the system: the one place that takes any.
+//! Random numbers of the system: the only source of randomness.
 
 use std::io;
 
-/// So many bytes that nobody can guess.
+/// Returns `COUNT` unpredictable bytes.
 ///
 /// # Errors
-/// The system has none. Nothing was made.
+/// The system provides none.
 pub fn bytes<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
     let mut bytes = [0; COUNT];
     getrandom::fill(&mut bytes).map_err(|error| {
@@ -14,11 +14,11 @@ pub fn bytes<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
     Ok(bytes)
 }
 
-/// A number that differs each time: the seed of what shall differ from process to process, or an id
-/// of short life.
+/// Returns a different number each time: a seed that differs between processes, or a short-lived
+/// id.
 ///
 /// # Panics
-/// The system has no random numbers, as with every hash map of the standard library.
+/// If the system has no random numbers, like every hash map of the standard library.
 pub fn seed() -> u64 {
     u64::from_le_bytes(bytes().expect("this machine has random numbers: hash maps need them too"))
 }

@@ -1,8 +1,7 @@
-//! TLS 1.3 with certificates on both sides: the one file that names rustls.
+//! TLS 1.3 with certificates on both sides: the only file that names rustls.
 //!
-//! **Invariant:** no connection comes to be unless both certificates were signed by the authority
-//! that is trusted here, are within their lives, and name an owner; there is no setting that
-//! weakens this.
+//! **Invariant:** a connection is established only if both certificates were signed by the trusted
+//! authority, are within their validity, and name an owner. No setting weakens this.
 
 use crate::certificate::{CertificateError, Facts};
 use crate::expiry::CertificateLife;
@@ -20,11 +19,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// What two peers can say to each other: the newest version of the protocol that both speak. TLS
-/// negotiates it (ALPN), and refuses a peer that speaks none of these.
+/// The newest protocol version that both peers understand. TLS negotiates it (ALPN), and rejects a
+/// peer that supports none of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dialect {
-    /// The peer is of a build before cluster format 2.
+    /// The version of builds before cluster format 2.
     First,
     /// Adds [`Response::AliveGivingUp`](lockmesh_protocol::rpc::Response::AliveGivingUp) and
     /// [`Command::GiveUpSession`](lockmesh_protocol::command::Command::GiveUpSession).
@@ -32,7 +31,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// The newest first, which is preferred.
+    /// All versions, newest first, in order of preference.
     const ALL: [Self; 2] = [Self::Second, Self::First];
 
     fn alpn(self) -> &'static [u8] {
@@ -42,7 +41,7 @@ impl Dialect {
         }
     }
 
-    /// The one of this name.
+    /// Returns the version with this name.
     pub(crate) fn named(alpn: &[u8]) -> Option<Self> {
         Self::ALL.into_iter().find(|dialect| dialect.alpn() == alpn)
     }
@@ -52,18 +51,18 @@ impl Dialect {
     }
 }
 
-/// Where a member's certificate, its key and the trusted authorities lie.
+/// The paths of a member's certificate, its key and the trusted authorities.
 #[derive(Clone, Debug)]
 pub struct IdentityFiles {
-    /// The authorities' certificates; more than one while they are changed.
+    /// The authorities' certificates; more than one during their replacement.
     pub authorities: PathBuf,
-    /// The member's own certificate, followed by those between it and the authority.
+    /// The member's own certificate, followed by the intermediate certificates.
     pub certificate: PathBuf,
     /// The member's key.
     pub key: PathBuf,
 }
 
-/// Who this process is, with the proof, and whom it trusts.
+/// The identity of this process, with its proof, and the trusted authorities.
 #[derive(Clone)]
 pub struct Identity {
     peer: Peer,
@@ -76,11 +75,11 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Loads the files and makes sure that they fit together.
+    /// Loads the files and verifies that they match.
     ///
     /// # Errors
-    /// A file cannot be read, holds something else, or does not belong to the others. The error
-    /// names the file and what to do; whatever identity is in use stays in use.
+    /// A file cannot be read, has unexpected content, or does not match the others. The error names
+    /// the file and the correction. An identity in use stays in use.
     pub fn load(files: &IdentityFiles) -> Result<Self, CertificateError> {
         let authorities = certificates(&files.authorities)?;
         let chain = certificates(&files.certificate)?;
@@ -97,7 +96,7 @@ impl Identity {
             rustls::Error::InconsistentKeys(_) => {
                 wrong(&files.key, format!("this is not the key of {}", files.certificate.display()))
             }
-            other => wrong(&files.key, format!("this is no key that can be used here: {other}")),
+            other => wrong(&files.key, format!("not a usable key: {other}")),
         })?;
         let shown: Vec<u8> = authorities.iter().chain(&chain).flat_map(|der| der.to_vec()).collect();
         let mut lives = vec![CertificateLife::new(&files.certificate, &facts)];
@@ -128,22 +127,22 @@ impl Identity {
         })
     }
 
-    /// Who this process is.
+    /// Returns the owner of this identity.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// How long the certificates live: the own one first, then the authorities'.
+    /// Returns the validity of the certificates: its own first, then the authorities'.
     pub fn lives(&self) -> &[CertificateLife] {
         &self.lives
     }
 
-    /// The own certificate, in DER.
+    /// Returns its own certificate, in DER.
     pub fn certificate(&self) -> &[u8] {
         &self.certificate
     }
 
-    /// Whether key, certificates and authorities are the same ones.
+    /// Returns `true` if key, certificates and authorities are the same.
     pub fn is_same_as(&self, other: &Self) -> bool {
         self.fingerprint == other.fingerprint
     }
@@ -167,14 +166,14 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-/// Signs what a restarted process says to a peer that still talks to its earlier life: that life's
-/// connections are gone. It is made from the certificate's key, so that both lives have the same
-/// one.
+/// The key that signs the stateless resets of a restarted process: they notify a peer that the
+/// previous process's connections are gone. It is derived from the certificate's key, so that both
+/// processes have the same one.
 #[derive(Clone)]
 pub(crate) struct ResetSecret(Vec<u8>);
 
 impl ResetSecret {
-    /// The bytes of a signature.
+    /// The size of a signature in bytes.
     pub(crate) const SIGNATURE_BYTES: usize = 32;
 
     fn of_key(key: &PrivateKeyDer<'_>) -> Self {
@@ -192,8 +191,7 @@ fn hmac_sha256(key: &[u8], message: &[u8]) -> Vec<u8> {
     suite.hkdf_provider.hmac_sign(&OkmBlock::new(key), message).as_ref().to_vec()
 }
 
-/// Peers will look at the certificate as this does; better to hear of it at the start than from
-/// them.
+/// Verifies the certificate as peers do, so that a defect is reported at startup.
 fn make_sure_of_trust(
     files: &IdentityFiles,
     provider: &Arc<CryptoProvider>,
@@ -213,8 +211,8 @@ fn make_sure_of_trust(
     }
 }
 
-/// The owner that a peer's verified certificate names, and when the first of its certificates ends.
-/// `chain` is what the TLS library hands out after the handshake.
+/// Returns the owner named by a peer's verified certificate, and the earliest expiry in its chain.
+/// `chain` is the TLS library's result after the handshake.
 pub(crate) fn verified_peer(chain: Box<dyn std::any::Any>) -> Result<(Peer, SystemTime), String> {
     let chain = chain
         .downcast::<Vec<CertificateDer<'static>>>()
@@ -244,8 +242,8 @@ fn server_config(
         .with_single_cert(chain, key)
         .map_err(|error| error.to_string())?;
     config.alpn_protocols = Dialect::all_alpn();
-    // Connections live for days, so remembering them for a faster handshake would only cost memory;
-    // and a resumed one would not look at the peer's certificate again.
+    // Connections live for days, so caching sessions for a faster handshake would only cost memory;
+    // and a resumed session would not verify the peer's certificate again.
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     Ok(config)
@@ -278,7 +276,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Certificate
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
     let found = found.map_err(|error| wrong(path, format!("a broken certificate: {error}")))?;
     if found.is_empty() {
-        return Err(wrong(path, "there is no certificate in PEM form in it"));
+        return Err(wrong(path, "it contains no certificate in PEM form"));
     }
     Ok(found)
 }
@@ -286,7 +284,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Certificate
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
     let text = files::read_text(path)?;
     PrivateKeyDer::from_pem_slice(text.as_bytes())
-        .map_err(|error| wrong(path, format!("there is no private key in PEM form in it: {error}")))
+        .map_err(|error| wrong(path, format!("it contains no private key in PEM form: {error}")))
 }
 
 fn facts(path: &Path, certificate: &CertificateDer<'_>) -> Result<Facts, CertificateError> {

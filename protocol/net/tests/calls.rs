@@ -1,4 +1,4 @@
-//! Calls to a server over a connection of their own, on real sockets.
+//! Calls to a server over a dedicated connection, on real sockets.
 
 use lockmesh_net::client::try_each;
 use lockmesh_net::frame::FrameQueue;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A server's identity, with which one may dial too.
+/// A server's identity, which can dial too.
 fn identity() -> (tempfile::TempDir, Identity) {
     let folder = tempfile::tempdir().expect("a folder");
     let certificates = Development::prepare(folder.path(), &"s1".into()).expect("they can be made");
@@ -17,10 +17,11 @@ fn identity() -> (tempfile::TempDir, Identity) {
     (folder, identity)
 }
 
-/// Answers `Status` with `Done`, so many on each connection, and then finishes the stream.
+/// Answers `Status` with `Done`, `calls_per_connection` times on each connection, and then finishes
+/// the stream.
 async fn serve(endpoint: Endpoint, calls_per_connection: usize) {
     while let Some(connecting) = endpoint.accept().await {
-        let connection = connecting.handshake().await.expect("the dialler is one of the cluster");
+        let connection = connecting.handshake().await.expect("the dialler belongs to the cluster");
         let (_, mut sender, mut receiver) = connection.accept().await.expect("a stream");
         for _ in 0..calls_per_connection {
             let Ok(Some(CallFrame(calls))) = receiver.receive().await else { break };
@@ -36,15 +37,15 @@ async fn serve(endpoint: Endpoint, calls_per_connection: usize) {
     }
 }
 
-/// Takes one stream, and never says a word.
+/// Accepts one stream and never replies.
 async fn keep_silent(endpoint: Endpoint) {
     let arrival = endpoint.accept().await.expect("it is open");
-    let connection = arrival.handshake().await.expect("the dialler is one of the cluster");
+    let connection = arrival.handshake().await.expect("the dialler belongs to the cluster");
     let _stream = connection.accept().await.expect("a stream");
     std::future::pending::<()>().await;
 }
 
-/// A dialler, and the port of a server that runs.
+/// Returns a dialler and the port of a running server.
 fn start<S>(serve: impl FnOnce(Endpoint) -> S) -> (tempfile::TempDir, Endpoint, u16)
 where
     S: Future<Output = ()> + Send + 'static,
@@ -85,7 +86,7 @@ async fn a_server_that_does_not_answer_is_given_up() {
     let mut client =
         CallClient::connect_to(&dialler, &format!("127.0.0.1:{port}")).await.expect("it listens");
     let error = client.call(Request::Status, Duration::ZERO).await.expect_err("it is silent");
-    assert_eq!(error, LinkError::Lost("it does not answer".into()));
+    assert_eq!(error, LinkError::Lost("no reply in time".into()));
 }
 
 #[tokio::test]
@@ -101,7 +102,7 @@ async fn every_address_of_a_name_is_tried_and_named() {
     assert_eq!(error, LinkError::Stranger(format!("another cluster ({last})")));
 
     let error = try_each("10.0.0.1:8300", Duration::ZERO, |_| std::future::pending::<Result<(), _>>()).await;
-    assert_eq!(error, Err(LinkError::Lost("it does not answer".into())), "who gives an address knows it");
+    assert_eq!(error, Err(LinkError::Lost("no reply in time".into())), "the address is not repeated");
     let error = try_each("no such host", LIMIT, |_| std::future::ready(Ok(()))).await.expect_err("no name");
     assert!(error.to_string().starts_with("cannot look up no such host: "), "{error}");
 }

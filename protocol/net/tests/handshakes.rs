@@ -1,4 +1,4 @@
-//! Who gets a connection and who does not, on real sockets.
+//! Accepted and rejected handshakes, on real sockets.
 
 use lockmesh_net::certificate::Authority;
 use lockmesh_net::{
@@ -15,7 +15,7 @@ use tokio::net::UdpSocket;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// An authority with a folder of its own.
+/// An authority with its own folder.
 struct Cluster {
     folder: tempfile::TempDir,
     authority: Authority,
@@ -58,7 +58,7 @@ fn listen(identity: &Identity, address: &str) -> Endpoint {
     Endpoint::listen(address.parse().unwrap(), identity, &QuicOptions::default()).unwrap()
 }
 
-/// Both ends of one attempt.
+/// Returns both ends of one attempt.
 async fn meet(
     listener: &Endpoint,
     dialler: &Endpoint,
@@ -69,8 +69,8 @@ async fn meet(
     tokio::join!(accept, dialler.connect(address, role))
 }
 
-/// Passes datagrams on between a dialler and a listener, but for so many first ones of the dialler:
-/// the address to dial.
+/// Relays datagrams between a dialler and a listener, except the dialler's first `lost` ones;
+/// returns the address to dial.
 async fn relay_without_the_first(lost: usize, listener: SocketAddr) -> SocketAddr {
     let bind = || UdpSocket::bind("127.0.0.1:0");
     let (near, far) = (bind().await.unwrap(), bind().await.unwrap());
@@ -95,8 +95,8 @@ async fn relay_without_the_first(lost: usize, listener: SocketAddr) -> SocketAdd
     address
 }
 
-/// What the dialler hears in the end: it may be let in by its own library before the other end has
-/// looked at it.
+/// Returns the final result of a dialler: its own library may accept the connection before the
+/// other end has verified it.
 async fn verdict(dialled: Result<Connection, LinkError>) -> String {
     match dialled {
         Ok(connection) => connection.closed().await,
@@ -124,7 +124,7 @@ async fn each_end_learns_who_the_other_is_and_frames_travel() {
     }
 }
 
-/// As the simulator has it: an attempt that is begun in the dark comes through when it is light.
+/// As in the simulator: an attempt that starts during a network fault succeeds after its end.
 #[tokio::test]
 async fn an_attempt_whose_first_datagram_is_lost_comes_through_by_the_next() {
     let cluster = Cluster::new();
@@ -144,7 +144,8 @@ async fn a_foreign_authority_is_refused_by_both_ends() {
     assert!(accepted.is_err());
     assert!(verdict(dialled).await.contains("certificate"));
 
-    // The one who trusts both, but shows a foreign certificate, is found out by the listener.
+    // A peer that trusts both authorities, but shows a foreign certificate, is rejected by the
+    // listener.
     let files = theirs.files(Role::Agent, 60 * DAY);
     let both = format!("{}{}", ours.authority.certificate_pem(), theirs.authority.certificate_pem());
     std::fs::write(&files.authorities, both).unwrap();
@@ -246,7 +247,7 @@ async fn a_restarted_process_ends_the_connections_of_its_earlier_life_at_once() 
     let identity = cluster.identity(Role::Server);
     let never = QuicOptions { idle_time: 365 * DAY, keep_alive: None, ..QuicOptions::default() };
     let dialler = Endpoint::dial_only(&cluster.identity(Role::Agent), &never).unwrap();
-    // The first life has a runtime of its own, whose end is as sudden as a kill.
+    // The first process has its own runtime, which ends as abruptly as a kill.
     let (address, connection) = {
         let (found, runtime) = (tokio::sync::oneshot::channel(), tokio::runtime::Runtime::new().unwrap());
         let first_life = identity.clone();
@@ -275,7 +276,7 @@ async fn a_certificate_that_ended_or_does_not_fit_is_named_at_the_start() {
     let cluster = Cluster::new();
     let error = |files: &IdentityFiles| Identity::load(files).unwrap_err().to_string();
     let ended = cluster.files(Role::Agent, Duration::ZERO);
-    // Certificates count whole seconds, so this one may live on for the rest of the present one.
+    // Certificates count whole seconds, so this one may be valid for the rest of the current one.
     while Identity::load(&ended).is_ok() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -328,7 +329,7 @@ async fn who_goes_away_before_it_is_known_was_not_refused() {
     let address = listener.local_address().unwrap();
     let arrival = tokio::select! {
         arrival = listener.accept() => arrival.unwrap(),
-        _ = dialler.connect(address, Role::Server) => panic!("nobody has answered yet"),
+        _ = dialler.connect(address, Role::Server) => panic!("no reply has been sent yet"),
     };
     assert_eq!(arrival.handshake().await.unwrap_err(), LinkError::Withdrawn);
 }
@@ -347,5 +348,5 @@ async fn a_connection_ends_with_the_certificate_that_it_began_with() {
     accepted.closed().await;
     let (accepted, dialled) = meet(&listener, &dialler, Role::Server).await;
     assert!(accepted.is_err());
-    assert!(verdict(dialled).await.contains("certificate"), "and nobody begins with it");
+    assert!(verdict(dialled).await.contains("certificate"), "and no new connection is accepted");
 }

@@ -1,17 +1,18 @@
-//! One process in the mesh: what it takes from others, what it passes on, and whom it accuses.
+//! One process in the mesh: the packets that it accepts, forwards and sends, and its suspicions.
 //!
 //! ```text
 //! datagrams ─▶ seal ─▶ packet ─▶ filters ─▶ engine ─▶ packets for others
 //!                                              │
-//! timers ──────────────────────────────────────┴──▶ a probe in vain ─▶ may it accuse? ─▶ accusation
+//! timers ──────────────────────────────────────┴──▶ failed probe ─▶ may it suspect? ─▶ suspicion
 //! ```
 //!
-//! No socket and no clock in here: the shell hands over what arrived, whole datagrams first and
-//! then the time, because what is already there must count before a timer says that it is not.
+//! There is no socket and no clock in here. The caller passes in all datagrams that have arrived,
+//! and then the time: a reply that has already arrived must count before a timer declares it
+//! missing.
 //!
-//! **Invariants:** nobody dies by what members say; nobody is heard who is not in the roster as
-//! this very process; a process accuses only whom it has heard itself, and nobody while it runs
-//! late or hears nobody.
+//! **Invariants:** no member fails because of other members' reports. Packets are only accepted
+//! from processes in the roster. A process suspects only members from which it has received packets
+//! itself, and none while it runs late or receives nothing.
 
 use super::engine::{Effects, Engine};
 use super::health::Health;
@@ -23,75 +24,74 @@ use crate::time::Time;
 use crate::token_bucket::TokenBucket;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// An item is no longer than this.
+/// The maximum size of an item in bytes.
 pub const MAX_ITEM_BYTES: usize = 512;
 
-/// So many members that have gone are remembered.
+/// The maximum number of departed members that are remembered.
 const MAX_GONE: usize = 1_024;
 
-/// So many items are remembered as known.
+/// The maximum number of known items that are remembered.
 const MAX_KNOWN_ITEMS: usize = 4_096;
 
-/// No process refutes more accusations in its life, so whoever speaks of more invents them.
+/// The maximum incarnation: no process refutes more suspicions, so a higher number is forged.
 const MAX_INCARNATION: Incarnation = 60_000;
 
-/// How far ahead of this process others may be about its incarnation.
+/// The maximum lead of other members' view of this process's incarnation.
 const MAX_LEAD: Incarnation = 16;
 
-/// So many accusations are refuted at once and in a second: far more than a mesh makes in which
-/// nobody lies. Each goes to several members, and makes this process probe more slowly.
+/// The rate limit of refutations, as burst and per second: far above the rate in a mesh without
+/// hostile members. Each refutation goes to several members and slows this process's probes down.
 const REFUTATIONS: (u64, u64) = (8, 2);
 
 const _: () = assert!(MAX_ITEM_BYTES + 64 < MAX_PACKET_BYTES);
 
-/// The sessions that a member's guards gave up, with the code over them.
+/// The sessions that a member's guards gave up, with their authentication code.
 pub type GivenUpList = (GivenUpSessions, AuthenticationCode);
 
-/// What a process in the mesh wants done.
+/// The outputs of a process in the mesh.
 #[derive(Debug, Default)]
 pub struct Outbox {
     /// Packets to be sealed and sent.
     pub packets: Vec<(MemberId, Vec<u8>)>,
-    /// Members that were probed in vain: the servers shall look whether they live.
+    /// Suspicions: members whose probes failed, which the servers should check.
     pub accusations: Vec<MemberId>,
-    /// Items that were not known. They are known, and passed on, only once [`Gossip::pass_on`] says
-    /// so: whoever sends many that are worth nothing must not make the others forgotten.
+    /// New items. They count as known, and are forwarded, only after [`Gossip::pass_on`]: a member
+    /// that sends many worthless items must not displace the others.
     pub items: Vec<Vec<u8>>,
-    /// Somebody lives, as members say, who is not in the roster.
+    /// Set if members report a live process that is not in the roster.
     pub hears_of_stranger: bool,
-    /// A member asks for a server whether this process lives, with a nonce.
+    /// Members that relay a server's challenge, with its nonce.
     pub challenges: Vec<(MemberId, u64)>,
-    /// What a member answers that was asked so.
+    /// The replies of challenged members.
     pub answers: Vec<(MemberId, ChallengeAnswer, Option<GivenUpList>)>,
 }
 
-/// What has happened so far, for the figures of a process.
+/// The counters of a process, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Packets that were taken.
+    /// Accepted packets.
     pub received: u64,
-    /// Packets that were handed out.
+    /// Sent packets.
     pub sent: u64,
-    /// Probes that were begun.
+    /// Started probes.
     pub probes: u64,
-    /// Probes that failed, and were held against their target.
+    /// Failed probes that were reported as suspicions.
     pub accusations: u64,
-    /// Probes that failed while this process had no right to accuse.
+    /// Failed probes while this process was not entitled to suspect.
     pub excused: u64,
-    /// Accusations against this process that it refuted.
+    /// Suspicions of this process that it refuted.
     pub refutations: u64,
-    /// Accusations that it did not refute, because there were too many.
+    /// Suspicions of this process beyond the rate limit, which it did not refute.
     pub excess_suspicions: u64,
-    /// Packets that are none, or such as the engine did not take.
+    /// Malformed packets, and packets that the engine rejected.
     pub malformed: u64,
-    /// Packets of somebody who is not in the roster, or for another process of this host, or about
-    /// one.
+    /// Packets from senders outside the roster, for another process of this host, or about one.
     pub strangers: u64,
-    /// What was said of somebody who is not in the roster.
+    /// Reports about members outside the roster.
     pub unknown_members: u64,
-    /// How often a member was said to be dead, by which nobody dies.
+    /// Reports of a member's death, which have no effect.
     pub claimed_deaths: u64,
-    /// What was said of incarnations that nobody can have.
+    /// Reports of impossible incarnations.
     pub impossible_incarnations: u64,
 }
 
@@ -101,23 +101,23 @@ pub struct Gossip {
     me: MemberId,
     engine: Engine,
     health: Health,
-    /// Who was heard in this life of the mesh, and when first.
+    /// The members that sent packets since this process joined, and the time of the first one.
     heard: BTreeMap<MemberId, Time>,
-    /// Who has gone: what is said of them still is old.
+    /// Departed members; later reports about them are outdated.
     gone: BTreeSet<MemberId>,
-    /// The same in the order in which they went.
+    /// The same members in the order of their departure.
     gone_in_order: VecDeque<MemberId>,
     refutations: TokenBucket,
-    /// Whether the probe that is under way was answered.
+    /// Set if the current probe was answered.
     is_answered: bool,
-    /// Items that are no news, and since when.
+    /// Known items, and their order of arrival.
     known: BTreeMap<Vec<u8>, u64>,
     known_count: u64,
     counts: Counts,
 }
 
 impl Gossip {
-    /// A process that knows nobody yet. The seed makes its choices differ from others'.
+    /// Creates a process without members. The seed makes its choices differ from those of others.
     pub fn new(me: MemberId, seed: u64, now: Time) -> Self {
         Self {
             me,
@@ -134,32 +134,32 @@ impl Gossip {
         }
     }
 
-    /// Which process it is.
+    /// Returns the id of this process.
     pub fn me(&self) -> MemberId {
         self.me
     }
 
-    /// What has happened so far.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// How many others are members.
+    /// Returns the number of other members.
     pub fn members(&self) -> usize {
         self.engine.members().len()
     }
 
-    /// How many times as long as usual its probes take, because it was wrong of late.
+    /// Returns the factor by which probes are slowed down after recent mistakes.
     pub fn stretch(&self) -> u32 {
         self.health.stretch()
     }
 
-    /// Whether it belonged to the mesh, and does not any more.
+    /// Returns `true` if it was a member and has departed.
     pub(super) fn has_gone(&self, member: MemberId) -> bool {
         self.gone.contains(&member)
     }
 
-    /// Who belongs to the mesh, as the servers' roster says. This process itself is left out.
+    /// Sets the members according to the servers' roster. This process itself is ignored.
     pub fn set_members(
         &mut self,
         now: Time,
@@ -177,7 +177,7 @@ impl Gossip {
         }
     }
 
-    /// A packet has arrived, whose sender its seal has named.
+    /// Processes a packet from the sender that its seal names.
     pub fn receive(&mut self, now: Time, from: MemberId, bytes: &[u8], outbox: &mut Outbox) {
         let packet = match Packet::read(bytes) {
             Ok(packet) => packet,
@@ -186,8 +186,7 @@ impl Gossip {
                 return;
             }
         };
-        // About an earlier process of this host, to which this one would pass on what is said: to
-        // itself.
+        // A report about an earlier process of this host would be forwarded to this process itself.
         let is_of_this_host = packet.header.message.about().is_some_and(|about| about.host == self.me.host);
         let is_stranger =
             packet.header.to != self.me || is_of_this_host || !self.engine.members().contains(&from);
@@ -230,7 +229,7 @@ impl Gossip {
         }
     }
 
-    /// Says something to a member that is not the engine's to say: a juror's words.
+    /// Sends a member a message that does not come from the engine, such as a relayed challenge.
     pub fn say(&mut self, to: MemberId, message: Message, outbox: &mut Outbox) {
         let mut packet = Vec::new();
         Header { incarnation: self.engine.incarnation(), to, message }.write(&mut packet);
@@ -238,7 +237,7 @@ impl Gossip {
         outbox.packets.push((to, packet));
     }
 
-    /// An item was looked at and is true: it goes to all others. One of this process' own as well.
+    /// Forwards a verified item to all other members, including this process's own.
     pub fn pass_on(&mut self, item: &[u8]) {
         if !item.is_empty() && item.len() <= MAX_ITEM_BYTES {
             self.remember(item);
@@ -246,29 +245,29 @@ impl Gossip {
         }
     }
 
-    /// An item is no news, and is not passed on by this process.
+    /// Marks an item as known; this process does not forward it.
     pub fn note_known(&mut self, item: &[u8]) {
         if !self.knows(item) && item.len() <= MAX_ITEM_BYTES {
             self.remember(item);
         }
     }
 
-    /// Knows what a former process of this host has known.
+    /// Takes over the known items of an earlier process of this host.
     pub(super) fn remember_known_of(&mut self, former: Self) {
         (self.known, self.known_count) = (former.known, former.known_count);
     }
 
-    /// Whether an item is no news.
+    /// Returns `true` if an item is known.
     pub fn knows(&self, item: &[u8]) -> bool {
         self.known.contains_key(item)
     }
 
-    /// When the next timer is due.
+    /// Returns the time of the next timer.
     pub fn wakes_at(&self) -> Option<Time> {
         self.engine.next_timer().map(|(due, _)| due)
     }
 
-    /// Delivers all timers that are due; datagrams that have arrived before go first.
+    /// Fires all timers that are due. Process the datagrams that have arrived first.
     pub fn tick(&mut self, now: Time, outbox: &mut Outbox) {
         while let Some((due, ends_probe)) = self.engine.next_timer().filter(|(due, _)| *due <= now) {
             self.health.fires(due, now);
@@ -284,13 +283,13 @@ impl Gossip {
         }
     }
 
-    /// The time of the probe that is under way is over.
+    /// Concludes the current probe when its time is over.
     fn conclude_probe(&mut self, now: Time) {
         let Some(probe) = self.engine.probe() else { return };
         if self.is_answered {
             return self.health.succeeds();
         }
-        // Who did not know this process when it was asked had nothing to say.
+        // A target that did not know this process when it was probed could not reply.
         let knows_me = self.heard.get(&probe.target).is_some_and(|heard| *heard < probe.began);
         if self.health.may_accuse(probe.began, now) && knows_me {
             return self.health.doubts();
@@ -299,7 +298,7 @@ impl Gossip {
         self.engine.excuse_probe(now);
     }
 
-    /// Whether a packet answers the probe that is under way.
+    /// Records that a packet answers the current probe.
     fn notice_answer(&mut self, from: MemberId, header: &Header) {
         let Some(probe) = self.engine.probe() else { return };
         let answers = match header.message {
@@ -310,7 +309,7 @@ impl Gossip {
         self.is_answered |= answers;
     }
 
-    /// Whether somebody lives, by this word, whom the roster does not have yet.
+    /// Returns `true` if the update reports a live process that is not in the roster yet.
     fn is_stranger(&self, update: &Update) -> bool {
         let Update { member, standing, .. } = *update;
         let of_host = MemberId { began: 0, ..member }..=MemberId { began: u64::MAX, ..member };
@@ -318,7 +317,7 @@ impl Gossip {
         standing == Standing::Alive && member.host != self.me.host && !is_known && !self.has_gone(member)
     }
 
-    /// Whether what is said of another member can be true.
+    /// Returns `true` if a report about another member can be valid.
     fn is_possible(&mut self, update: &Update) -> bool {
         let is_known = self.engine.members().contains(&update.member);
         let is_impossible = update.incarnation > MAX_INCARNATION;
@@ -327,14 +326,14 @@ impl Gossip {
         is_known && !is_impossible
     }
 
-    /// What a packet says against this process, where that is to be refuted: once, however often
-    /// it is said.
+    /// Returns the suspicion of this process that a packet reports, if it has to be refuted. Each
+    /// is refuted once, regardless of repetitions.
     fn suspicion(&mut self, now: Time, updates: &[Update]) -> Option<Update> {
         let present = self.engine.incarnation();
         let most = present.saturating_add(MAX_LEAD).min(MAX_INCARNATION - 1);
         let of_me = || updates.iter().filter(|update| update.member == self.me);
         let impossible = of_me().filter(|update| update.incarnation > most).count();
-        // What was refuted already is old news: another answer would only make more of it.
+        // Suspicions that were already refuted are old: another refutation would only add traffic.
         let is_new = |update: &&Update| {
             update.standing == Standing::Suspect && (present..=most).contains(&update.incarnation)
         };

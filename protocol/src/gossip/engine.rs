@@ -1,15 +1,14 @@
-//! SWIM itself, by foca, which this file alone names: whom to probe and whom to ask for help, what
-//! is said of whom as of which incarnation, and how often it is passed on.
+//! SWIM itself, implemented by foca, which only this file names: probe targets, indirect probes,
+//! updates by incarnation, and their dissemination.
 //!
-//! The engine is given only what is certain and lets nothing out that is not ours to say:
+//! The engine receives only verified data, and sends only what is valid here:
 //!
-//! - It never learns of members by hearsay. Who belongs to the mesh is told by
-//!   [`set_members`](Engine::set_members), and all of them at once: asked for members one datagram
-//!   after the other it would take minutes.
-//! - Its timer that turns a suspect into a dead member is never delivered: a failed probe is an
-//!   accusation, and the servers judge. (Delivered, it would also tell a member that has refuted
-//!   the suspicion that it is dead.)
-//! - Another process of the same host is another identity, so it is never asked to renew one.
+//! - It never learns of members from gossip. [`set_members`](Engine::set_members) sets all members
+//!   at once: one datagram per member would take minutes.
+//! - Its timer that turns a suspect into a dead member is never fired: a failed probe is a
+//!   suspicion, and the servers decide. (It would also notify a member that has refuted the
+//!   suspicion of its own death.)
+//! - Another process of the same host has another identity, so identities are never renewed.
 
 use super::member::{Host, Incarnation, MemberId, Standing, Update};
 use super::packet::{Header, MAX_PACKET_BYTES, Message, write_update};
@@ -24,34 +23,34 @@ use std::convert::Infallible;
 use std::num::{NonZeroU8, NonZeroUsize};
 use std::time::Duration;
 
-/// How often a member probes another one.
+/// The interval between probes of one member.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// When others are asked to probe it as well.
+/// The timeout after which other members are asked to probe indirectly.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// So many others.
+/// The number of indirect probes.
 const INDIRECT_PROBES: NonZeroUsize = NonZeroUsize::MIN.saturating_add(2);
 
-/// How often news is passed on, and to how many; nothing is sent where there is none.
+/// The interval and the fan-out of gossip; nothing is sent without news.
 const GOSSIP_INTERVAL: Duration = Duration::from_millis(100);
 const GOSSIP_MEMBERS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(2);
 
-/// For so long what is under way may still speak of a member that has gone.
+/// The time for which packets in flight may still mention a departed member.
 const REMOVE_AFTER: Duration = Duration::from_secs(30);
 
-/// What the engine wants done.
+/// The outputs of the engine.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
-    /// Packets, and whom they are for.
+    /// Packets and their receivers.
     pub(super) packets: Vec<(MemberId, Vec<u8>)>,
-    /// Members that were probed in vain.
+    /// Members whose probe failed.
     pub(super) accused: Vec<MemberId>,
-    /// It could not take what it was given.
+    /// Set if the engine rejected its input.
     pub(super) refused: bool,
 }
 
-/// The probe that is under way.
+/// The current probe.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probe {
     pub(super) target: MemberId,
@@ -72,7 +71,7 @@ struct Timers {
     due: BTreeMap<(Time, u64), Timer<MemberId>>,
     count: u64,
     probe: Option<Probe>,
-    /// The highest incarnation that this process has had.
+    /// The highest incarnation of this process so far.
     incarnation: Incarnation,
 }
 
@@ -82,40 +81,40 @@ impl Engine {
         Self { foca, me, members: BTreeSet::new(), timers: Timers::default() }
     }
 
-    /// Who is in the mesh, beside this process.
+    /// Returns the members, except this process.
     pub(super) fn members(&self) -> &BTreeSet<MemberId> {
         &self.members
     }
 
-    /// The incarnation of this process.
+    /// Returns the incarnation of this process.
     pub(super) fn incarnation(&self) -> Incarnation {
         self.timers.incarnation
     }
 
-    /// The probe that is under way.
+    /// Returns the current probe.
     pub(super) fn probe(&self) -> Option<Probe> {
         self.timers.probe
     }
 
-    /// Who is in the mesh now. Of those who have come all others hear, so that they ask for their
-    /// rosters; of those who have gone nothing is said.
+    /// Sets the members. New members are announced to all others, so that these request their
+    /// rosters; departures are not announced.
     pub(super) fn set_members(&mut self, now: Time, members: BTreeSet<MemberId>) -> Effects {
         let gone: Vec<_> = self.members.difference(&members).copied().map(Member::down).collect();
         let come: Vec<_> = members.difference(&self.members).copied().map(Member::alive).collect();
-        // Whoever knows nobody yet is the last to hear.
+        // A process without members has no member to inform.
         let is_news = !self.members.is_empty();
         let config = config(members.len());
         self.members = members;
         self.run(now, 1, |foca, hands| {
-            // What may not change while it runs is a constant.
+            // Fails only if a setting changes that is constant here.
             foca.set_config(config)?;
-            // First those who have gone: of two processes of a host the later one stays.
+            // Departed members first: of two processes of a host the later one remains.
             foca.apply_many(gone.into_iter(), false, &mut *hands)?;
             foca.apply_many(come.into_iter(), is_news, hands)
         })
     }
 
-    /// What another member says of members.
+    /// Processes another member's updates.
     pub(super) fn hear_of(&mut self, now: Time, stretch: u32, updates: &[Update]) -> Effects {
         let updates = updates.iter().map(|update| {
             let state = match update.standing {
@@ -128,7 +127,7 @@ impl Engine {
         self.run(now, stretch, |foca, hands| foca.apply_many(updates.into_iter(), true, hands))
     }
 
-    /// A member speaks to this one.
+    /// Processes a packet of a member.
     pub(super) fn hear(&mut self, now: Time, stretch: u32, from: MemberId, header: &Header) -> Effects {
         let mut bytes = Vec::with_capacity(MAX_PACKET_BYTES);
         from.write(&mut bytes);
@@ -136,26 +135,26 @@ impl Engine {
         self.run(now, stretch, |foca, hands| foca.handle_data(&bytes, hands))
     }
 
-    /// Ends the probe that is under way as if it had been answered: nothing follows from it.
+    /// Ends the current probe as if it had been answered, without consequences.
     pub(super) fn excuse_probe(&mut self, now: Time) {
         let Some(probe) = self.timers.probe else { return };
         let header = Header { incarnation: 0, to: self.me, message: Message::Ack(probe.number) };
         self.hear(now, 1, probe.target, &header);
     }
 
-    /// Passes an item on to all others.
+    /// Forwards an item to all other members.
     pub(super) fn pass_on(&mut self, item: &[u8]) {
-        // It is refused where it is empty or too long for a packet, of which nobody makes one.
+        // Fails for an item that is empty or too long for a packet, which is never created.
         let _ = self.foca.add_broadcast(item);
     }
 
-    /// When the next timer is due, and whether it ends the probe that is under way.
+    /// Returns the time of the next timer, and `true` if it ends the current probe.
     pub(super) fn next_timer(&self) -> Option<(Time, bool)> {
         let ((due, _), timer) = self.timers.due.first_key_value()?;
         Some((*due, matches!(timer, Timer::ProbeRandomMember(_))))
     }
 
-    /// Delivers the next timer. What it begins takes `stretch` times as long as usual.
+    /// Fires the next timer. What it starts takes `stretch` times its usual time.
     pub(super) fn fire(&mut self, now: Time, stretch: u32) -> Effects {
         let Some((_, timer)) = self.timers.due.pop_first() else { return Effects::default() };
         if matches!(timer, Timer::ProbeRandomMember(_)) {
@@ -171,7 +170,7 @@ impl Engine {
         act: impl FnOnce(&mut Foca<MemberId, Words, Dice, Items>, &mut Hands<'_>) -> Result<(), foca::Error>,
     ) -> Effects {
         let mut hands = Hands { now, stretch, timers: &mut self.timers, effects: Effects::default() };
-        // Such as an answer that asks this process to ask itself: nothing was taken from it.
+        // For example, a reply that makes this process probe itself: it had no effect.
         hands.effects.refused = act(&mut self.foca, &mut hands).is_err();
         hands.effects
     }
@@ -189,7 +188,7 @@ fn config(members: usize) -> Config {
         probe_rtt: PROBE_TIMEOUT,
         num_indirect_probes: INDIRECT_PROBES,
         max_transmissions: transmissions(members),
-        // Never delivered.
+        // Never fired.
         suspect_to_down_after: PROBE_INTERVAL,
         remove_down_after: Some(REMOVE_AFTER),
         max_packet_size: NonZeroUsize::new(MAX_PACKET_BYTES).expect("a constant"),
@@ -200,14 +199,14 @@ fn config(members: usize) -> Config {
     }
 }
 
-/// How often each member passes a piece of news on: with the logarithm of their number it reaches
-/// all of them but for one chance in many.
+/// Returns the number of times that each member forwards an update: logarithmic in the number of
+/// members, so that it reaches all of them with high probability.
 fn transmissions(members: usize) -> NonZeroU8 {
     let digits = (members as f64 + 1.0).log10().ceil() as u8;
     NonZeroU8::new((4 * digits).max(8)).expect("8 at least")
 }
 
-/// What the engine does to the world, put down.
+/// Records the engine's actions.
 struct Hands<'a> {
     now: Time,
     stretch: u32,
@@ -256,12 +255,13 @@ impl Identity for MemberId {
     }
 }
 
-/// Members do not say that, or not at that length: the roster and the servers' verdicts do.
+/// A message that members never send, or not at that length; the roster and the servers' verdicts
+/// replace it.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("no member says that")]
+#[error("not a valid message of a member")]
 struct Unsayable;
 
-/// Reads and writes the engine's words.
+/// Encodes and decodes the engine's messages.
 struct Words;
 
 impl foca::Codec<MemberId> for Words {
@@ -289,7 +289,7 @@ impl foca::Codec<MemberId> for Words {
         Ok(())
     }
 
-    /// Reads what [`Engine::hear`] has put together: the sender, and then what came from it.
+    /// Decodes the output of [`Engine::hear`]: the sender, followed by its packet.
     fn decode_header(&mut self, mut buffer: impl Buf) -> Result<foca::Header<MemberId>, Self::Error> {
         use foca::Message as Said;
         let src = MemberId::read(&mut buffer).map_err(|_| Unsayable)?;
@@ -302,7 +302,7 @@ impl foca::Codec<MemberId> for Words {
             Message::IndirectAck(target, probe_number) => Said::IndirectAck { target, probe_number },
             Message::ForwardedAck(origin, probe_number) => Said::ForwardedAck { origin, probe_number },
             Message::Gossip => Said::Gossip,
-            // Jurors' words, which the driver has taken.
+            // Messages of challenges, which the driver has processed.
             Message::Challenge(_) | Message::Renewal(_) | Message::GivingUp(..) => return Err(Unsayable),
         };
         Ok(foca::Header { src, src_incarnation: header.incarnation, dst: header.to, message })
@@ -326,12 +326,12 @@ impl foca::Codec<MemberId> for Words {
     }
 
     fn decode_member(&mut self, _: impl Buf) -> Result<Member<MemberId>, Self::Error> {
-        // They are read, looked through and handed over one by one.
+        // Updates are decoded, checked and applied one by one.
         Err(Unsayable)
     }
 }
 
-/// Passes on what it is given: who made an item, and whether it is news, is known by then.
+/// Forwards its input: an item's origin and novelty were checked before.
 struct Items;
 
 #[derive(PartialEq, Eq)]
@@ -352,7 +352,7 @@ impl foca::BroadcastHandler<MemberId> for Items {
     }
 }
 
-/// The engine's chance, which the seed decides.
+/// The engine's random number generator, determined by the seed.
 struct Dice(Random);
 
 impl rand_core::TryRng for Dice {

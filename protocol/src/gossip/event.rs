@@ -1,8 +1,8 @@
-//! A user event, as it goes from member to member: something that a program or an operator tells
-//! all hosts, or those that its filters choose. Any member may fire one, so nothing is signed, and
-//! nothing may be done on the word of one that a hostile member must not bring about.
+//! A user event, which members forward: a message of a program or an operator to all hosts, or to
+//! those that match its filters. Any member may fire an event and nothing is signed, so an event
+//! must not trigger anything that a hostile member must not trigger.
 //!
-//! Each is told at most once, and kept by nobody for those who were not there.
+//! Each event is delivered at most once per host. It is not stored for hosts that were absent.
 
 use crate::id::EventId;
 use crate::wire;
@@ -12,87 +12,87 @@ use serde::{Deserialize, Serialize};
 /// The version of events that this build fires, and the highest that it understands.
 pub const EVENT_VERSION: u8 = 1;
 
-/// An event is no longer than this, counted as Consul counts it.
+/// The maximum size of an event in bytes, counted as in Consul.
 pub const MAX_EVENT_BYTES: usize = 512;
 
-/// What an item begins with that is an event. A verdict begins with its purpose, in words.
+/// The first byte of an item that contains an event. A verdict starts with its purpose as text.
 const TAG: u8 = 1;
 
 /// See the [module](self).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserEvent {
-    /// What it is to be understood by: see [`EVENT_VERSION`].
+    /// The version of its format: see [`EVENT_VERSION`].
     pub version: u8,
-    /// What makes it this one.
+    /// The unique id.
     pub id: EventId,
-    /// When it was fired, in the order of events; 0 until then.
+    /// The Lamport time of its firing; 0 before that.
     pub time: LamportTime,
-    /// What it is about.
+    /// The event's name.
     pub name: String,
-    /// Any bytes.
+    /// The payload.
     pub payload: Bytes,
-    /// Whom it is for.
+    /// The target hosts.
     pub filters: EventFilters,
 }
 
-/// Whom an event is for: regular expressions, of which each receiver judges by itself. An empty one
-/// chooses everybody.
+/// The target hosts of an event: regular expressions, which each receiver evaluates. An empty one
+/// matches all hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventFilters {
-    /// Hosts with such a name.
+    /// The host name.
     pub node: String,
-    /// Hosts with such a service, by its id.
+    /// The id of a service on the host.
     pub service: String,
-    /// Hosts on which a service that matches has such a tag.
+    /// The tag of a matching service.
     pub tag: String,
 }
 
-/// When an event was fired, in Lamport's way: later than all events that its host had heard of.
+/// The Lamport time of an event: later than all events that its host knew of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LamportTime(pub u64);
 
-/// A host's clock of events.
+/// A host's Lamport clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LamportClock(LamportTime);
 
-/// No event moves a clock on by more than this, so that a hostile one cannot move it to its end.
+/// The maximum advance of a clock by one event, so that a hostile event cannot exhaust it.
 const MAX_LEAP: u64 = 1 << 32;
 
 impl LamportClock {
-    /// The highest time that was heard, or given.
+    /// Returns the highest time seen or assigned.
     pub fn time(self) -> LamportTime {
         self.0
     }
 
-    /// A time behind all that were heard.
+    /// Returns a time later than all times seen.
     pub fn tick(&mut self) -> LamportTime {
         self.0 = LamportTime(self.0.0.saturating_add(1));
         self.0
     }
 
-    /// An event of this time was heard.
+    /// Records the time of a received event.
     pub fn witness(&mut self, time: LamportTime) {
         self.0 = self.0.max(LamportTime(time.0.min(self.0.0.saturating_add(MAX_LEAP))));
     }
 }
 
-/// Why there is no event. The first two are in Consul's words.
+/// The reason why an event is invalid. The first two have Consul's texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventError {
-    /// Name, payload and filters are too long by themselves.
+    /// Name, payload and filters alone are too long.
     #[error("user event exceeds configured limit of {MAX_EVENT_BYTES} bytes before encoding")]
     LongBeforeEncoding,
-    /// They are too long with what goes around them.
+    /// The event is too long after encoding.
     #[error("user event exceeds configured limit of {MAX_EVENT_BYTES} bytes after encoding")]
     LongAfterEncoding,
-    /// The bytes are no event.
+    /// The bytes are not an event.
     #[error("no event")]
     Malformed,
 }
 
 impl UserEvent {
-    /// An event that has not been fired.
+    /// Creates an event that has not been fired.
     ///
     /// # Errors
     /// It is too long.
@@ -103,25 +103,25 @@ impl UserEvent {
         Ok(event)
     }
 
-    /// Whether an item is meant as an event.
+    /// Returns `true` if an item is intended as an event.
     pub fn is_one(item: &[u8]) -> bool {
         item.first() == Some(&TAG)
     }
 
-    /// The item that members pass on.
+    /// Returns the item that members forward.
     pub fn to_item(&self) -> Vec<u8> {
         [vec![TAG], wire::encode(self)].concat()
     }
 
-    /// Reads an item.
+    /// Parses an item.
     ///
     /// # Errors
-    /// It is no event, or one that nobody may fire.
+    /// It is not an event, or is not permitted.
     pub fn read(item: &[u8]) -> Result<Self, EventError> {
         let bytes = item.strip_prefix(&[TAG]).ok_or(EventError::Malformed)?;
         let event: Self = wire::decode::<_, MAX_EVENT_BYTES>(bytes).map_err(|_| EventError::Malformed)?;
         event.check_length()?;
-        // One event is one item, so nobody makes news of it by writing it another way.
+        // The encoding is canonical, so that a re-encoded event does not count as new.
         match event.name.is_empty() || event.to_item() != item {
             true => Err(EventError::Malformed),
             false => Ok(event),
@@ -137,10 +137,11 @@ impl UserEvent {
         }
     }
 
-    /// How long the event is in Consul's gossip: a message in MessagePack, with another one within.
-    /// Ours is shorter, but who sizes payloads by Consul's limit must find the same one.
+    /// Returns the event's size in Consul's gossip: a MessagePack message that contains another
+    /// one. Lockmesh's encoding is shorter, but clients that size payloads by Consul's limit must
+    /// find the same limit.
     fn lengths(&self) -> (usize, usize) {
-        // The keys of maps are written as texts.
+        // Map keys are encoded as text.
         let field = |key: &str, value: usize| 1 + key.len() + value;
         let optional = |key: &str, value: usize, is_empty| if is_empty { 0 } else { field(key, value) };
         let EventFilters { node, service, tag } = &self.filters;
@@ -160,17 +161,17 @@ impl UserEvent {
     }
 }
 
-/// A text in MessagePack, with its length in front.
+/// Returns the size of a text in MessagePack, with its length prefix.
 fn text_length(length: usize) -> usize {
     length + if length < 32 { 1 } else { binary_length(length) - length }
 }
 
-/// Bytes in MessagePack.
+/// Returns the size of bytes in MessagePack.
 fn binary_length(length: usize) -> usize {
     length + if length < 256 { 2 } else { 3 }
 }
 
-/// Either in the MessagePack of old, which the outer message is written in.
+/// Returns the size of either in the old MessagePack format, which the outer message uses.
 fn raw_length(length: usize) -> usize {
     length + if length < 32 { 1 } else { 3 }
 }

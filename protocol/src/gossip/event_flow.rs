@@ -1,24 +1,25 @@
-//! How many events are passed on, and their times: whoever fires without end, by mistake or on
-//! purpose, must not fill the mesh.
+//! Rate limits and times of events: a process that fires continuously, by mistake or maliciously,
+//! must not flood the mesh.
 //!
-//! Every event costs each member its length some ten to sixteen times over, and a member sends 33
-//! KB of gossip a second at most. So events are counted in bytes: a little all the time and more at
-//! once. Whose event it was first no member can prove to another, so there is no limit for each
-//! origin here; the servers, who know who speaks to them, have one. So what they tell is counted
-//! apart from what members pass on, as this host's own is: a flood of one member leaves room for
-//! both.
+//! Every event costs each member ten to sixteen times its length, and a member sends at most 33 KB
+//! of gossip per second. Events are therefore limited in bytes, with a small rate and a larger
+//! burst. A member cannot prove an event's origin to another, so there is no limit per origin here;
+//! the servers, which know their peers, have one. Events from servers, events forwarded by members,
+//! and this host's own events are therefore limited separately: a flood from one member leaves room
+//! for the other two.
 
 use super::event::{LamportClock, LamportTime, UserEvent};
 use crate::time::Time;
 use crate::token_bucket::TokenBucket;
 
-/// So many bytes of events are passed on for others in a second, and as many of this host's own.
+/// The maximum rate of forwarded events in bytes per second; the same applies to this host's own
+/// events.
 pub const EVENT_BYTES_PER_SECOND: u64 = 1_024;
 
-/// So many at once, after a while without.
+/// The maximum burst in bytes.
 pub const EVENT_BYTES_AT_ONCE: u64 = 16 * 1_024;
 
-/// A short event counts as one of this length: each of them is remembered for a while.
+/// The minimum size in bytes that an event counts as: each event is remembered for a while.
 const LEAST_EVENT_BYTES: usize = 64;
 
 /// See the [module](self).
@@ -27,11 +28,11 @@ pub struct EventFlow {
     clock: LamportClock,
     own: TokenBucket,
     others: TokenBucket,
-    /// Those of others that servers tell.
+    /// Events of other hosts that servers sent.
     told: TokenBucket,
 }
 
-/// This host has fired too many events of late.
+/// This host has fired too many events recently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "too many events: this agent fires {EVENT_BYTES_AT_ONCE} bytes of them at once and {EVENT_BYTES_PER_SECOND} a \
@@ -39,22 +40,22 @@ pub struct EventFlow {
 )]
 pub struct TooManyEvents;
 
-/// As how many bytes an event of this length counts.
+/// Returns the cost in bytes of an event of this length.
 pub fn cost(length: usize) -> u64 {
     length.max(LEAST_EVENT_BYTES) as u64
 }
 
 impl EventFlow {
-    /// That of a host that has heard of no event.
+    /// Creates the flow of a host that has received no event.
     pub fn new(now: Time) -> Self {
         let bucket = || TokenBucket::full(now, EVENT_BYTES_AT_ONCE, EVENT_BYTES_PER_SECOND);
         Self { clock: LamportClock::default(), own: bucket(), others: bucket(), told: bucket() }
     }
 
-    /// Gives an event of this host's own its time.
+    /// Assigns the next time to an event of this host.
     ///
     /// # Errors
-    /// There were too many; the event is as it was.
+    /// There were too many; the event is unchanged.
     pub fn fire(&mut self, now: Time, event: &mut UserEvent) -> Result<(), TooManyEvents> {
         if !self.own.takes(now, cost(event.to_item().len())) {
             return Err(TooManyEvents);
@@ -63,8 +64,8 @@ impl EventFlow {
         Ok(())
     }
 
-    /// Whether there is room for an event of another host, which took so many bytes and which a
-    /// member passed on or a server told. Then its time has been.
+    /// Returns `true` if there is room for another host's event of this length, forwarded by a
+    /// member or sent by a server. If so, its time is recorded.
     pub fn take(&mut self, now: Time, event: &UserEvent, length: usize, is_told_by_server: bool) -> bool {
         let room = if is_told_by_server { &mut self.told } else { &mut self.others };
         let is_taken = room.takes(now, cost(length));
@@ -74,7 +75,7 @@ impl EventFlow {
         is_taken
     }
 
-    /// Events up to this time have been fired.
+    /// Records that events up to this time have been fired.
     pub fn witness(&mut self, time: LamportTime) {
         self.clock.witness(time);
     }
@@ -120,7 +121,7 @@ mod tests {
         assert_eq!(taken(&mut flow, Time(0) + second * 3), 8);
         assert_eq!(taken(&mut flow, Time(0) + second * 1_000), 64);
         assert_eq!(taken(&mut flow, Time(u64::MAX)), 64);
-        // Those of others leave room for our own, and short ones do not come in crowds.
+        // Other hosts' events leave room for this host's own, and short events have a minimum cost.
         assert!(fire(&mut flow, Time(u64::MAX)).is_some());
         let mut flow = EventFlow::new(Time(0));
         assert_eq!((0..1_000).filter(|_| flow.take(Time(0), &event(1), 1, false)).count(), 256);

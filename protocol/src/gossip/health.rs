@@ -1,26 +1,26 @@
-//! How far a member may trust its own eyes: one that runs late, or hears nobody, finds everybody
-//! else silent.
+//! The local health of a member: a process that runs late or receives nothing finds all other
+//! members unresponsive.
 
 use super::engine::PROBE_INTERVAL;
 use crate::time::Time;
 use std::time::Duration;
 
-/// A timer that is later than this shows that this process did not run.
+/// The delay of a timer from which this process counts as paused.
 const LAG: Duration = Duration::from_millis(200);
 
-/// Who has heard nobody for so many intervals may be alone in the dark.
+/// The number of intervals without a received packet after which this process may be isolated.
 const SILENT_INTERVALS: u32 = 3;
 
-/// Probes take at most so many times as long, and one more.
+/// The maximum health score. Probes take up to `MAX_SCORE + 1` times as long.
 const MAX_SCORE: u32 = 8;
 
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub(super) struct Health {
-    /// How often it was wrong of late: Lifeguard's local health.
+    /// The number of recent mistakes: Lifeguard's local health multiplier.
     score: u32,
     heard: Time,
-    /// When it last found that it had not run.
+    /// The last time when this process was found to have paused.
     lagged: Option<Time>,
 }
 
@@ -29,34 +29,34 @@ impl Health {
         Self { score: 0, heard: now, lagged: None }
     }
 
-    /// How many times as long as usual its probes take.
+    /// Returns the factor by which probes are slowed down.
     pub(super) fn stretch(&self) -> u32 {
         1 + self.score
     }
 
-    /// A timer that was due then is delivered now.
+    /// Records a timer that was due at `due` and fires at `now`.
     pub(super) fn fires(&mut self, due: Time, now: Time) {
         if now.since(due) > LAG {
             self.lagged = Some(now);
         }
     }
 
-    /// Another member was heard.
+    /// Records a packet from another member.
     pub(super) fn hears(&mut self, now: Time) {
         self.heard = now;
     }
 
-    /// A probe was answered.
+    /// Records an answered probe.
     pub(super) fn succeeds(&mut self) {
         self.score = self.score.saturating_sub(1);
     }
 
-    /// A probe was not answered, or this process is suspected itself.
+    /// Records an unanswered probe, or a suspicion of this process.
     pub(super) fn doubts(&mut self) {
         self.score = (self.score + 1).min(MAX_SCORE);
     }
 
-    /// Whether silence since then is the fault of whoever was silent.
+    /// Returns `true` if missing replies since `began` are the target's fault.
     pub(super) fn may_accuse(&self, began: Time, now: Time) -> bool {
         let ran = self.lagged.is_none_or(|lagged| lagged < began);
         ran && now.since(self.heard) < PROBE_INTERVAL * SILENT_INTERVALS

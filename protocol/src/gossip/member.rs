@@ -1,4 +1,4 @@
-//! Who is in the mesh, and what members say of each other.
+//! Members of the mesh, and their reports about each other.
 
 use crate::id::{AgentNumber, LogIndex, ServerId};
 use crate::lease::LeaseId;
@@ -6,13 +6,13 @@ use bytes::{Buf, BufMut};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// So many bytes name a member.
+/// The size of a member's id in bytes.
 pub const MEMBER_BYTES: usize = 12;
 
 /// Set in the number of a server.
 const SERVER_BIT: u32 = 1 << 31;
 
-/// Who somebody is, whichever process it runs now.
+/// The identity of a host, independent of its current process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Host {
     /// The agent of a host.
@@ -21,53 +21,54 @@ pub enum Host {
     Server(ServerId),
 }
 
-/// A process in the mesh. What is said of one process says nothing of the one that follows it on
-/// the same host.
+/// A process in the mesh. Reports about one process do not apply to the next process on the same
+/// host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MemberId {
-    /// Whose process.
+    /// The host.
     pub host: Host,
-    /// Which one: of an agent the index of the registration that began its lease, of a server its
-    /// life. Whatever follows has a higher one.
+    /// The process: for an agent the index of the registration that started its lease, for a server
+    /// its start counter. Later processes have higher numbers.
     pub began: u64,
 }
 
-/// How many of the accusations against it a process has refuted so far: SWIM's incarnation. It has
-/// nothing to do with the incarnation that an agent registers, which is a process.
+/// The number of suspicions that a process has refuted: SWIM's incarnation. It is unrelated to the
+/// incarnation in an agent's registration, which identifies a process.
 pub type Incarnation = u16;
 
-/// What members say of a member. Nobody can be said to be dead: that is the servers' verdict.
+/// The states that members report. There is no dead state: only the servers' verdict declares a
+/// failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It answers.
+    /// It replies.
     Alive,
-    /// Somebody has probed it in vain.
+    /// A probe of it failed.
     Suspect,
 }
 
-/// What one member says of another.
+/// A member's report about another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Update {
-    /// Of whom.
+    /// The member in question.
     pub member: MemberId,
-    /// As of which incarnation.
+    /// The incarnation that the report refers to.
     pub incarnation: Incarnation,
-    /// How it stands.
+    /// The reported state.
     pub standing: Standing,
 }
 
 impl MemberId {
-    /// The process of an agent that holds a lease.
+    /// Returns the process of an agent that holds a lease.
     pub fn of_agent(lease: LeaseId) -> Self {
         Self { host: Host::Agent(lease.agent), began: lease.began.0 }
     }
 
-    /// A life of a server.
+    /// Returns a process of a server.
     pub fn of_server(server: ServerId, life: u64) -> Self {
         Self { host: Host::Server(server), began: life }
     }
 
-    /// The lease of an agent's process; a server has none.
+    /// Returns the lease of an agent's process; `None` for a server.
     pub fn lease(self) -> Option<LeaseId> {
         match self.host {
             Host::Agent(agent) => Some(LeaseId { agent, began: LogIndex(self.began) }),
@@ -75,7 +76,7 @@ impl MemberId {
         }
     }
 
-    /// Whether its numbers fit into a datagram.
+    /// Returns `true` if its numbers fit into a datagram.
     pub fn fits(self) -> bool {
         match self.host {
             Host::Agent(AgentNumber(number)) => number < SERVER_BIT,
@@ -83,7 +84,7 @@ impl MemberId {
         }
     }
 
-    /// Writes it; one that does not [fit](Self::fits) names nobody then.
+    /// Encodes it; an id that does not [fit](Self::fits) identifies no member.
     pub fn write(self, buffer: &mut impl BufMut) {
         let number = match self.host {
             Host::Agent(AgentNumber(number)) => number & !SERVER_BIT,
@@ -93,7 +94,7 @@ impl MemberId {
         buffer.put_u64(self.began);
     }
 
-    /// Reads one.
+    /// Decodes an id.
     ///
     /// # Errors
     /// There are not enough bytes.

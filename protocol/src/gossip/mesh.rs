@@ -1,19 +1,19 @@
-//! A host in the mesh: what arrives is opened and what leaves is sealed, members are found by the
-//! roster, verdicts are read, and the servers are asked for what is lacking.
+//! A host in the mesh: opens and seals datagrams, resolves members in the roster, verifies
+//! verdicts, and requests missing data from the servers.
 //!
 //! ```text
 //! servers ── news ──▶ keys, roster, verdicts, events
 //!                              │
 //! datagrams ──▶ open ──▶ [Gossip] ──▶ packets ──▶ seal ──▶ datagrams
 //!                              │
-//!                              └──▶ accusations, verdicts and events, for whoever runs it
+//!                              └──▶ suspicions, verdicts and events, for the caller
 //! ```
 //!
-//! No socket, no clock and no chance of its own: the nonce of each datagram comes from outside.
+//! It has no socket, clock or random source: the caller provides the nonce of each datagram.
 //!
-//! **Invariants:** nothing is answered before its seal is opened; a member goes by the roster or by
-//! a verdict that the servers signed. Events, which anybody may fire, are passed on up to a limit,
-//! and of all else only what the servers signed.
+//! **Invariants:** no packet is processed before its seal is opened. Membership ends only by the
+//! roster or by a verdict that the servers signed. Events, which any member may fire, are forwarded
+//! up to a limit; other items only if the servers signed them.
 
 use super::driver::{Counts, Gossip, Outbox};
 use super::event::{LamportTime, UserEvent};
@@ -37,102 +37,106 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 
-/// How long answers to a challenge name given-up sessions alone: servers repeat it every 250 ms.
+/// The time for which replies to a challenge contain only given-up sessions: servers repeat a
+/// challenge every 250 ms.
 const LIST_ALONE: Duration = Duration::from_millis(400);
 
-/// For how long it is asked again and again what became of a member that was accused.
+/// The time for which the outcome of a suspicion is requested repeatedly.
 const OUTCOME_WAIT: Duration = Duration::from_secs(20);
 
-/// How long a server's answer is waited for, by whoever carries the question.
+/// The timeout for a server's reply, applied by the caller that sends the request.
 pub const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A datagram without anything in it counts as so many bytes: to be opened, it costs as much.
+/// The minimum size in bytes that a datagram counts as: opening an empty one costs the same.
 const LEAST_DATAGRAM_BYTES: usize = 64;
 
-/// So many bytes of datagrams are opened at once and in a second: far more than all other members
-/// send to one. What is beyond that is a flood, which must not take the processor from renewals.
+/// The rate limit of opened datagrams in bytes, as burst and per second: far above the traffic of
+/// all other members to one. The excess is a flood, which must not take processor time from
+/// renewals.
 const DATAGRAM_BYTES: (u64, u64) = (1 << 20, 1 << 19);
 
-/// The same for verdicts that members pass on, whose signatures cost most: some 60 at once, and 16
-/// a second.
+/// The rate limit of verdicts forwarded by members, in bytes: their signatures are the most
+/// expensive part. About 60 at once, and 16 per second.
 const VERDICT_BYTES: (u64, u64) = (8 << 10, 2 << 10);
 
-/// So many challenges are answered at once and in a second, each with a code that is reckoned out.
+/// The rate limit of answered challenges, as burst and per second; each needs an authentication
+/// code.
 const CHALLENGES: (u64, u64) = (64, 32);
 
-/// The most verdicts that a server tells at once.
+/// The maximum number of verdicts in one reply of a server.
 pub const MAX_VERDICTS: usize = 256;
 
-/// And the most events.
+/// The maximum number of events in one reply of a server.
 pub const MAX_EVENTS: usize = 256;
 
-/// What a server tells a member of the mesh.
+/// A server's reply to a member of the mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshNews {
-    /// How far the server has applied the log: of two that differ the later one is right.
+    /// The last log index that the server has applied: of two different replies, the later one is
+    /// valid.
     pub as_of: LogIndex,
-    /// The cluster's time, in seconds since 1970: what datagrams are stamped with.
+    /// The cluster's time in seconds since 1970, used as the timestamp of datagrams.
     pub seconds: u32,
-    /// What datagrams are sealed with.
+    /// The keys that seal datagrams.
     pub ring: KeyRing,
-    /// What verdicts are known by.
+    /// The key that verifies verdicts.
     pub verdict_key: VerdictKey,
-    /// What the member lacks of the roster.
+    /// The missing parts of the roster.
     pub roster: RosterNews,
-    /// What members pass on, of late: signed verdicts, and events, which gossip may have missed and
-    /// members of other cells have fired.
+    /// Recent items that gossip may have missed: signed verdicts, and events, including those of
+    /// members of other cells.
     pub items: Vec<Bytes>,
-    /// The highest time of an event that the server has heard of.
+    /// The highest time of an event that the server has seen.
     pub event_time: LamportTime,
 }
 
-/// What a host in the mesh wants done.
+/// The outputs of a host in the mesh.
 #[derive(Debug, Default)]
 pub struct Output {
     /// Packets to be [sealed](Mesh::seal) and sent.
     pub packets: Vec<(SocketAddr, Vec<u8>)>,
-    /// Leases of agents that were probed in vain: the servers are to be told.
+    /// Leases of agents whose probe failed, to be reported to the servers.
     pub accusations: Vec<LeaseId>,
-    /// Verdicts that were not known.
+    /// New verdicts.
     pub verdicts: Vec<Verdict>,
-    /// Events that were not known, and those that were fired here.
+    /// New events, including those fired here.
     pub events: Vec<UserEvent>,
-    /// Items of those that were fired here: a server is to be told.
+    /// Items of the events fired here, to be sent to a server.
     pub spread: Vec<Bytes>,
-    /// Members ask for a server whether this host lives: they are to be [answered](Mesh::answer).
+    /// Relayed challenges of a server, to be [answered](Mesh::answer).
     pub challenges: Vec<(MemberId, Challenge)>,
-    /// What members answer that were [asked](Mesh::ask). Whether it is true, the servers know.
+    /// The replies of [challenged](Mesh::ask) members. Only the servers can verify them.
     pub answers: Vec<NodeAnswer>,
 }
 
-/// What has happened so far, besides the gossip within.
+/// The counters of datagrams and items, in addition to those of the gossip.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SealCounts {
-    /// Datagrams that came before there was a key.
+    /// Datagrams that arrived before there was a key.
     pub keyless: u64,
-    /// Datagrams that are none of the mesh, by their length or their version.
+    /// Datagrams of a wrong length or version.
     pub malformed: u64,
-    /// Datagrams that were sealed with a key that is not on the ring.
+    /// Datagrams sealed with a key that is not on the ring.
     pub unknown_keys: u64,
-    /// Datagrams of another cluster, or changed on their way.
+    /// Datagrams of another cluster, or corrupted on the way.
     pub broken: u64,
-    /// Datagrams that were sealed long ago, or by a clock that is wrong.
+    /// Datagrams sealed too long ago, or by a wrong clock.
     pub stale: u64,
-    /// What was passed on, and the servers had not signed.
+    /// Forwarded items that the servers had not signed.
     pub unsigned: u64,
-    /// Events of others that were taken.
+    /// Accepted events of other hosts.
     pub events: u64,
-    /// How often an event of another one was not taken, because there were too many.
+    /// Events of other hosts that were dropped because of the rate limit.
     pub excess_events: u64,
-    /// What was passed on as an event, and is none.
+    /// Items that claim to be events but are not.
     pub malformed_events: u64,
-    /// Datagrams that were not opened, because there were too many.
+    /// Datagrams that were dropped because of the rate limit.
     pub excess_datagrams: u64,
-    /// Verdicts that were not looked at, because there were too many.
+    /// Verdicts that were dropped because of the rate limit.
     pub excess_verdicts: u64,
-    /// Verdicts on processes that are not in the roster, or not any more.
+    /// Verdicts on processes that are not, or no longer, in the roster.
     pub strange_verdicts: u64,
-    /// Challenges that were not answered, because there were too many.
+    /// Challenges that were dropped because of the rate limit.
     pub excess_challenges: u64,
 }
 
@@ -142,24 +146,24 @@ pub struct Mesh {
     gossip: Gossip,
     roster: Roster,
     keys: Option<Keys>,
-    /// Whom this host accused, and until when it is asked what became of them.
+    /// The members that this host suspected, and the time until which their outcome is requested.
     accused: BTreeMap<MemberId, Time>,
     events: EventFlow,
     room: Room,
-    /// When servers are asked, and how far they had come by their answers.
+    /// The schedule of requests to the servers; `as_of` is the last log index in their replies.
     schedule: Schedule,
     as_of: LogIndex,
     random: Random,
     counts: SealCounts,
-    /// The nonce of the newest challenge, and when it was first answered.
+    /// The nonce of the newest challenge, and the time of its first reply.
     answered: Option<(u64, Time)>,
 }
 
-/// How much of what members send may be taken.
+/// The rate limits of packets from members.
 #[derive(Debug)]
 struct Room {
     datagram_bytes: TokenBucket,
-    /// Of verdicts that members pass on.
+    /// For verdicts that members forward.
     verdict_bytes: TokenBucket,
     challenges: TokenBucket,
 }
@@ -168,12 +172,12 @@ struct Room {
 struct Keys {
     ring: KeyRing,
     verdicts: VerdictKey,
-    /// The cluster's time at some moment of this host's.
+    /// The cluster's time at an instant of this host's clock.
     clock: (Time, u32),
 }
 
 impl Mesh {
-    /// A host that knows nothing yet, and asks at once.
+    /// Creates a host without data, which sends its first request at once.
     pub fn new(me: MemberId, seed: u64, now: Time) -> Self {
         let mut random = Random::new(seed);
         let gossip = Gossip::new(me, random.number(), now);
@@ -191,19 +195,20 @@ impl Mesh {
         Self { gossip, roster, keys, accused, events, room, schedule, as_of, random, counts, answered }
     }
 
-    /// Which process this is.
+    /// Returns the id of this process.
     pub fn me(&self) -> MemberId {
         self.gossip.me()
     }
 
-    /// This process has another lease: to others it is somebody else from now on.
+    /// Changes the identity after a new lease: to others this is another process from now on.
     pub fn become_member(&mut self, now: Time, me: MemberId, output: &mut Output) {
         if me != self.gossip.me() {
             let gossip = Gossip::new(me, self.random.number(), now);
             let former = std::mem::replace(&mut self.gossip, gossip);
             self.gossip.remember_known_of(former);
             self.accused.clear();
-            // Servers that began anew have a shorter log, and of those before them nothing counts.
+            // Servers that were set up again have a shorter log, and data from the earlier ones is
+            // invalid.
             if LogIndex(me.began) <= std::mem::take(&mut self.as_of) {
                 self.roster = Roster::default();
             }
@@ -212,38 +217,38 @@ impl Mesh {
         }
     }
 
-    /// Who belongs to the mesh.
+    /// Returns the roster.
     pub fn roster(&self) -> &Roster {
         &self.roster
     }
 
-    /// What has happened so far.
+    /// Returns the counters.
     pub fn counts(&self) -> (Counts, SealCounts) {
         (self.gossip.counts(), self.counts)
     }
 
-    /// How many others this host takes for members.
+    /// Returns the number of other members.
     pub fn others(&self) -> usize {
         self.gossip.members()
     }
 
-    /// How many times as long as usual probes take, because this host was wrong of late.
+    /// Returns the factor by which probes are slowed down after recent mistakes.
     pub fn stretch(&self) -> u32 {
         self.gossip.stretch()
     }
 
-    /// When [`tick`](Self::tick) or [`wants_sync`](Self::wants_sync) has something to do.
+    /// Returns the time of the next [`tick`](Self::tick) or [`wants_sync`](Self::wants_sync).
     pub fn wakes_at(&self) -> Option<Time> {
         [self.schedule.due(), self.gossip.wakes_at()].into_iter().flatten().min()
     }
 
-    /// What a server is to be asked for now, if it is time: the answer goes to
+    /// Returns the request to send to a server, if one is due; pass the reply to
     /// [`synced`](Self::synced).
     pub fn wants_sync(&mut self, now: Time) -> Option<RosterDigest> {
         self.schedule.begins(now).then(|| self.roster.digest())
     }
 
-    /// A server answered; none where nobody did.
+    /// Processes a server's reply; `None` if no server replied.
     pub fn synced(&mut self, now: Time, news: Option<MeshNews>, output: &mut Output) {
         let Some(news) = news else { return self.schedule.failed(now) };
         let is_first = self.schedule.is_first();
@@ -255,14 +260,14 @@ impl Mesh {
         }
         self.events.witness(event_time);
         for item in items.into_iter().take(MAX_VERDICTS + MAX_EVENTS) {
-            // What was fired before this host came is not for it.
+            // Events fired before this host joined are not delivered to it.
             match is_first && UserEvent::is_one(&item) {
                 true => self.gossip.note_known(&item),
                 false => self.take_item(now, &item, true, output),
             }
         }
-        // Behind the verdicts, which are about those who were in it. That of a server that lags
-        // would make members of those who have gone, and the other way round.
+        // After the verdicts, which refer to earlier members. The roster of a lagging server would
+        // restore departed members, or remove new ones.
         let has_changed = is_news && self.roster.take(roster);
         if has_changed {
             self.roster_changed(now, output);
@@ -271,17 +276,17 @@ impl Mesh {
         self.schedule.answered(now, has_changed, self.roster.len(), !self.accused.is_empty());
     }
 
-    /// A server tells what is new, unasked.
+    /// Processes items that a server sent without a request.
     pub fn told(&mut self, now: Time, items: Vec<Bytes>, output: &mut Output) {
-        // Before it has answered for the first time there is no key for verdicts, and events are
-        // not for this host.
+        // Before the first reply of a server there is no key to verify verdicts, and events are not
+        // delivered to this host.
         if !self.schedule.is_first() {
             let items = items.into_iter().take(MAX_VERDICTS + MAX_EVENTS);
             items.for_each(|item| self.take_item(now, &item, true, output));
         }
     }
 
-    /// A datagram has arrived.
+    /// Processes a datagram.
     pub fn receive(&mut self, now: Time, datagram: &[u8], output: &mut Output) {
         let Some(keys) = &self.keys else {
             self.counts.keyless += 1;
@@ -302,16 +307,16 @@ impl Mesh {
         self.act(now, output, |gossip, outbox| gossip.receive(now, from, &packet, outbox));
     }
 
-    /// Delivers all timers that are due; datagrams that have arrived before go first.
+    /// Fires all timers that are due. Process the datagrams that have arrived first.
     pub fn tick(&mut self, now: Time, output: &mut Output) {
         self.act(now, output, |gossip, outbox| gossip.tick(now, outbox));
     }
 
-    /// Fires an event of this host's own: it is given its time, and goes to all members, to a
-    /// server and to `output`.
+    /// Fires an event of this host: assigns its time, and passes it to all members, to a server and
+    /// to `output`.
     ///
     /// # Errors
-    /// This host has fired too many of late; nobody hears of this one.
+    /// This host has fired too many recently; the event is not sent.
     pub fn fire(
         &mut self,
         now: Time,
@@ -326,8 +331,8 @@ impl Mesh {
         Ok(())
     }
 
-    /// Asks a member for a server whether it lives; nobody where it is not in the roster. Nothing
-    /// is sent again where that is lost: the server asks often enough.
+    /// Sends a server's challenge to a member; does nothing if it is not in the roster. A lost
+    /// challenge is not resent: the server repeats it often enough.
     pub fn ask(&mut self, now: Time, challenge: Challenge, output: &mut Output) {
         let asked = MemberId::of_agent(challenge.lease);
         if self.roster.get(asked).is_some() {
@@ -336,11 +341,11 @@ impl Mesh {
         }
     }
 
-    /// Answers a member that asks for a server whether this host lives.
+    /// Replies to a member that relays a server's challenge.
     ///
-    /// Sessions that were given up are named in a datagram that a member of an earlier build drops,
-    /// and a member reports to the server what arrives first. So a challenge is answered with the
-    /// list alone until [`LIST_ALONE`] is over, and with a plain renewal behind it from then on.
+    /// Given-up sessions need a datagram that a member of an earlier build drops, and a member
+    /// forwards the first reply to the server. A challenge is therefore answered with the list
+    /// alone during [`LIST_ALONE`], and with an additional plain renewal after that.
     pub fn answer(&mut self, now: Time, to: MemberId, answer: &NodeAnswer, output: &mut Output) {
         let Renewal { lease, sequence, nonce, code } = answer.renewal;
         if MemberId::of_agent(lease) != self.me() {
@@ -356,7 +361,7 @@ impl Mesh {
         }
     }
 
-    /// Seals a packet, with a nonce that is random and used once; none while there is no key.
+    /// Seals a packet, with a random nonce that is used once; `None` while there is no key.
     pub fn seal(&self, now: Time, packet: &[u8], nonce: [u8; NONCE_BYTES]) -> Option<Vec<u8>> {
         let keys = self.keys.as_ref()?;
         Some(keys.ring.seal(self.me(), keys.seconds(now), nonce, packet))
@@ -374,7 +379,7 @@ impl Mesh {
         let packets = outbox.packets.into_iter();
         output.packets.extend(packets.filter_map(|(to, packet)| Some((address(&to)?, packet))));
         for member in outbox.accusations {
-            // However often it is accused meanwhile: it may be one that nobody fails.
+            // Regardless of repetitions: the suspected member may never be failed.
             if let Entry::Vacant(unknown) = self.accused.entry(member) {
                 unknown.insert(now + OUTCOME_WAIT);
                 self.schedule.await_outcome(now);
@@ -406,7 +411,7 @@ impl Mesh {
         }
     }
 
-    /// Something that members pass on, or a server told.
+    /// Processes an item that members forward, or that a server sent.
     fn take_item(&mut self, now: Time, item: &[u8], is_told_by_server: bool, output: &mut Output) {
         if self.gossip.knows(item) {
             return;
@@ -422,7 +427,7 @@ impl Mesh {
             self.counts.malformed_events += 1;
             return;
         };
-        // It is no news to be remembered: another copy may come when there is room again.
+        // It is not marked as known: another copy may arrive when there is room again.
         if !self.events.take(now, &event, item.len(), is_told_by_server) {
             self.counts.excess_events += 1;
             return;
@@ -434,7 +439,8 @@ impl Mesh {
 
     fn take_verdict(&mut self, now: Time, item: &[u8], is_told_by_server: bool, output: &mut Output) {
         let Some(keys) = &self.keys else { return };
-        // What is cheap to see first: a signature takes a processor longer than the whole packet.
+        // The cheap checks first: verifying a signature takes longer than processing the whole
+        // packet.
         let Ok(claimed) = Verdict::claimed(item) else {
             self.counts.unsigned += 1;
             return;
@@ -453,7 +459,7 @@ impl Mesh {
             return;
         };
         self.gossip.pass_on(item);
-        // The longer windows of a node that has failed end later; its process is no member by then.
+        // The longer windows of a failed node end later; its process is no longer a member by then.
         let is_failed = verdict.window >= HealthWindow::Default;
         if is_failed && self.roster.remove(MemberId::of_agent(verdict.lease)) {
             self.roster_changed(now, output);

@@ -1,24 +1,24 @@
-//! Gossip: the mesh in which members find out by themselves who has fallen silent, and pass on what
-//! all must hear. SWIM's words: member, incarnation, probe, suspect, refute, dissemination.
+//! Gossip: the failure detector. The members of the mesh detect unresponsive processes and
+//! disseminate updates. SWIM's terms: member, incarnation, probe, suspect, refute, dissemination.
 //!
-//! Gossip finds suspects; it kills nobody. A failed probe is an accusation, which makes the servers
-//! look; their verdict alone ends sessions. So gossip that is lost, late or hostile costs time and
-//! nothing else.
+//! Gossip finds suspects but fails no member. A failed probe is a suspicion, which makes the
+//! servers check; only their verdict ends sessions. Lost, late or hostile gossip therefore only
+//! costs time.
 //!
-//! | module | is |
+//! | module | contents |
 //! |---|---|
-//! | [`member`] | who is in the mesh, and what members say of each other |
-//! | [`packet`] | what a datagram says, as bytes |
-//! | [`seal`] | the seal around each packet, and the keys of the cluster |
-//! | [`roster`] | who belongs to it and where each is, as the servers say |
-//! | [`mesh`] | a host in the mesh: seals, roster, verdicts, and the process within |
-//! | [`driver`] | a process in the mesh: what it takes, passes on, and whom it accuses |
-//! | [`verdict`] | the servers' verdict on a host, signed |
+//! | [`member`] | members, and their reports about each other |
+//! | [`packet`] | the encoding of a datagram's content |
+//! | [`seal`] | the encryption of packets, and the keys of the cluster |
+//! | [`roster`] | the members and their addresses, as sent by the servers |
+//! | [`mesh`] | a host in the mesh: seals, roster, verdicts, and its process |
+//! | [`driver`] | a process in the mesh: filtering, forwarding, suspicions |
+//! | [`verdict`] | the servers' signed verdict on a host |
 //! | [`event`] | a user event, which any member may fire |
-//! | [`event_flow`] | the times of events, and how many of them are passed on |
-//! | `schedule` | when a host asks the servers what it lacks |
-//! | `health` | how far a process may trust its own eyes |
-//! | `engine` | SWIM itself, by foca |
+//! | [`event_flow`] | times and rate limits of events |
+//! | `schedule` | the schedule of requests to the servers |
+//! | `health` | the local health of a process |
+//! | `engine` | SWIM itself, implemented by foca |
 
 pub mod driver;
 mod engine;
@@ -36,5 +36,5 @@ pub mod verdict;
 pub use driver::{Counts, Gossip, Outbox};
 pub use engine::PROBE_INTERVAL;
 
-/// No datagram of the mesh is longer.
+/// The maximum size of a gossip datagram in bytes.
 pub const MAX_DATAGRAM_BYTES: usize = packet::MAX_PACKET_BYTES + seal::SEAL_BYTES;

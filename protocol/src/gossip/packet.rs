@@ -1,14 +1,14 @@
-//! What a datagram says once its seal is open, as bytes.
+//! The content of a datagram after its seal is opened, as bytes.
 //!
 //! ```text
 //! ┌─ header ───────────────────────────┬───────┬─────────────┬──────────────────────┐
 //! │ incarnation of the sender (2)      │ count │ updates     │ items, each with its │
-//! │ receiver (12)   what it says (1…)  │  (2)  │ 15 B each   │ length in front (2)  │
+//! │ receiver (12)   message (1…)       │  (2)  │ 15 B each   │ length in front (2)  │
 //! └────────────────────────────────────┴───────┴─────────────┴──────────────────────┘
 //! ```
 //!
-//! Who sent it, the seal says. Numbers are big-endian. A packet is read whole or not at all;
-//! nothing in it is believed here.
+//! The seal names the sender. Numbers are big-endian. A packet is decoded completely or not at all;
+//! its claims are not verified here.
 
 use super::member::{Incarnation, MEMBER_BYTES, MemberId, Standing, Update};
 use crate::given_up::{GivenUpSession, GivenUpSessions};
@@ -17,54 +17,53 @@ use crate::lease::AuthenticationCode;
 use bytes::{Buf, BufMut, TryGetError};
 use std::time::Duration;
 
-/// A packet is no longer than this, so that a sealed one fits into what every network carries in
-/// one piece.
+/// The maximum size of a packet in bytes, so that a sealed packet fits into one unfragmented
+/// datagram on every network.
 pub const MAX_PACKET_BYTES: usize = 1_100;
 
 pub(super) const UPDATE_BYTES: usize = MEMBER_BYTES + 3;
 
-/// What a member says to another: SWIM's messages, and a juror's question with its answer. Nobody
-/// asks to join and nobody is told that it is dead: who belongs to the mesh, the servers' roster
-/// says.
+/// A message between members: SWIM's messages, and a challenge with its reply. There are no
+/// messages to join or to report a death: the servers' roster determines the members.
 #[expect(clippy::large_enum_variant, reason = "one at a time is read or written, and none is kept")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Do you live?
+    /// A probe.
     Ping(u8),
-    /// Yes.
+    /// The reply to a probe.
     Ack(u8),
-    /// Ask the target for me.
+    /// A request to probe the target indirectly.
     PingReq(MemberId, u8),
-    /// Do you live? The first member wants to know.
+    /// An indirect probe on behalf of the member.
     IndirectPing(MemberId, u8),
-    /// Yes: tell that member.
+    /// The reply to an indirect probe, for the member.
     IndirectAck(MemberId, u8),
-    /// That member lives.
+    /// The forwarded reply of the member.
     ForwardedAck(MemberId, u8),
-    /// Only what comes behind.
+    /// A packet with only updates and items.
     Gossip,
-    /// A server wants to know whether you live: renew your lease, with this nonce.
+    /// A server's challenge: the receiver renews its lease with this nonce.
     Challenge(u64),
-    /// I live: hand this renewal to the servers.
+    /// The renewal that answers a challenge, to be forwarded to the servers.
     Renewal(ChallengeAnswer),
-    /// The same, with the sessions that guards on this host gave up. A member of an earlier build
-    /// drops it, so a plain [`Message::Renewal`] goes with it.
+    /// A renewal with the sessions that guards on this host gave up. A member of an earlier build
+    /// drops it, so a plain [`Message::Renewal`] is sent as well.
     GivingUp(ChallengeAnswer, GivenUpSessions, AuthenticationCode),
 }
 
 /// A renewal of the sender's lease that answers a challenge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChallengeAnswer {
-    /// Counts the renewals of the lease.
+    /// The sequence number of the renewal.
     pub sequence: u64,
-    /// The challenge's.
+    /// The nonce of the challenge.
     pub nonce: u64,
-    /// Over all of this, for the servers.
+    /// The authentication code over all of this, for the servers.
     pub code: AuthenticationCode,
 }
 
 impl Message {
-    /// The third member that it is about.
+    /// Returns the third member that the message refers to.
     pub fn about(&self) -> Option<MemberId> {
         match *self {
             Self::PingReq(about, _)
@@ -77,40 +76,40 @@ impl Message {
     }
 }
 
-/// Who shall hear what.
+/// The header of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The sender's.
+    /// The sender's incarnation.
     pub incarnation: Incarnation,
-    /// The receiver, of which another process takes nothing.
+    /// The receiver; other processes drop the packet.
     pub to: MemberId,
-    /// What is said.
+    /// The message.
     pub message: Message,
 }
 
 /// A packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// Who shall hear what.
+    /// The header.
     pub header: Header,
-    /// What the sender says of others.
+    /// The sender's reports about others.
     pub updates: Vec<Update>,
-    /// So many members were said to be dead, by which nobody dies.
+    /// The number of reported deaths, which have no effect.
     pub deaths: usize,
-    /// What is passed on from member to member, unread.
+    /// The items that members forward, not decoded.
     pub items: Vec<&'a [u8]>,
 }
 
-/// Why bytes are no packet.
+/// The reason why bytes are not a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
-    /// It ends too early, or says that it is longer than it is.
-    #[error("a packet that was cut off")]
+    /// It ends too early, or a length exceeds its end.
+    #[error("a truncated packet")]
     Short,
-    /// Something that nobody says.
-    #[error("a packet with the unknown word {0}")]
+    /// An unknown message.
+    #[error("a packet with the unknown message {0}")]
     Unknown(u8),
-    /// Longer than any.
+    /// It exceeds the maximum size.
     #[error("a packet of {0} bytes; the longest has {MAX_PACKET_BYTES}")]
     Long(usize),
 }
@@ -122,7 +121,7 @@ impl From<TryGetError> for PacketError {
 }
 
 impl Header {
-    /// Writes it.
+    /// Encodes the header.
     pub fn write(&self, buffer: &mut impl BufMut) {
         buffer.put_u16(self.incarnation);
         self.to.write(buffer);
@@ -157,10 +156,10 @@ impl Header {
         }
     }
 
-    /// Reads one.
+    /// Decodes a header.
     ///
     /// # Errors
-    /// It ends too early, or says what nobody says.
+    /// It ends too early, or its message is unknown.
     pub fn read(buffer: &mut impl Buf) -> Result<Self, PacketError> {
         let incarnation = buffer.try_get_u16()?;
         let to = MemberId::read(buffer)?;
@@ -207,7 +206,7 @@ fn write_given_up(sessions: &GivenUpSessions, buffer: &mut impl BufMut) {
     buffer.put_u8(sessions.as_slice().len() as u8);
     for listed in sessions.as_slice() {
         buffer.put_slice(listed.session.as_bytes());
-        // Behind 0, which stands for none.
+        // Plus 1, because 0 means `None`.
         buffer.put_u64(listed.silent_for.map_or(0, |silent| silent.as_micros() as u64 + 1));
     }
 }
@@ -221,11 +220,11 @@ fn read_given_up(buffer: &mut impl Buf) -> Result<GivenUpSessions, PacketError> 
         let silent_for = buffer.try_get_u64()?.checked_sub(1).map(Duration::from_micros);
         sessions.push(GivenUpSession { session: SessionId::from_random(session), silent_for });
     }
-    // No sender lists more.
+    // No valid sender lists more.
     GivenUpSessions::try_from(sessions).map_err(|_| PacketError::Short)
 }
 
-/// Writes what is said of a member; none where it is said to be dead.
+/// Encodes an update; `None` for a reported death.
 pub(super) fn write_update(
     member: MemberId,
     incarnation: Incarnation,
@@ -241,7 +240,7 @@ pub(super) fn write_update(
     });
 }
 
-/// Reads what is said of a member; none where it is said to be dead.
+/// Decodes an update; `None` for a reported death.
 fn read_update(buffer: &mut impl Buf) -> Result<Option<Update>, PacketError> {
     let member = MemberId::read(buffer)?;
     let incarnation = buffer.try_get_u16()?;
@@ -255,10 +254,10 @@ fn read_update(buffer: &mut impl Buf) -> Result<Option<Update>, PacketError> {
 }
 
 impl<'a> Packet<'a> {
-    /// Reads a packet, whole.
+    /// Decodes a complete packet.
     ///
     /// # Errors
-    /// The bytes are no packet.
+    /// The bytes are not a packet.
     pub fn read(mut bytes: &'a [u8]) -> Result<Self, PacketError> {
         if bytes.len() > MAX_PACKET_BYTES {
             return Err(PacketError::Long(bytes.len()));
@@ -269,7 +268,7 @@ impl<'a> Packet<'a> {
             return Ok(packet);
         }
         let count = usize::from(bytes.try_get_u16()?);
-        // Before anything is set aside for them.
+        // Checked before memory is reserved for them.
         if count * UPDATE_BYTES > bytes.len() {
             return Err(PacketError::Short);
         }

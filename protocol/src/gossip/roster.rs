@@ -1,5 +1,5 @@
-//! The roster: who belongs to the mesh and where each is reached, as the servers say. A member asks
-//! for what it lacks by a digest of what it has, so nothing is sent again that did not change.
+//! The roster: the members of the mesh and their addresses, as sent by the servers. A member
+//! requests what it lacks with a digest of what it has, so unchanged parts are not sent again.
 
 use super::member::{Host, MemberId};
 use crate::id::{AgentNumber, NodeName, ServerId};
@@ -9,25 +9,25 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
-/// Into so many parts the roster is cut: a member that comes or goes costs one of them.
+/// The number of buckets of the roster: one that gains or loses a member is sent again.
 pub const BUCKETS: usize = 64;
 
-/// A member, and where it is.
+/// A member and its address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RosterMember {
-    /// Which process.
+    /// The process.
     pub id: MemberId,
-    /// Its node.
+    /// The node's name.
     pub node: NodeName,
-    /// Where its datagrams are sent.
+    /// The address for its datagrams.
     pub address: SocketAddr,
 }
 
-/// What somebody has of the roster: a number for each part.
+/// A digest of a roster: a number for each bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RosterDigest(pub Vec<u64>);
 
-/// The parts of the roster that differ, whole.
+/// The buckets that differ, complete.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RosterNews(pub Vec<(u8, Vec<RosterMember>)>);
 
@@ -48,7 +48,7 @@ impl Default for Roster {
 }
 
 impl Roster {
-    /// A roster of these.
+    /// Creates a roster of these members.
     pub fn of(members: impl IntoIterator<Item = RosterMember>) -> Self {
         let mut roster = Self::default();
         for member in members {
@@ -58,19 +58,19 @@ impl Roster {
         roster
     }
 
-    /// What it holds, in short.
+    /// Returns the digest of the roster.
     pub fn digest(&self) -> RosterDigest {
         RosterDigest(self.0.iter().map(|bucket| bucket.digest).collect())
     }
 
-    /// What somebody lacks who has that.
+    /// Returns the buckets that differ from a digest.
     pub fn news(&self, theirs: &RosterDigest) -> RosterNews {
         let differing = (0..BUCKETS).filter(|part| theirs.0.get(*part) != Some(&self.0[*part].digest));
         let parts = differing.map(|part| (part as u8, self.0[part].members.values().cloned().collect()));
         RosterNews(parts.collect())
     }
 
-    /// Takes what it lacked; whether that changed anything.
+    /// Applies missing buckets; returns `true` if that changed anything.
     pub fn take(&mut self, news: RosterNews) -> bool {
         let mut is_changed = false;
         for (part, members) in news.0 {
@@ -84,7 +84,7 @@ impl Roster {
         is_changed
     }
 
-    /// Takes a member, or where it is now; whether that changed anything.
+    /// Inserts a member or updates its address; returns `true` if that changed anything.
     pub fn insert(&mut self, member: RosterMember) -> bool {
         let bucket = &mut self.0[bucket_of(member.id)];
         let is_new = bucket.members.get(&member.id) != Some(&member);
@@ -95,7 +95,7 @@ impl Roster {
         is_new
     }
 
-    /// Forgets a member; whether it was there.
+    /// Removes a member; returns `true` if it was in the roster.
     pub fn remove(&mut self, id: MemberId) -> bool {
         let bucket = &mut self.0[bucket_of(id)];
         let is_there = bucket.members.remove(&id).is_some();
@@ -103,22 +103,22 @@ impl Roster {
         is_there
     }
 
-    /// A member of it.
+    /// Returns a member.
     pub fn get(&self, id: MemberId) -> Option<&RosterMember> {
         self.0[bucket_of(id)].members.get(&id)
     }
 
-    /// All of them.
+    /// Returns all members.
     pub fn members(&self) -> impl Iterator<Item = &RosterMember> {
         self.0.iter().flat_map(|bucket| bucket.members.values())
     }
 
-    /// How many there are.
+    /// Returns the number of members.
     pub fn len(&self) -> usize {
         self.0.iter().map(|bucket| bucket.members.len()).sum()
     }
 
-    /// Whether there is nobody.
+    /// Returns `true` if there are no members.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -126,12 +126,12 @@ impl Roster {
 
 impl Bucket {
     fn digest(&mut self) {
-        // Of what goes over the wire, so that every build finds the same.
+        // Over the encoded form, so that every build computes the same digest.
         let mut digest = Sha256::new();
         self.members.values().for_each(|member| digest.update(wire::encode(member)));
         let digest: [u8; 32] = digest.finalize().into();
         let first = digest.first_chunk().copied().unwrap_or_default();
-        // An empty part is 0, as somebody says it who has nothing yet.
+        // An empty bucket has digest 0, as in the digest of an empty roster.
         self.digest = if self.members.is_empty() { 0 } else { u64::from_be_bytes(first) };
     }
 }
@@ -195,7 +195,7 @@ mod tests {
         for digest in [RosterDigest(Vec::new()), RosterDigest(vec![0; 1_000])] {
             assert_eq!(roster.news(&digest).0.iter().flat_map(|(_, members)| members).count(), 3);
         }
-        // A member in a part to which it does not belong would never be found again.
+        // A member in the wrong bucket could never be found again.
         assert!(!roster.take(RosterNews(vec![(200, vec![member(200, 1)]), (5, vec![member(4, 1)])])));
         assert_eq!(roster.len(), 3);
     }

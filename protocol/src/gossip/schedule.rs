@@ -1,28 +1,28 @@
-//! When a host asks the servers what it lacks of the mesh: about twice a minute; sooner where
-//! somebody was heard of who is not in the roster, or was accused; and after longer and longer
-//! pauses where no server answers.
+//! The schedule of a host's requests for mesh data from the servers. It sends about two requests
+//! per minute, and more after reports of an unknown process or after a suspicion. While no server
+//! replies, it backs off.
 
 use crate::backoff::Backoff;
 use crate::random::Random;
 use crate::time::Time;
 use std::time::Duration;
 
-/// How often the servers are asked what is lacking, about.
+/// The approximate interval between requests to the servers.
 const SYNC_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How soon they are asked again when somebody was heard, or heard of, who is not in the roster;
-/// and where that was for nothing again and again. A host that comes is heard of by all at once,
-/// so each waits up to twice as long.
+/// The delay of a request after packets or reports of processes outside the roster: the shortest,
+/// and the longest after repeated futile requests. All members learn of a new host at once, so each
+/// waits up to twice as long.
 const STRANGER_SYNC: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
 
-/// While more and more hosts come, each waits so long for each member that it knows, and at most so
-/// long: all members of one roster together ask about 700 times a second.
+/// The delay while further hosts join: per known member, and the maximum. All members of a roster
+/// together send about 700 requests per second.
 const ARRIVALS_SYNC: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
 
-/// How soon they are asked what became of a member that was accused, after pauses that double.
+/// The delay of the first request for the outcome of a suspicion; it doubles each time.
 const OUTCOME_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The pauses while no server answers.
+/// The delays while no server replies.
 const SYNC_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
 /// See the [module](self).
@@ -30,22 +30,22 @@ const SYNC_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration
 pub(super) struct Schedule {
     due: Time,
     is_under_way: bool,
-    /// When a server answered last.
+    /// The time of a server's last reply.
     last: Option<Time>,
-    /// It was brought forward since then.
+    /// Set if the request was brought forward since then.
     is_hastened: bool,
-    /// The pause when that happens next.
+    /// The delay of the next such request.
     stranger_pause: Duration,
-    /// The last question had no answer.
+    /// Set if the last request had no reply.
     is_failing: bool,
-    /// The next pause while it is not known what became of somebody.
+    /// The next delay while the outcome of a suspicion is unknown.
     outcome_pause: Duration,
     backoff: Backoff,
     random: Random,
 }
 
 impl Schedule {
-    /// That of a host that asks at once.
+    /// Creates a schedule whose first request is due at once.
     pub(super) fn new(now: Time, seed: u64) -> Self {
         let mut random = Random::new(seed);
         Self {
@@ -61,31 +61,31 @@ impl Schedule {
         }
     }
 
-    /// When to ask; none while an answer is awaited.
+    /// Returns the time of the next request; `None` while one is in flight.
     pub(super) fn due(&self) -> Option<Time> {
         (!self.is_under_way).then_some(self.due)
     }
 
-    /// Whether to ask now: then it is done.
+    /// Returns `true` if a request is due now, which then counts as sent.
     pub(super) fn begins(&mut self, now: Time) -> bool {
         let begins = !self.is_under_way && self.due <= now;
         self.is_under_way |= begins;
         begins
     }
 
-    /// Whether no server has answered yet.
+    /// Returns `true` if no server has replied yet.
     pub(super) fn is_first(&self) -> bool {
         self.last.is_none()
     }
 
-    /// No server answered.
+    /// Records that no server replied.
     pub(super) fn failed(&mut self, now: Time) {
         (self.is_under_way, self.is_failing) = (false, true);
         self.due = now + self.backoff.next_pause();
     }
 
-    /// A server answered: whether that told of other members, how many there are, and whether it is
-    /// awaited what became of somebody.
+    /// Records a reply: `is_news` if it contained other members, the number of members, and
+    /// `is_outcome_awaited` if the outcome of a suspicion is still unknown.
     pub(super) fn answered(&mut self, now: Time, is_news: bool, members: usize, is_outcome_awaited: bool) {
         (self.is_under_way, self.is_failing, self.last) = (false, false, Some(now));
         self.backoff.reset();
@@ -104,18 +104,18 @@ impl Schedule {
         self.due = now + pause.mul_f64(0.9 + self.random.fraction() / 5.0);
     }
 
-    /// This process is another one to the servers, who have just answered it: what they say is
-    /// wanted at once, however long they were silent before.
+    /// Restarts the schedule after a new registration, to which the servers have just replied: the
+    /// next request is due at once, regardless of earlier failures.
     pub(super) fn begin_anew(&mut self, now: Time) {
         self.is_failing = false;
         self.backoff.reset();
         self.due = now;
     }
 
-    /// Somebody was heard of who is not in the roster: that may be another host or an older
-    /// process, so the roster is asked for, but not by everybody at once.
+    /// Records a process that is not in the roster. It may be a new host or an older process, so
+    /// the roster is requested, with jitter among the members.
     pub(super) fn hear_of_stranger(&mut self, now: Time) {
-        // While no server answers, its own pauses count.
+        // While no server replies, its backoff applies.
         if self.is_failing || std::mem::replace(&mut self.is_hastened, true) {
             return;
         }
@@ -124,7 +124,7 @@ impl Schedule {
         self.due = self.due.min(due);
     }
 
-    /// Somebody was accused: what became of them is of interest.
+    /// Records a suspicion, whose outcome is to be requested.
     pub(super) fn await_outcome(&mut self, now: Time) {
         if !self.is_failing {
             self.due = self.due.min(now + self.outcome_pause);
@@ -139,7 +139,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const MEMBERS: usize = 2_000;
 
-    /// Asks when that is due, and is answered at once; how long it waited for it.
+    /// Sends a request when it is due, answers it at once, and returns the time waited.
     fn asked(schedule: &mut Schedule, now: &mut Time, is_news: bool, is_outcome_awaited: bool) -> Duration {
         let due = schedule.due().expect("no answer is awaited").max(*now);
         let waited = due.since(*now);
@@ -157,7 +157,7 @@ mod tests {
         (schedule, now)
     }
 
-    /// How long it waits for each of the next questions, where a stranger is heard of all the time.
+    /// Returns the delays of the next requests, while an unknown process is reported continuously.
     fn by_strangers(schedule: &mut Schedule, now: &mut Time, is_news: bool) -> Vec<Duration> {
         let mut ask = || {
             (0..10).for_each(|_| schedule.hear_of_stranger(*now));
@@ -227,7 +227,7 @@ mod tests {
         }
         schedule.begin_anew(now);
         assert_eq!(schedule.due(), Some(now));
-        // The server that it asks may not know yet that it leads, or who does.
+        // The server may not know yet that it leads, or which server does.
         for _ in 0..2 {
             assert!(schedule.begins(now));
             schedule.failed(now);

@@ -1,18 +1,18 @@
-//! The seal around each packet: who sent it, and that nobody outside the cluster has read or
-//! changed it. The one file that names the cipher (XChaCha20-Poly1305).
+//! The encryption of packets: it identifies the sender, and protects against reading and changes
+//! from outside the cluster. The only file that names the cipher (XChaCha20-Poly1305).
 //!
 //! ```text
 //! ┌─────────────┬─────────────┬─────────────┬───────────┬────────────┬──────────────┬──────────┐
 //! │ version (1) │ key no. (4) │ sender (12) │ time (4)  │ nonce (24) │ packet, …    │ tag (16) │
 //! └─────────────┴─────────────┴─────────────┴───────────┴────────────┴──────────────┴──────────┘
-//!  └──────────────── authenticated, not secret ────────┘             └─ secret and authenticated ─┘
+//!  └──────────────── authenticated, not secret ────────┘             └─ secret, authenticated ─┘
 //! ```
 //!
-//! There is no handshake, because members probe each other by chance and would shake hands all day;
-//! and no counter, which a machine that was set back would use twice: the nonce is random, and long
-//! enough for that. Every member has the key, so a seal names its sender only to those who trust
-//! all members that far. Nothing is decided by that: deaths need the servers' verdict, and renewals
-//! the secret of their lease.
+//! There is no handshake, because members probe each other at random and would constantly perform
+//! handshakes. There is no counter, because a machine that is restored from a snapshot would reuse
+//! it. The nonce is random, and long enough for that. Every member has the key, so a seal
+//! identifies its sender only under the assumption that all members are honest. No decision depends
+//! on that: failures need the servers' verdict, and renewals the secret of their lease.
 
 use super::member::{MEMBER_BYTES, MemberId};
 use super::packet::MAX_PACKET_BYTES;
@@ -26,23 +26,22 @@ use std::fmt;
 /// The version that this build writes and reads.
 const VERSION: u8 = 1;
 
-/// So many random bytes go with each packet.
+/// The size of a nonce in bytes.
 pub const NONCE_BYTES: usize = 24;
 
 const TAG_BYTES: usize = 16;
 const HEAD_BYTES: usize = 1 + 4 + MEMBER_BYTES + 4;
 
-/// A seal adds so many bytes to a packet.
+/// The size of a seal in bytes.
 pub const SEAL_BYTES: usize = HEAD_BYTES + NONCE_BYTES + TAG_BYTES;
 
-/// Clocks of the cluster may differ so far; what was sealed longer ago is an old datagram that
-/// somebody sends again.
+/// The maximum clock difference within the cluster, in seconds; older datagrams are replays.
 pub const MAX_AGE_SECONDS: u32 = 30;
 
 /// A key of the cluster.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GossipKey {
-    /// Counts the keys of the cluster.
+    /// The number of the key in the cluster.
     pub number: u32,
     /// The key.
     pub bytes: [u8; 32],
@@ -55,25 +54,25 @@ impl fmt::Debug for GossipKey {
     }
 }
 
-/// The keys that a member has: it seals with one, and opens what was sealed with any. So a key can
-/// be changed while members come to know of that one after the other.
+/// The keys of a member: it seals with one, and opens datagrams sealed with any of them. A key can
+/// therefore be rotated while members learn of it one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyRing {
-    /// The one before, which others may still use.
+    /// The previous key, which others may still use.
     pub previous: Option<GossipKey>,
-    /// The one that is used.
+    /// The key in use.
     pub current: GossipKey,
-    /// The one that comes next, which others may use already.
+    /// The next key, which others may already use.
     pub next: Option<GossipKey>,
 }
 
-/// Why a datagram is not taken.
+/// The reason why a datagram is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// It is too short or too long for any.
-    #[error("a datagram of {0} bytes is none of the mesh")]
+    /// Its length is invalid.
+    #[error("a datagram of {0} bytes, which is not a valid length")]
     Length(usize),
-    /// It is of another version.
+    /// Its version is unknown.
     #[error("a datagram of version {0}, but this build speaks version {VERSION}")]
     Version(u8),
     /// It was sealed with a key that is not on the ring.
@@ -82,13 +81,13 @@ pub enum SealError {
     /// It was not sealed with the key that it names, or was changed.
     #[error("a datagram whose seal is broken")]
     Broken,
-    /// It was sealed long ago, or in the future.
+    /// It was sealed too long ago, or in the future.
     #[error("a datagram that was sealed {0} seconds ago")]
     Stale(i64),
 }
 
 impl KeyRing {
-    /// The ring of a cluster whose key of that number is in use.
+    /// Derives the ring of a cluster in which the key with this number is in use.
     pub fn derived(secret: &LeaseKey, number: u32) -> Self {
         let key = |number| GossipKey { number, bytes: secret.derived("gossip key", number) };
         Self {
@@ -98,12 +97,12 @@ impl KeyRing {
         }
     }
 
-    /// A ring with one key.
+    /// Creates a ring with one key.
     pub fn of(current: GossipKey) -> Self {
         Self { previous: None, current, next: None }
     }
 
-    /// Seals a packet. `seconds` is the cluster's time; the nonce is random, and never used again.
+    /// Seals a packet. `seconds` is the cluster's time; the nonce is random and never reused.
     pub fn seal(&self, sender: MemberId, seconds: u32, nonce: [u8; NONCE_BYTES], packet: &[u8]) -> Vec<u8> {
         let mut datagram = Vec::with_capacity(packet.len() + SEAL_BYTES);
         datagram.put_u8(VERSION);
@@ -117,10 +116,10 @@ impl KeyRing {
         datagram
     }
 
-    /// Opens a datagram: who sent it, and the packet.
+    /// Opens a datagram; returns the sender and the packet.
     ///
     /// # Errors
-    /// It is not one of this cluster's, or an old one.
+    /// It does not belong to this cluster, or is too old.
     pub fn open(&self, datagram: &[u8], seconds: u32) -> Result<(MemberId, Vec<u8>), SealError> {
         if !(SEAL_BYTES..=SEAL_BYTES + MAX_PACKET_BYTES).contains(&datagram.len()) {
             return Err(SealError::Length(datagram.len()));

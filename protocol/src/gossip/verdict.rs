@@ -1,5 +1,5 @@
-//! The servers' verdict on a host, as it goes from member to member: signed, because whoever passes
-//! it on may lie. The one file that names the signature (Ed25519).
+//! The servers' verdict on a host, which members forward: signed, because members may be dishonest.
+//! The only file that names the signature (Ed25519).
 
 use crate::id::LogIndex;
 use crate::lease::{HealthWindow, LeaseId, LeaseKey};
@@ -8,33 +8,33 @@ use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A signed verdict takes at most so many bytes.
+/// The maximum size of a signed verdict in bytes.
 pub const MAX_VERDICT_BYTES: usize = 128;
 
-/// A majority of the servers did not hear from a node for this window.
+/// A verdict: a majority of the servers could not reach a node for this window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// The lease that was failed.
+    /// The failed lease.
     pub lease: LeaseId,
-    /// Sessions of this window and of shorter ones ended.
+    /// Sessions with this window or a shorter one ended.
     pub window: HealthWindow,
-    /// The index of the entry that decided it.
+    /// The index of the log entry with the decision.
     pub index: LogIndex,
 }
 
-/// What the servers sign verdicts with: it follows from the cluster's secret, so each of them has
-/// it, and nobody else.
+/// The key that signs verdicts. It is derived from the cluster's secret, so only the servers have
+/// it.
 pub struct VerdictSigner(SigningKey);
 
-/// Shows that a verdict is the servers'. Every agent is given it with its registration.
+/// The key that verifies verdicts. Every agent receives it with its registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct VerdictKey([u8; 32]);
 
-/// Why bytes are no verdict of the servers.
+/// The reason why bytes are not a verdict of the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerdictError {
-    /// They are no verdict at all.
+    /// They are not a verdict.
     #[error("no verdict")]
     Malformed,
     /// The servers did not sign it.
@@ -43,22 +43,22 @@ pub enum VerdictError {
 }
 
 impl VerdictSigner {
-    /// The signer of a cluster.
+    /// Derives the signer of a cluster.
     pub fn derived(secret: &LeaseKey) -> Self {
         Self::new(secret.derived("verdicts", 0))
     }
 
-    /// A signer by a secret that nothing else uses.
+    /// Creates a signer from a secret that is not used for anything else.
     pub fn new(secret: [u8; 32]) -> Self {
         Self(SigningKey::from_bytes(&secret))
     }
 
-    /// What shows that verdicts are this signer's.
+    /// Returns the key that verifies this signer's verdicts.
     pub fn key(&self) -> VerdictKey {
         VerdictKey(self.0.verifying_key().to_bytes())
     }
 
-    /// A verdict and its signature. The same one is the same bytes, whichever server signs it.
+    /// Returns a verdict with its signature. The bytes are the same on every server.
     pub fn sign(&self, verdict: &Verdict) -> Vec<u8> {
         let mut bytes = said(verdict);
         let signature = self.0.sign(&bytes);
@@ -68,30 +68,31 @@ impl VerdictSigner {
 }
 
 impl VerdictKey {
-    /// Reads a verdict that the servers signed.
+    /// Verifies and parses a verdict.
     ///
     /// # Errors
-    /// It is none, or they did not.
+    /// It is not a verdict, or the servers did not sign it.
     pub fn read(&self, bytes: &[u8]) -> Result<Verdict, VerdictError> {
         let (verdict, said, signature) = parts(bytes)?;
         let key = VerifyingKey::from_bytes(&self.0).map_err(|_| VerdictError::Forged)?;
-        // Strictly: one verdict has one signature, so nobody makes news of it by another.
+        // Strictly: a verdict has exactly one valid signature, so that a variant does not count as
+        // new.
         key.verify_strict(said, &Signature::from_bytes(signature)).map_err(|_| VerdictError::Forged)?;
         Ok(verdict)
     }
 }
 
 impl Verdict {
-    /// What bytes say, whoever has signed them.
+    /// Parses a verdict without verifying its signature.
     ///
     /// # Errors
-    /// They are no verdict.
+    /// The bytes are not a verdict.
     pub fn claimed(bytes: &[u8]) -> Result<Self, VerdictError> {
         parts(bytes).map(|(verdict, ..)| verdict)
     }
 }
 
-/// A verdict, what is signed of it, and the signature.
+/// Splits a signed verdict into the verdict, its signed bytes, and the signature.
 fn parts(bytes: &[u8]) -> Result<(Verdict, &[u8], &[u8; SIGNATURE_BYTES]), VerdictError> {
     if bytes.len() > MAX_VERDICT_BYTES {
         return Err(VerdictError::Malformed);
@@ -104,7 +105,7 @@ fn parts(bytes: &[u8]) -> Result<(Verdict, &[u8], &[u8; SIGNATURE_BYTES]), Verdi
 
 const SIGNATURE_BYTES: usize = 64;
 
-/// In front of what is signed, so that it can be nothing else.
+/// The prefix of the signed bytes, so that they cannot be mistaken for anything else.
 const PURPOSE: &[u8] = b"lockmesh verdict\0";
 
 fn said(verdict: &Verdict) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! Events that hosts fire: whom they reach, and what becomes of too many.
+//! Events that hosts fire: their delivery, and their rate limits.
 
 use crate::hosts::{Fleet, address, gossip};
 use crate::mesh::{SECOND, agent};
@@ -23,16 +23,16 @@ impl Fleet {
         outcome
     }
 
-    /// What a host has heard of, in the order in which it has.
+    /// Returns the events delivered to a host, in order.
     fn heard(&self, host: u32) -> Vec<(EventId, LamportTime)> {
         let own = self.events.iter().filter(|(to, _)| *to == agent(host));
         own.map(|(_, event)| (event.id, event.time)).collect()
     }
 
-    /// Items reach a host that another one sends.
+    /// Delivers items from another host.
     fn receives(&mut self, host: u32, items: &[Vec<u8>]) {
         let now = self.now;
-        // Two of the longest fit a packet.
+        // Two of the longest fit into a packet.
         for items in items.chunks(2) {
             let packet = gossip(host, items);
             let datagram = self.host(1).seal(now, &packet, [7; 24]).expect("it has a key");
@@ -41,7 +41,7 @@ impl Fleet {
     }
 }
 
-/// Each of so many hosts has heard of so many events, each of them once.
+/// Asserts that each of the hosts received this number of events, each event once.
 #[track_caller]
 fn assert_heard(fleet: &Fleet, hosts: u32, count: usize) {
     for host in 0..hosts {
@@ -62,7 +62,7 @@ fn an_event_reaches_all_hosts_once_by_gossip_alone() {
     assert_heard(&fleet, 32, 4);
     fleet.events.clear();
     fleet.pass(SECOND * 60);
-    assert!(fleet.events.is_empty(), "nobody speaks of them any more");
+    assert!(fleet.events.is_empty(), "gossip about them has ended");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn an_event_goes_from_cell_to_cell_through_the_servers_and_gossip() {
     let mut fleet = Fleet::in_cells(32, 2);
     assert!(fleet.hosts.values().all(|mesh| mesh.roster().len() == 16));
     fleet.fire(0, event(0, 300)).expect("there is room");
-    // Of 16 hosts somebody asks the servers every two seconds, and tells the others of its cell.
+    // With 16 hosts, one of them requests mesh data every two seconds, and informs its cell.
     fleet.pass(SECOND * 10);
     assert_heard(&fleet, 32, 1);
 }
@@ -134,7 +134,7 @@ fn an_event_that_is_sent_again_is_told_no_second_time() {
     fleet.fire(0, event(0, 0)).expect("there is room");
     fleet.pass(SECOND * 5);
     fleet.events.clear();
-    // Sent again by somebody within the time in which datagrams are taken.
+    // A replay within the time in which datagrams are accepted.
     let item = UserEvent { time: LamportTime(1), ..event(0, 0) }.to_item();
     fleet.receives(2, &[item]);
     fleet.pass(SECOND * 5);
@@ -148,8 +148,8 @@ fn a_host_that_fires_without_end_is_told_so_and_the_others_still_hear_each_other
     let length = event(0, 400).to_item().len() as u64;
     assert_eq!(fired, EVENT_BYTES_AT_ONCE / length);
     fleet.pass(SECOND * 20);
-    assert_eq!(fleet.heard(7).len() as u64, fired, "as many as it was allowed");
-    fleet.fire(3, event(5_000, 0)).expect("it has fired none");
+    assert_eq!(fleet.heard(7).len() as u64, fired, "as many as its limit permits");
+    fleet.fire(3, event(5_000, 0)).expect("it has fired no event");
     fleet.pass(SECOND * 3);
     for host in 0..8 {
         assert!(fleet.heard(host).iter().any(|(id, _)| *id == event(5_000, 0).id), "{host}");
@@ -180,10 +180,10 @@ fn a_flood_of_a_hostile_member_is_bounded_and_counted() {
     let (_, counts) = fleet.host(0).counts();
     assert!(counts.excess_events > 600, "{counts:?}");
     assert_eq!(counts.events, fleet.heard(0).len() as u64);
-    // Gossip cannot be more than 30 packets a second, and probes go on.
+    // Gossip is limited to 30 packets a second, and probes continue.
     let most = 8 * 30 * (20 + 4 + 20) * 1_200;
     assert!(fleet.bytes < most, "{} bytes", fleet.bytes);
-    fleet.fire(5, event(99_999, 0)).expect("it has fired none itself");
+    fleet.fire(5, event(99_999, 0)).expect("it has fired no event");
     fleet.pass(SECOND * 5);
     for host in 0..8 {
         let heard = fleet.heard(host);
@@ -209,7 +209,7 @@ fn what_servers_tell_has_room_in_a_flood_of_a_member() {
         }
     };
     flood(&mut fleet, 20);
-    fleet.fire(2, event(99_999, 300)).expect("it has fired none itself");
+    fleet.fire(2, event(99_999, 300)).expect("it has fired no event");
     flood(&mut fleet, 40);
     for host in 0..4 {
         assert!(fleet.heard(host).iter().any(|(id, _)| *id == event(99_999, 0).id), "{host}");
@@ -226,6 +226,6 @@ fn what_is_no_event_is_counted_and_goes_no_further() {
     let now = fleet.now;
     fleet.host(0).tick(now + SECOND, &mut output);
     assert_eq!(fleet.host(0).counts().1.malformed_events, 3);
-    assert!(output.packets.iter().all(|(_, packet)| packet.len() < 60), "it is not passed on");
+    assert!(output.packets.iter().all(|(_, packet)| packet.len() < 60), "it is not forwarded");
     assert_eq!(fleet.events, []);
 }

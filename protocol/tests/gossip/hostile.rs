@@ -1,5 +1,5 @@
-//! What a member, or a stranger who found a key, may send: nothing of it kills, stops or tires
-//! anybody.
+//! Packets of a hostile member, or of a stranger with a stolen key: they can neither fail, stop nor
+//! overload a member.
 
 use crate::mesh::{Mesh, SECOND, agent};
 use bytes::BufMut;
@@ -7,7 +7,7 @@ use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::packet::{Header, Message};
 use lockmesh_protocol::random::Random;
 
-/// A packet in which somebody says of a member how it stands: 0 alive, 1 suspect, 2 dead.
+/// A packet with a report about a member: 0 alive, 1 suspect, 2 dead.
 fn rumour(to: MemberId, of: MemberId, incarnation: u16, standing: u8) -> Vec<u8> {
     let mut bytes = Vec::new();
     Header { incarnation: 0, to, message: Message::Gossip }.write(&mut bytes);
@@ -61,21 +61,21 @@ fn many_suspicions_cost_few_packets_and_leave_the_host_its_own_work() {
         bytes
     };
     let sent = |mesh: &Mesh| mesh.counts(agent(5)).sent;
-    // The same many times, and all that it might believe.
+    // The same suspicion many times, and all plausible ones.
     let all: Vec<u16> = (0..64).map(|number| number % 16).collect();
     let before = sent(&mesh);
     mesh.send(agent(0), agent(5), suspect(&[0; 64]));
     mesh.send(agent(0), agent(5), suspect(&all));
     mesh.pass(SECOND / 100);
     assert!(sent(&mesh) - before <= 8, "{} packets", sent(&mesh) - before);
-    // Higher ones without end.
+    // Increasing incarnations without end.
     let before = sent(&mesh);
     for number in 0..2_000 {
         mesh.send(agent(0), agent(5), suspect(&[number]));
         mesh.pass(SECOND / 1_000);
     }
-    // A packet goes out for each of the others ten times a second where there is news, and as many
-    // for each refutation.
+    // A packet goes to each of the others ten times a second while there is news, plus the same
+    // number for each refutation.
     assert!(sent(&mesh) - before <= 2 * 40 + 12 * 4, "{} packets", sent(&mesh) - before);
     assert!(mesh.counts(agent(5)).excess_suspicions > 0, "{:?}", mesh.counts(agent(5)));
     mesh.pass(SECOND * 20);
@@ -91,7 +91,7 @@ fn an_incarnation_that_nobody_can_have_is_not_taken() {
         }
     }
     mesh.pass(SECOND * 60);
-    assert_eq!(mesh.accusations, [], "it lives, and answers");
+    assert_eq!(mesh.accusations, [], "it is alive and replies");
     assert!(mesh.counts(agent(5)).impossible_incarnations >= 4);
     // It can still be found dead.
     mesh.kill(agent(5));
@@ -146,7 +146,7 @@ fn what_says_that_it_is_longer_than_it_is_is_no_packet() {
     let mut mesh = Mesh::of(4, 8);
     let mut header = Vec::new();
     Header { incarnation: 0, to: agent(1), message: Message::Gossip }.write(&mut header);
-    // More updates than there are, an item that is cut off, one of no length, and half a length.
+    // More updates than present, a truncated item, an item of length zero, and half a length.
     let rests: [&[u8]; 4] =
         [&[0, 2, 1, 2, 3], &[0, 0, 0, 9, b'i', b't', b'e', b'm'], &[0, 0, 0, 0], &[0, 0, 0]];
     for rest in rests {
@@ -164,7 +164,7 @@ fn garbage_is_counted_and_changes_nothing() {
     for length in 0..1_200 {
         let mut bytes: Vec<u8> = (0..length).map(|_| random.number() as u8).collect();
         if length >= 14 {
-            // A header that is believed, and garbage behind it.
+            // A valid header, followed by garbage.
             let mut header = Vec::new();
             Header { incarnation: 0, to: agent(1), message: Message::Gossip }.write(&mut header);
             bytes[..header.len().min(length)].copy_from_slice(&header[..header.len().min(length)]);

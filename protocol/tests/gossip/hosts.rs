@@ -1,4 +1,4 @@
-//! Hosts in the mesh, with their seals, and servers that hand out the roster and sign verdicts.
+//! Hosts in the mesh, with their seals, and servers that send the roster and sign verdicts.
 
 use crate::mesh::{MS, SECOND, agent};
 use bytes::Bytes;
@@ -20,17 +20,17 @@ use std::time::Duration;
 
 const SECRET: LeaseKey = LeaseKey([7; 32]);
 
-/// What the servers know.
+/// The servers' data.
 pub(crate) struct Servers {
     roster: Roster,
     key: u32,
     verdicts: Vec<Verdict>,
-    /// Events that they were told, and the highest time of any.
+    /// The events that they received, and the highest time of any.
     events: Vec<Bytes>,
     event_time: LamportTime,
-    /// Into so many cells the hosts are divided; each knows its own alone.
+    /// The number of cells of the hosts; each host only knows its own cell.
     cells: u32,
-    /// How far they have applied the log.
+    /// The last log index that they have applied.
     as_of: LogIndex,
     pub(crate) is_away: bool,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Servers {
 pub(crate) struct Fleet {
     pub(crate) now: Time,
     pub(crate) hosts: BTreeMap<SocketAddr, Mesh>,
-    /// Of so many thousand datagrams one is lost.
+    /// The number of lost datagrams per thousand.
     pub(crate) loss: u64,
     pub(crate) servers: Servers,
     under_way: BTreeMap<(Time, u64), (SocketAddr, Vec<u8>)>,
@@ -47,14 +47,14 @@ pub(crate) struct Fleet {
     count: u64,
     accused: Vec<(MemberId, LeaseId)>,
     verdicts: Vec<(MemberId, Verdict)>,
-    /// Who was asked, by whom, and who heard which answer.
+    /// Challenges with their relaying and receiving members, and the replies with their receivers.
     challenges: Vec<(MemberId, (MemberId, Challenge))>,
     answers: Vec<(MemberId, NodeAnswer)>,
-    /// Whom an event has reached.
+    /// Delivered events.
     pub(crate) events: Vec<(MemberId, UserEvent)>,
-    /// How many bytes were sent.
+    /// The number of bytes sent.
     pub(crate) bytes: usize,
-    /// How often servers were asked.
+    /// The number of requests to the servers.
     syncs: u32,
 }
 
@@ -71,7 +71,7 @@ fn lease(number: u32) -> LeaseId {
     agent(number).lease().expect("it is an agent")
 }
 
-/// A packet for a host with nothing but these items.
+/// A packet for a host with only these items.
 pub(crate) fn gossip<'a>(to: u32, items: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<u8> {
     let mut packet = Vec::new();
     Header { incarnation: 0, to: agent(to), message: Message::Gossip }.write(&mut packet);
@@ -102,12 +102,12 @@ impl Servers {
 }
 
 impl Fleet {
-    /// So many hosts that know each other.
+    /// Creates a fleet of hosts that know each other.
     pub(crate) fn of(count: u32) -> Self {
         Self::in_cells(count, 1)
     }
 
-    /// The same in so many cells.
+    /// Creates a fleet divided into cells.
     pub(crate) fn in_cells(count: u32, cells: u32) -> Self {
         let roster = Roster::of((0..count).map(member));
         let servers = Servers {
@@ -154,7 +154,7 @@ impl Fleet {
         self.hosts.remove(&address(number));
     }
 
-    /// A majority of the servers failed it.
+    /// Fails a host by a verdict of the servers.
     fn fail(&mut self, number: u32) -> Verdict {
         self.servers.roster.remove(agent(number));
         let verdict = Verdict { lease: lease(number), window: HealthWindow::Default, index: LogIndex(99) };
@@ -197,7 +197,7 @@ impl Fleet {
             self.count += 1;
             let mut nonce = [0; 24];
             nonce[..8].copy_from_slice(&self.count.to_be_bytes());
-            let datagram = mesh.seal(self.now, &packet, nonce).expect("who speaks has a key");
+            let datagram = mesh.seal(self.now, &packet, nonce).expect("a sender has a key");
             self.bytes += datagram.len();
             if self.random.number() % 1_000 < self.loss {
                 continue;
@@ -225,7 +225,7 @@ fn a_dead_host_is_accused_failed_and_forgotten_by_all() {
     fleet.pass(SECOND * 3);
     assert!(!fleet.accused.is_empty() && fleet.accused.iter().all(|(_, accused)| *accused == lease(3)));
     let verdict = fleet.fail(3);
-    // Only who accused it asks soon what became of it, and tells all others.
+    // Only the hosts that suspected it soon request its outcome, and inform all others.
     fleet.pass(SECOND * 3);
     assert_eq!(fleet.verdicts.len(), 11, "{:?}", fleet.verdicts);
     assert!(fleet.verdicts.iter().all(|(_, told)| *told == verdict));
@@ -234,8 +234,8 @@ fn a_dead_host_is_accused_failed_and_forgotten_by_all() {
     let in_vain = |fleet: &Fleet| fleet.hosts.values().map(|mesh| mesh.counts().0.excused).sum::<u64>();
     let before = in_vain(&fleet);
     fleet.pass(SECOND * 60);
-    assert_eq!((fleet.accused.len(), fleet.verdicts.len()), (0, 11), "nobody speaks of it any more");
-    assert_eq!(in_vain(&fleet), before, "nor asks it");
+    assert_eq!((fleet.accused.len(), fleet.verdicts.len()), (0, 11), "gossip about it has ended");
+    assert_eq!(in_vain(&fleet), before, "and it is not probed any more");
 }
 
 #[test]
@@ -298,12 +298,12 @@ fn a_process_that_registers_anew_is_another_member() {
     fleet.pass(SECOND * 40);
     let knows = |mesh: &Mesh, member| mesh.roster().get(member).is_some();
     assert!(fleet.hosts.values().all(|mesh| knows(mesh, after) && !knows(mesh, before)));
-    // Whoever has not heard of it yet finds the former process gone, which it is.
+    // Members that do not know the new process yet find the old one gone, which is correct.
     assert!(fleet.accused.iter().all(|(_, accused)| *accused == lease(2)), "{:?}", fleet.accused);
     fleet.accused.clear();
     fleet.pass(SECOND * 60);
     assert!(fleet.accused.is_empty(), "{:?}", fleet.accused);
-    // It is probed as any other.
+    // It is probed like any other.
     fleet.kill(2);
     fleet.pass(SECOND * 10);
     let accusers: BTreeSet<_> = fleet.accused.iter().map(|(accuser, _)| *accuser).collect();
@@ -335,7 +335,7 @@ fn what_a_server_tells_before_it_was_asked_for_the_first_time_is_not_taken() {
     fleet.start(0);
     fleet.act(address(0), |mesh, now, output| mesh.told(now, items.clone(), output));
     assert_eq!((fleet.events.len(), fleet.verdicts.len()), (0, 0));
-    // Later the event is, and what nobody signed never.
+    // Later the event is accepted; the unsigned verdict never is.
     fleet.act(address(1), |mesh, now, output| mesh.told(now, items, output));
     assert_eq!((fleet.events.len(), fleet.verdicts.len()), (1, 0));
     assert_eq!(fleet.host(1).counts().1.unsigned, 1);
@@ -397,7 +397,7 @@ fn what_a_server_says_that_lags_does_not_undo_what_another_one_has_said() {
     fleet.start(3);
     fleet.pass(SECOND * 40);
     assert!(fleet.hosts.values().all(|mesh| mesh.roster().len() == 4));
-    // All of its parts, as it would tell somebody who has others.
+    // All of its buckets, as sent to a member with an unrelated roster.
     late.roster = Roster::of((0..3).map(member)).news(&RosterDigest(Vec::new()));
     fleet.act(address(0), |mesh, now, output| mesh.synced(now, Some(late), output));
     assert_eq!(fleet.hosts[&address(0)].roster().len(), 4);
@@ -408,7 +408,7 @@ fn servers_that_began_anew_are_believed_by_whoever_registers_there() {
     let mut fleet = Fleet::of(3);
     fleet.servers.as_of = LogIndex(1_000_000);
     fleet.pass(SECOND * 40);
-    // Their log is short, and so the leases that they give begin early in it.
+    // Their log is short, so the leases that they grant start at low indexes.
     fleet.servers.as_of = LogIndex(9);
     fleet.servers.key = 50;
     let process = |number: u32| {
@@ -427,7 +427,7 @@ fn servers_that_began_anew_are_believed_by_whoever_registers_there() {
     let received = |fleet: &mut Fleet| fleet.host(0).counts().0.received;
     let before = received(&mut fleet);
     fleet.pass(SECOND * 5);
-    assert!(received(&mut fleet) > before, "they hear each other");
+    assert!(received(&mut fleet) > before, "they receive each other's packets");
 }
 
 #[test]
@@ -472,7 +472,7 @@ fn signatures_of_verdicts_are_checked_for_members_alone_and_not_without_end() {
 #[test]
 fn one_that_is_accused_again_and_again_is_asked_about_more_and_more_seldom() {
     let mut fleet = Fleet::of(8);
-    // It is cut off, and nobody fails it.
+    // It is cut off, but no verdict fails it.
     fleet.kill(7);
     let asked = |fleet: &mut Fleet, seconds: u32| {
         let before = fleet.syncs;
@@ -511,8 +511,8 @@ fn a_host_is_asked_by_another_one_and_its_answer_is_a_renewal() {
     assert_eq!(fleet.answers, [(agent(1), renewal.into())]);
 }
 
-/// In a datagram of its own, which a member of an earlier build drops: a repeated challenge is
-/// answered with a plain renewal too.
+/// In a separate datagram, which a member of an earlier build drops: a repeated challenge is also
+/// answered with a plain renewal.
 #[test]
 fn an_answer_names_the_sessions_that_were_given_up() {
     let mut fleet = Fleet::of(4);
@@ -565,6 +565,6 @@ fn a_member_that_asks_without_end_is_not_answered_without_end() {
     assert_eq!(
         fleet.challenges.last(),
         Some(&(agent(2), (agent(3), challenge))),
-        "others are answered again"
+        "others receive a reply again"
     );
 }

@@ -1,4 +1,4 @@
-//! The mesh in virtual time: processes with the shipped driver, and a network between them.
+//! The mesh in virtual time: processes with the production driver, and a simulated network.
 
 mod events;
 mod hostile;

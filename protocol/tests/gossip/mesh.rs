@@ -12,23 +12,23 @@ use std::time::Duration;
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MS: Duration = Duration::from_millis(1);
 
-/// The process of the agent of that number.
+/// Returns the process of the agent with this number.
 pub(crate) fn agent(number: u32) -> MemberId {
     MemberId::of_agent(LeaseId { agent: AgentNumber(number), began: LogIndex(1_000 + u64::from(number)) })
 }
 
-/// Something that was sent and has not arrived.
+/// A datagram in flight.
 struct Datagram {
     from: MemberId,
     to: MemberId,
     bytes: Vec<u8>,
 }
 
-/// A process; one that stands still takes nothing in until then.
+/// A process; a stopped one processes nothing until `still_until`.
 struct Process {
     gossip: Gossip,
     still_until: Time,
-    /// Its host stands still as well, and what arrives is lost.
+    /// Set if its host is suspended as well, so that arriving datagrams are lost.
     is_suspended: bool,
     waiting: Vec<(MemberId, Vec<u8>)>,
 }
@@ -36,24 +36,24 @@ struct Process {
 /// A mesh in virtual time.
 pub(crate) struct Mesh {
     pub(crate) now: Time,
-    /// Of so many thousand datagrams one is lost.
+    /// The number of lost datagrams per thousand.
     pub(crate) loss: u64,
     processes: BTreeMap<MemberId, Process>,
     under_way: BTreeMap<(Time, u64), Datagram>,
-    /// When processes must be woken, at the earliest.
+    /// The wake-up times of processes.
     wakes: BTreeSet<(Time, MemberId)>,
     random: Random,
     count: u64,
-    /// Who accused whom, and when.
+    /// The time, sender and target of each suspicion.
     pub(crate) accusations: Vec<(Time, MemberId, MemberId)>,
-    /// What came to whom by gossip, and when.
+    /// The time and receiver of each item.
     pub(crate) items: Vec<(Time, MemberId, Vec<u8>)>,
     pub(crate) datagrams: u64,
     pub(crate) bytes: u64,
 }
 
 impl Mesh {
-    /// So many processes that know each other, and have done for a while.
+    /// Creates a mesh of processes that have known each other for a while.
     pub(crate) fn of(count: u32, seed: u64) -> Self {
         let mut mesh = Self {
             now: Time(0),
@@ -79,20 +79,20 @@ impl Mesh {
             });
         }
         mesh.now = Time(500_000);
-        // Each has heard each by then.
+        // By then each has received a packet from every other one.
         mesh.pass(SECOND * (count / 2 + 10));
         mesh.forget();
         mesh
     }
 
-    /// What was seen so far does not count.
+    /// Discards the observations so far.
     pub(crate) fn forget(&mut self) {
         self.accusations.clear();
         self.items.clear();
         (self.datagrams, self.bytes) = (0, 0);
     }
 
-    /// Lets a process do something.
+    /// Runs `act` on a process.
     pub(crate) fn act(&mut self, who: MemberId, act: impl FnOnce(&mut Gossip, Time, &mut Outbox)) {
         let mut outbox = Outbox::default();
         let Some(process) = self.processes.get_mut(&who) else { return };
@@ -113,7 +113,7 @@ impl Mesh {
         Some(process.gossip.wakes_at()?.max(process.still_until))
     }
 
-    /// Puts a datagram on its way.
+    /// Sends a datagram.
     pub(crate) fn send(&mut self, from: MemberId, to: MemberId, bytes: Vec<u8>) {
         self.datagrams += 1;
         self.bytes += bytes.len() as u64;
@@ -125,12 +125,12 @@ impl Mesh {
         self.under_way.insert((self.now + delay, self.count), Datagram { from, to, bytes });
     }
 
-    /// The host of a process dies.
+    /// Kills the host of a process.
     pub(crate) fn kill(&mut self, who: MemberId) {
         self.processes.remove(&who);
     }
 
-    /// The servers have judged: nobody has the dead in its roster any more.
+    /// Simulates verdicts on all dead processes: they are removed from every roster.
     pub(crate) fn bury(&mut self) {
         let living = self.living();
         for who in &living {
@@ -138,12 +138,12 @@ impl Mesh {
         }
     }
 
-    /// A process does not run for so long; what arrives waits.
+    /// Stops a process for a time; arriving datagrams wait.
     pub(crate) fn stop(&mut self, who: MemberId, duration: Duration) {
         self.processes.get_mut(&who).expect("it lives").still_until = self.now + duration;
     }
 
-    /// A host does not run for so long; what arrives is lost.
+    /// Suspends a host for a time; arriving datagrams are lost.
     pub(crate) fn suspend(&mut self, who: MemberId, duration: Duration) {
         self.stop(who, duration);
         self.processes.get_mut(&who).expect("it lives").is_suspended = true;
@@ -153,17 +153,17 @@ impl Mesh {
         self.processes[&who].gossip.counts()
     }
 
-    /// How many times as long as usual the probes of each take.
+    /// Returns the factors by which the probes of each process are slowed down.
     pub(crate) fn stretches(&self) -> Vec<u32> {
         self.processes.values().map(|process| process.gossip.stretch()).collect()
     }
 
-    /// Those who live.
+    /// Returns the live processes.
     pub(crate) fn living(&self) -> Vec<MemberId> {
         self.processes.keys().copied().collect()
     }
 
-    /// Lets time go on for so long.
+    /// Advances the time.
     pub(crate) fn pass(&mut self, duration: Duration) {
         let end = self.now + duration;
         loop {
@@ -172,7 +172,7 @@ impl Mesh {
             let next = datagram.into_iter().chain(timer.map(|(at, _)| at)).min();
             let Some(at) = next.filter(|at| *at <= end) else { break };
             self.now = self.now.max(at);
-            // Whatever has arrived counts before any timer.
+            // Datagrams that have arrived count before any timer.
             if datagram == Some(at) {
                 let (_, datagram) = self.under_way.pop_first().expect("it is there");
                 self.arrive(datagram);
@@ -205,7 +205,7 @@ impl Mesh {
         self.act(who, |gossip, now, outbox| gossip.tick(now, outbox));
     }
 
-    /// Takes in what has waited.
+    /// Processes the datagrams that have waited.
     fn wake_up(&mut self, who: MemberId) {
         let waiting = std::mem::take(&mut self.processes.get_mut(&who).expect("it lives").waiting);
         for (from, bytes) in waiting {

@@ -1,4 +1,4 @@
-//! Nothing is wrong, or only what must not matter.
+//! Behavior without faults, or with faults that must not matter.
 
 use crate::mesh::{MS, Mesh, SECOND, agent};
 use lockmesh_protocol::gossip::member::MemberId;
@@ -26,8 +26,8 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(run(5), run(6));
 }
 
-/// One after the other stands still, right after it has asked another one, for longer and longer;
-/// whether any of them accuses others then, and how often it could have.
+/// Stops one process after the other right after it has sent a probe, for increasing times. Returns
+/// `true` if any of them suspects others afterwards, and the number of its excused probes.
 fn sleepers_accuse(stand_still: fn(&mut Mesh, MemberId, Duration)) -> (bool, u64) {
     let mut mesh = Mesh::of(16, 2);
     let (mut accused, mut excused) = (false, 0);
@@ -39,7 +39,7 @@ fn sleepers_accuse(stand_still: fn(&mut Mesh, MemberId, Duration)) -> (bool, u64
         }
         stand_still(&mut mesh, sleeper, MS * 300 * (number + 1));
         mesh.pass(SECOND * 10);
-        // It is accused itself, and rightly so.
+        // It is suspected itself, correctly.
         accused |= mesh.accusations.iter().any(|(_, accuser, _)| *accuser == sleeper);
         excused += mesh.counts(sleeper).excused - before.excused;
         mesh.forget();
@@ -55,7 +55,7 @@ fn who_stood_still_accuses_nobody_when_it_wakes() {
 #[test]
 fn who_was_suspended_and_missed_all_answers_accuses_nobody_when_it_wakes() {
     let (accused, excused) = sleepers_accuse(Mesh::suspend);
-    assert!(!accused && excused >= 8, "{excused} probes in vain");
+    assert!(!accused && excused >= 8, "{excused} failed probes");
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! A host dies: who finds out, and when.
+//! Detection of a dead host, and its delay.
 
 use crate::mesh::{MS, Mesh, SECOND, agent};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How long after its death a host is first accused.
+/// Returns the time from a host's death to the first suspicion.
 fn time_to_suspect(mesh: &mut Mesh, number: u32) -> Duration {
     mesh.forget();
     let died = mesh.now;
@@ -70,5 +70,5 @@ fn what_one_passes_on_reaches_all() {
     reached.sort();
     reached.dedup();
     assert_eq!(reached.len(), 127);
-    assert_eq!(mesh.items.len(), 127, "each heard it as news once");
+    assert_eq!(mesh.items.len(), 127, "each received it as new once");
 }

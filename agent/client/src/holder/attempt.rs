@@ -1,9 +1,9 @@
-//! How something is acquired.
+//! Acquiring a hold.
 //!
-//! Turn by turn: look whether it is what it should be and may be had, then ask for it; for a lock,
-//! wait in its queue. Where there is no queue, whoever has to wait looks again in a blocking query.
-//! An attempt that is given up or dropped leaves nothing held: what it may have been granted
-//! without hearing of it is given back.
+//! An attempt proceeds in turns: read the key, check that it is free and of the right kind, then
+//! acquire it; a lock is awaited in its queue. Without queues, a waiter reads again with a blocking
+//! query. An attempt that is given up or dropped leaves nothing held: an undelivered grant is
+//! released.
 
 use super::goal::{Goal, Look};
 use super::input::{Response, WaitLimit, Wanted};
@@ -19,67 +19,66 @@ use crate::loss::Loss;
 use crate::read::Read;
 use std::time::Duration;
 
-/// How far contenders are spread at the end of a lock-delay.
+/// The spread of contenders at the end of a lock-delay.
 const DELAY_SPREAD: Duration = Duration::from_millis(200);
 
-/// How far contenders are spread after one of them was faster.
+/// The spread of contenders after one of them was faster.
 pub(super) const OVERTAKEN_SPREAD: Duration = Duration::from_millis(50);
 
-/// How often an acquisition that waits for an earlier hold to be given back looks whether that is
-/// done.
+/// The poll interval of an acquisition that waits for the release of an earlier hold.
 const GIVE_BACK_POLL: Duration = Duration::from_millis(50);
 
-/// How long to wait out a lock-delay that the agent does not put into numbers, or where there is no
-/// index to wait behind.
+/// The pause for a lock-delay of unknown length, or when there is no index to wait for.
 const UNTOLD_DELAY: Duration = Duration::from_secs(1);
 
-/// The longest pause after a failure. The agent holds each request until a leader is known or its
-/// hold timeout is over, so such a pause is rare; a lock that becomes free in it waits for its end.
+/// The maximum pause after a failure. The agent holds each request until a leader is known or its
+/// hold timeout expires, so such a pause is rare. A lock that becomes free during the pause is
+/// acquired only after it.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// An acquisition under way.
+/// A pending acquisition.
 #[derive(Debug)]
 pub(super) struct Attempt {
     wait_limit: WaitLimit,
     step: AttemptStep,
-    /// How to look in the next turn.
+    /// The read options for the next turn.
     read: Read,
-    /// How long this turn may wait in a queue.
+    /// The maximum time that this turn may wait in a queue.
     wait: Duration,
-    /// Whether there was a session once: from then on transient errors are ridden out.
+    /// Set once there was a session: from then on transient errors are retried.
     is_prepared: bool,
-    /// Whether the agent lets us wait in the lock's queue, as far as we know.
+    /// Set while the agent is assumed to support waiting in the lock's queue.
     has_queues: bool,
-    /// Whether it may have been granted to the present session without our hearing of it.
+    /// Set if an undelivered grant to the current session is possible.
     perhaps_granted: bool,
-    /// Whether the present session has the key of its own that it needs.
+    /// Set if the current session has created its own key, which it needs.
     has_own_key: bool,
     backoff: Backoff,
 }
 
-/// What an attempt waits for.
+/// The event that an attempt waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AttemptStep {
     Pausing,
     AwaitingSession,
     TakingOwnKey,
     Looking,
-    /// Since then, and in the queue for so long, if there is one.
+    /// The time when the acquire was sent, and its wait in the queue, if there is one.
     Asking(Moment, Option<Duration>),
     LookingAgain,
 }
 
-/// What one turn gave.
+/// The result of one turn.
 enum AttemptTurn {
-    /// It is ours, under this fence.
+    /// Granted, with this fence.
     Granted(Option<u64>),
-    /// Others have it; news come behind this index.
+    /// Held by others; the index to wait for a change.
     Taken(u64),
-    /// It is free but closed, for about this long.
+    /// Free but blocked by a lock-delay, for about this long.
     Closed(Duration),
-    /// The whole wait in the queue was in vain.
+    /// The wait in the queue timed out.
     Waited,
-    /// Somebody else changed it at the same moment.
+    /// Another client changed the key at the same time.
     Overtaken,
 }
 
@@ -98,12 +97,12 @@ impl Attempt {
         }
     }
 
-    /// Whether anything may be in the agent's hands that has to be given back.
+    /// Returns `true` if the agent may hold something for this attempt that must be released.
     pub(super) fn leaves_something(&self) -> bool {
         self.perhaps_granted || self.has_own_key
     }
 
-    /// Whether it ever had what it needs to begin.
+    /// Returns `true` if the attempt ever had what it needs to begin.
     pub(super) fn is_prepared(&self) -> bool {
         self.is_prepared
     }
@@ -147,14 +146,13 @@ impl Holder {
         }
     }
 
-    /// One turn, which may take as long as the wait limit lasts, and then a pause.
+    /// Begins a turn, which may last as long as the wait limit, and is followed by a pause.
     pub(super) fn begin_turn(&mut self, hold: &mut Hold) {
         let now = self.now;
         let attempt = hold.attempt();
         attempt.wait = attempt.wait_limit.left(now).min(WATCH_TIMEOUT);
         if self.is_being_given_back(&hold.goal) {
-            // A release names the session only: one that arrives late would end the hold that is
-            // acquired now.
+            // A release names only the session: a late one would end the hold that is acquired now.
             return self.pause(hold, GIVE_BACK_POLL, true);
         }
         match self.usable_session() {
@@ -168,7 +166,7 @@ impl Holder {
         }
     }
 
-    /// Goes on when the session can be believed in again, unless the wait limit is over before.
+    /// Continues when the session is resumed, unless the wait limit expires first.
     fn await_resumption(&mut self, hold: &mut Hold) {
         let attempt = hold.attempt();
         attempt.step = AttemptStep::AwaitingSession;
@@ -185,7 +183,7 @@ impl Holder {
         self.holds.values().any(gives_back)
     }
 
-    /// The session that it waits for could not be created, or was lost before it could be used.
+    /// Handles a session that could not be created, or that was lost before it was used.
     pub(super) fn session_failed(&mut self, hold: &mut Hold, error: Error) {
         hold.wakes_at = None;
         self.turn_failed(hold, error);
@@ -194,7 +192,7 @@ impl Holder {
     fn go_on_with(&mut self, hold: &mut Hold, session: String) {
         if hold.session != session {
             let attempt = hold.attempt();
-            // What an earlier session may have been granted ended with it.
+            // Grants to an earlier session ended with it.
             (attempt.has_own_key, attempt.perhaps_granted) = (false, false);
             hold.session = session;
         }
@@ -211,7 +209,7 @@ impl Holder {
         let attempt = hold.attempt();
         attempt.is_prepared = true;
         attempt.step = AttemptStep::Looking;
-        // An index is waited behind once: whatever comes after that asks for the present state.
+        // An index is waited for once: later reads request the current state.
         let read = std::mem::take(&mut attempt.read);
         let request = hold.goal.look(read);
         self.ask(hold, request);
@@ -257,7 +255,7 @@ impl Holder {
         }
     }
 
-    /// Asks for it, where the look says that it may be had.
+    /// Sends the acquire if the read shows that the hold is free.
     fn looked(
         &mut self,
         hold: &mut Hold,
@@ -286,7 +284,7 @@ impl Holder {
     ) -> Result<Option<AttemptTurn>, Error> {
         let (now, own_fence) = (self.now, hold.fence);
         let attempt = hold.attempt();
-        // That this attempt did nothing says nothing of one before it.
+        // A failed attempt proves nothing about earlier ones.
         attempt.perhaps_granted = match &result {
             Ok(_) => false,
             Err(error) => attempt.perhaps_granted || !error.certainly_not_done(),
@@ -296,20 +294,20 @@ impl Holder {
             (Response::Verdict(false), _) => AttemptTurn::Overtaken,
             (response, queue_for) => match (response.acquired(), queue_for) {
                 (Acquired::Granted { fence }, _) => AttemptTurn::Granted(fence),
-                // Nearly the whole wait: the agent's clock and this one need not be in step.
+                // Nearly the whole wait: the agent's clock and this one may differ.
                 (Acquired::Refused { .. }, Some(wait)) if now.since(since) >= wait.mul_f64(0.9) => {
                     AttemptTurn::Waited
                 }
                 (Acquired::Refused { delay }, Some(_)) => {
-                    // Refused long before the wait was over: an agent without queues answers at
+                    // Refused long before the wait expired: an agent without queues replies at
                     // once.
                     attempt.has_queues = false;
                     AttemptTurn::Closed(delay.unwrap_or_default())
                 }
                 (Acquired::Refused { delay: Some(delay) }, None) => AttemptTurn::Closed(delay),
                 (Acquired::Refused { delay: None }, None) => {
-                    // Somebody was faster, or there is a delay that this agent does not tell: a
-                    // look tells which.
+                    // Another client was faster, or there is a delay that this agent does not
+                    // report: a read distinguishes the two.
                     attempt.step = AttemptStep::LookingAgain;
                     let request = hold.goal.look(Read::default());
                     self.ask(hold, request);
@@ -327,7 +325,7 @@ impl Holder {
         let pause = match turn {
             AttemptTurn::Granted(fence) if self.is_alive(&hold.session) => return self.granted(hold, fence),
             AttemptTurn::Granted(_) => {
-                // A grant to a session that nobody believes in any more is none.
+                // A grant to a session that is no longer valid does not count.
                 hold.attempt().perhaps_granted = true;
                 Duration::ZERO
             }
@@ -335,8 +333,7 @@ impl Holder {
                 let attempt = hold.attempt();
                 attempt.backoff.succeeded();
                 attempt.read = Read::default().newer_than(index, left.min(WATCH_TIMEOUT));
-                // Without an index the next look does not block, and would be followed by another
-                // at once.
+                // Without an index the next read does not block, and would repeat immediately.
                 if index == 0 { UNTOLD_DELAY } else { Duration::ZERO }
             }
             AttemptTurn::Waited => {
@@ -349,13 +346,13 @@ impl Holder {
         self.pause(hold, pause, is_overtaken);
     }
 
-    /// Goes on after a pause, unless the wait limit is over.
+    /// Continues after a pause, unless the wait limit has expired.
     fn pause(&mut self, hold: &mut Hold, pause: Duration, is_overtaken: bool) {
         let now = self.now;
         let attempt = hold.attempt();
         let left = attempt.wait_limit.left(now);
         let is_over = match attempt.wait_limit {
-            // Somebody else's change is no reason to give up a single try: it may be free still.
+            // A concurrent change does not end a single try: the lock may still be free.
             WaitLimit::Once => !is_overtaken,
             WaitLimit::Endless | WaitLimit::Until(_) => left.is_zero(),
         };
@@ -363,17 +360,17 @@ impl Holder {
             return self.give_up(hold, Ok(()));
         }
         attempt.step = AttemptStep::Pausing;
-        // A single try has no time left from the start; its pause only gets it out of step.
+        // A single try has no time left from the start; its pause only adds jitter.
         let pause = if attempt.wait_limit == WaitLimit::Once { pause } else { pause.min(left) };
         hold.wakes_at = Some(now + pause);
     }
 
     fn turn_failed(&mut self, hold: &mut Hold, error: Error) {
         let attempt = hold.attempt();
-        // Before there was a session nothing has ever worked: that is told, and not waited out in
-        // silence.
+        // Without a session nothing has ever worked: the error is returned instead of retried
+        // silently.
         let is_hopeless = !attempt.is_prepared || attempt.wait_limit == WaitLimit::Once;
-        // A shared session is its keeper's, and others may hold under it.
+        // A shared session belongs to its keeper, and other holds may depend on it.
         let is_replaced = (error.is_invalid_session() || matches!(error, Error::SessionLost(_)))
             && self.session_use == SessionUse::OneHold;
         if is_hopeless || !(is_replaced || error.is_transient()) {
@@ -392,17 +389,17 @@ impl Holder {
     fn granted(&mut self, hold: &mut Hold, fence: Option<u64>) {
         hold.fence = fence;
         hold.stage = HoldStage::Held(Watch::default());
-        // The watch begins at once: by now the lock may be gone again.
+        // The watch begins at once: the lock may already be lost.
         hold.wakes_at = Some(self.now);
         let grant = Grant { session: hold.session.clone(), fence };
         self.outbox.events.push(Event::Acquired(hold.id, Ok(Some(grant))));
     }
 
-    /// Nobody waits for it any more.
+    /// Handles an attempt whose caller no longer waits.
     pub(super) fn drop_attempt(&mut self, hold: &mut Hold) {
         self.cancel(hold.request.take());
         let attempt = hold.attempt();
-        // What is under way may be done all the same.
+        // A request in flight may still be carried out.
         attempt.perhaps_granted |= matches!(attempt.step, AttemptStep::Asking(..));
         attempt.has_own_key |= attempt.step == AttemptStep::TakingOwnKey;
         self.give_up(hold, Ok(()));

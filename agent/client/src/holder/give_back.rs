@@ -1,8 +1,8 @@
-//! How something is given back, and what may have been granted unheard.
+//! Releasing a hold, and releasing undelivered grants.
 //!
-//! A release is tried again until it is heard or the session is believed in no more, which ends the
-//! hold as well. What is given back because an acquisition was given up is tried once where the
-//! session ends with it, else like a release.
+//! A release is retried until it is acknowledged, or until the session is no longer valid, which
+//! also ends the hold. After an acquisition that was given up, the release is sent once if the
+//! session ends with it; otherwise it is retried like any other.
 
 use super::attempt::OVERTAKEN_SPREAD;
 use super::goal::Goal;
@@ -15,37 +15,37 @@ use crate::error::Error;
 use crate::read::Read;
 use std::time::Duration;
 
-/// Something that is given back.
+/// A pending release.
 #[derive(Debug)]
 pub(super) struct GiveBack {
     reason: Reason,
     step: GiveBackStep,
-    /// Why earlier tries failed: the last one, or the last one that may have done it.
+    /// The error of earlier tries: the last one with an unknown outcome, otherwise the last one.
     failure: Option<Error>,
     backoff: Backoff,
 }
 
-/// Why it is given back.
+/// The reason for the release.
 #[derive(Debug)]
 enum Reason {
-    /// It was released; whether it was surely held then.
+    /// Released by the caller; `was_held` is set if it was certainly held then.
     Released { was_held: bool },
-    /// The acquisition was given up, and this is what its caller is told.
+    /// The acquisition was given up; the result for its caller.
     GaveUp(Option<Result<(), Error>>),
 }
 
-/// What giving back waits for.
+/// The event that a release waits for.
 #[derive(Debug)]
 enum GiveBackStep {
     Pausing,
-    /// The lock.
+    /// The release of the lock.
     Releasing,
-    /// The list of holders to take the session's name off.
+    /// The list of holders, from which the session's name is removed.
     Reading,
     Writing,
-    /// The session's own key; whether its name was on the list.
+    /// The deletion of the session's own key; `true` if its name was on the list.
     Deleting(bool),
-    /// The session; what became of the rest.
+    /// The end of the session, with the outcome of the earlier steps.
     EndingSession(Result<bool, Error>),
 }
 
@@ -55,19 +55,19 @@ impl GiveBack {
         Self { reason, step: GiveBackStep::Pausing, failure: None, backoff }
     }
 
-    /// Whether an earlier try may have done it.
+    /// Returns `true` if an earlier try may have been carried out.
     fn is_unheard(&self) -> bool {
         self.failure.as_ref().is_some_and(|failure| !failure.certainly_not_done())
     }
 
-    /// That this try did nothing says nothing of one before it.
+    /// Records a failed try, which proves nothing about earlier ones.
     fn failed(&mut self, error: Error) {
         if !self.is_unheard() || !error.certainly_not_done() {
             self.failure = Some(error);
         }
     }
 
-    /// What is said where there is no other try.
+    /// Returns the result if there is no further try.
     fn given_up(&mut self) -> Result<bool, Error> {
         self.failure.take().map_or(Ok(false), Err)
     }
@@ -83,21 +83,21 @@ impl Hold {
 }
 
 impl Holder {
-    /// Gives back what is or was held. From here on it is believed in no more.
+    /// Releases a current or former hold. From here on it counts as not held.
     pub(super) fn give_back(&mut self, hold: &mut Hold) {
         self.cancel(hold.request.take());
         let HoldStage::Held(watch) = &hold.stage else { return };
-        // What is only suspended may be held still, and is given back like what is held.
+        // A suspended hold may still be held, and is released as if it were.
         let may_be_held = hold.loss.is_none() && !watch.has_verdict() && self.is_kept(&hold.session);
         let was_held = may_be_held && watch.is_confirmed() && self.is_alive(&hold.session);
         hold.stage = HoldStage::GivingBack(GiveBack::new(Reason::Released { was_held }));
         match &hold.goal {
-            // A release names the session only: under a shared one it would end a hold that was
-            // acquired since. A slot's name on the list may keep others out and is taken off in any
+            // A release names only the session: under a shared session it would end a hold that was
+            // acquired since. A slot's name on the list may block others and is removed in any
             // case.
             Goal::Lock(_) if !may_be_held => self.end_with(hold, Ok(false)),
-            // No server was reached for a while, and the process may end soon: the end of the
-            // session, which the agent retries, is all that has to get out.
+            // No server was reachable for a while, and the process may exit soon. It suffices to
+            // send the end of the session, which the agent retries.
             _ if self.is_suspended() && self.session_use == SessionUse::OneHold && !hold.is_awaited => {
                 self.end_with(hold, Ok(false));
             }
@@ -105,13 +105,13 @@ impl Holder {
         }
     }
 
-    /// Leaves nothing behind, then says what became of the acquisition.
+    /// Releases everything, then reports the outcome of the acquisition.
     pub(super) fn give_up(&mut self, hold: &mut Hold, outcome: Result<(), Error>) {
         hold.wakes_at = None;
         let HoldStage::Acquiring(attempt) = &hold.stage else { return };
         let (leaves_something, was_prepared) = (attempt.leaves_something(), attempt.is_prepared());
         hold.stage = HoldStage::GivingBack(GiveBack::new(Reason::GaveUp(Some(outcome))));
-        // Nothing was asked for yet, so the caller need not wait for the session's end.
+        // No acquire was sent yet, so the caller need not wait for the session's end.
         if !was_prepared {
             self.tell_of_giving_up(hold);
         }
@@ -133,7 +133,7 @@ impl Holder {
         self.ask(hold, request);
     }
 
-    /// A pause is over.
+    /// Continues after a pause.
     pub(super) fn give_back_again(&mut self, hold: &mut Hold) {
         if self.is_kept(&hold.session) {
             return self.give_back_now(hold);
@@ -151,8 +151,7 @@ impl Holder {
         let giving_back = hold.giving_back();
         match giving_back.step {
             GiveBackStep::Releasing => {
-                // Nothing to release any more, after a release whose answer was not heard: that one
-                // did it.
+                // Nothing is left to release after an unacknowledged release: that one succeeded.
                 let was_released = response.verdict() || giving_back.is_unheard();
                 self.end_with(hold, Ok(was_released));
             }
@@ -166,7 +165,7 @@ impl Holder {
             },
             GiveBackStep::Writing if response.verdict() => self.delete_own_key(hold, true),
             GiveBackStep::Writing => {
-                // Somebody else changed the list since it was read: it is read again.
+                // Another client changed the list since it was read: read it again.
                 giving_back.step = GiveBackStep::Pausing;
                 hold.wakes_at = Some(self.now + self.jitter.share(OVERTAKEN_SPREAD));
             }
@@ -175,7 +174,7 @@ impl Holder {
         }
     }
 
-    /// The write that takes the session off the list; `None` where it is not on it.
+    /// Returns the write that removes the session from the list; `None` if it is not on it.
     fn take_off_the_list(&self, hold: &Hold, response: Response) -> Result<Option<Request>, Error> {
         let Goal::Slot(slot) = &hold.goal else { unreachable!("only slots have a list") };
         let (entries, _) = response.entries();
@@ -191,7 +190,7 @@ impl Holder {
     }
 
     fn give_back_failed(&mut self, hold: &mut Hold, error: Error) {
-        // What is only suspended may turn out to live, and to hold it still.
+        // A suspended session may turn out to be alive and still hold it.
         let is_worth_another = error.is_transient() && self.is_kept(&hold.session);
         let is_shared = self.session_use == SessionUse::Shared;
         let giving_back = hold.giving_back();
@@ -206,24 +205,26 @@ impl Holder {
         hold.wakes_at = Some(self.now + pause);
         self.trying_again(hold, &error);
         hold.giving_back().failed(error);
-        // The caller need not wait for that; but the session would keep what nobody knows of.
+        // The caller need not wait for the retries; but without them the session would keep an
+        // unknown hold.
         self.tell_of_giving_up(hold);
     }
 
-    /// All that could be given back was: now the session, if it was for this alone.
+    /// Ends the session if it served only this hold, after everything else was released.
     fn end_with(&mut self, hold: &mut Hold, given: Result<bool, Error>) {
         hold.wakes_at = None;
         hold.giving_back().step = GiveBackStep::EndingSession(given);
         let ends =
             self.session_use == SessionUse::OneHold && self.end_session(hold.is_awaited, Then::Hold(hold.id));
         if !ends {
-            // A lock that did not get through ends with the session, but when is not known.
+            // A lock whose release failed ends with the session, but the time is unknown.
             let is_over = self.session_use == SessionUse::OneHold && matches!(hold.goal, Goal::Slot(_));
             self.given_back(hold, is_over.then_some(Ok(())));
         }
     }
 
-    /// Everything has ended; `closed` says what became of a session that was for this alone.
+    /// Completes the release; `closed` is the outcome of ending a session that served only this
+    /// hold.
     pub(super) fn given_back(&mut self, hold: &mut Hold, closed: Option<Result<(), Error>>) {
         self.tell_of_giving_up(hold);
         let HoldStage::GivingBack(giving_back) = std::mem::replace(&mut hold.stage, HoldStage::Over) else {
@@ -236,8 +237,7 @@ impl Holder {
         }
         if let (Reason::Released { was_held }, true) = (giving_back.reason, hold.is_awaited) {
             let result = match (closed, &hold.goal) {
-                // A session that was ended takes all that it held with it, whether or not the
-                // release was heard.
+                // Ending a session ends all of its holds, even if the release was not acknowledged.
                 (Some(Ok(())), Goal::Lock(_)) => Ok(given.unwrap_or(was_held)),
                 (Some(Ok(())), Goal::Slot(_)) => Ok(was_held),
                 (Some(Err(_)) | None, _) => given,
@@ -246,7 +246,7 @@ impl Holder {
         }
     }
 
-    /// Tells the caller of an acquisition that was given up what became of it, once.
+    /// Reports the outcome of an acquisition that was given up, once.
     fn tell_of_giving_up(&mut self, hold: &mut Hold) {
         let Reason::GaveUp(outcome) = &mut hold.giving_back().reason else { return };
         if let Some(outcome) = outcome.take()

@@ -1,5 +1,5 @@
-//! What can be held: a lock's key, or a slot of a semaphore. What differs between them stands here:
-//! what is read, how a look is judged, and how it is taken.
+//! The things that can be held: a lock's key, or a slot of a semaphore. Everything that differs
+//! between them is in this file: the read, its evaluation, and the acquire.
 
 use super::outbox::{Request, Write};
 use super::slots::Slots;
@@ -10,7 +10,7 @@ use crate::read::Read;
 use bytes::Bytes;
 use std::time::Duration;
 
-/// The flags by which Consul's clients know the keys of a semaphore.
+/// The flags that mark the keys of a semaphore for Consul's clients.
 pub const SEMAPHORE_FLAGS: u64 = 0xe0f6_9a2b_aa41_4de0;
 
 /// Something that can be held.
@@ -27,37 +27,37 @@ pub enum Goal {
 pub struct LockGoal {
     /// The key.
     pub key: String,
-    /// What it shall hold while it is held, and when it is given back.
+    /// The value to write on acquire and on release.
     pub value: Bytes,
-    /// The flags that tell a lock from other keys.
+    /// The flags that distinguish a lock from other keys.
     pub flags: u64,
 }
 
-/// A slot of a semaphore: the session's name in the list of holders under the prefix, and a key of
-/// its own that ends with the session.
+/// A slot of a semaphore: the session's name in the list of holders under the prefix, plus the
+/// session's own key, which ends with the session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotGoal {
-    /// The prefix, without a slash at its end.
+    /// The prefix, without a trailing slash.
     pub prefix: String,
-    /// How many slots there are.
+    /// The number of slots.
     pub limit: usize,
-    /// What the session's own key shall hold.
+    /// The value of the session's own key.
     pub value: Bytes,
 }
 
-/// What a look gave to somebody who wants it.
+/// The result of a read, for a session that wants to acquire.
 #[derive(Debug)]
 pub(super) enum Look {
-    /// It is held already, by a request whose answer was not heard.
+    /// Already held, because of a request whose reply was lost.
     Mine,
-    /// Others hold it.
+    /// Held by others.
     Taken,
-    /// It may be had, with this request.
+    /// Free; acquired with this request.
     Free(Request),
 }
 
 impl Goal {
-    /// The key or prefix, for people.
+    /// Returns the key or prefix, for messages.
     pub fn name(&self) -> &str {
         match self {
             Self::Lock(lock) => &lock.key,
@@ -65,7 +65,7 @@ impl Goal {
         }
     }
 
-    /// The request that looks who holds it.
+    /// Returns the request that reads the current holders.
     pub(super) fn look(&self, read: Read) -> Request {
         match self {
             Self::Lock(lock) => Request::Get(lock.key.clone(), read),
@@ -73,7 +73,7 @@ impl Goal {
         }
     }
 
-    /// What has to be taken first, for as long as the session lives.
+    /// Returns the request that creates the session's own key, if the goal needs one first.
     pub(super) fn own_key(&self, session: &str) -> Option<Request> {
         match self {
             Self::Lock(_) => None,
@@ -85,7 +85,8 @@ impl Goal {
         }
     }
 
-    /// What a look says to a session that wants it and would wait in its queue for so long.
+    /// Evaluates a read for a session that wants to acquire and would wait up to `queue_for` in the
+    /// queue.
     pub(super) fn judge_look(
         &self,
         session: &str,
@@ -97,7 +98,7 @@ impl Goal {
                 let entry = entries.first();
                 entry.map_or(Ok(()), |entry| lock.check(entry))?;
                 let holder = entry.and_then(|entry| entry.session.as_deref());
-                // With a queue it is asked for also while others hold it: the request waits there.
+                // With a queue, the acquire is sent even if others hold the lock: it waits there.
                 if queue_for.is_none() && holder.is_some_and(|holder| holder != session) {
                     return Ok(Look::Taken);
                 }
@@ -105,7 +106,7 @@ impl Goal {
             }
             Self::Slot(slot) => {
                 let mut slots = slot.slots(entries)?.unwrap_or_else(|| Slots::empty(slot.limit));
-                // The dead hold nothing: the write that takes a slot strikes them off.
+                // Dead holders do not count: the write that takes a slot removes them.
                 slots.prune(entries);
                 if slots.holds(session) {
                     return Ok(Look::Mine);
@@ -118,7 +119,7 @@ impl Goal {
         }
     }
 
-    /// What a look says about a session's hold; `None` when all is well.
+    /// Evaluates a read for a session that holds; `None` if the hold is intact.
     pub(super) fn judge_hold(&self, session: &str, entries: &[Entry]) -> Result<Option<Loss>, Error> {
         match self {
             Self::Lock(_) => Ok(match entries.first().map(|entry| entry.session.as_deref()) {
@@ -129,7 +130,8 @@ impl Goal {
             }),
             Self::Slot(slot) => {
                 let Some(mut slots) = slot.slots(entries)? else { return Ok(Some(Loss::Deleted)) };
-                // To the others a holder without its own key is dead, so it must be to itself.
+                // Others treat a holder without its own key as dead, so the holder must do the
+                // same.
                 slots.prune(entries);
                 Ok((!slots.holds(session)).then_some(Loss::Unlisted))
             }
@@ -138,12 +140,12 @@ impl Goal {
 }
 
 impl LockGoal {
-    /// Refuses a key that is not a lock, before anything in it is overwritten.
+    /// Rejects a key that is not a lock, before anything in it is overwritten.
     pub(crate) fn check(&self, entry: &Entry) -> Result<(), Error> {
         if entry.flags == self.flags {
             return Ok(());
         }
-        let reason = format!("its flags are {:#x}, those of a lock are {:#x}", entry.flags, self.flags);
+        let reason = format!("its flags are {:#x}, but a lock has {:#x}", entry.flags, self.flags);
         Err(Error::Conflict { key: self.key.clone(), reason })
     }
 
@@ -153,12 +155,12 @@ impl LockGoal {
 }
 
 impl SlotGoal {
-    /// What all keys of the semaphore start with.
+    /// Returns the common prefix of all keys of the semaphore.
     pub(crate) fn folder(&self) -> String {
         format!("{}/", self.prefix)
     }
 
-    /// The key of the list of holders.
+    /// Returns the key of the list of holders.
     pub(crate) fn list_key(&self) -> String {
         format!("{}/.lock", self.prefix)
     }
@@ -167,20 +169,20 @@ impl SlotGoal {
         format!("{}/{session}", self.prefix)
     }
 
-    /// The list of holders among the entries under the prefix; `None` where there is none yet.
+    /// Finds the list of holders among the entries under the prefix; `None` if there is none yet.
     pub(crate) fn slots(&self, entries: &[Entry]) -> Result<Option<Slots>, Error> {
         let key = self.list_key();
         let Some(entry) = entries.iter().find(|entry| entry.key == key) else { return Ok(None) };
         let conflict = |reason| Error::Conflict { key: key.clone(), reason };
         if entry.flags != SEMAPHORE_FLAGS {
             let reason =
-                format!("its flags are {:#x}, those of a semaphore are {SEMAPHORE_FLAGS:#x}", entry.flags);
+                format!("its flags are {:#x}, but a semaphore has {SEMAPHORE_FLAGS:#x}", entry.flags);
             return Err(conflict(reason));
         }
         Slots::parse(entry, self.limit).map(Some).map_err(conflict)
     }
 
-    /// Writes this list, unless somebody else changed it since it was read.
+    /// Returns the write of this list, which fails if the list was changed since it was read.
     pub(super) fn replace(&self, slots: &Slots) -> Request {
         Request::Cas(self.write(self.list_key(), slots.to_json().into()), slots.modify_index)
     }

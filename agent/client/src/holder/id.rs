@@ -1,9 +1,9 @@
-//! The numbers of holds and of requests.
+//! The ids of holds and of requests.
 
-/// Something that is acquired and held, by a number that is never used twice.
+/// The id of an acquisition or hold; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HoldId(pub u64);
 
-/// A request under way, by a number that is never used twice.
+/// The id of a request in flight; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HolderRequest(pub u64);

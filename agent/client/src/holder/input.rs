@@ -1,4 +1,4 @@
-//! Everything that a [`Holder`](super::Holder) is told: a closed list.
+//! The inputs of a [`Holder`](super::Holder): a closed list.
 
 use super::goal::Goal;
 use super::id::{HoldId, HolderRequest};
@@ -11,46 +11,46 @@ use crate::session_options::HealthWindow;
 use bytes::Bytes;
 use std::time::Duration;
 
-/// What happened.
+/// An input.
 #[derive(Debug)]
 pub enum Input {
-    /// A session shall be created and kept. Told once, as the first input, where the session
-    /// outlives its holds.
+    /// Create a session and keep it alive. Sent once, as the first input, if the session outlives
+    /// its holds.
     Keep,
-    /// Something shall be acquired. A holder whose session is for one hold is told this once.
+    /// Acquire something. Sent once to a holder whose session serves one hold.
     Acquire(HoldId, Wanted),
-    /// What is written with the lock when it is given back is something else by now.
+    /// Change the value that is written to the lock on release.
     Written(HoldId, Bytes),
-    /// It is given back, and somebody waits until that is done.
+    /// Release the hold; the caller waits for the result.
     Release(HoldId),
-    /// Nobody waits for it or holds it any more: it is given back without telling anybody.
+    /// The caller is gone: release the acquisition or hold without a result.
     Drop(HoldId),
-    /// The session shall end, and somebody waits until that is done.
+    /// End the session; the caller waits for the result.
     Close,
-    /// Nobody holds this holder any more: whatever is left is given back, then the session ends.
+    /// The last handle is gone: release everything that is left, then end the session.
     Abandon,
-    /// A request was answered, or failed.
+    /// A request completed or failed.
     Answered(HolderRequest, Result<Response, Error>),
-    /// Nothing happened, but time has passed.
+    /// Time has passed without an event.
     Tick,
 }
 
-/// What shall be acquired, and how.
+/// The parameters of an acquisition.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// What.
+    /// The lock or slot to acquire.
     pub goal: Goal,
-    /// How long to try.
+    /// The time limit.
     pub wait_limit: WaitLimit,
-    /// After how many tries more a watch that fails ends the hold; `None` for the session's
-    /// deadline alone.
+    /// The number of retries after which a failing watch ends the hold; `None` if only the
+    /// session's deadline ends it.
     pub watch_retries: Option<u32>,
 }
 
-/// How long to try.
+/// The time limit of an acquisition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitLimit {
-    /// As long as it takes.
+    /// No limit.
     Endless,
     /// Until this moment.
     Until(Moment),
@@ -71,9 +71,9 @@ impl WaitLimit {
 /// A session that the agent has created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreatedSession {
-    /// Its id.
+    /// The session's id.
     pub id: String,
-    /// The health window that it has; none from an agent that does not report it, such as Consul's.
+    /// The session's health window; `None` from an agent that does not report it, such as Consul's.
     pub window: Option<HealthWindow>,
 }
 
@@ -89,22 +89,22 @@ impl From<&str> for CreatedSession {
     }
 }
 
-/// What a request was answered.
+/// The response to a request.
 #[derive(Clone, Debug)]
 pub enum Response {
     /// This session was created.
     Created(CreatedSession),
-    /// Whether the session that was renewed or asked for is there.
+    /// `true` if the session that was renewed or queried exists.
     Found(bool),
-    /// What the agent says of the session and of its node's lease.
+    /// The state of the session with respect to its node's lease.
     NodeLease(NodeLease),
-    /// The entries there are, and the index to wait behind; 0 where the agent gives none.
+    /// The entries, and the index for the next blocking query; 0 if the agent returned none.
     Entries(Vec<Entry>, u64),
-    /// What became of the attempt to take a lock.
+    /// The outcome of an acquire.
     Acquired(Acquired),
-    /// Whether it was done.
+    /// `true` if the conditional write was done.
     Verdict(bool),
-    /// It was done.
+    /// The request was done.
     Done,
 }
 

@@ -1,35 +1,36 @@
-//! When to renew a session and when to stop believing in it: pure, the time is an argument.
+//! The schedule of renewals and the deadline of a session. Pure: the time is an argument.
 //!
 //! **Invariant:** the deadline is counted from when the acknowledged renewal was *sent*. The server
-//! counts from when it arrived, which is later, so it never ends a session for its TTL before this
-//! deadline has passed here.
+//! counts from when it arrived, which is later. So the server never ends a session for its TTL
+//! before this deadline has passed here.
 
 use super::Moment;
 use crate::backoff::{Backoff, Jitter};
 use std::time::Duration;
 
-/// The shortest time kept between the deadline here and the server's, for clocks of different
-/// speed.
+/// The minimum time between the deadline here and the server's, which allows for clocks of
+/// different speed.
 const LEAST_MARGIN: Duration = Duration::from_millis(50);
 
-/// The most a renewal waits after one that failed.
+/// The maximum delay before a failed renewal is retried.
 pub(crate) const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
-/// When a session is renewed after the last renewal was sent, in percent of its TTL: the earliest
-/// and the latest time.
+/// The time from sending one renewal to sending the next, in percent of the TTL: earliest and
+/// latest.
 const RENEWAL_PERCENT: (u32, u32) = (30, 37);
 
-/// How much earlier than its TTL a session is given up: the larger of this part of it and
-/// [`LEAST_MARGIN`].
+/// The divisor of the TTL for the margin before its end, at which a session is given up. The margin
+/// is at least [`LEAST_MARGIN`].
 const MARGIN_PART: u32 = 20;
 
-/// The longest outage that costs no guard its hold, however soon before a renewal it begins.
+/// Returns the longest outage that never costs a guard its hold, even if it begins just before a
+/// renewal.
 pub(crate) const fn tolerated_outage(ttl: Duration) -> Duration {
     let latest_renewal = Duration::from_micros(ttl.as_micros() as u64 * RENEWAL_PERCENT.1 as u64 / 100);
     ttl.saturating_sub(margin(ttl)).saturating_sub(latest_renewal)
 }
 
-/// The shortest TTL in whole seconds whose guard tolerates an outage.
+/// Returns the shortest TTL, in whole seconds, whose guard tolerates an outage.
 pub(crate) const fn least_ttl(outage: Duration) -> Duration {
     let mut seconds = 1;
     while tolerated_outage(Duration::from_secs(seconds)).as_micros() < outage.as_micros() {
@@ -38,28 +39,28 @@ pub(crate) const fn least_ttl(outage: Duration) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// How long before the end of the TTL the deadline is.
+/// Returns the time from the deadline to the end of the TTL.
 const fn margin(ttl: Duration) -> Duration {
     let part = Duration::from_micros(ttl.as_micros() as u64 / MARGIN_PART as u64);
     if part.as_micros() > LEAST_MARGIN.as_micros() { part } else { LEAST_MARGIN }
 }
 
-/// What the holder should do.
+/// The next action of the holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Nothing before this moment.
+    /// Wait until this moment.
     Sleep(Moment),
-    /// Renew now; give the request up after this long.
+    /// Renew now, with this timeout.
     Renew(Duration),
     /// Too late: the deadline has passed.
     Lost,
 }
 
-/// A session's lease as its holder must see it.
+/// A session's lease from the holder's point of view.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
     ttl: Duration,
-    /// When the last acknowledged renewal was sent.
+    /// The time when the last acknowledged renewal was sent.
     acknowledged: Moment,
     deadline: Moment,
     jeopardy_at: Moment,
@@ -68,8 +69,8 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// A lease from a creation that was sent at `sent` and acknowledged. `spread` in 0…1 keeps
-    /// holders out of step.
+    /// Creates a lease for an acknowledged creation that was sent at `sent`. `spread` in 0…1 adds
+    /// jitter to the renewals.
     pub(crate) fn new(ttl: Duration, sent: Moment, spread: f64) -> Self {
         let retry = (ttl / 100).clamp(Duration::from_millis(20), LONGEST_RETRY);
         let backoff = Backoff::new(retry, LONGEST_RETRY);
@@ -79,22 +80,23 @@ impl Lease {
         lease
     }
 
-    /// The time since the last acknowledged renewal was sent.
+    /// Returns the time since the last acknowledged renewal was sent.
     pub(crate) fn unrenewed_for(&self, now: Moment) -> Duration {
         now.since(self.acknowledged)
     }
 
-    /// The moment from which nobody can promise that the session lives.
+    /// Returns the moment from which the session is no longer guaranteed to be alive.
     pub(crate) fn deadline(&self) -> Moment {
         self.deadline
     }
 
-    /// From when on a renewal is overdue: it was due well before half of the TTL was over.
+    /// Returns the moment from which a renewal is overdue: it was due well before half of the TTL
+    /// had passed.
     pub(crate) fn jeopardy_at(&self) -> Moment {
         self.jeopardy_at
     }
 
-    /// What to do now. The deadline is looked at before anything else.
+    /// Returns the next action. The deadline is checked first.
     pub(crate) fn step(&self, now: Moment) -> Step {
         if now >= self.deadline {
             return Step::Lost;
@@ -102,16 +104,16 @@ impl Lease {
         if now < self.renew_at {
             return Step::Sleep(self.renew_at.min(self.deadline));
         }
-        // Several tries fit before the deadline, so that one swallowed request costs nothing.
+        // Several tries fit before the deadline, so a single lost request has no effect.
         let wait_limit = (self.ttl / 5).max(Duration::from_secs(1));
         Step::Renew(wait_limit.min(self.deadline.since(now)))
     }
 
-    /// A renewal that was sent at `sent` has been acknowledged.
+    /// Records the acknowledgement of a renewal that was sent at `sent`.
     pub(crate) fn renewed(&mut self, sent: Moment, spread: f64) {
         let margin = margin(self.ttl);
         self.acknowledged = self.acknowledged.max(sent);
-        // An acknowledgement of an earlier renewal takes nothing back.
+        // A late acknowledgement of an earlier renewal never shortens the deadline.
         self.deadline = self.deadline.max(sent + self.ttl.saturating_sub(margin));
         self.jeopardy_at = self.jeopardy_at.max(sent + (self.ttl / 2).saturating_sub(margin));
         let (earliest, latest) = RENEWAL_PERCENT;
@@ -120,7 +122,7 @@ impl Lease {
         self.backoff.succeeded();
     }
 
-    /// A renewal failed in a way that says nothing about the session.
+    /// Records a failed renewal that proves nothing about the session.
     pub(crate) fn failed(&mut self, now: Moment, jitter: &mut Jitter) {
         self.renew_at = now + self.backoff.failed(jitter);
     }
@@ -150,7 +152,7 @@ mod tests {
     fn the_deadline_counts_from_the_sending() {
         let mut lease = Lease::new(TTL, at(0), 0.0);
         assert_eq!(lease.deadline(), at(9_500));
-        // Sent at 3 s, acknowledged whenever.
+        // Sent at 3 s, acknowledged at any time.
         lease.renewed(at(3_000), 0.0);
         assert_eq!(lease.deadline(), at(12_500));
         assert_eq!(lease.step(at(12_499)), Step::Renew(Duration::from_millis(1)));

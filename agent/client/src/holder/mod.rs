@@ -1,42 +1,43 @@
-//! A session and what is held under it: the one pure value behind keepers and guards.
+//! A session and its holds: the pure state machine behind keepers and guards.
 //!
 //! ```text
 //! Acquire ──▶ attempt: session ─▶ look ─▶ ask, wait in the queue ──▶ Event::Acquired
-//!                 ▲                              │ refused, failed        │
-//!                 └────────── pause ◀────────────┘                  watch: look again and again ──▶ Event::Lost
+//!                 ▲                              │ refused, failed       │
+//!                 └────────── pause ◀────────────┘          watch: look repeatedly ──▶ Event::Lost
 //! lease: renew ─▶ acknowledged ─▶ deadline, counted from the sending     │
-//!    └ deadline passed, session gone ─▶ every hold is lost          Release, Drop ──▶ give back ──▶ Event::Released
-//! node lease: the agent tells a deadline ─▶ passed: every hold is suspended ─▶ told anew ─▶ look ─▶ held again, or lost
+//!    └ deadline passed, session gone ─▶ all holds are lost               │
+//! node lease: deadline from the agent ─▶ passed: holds are suspended     │
+//!    └ new deadline ─▶ look ─▶ held again, or lost                       │
+//!                           Release, Drop ──▶ give back ──▶ Event::Released
 //! ```
 //!
-//! It decides when a session is renewed and until when it is believed, how a lock or a slot is
-//! acquired turn by turn, what a look at it means, what is tried again and when, and how it is
-//! given back. The shell has the clock, the client and those who wait: it tells what happened,
-//! carries out what comes back, and calls [`Holder::handle`] again when [`Holder::wakes_at`] says.
-//! The simulator drives the same value.
+//! It decides when to renew a session, how long the session counts as alive, and how to acquire a
+//! lock or a slot in turns. It also evaluates reads, schedules retries, and releases holds. The
+//! driver has the clock, the client and the waiting callers. It passes inputs in, carries out the
+//! outputs, and calls [`Holder::handle`] again at [`Holder::wakes_at`]. The simulator drives the
+//! same state machine.
 //!
-//! | file | is |
+//! | file | contents |
 //! |---|---|
-//! | `input.rs` | what it is told |
-//! | `outbox.rs` | what it wants done |
-//! | `mod.rs` | the turn: one input, and all that follows from it |
-//! | `goal.rs`, `slots.rs` | what can be held, and all that differs between a lock and a slot; the list of a semaphore's holders |
-//! | `lease.rs` | when to renew and when to stop believing |
-//! | `node_lease.rs` | what the agent says of the node's lease, and until when that can be believed |
-//! | `state.rs` | how something that is held stands |
+//! | `input.rs` | inputs |
+//! | `outbox.rs` | outputs: requests, events, log notices |
+//! | `mod.rs` | the turn: one input, and everything that follows from it |
+//! | `goal.rs`, `slots.rs` | the differences between locks and slots; the list of slot holders |
+//! | `lease.rs` | the schedule of renewals and the session's deadline |
+//! | `node_lease.rs` | the deadline of the node's lease, as reported by the agent |
+//! | `state.rs` | the state of a hold |
 //! | `session.rs` | the session: created, renewed, lost, destroyed |
-//! | `attempt.rs` | how something is acquired |
-//! | `watch.rs` | how a loss is found while the session lives |
-//! | `give_back.rs` | how something is given back, and what may have been granted unheard |
-//! | `moment.rs` | a point in time of the clock that deadlines rest on |
+//! | `attempt.rs` | acquiring |
+//! | `watch.rs` | detecting a loss while the session is alive |
+//! | `give_back.rs` | releasing holds and undelivered grants |
+//! | `moment.rs` | an instant of the clock that deadlines rest on |
 //!
-//! **Invariants.** No hold is believed in after the deadline of its session, which is counted from
-//! the *sending* of the renewal that was acknowledged, nor after the deadline of its node's lease;
-//! deadlines are looked at before any answer is. What was suspended is believed in again only after
-//! a look that began when the agent had vouched for the session anew. A hold ends once, with the
-//! first reason that is found. What may have been granted is given back before it is forgotten, or
-//! ends with its session. Nothing here waits, and nothing knows a clock, IO, a random source or
-//! hash order.
+//! **Invariants.** No hold counts as held after the deadline of its session, which is counted from
+//! the *sending* of the acknowledged renewal, nor after the deadline of its node's lease. Deadlines
+//! are checked before any reply is processed. A suspended hold counts as held again only after a
+//! read that began once the agent had confirmed the session again. A hold ends once, with the first
+//! reason that is found. A possible grant is released before it is forgotten, or ends with its
+//! session. Nothing here waits, and nothing here uses a clock, I/O, a random source or hash order.
 
 mod attempt;
 mod give_back;
@@ -71,16 +72,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use watch::Watch;
 
-/// How long one request waits for a lock, or for news of what is wanted or held.
+/// The wait of one request for a lock, or for a change of a watched key.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a holder's session is for.
+/// The use of a holder's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionUse {
-    /// One hold: it ends with that one, and another takes its place where it ends before anything
-    /// is held.
+    /// One hold, with which the session ends. A session that ends before anything is held is
+    /// replaced.
     OneHold,
-    /// Any number of holds, which it outlives.
+    /// Any number of holds; the session outlives them.
     Shared,
 }
 
@@ -88,7 +89,7 @@ pub enum SessionUse {
 #[derive(Debug)]
 pub struct Holder {
     options: SessionOptions,
-    /// The window that the agent last gave to a session for which none was named.
+    /// The window that the agent last assigned to a session without an explicit one.
     default_window: Option<HealthWindow>,
     session_use: SessionUse,
     now: Moment,
@@ -103,7 +104,7 @@ pub struct Holder {
     is_abandoned: bool,
 }
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug)]
 enum RequestPurpose {
     Creation { sent: Moment, ttl: Duration },
@@ -113,26 +114,26 @@ enum RequestPurpose {
     Hold(HoldId),
 }
 
-/// Something that is acquired, held or given back.
+/// Something that is being acquired, held or released.
 #[derive(Debug)]
 struct Hold {
     id: HoldId,
     goal: Goal,
     watch_retries: Option<u32>,
-    /// The session that asks for it or holds it; empty before the first one.
+    /// The session that acquires or holds it; empty before the first one.
     session: String,
     fence: Option<u64>,
     stage: HoldStage,
-    /// The one request under way.
+    /// The request in flight, at most one.
     request: Option<HolderRequest>,
-    /// When it goes on, where no request is under way.
+    /// The time of the next action, if no request is in flight.
     wakes_at: Option<Moment>,
     loss: Option<Loss>,
-    /// Whether somebody waits to be told what comes of the present stage.
+    /// Set while a caller waits for the result of the current stage.
     is_awaited: bool,
 }
 
-/// How far a hold has come.
+/// The stage of a hold.
 #[derive(Debug)]
 enum HoldStage {
     Acquiring(Attempt),
@@ -142,7 +143,7 @@ enum HoldStage {
 }
 
 impl Holder {
-    /// Holds nothing, and has no session yet. `seed` puts it out of step with others.
+    /// Creates a holder without holds or a session. `seed` randomizes jitter.
     pub fn new(options: SessionOptions, session_use: SessionUse, seed: u64) -> Self {
         Self {
             options,
@@ -161,28 +162,28 @@ impl Holder {
         }
     }
 
-    /// The present session's id, once there is one.
+    /// Returns the id of the current session, if there is one.
     pub fn session(&self) -> Option<&str> {
         self.session.id()
     }
 
-    /// How long the session is surely alive from `now` on, unless somebody ends it on purpose or a
-    /// health check does.
+    /// Returns the time for which the session is guaranteed to be alive from `now` on, unless an
+    /// operator or a health check ends it.
     pub fn session_remaining(&self, now: Moment) -> Duration {
         self.session.remaining(now)
     }
 
-    /// Why the session was lost, if it was.
+    /// Returns the reason for the loss of the session, if it was lost.
     pub fn session_loss(&self) -> Option<&Loss> {
         self.session.loss()
     }
 
-    /// How the session stands now.
+    /// Returns the state of the session.
     pub fn session_state(&self, now: Moment) -> GuardState {
         self.session.state(now)
     }
 
-    /// How something that is or was held stands now.
+    /// Returns the state of a current or former hold.
     pub fn state(&self, id: HoldId, now: Moment) -> GuardState {
         match self.holds.get(&id) {
             Some(Hold { loss: Some(loss), .. }) => GuardState::Lost(loss.clone()),
@@ -194,61 +195,61 @@ impl Holder {
         }
     }
 
-    /// Why whoever has acquired something, and does not wait for better news, has to stop.
+    /// Returns the reason to stop for a caller that does not wait out a suspension.
     pub fn reason_to_stop(&self, id: HoldId, now: Moment) -> Option<Loss> {
         match &self.holds.get(&id)?.stage {
-            // Why it is gone is asked for.
+            // The reason for the loss is still being queried.
             HoldStage::Held(watch) if watch.has_verdict() => self.loss(id).cloned(),
             HoldStage::Held(_) => self.state(id, now).reason_to_stop(),
             _ => self.loss(id).cloned(),
         }
     }
 
-    /// How long something is surely held from `now` on, unless somebody ends it on purpose or a
-    /// health check does.
+    /// Returns the time for which the hold is guaranteed from `now` on, unless an operator or a
+    /// health check ends it.
     pub fn remaining(&self, id: HoldId, now: Moment) -> Duration {
         let believed = self.holds.get(&id).is_some_and(|hold| match &hold.stage {
-            // A look that found it gone counts at once, though its reason is still asked for.
+            // A read that found it gone counts at once, although its reason is still being queried.
             HoldStage::Held(watch) => hold.loss.is_none() && watch.is_confirmed(),
             _ => false,
         });
         if believed { self.session.remaining(now) } else { Duration::ZERO }
     }
 
-    /// Whether something is surely held.
+    /// Returns `true` if the hold is guaranteed.
     pub fn is_held(&self, id: HoldId, now: Moment) -> bool {
         !self.remaining(id, now).is_zero()
     }
 
-    /// Why a hold was lost, if it was and was not given back since.
+    /// Returns the reason for the loss of a hold, if it was lost and has not been released since.
     pub fn loss(&self, id: HoldId) -> Option<&Loss> {
         self.holds.get(&id)?.loss.as_ref()
     }
 
-    /// When [`Input::Tick`] must be told, if nothing else happens before.
+    /// Returns the time when [`Input::Tick`] is due, unless another input comes first.
     pub fn wakes_at(&self) -> Option<Moment> {
         let holds = self.holds.values().filter_map(|hold| hold.wakes_at);
         let endings = self.endings.values().filter_map(|ending| ending.wakes_at);
         holds.chain(endings).chain(self.session.wakes_at(self.now)).min()
     }
 
-    /// Whether something is being given back or ended at present.
+    /// Returns `true` while something is being released or ended.
     pub fn is_tidying(&self) -> bool {
         let gives_back = |hold: &Hold| matches!(hold.stage, HoldStage::GivingBack(_));
         !self.endings.is_empty() || self.holds.values().any(gives_back)
     }
 
-    /// Whether it was abandoned and everything has ended.
+    /// Returns `true` if the holder was abandoned and everything has ended.
     pub fn is_done(&self) -> bool {
         self.is_abandoned && self.holds.is_empty() && self.endings.is_empty()
     }
 
-    /// Takes one input, and puts all that follows from it into the outbox.
+    /// Processes one input, and appends all resulting actions to the outbox.
     pub fn handle(&mut self, now: Moment, input: Input, outbox: &mut Outbox) {
         std::mem::swap(&mut self.outbox, outbox);
-        // Whoever calls may hand in an older time; what was due stays due.
+        // The caller may pass an older time; past timers stay due.
         self.now = self.now.max(now);
-        // An answer that comes after the deadline is too late: others may have been told already.
+        // A reply after the deadline is too late: the lock may have been granted to others already.
         self.look_at_deadline();
         self.take(input);
         while self.advance() {}
@@ -275,7 +276,7 @@ impl Holder {
 
     fn answered(&mut self, number: HolderRequest, result: Result<Response, Error>) {
         match self.requests.remove(&number) {
-            // It was cancelled.
+            // Cancelled.
             None => {}
             Some(RequestPurpose::Creation { sent, ttl }) => {
                 self.session_created((sent, ttl), result.map(Response::created));
@@ -295,11 +296,11 @@ impl Holder {
         }
     }
 
-    /// Does one thing that is due; whether there was any.
+    /// Performs one due action; returns `true` if there was one.
     fn advance(&mut self) -> bool {
         let now = self.now;
         let is_due = |at: Option<Moment>| at.is_some_and(|at| at <= now);
-        // One at a time: each may change what else is due.
+        // One at a time: each may change the other due actions.
         if let Some(id) = self.holds.values().find(|hold| is_due(hold.wakes_at)).map(|hold| hold.id) {
             self.with_hold(id, |holder, hold| {
                 hold.wakes_at = None;
@@ -320,10 +321,9 @@ impl Holder {
         self.look_at_deadline() || self.renew_if_due() || self.ask_for_node_lease() || self.end_if_abandoned()
     }
 
-    /// Lets something happen to a hold, which is forgotten once it is over.
+    /// Runs `act` on a hold, and forgets the hold once it is over.
     fn with_hold(&mut self, id: HoldId, act: impl FnOnce(&mut Self, &mut Hold)) {
-        // Taken out meanwhile: whoever goes through the holds must not find the one that is acted
-        // on.
+        // Removed meanwhile: iterations over the holds must not find the one in use.
         let Some(mut hold) = self.holds.remove(&id) else { return };
         act(self, &mut hold);
         if !matches!(hold.stage, HoldStage::Over) {
@@ -341,7 +341,7 @@ impl Holder {
     }
 
     fn release(&mut self, hold: &mut Hold) {
-        // What was lost is in this stage too; its release says so.
+        // A lost hold is in this stage too; its release reports the loss.
         if let HoldStage::Held(_) = hold.stage {
             hold.is_awaited = true;
             self.give_back(hold);
@@ -362,13 +362,13 @@ impl Holder {
         number
     }
 
-    /// Sends the one request that a hold has under way.
+    /// Sends a hold's request; at most one is in flight.
     fn ask(&mut self, hold: &mut Hold, request: Request) {
         hold.wakes_at = None;
         hold.request = Some(self.send(RequestPurpose::Hold(hold.id), request));
     }
 
-    /// Nobody waits for this answer any more.
+    /// Cancels a request whose reply is no longer needed.
     fn cancel(&mut self, number: Option<HolderRequest>) {
         if let Some(number) = number
             && self.requests.remove(&number).is_some()

@@ -1,15 +1,15 @@
-//! A point in time of the clock that deadlines rest on.
+//! An instant of the clock that deadlines rest on.
 
 use std::ops::Add;
 use std::time::Duration;
 
-/// A point in time of one clock, which must be monotonic and go on while the machine is suspended:
+/// An instant of a clock that is monotonic and advances while the machine is suspended:
 /// `CLOCK_BOOTTIME`. The first one is `Moment::default()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(Duration);
 
 impl Moment {
-    /// The time from `earlier` to this; zero if this is not later.
+    /// Returns the time from `earlier` to this; zero if this is not later.
     #[must_use]
     pub fn since(self, earlier: Moment) -> Duration {
         self.0.saturating_sub(earlier.0)

@@ -1,9 +1,9 @@
-//! Until when a session is surely alive as far as its node is concerned: what the agent said of the
-//! node's lease, and what may be believed of it. Pure, the time is an argument.
+//! The deadline that a node's lease sets for a session, as reported by the agent. Pure: the time is
+//! an argument.
 //!
-//! **Invariant:** only the agent's word moves the deadline. An agent that is silent, stopped or
-//! gone never does, and once the deadline has passed nothing is believed before the agent vouches
-//! for the session anew.
+//! **Invariant:** only a report of the agent moves the deadline. An agent that is unresponsive,
+//! stopped or gone never does. Once the deadline has passed, nothing counts as held until the agent
+//! confirms the session again.
 
 use super::id::HolderRequest;
 use super::moment::Moment;
@@ -11,27 +11,28 @@ use crate::backoff::{Backoff, Jitter};
 use crate::shape::session::SessionEvent;
 use std::time::Duration;
 
-/// How long a new session may stay without a word of its node's lease that can be believed.
+/// The maximum time for which a new session may lack a valid report about its node's lease.
 const FIRST_WORD_LIMIT: Duration = Duration::from_secs(10);
 
-/// What the agent says of a session.
+/// The agent's report about a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeLease {
-    /// How the session stands.
+    /// The state of the session.
     pub state: NodeLeaseState,
-    /// What to wait behind for the next word; 0 where the agent gives none.
+    /// The index for the next report; 0 if the agent returned none.
     pub index: u64,
 }
 
 impl NodeLease {
-    /// What an event that came at `now` means on this host's clock.
+    /// Converts an event that was received at `now` to this host's clock.
     ///
     /// # Errors
-    /// It names a state that there is none of: nothing follows from it.
+    /// The event has an unknown state and is ignored.
     pub fn of(event: SessionEvent, now: Moment) -> Result<Self, String> {
         let moment = |nanoseconds| Moment::default() + Duration::from_nanos(nanoseconds);
-        // Both see one clock, unless the agent is on another host or in another time namespace:
-        // then its deadline says nothing here, and must not promise more than what was left of it.
+        // Both ends share one clock, unless the agent runs on another host or in another time
+        // namespace. In that case its deadline is meaningless here, and must not exceed the
+        // remaining time that it reported.
         let latest = now + Duration::from_millis(event.remaining_ms + 1);
         let state = match (event.state.as_str(), event.deadline) {
             ("safe", 0) => NodeLeaseState::Unbound,
@@ -41,57 +42,57 @@ impl NodeLease {
             },
             ("suspended", _) => NodeLeaseState::Suspended,
             ("lost", _) => NodeLeaseState::Lost(event.reason),
-            (other, _) => return Err(format!("{other:?} is no state of a session")),
+            (other, _) => return Err(format!("unknown session state {other:?}")),
         };
         Ok(Self { state, index: event.index })
     }
 }
 
-/// How a session stands, as far as its node is concerned.
+/// The state of a session with respect to its node's lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeLeaseState {
-    /// It does not depend on its node's health: its TTL alone bounds it.
+    /// Not bound to the node's health: only its TTL limits it.
     Unbound,
-    /// It is surely alive until the deadline.
+    /// Guaranteed to be alive until the deadline.
     Until {
-        /// When that ends, on the clock of this host.
+        /// The deadline, on the clock of this host.
         deadline: Moment,
-        /// From when on the next acknowledgement of the node's lease is overdue.
+        /// The moment from which the next acknowledgement of the node's lease is overdue.
         jeopardy_at: Moment,
     },
-    /// Its deadline has passed, and nobody has said yet whether it lives.
+    /// The deadline has passed, and the session's fate is not known yet.
     Suspended,
-    /// It is gone, for this reason.
+    /// Ended, for this reason.
     Lost(String),
 }
 
-/// What is believed of the node's lease.
+/// The current knowledge of the node's lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Belief {
-    /// Nothing that can be believed was ever heard; given up at this moment.
+    /// No valid report has arrived yet; given up at this moment.
     Unheard(Moment),
     /// The node sets no deadline.
     Unbound,
-    /// The session is alive until then.
+    /// The session is alive until the deadline.
     Until { deadline: Moment, jeopardy_at: Moment },
     /// The deadline has passed.
     Suspended,
 }
 
-/// How the holder follows what the agent says of its session.
+/// The state of following the agent's reports about a session.
 #[derive(Debug)]
 pub(super) struct NodeWatch {
     pub(super) belief: Belief,
     pub(super) request: Option<HolderRequest>,
-    /// When the agent is asked again, where no request is under way.
+    /// The time of the next query, if no request is in flight.
     pub(super) asks_at: Option<Moment>,
-    /// The index to wait behind.
+    /// The index for the next blocking query.
     pub(super) index: u64,
     backoff: Backoff,
 }
 
 impl NodeWatch {
-    /// The watch over a session that was created just now.
+    /// Creates the watch of a session that was created at `now`.
     pub(super) fn new(now: Moment) -> Self {
         let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
         Self {
@@ -103,12 +104,12 @@ impl NodeWatch {
         }
     }
 
-    /// Whether the agent tells anything of the node's lease.
+    /// Returns `true` if the agent reports on the node's lease.
     pub(super) fn is_followed(&self) -> bool {
         self.belief != Belief::Unbound
     }
 
-    /// Until when the session can be believed in; `None` for not at all.
+    /// Returns the moment until which the session is valid; `None` if it is not valid now.
     pub(super) fn limit(&self, ttl_deadline: Moment) -> Option<Moment> {
         match self.belief {
             Belief::Unheard(_) | Belief::Suspended => None,
@@ -117,7 +118,7 @@ impl NodeWatch {
         }
     }
 
-    /// When a renewal is overdue, of the session or of its node's lease.
+    /// Returns the moment from which a renewal is overdue, of the session or of its node's lease.
     pub(super) fn jeopardy_at(&self, ttl_jeopardy_at: Moment) -> Moment {
         match self.belief {
             Belief::Until { jeopardy_at, .. } => jeopardy_at.min(ttl_jeopardy_at),
@@ -125,17 +126,17 @@ impl NodeWatch {
         }
     }
 
-    /// Whether the deadline that the agent told has passed.
+    /// Returns `true` if the reported deadline has passed.
     pub(super) fn is_overdue(&self, now: Moment) -> bool {
         matches!(self.belief, Belief::Until { deadline, .. } if now >= deadline)
     }
 
-    /// Whether nothing that can be believed came in time.
+    /// Returns `true` if no valid report arrived in time.
     pub(super) fn is_unheard(&self, now: Moment) -> bool {
         matches!(self.belief, Belief::Unheard(limit) if now >= limit)
     }
 
-    /// When it has to be looked at, if nothing is heard before.
+    /// Returns the time of the next check, unless a report arrives first.
     pub(super) fn wakes_at(&self) -> Option<Moment> {
         let changes_at = match self.belief {
             Belief::Unheard(limit) => Some(limit),
@@ -145,29 +146,29 @@ impl NodeWatch {
         changes_at.into_iter().chain(self.asks_at).min()
     }
 
-    /// The agent said that the session is alive until a deadline which has not passed yet; whether
-    /// it was suspended or unheard of before.
+    /// Records a report that the session is alive until a deadline that has not passed yet. Returns
+    /// `true` if it was suspended or unconfirmed before.
     pub(super) fn told(&mut self, deadline: Moment, jeopardy_at: Moment) -> bool {
         let (was_believed, promised) = match self.belief {
             Belief::Until { deadline: promised, .. } => (true, promised),
             Belief::Unbound => (true, deadline),
             Belief::Unheard(_) | Belief::Suspended => (false, deadline),
         };
-        // What was promised still stands, as by a process of the agent that announced its restart;
-        // whether a renewal is overdue is for the process to say that speaks now.
+        // Earlier promises stay valid, for example those of an agent process that announced its
+        // restart. The jeopardy deadline comes from the process that reports now.
         self.belief = Belief::Until { deadline: deadline.max(promised), jeopardy_at };
         !was_believed
     }
 
-    /// The agent cannot vouch for the session now. What it promised before stands until its end,
-    /// but a renewal is overdue.
+    /// Records that the agent cannot confirm the session now. Its earlier promise stays valid until
+    /// its end, but a renewal is overdue.
     pub(super) fn told_suspended(&mut self, now: Moment) {
         if let Belief::Until { jeopardy_at, .. } = &mut self.belief {
             *jeopardy_at = (*jeopardy_at).min(now);
         }
     }
 
-    /// Asks again, at once behind an index.
+    /// Schedules the next query at once, with the index.
     pub(super) fn answered(&mut self, now: Moment, index: u64) {
         self.backoff.succeeded();
         self.index = index;
@@ -175,15 +176,15 @@ impl NodeWatch {
         self.asks_at = Some(now + pause);
     }
 
-    /// Asks without a pause, where nothing was asked already.
+    /// Schedules a query at once, unless one is in flight.
     pub(super) fn ask_now(&mut self, now: Moment) {
         if self.request.is_none() {
             self.asks_at = Some(now);
         }
     }
 
-    /// Asks again a little later. Whoever answers then may be another process: it is asked for what
-    /// stands now.
+    /// Schedules a retry with backoff. It may reach another process, so it requests the current
+    /// state.
     pub(super) fn failed(&mut self, now: Moment, jitter: &mut Jitter) {
         self.index = 0;
         self.asks_at = Some(now + self.backoff.failed(jitter));

@@ -1,4 +1,4 @@
-//! Everything that a [`Holder`](super::Holder) wants done.
+//! The outputs of a [`Holder`](super::Holder).
 
 use super::id::{HoldId, HolderRequest};
 use crate::error::Error;
@@ -8,112 +8,113 @@ use crate::session_options::SessionOptions;
 use bytes::Bytes;
 use std::time::Duration;
 
-/// What shall happen, in this order. The shell carries it out and empties it after each input.
+/// Actions to carry out, in this order. The driver empties it after each input.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    /// Requests whose answers nobody waits for any more; nothing more is heard of them.
+    /// Requests whose replies are no longer needed; they are not reported.
     pub cancelled: Vec<HolderRequest>,
-    /// Requests to the agent; each is answered once, with
+    /// Requests to the agent. Each is answered once, with
     /// [`Input::Answered`](super::Input::Answered).
     pub requests: Vec<(HolderRequest, Request)>,
-    /// What those who wait are told.
+    /// Events for waiting callers.
     pub events: Vec<Event>,
-    /// What is worth a line in a log.
+    /// Notices for the log.
     pub notices: Vec<Notice>,
 }
 
-/// A request to the agent. Sent once: whether it is repeated is decided here.
+/// A request to the agent. It is sent once; retries are decided by the holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Creates a session.
     CreateSession(SessionOptions),
-    /// Renews a session; given up after this long.
+    /// Renews a session, with this timeout.
     Renew(String, Duration),
-    /// Asks whether there is such a session; given up after this long.
+    /// Queries if a session exists, with this timeout.
     FindSession(String, Duration),
-    /// Asks how a session stands as far as its node is concerned, and waits for news behind this
-    /// index; 0 for an answer at once. An agent that does not know of nodes' leases refuses that
-    /// with 404 or 405.
+    /// Queries the state of a session with respect to its node's lease, and waits for a change
+    /// after the index; with index 0 the reply is immediate. An agent without node leases rejects
+    /// it with 404 or 405.
     NodeLease(String, Read),
     /// Ends a session, for this reason.
     EndSession(String, EndReason),
     /// Reads one key.
     Get(String, Read),
-    /// Reads all keys that start with this.
+    /// Reads all keys with this prefix.
     List(String, Read),
-    /// Takes a lock, at once or in its queue for so long.
+    /// Acquires a lock, at once or by waiting in its queue for up to this time.
     Acquire(Write, String, Option<Duration>),
-    /// Gives a lock back.
+    /// Releases a lock.
     Release(Write, String),
-    /// Writes if the entry's modify index is this.
+    /// Writes if the entry's modify index matches.
     Cas(Write, u64),
     /// Deletes a key.
     Delete(String),
 }
 
-/// Why a session ends. The agent retries either until it is done.
+/// The reason why a session ends. In both cases the agent retries until it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
-    /// It is needed no more.
+    /// The session is no longer needed.
     Closed,
-    /// No renewal was acknowledged for so long; none where the node's lease was not renewed, of
+    /// No renewal was acknowledged for this time; `None` if the node's lease was not renewed, about
     /// which the agent knows more.
     GivenUp(Option<Duration>),
 }
 
-/// What is written.
+/// The data of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     /// The key.
     pub key: String,
-    /// Its value.
+    /// The value.
     pub value: Bytes,
-    /// A number that belongs to the client.
+    /// An opaque number for clients.
     pub flags: u64,
 }
 
-/// What those who wait are told, each once.
+/// Events for waiting callers, each sent once.
 #[derive(Debug)]
 pub enum Event {
-    /// A session is kept, or could not be created.
+    /// A session is kept alive, or could not be created.
     Kept(Result<String, Error>),
-    /// Something is held; or `None`, as it was not to be had in time.
+    /// Acquired, or `None` if it could not be acquired in time.
     Acquired(HoldId, Result<Option<Grant>, Error>),
-    /// It is held no more.
+    /// The hold was lost.
     Lost(HoldId, Loss),
-    /// It was given back; `false` when it was lost before.
+    /// The hold was released; `false` if it was lost before.
     Released(HoldId, Result<bool, Error>),
-    /// The session is believed in no more.
+    /// The session was lost.
     SessionLost(Loss),
-    /// The session was ended on demand.
+    /// The session was closed by the caller.
     Closed(Result<(), Error>),
 }
 
-/// Something that is held.
+/// A granted hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The session that holds it.
     pub session: String,
-    /// The fencing token; `None` from an agent that does not know fences.
+    /// The fencing token; `None` from an agent without fences.
     pub fence: Option<u64>,
 }
 
-/// Something worth a line in a log.
+/// A notice for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// A renewal failed, for this reason; it is tried again.
+    /// A renewal failed, for this reason, and is retried.
     RenewalFailed(String),
     /// No renewal of this session was acknowledged before its deadline.
     DeadlinePassed(String),
-    /// Nothing was heard of the lease of this session's node before its deadline: it is suspended.
+    /// The lease of this session's node was not confirmed before its deadline: the session is
+    /// suspended.
     Suspended(String),
-    /// This session, which was suspended, can be believed in again.
+    /// This suspended session is valid again.
     Resumed(String),
-    /// Something about this key or prefix failed, for this reason; it is tried again.
+    /// A request for this key or prefix failed, for this reason, and is retried.
     TryingAgain(String, String),
-    /// What was or may have been granted of this key or prefix could not be given back, for this
-    /// reason: it ends with its session.
+    /// A hold or possible grant of this key or prefix could not be released, for this reason; it
+    /// ends with its session.
     NotGivenBack(String, String),
-    /// This session could not be destroyed, for this reason: it ends with its TTL.
+    /// This session could not be destroyed, for this reason; it ends with its TTL.
     NotDestroyed(String, String),
 }

@@ -15,8 +15,8 @@ use crate::read::Read;
 use crate::session_options::SessionOptions;
 use std::time::Duration;
 
-/// How often a session's end is tried to be told to the agent before it is left to its TTL, where
-/// nobody waits for that.
+/// The number of tries to end a session at the agent before it is left to its TTL, if no caller
+/// waits for it.
 const DESTROY_TRIES: u32 = 5;
 
 /// The session, if there is one.
@@ -34,9 +34,9 @@ struct Kept {
     renewal: Option<HolderRequest>,
     node: NodeWatch,
     loss: Option<Loss>,
-    /// Until when the agent may tell why, where the session was suspended and is gone.
+    /// The time limit for the agent to report the cause, if the session was suspended and is gone.
     cause_awaited_until: Option<Moment>,
-    /// Whether somebody waits to be told that it is kept.
+    /// Set while a caller waits for the session to become valid.
     is_awaited: bool,
 }
 
@@ -46,14 +46,14 @@ impl Kept {
         Self { id, lease, renewal: None, node, loss: None, cause_awaited_until: None, is_awaited }
     }
 
-    /// Until when it can be believed in; `None` for not at all.
+    /// Returns the moment until which it is valid; `None` if it is not valid now.
     fn deadline(&self) -> Option<Moment> {
         let believed = self.node.limit(self.lease.deadline());
         believed.filter(|_| self.loss.is_none())
     }
 }
 
-/// The end of a session, until the agent was told.
+/// The end of a session, until the agent has acknowledged it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EndingId(u64);
 
@@ -67,26 +67,26 @@ pub(super) struct Ending {
     then: Then,
 }
 
-/// Who waits for the end of a session.
+/// The recipient of the result of a session's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Then {
-    /// Nobody.
+    /// No recipient.
     Nothing,
-    /// Whoever closed it.
+    /// The caller that closed it.
     Closed,
-    /// A hold that was given back.
+    /// A hold that was released.
     Hold(HoldId),
 }
 
-/// The session that something can be asked for with.
+/// The session for a request.
 pub(super) enum Usable {
-    /// This one.
+    /// A valid session.
     Alive(String),
-    /// One that is being created, or of which the agent has not said yet that it lives.
+    /// A session that is being created, or that the agent has not confirmed yet.
     Coming,
-    /// One that cannot be believed in at present, and may be again.
+    /// A session that is suspended and may become valid again.
     Suspended,
-    /// None any more.
+    /// The session was lost.
     Lost(Loss),
 }
 
@@ -108,7 +108,7 @@ impl Session {
         let Some(kept) = &self.kept else { return GuardState::Lost(Loss::Closed) };
         match (&kept.loss, kept.deadline()) {
             (Some(loss), _) => GuardState::Lost(loss.clone()),
-            // Before anybody has looked.
+            // Before a tick has noticed it.
             (None, _) if now >= kept.lease.deadline() => GuardState::Lost(Loss::Deadline),
             (None, None) => GuardState::Suspended,
             (None, Some(deadline)) => {
@@ -117,7 +117,7 @@ impl Session {
         }
     }
 
-    /// Whether the agent tells how the session stands as far as its node is concerned.
+    /// Returns `true` if the agent reports the state of the session with respect to its node.
     pub(super) fn is_followed(&self) -> bool {
         self.kept.as_ref().is_some_and(|kept| kept.loss.is_none() && kept.node.is_followed())
     }
@@ -128,10 +128,10 @@ impl Session {
             (Some(until), ..) => until,
             (None, None, Step::Sleep(until)) => until,
             (None, None, Step::Renew(_)) => now,
-            // With a renewal under way there is only its answer to wait for, or the deadline.
+            // With a renewal in flight, only its reply or the deadline matter.
             (None, Some(_), _) | (None, None, Step::Lost) => kept.lease.deadline(),
         };
-        // Nothing is done then, but those who wait for another state must look again.
+        // No action is due then, but callers that wait for another state must check again.
         let jeopardy_at = kept.node.jeopardy_at(kept.lease.jeopardy_at());
         let changes_at = Some(jeopardy_at).filter(|at| *at > now);
         [Some(renews_at), kept.node.wakes_at(), changes_at].into_iter().flatten().min()
@@ -142,7 +142,7 @@ impl Holder {
     pub(super) fn create_session(&mut self) {
         let ttl = self.options.ttl_with(self.default_window);
         let request = Request::CreateSession(SessionOptions { ttl: Some(ttl), ..self.options.clone() });
-        // Counted from now: the server begins to count when this has arrived, which is later.
+        // Counted from now: the server counts from the arrival, which is later.
         self.session.creation = Some(self.send(RequestPurpose::Creation { sent: self.now, ttl }, request));
     }
 
@@ -158,12 +158,12 @@ impl Holder {
             let is_awaited = self.session_use == SessionUse::Shared;
             self.session.kept = Some(Kept::new(id, lease, self.now, is_awaited));
         });
-        // It may have taken longer than the whole TTL.
+        // The creation may have taken longer than the whole TTL.
         if self.look_at_deadline() {
             return;
         }
         match (self.session_use, result) {
-            // Told once the agent has said until when it can be believed in.
+            // Reported once the agent has confirmed the session's deadline.
             (SessionUse::Shared, Ok(())) => {}
             (SessionUse::Shared, Err(error)) => self.outbox.events.push(Event::Kept(Err(error))),
             (SessionUse::OneHold, Ok(())) => self.go_on_with_session(),
@@ -175,8 +175,9 @@ impl Holder {
         }
     }
 
-    /// Returns the id of a session whose TTL fits the window that the agent gave it. Any other
-    /// session is ended; `None` if one with the default TTL of that window is created instead.
+    /// Returns the id of a session whose TTL fits the window that the agent assigned. Any other
+    /// session is ended; `None` if a session with the default TTL of that window is created
+    /// instead.
     fn fitting(&mut self, created: CreatedSession, ttl: Duration) -> Option<Result<String, Error>> {
         let CreatedSession { id, window } = created;
         let window = window.filter(|_| self.options.health_window.is_none());
@@ -193,19 +194,20 @@ impl Holder {
         None
     }
 
-    /// Those that wait for a session, or for the agent's word that it lives.
+    /// Returns the holds that wait for a session, or for its confirmation by the agent.
     fn awaiting_session(&self) -> Vec<HoldId> {
         self.holds.values().filter(|hold| hold.awaits_session()).map(|hold| hold.id).collect()
     }
 
-    /// Whoever waits for a session looks again whether there is one to be had.
+    /// Lets the holds that wait for a session check again.
     fn go_on_with_session(&mut self) {
         for id in self.awaiting_session() {
             self.with_hold(id, Self::begin_turn);
         }
     }
 
-    /// The session to ask with; a new one where the old one is gone and was for this hold alone.
+    /// Returns the session for requests. Creates a new one if the old one is gone and served only
+    /// this hold.
     pub(super) fn usable_session(&mut self) -> Usable {
         match &self.session.kept {
             Some(kept) if !self.session.remaining(self.now).is_zero() => Usable::Alive(kept.id.clone()),
@@ -223,17 +225,17 @@ impl Holder {
         }
     }
 
-    /// Whether this is the present session and can be believed in.
+    /// Returns `true` if this is the current session and it is valid.
     pub(super) fn is_alive(&self, session: &str) -> bool {
         self.session.id() == Some(session) && !self.session.remaining(self.now).is_zero()
     }
 
-    /// Whether this is the present session and is not lost, though perhaps suspended.
+    /// Returns `true` if this is the current session and it is not lost; it may be suspended.
     pub(super) fn is_kept(&self, session: &str) -> bool {
         self.session.id() == Some(session) && self.session.loss().is_none()
     }
 
-    /// Whether a deadline has passed since somebody looked.
+    /// Processes deadlines that have passed since the last check; returns `true` if there were any.
     pub(super) fn look_at_deadline(&mut self) -> bool {
         let Some(kept) = self.session.kept.as_ref().filter(|kept| kept.loss.is_none()) else { return false };
         if let Some(until) = kept.cause_awaited_until {
@@ -256,7 +258,7 @@ impl Holder {
         true
     }
 
-    /// Whoever waits for what it held need not wait for the server to notice, too.
+    /// Ends the lost session at the agent, so that waiters do not wait until the server notices.
     fn lose_and_end(&mut self, loss: Loss, reason: EndReason) {
         let Some(id) = self.session.id().map(str::to_owned) else { return };
         if self.lose_session(loss) {
@@ -264,8 +266,7 @@ impl Holder {
         }
     }
 
-    /// Nothing is believed any more, but it may come back: the servers may have heard from the node
-    /// all the same.
+    /// Suspends the session. It may be resumed: the servers may have received the node's renewals.
     fn suspend(&mut self) {
         let Some(kept) = &mut self.session.kept else { return };
         kept.node.belief = Belief::Suspended;
@@ -273,7 +274,8 @@ impl Holder {
         self.holds.values_mut().for_each(Hold::suspend);
     }
 
-    /// The agent vouches for the session anew. Each hold is looked at before it is believed in.
+    /// Resumes the session after the agent's confirmation. Each hold is read before it counts as
+    /// held.
     fn resume(&mut self) {
         let Some(kept) = &mut self.session.kept else { return };
         if std::mem::take(&mut kept.is_awaited) {
@@ -287,7 +289,7 @@ impl Holder {
         self.go_on_with_session();
     }
 
-    /// Asks the agent how the session stands as far as its node is concerned, if that is due.
+    /// Queries the session's state with respect to its node's lease, if that is due.
     pub(super) fn ask_for_node_lease(&mut self) -> bool {
         let now = self.now;
         let Some(kept) = self.session.kept.as_mut().filter(|kept| kept.loss.is_none()) else { return false };
@@ -304,7 +306,7 @@ impl Holder {
         true
     }
 
-    /// What the agent says of the session. Deadlines were looked at before.
+    /// Processes the agent's report about the session. Deadlines were checked before.
     pub(super) fn node_lease_told(&mut self, result: Result<NodeLease, Error>) {
         let now = self.now;
         let Some(kept) = &mut self.session.kept else { return };
@@ -318,7 +320,7 @@ impl Holder {
             NodeLeaseState::Lost(reason) => {
                 self.lose_session(Loss::Ended(reason));
             }
-            // It is gone: only why is of interest.
+            // The session is gone: only the cause matters.
             _ if kept.cause_awaited_until.is_some() => {}
             NodeLeaseState::Unbound => self.without_node_lease(),
             NodeLeaseState::Until { deadline, jeopardy_at } if deadline > now => {
@@ -338,21 +340,21 @@ impl Holder {
         let is_first = matches!(kept.node.belief, Belief::Unheard(_));
         let is_unknown = matches!(error, Error::Refused { status: 404 | 405, .. });
         if is_first && is_unknown {
-            // An agent that keeps no node lease, such as Consul's.
+            // An agent without node leases, such as Consul's.
             return self.without_node_lease();
         }
         if is_first && !error.is_transient() {
             return self.lose_and_end(Loss::Unwatched(error.to_string()), EndReason::Closed);
         }
-        // What was promised stands until its end, and nobody but the agent makes it longer.
+        // Earlier promises stay valid until their end, and only the agent can extend them.
         kept.node.failed(self.now, &mut self.jitter);
         self.outbox.notices.push(Notice::TryingAgain(kept.id.clone(), error.to_string()));
     }
 
-    /// Only the TTL bounds the session: nobody has to be asked any more.
+    /// Records that only the TTL limits the session, so that no reports are needed.
     fn without_node_lease(&mut self) {
         let Some(kept) = &mut self.session.kept else { return };
-        // A deadline that was heard once is not taken back by an agent that does not know of it.
+        // An agent that does not know a deadline does not revoke one that was reported before.
         if matches!(kept.node.belief, Belief::Unheard(_)) {
             (kept.node.belief, kept.node.asks_at) = (Belief::Unbound, None);
             self.resume();
@@ -375,14 +377,15 @@ impl Holder {
         true
     }
 
-    /// A renewal was answered, and not after the deadline: with that it would have been cancelled.
+    /// Processes the reply to a renewal. It is not after the deadline, which would have cancelled
+    /// it.
     pub(super) fn renewed(&mut self, sent: Moment, result: Result<bool, Error>) {
         let Some(kept) = &mut self.session.kept else { return };
         kept.renewal = None;
         match result {
             Ok(true) => kept.lease.renewed(sent, self.jitter.fraction()),
             Ok(false) if kept.node.belief == Belief::Suspended => {
-                // Nothing is held by it meanwhile, and the agent is about to tell why.
+                // No hold counts as held meanwhile, and the agent is about to report the cause.
                 kept.cause_awaited_until = Some((self.now + CAUSE_LIMIT).min(kept.lease.deadline()));
                 kept.node.ask_now(self.now);
             }
@@ -396,8 +399,8 @@ impl Holder {
         }
     }
 
-    /// Believes in the session no more, nor in anything that it holds; `false` when that was so
-    /// already, for whatever reason came first.
+    /// Marks the session and all of its holds as lost; returns `false` if it was lost before, for
+    /// an earlier reason.
     fn lose_session(&mut self, loss: Loss) -> bool {
         let Some(kept) = self.session.kept.as_mut().filter(|kept| kept.loss.is_none()) else { return false };
         kept.loss = Some(loss.clone());
@@ -409,14 +412,14 @@ impl Holder {
             self.outbox.events.push(Event::Kept(Err(Error::SessionLost(loss.clone()))));
         }
         self.outbox.events.push(Event::SessionLost(loss.clone()));
-        // What is being acquired goes on with another session, or fails with its next turn; what is
-        // being given back ends with this one.
+        // Acquisitions continue with another session, or fail with their next turn; releases end
+        // with this session.
         let is_held = |hold: &&Hold| matches!(hold.stage, HoldStage::Held(_));
         let held: Vec<HoldId> = self.holds.values().filter(is_held).map(|hold| hold.id).collect();
         for id in held {
             self.with_hold(id, |holder, hold| holder.lose_hold(hold, loss.clone()));
         }
-        // One that was too old when it came is replaced.
+        // A session that had expired on arrival is replaced.
         let is_replaced = loss == Loss::Deadline && self.session_use == SessionUse::OneHold;
         let failed = if is_replaced { Vec::new() } else { self.awaiting_session() };
         for id in failed {
@@ -425,11 +428,11 @@ impl Holder {
         true
     }
 
-    /// Ends the session; `false` when there is nothing to end, because it was lost before. Where
-    /// somebody waits, the agent is told once, and what it answers is told.
+    /// Ends the session; returns `false` if it was lost before. If a caller waits, the agent is
+    /// called once, and its reply is reported.
     pub(super) fn end_session(&mut self, is_awaited: bool, then: Then) -> bool {
         let creation = self.session.creation.take();
-        // A session that comes to be all the same ends with its TTL.
+        // A session that is created nevertheless ends with its TTL.
         self.cancel(creation);
         let Some(id) = self.session.id().map(str::to_owned) else { return false };
         let reason = if self.is_suspended() { EndReason::GivenUp(None) } else { EndReason::Closed };
@@ -446,12 +449,12 @@ impl Holder {
         }
     }
 
-    /// The last one to want it is gone: the session ends as soon as everything is given back.
+    /// Ends an abandoned session as soon as everything is released.
     pub(super) fn end_if_abandoned(&mut self) -> bool {
         self.is_abandoned && self.holds.is_empty() && self.end_session(false, Then::Nothing)
     }
 
-    /// `true` if the node's deadline has passed and the agent has not vouched for the session
+    /// Returns `true` if the node's deadline has passed and the agent has not confirmed the session
     /// since.
     pub(super) fn is_suspended(&self) -> bool {
         self.session.kept.as_ref().is_some_and(|kept| kept.node.belief == Belief::Suspended)
@@ -490,8 +493,8 @@ impl Holder {
         }
     }
 
-    /// The session turned out not to be there, before it held anything: that costs nothing, the
-    /// next turn makes another.
+    /// Replaces a session that no longer exists and never held anything: the next turn creates
+    /// another.
     pub(super) fn replace_session(&mut self) {
         let Some(id) = self.session.kept.as_ref().map(|kept| kept.id.clone()) else { return };
         if self.lose_session(Loss::SessionGone) {

@@ -1,44 +1,44 @@
-//! Semaphore slots: the list of a semaphore's holders, as Consul's clients write it:
+//! Semaphore slots: the list of a semaphore's holders in the format of Consul's clients:
 //! `{"Limit":N,"Holders":{"<session>":true}}`.
 //!
-//! Pure. A list that names a dead holder is not wrong: it is pruned by whoever changes it next.
+//! Pure. A list that names a dead holder is valid: the next client that changes it prunes it.
 
 use crate::entry::Entry;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Who holds the slots.
+/// The holders of the slots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct Slots {
     limit: usize,
     #[serde(default, deserialize_with = "crate::shape::null_as_default")]
     holders: BTreeMap<String, bool>,
-    /// The modify index of the entry that it was read from; 0 where there was none.
+    /// The modify index of the entry that it was read from; 0 if there was none.
     #[serde(skip)]
     pub(crate) modify_index: u64,
 }
 
 impl Slots {
-    /// All slots free.
+    /// Creates a list with all slots free.
     pub(crate) fn empty(limit: usize) -> Self {
         Self { limit, holders: BTreeMap::new(), modify_index: 0 }
     }
 
-    /// Reads the list; the error says in words why it cannot be ours.
+    /// Parses the list. The error describes the mismatch.
     pub(crate) fn parse(entry: &Entry, limit: usize) -> Result<Self, String> {
         if entry.value.is_empty() {
             return Ok(Self { modify_index: entry.modify_index, ..Self::empty(limit) });
         }
         let slots: Self = serde_json::from_slice(&entry.value)
-            .map_err(|error| format!("it is not the list of a semaphore's holders: {error}"))?;
+            .map_err(|error| format!("not the list of a semaphore's holders: {error}"))?;
         if slots.limit != limit {
-            return Err(format!("the semaphore has {} slots, asked for was one of {limit}", slots.limit));
+            return Err(format!("the semaphore has {} slots, not {limit}", slots.limit));
         }
         Ok(Self { modify_index: entry.modify_index, ..slots })
     }
 
-    /// Strikes off everybody whose session holds none of these contender entries.
+    /// Removes all holders whose session holds none of these contender entries.
     pub(crate) fn prune(&mut self, entries: &[Entry]) {
         let alive = |id: &String| entries.iter().any(|entry| entry.session.as_ref() == Some(id));
         self.holders.retain(|id, _| alive(id));
@@ -52,7 +52,7 @@ impl Slots {
         self.holders.contains_key(session)
     }
 
-    /// Takes a slot; `false` when all are taken.
+    /// Takes a slot; returns `false` if all are taken.
     pub(crate) fn enter(&mut self, session: &str) -> bool {
         let free = self.holders.len() < self.limit;
         if free {
@@ -61,7 +61,7 @@ impl Slots {
         free
     }
 
-    /// Gives a slot back; `false` when the session has none.
+    /// Frees a slot; returns `false` if the session has none.
     pub(crate) fn leave(&mut self, session: &str) -> bool {
         self.holders.remove(session).is_some()
     }

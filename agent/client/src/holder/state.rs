@@ -1,41 +1,41 @@
-//! How something that is held stands, as its guard tells it.
+//! The state of a hold, as reported by its guard.
 
 use super::moment::Moment;
 use crate::loss::Loss;
 
-/// How a session or something that is held under it stands.
+/// The state of a session or of a hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuardState {
-    /// It is surely held until the deadline, which moves on with every renewal.
+    /// Guaranteed to be held until the deadline, which every renewal extends.
     Safe {
-        /// Until when, on the clock that deadlines rest on.
+        /// The deadline, on the clock that deadlines rest on.
         deadline: Moment,
     },
-    /// It is surely held until the deadline, but a renewal is overdue: of the session, or of the
-    /// lease of its node.
+    /// Guaranteed to be held until the deadline, but a renewal of the session or of its node's
+    /// lease is overdue.
     Jeopardy {
-        /// Until when, on the clock that deadlines rest on.
+        /// The deadline, on the clock that deadlines rest on.
         deadline: Moment,
     },
-    /// The deadline has passed: somebody else may hold it by now. It becomes safe again only where
+    /// The deadline has passed: another session may hold it by now. It becomes safe again only if
     /// the leader confirms that it is still held.
     Suspended,
-    /// It is held no more.
+    /// No longer held.
     Lost(Loss),
 }
 
 impl GuardState {
-    /// Whether it is surely held.
+    /// Returns `true` if it is guaranteed to be held.
     pub fn is_held(&self) -> bool {
         matches!(self, Self::Safe { .. } | Self::Jeopardy { .. })
     }
 
-    /// Whether both are the same but for the deadline.
+    /// Returns `true` if both are equal except for the deadline.
     pub fn is_like(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 
-    /// Why whoever does not wait for better news has to stop.
+    /// Returns the reason to stop for a caller that does not wait out a suspension.
     pub fn reason_to_stop(self) -> Option<Loss> {
         match self {
             Self::Safe { .. } | Self::Jeopardy { .. } => None,
@@ -44,7 +44,7 @@ impl GuardState {
         }
     }
 
-    /// How it stands with this deadline.
+    /// Returns the state at `now` for this deadline.
     pub(super) fn until(deadline: Moment, jeopardy_at: Moment, now: Moment) -> Self {
         if now >= deadline {
             Self::Suspended

@@ -1,8 +1,8 @@
-//! How a loss is found while the session lives.
+//! Detecting a loss while the session is alive.
 //!
-//! A consistent blocking query on the key or the list of holders sees a deletion, a release and
-//! another holder. From the moment of such a look on the hold is believed in no more, also while it
-//! is asked whether the session's end was the reason.
+//! A consistent blocking query on the key or the list of holders detects a deletion, a release and
+//! another holder. After such a read the hold no longer counts as held, even while the holder
+//! queries if the session's end was the reason.
 
 use super::goal::Goal;
 use super::input::Response;
@@ -15,26 +15,26 @@ use crate::loss::Loss;
 use crate::read::Read;
 use std::time::Duration;
 
-/// How long to wait between tries where the caller counts them, and where there is no index to wait
-/// behind.
+/// The delay between retries if the caller counts them, and if there is no index for a blocking
+/// query.
 const COUNTED_RETRY: Duration = Duration::from_secs(1);
 
-/// How long those who wait for a loss may be kept waiting for the better word for it.
+/// The maximum delay of the report of a loss, while a more precise reason is queried.
 pub(super) const CAUSE_LIMIT: Duration = Duration::from_secs(1);
 
-/// The watch over a hold.
+/// The watch of a hold.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// The index to wait behind.
+    /// The index for the next blocking query.
     index: u64,
-    /// Looks that failed, one after the other.
+    /// The number of consecutive failed reads.
     failures: u32,
     backoff: Backoff,
-    /// What a look found, while it is asked whether the session ended, and why.
+    /// The result of a read, while the end of the session and its cause are queried.
     verdict: Option<Loss>,
-    /// How often the lock had been granted, as the first look showed.
+    /// The lock index that the first read returned.
     lock_index: Option<u64>,
-    /// Whether the session was suspended since the last look that showed it held.
+    /// Set if the session was suspended since the last read that showed the hold.
     is_suspended: bool,
 }
 
@@ -50,7 +50,7 @@ impl Watch {
         self.verdict.is_some()
     }
 
-    /// Whether no look found it gone, and one showed it held since its session was suspended.
+    /// Returns `true` if no read found it gone, and one showed it held since the last suspension.
     pub(super) fn is_confirmed(&self) -> bool {
         self.verdict.is_none() && !self.is_suspended
     }
@@ -64,8 +64,8 @@ impl Hold {
         }
     }
 
-    /// Whether the lock was granted anew since the first look: what was held before is lost, though
-    /// the same session may hold it.
+    /// Detects another grant of the lock since the first read: the earlier hold is lost, even if
+    /// the same session holds it.
     fn regranted(&mut self, entries: &[Entry]) -> Option<Loss> {
         let (Goal::Lock(_), Some(entry)) = (&self.goal, entries.first()) else { return None };
         let watch = self.watch();
@@ -73,21 +73,21 @@ impl Hold {
         (watch.is_suspended && first != entry.lock_index).then_some(Loss::Released)
     }
 
-    /// Its session is believed in no more, and may be again.
+    /// Marks the hold as suspended, because its session is.
     pub(super) fn suspend(&mut self) {
         if let HoldStage::Held(watch) = &mut self.stage {
             watch.is_suspended = true;
         }
     }
 
-    /// Whether it must be looked at before it is believed in again.
+    /// Returns `true` if it must be read before it counts as held again.
     pub(super) fn is_suspended(&self) -> bool {
         matches!(&self.stage, HoldStage::Held(watch) if watch.is_suspended && self.loss.is_none())
     }
 }
 
 impl Holder {
-    /// Looks anew: an answer that was on its way when the session was suspended confirms nothing.
+    /// Reads again: a reply that was in flight during the suspension confirms nothing.
     pub(super) fn confirm_hold(&mut self, hold: &mut Hold) {
         let watch = hold.watch();
         if watch.verdict.is_none() {
@@ -99,10 +99,10 @@ impl Holder {
 
     pub(super) fn look_at_hold(&mut self, hold: &mut Hold) {
         if let Some(verdict) = hold.watch().verdict.take() {
-            // No better word for it came in time.
+            // No more precise reason arrived in time.
             return self.lose_hold(hold, verdict);
         }
-        // Consistent, because a leader that was deposed would show a lock as held that is another's
+        // Consistent, because a deposed leader could show a lock as held that another session holds
         // by now.
         let read = Read::consistent().newer_than(hold.watch().index, WATCH_TIMEOUT);
         let request = hold.goal.look(read);
@@ -111,10 +111,10 @@ impl Holder {
 
     pub(super) fn watch_answered(&mut self, hold: &mut Hold, result: Result<Response, Error>) {
         if let Some(verdict) = hold.watch().verdict.take() {
-            // A session's end shows in its keys first; say so where that is the reason.
+            // The end of a session first shows in its keys; report that reason if it applies.
             let is_gone = result.is_ok_and(|response| !response.found());
             if is_gone && self.session.is_followed() && self.session.id() == Some(&hold.session) {
-                // The agent is about to tell why.
+                // The agent is about to report the cause.
                 hold.watch().verdict = Some(Loss::SessionGone);
                 hold.wakes_at = Some(self.now + CAUSE_LIMIT);
                 return;
@@ -135,7 +135,7 @@ impl Holder {
                 let is_believed = self.is_alive(&hold.session);
                 let watch = hold.watch();
                 (watch.index, watch.failures) = (index, 0);
-                // A look that began before the session was resumed was cancelled then.
+                // A read that began before the session was resumed was cancelled then.
                 watch.is_suspended &= !is_believed;
                 watch.backoff.succeeded();
                 let pause = if index == 0 { COUNTED_RETRY } else { Duration::ZERO };
@@ -149,7 +149,7 @@ impl Holder {
         let retries = hold.watch_retries;
         let watch = hold.watch();
         watch.failures += 1;
-        // A refusal would be repeated for ever, and the hold never be watched.
+        // A refusal would repeat forever and leave the hold unwatched.
         if retries.is_some_and(|retries| watch.failures > retries) || !error.is_transient() {
             return self.lose_hold(hold, Loss::Unwatched(error.to_string()));
         }
@@ -161,7 +161,7 @@ impl Holder {
         hold.wakes_at = Some(self.now + pause);
     }
 
-    /// The hold is over, and whoever asked for it is told why.
+    /// Ends the hold and reports the reason to its caller.
     pub(super) fn lose_hold(&mut self, hold: &mut Hold, loss: Loss) {
         self.cancel(hold.request.take());
         hold.wakes_at = None;

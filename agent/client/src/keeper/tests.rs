@@ -1,4 +1,4 @@
-//! Stories of kept sessions, told in stopped time.
+//! Scenarios of kept sessions, in paused time.
 
 use super::*;
 use crate::fake::{Fake, Fault};
@@ -29,7 +29,7 @@ async fn outlives_an_outage_that_is_shorter_than_the_lease() {
     let fake = Fake::start();
     let keeper = kept(&fake).await;
     sleep(Duration::from_secs(3)).await;
-    // A request that is swallowed costs its wait limit on top of the outage.
+    // A lost request costs its timeout in addition to the outage.
     let outages = [
         (Fault::Status(500, "No cluster leader"), 5),
         (Fault::Silence, 3),
@@ -55,7 +55,7 @@ async fn is_lost_at_its_deadline_and_not_later() {
     let lasted = begun.elapsed();
     assert!(lasted >= Duration::from_millis(9_500) && lasted < TTL, "{lasted:?}");
     assert!(!keeper.is_alive());
-    // The session is given back, so that nobody waits for what nobody has.
+    // The session is ended, so that no client waits for a lost hold.
     timeout(Duration::from_secs(60), async {
         while fake.sessions() > 0 {
             sleep(Duration::from_millis(100)).await;
@@ -92,7 +92,7 @@ async fn an_agent_that_is_not_there_is_named() {
     let fake = Fake::start();
     let client = fake.client();
     drop(fake);
-    let error = SessionKeeper::create(&client, &SessionOptions::default()).await.expect_err("nobody there");
+    let error = SessionKeeper::create(&client, &SessionOptions::default()).await.expect_err("no agent");
     assert!(matches!(error, Error::Unreachable { .. }) && error.certainly_not_done(), "{error}");
 }
 
@@ -103,7 +103,7 @@ async fn a_session_that_could_never_be_believed_in_is_not_asked_for() {
         let options = SessionOptions { ttl: Some(ttl), ..SessionOptions::named("test") };
         let refused = SessionKeeper::create(&fake.client(), &options).await.expect_err("it makes no sense");
         assert!(matches!(refused, Error::Settings(_)), "{refused}");
-        // Whoever waits for a lock hears of it too, instead of beginning anew for ever.
+        // A lock's acquire returns the error too, instead of retrying forever.
         let lock = crate::Lock::new(&fake.client(), "a").session(options);
         assert!(matches!(lock.acquire().await, Err(Error::Settings(_))));
     }

@@ -1,8 +1,8 @@
-//! What the holder of a lock is given.
+//! The guard of a held lock.
 //!
-//! A guard learns of a loss from four sides: the lease of its session and that of its node, whose
-//! deadlines it counts itself; the agent's answer to a renewal; and a consistent blocking query on
-//! the key, which sees a deletion, a release and another holder.
+//! A guard detects a loss in four ways: the deadline of its session's lease; the deadline of its
+//! node's lease; the agent's reply to a renewal; and a consistent blocking query on the key, which
+//! detects a deletion, a release and another holder.
 
 use crate::client::Client;
 use crate::driver::Hold;
@@ -13,8 +13,7 @@ use crate::loss::Loss;
 use bytes::Bytes;
 use std::time::Duration;
 
-/// A lock that is held. Dropping it releases the lock in the background; better is
-/// [`LockGuard::release`].
+/// A held lock. Dropping it releases the lock in the background; prefer [`LockGuard::release`].
 #[derive(Debug)]
 pub struct LockGuard {
     client: Client,
@@ -28,47 +27,47 @@ impl LockGuard {
         Self { client, goal, hold, grant }
     }
 
-    /// The key.
+    /// Returns the key.
     pub fn key(&self) -> &str {
         &self.goal.key
     }
 
-    /// The session that holds it.
+    /// Returns the session that holds the lock.
     pub fn session(&self) -> &str {
         &self.grant.session
     }
 
-    /// The grant's fencing token: greater than that of every earlier grant in the cluster. `None`
-    /// from an agent that does not know fences.
+    /// Returns the fencing token of the grant: greater than that of every earlier grant in the
+    /// cluster. `None` from an agent without fences.
     pub fn fence(&self) -> Option<u64> {
         self.grant.fence
     }
 
-    /// Whether the lock is surely still held: see [`LockGuard::remaining`].
+    /// Returns `true` if the lock is guaranteed to be held: see [`LockGuard::remaining`].
     pub fn is_held(&self) -> bool {
         self.hold.is_held()
     }
 
-    /// How long the hold is surely good from now on, unless somebody ends it on purpose or a health
-    /// check does; zero once it is lost. Grows again with each renewal.
+    /// Returns the time for which the lock is guaranteed to be held, unless an operator or a health
+    /// check ends it; zero once it is lost. Each renewal extends it.
     pub fn remaining(&self) -> Duration {
         self.hold.remaining()
     }
 
-    /// How the hold stands now.
+    /// Returns the state of the hold.
     pub fn state(&self) -> GuardState {
         self.hold.state()
     }
 
-    /// Waits until the hold stands otherwise than `known`, and tells how: a deadline that moved on
-    /// is no change. Start with [`LockGuard::state`], then give back what this told last.
+    /// Waits until the state differs from `known`, and returns the new one. An extended deadline is
+    /// not a change. Start with [`LockGuard::state`], then pass the last result.
     pub async fn changed(&self, known: &GuardState) -> GuardState {
         self.hold.changed(known).await
     }
 
-    /// Waits until the hold is lost, and tells why. At once, when it is lost already. One that is
-    /// suspended counts as lost here, with [`Loss::NodeDeadline`], for somebody else may hold the
-    /// lock: who can stand still and wait for better news uses [`LockGuard::changed`].
+    /// Waits until the lock is lost, and returns the reason; returns at once if it is already lost.
+    /// A suspended lock counts as lost here, with [`Loss::NodeDeadline`], because another client
+    /// may hold it. Callers that can pause should use [`LockGuard::changed`].
     pub async fn lost(&self) -> Loss {
         self.hold.lost().await
     }
@@ -76,7 +75,7 @@ impl LockGuard {
     /// Changes the value of the key while it is held.
     ///
     /// # Errors
-    /// [`Error::SessionLost`] when the lock is not held any longer, or whatever the request says.
+    /// [`Error::SessionLost`] if the lock is no longer held; otherwise the errors of the request.
     pub async fn update(&mut self, value: impl Into<Bytes>) -> Result<(), Error> {
         let value = value.into();
         if !self.is_held() {
@@ -85,7 +84,7 @@ impl LockGuard {
         let LockGoal { key, flags, .. } = &self.goal;
         match self.client.kv().acquire(key, &self.grant.session, value.clone(), *flags).await? {
             Acquired::Granted { .. } => {
-                // The release writes a value too, and must not bring an older one back.
+                // The release writes a value too, and must not restore an older one.
                 self.hold.written(value);
                 Ok(())
             }
@@ -93,12 +92,11 @@ impl LockGuard {
         }
     }
 
-    /// Gives the lock back and, if the session was only for it, ends the session. `false` when the
-    /// lock was lost before. Transient errors are ridden out until the hold's deadline.
+    /// Releases the lock and, if the session served only this lock, ends the session. Returns
+    /// `false` if the lock was lost before. Transient errors are retried until the hold's deadline.
     ///
     /// # Errors
-    /// When the release did not get through, or is not known to have; the lock then ends with its
-    /// session.
+    /// The release failed or its outcome is unknown; the lock then ends with its session.
     pub async fn release(self) -> Result<bool, Error> {
         self.hold.release().await
     }

@@ -1,15 +1,15 @@
-//! A lock on a key, and the guard that watches over it.
+//! A lock on a key, and its guard.
 //!
-//! | module | is |
+//! | module | contents |
 //! |---|---|
-//! | [`guard`] | what the holder is given |
+//! | [`guard`] | the guard of a held lock |
 //!
-//! How a lock is acquired, watched and given back is decided in [`crate::holder`].
+//! Acquiring, watching and releasing are decided in [`crate::holder`].
 //!
-//! Compatible with the locks of Consul's own clients: the same flags, the same requests. Different
-//! on purpose: who has to wait stands in the lock's queue, where the agent has one; who meets a
-//! lock-delay elsewhere waits as long as the agent says and no longer, out of step with others; and
-//! a guard rides out every transient error until its own deadline.
+//! Compatible with the locks of Consul's own clients: the same flags, the same requests. Three
+//! differences are intentional. A contender waits in the lock's queue, if the agent has one. During
+//! a lock-delay without a queue, a contender waits exactly as long as the agent reports, plus
+//! jitter. A guard survives every transient error until its own deadline.
 
 mod guard;
 
@@ -24,10 +24,10 @@ use crate::session_options::SessionOptions;
 use bytes::Bytes;
 use std::time::Duration;
 
-/// The flags by which Consul's clients know a key that is a lock.
+/// The flags that mark a key as a lock for Consul's clients.
 pub const LOCK_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
 
-/// A lock that can be acquired. Nothing is sent before it is.
+/// A lock that can be acquired. No request is sent before that.
 #[derive(Clone, Debug)]
 pub struct Lock {
     client: Client,
@@ -37,7 +37,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// A lock on `key`, with a session of its own for each acquisition.
+    /// Creates a lock on `key`, with a new session for each acquisition.
     pub fn new(client: &Client, key: impl Into<String>) -> Self {
         Self {
             client: client.clone(),
@@ -47,48 +47,49 @@ impl Lock {
         }
     }
 
-    /// The client that it uses.
+    /// Returns the client that it uses.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// What the key shall hold while it is held, such as who holds it.
+    /// Sets the value of the key while it is held, for example the holder's name.
     #[must_use]
     pub fn value(self, value: impl Into<Bytes>) -> Self {
         Self { goal: LockGoal { value: value.into(), ..self.goal }, ..self }
     }
 
-    /// Other flags than those of Consul's clients, for a key that is used with other flags already.
+    /// Sets other flags than those of Consul's clients, for a key that is already used with other
+    /// flags.
     #[must_use]
     pub fn flags(self, flags: u64) -> Self {
         Self { goal: LockGoal { flags, ..self.goal }, ..self }
     }
 
-    /// What the session of its own shall be like.
+    /// Sets the options of the lock's own session.
     #[must_use]
     pub fn session(self, options: SessionOptions) -> Self {
         Self { source: Source::Own(options), ..self }
     }
 
-    /// Takes the lock for this session, which outlives the guard.
+    /// Uses this session for the lock; the session outlives the guard.
     #[must_use]
     pub fn shared_session(self, keeper: &SessionKeeper) -> Self {
         Self { source: Source::Shared(keeper.clone()), ..self }
     }
 
-    /// Gives the hold up when the watch over it failed and so did this many tries more, a second
-    /// apart; `None`, the default, for going on until the session's deadline.
+    /// Gives the hold up after the watch has failed and this number of retries, one second apart,
+    /// has failed too. With `None`, the default, the hold lasts until the session's deadline.
     #[must_use]
     pub fn watch_retries(self, retries: Option<u32>) -> Self {
         Self { watch_retries: retries, ..self }
     }
 
-    /// Acquires the lock, however long it takes; whoever came first is first. Dropping the future
+    /// Acquires the lock, without a time limit, in first-in, first-out order. Dropping the future
     /// gives up and leaves nothing held.
     ///
     /// # Errors
-    /// A session cannot be created, the request is refused, or the key is something else than a
-    /// lock. Transient errors are ridden out once there is a session.
+    /// A session cannot be created, the request is rejected, or the key is not a lock. Transient
+    /// errors are retried once there is a session.
     pub async fn acquire(&self) -> Result<LockGuard, Error> {
         loop {
             if let Some(guard) = self.attempt(WaitLimit::Endless).await? {
@@ -97,15 +98,15 @@ impl Lock {
         }
     }
 
-    /// Acquires the lock if it is free now.
+    /// Acquires the lock if it is free now; `None` if it is not.
     ///
     /// # Errors
-    /// As [`Lock::acquire`], and transient ones too.
+    /// As [`Lock::acquire`], and transient errors.
     pub async fn try_acquire(&self) -> Result<Option<LockGuard>, Error> {
         self.attempt(WaitLimit::Once).await
     }
 
-    /// Acquires the lock if that is possible within about `limit`.
+    /// Acquires the lock within about `limit`; `None` if that is not possible.
     ///
     /// # Errors
     /// As [`Lock::acquire`].
@@ -113,10 +114,10 @@ impl Lock {
         self.attempt(WaitLimit::Until(self.client.clock().now() + limit)).await
     }
 
-    /// Deletes the lock's key unless somebody holds it; `false` when somebody does.
+    /// Deletes the lock's key unless the lock is held; returns `false` if it is.
     ///
     /// # Errors
-    /// Whatever the requests say; a key that is something else than a lock is not touched.
+    /// The errors of the requests. A key that is not a lock is left unchanged.
     pub async fn remove(&self) -> Result<bool, Error> {
         let Some(entry) = self.client.kv().get(&self.goal.key, &Read::default()).await?.value else {
             return Ok(true);
@@ -125,7 +126,7 @@ impl Lock {
         if entry.session.is_some() {
             return Ok(false);
         }
-        // Only as it was seen: whoever takes the lock in between keeps it.
+        // Only in the version that was read: a client that acquires the lock in between keeps it.
         self.client.kv().delete_cas(&self.goal.key, entry.modify_index).await
     }
 

@@ -1,4 +1,4 @@
-//! Stories of locks, told in stopped time.
+//! Scenarios of locks, in paused time.
 
 use super::*;
 use crate::fake::{Fake, Fault};
@@ -35,7 +35,7 @@ async fn goes_from_one_contender_to_the_next_with_a_greater_fence() {
     let begun = Instant::now();
     assert!(lock(&fake).acquire_within(Duration::from_millis(250)).await.expect("no error").is_none());
     assert!(begun.elapsed() >= Duration::from_millis(250) && begun.elapsed() < Duration::from_secs(1));
-    assert_eq!(fake.sessions(), 1, "who gives up leaves no session behind");
+    assert_eq!(fake.sessions(), 1, "giving up leaves no session behind");
     let waiting = lock(&fake);
     let second = tokio::spawn(async move { waiting.acquire().await.expect("in the end") });
     sleep(Duration::from_secs(100)).await;
@@ -54,7 +54,7 @@ async fn waits_in_the_queue_minute_after_minute() {
     let second = tokio::spawn(async move { waiting.acquire().await.expect("in the end") });
     sleep(Duration::from_secs(150)).await;
     assert_eq!(fake.count("acquire=session-2&wait=60s"), 3);
-    assert_eq!(fake.count("job?index="), 0, "it need not look meanwhile");
+    assert_eq!(fake.count("job?index="), 0, "no reads while it waits in the queue");
     first.release().await.expect("released");
     assert!(second.await.expect("no panic").is_held());
 }
@@ -67,7 +67,7 @@ async fn looks_again_and_again_where_the_agent_knows_no_queues() {
     let waiting = lock(&fake);
     let second = tokio::spawn(async move { waiting.acquire().await.expect("in the end") });
     sleep(Duration::from_secs(150)).await;
-    assert!(fake.count("acquire=") <= 3, "nobody hammers a held lock");
+    assert!(fake.count("acquire=") <= 3, "a held lock is not polled constantly");
     first.release().await.expect("released");
     let second = second.await.expect("no panic");
     fake.end_session(second.session(), Duration::from_secs(15));
@@ -75,7 +75,7 @@ async fn looks_again_and_again_where_the_agent_knows_no_queues() {
     let _third = lock(&fake).acquire().await.expect("after the delay");
     let waited = begun.elapsed();
     assert!(waited >= Duration::from_secs(15) && waited < Duration::from_secs(16), "{waited:?}");
-    assert!(fake.count("acquire=") <= 8, "nobody hammers a closed lock");
+    assert!(fake.count("acquire=") <= 8, "a lock-delay is not polled constantly");
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,7 +87,7 @@ async fn a_lock_delay_is_waited_out_and_not_longer() {
     let _second = lock(&fake).acquire().await.expect("after the delay");
     let waited = begun.elapsed();
     assert!(waited >= Duration::from_secs(15) && waited < Duration::from_secs(16), "{waited:?}");
-    assert!(fake.count("acquire=") <= 5, "nobody hammers a closed lock");
+    assert!(fake.count("acquire=") <= 5, "a lock-delay is not polled constantly");
     assert_eq!(first.lost().await, Loss::SessionGone);
 }
 
@@ -139,7 +139,7 @@ async fn a_grant_whose_answer_is_lost_is_found_again() {
     let guard = lock(&fake).acquire().await.expect("at the second try");
     assert_eq!((guard.fence(), fake.holder("job").as_deref()), (Some(1), Some(guard.session())));
 
-    // Who gives up after such an answer leaves nothing held.
+    // A contender that gives up after a lost reply leaves nothing held.
     guard.release().await.expect("released");
     fake.fail("acquire=", Fault::DoneUnheard, 1);
     let error = lock(&fake).try_acquire().await.expect_err("the answer is lost");
@@ -161,7 +161,7 @@ async fn an_attempt_that_did_nothing_says_nothing_of_the_one_before() {
 #[tokio::test(start_paused = true)]
 async fn a_refusal_ends_the_wait_whatever_its_words() {
     let fake = Fake::start();
-    fake.fail("acquire=", Fault::Outcome(500, Outcome::Refused, "words that nobody foresaw"), usize::MAX);
+    fake.fail("acquire=", Fault::Outcome(500, Outcome::Refused, "an unknown text"), usize::MAX);
     let error = lock(&fake).acquire().await.expect_err("refused");
     assert!(matches!(error, Error::Refused { status: 500, .. }), "{error}");
     assert_eq!((fake.count("acquire="), fake.sessions()), (1, 0));
@@ -179,13 +179,13 @@ async fn a_wait_that_is_dropped_leaves_nothing_behind() {
     assert!(waiting.await.expect_err("aborted").is_cancelled());
     client.settled().await;
     assert_eq!((fake.holder("job"), fake.sessions()), (None, 0));
-    assert_eq!(fake.count("release="), 1, "what may have been granted is given back");
+    assert_eq!(fake.count("release="), 1, "a possible grant is released");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_dies_while_waiting_is_replaced() {
     let fake = Fake::start();
-    fake.write("job", "", LOCK_FLAGS, "somebody");
+    fake.write("job", "", LOCK_FLAGS, "another");
     let waiting = lock(&fake);
     let waiting = tokio::spawn(async move { waiting.acquire().await.expect("in the end") });
     sleep(Duration::from_secs(5)).await;
@@ -243,7 +243,7 @@ async fn the_holder_may_change_the_value() {
     assert_eq!(fake.value("job").as_deref(), Some("busy"));
 }
 
-/// What a node lease with the default window promises when it was renewed just now.
+/// The remaining time of a node lease with the default window that was just renewed.
 const PROMISE: Duration = Duration::from_millis(4_750);
 
 #[tokio::test(start_paused = true)]
@@ -261,7 +261,7 @@ async fn is_held_no_longer_than_the_agent_vouches_for_its_node() {
     let begun = Instant::now();
     let jeopardy = guard.changed(&safe).await;
     assert!(matches!(jeopardy, GuardState::Jeopardy { .. }) && guard.is_held(), "{jeopardy:?}");
-    // Renewals of the session itself are answered all the time.
+    // Renewals of the session itself succeed all the time.
     let suspended = guard.changed(&jeopardy).await;
     let lasted = begun.elapsed();
     assert_eq!((suspended.clone(), guard.is_held()), (GuardState::Suspended, false));

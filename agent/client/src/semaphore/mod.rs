@@ -1,15 +1,15 @@
-//! A semaphore of N slots on a prefix, and the guard that watches over a slot.
+//! A semaphore of N slots on a prefix, and the guard of a slot.
 //!
-//! | module | is |
+//! | module | contents |
 //! |---|---|
-//! | [`guard`] | what a holder is given |
+//! | [`guard`] | the guard of a held slot |
 //!
-//! How a slot is acquired, watched and given back is decided in [`crate::holder`].
+//! Acquiring, watching and releasing are decided in [`crate::holder`].
 //!
-//! The same construction as that of Consul's own clients, so that both can compete: each contender
-//! locks a key `<prefix>/<session>` that dies with its session, and the holders' list
-//! `<prefix>/.lock` is changed by compare-and-set only. Whoever enters first strikes holders off
-//! whose contender key is gone.
+//! The construction is that of Consul's own clients, so that both can compete. Each contender locks
+//! a key `<prefix>/<session>`, which is deleted with its session. The holders' list
+//! `<prefix>/.lock` is only changed by compare-and-set. The next contender that enters removes
+//! holders whose contender key is gone.
 
 mod guard;
 
@@ -24,7 +24,7 @@ use crate::session_options::SessionOptions;
 use bytes::Bytes;
 use std::time::Duration;
 
-/// A semaphore whose slots can be acquired. Nothing is sent before one is.
+/// A semaphore whose slots can be acquired. No request is sent before that.
 #[derive(Clone, Debug)]
 pub struct Semaphore {
     client: Client,
@@ -34,30 +34,30 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    /// A semaphore of `limit` slots under `prefix`. All contenders must name the same limit.
+    /// Creates a semaphore of `limit` slots under `prefix`. All contenders must use the same limit.
     pub fn new(client: &Client, prefix: impl Into<String>, limit: usize) -> Self {
         let mut prefix = prefix.into();
-        // With a slash at its end or without, it is the same semaphore.
+        // A trailing slash makes no difference.
         prefix.truncate(prefix.trim_end_matches('/').len());
-        // A contender's key says that it lives, so it must go with the session.
+        // A contender's key proves that it is alive, so it must be deleted with the session.
         let options = SessionOptions { delete_keys: true, ..SessionOptions::named("Lockmesh semaphore") };
         let goal = SlotGoal { prefix, limit, value: Bytes::new() };
         Self { client: client.clone(), goal, options, watch_retries: None }
     }
 
-    /// The client that it uses.
+    /// Returns the client that it uses.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// What the contender's own key shall hold, such as who it is.
+    /// Sets the value of the contender's own key, for example its name.
     #[must_use]
     pub fn value(self, value: impl Into<Bytes>) -> Self {
         Self { goal: SlotGoal { value: value.into(), ..self.goal }, ..self }
     }
 
-    /// What each contender's session shall be like. Its keys are deleted at its end, whatever is
-    /// said here.
+    /// Sets the options of each contender's session. Its keys are always deleted at its end,
+    /// regardless of these options.
     #[must_use]
     pub fn session(self, options: SessionOptions) -> Self {
         Self { options: SessionOptions { delete_keys: true, ..options }, ..self }
@@ -69,12 +69,11 @@ impl Semaphore {
         Self { watch_retries: retries, ..self }
     }
 
-    /// Acquires a slot, however long it takes. Dropping the future gives up and leaves nothing
-    /// held.
+    /// Acquires a slot, without a time limit. Dropping the future gives up and leaves nothing held.
     ///
     /// # Errors
-    /// A session cannot be created, a request is refused, the prefix is something else than a
-    /// semaphore or one of another limit. Transient errors are ridden out once there is a session.
+    /// A session cannot be created, a request is rejected, the prefix is not a semaphore, or its
+    /// limit differs. Transient errors are retried once there is a session.
     pub async fn acquire(&self) -> Result<SemaphoreGuard, Error> {
         loop {
             if let Some(guard) = self.attempt(WaitLimit::Endless).await? {
@@ -83,15 +82,15 @@ impl Semaphore {
         }
     }
 
-    /// Acquires a slot if one is free now.
+    /// Acquires a slot if one is free now; `None` if there is none.
     ///
     /// # Errors
-    /// As [`Semaphore::acquire`], and transient ones too.
+    /// As [`Semaphore::acquire`], and transient errors.
     pub async fn try_acquire(&self) -> Result<Option<SemaphoreGuard>, Error> {
         self.attempt(WaitLimit::Once).await
     }
 
-    /// Acquires a slot if that is possible within about `limit`.
+    /// Acquires a slot within about `limit`; `None` if that is not possible.
     ///
     /// # Errors
     /// As [`Semaphore::acquire`].
@@ -99,10 +98,10 @@ impl Semaphore {
         self.attempt(WaitLimit::Until(self.client.clock().now() + limit)).await
     }
 
-    /// Deletes the list of holders unless one of them is alive; `false` when one is.
+    /// Deletes the list of holders unless a holder is alive; returns `false` if one is.
     ///
     /// # Errors
-    /// Whatever the requests say; a prefix that is something else than a semaphore is not touched.
+    /// The errors of the requests. A prefix that is not a semaphore is left unchanged.
     pub async fn remove(&self) -> Result<bool, Error> {
         let entries = self.client.kv().list(&self.goal.folder(), &Read::default()).await?.value;
         let Some(mut slots) = self.goal.slots(&entries)? else { return Ok(true) };
@@ -110,7 +109,7 @@ impl Semaphore {
         if slots.taken() > 0 {
             return Ok(false);
         }
-        // Only as it was seen: whoever enters in between keeps the slot.
+        // Only in the version that was read: a contender that enters in between keeps its slot.
         self.client.kv().delete_cas(&self.goal.list_key(), slots.modify_index).await
     }
 

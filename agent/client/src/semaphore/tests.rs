@@ -1,4 +1,4 @@
-//! Stories of semaphores, told in stopped time.
+//! Scenarios of semaphores, in paused time.
 
 use super::*;
 use crate::fake::{Fake, Fault};
@@ -22,7 +22,7 @@ async fn lets_as_many_in_as_it_has_slots() {
     assert_eq!(holders(&fake), 2);
     assert!(semaphore(&fake).try_acquire().await.expect("no error").is_none());
     assert!(semaphore(&fake).acquire_within(Duration::from_secs(1)).await.expect("no error").is_none());
-    assert_eq!(fake.sessions(), 2, "who gives up leaves no session behind");
+    assert_eq!(fake.sessions(), 2, "giving up leaves no session behind");
     let waiting = semaphore(&fake);
     let third = tokio::spawn(async move { waiting.acquire().await.expect("in the end") });
     sleep(Duration::from_secs(200)).await;
@@ -42,7 +42,7 @@ async fn the_dead_are_struck_off() {
     let fake = Fake::start();
     let list = r#"{"Limit":2,"Holders":{"dead":true,"gone":true}}"#;
     fake.write("pool/.lock", list, SEMAPHORE_FLAGS, "");
-    let guard = semaphore(&fake).try_acquire().await.expect("no error").expect("the dead hold nothing");
+    let guard = semaphore(&fake).try_acquire().await.expect("no error").expect("dead holders do not count");
     let expected = format!(r#"{{"Limit":2,"Holders":{{"{}":true}}}}"#, guard.session());
     assert_eq!(fake.value("pool/.lock"), Some(expected));
 }

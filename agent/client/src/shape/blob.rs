@@ -1,5 +1,4 @@
-//! Bytes that travel through JSON as padded standard base64; the one file that names the base64
-//! crate for shapes.
+//! Bytes in JSON as padded standard base64; the only file that names the base64 crate for shapes.
 
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
 use base64::{DecodeError, Engine, alphabet};
@@ -8,27 +7,27 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 
-/// Reads what Go reads: bits behind the last byte are not looked at.
+/// Accepts what Go accepts: trailing bits are ignored.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
 );
 
-/// Bytes, written as base64.
+/// Bytes, encoded as base64.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blob(pub Bytes);
 
 impl Blob {
-    /// `None` for no bytes: an empty value is written as `null`.
+    /// Returns `None` for empty bytes: an empty value is encoded as `null`.
     pub fn unless_empty(bytes: Bytes) -> Option<Self> {
         (!bytes.is_empty()).then_some(Self(bytes))
     }
 }
 
-/// Decodes padded standard base64; line breaks inside are skipped. The error is in the words of Go.
+/// Decodes padded standard base64; line breaks are skipped. The error has Go's text.
 ///
 /// # Errors
-/// The text is no base64: says so as Go does, with the offset of the first byte that is wrong.
+/// The text is not base64: Go's message, with the offset of the first invalid byte.
 pub fn decode_base64(text: &str) -> Result<Bytes, String> {
     let illegal = |offset: usize| format!("illegal base64 data at input byte {offset}");
     let unbroken: Cow<'_, str> = match text.contains(['\r', '\n']) {

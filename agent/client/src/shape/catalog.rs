@@ -20,15 +20,15 @@ pub struct Node {
     pub datacenter: String,
     /// Addresses by tag.
     pub tagged_addresses: Option<BTreeMap<String, String>>,
-    /// Words about it.
+    /// Metadata of the node.
     pub meta: Option<BTreeMap<String, String>>,
-    /// The index that created it.
+    /// The index of its creation.
     pub create_index: u64,
-    /// The index that changed it last.
+    /// The index of its last change.
     pub modify_index: u64,
 }
 
-/// A service of a node, as it is shown inside the node.
+/// A service of a node, as part of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Service {
@@ -37,32 +37,32 @@ pub struct Service {
     pub id: String,
     /// Its name.
     pub service: String,
-    /// Its tags; `None` for none inside a transaction's results.
+    /// Its tags; `None` if empty in the results of a transaction.
     pub tags: Option<Vec<String>>,
-    /// Its address; empty for the node's.
+    /// Its address; empty for the node's address.
     pub address: String,
     /// Addresses by tag.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_as_default")]
     pub tagged_addresses: BTreeMap<String, ServiceAddress>,
-    /// Words about it.
+    /// Metadata of the service.
     pub meta: Option<BTreeMap<String, String>>,
     /// Its port.
     pub port: u16,
     /// Its weights.
     pub weights: Weights,
-    /// Whether others may change its tags.
+    /// Set if other clients may change its tags.
     pub enable_tag_override: bool,
     /// Always the empty proxy.
     pub proxy: Proxy,
     /// Always empty.
     pub connect: Map<String, Value>,
-    /// The index that created it.
+    /// The index of its creation.
     pub create_index: u64,
-    /// The index that changed it last.
+    /// The index of its last change.
     pub modify_index: u64,
 }
 
-/// The proxy of a service that is none.
+/// The proxy of a service that is not a proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Proxy {
@@ -74,23 +74,23 @@ pub struct Proxy {
     pub expose: Map<String, Value>,
 }
 
-/// Where a service can be reached under a tag.
+/// The address of a service for a tag.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServiceAddress {
-    /// Host name or address.
+    /// The host name or address.
     pub address: String,
-    /// Port.
+    /// The port.
     pub port: u16,
 }
 
-/// How much a service instance counts.
+/// The load-balancing weights of a service instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Weights {
-    /// While its checks pass.
+    /// The weight while all of its checks pass.
     pub passing: u32,
-    /// While one of them warns.
+    /// The weight while a check is in the warning state.
     pub warning: u32,
 }
 
@@ -100,7 +100,7 @@ impl Default for Weights {
     }
 }
 
-/// A node with its services, by id.
+/// A node with its services by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NodeServices {
@@ -111,7 +111,7 @@ pub struct NodeServices {
     pub services: BTreeMap<String, Service>,
 }
 
-/// An instance of a service with its node, flat.
+/// An instance of a service and its node, in one flat object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServiceNode {
@@ -126,7 +126,7 @@ pub struct ServiceNode {
     pub datacenter: String,
     /// The node's addresses by tag.
     pub tagged_addresses: Option<BTreeMap<String, String>>,
-    /// Words about the node.
+    /// Metadata of the node.
     pub node_meta: Option<BTreeMap<String, String>>,
     /// Always empty.
     pub service_kind: String,
@@ -145,21 +145,21 @@ pub struct ServiceNode {
     pub service_tagged_addresses: BTreeMap<String, ServiceAddress>,
     /// The service's weights.
     pub service_weights: Weights,
-    /// Words about the service.
+    /// Metadata of the service.
     #[serde(deserialize_with = "null_as_default")]
     pub service_meta: BTreeMap<String, String>,
     /// The service's port.
     pub service_port: u16,
     /// Always empty.
     pub service_socket_path: String,
-    /// Whether others may change its tags.
+    /// Set if other clients may change its tags.
     pub service_enable_tag_override: bool,
     /// Always the empty proxy.
     pub service_proxy: Proxy,
     /// Always empty.
     pub service_connect: Map<String, Value>,
-    /// The index that created it.
+    /// The index of its creation.
     pub create_index: u64,
-    /// The index that changed it last.
+    /// The index of its last change.
     pub modify_index: u64,
 }

@@ -3,26 +3,26 @@
 use super::Blob;
 use serde::{Deserialize, Serialize};
 
-/// An event: the answer of `event/fire`, and an element of `event/list`.
+/// An event: the reply of `event/fire`, and an element of `event/list`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Event {
     /// Its id, a UUID.
     #[serde(rename = "ID")]
     pub id: String,
-    /// What it is about.
+    /// The event's name.
     pub name: String,
-    /// Any bytes; `null` for none.
+    /// The payload; `null` if empty.
     pub payload: Option<Blob>,
-    /// For hosts with such a name: a regular expression, as the next two.
+    /// A regular expression for the names of the target hosts, like the next two.
     pub node_filter: String,
-    /// For hosts with such a service, by its id.
+    /// A regular expression for the id of a service on the target hosts.
     pub service_filter: String,
-    /// For hosts on which such a service has such a tag.
+    /// A regular expression for a tag of that service.
     pub tag_filter: String,
-    /// By what it is to be understood.
+    /// The version of the event's format.
     pub version: u64,
-    /// When it was fired, in the order of events; 0 where it has not been.
+    /// The Lamport time of the event; 0 if it was not fired yet.
     #[serde(rename = "LTime")]
     pub lamport_time: u64,
 }

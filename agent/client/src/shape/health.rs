@@ -5,45 +5,45 @@ use super::null_as_default;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// A check. The same shape in the catalog and in the agent's own list.
+/// A check. The catalog and the agent's own list use the same shape.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Check {
-    /// The node that it is about.
+    /// The node that the check belongs to.
     pub node: String,
     /// Its id on that node.
     #[serde(rename = "CheckID")]
     pub check_id: String,
-    /// Its name for people.
+    /// A human-readable name.
     pub name: String,
     /// `passing`, `warning` or `critical`.
     pub status: String,
-    /// Words about the check.
+    /// A description.
     pub notes: String,
-    /// What it said last.
+    /// The last output.
     pub output: String,
-    /// The service that it is about; empty for the node.
+    /// The service that the check belongs to; empty for the node.
     #[serde(rename = "ServiceID")]
     pub service_id: String,
     /// That service's name.
     pub service_name: String,
-    /// That service's tags; `None` for none inside a transaction's results.
+    /// That service's tags; `None` if empty in the results of a transaction.
     pub service_tags: Option<Vec<String>>,
     /// Its kind, such as `ttl`.
     #[serde(rename = "Type")]
     pub kind: String,
-    /// How often it runs.
+    /// The interval between runs.
     pub interval: String,
-    /// How long a run may take.
+    /// The timeout of a run.
     pub timeout: String,
-    /// Carried, without a meaning.
+    /// Unused.
     pub exposed_port: u16,
     /// Its definition, opaque.
     #[serde(deserialize_with = "null_as_default")]
     pub definition: Map<String, Value>,
-    /// The index that created it.
+    /// The index of its creation.
     pub create_index: u64,
-    /// The index that changed it last.
+    /// The index of its last change.
     pub modify_index: u64,
 }
 
@@ -51,11 +51,11 @@ pub struct Check {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServiceInstance {
-    /// Where it runs.
+    /// The node.
     pub node: Node,
-    /// What it is.
+    /// The service.
     pub service: Service,
-    /// How both stand.
+    /// The checks of both.
     #[serde(deserialize_with = "null_as_default")]
     pub checks: Vec<Check>,
 }

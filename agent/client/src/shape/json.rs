@@ -1,24 +1,23 @@
-//! How a shape becomes JSON bytes, in the manner of Go's encoder: `<`, `>`, `&`, U+2028 and U+2029
-//! are escaped inside strings, so that an answer is safe inside HTML and textual comparers see what
-//! they know.
+//! The JSON encoding of shapes, in the manner of Go's encoder: `<`, `>`, `&`, U+2028 and U+2029 are
+//! escaped inside strings. A reply is therefore safe inside HTML and textually equal to Consul's.
 
 use serde::Serialize;
 use serde_json::ser::Formatter;
 use std::io::{self, Write};
 
-/// How an answer is laid out.
+/// The layout of a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// One field a line, indented by four spaces.
+    /// Set for one field per line, indented by four spaces.
     pub indented: bool,
-    /// A newline at the end.
+    /// Set for a trailing newline.
     pub newline: bool,
 }
 
 impl Layout {
     /// Everything on one line, without a newline.
     pub const COMPACT: Self = Self { indented: false, newline: false };
-    /// For people.
+    /// The human-readable layout.
     pub const PRETTY: Self = Self { indented: true, newline: true };
 }
 
@@ -27,7 +26,7 @@ pub fn render<T: Serialize + ?Sized>(value: &T, layout: Layout) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(256);
     let formatter = GoFormatter { indented: layout.indented, depth: 0, has_value: false };
     let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, formatter);
-    // Memory takes every byte, and every map of ours has strings for keys.
+    // Writing to memory cannot fail, and all maps have string keys.
     value.serialize(&mut serializer).expect("a shape is representable in JSON");
     if layout.newline {
         bytes.push(b'\n');
@@ -122,8 +121,8 @@ impl Formatter for GoFormatter {
     }
 }
 
-/// The first character that Go escapes and plain JSON does not: its place, its escape, its length
-/// in bytes.
+/// Returns the first character that Go escapes and plain JSON does not: its position, its escape,
+/// its length in bytes.
 fn first_escape(text: &str) -> Option<(usize, &'static [u8], usize)> {
     let bytes = text.as_bytes();
     bytes.iter().enumerate().find_map(|(at, byte)| match byte {

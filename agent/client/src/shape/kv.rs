@@ -3,23 +3,23 @@
 use super::{Blob, null_as_default};
 use serde::{Deserialize, Serialize};
 
-/// One key with its value and its lock.
+/// A key with its value and its lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Entry {
-    /// How often the lock was granted in this entry's life.
+    /// The number of grants of the lock since this entry was created.
     pub lock_index: u64,
-    /// Its name.
+    /// The key's name.
     pub key: String,
-    /// A number that belongs to the client.
+    /// An opaque number for clients.
     pub flags: u64,
-    /// Its value; `None` for an empty one.
+    /// The value; `None` if empty.
     pub value: Option<Blob>,
-    /// Who holds the lock; empty for nobody.
+    /// The session that holds the lock; empty if there is none.
     #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "null_as_default")]
     pub session: String,
-    /// The index that created it.
+    /// The index of its creation.
     pub create_index: u64,
-    /// The index that changed it last.
+    /// The index of its last change.
     pub modify_index: u64,
 }

@@ -1,16 +1,16 @@
-//! What Consul lacks: who holds which lock, and why locks were lost. Times are wall-clock words for
-//! people.
+//! Extensions to Consul's API: lock holders, and the reasons for lost locks. Times are wall-clock
+//! times for humans.
 
 use super::null_as_default;
 use serde::{Deserialize, Serialize};
 
-/// An element of `GET /v1/lockmesh/locks`: a lock that is held, or closed by a delay.
+/// An element of `GET /v1/lockmesh/locks`: a lock that is held, or blocked by a lock-delay.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Lock {
-    /// Which key.
+    /// The key.
     pub key: String,
-    /// The holder's session; empty for nobody.
+    /// The holder's session; empty if there is none.
     pub session: String,
     /// That session's name.
     pub session_name: String,
@@ -18,28 +18,29 @@ pub struct Lock {
     pub node: String,
     /// The fencing token of the grant.
     pub fence: u64,
-    /// How often it was granted in the entry's life.
+    /// The number of grants since the entry was created.
     pub lock_index: u64,
-    /// The index of the entry's last change; 0 where there is no entry.
+    /// The index of the entry's last change; 0 if there is no entry.
     pub modify_index: u64,
-    /// When the grant was made: milliseconds since 1970 by the leader's clock; 0 for nobody's.
+    /// The time of the grant: milliseconds since 1970 by the leader's clock; 0 if the lock is not
+    /// held.
     #[serde(rename = "GrantedAtMs")]
     pub granted_at_ms: u64,
-    /// How long the key stays closed after its holder's end, as a Go duration; empty where it is
-    /// open.
+    /// The remaining lock-delay after its holder's end, as a Go duration; empty if the key is not
+    /// blocked.
     pub lock_delay: String,
-    /// How many sessions wait for it in the queue.
+    /// The number of sessions in the lock's queue.
     pub waiters: u64,
 }
 
-/// An element of `GET /v1/lockmesh/losses`, newest first: a session that ended without its holder's
-/// release.
+/// An element of `GET /v1/lockmesh/losses`, newest first: a session that ended without a release by
+/// its holder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Loss {
     /// The index of the loss.
     pub index: u64,
-    /// Milliseconds since 1970 by the leader's clock.
+    /// The time of the loss: milliseconds since 1970 by the leader's clock.
     #[serde(rename = "AtMs")]
     pub at_ms: u64,
     /// The session that ended.
@@ -49,29 +50,31 @@ pub struct Loss {
     /// Its node.
     pub node: String,
     /// `destroyed`, `ttl-expired`, `check-critical`, `check-deregistered`, `node-deregistered`,
-    /// `node-failed`, `host-replaced`, `node-left`, `node-forced-to-leave` or `node-reaped`.
+    /// `node-failed`, `host-replaced`, `node-left`, `node-forced-to-leave`, `node-reaped` or
+    /// `given-up`.
     pub cause: String,
-    /// The check, where it was one.
+    /// The check, if a check was the cause.
     #[serde(rename = "CheckID")]
     pub check_id: String,
-    /// For how long the node might be silent, where it failed: `fast`, `default` or `safe`.
+    /// The health window of a failed node: `fast`, `default` or `safe`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub health_window: String,
-    /// The nodes of the servers that confirmed its silence, where it failed.
+    /// The nodes of the servers that confirmed the failure, for a failed node.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "null_as_default")]
     pub confirmed_by: Vec<String>,
-    /// How long before the verdict it was heard last, as a Go duration, where it failed.
+    /// For a failed node: the time from its last message to the verdict. For `given-up`: the time
+    /// since the last acknowledged renewal. A Go duration.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub silent_for: String,
-    /// The keys that it held; cut off after 64.
+    /// The keys that it held; at most 64.
     #[serde(deserialize_with = "null_as_default")]
     pub keys: Vec<LostKey>,
-    /// How many keys it held in all.
+    /// The total number of keys that it held.
     pub key_count: u64,
 }
 
 impl Loss {
-    /// The cause with what is known of it, such as `node-failed (silent for 5.1s; window default;
+    /// Returns the cause with its details, such as `node-failed (silent for 5.1s; window default;
     /// confirmed by s1, s3)`.
     pub fn in_words(&self) -> String {
         let known = |words: &str, what: String| (!what.is_empty()).then(|| format!("{words}{what}"));
@@ -90,33 +93,32 @@ impl Loss {
     }
 }
 
-/// A key that was held at the end.
+/// A key that the session held at its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct LostKey {
-    /// Which key.
+    /// The key.
     pub key: String,
-    /// The fencing token that is void now.
+    /// The fencing token, now invalid.
     pub fence: u64,
 }
 
-/// The answer of `GET /v1/lockmesh/servers`: the quorum as one of its servers sees it.
+/// The reply of `GET /v1/lockmesh/servers`: the quorum from the view of one of its servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Quorum {
     /// The cluster's id.
     #[serde(rename = "ClusterID")]
     pub cluster_id: String,
-    /// The Raft id of the server that answers. Unless it leads, it does not know how the others
-    /// are.
+    /// The Raft id of the server that replies. Only the leader knows the health of the others.
     pub seen_by: u64,
-    /// The leader's Raft id; 0 where none is known.
+    /// The leader's Raft id; 0 if unknown.
     pub leader: u64,
-    /// The term.
+    /// The Raft term.
     pub term: u64,
-    /// The last index known to be on a majority of disks.
+    /// The last index that is known to be on a majority of disks.
     pub commit_index: u64,
-    /// Every server, in order of their Raft ids.
+    /// All servers, in ascending order of their Raft ids.
     #[serde(deserialize_with = "null_as_default")]
     pub servers: Vec<Server>,
 }
@@ -125,7 +127,7 @@ pub struct Quorum {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Server {
-    /// Its id in the Raft log, never given to another server.
+    /// Its Raft id, never reused for another server.
     #[serde(rename = "RaftID")]
     pub raft_id: u64,
     /// Its node's UUID.
@@ -135,14 +137,14 @@ pub struct Server {
     pub node: String,
     /// Its RPC address as `host:port`.
     pub address: String,
-    /// Whether it leads.
+    /// Set if it is the leader.
     pub leader: bool,
-    /// Whether it votes; one that came lately gets its vote when it has caught up.
+    /// Set if it is a voter; a new server is promoted once it has caught up.
     pub voter: bool,
-    /// The last index it is known to have.
+    /// The last index that it is known to have.
     pub last_index: u64,
-    /// How long ago the leader heard from it, in Go's words; empty where nobody knows.
+    /// The time since the leader last had contact with it, as a Go duration; empty if unknown.
     pub last_contact: String,
-    /// Whether the leader hears it and it does not lag; `null` where nobody knows.
+    /// Set if the leader has contact with it and it does not lag; `null` if unknown.
     pub healthy: Option<bool>,
 }

@@ -1,12 +1,12 @@
-//! The JSON that the local agent speaks: Consul's field names, in Consul's order.
+//! The JSON of the local agent's API: Consul's field names, in Consul's order.
 //!
-//! One set of types for both ends: the agent renders its answers from them, the client parses with
-//! them. They hold plain strings and numbers and never any behaviour; what a field means is said
-//! where the state keeps it.
+//! Both ends share these types: the agent renders its replies from them, the client parses with
+//! them. They hold plain strings and numbers without behavior. The meaning of a field is documented
+//! with the state that stores it.
 //!
-//! | module | is |
+//! | module | contents |
 //! |---|---|
-//! | [`json`] | how they become bytes: Go's escapes, Consul's indent |
+//! | [`json`] | the encoding: Go's escapes, Consul's indent |
 //! | [`blob`] | bytes as base64 |
 //! | [`kv`] | entries |
 //! | [`session`] | sessions |
@@ -14,9 +14,9 @@
 //! | [`catalog`] | nodes, services, registrations |
 //! | [`health`] | checks, and services with their checks |
 //! | [`event`] | user events |
-//! | [`agent`] | what an agent says of itself, its members and its own checks |
+//! | [`agent`] | an agent's description of itself, its members and its own checks |
 //! | [`operator`] | the quorum |
-//! | [`lockmesh`] | what Consul lacks: locks and losses |
+//! | [`lockmesh`] | extensions to Consul: locks and losses |
 //!
 //! Parsing is lenient: a missing field or a `null` is the default, an unknown field is skipped.
 
@@ -36,7 +36,7 @@ pub use blob::Blob;
 
 use serde::{Deserialize, Deserializer};
 
-/// Reads `null` as the default: Go writes it for a list or a map that is empty.
+/// Parses `null` as the default: Go encodes an empty list or map as `null`.
 pub(crate) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

@@ -3,11 +3,11 @@
 use super::null_as_default;
 use serde::{Deserialize, Serialize};
 
-/// The answer of `GET /v1/operator/raft/configuration`.
+/// The reply of `GET /v1/operator/raft/configuration`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RaftConfiguration {
-    /// Every server of the quorum.
+    /// All servers of the quorum.
     #[serde(deserialize_with = "null_as_default")]
     pub servers: Vec<RaftServer>,
     /// Always 0.
@@ -25,38 +25,37 @@ pub struct RaftServer {
     pub node: String,
     /// Its RPC address as `ip:port`.
     pub address: String,
-    /// Whether it leads.
+    /// Set if it is the leader.
     pub leader: bool,
     /// Always `3`.
     pub protocol_version: String,
-    /// Whether it votes.
+    /// Set if it is a voter.
     pub voter: bool,
-    /// The last index it is known to have.
+    /// The last index that it is known to have.
     pub last_index: u64,
 }
 
-/// The answer of `POST /v1/operator/raft/transfer-leader`.
+/// The reply of `POST /v1/operator/raft/transfer-leader`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Transferred {
-    /// Whether another server leads now.
+    /// Set if another server leads now.
     pub success: bool,
 }
 
-/// How the leader looks after the servers: `/v1/operator/autopilot/configuration`. Durations are in
-/// Go's words.
+/// The autopilot configuration: `/v1/operator/autopilot/configuration`. Durations are Go durations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AutopilotConfiguration {
-    /// Whether a dead server is taken out once another one has come in its place.
+    /// Set to remove a dead server once a replacement has joined.
     pub cleanup_dead_servers: bool,
-    /// A server that the leader has not heard for so long is unhealthy.
+    /// The time without contact to the leader after which a server is unhealthy.
     pub last_contact_threshold: String,
-    /// A server whose log lags by more entries than this is unhealthy.
+    /// The maximum lag of a healthy server's log, in entries.
     pub max_trailing_logs: u64,
-    /// No server is taken out if fewer voters than this would remain; 0 for no such limit.
+    /// The minimum number of voters that must remain when a server is removed; 0 for no limit.
     pub min_quorum: u64,
-    /// How long a new server must have been healthy before it gets its vote.
+    /// The time that a new server must be healthy before it is promoted to voter.
     pub server_stabilization_time: String,
     /// Always empty.
     pub redundancy_zone_tag: String,
@@ -64,34 +63,34 @@ pub struct AutopilotConfiguration {
     pub disable_upgrade_migration: bool,
     /// Always empty.
     pub upgrade_version_tag: String,
-    /// The same as the next one.
+    /// The same as `modify_index`.
     pub create_index: u64,
     /// The index of the last change; 0 before the first.
     pub modify_index: u64,
 }
 
-/// The answer of `GET /v1/operator/gossip` and of `PUT /v1/operator/gossip/rotate`.
+/// The reply of `GET /v1/operator/gossip` and of `PUT /v1/operator/gossip/rotate`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GossipKey {
-    /// The number of the key that the mesh is sealed with; 0 is the first.
+    /// The number of the key that encrypts the gossip; 0 is the first.
     pub number: u32,
 }
 
-/// The answer of `GET /v1/operator/autopilot/health`, the same whether its status is 200 or 429.
+/// The reply of `GET /v1/operator/autopilot/health`, the same for the statuses 200 and 429.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AutopilotHealth {
-    /// Whether every server is healthy.
+    /// Set if every server is healthy.
     pub healthy: bool,
-    /// How many more servers may die before the quorum stands still.
+    /// The number of further servers that may fail before the quorum is lost.
     pub failure_tolerance: u64,
-    /// Every server of the quorum.
+    /// All servers of the quorum.
     #[serde(deserialize_with = "null_as_default")]
     pub servers: Vec<ServerHealth>,
 }
 
-/// One server of the quorum, as the leader finds it.
+/// The health of one server, as determined by the leader.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServerHealth {
@@ -102,23 +101,23 @@ pub struct ServerHealth {
     pub name: String,
     /// Its RPC address as `host:port`.
     pub address: String,
-    /// `alive`, or `failed` where the leader does not hear it.
+    /// `alive`, or `failed` if the leader has no contact with it.
     pub serf_status: String,
-    /// The version of the program that it runs; empty where the leader has not met it yet.
+    /// Its program version; empty if the leader had no contact with it yet.
     pub version: String,
-    /// Whether it leads.
+    /// Set if it is the leader.
     pub leader: bool,
-    /// How long ago the leader heard from it, in Go's words; `never` where it has not.
+    /// The time since the leader last had contact with it, as a Go duration; `never` if it never
+    /// had.
     pub last_contact: String,
     /// The leader's term.
     pub last_term: u64,
-    /// The last index it is known to have.
+    /// The last index that it is known to have.
     pub last_index: u64,
-    /// Whether the leader hears it, and it does not lag.
+    /// Set if the leader has contact with it and it does not lag.
     pub healthy: bool,
-    /// Since when the leader has found it as healthy, or as unhealthy, as it is now; the year 1
-    /// where it cannot say.
+    /// The time of the last change between healthy and unhealthy; the year 1 if unknown.
     pub stable_since: String,
-    /// Whether it votes.
+    /// Set if it is a voter.
     pub voter: bool,
 }

@@ -1,118 +1,119 @@
-//! Sessions: what a client sends to make one, and what it is told of them.
+//! Sessions: the requests that create them, and their descriptions.
 
 use super::agent::NodeLease;
 use super::null_as_default;
 use serde::{Deserialize, Serialize};
 
-/// A session as the agent shows it.
+/// A session as returned by the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Session {
     /// Its id.
     #[serde(rename = "ID")]
     pub id: String,
-    /// A name for people.
+    /// A human-readable name.
     pub name: String,
-    /// The node that it dies with.
+    /// The node whose failure ends the session.
     pub node: String,
-    /// In nanoseconds.
+    /// The lock-delay in nanoseconds.
     pub lock_delay: i64,
     /// `release` or `delete`.
     pub behavior: String,
-    /// As its creator wrote it; empty for none.
+    /// The TTL as specified by its creator; empty for none.
     #[serde(rename = "TTL")]
     pub ttl: String,
-    /// Checks of the node that it depends on.
+    /// The node checks that it depends on.
     #[serde(deserialize_with = "null_as_default")]
     pub node_checks: Vec<String>,
-    /// Checks of services that it depends on.
+    /// The service checks that it depends on.
     pub service_checks: Option<Vec<ServiceCheck>>,
     /// The deprecated list of checks.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "null_as_default")]
     pub checks: Vec<String>,
-    /// How long its node may stay silent: `fast` or `safe`; left out for the default. Consul has no
-    /// such field.
+    /// The maximum time that its node may be unreachable: `fast` or `safe`; absent for the default.
+    /// Consul has no such field.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub health_window: String,
-    /// The index that created it.
+    /// The index of its creation.
     pub create_index: u64,
-    /// The same for ever.
+    /// Always the same as `create_index`.
     pub modify_index: u64,
-    /// How its node's lease stands: where `?lease` asks for it, and the servers' leader answers.
-    /// Consul has no such field.
+    /// The state of its node's lease, if requested with `?lease` and available from the servers'
+    /// leader. Consul has no such field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_lease: Option<NodeLease>,
 }
 
-/// A service's check that a session depends on.
+/// A service check that a session depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServiceCheck {
     /// The check's id.
     #[serde(rename = "ID")]
     pub id: String,
-    /// Carried, without a meaning.
+    /// Unused.
     pub namespace: String,
 }
 
-/// The body of `PUT /v1/session/create`. What is `None` is left out, and the agent's default
-/// stands.
+/// The body of `PUT /v1/session/create`. A `None` is omitted, which selects the agent's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NewSession {
-    /// A name for people.
+    /// A human-readable name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The node; the agent's own where none is given.
+    /// The node; `None` for the agent's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// A Go duration such as `15s`.
+    /// The lock-delay, as a Go duration such as `15s`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock_delay: Option<String>,
     /// `release` or `delete`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub behavior: Option<String>,
-    /// A Go duration such as `15s`.
+    /// The TTL, as a Go duration such as `15s`.
     #[serde(rename = "TTL", skip_serializing_if = "Option::is_none")]
     pub ttl: Option<String>,
-    /// Checks of the node; `Some` of an empty list for none.
+    /// The node checks; an empty list for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_checks: Option<Vec<String>>,
-    /// Checks of services.
+    /// The service checks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_checks: Option<Vec<ServiceCheck>>,
     /// The deprecated list of checks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checks: Option<Vec<String>>,
-    /// How long its node may stay silent: `fast`, `default` or `safe`. Consul's agents overlook it.
+    /// The maximum time that its node may be unreachable: `fast`, `default` or `safe`. Consul's
+    /// agents ignore it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health_window: Option<String>,
 }
 
-/// How a session stands, as `GET /v1/session/events/<id>` of its own node's agent says it: the data
-/// of an event, and the answer to a poll.
+/// The state of a session, returned by `GET /v1/session/events/<id>` of its own node's agent: the
+/// data of an event, and the reply to a poll.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct SessionEvent {
-    /// Which session.
+    /// The session's id.
     pub session: String,
     /// `safe`, `jeopardy`, `suspended` or `lost`.
     pub state: String,
-    /// Until when the session is surely alive, as far as its node is concerned: nanoseconds of this
-    /// host's `CLOCK_BOOTTIME`. 0 where the node sets no deadline, or none is known.
+    /// The time until which the node's lease guarantees the session: nanoseconds of this host's
+    /// `CLOCK_BOOTTIME`. 0 if the node sets no deadline, or if it is unknown.
     pub deadline: u64,
-    /// From when on the next renewal is overdue, on the same clock; 0 where there is no deadline.
+    /// The time from which the next renewal is overdue, on the same clock; 0 if there is no
+    /// deadline.
     pub jeopardy_at: u64,
-    /// How long the deadline was away when this was written, in milliseconds.
+    /// The time until the deadline when this was written, in milliseconds.
     #[serde(rename = "RemainingMS")]
     pub remaining_ms: u64,
-    /// Why it is not `safe`, or has no deadline; empty where there is nothing to say.
+    /// The reason why it is not `safe`, or has no deadline; otherwise empty.
     pub reason: String,
-    /// What to wait behind for the next one; never goes back.
+    /// The index for the next blocking query; it never decreases.
     pub index: u64,
 }
 
-/// The answer to `PUT /v1/session/create`.
+/// The reply to `PUT /v1/session/create`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Created {
     /// The new session's id.

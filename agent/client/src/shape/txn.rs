@@ -6,11 +6,11 @@ use super::health::Check;
 use super::kv::Entry;
 use serde::{Deserialize, Serialize};
 
-/// One operation of a request, as a client sends it: exactly one field is set.
+/// One operation of a request: exactly one field is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Operation {
-    /// On a key.
+    /// An operation on a key.
     #[serde(rename = "KV", skip_serializing_if = "Option::is_none")]
     pub kv: Option<KvOperation>,
 }
@@ -21,13 +21,13 @@ pub struct Operation {
 pub struct KvOperation {
     /// `set`, `cas`, `lock`, `unlock`, `get`, `delete`, …
     pub verb: String,
-    /// Which key or prefix.
+    /// The key or prefix.
     pub key: String,
     /// The value, for writes.
     pub value: Option<Blob>,
     /// The flags, for writes.
     pub flags: u64,
-    /// The modify index that a conditional verb wants.
+    /// The modify index for a conditional verb.
     pub index: u64,
     /// The session, for locks.
     pub session: String,
@@ -51,39 +51,39 @@ pub struct TxnResult {
     pub check: Option<Check>,
 }
 
-/// Why one operation failed.
+/// The reason why one operation failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TxnError {
-    /// Its position in the request, from 0.
+    /// The operation's position in the request, from 0.
     pub op_index: u32,
-    /// In words.
+    /// A description of the failure.
     pub what: String,
 }
 
-/// The answer to a transaction with a write: results with 200, errors with 409.
+/// The reply to a transaction with a write: results with 200, errors with 409.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TxnAnswer {
-    /// What the operations gave; `None` where the transaction failed.
+    /// The results of the operations; `None` if the transaction failed.
     pub results: Option<Vec<TxnResult>>,
-    /// Why it failed.
+    /// The reasons for the failure.
     pub errors: Option<Vec<TxnError>>,
 }
 
-/// The answer to a transaction without a write: results with 200, errors with 409.
+/// The reply to a transaction without a write: results with 200, errors with 409.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TxnReadAnswer {
-    /// What the operations gave; `None` where the transaction failed.
+    /// The results of the operations; `None` if the transaction failed.
     pub results: Option<Vec<TxnResult>>,
-    /// Why it failed.
+    /// The reasons for the failure.
     pub errors: Option<Vec<TxnError>>,
-    /// The index of the answer.
+    /// The index of the reply.
     pub index: u64,
-    /// In nanoseconds.
+    /// The time since the server last had contact with the leader, in nanoseconds.
     pub last_contact: u64,
-    /// Whether the server knows a leader.
+    /// Set if the server knows a leader.
     pub known_leader: bool,
     /// Always empty.
     pub consistency_level: String,

@@ -1,4 +1,4 @@
-//! How a lock is acquired, turn by turn.
+//! Acquiring a lock, turn by turn.
 
 use super::*;
 
@@ -35,13 +35,13 @@ fn where_there_is_no_queue_it_looks_again_when_there_is_news() {
     story.answer("get", job_held_by("S2", 8));
     story.answer("acquire", refused(None));
     story.pass(SECOND);
-    // From here on it knows.
+    // From here on it knows that there are no queues.
     story.answer("get", job_held_by("S2", 8));
     let Request::Get(_, read) = story.request("get") else { unreachable!() };
     assert_eq!((read.index, read.wait), (8, Some(60 * SECOND)));
     story.answer("get", job_held_by("", 9));
     assert!(matches!(story.request("acquire"), Request::Acquire(_, _, None)));
-    // Somebody was faster.
+    // Another client was faster.
     story.answer("acquire", refused(None));
     story.answer("get", job_held_by("S3", 10));
     let Request::Get(_, read) = story.request("get") else { unreachable!() };
@@ -74,7 +74,7 @@ fn one_turn_is_one_turn() {
     let mut story = Story::wanting(WaitLimit::Once);
     story.answer("get", job_held_by("S2", 8));
     assert_eq!(story.asked(), ["destroy"]);
-    assert_eq!(story.told_acquired().map(Result::is_ok), None, "not before all is given back");
+    assert_eq!(story.told_acquired().map(Result::is_ok), None, "not before everything is released");
     story.answer("destroy", Ok(Response::Done));
     assert!(matches!(story.told_acquired(), Some(Ok(None))));
     let mut story = Story::wanting(WaitLimit::Once);
@@ -100,7 +100,7 @@ fn a_grant_that_was_not_heard_is_given_back() {
     story.answer("get", nothing_there());
     story.pass(2 * SECOND);
     story.answer("acquire", Err(unheard()));
-    // That the next attempt did nothing says nothing of the one before.
+    // A failed attempt proves nothing about the earlier one.
     story.pass(500 * MS);
     story.answer("get", nothing_there());
     story.pass(500 * MS);
@@ -126,13 +126,13 @@ fn an_acquisition_that_is_dropped_leaves_nothing_behind() {
     story.answer("get", job_held_by("S2", 8));
     assert_eq!(story.asked(), ["acquire"]);
     story.tell(Input::Drop(JOB));
-    assert_eq!(story.asked(), ["release"], "what may have been granted");
+    assert_eq!(story.asked(), ["release"], "a possible grant is released");
     story.tell(Input::Abandon);
     story.answer("release", Ok(Response::Verdict(false)));
     story.answer("destroy", Ok(Response::Done));
     assert!(story.holder.is_done());
     assert!(story.told_acquired().is_none());
-    // Before there was a session there is nothing to give back.
+    // Without a session there is nothing to release.
     let mut story = Story::begin(SessionUse::OneHold);
     story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story.tell(Input::Drop(JOB));
@@ -149,7 +149,7 @@ fn under_a_shared_session_an_unheard_grant_is_given_back_however_long_it_takes()
     story.answer("acquire", Err(unheard()));
     assert_eq!(story.asked(), ["release"]);
     story.answer("release", Err(not_done()));
-    assert!(matches!(story.told_acquired(), Some(Ok(None))), "nobody waits for the rest");
+    assert!(matches!(story.told_acquired(), Some(Ok(None))), "the caller need not wait for the release");
     for _ in 0..20 {
         assert!(story.holder.is_tidying());
         story.pass(2 * SECOND);
@@ -171,7 +171,7 @@ fn a_session_that_ends_while_it_waits_is_replaced() {
     story.answer("get", nothing_there());
     story.answer("acquire", granted(9));
     assert!(matches!(story.told_acquired(), Some(Ok(Some(grant))) if grant.session == "S3"));
-    // One that is shared is not ours to replace.
+    // A shared session is not replaced.
     let mut story = Story::keeping();
     story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story.answer("get", nothing_there());

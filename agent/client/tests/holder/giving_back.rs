@@ -1,4 +1,4 @@
-//! How what was held is given back.
+//! Releasing holds.
 
 use super::*;
 
@@ -7,8 +7,8 @@ fn a_release_gives_the_lock_back_and_ends_its_session() {
     let mut story = Story::holding();
     story.tell(Input::Written(JOB, Bytes::from("done")));
     story.tell(Input::Release(JOB));
-    assert!(!story.is_held(), "from the first moment on");
-    assert_eq!(story.asked(), ["release"], "the watch would take it for a loss");
+    assert!(!story.is_held(), "immediately");
+    assert_eq!(story.asked(), ["release"], "otherwise the watch would report a loss");
     assert!(
         matches!(story.request("release"), Request::Release(write, session) if write.value == "done" && session == "S1")
     );
@@ -28,13 +28,13 @@ fn a_release_whose_answer_was_not_heard_is_tried_again() {
     story.tell(Input::Release(JOB));
     story.answer("release", Err(unheard()));
     story.pass(SECOND);
-    // Nothing to release any more: the first one did it.
+    // Nothing is left to release: the first release succeeded.
     story.answer("release", Ok(Response::Verdict(false)));
     story.answer("destroy", Ok(Response::Done));
     assert!(matches!(story.told_release(), Some(Ok(true))));
 }
 
-/// Neither *released* nor *lost before* would be true: nobody knows.
+/// Neither *released* nor *lost before* would be true: the outcome is unknown.
 #[test]
 fn a_release_that_was_not_heard_before_the_deadline_is_told_as_unknown() {
     let shared = || {
@@ -50,7 +50,7 @@ fn a_release_that_was_not_heard_before_the_deadline_is_told_as_unknown() {
         story.tell(Input::Tick);
         assert!(matches!(story.told_release(), Some(Err(Error::UnknownOutcome { .. }))));
     }
-    // That the second try did nothing says nothing of the first.
+    // A failed second try proves nothing about the first.
     for mut story in [Story::holding(), shared()] {
         story.renews = false;
         story.tell(Input::Release(JOB));
@@ -62,7 +62,7 @@ fn a_release_that_was_not_heard_before_the_deadline_is_told_as_unknown() {
     }
 }
 
-/// Whichever of its steps the deadline finds it in.
+/// The deadline may pass in any of its steps.
 #[test]
 fn a_release_that_did_not_get_through_before_the_deadline_says_why() {
     for is_asking in [false, true] {
@@ -115,7 +115,7 @@ fn what_was_lost_is_not_released_and_its_session_ends() {
     story.answer("get", job_held_by("S2", 8));
     story.answer("find", Ok(Response::Found(true)));
     story.tell(Input::Release(JOB));
-    assert_eq!(story.asked(), ["destroy"], "another one's lock is not touched");
+    assert_eq!(story.asked(), ["destroy"], "another session's lock is unchanged");
     story.answer("destroy", Ok(Response::Done));
     assert!(matches!(story.told_release(), Some(Ok(false))));
 }

@@ -1,5 +1,5 @@
-//! Stories of the holder: what it is told, what it wants done then, and until when it believes.
-//! Time is what the story says.
+//! Scenarios of the holder: its inputs, its outputs, and its deadlines. Time is set by the
+//! scenario.
 
 mod acquiring;
 mod giving_back;
@@ -20,25 +20,24 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// The TTL of every session here; believed in for 9.5 s after a renewal was sent.
+/// The TTL of every session here; valid for 9.5 s after a renewal was sent.
 const TTL: Duration = Duration::from_secs(10);
 const BELIEF: Duration = Duration::from_millis(9_500);
 
-/// What every story acquires, unless it says something else.
+/// The hold that scenarios acquire by default.
 const JOB: HoldId = HoldId(1);
 
-/// A holder and an agent that answers what the story says; renewals it acknowledges by itself,
-/// unless it is told not to.
+/// A holder and a scripted agent, which acknowledges renewals automatically unless disabled.
 struct Story {
     holder: Holder,
     now: Moment,
     renews: bool,
-    /// Whether the agent knows of its node's lease; otherwise it refuses to tell of it.
+    /// Set if the agent knows its node's lease; otherwise it rejects queries about it.
     has_node_lease: bool,
     asked: Vec<(HolderRequest, Request)>,
     events: Vec<Event>,
     notices: Vec<Notice>,
-    /// The words of all requests ever sent, renewals left out.
+    /// The names of all requests sent, except renewals.
     log: Vec<&'static str>,
 }
 
@@ -61,7 +60,7 @@ impl Story {
         }
     }
 
-    /// A lock is wanted, and its session was created at once.
+    /// Starts a scenario in which a lock is wanted and its session was created at once.
     fn wanting(wait_limit: WaitLimit) -> Self {
         let mut story = Self::begin(SessionUse::OneHold);
         story.tell(Input::Acquire(JOB, wanted(wait_limit)));
@@ -69,14 +68,15 @@ impl Story {
         story
     }
 
-    /// A lock is held under a session of its own since now, and its watch is under way.
+    /// Starts a scenario in which a lock was just granted under its own session, and its watch is
+    /// in flight.
     fn holding() -> Self {
         let mut story = Self::wanting(WaitLimit::Endless);
         story.grant(5);
         story
     }
 
-    /// A shared session is kept since now.
+    /// Starts a scenario with a new shared session.
     fn keeping() -> Self {
         let mut story = Self::begin(SessionUse::Shared);
         story.tell(Input::Keep);
@@ -86,7 +86,7 @@ impl Story {
         story
     }
 
-    /// Answers look and request of an acquisition with a grant.
+    /// Answers the read and the request of an acquisition with a grant.
     fn grant(&mut self, fence: u64) {
         let looks = self.asked.iter().rposition(|(_, request)| word(request) == "get");
         let (look, _) = self.asked.remove(looks.expect("it looks"));
@@ -106,7 +106,7 @@ impl Story {
         let Outbox { cancelled, requests, events, notices } = outbox;
         for number in cancelled.into_iter().filter(|number| Some(*number) != answered) {
             let under_way = self.asked.iter().position(|(asked, _)| *asked == number);
-            self.asked.remove(under_way.expect("only what is under way is cancelled"));
+            self.asked.remove(under_way.expect("only requests in flight are cancelled"));
         }
         let is_logged = |word: &&str| !["renew", "node lease"].contains(word);
         self.log.extend(requests.iter().map(|(_, request)| word(request)).filter(is_logged));
@@ -121,26 +121,26 @@ impl Story {
         }
     }
 
-    /// Answers the oldest request of this word.
+    /// Answers the oldest request of this name.
     fn answer(&mut self, what: &str, result: Result<Response, Error>) {
         let at = self.asked.iter().position(|(_, request)| word(request) == what);
-        let at = at.unwrap_or_else(|| panic!("nobody asked to {what}: {:?}", self.asked));
+        let at = at.unwrap_or_else(|| panic!("no request to {what}: {:?}", self.asked));
         let (number, _) = self.asked.remove(at);
         self.tell(Input::Answered(number, result));
     }
 
-    /// What is under way.
+    /// Returns the requests in flight.
     fn asked(&self) -> Vec<&'static str> {
         self.asked.iter().map(|(_, request)| word(request)).collect()
     }
 
-    /// The oldest request of this word.
+    /// Returns the oldest request of this name.
     fn request(&self, what: &str) -> &Request {
         let found = self.asked.iter().find(|(_, request)| word(request) == what);
-        &found.unwrap_or_else(|| panic!("nobody asked to {what}: {:?}", self.asked)).1
+        &found.unwrap_or_else(|| panic!("no request to {what}: {:?}", self.asked)).1
     }
 
-    /// Time passes, and the holder is woken whenever it wants to be.
+    /// Advances the time, and ticks the holder at its wake-up times.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(at) = self.holder.wakes_at().filter(|at| *at <= end) {
@@ -150,7 +150,7 @@ impl Story {
         self.now = end;
     }
 
-    /// Time passes while nothing runs on this host.
+    /// Advances the time while nothing runs on this host.
     fn suspend(&mut self, time: Duration) {
         self.now = self.now + time;
     }
@@ -163,7 +163,7 @@ impl Story {
         self.holder.remaining(JOB, self.now)
     }
 
-    /// Why the hold was lost, as it was told.
+    /// Returns the reported loss of the hold.
     fn told_loss(&self) -> Option<&Loss> {
         self.events.iter().find_map(|event| match event {
             Event::Lost(JOB, loss) => Some(loss),
@@ -171,7 +171,7 @@ impl Story {
         })
     }
 
-    /// What became of the release, as it was told.
+    /// Returns the reported outcome of the release.
     fn told_release(&self) -> Option<&Result<bool, Error>> {
         self.events.iter().find_map(|event| match event {
             Event::Released(JOB, result) => Some(result),
@@ -179,7 +179,7 @@ impl Story {
         })
     }
 
-    /// What became of the acquisition, as it was told.
+    /// Returns the reported outcome of the acquisition.
     fn told_acquired(&self) -> Option<&Result<Option<Grant>, Error>> {
         self.events.iter().find_map(|event| match event {
             Event::Acquired(JOB, result) => Some(result),
@@ -228,17 +228,17 @@ fn job_held_by(session: &str, index: u64) -> Result<Response, Error> {
     Ok(Response::Entries(vec![entry], index))
 }
 
-/// It failed on its way: it may have been done.
+/// An error with an unknown outcome.
 fn unheard() -> Error {
     Error::UnknownOutcome { status: 500, text: "no answer".into() }
 }
 
-/// Certainly nothing was done.
+/// An error that certainly had no effect.
 fn not_done() -> Error {
     Error::Unavailable { status: 500, text: "No cluster leader".into() }
 }
 
-/// What an agent says that keeps no node lease.
+/// The error of an agent without node leases.
 fn no_such_endpoint() -> Error {
     Error::Refused { status: 404, text: "Invalid URL path: not a recognized HTTP API endpoint".into() }
 }

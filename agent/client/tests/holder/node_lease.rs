@@ -1,17 +1,17 @@
-//! What the agent says of its node's lease, and until when a hold is believed in by that.
+//! The agent's reports about its node's lease, and their effect on holds.
 
 use super::*;
 
-/// What is left of the deadline when an acknowledgement comes that was asked for just now.
+/// The time to the deadline in the acknowledgement of a renewal that was just sent.
 const WINDOW: Duration = Duration::from_millis(4_750);
 
 impl Story {
-    /// An agent that has a node lease, and has said nothing of it so far.
+    /// Starts a scenario with an agent that has a node lease and has not reported it yet.
     fn with_node_lease(session_use: SessionUse) -> Self {
         Self { has_node_lease: true, ..Self::begin(session_use) }
     }
 
-    /// A lock is held since now, under a session of its own, and its node is heard.
+    /// Starts a scenario with a lock that was just granted under its own session, on a live node.
     fn holding_on_a_node() -> Self {
         let mut story = Self::with_node_lease(SessionUse::OneHold);
         story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
@@ -22,7 +22,7 @@ impl Story {
         story
     }
 
-    /// The agent tells of an acknowledgement just now.
+    /// The agent reports an acknowledged renewal.
     fn acknowledged(&mut self) {
         let (deadline, jeopardy_at) = (self.now + WINDOW, self.now + WINDOW / 2);
         self.told(NodeLeaseState::Until { deadline, jeopardy_at });
@@ -44,9 +44,9 @@ fn nothing_is_acquired_before_the_agent_vouches_for_the_session() {
     story.answer("create", Ok(Response::Created("S1".into())));
     assert_eq!(story.asked(), ["node lease"]);
     assert_eq!(story.holder.session_remaining(story.now), Duration::ZERO);
-    // Its first renewal is not acknowledged yet.
+    // The node's first renewal is not acknowledged yet.
     story.told(NodeLeaseState::Suspended);
-    assert_eq!(story.asked(), ["node lease"], "and asked for the next word behind an index");
+    assert_eq!(story.asked(), ["node lease"], "and waits for the next report");
     assert!(matches!(story.request("node lease"), Request::NodeLease(_, read) if read.index == 7));
     story.acknowledged();
     assert_eq!(story.asked(), ["get", "node lease"]);
@@ -84,7 +84,7 @@ fn the_deadline_is_the_earlier_one_of_ttl_and_node() {
     story.pass(2 * SECOND);
     story.acknowledged();
     assert_eq!(story.remaining(), WINDOW);
-    // From here on the session is not renewed, but the node is: the TTL ends first.
+    // From here on the node is renewed but the session is not: the TTL ends first.
     story.renews = false;
     for _ in 0..5 {
         story.pass(2 * SECOND);
@@ -110,7 +110,7 @@ fn an_agent_that_dies_moves_no_deadline() {
     story.pass(WINDOW / 2 - MS);
     assert!(matches!(story.state(), GuardState::Safe { .. }));
     story.pass(MS);
-    // Nobody had to say so.
+    // Without any report.
     assert!(matches!(story.state(), GuardState::Jeopardy { .. }) && story.is_held());
     while story.is_held() {
         story.pass(10 * MS);
@@ -121,7 +121,7 @@ fn an_agent_that_dies_moves_no_deadline() {
     }
     assert_eq!(story.state(), GuardState::Suspended);
     assert_eq!((story.remaining(), story.told_loss()), (Duration::ZERO, None));
-    assert_eq!(story.holder.loss(JOB), None, "it may come back");
+    assert_eq!(story.holder.loss(JOB), None, "it may be resumed");
     assert!(story.notices.contains(&Notice::Suspended("S1".into())));
     assert!(!story.asked().contains(&"destroy"));
 }
@@ -130,8 +130,8 @@ fn an_agent_that_dies_moves_no_deadline() {
 fn a_stopped_process_finds_its_hold_suspended() {
     let mut story = Story::holding_on_a_node();
     story.suspend(WINDOW);
-    assert_eq!(story.state(), GuardState::Suspended, "before anybody told it anything");
-    // The answer that waited all the time was written when all was well.
+    assert_eq!(story.state(), GuardState::Suspended, "before any report");
+    // The pending reply was written before the suspension.
     story.told(NodeLeaseState::Until { deadline: story.now, jeopardy_at: story.now });
     assert_eq!(story.state(), GuardState::Suspended);
 }
@@ -141,11 +141,11 @@ fn a_suspended_hold_is_safe_again_only_after_a_look() {
     let mut story = Story::holding_on_a_node();
     story.pass(WINDOW);
     assert_eq!(story.state(), GuardState::Suspended);
-    // The watch that was under way all the time proves nothing.
+    // The watch that was in flight all the time proves nothing.
     story.answer("get", job_held_by("S1", 10));
     assert_eq!(story.state(), GuardState::Suspended);
     story.acknowledged();
-    assert_eq!(story.state(), GuardState::Suspended, "the leader has to confirm the hold, too");
+    assert_eq!(story.state(), GuardState::Suspended, "the leader must confirm the hold, too");
     assert!(story.notices.contains(&Notice::Resumed("S1".into())));
     let Request::Get(_, read) = story.request("get") else { unreachable!() };
     assert_eq!((read.index, read.consistency), (0, lockmesh_client::Consistency::Consistent));
@@ -198,7 +198,7 @@ fn the_agent_says_why_a_session_is_lost() {
     story.told(NodeLeaseState::Lost("node-failed".into()));
     assert_eq!(story.told_loss(), Some(&Loss::Ended("node-failed".into())));
     assert!(!story.is_held());
-    assert_eq!(story.asked(), [] as [&str; 0], "there is nothing to destroy and nobody to follow");
+    assert_eq!(story.asked(), [] as [&str; 0], "nothing is left to destroy or to watch");
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn a_renewal_that_finds_a_suspended_session_gone_waits_for_the_reason_but_not_lo
     story.told(NodeLeaseState::Lost("destroyed".into()));
     assert_eq!(story.told_loss(), Some(&Loss::Ended("destroyed".into())));
     let mut story = gone();
-    // Whoever still vouches for it has not heard of its end.
+    // An agent that still confirms the session does not know of its end yet.
     story.acknowledged();
     assert_eq!(story.state(), GuardState::Suspended);
     story.pass(SECOND);
@@ -249,7 +249,7 @@ fn a_renewal_that_finds_a_suspended_session_gone_waits_for_the_reason_but_not_lo
 fn an_agent_that_cannot_vouch_takes_no_promise_back() {
     let mut story = Story::holding_on_a_node();
     story.pass(SECOND);
-    // It was started anew, and no renewal of its was acknowledged yet.
+    // The agent was restarted, and no renewal of the new process was acknowledged yet.
     story.told(NodeLeaseState::Suspended);
     assert!(matches!(story.state(), GuardState::Jeopardy { .. }));
     assert_eq!(story.remaining(), WINDOW - SECOND);
@@ -262,7 +262,7 @@ fn a_restart_of_the_agent_that_was_announced_suspends_nothing() {
     let mut story = Story::holding_on_a_node();
     let promised = story.now + Duration::from_millis(28_500);
     story.told(NodeLeaseState::Until { deadline: promised, jeopardy_at: story.now });
-    // Its process ends, and another one is there after 6 s.
+    // Its process exits, and another one starts after 6 s.
     let gone = story.now;
     story.answer("node lease", Err(unheard()));
     while story.now.since(gone) < 6 * SECOND {
@@ -278,7 +278,7 @@ fn a_restart_of_the_agent_that_was_announced_suspends_nothing() {
     assert!(matches!(story.state(), GuardState::Jeopardy { .. }));
     story.acknowledged();
     assert!(matches!(story.state(), GuardState::Safe { .. }));
-    // That process dies, too: what the first one promised still stands, and nothing more.
+    // That process dies, too: the first promise stays valid, but is not extended.
     let died = story.now;
     while story.is_held() {
         story.pass(10 * MS);
@@ -312,8 +312,8 @@ fn what_is_suspended_is_given_back_like_what_is_held() {
     assert!(matches!(story.told_release(), Some(Ok(true))));
 }
 
-/// `lockmesh lock` after an outage: its release waited for servers, the process ended, and nobody
-/// ended the session.
+/// The situation of `lockmesh lock` after an outage: its release waited for servers, the process
+/// exited, and the session was never ended.
 #[test]
 fn a_suspended_hold_that_is_dropped_is_given_up_at_once() {
     let mut story = Story::holding_on_a_node();
@@ -354,7 +354,7 @@ fn a_release_that_went_unheard_while_the_host_slept_is_tried_again_where_the_ses
     story.answer("release", Err(unheard()));
     story.acknowledged();
     story.pass(SECOND);
-    assert_eq!(story.asked(), ["node lease", "release"], "or the session holds what nobody knows of");
+    assert_eq!(story.asked(), ["node lease", "release"], "otherwise the session keeps an unknown hold");
     story.answer("release", Ok(Response::Verdict(true)));
     assert!(matches!(story.told_release(), Some(Ok(true))));
 }

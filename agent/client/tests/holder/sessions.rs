@@ -1,4 +1,4 @@
-//! Until when a session is believed in.
+//! Session deadlines.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn the_deadline_counts_from_the_sending_of_what_was_acknowledged() {
     let mut story = Story::begin(SessionUse::OneHold);
     story.renews = false;
     story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
-    // The creation is answered two seconds after it was sent.
+    // The reply to the creation arrives two seconds after it was sent.
     story.pass(2 * SECOND);
     story.answer("create", Ok(Response::Created("S1".into())));
     story.grant(5);
@@ -29,7 +29,7 @@ fn a_renewal_is_counted_from_its_sending() {
     story.pass(2 * SECOND);
     let before = story.remaining();
     story.answer("renew", Ok(Response::Found(true)));
-    // It was sent after 3.0 to 3.7 s, so it adds that much, and not six.
+    // It was sent after 3.0 to 3.7 s, so it adds that time, not six seconds.
     let added = story.remaining() - before;
     assert!(added >= 3 * SECOND && added <= 3_700 * MS, "{added:?}");
 }
@@ -51,7 +51,7 @@ fn renewals_that_are_lost_are_tried_again_until_the_deadline() {
     assert_eq!(story.now.since(begun), BELIEF);
     assert_eq!(story.told_loss(), Some(&Loss::Deadline));
     assert!(matches!(&story.events[..], [Event::SessionLost(Loss::Deadline), Event::Lost(JOB, _)]));
-    assert_eq!(story.asked(), ["give up"], "and the watch is over");
+    assert_eq!(story.asked(), ["give up"], "and the watch has ended");
     assert!(story.notices.contains(&Notice::DeadlinePassed("S1".into())));
 }
 
@@ -72,7 +72,7 @@ fn an_answer_after_the_deadline_is_too_late() {
     story.renews = false;
     story.pass(4 * SECOND);
     assert_eq!(story.asked(), ["get", "renew"]);
-    // The timer is late, and the answer comes first; what it says would reach beyond the present.
+    // The timer is late and the reply comes first; its promise would extend beyond the present.
     story.suspend(6 * SECOND);
     story.answer("renew", Ok(Response::Found(true)));
     assert!(!story.is_held());
@@ -86,8 +86,8 @@ fn a_host_that_slept_through_the_deadline_knows_it_on_waking_up() {
     let mut story = Story::holding();
     story.pass(2 * SECOND);
     story.suspend(3_600 * SECOND);
-    assert!(!story.is_held(), "before anybody told it anything");
-    // Whatever comes first: here the watch says that all is well.
+    assert!(!story.is_held(), "before any input");
+    // The first input is arbitrary: here the watch reports that the lock is held.
     story.renews = false;
     story.answer("get", job_held_by("S1", 9));
     assert!(!story.is_held());
@@ -199,7 +199,7 @@ fn created(id: &str, window: HealthWindow) -> Result<Response, Error> {
     Ok(Response::Created(CreatedSession { id: id.into(), window: Some(window) }))
 }
 
-/// A holder whose session has this TTL and window, and that wants a lock.
+/// A holder that wants a lock, with a session of this TTL and window.
 fn wanting_with(ttl: Option<Duration>, health_window: Option<HealthWindow>) -> Story {
     let options = SessionOptions { ttl, health_window, ..SessionOptions::named("story") };
     let mut story = Story::with_options(options, SessionUse::OneHold);
@@ -207,7 +207,7 @@ fn wanting_with(ttl: Option<Duration>, health_window: Option<HealthWindow>) -> S
     story
 }
 
-/// The TTL of the creation that is under way.
+/// Returns the TTL of the creation in flight.
 fn asked_ttl(story: &Story) -> Duration {
     let asked = story.asked.iter().find_map(|(_, request)| match request {
         Request::CreateSession(options) => options.ttl,
@@ -257,7 +257,7 @@ fn a_ttl_that_is_too_short_for_the_agent_s_default_window_is_refused() {
         refused.contains("`session.default_health_window`") && refused.contains("26s or more"),
         "{refused}"
     );
-    // No window but the safe one asks for more.
+    // Only the safe window needs more.
     for window in [HealthWindow::Fast, HealthWindow::Default] {
         let mut story = wanting_with(Some(10 * SECOND), None);
         story.answer("create", created("S1", window));

@@ -1,4 +1,4 @@
-//! The same for slots of a semaphore.
+//! Holds of semaphore slots.
 
 use super::*;
 use lockmesh_client::holder::{SEMAPHORE_FLAGS, SlotGoal};
@@ -15,7 +15,7 @@ fn list(holders: &[&str], contenders: &[&str], index: u64) -> Result<Response, E
     Ok(Response::Entries(std::iter::once(list).chain(own).collect(), index))
 }
 
-/// A slot is wanted, its session was created, and its own key taken.
+/// Starts a scenario in which a slot is wanted, its session was created, and its own key acquired.
 fn wanting_slot(wait_limit: WaitLimit) -> Story {
     let mut story = Story::begin(SessionUse::OneHold);
     let goal = Goal::Slot(SlotGoal { prefix: "pool".into(), limit: 2, value: Bytes::new() });
@@ -41,7 +41,7 @@ fn a_slot_is_taken_watched_and_given_back() {
     story.tell(Input::Release(JOB));
     assert!(!story.is_held());
     story.answer("get", list(&["S1", "S2"], &[], 9));
-    // Somebody else changed the list at the same moment.
+    // Another client changed the list at the same moment.
     story.answer("cas", Ok(Response::Verdict(false)));
     story.pass(SECOND);
     story.answer("get", list(&["S1"], &[], 10));
@@ -61,7 +61,7 @@ fn whoever_finds_all_slots_taken_waits_for_news() {
     assert!(
         matches!(story.request("list"), Request::List(prefix, read) if prefix == "pool/" && read.index == 8)
     );
-    // The key of a holder is gone: it is dead, and makes room.
+    // The key of a holder is gone: it is dead and frees its slot.
     story.answer("list", list(&["S2", "S3"], &["S1", "S2"], 9));
     let Request::Cas(write, _) = story.request("cas") else { unreachable!() };
     assert_eq!(&write.value[..], b"{\"Limit\":2,\"Holders\":{\"S1\":true,\"S2\":true}}");
@@ -104,7 +104,7 @@ fn a_slot_is_lost_when_the_list_names_it_no_more() {
     for (look, loss) in [
         (list(&["S2"], &["S1", "S2"], 9), Loss::Unlisted),
         (nothing_there(), Loss::Deleted),
-        // Its own key is gone: whoever looks next will strike it off.
+        // Its own key is gone: the next contender will remove it.
         (list(&["S1", "S2"], &["S2"], 9), Loss::Unlisted),
     ] {
         let mut story = holding_slot();
@@ -138,6 +138,6 @@ fn a_key_of_its_own_that_cannot_be_had_is_told_at_once() {
     story.answer("create", Ok(Response::Created("S1".into())));
     story.answer("acquire", Err(unheard()));
     assert!(matches!(story.told_acquired(), Some(Err(Error::UnknownOutcome { .. }))));
-    // The session takes the key with it.
+    // The session's end deletes the key.
     assert_eq!(story.asked(), ["destroy"]);
 }

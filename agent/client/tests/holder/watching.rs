@@ -1,19 +1,19 @@
-//! What a look at a hold says while its session lives.
+//! The results of watching a hold while its session is alive.
 
 use super::*;
 
-/// What one look says, and what the answer about the session makes of it.
+/// Returns the loss reported for the result of one read and the reply about the session.
 fn looked(look: Result<Response, Error>, session: Result<Response, Error>) -> Loss {
     let mut story = Story::holding();
     story.answer("get", look);
-    assert!(!story.is_held(), "not believed in from here on");
-    assert_eq!(story.told_loss(), None, "the reason is looked for");
+    assert!(!story.is_held(), "no longer held");
+    assert_eq!(story.told_loss(), None, "the reason is being queried");
     assert!(
         matches!(story.request("find"), Request::FindSession(id, limit) if id == "S1" && *limit <= SECOND)
     );
     story.answer("find", session);
     assert!(!story.is_held());
-    story.told_loss().expect("told by now").clone()
+    story.told_loss().expect("a reported loss").clone()
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn counted_retries_give_the_hold_up() {
     story.grant(5);
     story.answer("get", Err(not_done()));
     story.pass(SECOND);
-    // A look that succeeds counts them anew.
+    // A successful read resets the count.
     story.answer("get", job_held_by("S1", 9));
     for _ in 0..2 {
         story.answer("get", Err(not_done()));

@@ -1,6 +1,6 @@
-//! Figures of the process itself, under the names that Prometheus has for them, and of its build.
+//! Metrics of the process itself, under Prometheus' standard names, and of its build.
 //!
-//! They are read from the kernel. Where it does not tell, a figure is 0.
+//! They are read from the kernel. A value that the kernel does not provide is 0.
 
 use super::reading::{Reading, Readings};
 use super::registered;
@@ -11,19 +11,18 @@ use std::fs;
 use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How many units of time the kernel counts a second where it tells of processes: a part of its
-/// interface.
+/// The kernel's ticks per second in process statistics: a part of its interface.
 const TICKS_A_SECOND: f64 = 100.0;
 
-/// Which field of `/proc/self/stat` behind the process's name says when it started, in ticks since
-/// the boot.
+/// The index, after the process's name, of the field of `/proc/self/stat` with the start time in
+/// ticks since boot.
 const START_FIELD: usize = 19;
 
 static SHOWN: LazyLock<()> = LazyLock::new(|| {
     let readings = vec![
         Reading::counter("process_cpu_seconds_total", "User and system time of this process", cpu_seconds),
-        Reading::gauge("process_start_time_seconds", "When this process started", start_time()),
-        Reading::gauge("process_max_fds", "The most file descriptors that this process may have", max_fds),
+        Reading::gauge("process_start_time_seconds", "Start time of this process", start_time()),
+        Reading::gauge("process_max_fds", "Maximum number of open file descriptors", max_fds),
         Reading::gauge("process_open_fds", "Open file descriptors of this process", open_fds),
         Reading::gauge("process_resident_memory_bytes", "Resident memory of this process", resident_bytes),
     ];
@@ -35,17 +34,17 @@ static BUILD: LazyLock<IntGaugeVec> = LazyLock::new(|| {
     registered(IntGaugeVec::new(options, &["version", "commit", "role"]))
 });
 
-/// Shows the figures of this process.
+/// Registers the metrics of this process.
 pub fn show() {
     LazyLock::force(&SHOWN);
 }
 
-/// Shows which build plays a role in this process.
+/// Registers the build of a role in this process.
 pub fn show_build(version: &str, commit: &str, role: &str) {
     BUILD.with_label_values(&[version, commit, role]).set(1);
 }
 
-/// The process's resident memory in bytes.
+/// Returns the process's resident memory in bytes.
 pub fn resident_bytes() -> f64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -58,7 +57,7 @@ fn cpu_seconds() -> f64 {
     used.tv_sec as f64 + used.tv_nsec as f64 / 1e9
 }
 
-/// When the process started. It is worked out once, so that it never seems to have started anew.
+/// Returns the start time of the process. It is computed once, so that it never changes.
 fn start_time() -> impl Fn() -> f64 + Send + Sync + 'static {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
@@ -68,7 +67,7 @@ fn start_time() -> impl Fn() -> f64 + Send + Sync + 'static {
 }
 
 fn started(stat: &str, uptime: &str, now: f64) -> Option<f64> {
-    // The name may hold spaces and brackets; what follows the last bracket holds none.
+    // The name may contain spaces and brackets; the text after the last bracket contains none.
     let fields = stat.rsplit_once(") ")?.1;
     let ticks: f64 = fields.split(' ').nth(START_FIELD)?.parse().ok()?;
     let uptime: f64 = uptime.split(' ').next()?.parse().ok()?;

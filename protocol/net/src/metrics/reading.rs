@@ -1,11 +1,10 @@
-//! Figures that are kept elsewhere and read when somebody asks for them, so that they are never
-//! old.
+//! Metrics that are stored elsewhere and read on demand, so that they are always current.
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Counter, Gauge};
 
-/// One figure, and how it is read.
+/// A metric and the function that reads it.
 pub struct Reading {
     name: String,
     help: &'static str,
@@ -15,12 +14,12 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// A total; it must only grow.
+    /// Creates a counter; it must only increase.
     pub fn counter(name: &str, help: &'static str, read: impl Fn() -> f64 + Send + Sync + 'static) -> Self {
         Self::new(name, help, true, Box::new(read))
     }
 
-    /// A level.
+    /// Creates a gauge.
     pub fn gauge(name: &str, help: &'static str, read: impl Fn() -> f64 + Send + Sync + 'static) -> Self {
         Self::new(name, help, false, Box::new(read))
     }
@@ -36,7 +35,8 @@ impl Reading {
         Self { name: name.to_owned(), help, is_counter, description, read }
     }
 
-    /// What it shows now. It is made anew each time, so that several may ask at once.
+    /// Returns the current value. The family is created for each call, so that concurrent calls are
+    /// safe.
     pub fn families(&self) -> Vec<MetricFamily> {
         let well_formed = "a metric of this name was made before";
         if self.is_counter {
@@ -51,7 +51,7 @@ impl Reading {
     }
 }
 
-/// Readings as the registry takes them.
+/// Readings as a collector for the registry.
 pub struct Readings(pub Vec<Reading>);
 
 impl Collector for Readings {
