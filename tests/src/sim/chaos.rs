@@ -16,7 +16,7 @@ pub enum Kind {
     Crash,
     /// This server crashes.
     CrashOf(ServerId),
-    /// An operator asks this server to lead, whatever else is under way.
+    /// An operator asks this server to lead, even during other work.
     Urge(ServerId),
     /// All servers crash.
     Blackout,

@@ -142,7 +142,7 @@ impl World {
         if now > due && !self.held.restored.contains(&hold) {
             let (silent, unbelieved) = (now.since(last_fault), now.since(since));
             let what = format!(
-                "{} is held by {id} of agent {agent} ({:?}), and nobody believes in it for {unbelieved:?}; \
+                "{} is held by {id} of agent {agent} ({:?}), but no guard has believed in it for {unbelieved:?}; \
                  the last fault was {silent:?} ago",
                 hold.1, session.spec.health_window
             );

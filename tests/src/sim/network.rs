@@ -83,7 +83,7 @@ pub struct Network {
     loses_datagrams_one_in: u64,
     calm: bool,
     cut: BTreeSet<Link>,
-    /// Links that stay cut until opened explicitly, whatever else is mended.
+    /// Links that stay cut until opened explicitly; other mends do not affect them.
     shut: BTreeSet<Link>,
     /// The number of faults that close a port for one direction.
     closed: BTreeMap<(Link, Port), usize>,
