@@ -38,7 +38,7 @@ impl World {
                 last_contact: Duration::ZERO,
             }),
             request => {
-                let what = format!("agent {agent} sends a request to a server of another cluster: {request:?}");
+                let what = format!("agent {agent} asks a server of another cluster: {request:?}");
                 self.judge.object("cluster identity", what);
                 Response::Unavailable(Unavailable::Denied("this server belongs to another cluster".into()))
             }

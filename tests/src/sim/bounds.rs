@@ -64,7 +64,7 @@ impl World {
                 false if now.since(since) > FOLLOW_BOUND => {
                     let known = self.agents[agent].leader;
                     let what = format!(
-                        "agent {agent} follows {known:?} as leader, but {id} leads and is reachable"
+                        "agent {agent} follows {known:?} as leader, but the reachable server {id} leads"
                     );
                     self.judge.object("follows_the_leader", what);
                 }
@@ -126,7 +126,7 @@ impl World {
         let late = self.agents[agent].watches().find(|(token, ..)| is_late(token));
         if let Some((_, query, known, _)) = late {
             let what =
-                format!("agent {agent} has not woken a watcher although there are changes after {known}: {query:?}");
+                format!("agent {agent} has not woken a watcher after a change behind {known}: {query:?}");
             self.judge.object("woken_in_time", what);
         }
         bounds.due = due;

@@ -161,7 +161,7 @@ impl Agent {
         mesh.tick(now, &mut output);
         if output.packets.len() > arrived.len() + UNASKED {
             let (sent, taken) = (output.packets.len(), arrived.len());
-            judge.object("mesh", format!("agent {} sent {sent} datagrams after receiving {taken}", self.place));
+            judge.object("mesh", format!("agent {} sends {sent} datagrams for {taken}", self.place));
         }
         let digest = mesh.wants_sync(now);
         if self.is_liar(stage) {

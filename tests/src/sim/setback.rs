@@ -154,7 +154,7 @@ impl World {
     pub(super) fn waits_for_refusal(&mut self) -> bool {
         let Some(planned) = &self.planned else { return false };
         if !planned.is_found && self.stage.now.since(planned.since) > BOUND {
-            let what = format!("the disk of server {} was set back, but no server reports it", planned.server);
+            let what = format!("the disk of server {} was set back, but not refused", planned.server);
             self.judge.object("set_back", what);
         }
         true

@@ -114,7 +114,7 @@ impl Fleet {
 
     fn kill(&mut self, host: usize) -> Result<Death, String> {
         let world = &mut self.world;
-        let lease = world.agents[host].registration().ok_or("a host holds a lock without being registered")?.lease;
+        let lease = world.agents[host].registration().ok_or("lock holder is not registered")?.lease;
         let downtime = world.stage.draw.duration(DOWNTIME.0, DOWNTIME.1);
         world.agents[host].die_unheard(&mut world.stage, &mut world.judge, downtime);
         let window = world.stage.plan.clients.residents.map(|plan| plan.window).unwrap_or_default();

@@ -90,7 +90,7 @@ pub fn deaths(options: Options) -> Result<DeathsReport, String> {
 impl Fleet {
     fn die(&mut self, host: usize) -> Result<LeaseId, String> {
         let world = &mut self.world;
-        let lease = world.agents[host].registration().ok_or("a host holds a lock without being registered")?.lease;
+        let lease = world.agents[host].registration().ok_or("lock holder is not registered")?.lease;
         world.agents[host].die_unheard(&mut world.stage, &mut world.judge, DOWNTIME);
         Ok(lease)
     }

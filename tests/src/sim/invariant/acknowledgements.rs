@@ -91,7 +91,7 @@ impl Acknowledgements {
             return Err(format!("{what}, which never arrived there"));
         };
         ensure(*newest <= term, || {
-            format!("{what} in term {term}, although an entry of term {newest} had been applied when it arrived")
+            format!("{what} in term {term}, but an entry of term {newest} was applied before it arrived")
         })?;
         // A verdict of the same turn may have been proposed after the acknowledgement.
         let deciding = heard.deciding.get(&lease.agent).filter(|index| **index > turn.applied);

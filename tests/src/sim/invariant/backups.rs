@@ -33,7 +33,7 @@ fn is_whole(parts: &[BackupPart], scene: &Scene<'_>) -> Result<(), String> {
     let one = parts.iter().all(|part| (part.index, part.term) == (index, term));
     ensure(one, || format!("the parts of a backup have different indexes: {index} and others"))?;
     let expected = scene.history.state_at(index);
-    let expected = expected.ok_or_else(|| format!("a backup has index {index}, which no server has applied"))?;
+    let expected = expected.ok_or_else(|| format!("no server has applied the backup's index {index}"))?;
     let expected = without_stray_row(state_of(expected.rows().filter(is_backed_up)));
     let found = without_stray_row(state_of(parts.iter().flat_map(|part| part.rows.iter().cloned())));
     ensure(found == expected, || {

@@ -93,7 +93,7 @@ impl Agent {
             Ok(Answered::Response(Response::Status(status))) if wants_status => {
                 ensure(status.leader == Some(status.server), || {
                     format!(
-                        "the leader's status came from {}, but {:?} leads",
+                        "the leader's status came from server {}, but {:?} leads",
                         status.server, status.leader
                     )
                 })

@@ -29,7 +29,7 @@ impl NoLostWrite {
             return Ok(());
         }
         let past = scene.history.answered(applied.index);
-        let past = past.ok_or_else(|| format!("index {} was in a reply but is not in the log", applied.index))?;
+        let past = past.ok_or_else(|| format!("index {} of a reply is not in the log", applied.index))?;
         let proposal = past.proposal.as_ref();
         let is_its_own = proposal.is_some_and(|proposal| {
             let same_request = match (request, proposal.request) {
@@ -72,7 +72,7 @@ impl Invariant for NoLostWrite {
             Fact::Given { given, .. } => self.given(given, scene),
             Fact::Opened { .. } => {
                 let newest = self.answered.last_key_value().map(|(index, _)| *index).unwrap_or_default();
-                ensure(newest <= scene.history.last(), || format!("index {newest} was in a reply but is lost"))
+                ensure(newest <= scene.history.last(), || format!("index {newest} of a reply is lost"))
             }
             _ => Ok(()),
         }

@@ -70,7 +70,7 @@ impl Invariant for Outcomes {
                 let Some(bytes) = unique(&proposal.command) else { return Ok(()) };
                 let was_denied = self.not_done.contains(&bytes);
                 self.applied.insert(bytes);
-                ensure(!was_denied, || format!("{:?} was done although it was reported as not done", proposal.command))
+                ensure(!was_denied, || format!("{:?} was done after a denial", proposal.command))
             }
             Fact::ToldNotDone { command: Command::Kv(KvCommand::Enqueue { new, .. }) } => {
                 self.not_granted.insert(new.value.clone());
