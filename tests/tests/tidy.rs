@@ -233,15 +233,15 @@ const GET_WORDS: &[&str] = &["get_tree", "get_or_empty"];
 
 /// Files whose tests may sleep, with the reason.
 const SLEEPERS: &[(&str, &str)] = &[
-    ("tests/src/bin/crowd.rs", "knocks again while more knock than the agent has let in"),
-    ("tests/src/dialect.rs", "the one place where time is let pass, with the rule that goes with it"),
-    ("tests/src/bin/crowd.rs", "it knocks again where more have knocked than were let in so far"),
+    ("tests/src/bin/crowd.rs", "retries while more clients connect than the agent has admitted"),
+    ("tests/src/dialect.rs", "the one place where tests sleep, with the rule for it"),
+    ("tests/src/bin/crowd.rs", "retries while more clients connect than were admitted so far"),
     (
         "tests/bench/compare/src/",
-        "a program that measures for a while, and whose clients hold locks for a while",
+        "a program that measures for a while, with clients that hold locks for a while",
     ),
-    ("tests/tests/upstream/figures.rs", "an election takes a while, and what comes after it is measured"),
-    ("tests/clients/", "a contender must hold the lock for a while, so that another could break in"),
+    ("tests/tests/upstream/figures.rs", "an election takes a while, and the time after it is measured"),
+    ("tests/clients/", "a contender must hold the lock for a while, so that another could violate it"),
 ];
 
 fn sources() -> Vec<Source> {
@@ -320,7 +320,7 @@ fn every_dependency_has_a_home() {
 
 #[test]
 fn pure_crates_are_pure() {
-    let why = "time, chance and order are arguments here, and what shall happen is an answer";
+    let why = "here time, randomness and order are arguments, and effects are return values";
     let rule = |source: &Source| rules::names_nothing_forbidden(source, IMPURE, why);
     let sources = sources();
     let pure = sources.iter().filter(|source| PURE.iter().any(|folder| source.path.starts_with(folder)));
@@ -407,7 +407,7 @@ fn exceptions_have_reasons() {
 fn the_top_folder_holds_what_it_must() {
     let strange = |name: &String| !name.starts_with('.') && !TOP.contains(&name.as_str());
     let strangers: Vec<String> = tree::top_names().into_iter().filter(strange).collect();
-    assert_eq!(strangers, [] as [String; 0], "the top folder is fixed: find these a place below it");
+    assert_eq!(strangers, [] as [String; 0], "the top folder is fixed: move these below it");
 }
 
 #[test]

@@ -209,7 +209,7 @@ impl World {
     }
 
     /// Notes an applied entry for guards: a guard that lost something by another client's act
-    /// learns of it later. Also counts sessions that were given up.
+    /// learns of it later. A release by a guard's own session is noted too.
     pub(super) fn note_for_guards(&mut self, index: LogIndex) {
         let Some(past) = self.judge.history.at(index).filter(|_| self.stage.plan.guards.per_agent > 0) else {
             return;

@@ -109,7 +109,7 @@ fn what_is_not_of_this_cluster_is_counted_and_changes_nothing() {
     let dev = start(folder.path());
     let victim = dev.client_of("n1");
     let outsider = UdpSocket::bind("127.0.0.1:0").expect("a free port");
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs() as u32;
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).expect("after the epoch").as_secs() as u32;
     let member = MemberId::of_agent(LeaseId { agent: AgentNumber(1), began: LogIndex(1) });
     let sealed = |number: u32| {
         let key = GossipKey { number, bytes: [7; 32] };

@@ -83,7 +83,7 @@ fn dev_takes_new_certificates_and_refuses_broken_ones() {
     replace(&fresh, &tls, "server");
     changes("server.pem is in use for new connections, good for 364 more days");
     changes("nothing has changed");
-    fs::write(tls.join("agent.pem"), "what a hand that slipped leaves behind").expect("it can be written");
+    fs::write(tls.join("agent.pem"), "accidental garbage").expect("it can be written");
     client.put("/v1/agent/reload", "").expect_text(500, "agent.pem");
     client.set("after", "the refusal");
     let (code, _, said) = run(&["reload", "--http-addr", &dev.http.to_string()]);

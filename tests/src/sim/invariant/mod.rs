@@ -128,7 +128,8 @@ pub enum Fact<'a> {
         /// The resulting changes.
         changes: &'a [Change],
     },
-    /// Changes that do not follow from the log: the invariant that they concern must detect them.
+    /// Changes that do not follow from the log: an invariant that recognizes them must report them
+    /// too.
     Strange {
         /// The changes.
         changes: &'a [Change],

@@ -85,7 +85,7 @@ impl MutualExclusion {
             let lease = self.failed.get(other).map_or(lease, |failed| lease.min(*failed));
             ensure(lease <= now, || {
                 format!(
-                    "{session} was granted {key} (fence {fence}), while {other} (fence {held}) may believe so until {} µs",
+                    "{session} was granted {key} (fence {fence}), while {other} (fence {held}) believes in it until {} µs",
                     lease.0
                 )
             })?;
