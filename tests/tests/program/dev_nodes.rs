@@ -103,7 +103,7 @@ fn a_killed_leader_has_a_follower_who_leads_and_that_is_shown() {
     assert_eq!(code, 0, "{said}");
     let shown: Value = serde_json::from_str(&shown).expect("it is JSON");
     assert_eq!((&shown["Node"], &shown["Led"]), (&json!(leader), &json!(true)));
-    let next = shown["Leader"].as_str().expect("somebody leads").to_owned();
+    let next = shown["Leader"].as_str().expect("there is a leader").to_owned();
     assert!(next != leader && shown["AfterMs"].is_u64(), "{shown}");
 
     // With two of three servers gone there is no majority.

@@ -63,7 +63,7 @@ fn assertion_39_the_delay_binds_the_owners_next_session_and_a_new_key() {
     assert!(client.delete("/v1/kv/a39b/key").is_true());
     assert!(!client.acquire("a39b/key", &next), "a key that was deleted meanwhile is not free either");
     client.get("/v1/kv/a39b/key").expect(404);
-    client.set("a39b/key", "made anew");
+    client.set("a39b/key", "made again");
     assert!(!client.acquire("a39b/key", &next));
     assert!(client.acquire("a39b/other", &next), "another key is free");
 }

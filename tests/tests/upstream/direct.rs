@@ -165,7 +165,7 @@ async fn led() -> (Quorum, Caller, String) {
                 return (quorum, caller, address);
             }
         }
-        assert!(Instant::now() < deadline, "nobody leads");
+        assert!(Instant::now() < deadline, "no leader in time");
         tokio::task::yield_now().await;
     }
 }
