@@ -1,15 +1,15 @@
-//! Whatever is broken on purpose, the simulator finds: each rule of the core, of the disk and of
-//! the shell that the promises rest on is broken in turn, and a seed must show it.
+//! The simulator finds deliberate bugs: each rule of the core, of the disk and of the shell that a
+//! guarantee depends on is broken in turn, and a seed must expose it.
 
 use lockmesh_core::fault_injection::Rule;
 use lockmesh_tests::sim::{FaultInjection, hunt};
 
-/// A seed is spent in less than a second.
+/// A seed takes less than a second.
 const SEEDS: u64 = 60;
 
-/// Hunts every other one, beginning with `first`, so that two tests share the work.
+/// Hunts every other deliberate bug, beginning with `first`, so that two tests share the work.
 fn hunt_half(first: usize) {
-    // A panic of the engine is a way to be found; its words need not be printed.
+    // A panic of the engine counts as found; its message need not be printed.
     std::panic::set_hook(Box::new(|_| {}));
     let hunted = FaultInjection::ALL.iter().skip(first).step_by(2);
     let missed: Vec<String> = hunted
@@ -17,7 +17,7 @@ fn hunt_half(first: usize) {
         .map(|fault_injection| fault_injection.name())
         .collect();
     let _ = std::panic::take_hook();
-    assert!(missed.is_empty(), "no seed found that these are broken: {missed:?}");
+    assert!(missed.is_empty(), "no seed exposed these bugs: {missed:?}");
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn the_other_half_is_found_too() {
     hunt_half(1);
 }
 
-/// That the servers disagree with the history, which keeps the rule, must not be all that shows it.
+/// The servers' difference from the history, which keeps the rule, must not be the only evidence.
 #[test]
 fn a_queue_that_is_not_fair_is_seen_as_such() {
     let outcome = hunt(FaultInjection::Core(Rule::FirstComeFirstServed), 0..SEEDS).expect("it is found");

@@ -1,9 +1,8 @@
-//! Samples of everything that is stored or replicated must be read for ever, each as what it was.
-//! `format/v1.txt`, and `v2.txt` for what version 1 cannot hold, have one encoded sample a line, in
-//! hexadecimal behind its name. A variant that was removed, renamed or moved, or a struct that
-//! changed, fails by that name. The newest version's samples are also written again to the same
-//! bytes, and every variant has one. `UPDATE_SAMPLES=1` adds those that are missing and never
-//! changes a line.
+//! Everything that is stored or replicated stays readable forever. `format/v1.txt`, and `v2.txt`
+//! for data that version 1 cannot represent, have one encoded sample per line, in hexadecimal after
+//! its name. If a variant was removed, renamed or moved, or a struct was changed, the sample with
+//! that name fails. The newest version's samples must also encode to the same bytes, and every
+//! variant has one. `UPDATE_SAMPLES=1` adds missing samples and never changes a line.
 
 use lockmesh_core::Proposal;
 use lockmesh_core::raft::log::{EntryKind, LogBatch};
@@ -20,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::path::Path;
 
-/// The samples of all versions, by their names.
+/// Returns the samples of all versions, by name.
 fn recorded() -> BTreeMap<String, String> {
     let texts = [include_str!("format/v1.txt"), include_str!("format/v2.txt")];
     let lines = texts.into_iter().flat_map(str::lines).filter(|line| !line.starts_with('#'));
@@ -28,7 +27,7 @@ fn recorded() -> BTreeMap<String, String> {
     pairs.map(|(name, bytes)| (name.to_owned(), bytes.to_owned())).collect()
 }
 
-/// What is stored now, encoded, under the names that it has in the code.
+/// Returns the present encoding of every sample, by its name in the code.
 fn current() -> BTreeMap<String, Vec<u8>> {
     let rows = samples::changes().into_iter().map(|row| (name("row", &row), format::encode(&row)));
     let entries = samples::proposals().into_iter().map(|entry| {
@@ -40,7 +39,7 @@ fn current() -> BTreeMap<String, Vec<u8>> {
     numbered(rows.chain(entries).chain([log]))
 }
 
-/// Several samples of one name are counted.
+/// Numbers samples of the same name.
 fn numbered(samples: impl Iterator<Item = (String, Vec<u8>)>) -> BTreeMap<String, Vec<u8>> {
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     let number = |(name, bytes): (String, Vec<u8>)| {
@@ -51,7 +50,7 @@ fn numbered(samples: impl Iterator<Item = (String, Vec<u8>)>) -> BTreeMap<String
     samples.map(number).collect()
 }
 
-/// The variants that a value is made of, from outside in: `row/Reply/Txn`.
+/// Returns the variants that a value consists of, from outside in: `row/Reply/Txn`.
 fn name(kind: &str, value: &impl Debug) -> String {
     let text = format!("{value:?}");
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric());
@@ -69,12 +68,12 @@ fn from_hex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(byte).collect()
 }
 
-/// Reads a sample as what its name says, and writes it again.
+/// Decodes a sample as the type in its name, and encodes it again.
 fn again<T: Stored + Debug>(name: &str, bytes: &[u8], of: impl Fn(&T) -> String) -> Vec<u8> {
     let value: T =
-        format::decode(bytes).unwrap_or_else(|error| panic!("{name} cannot be read any more: {error}"));
+        format::decode(bytes).unwrap_or_else(|error| panic!("{name} can no longer be decoded: {error}"));
     let (expected, _) = name.rsplit_once('/').expect("a name ends with a number");
-    assert_eq!(of(&value), expected, "{name} is read as something else");
+    assert_eq!(of(&value), expected, "{name} is decoded as another variant");
     format::encode(&value)
 }
 
@@ -90,7 +89,7 @@ fn every_sample_of_every_version_is_read_and_the_newest_written_again() {
         assert_eq!(
             hex(&written),
             text,
-            "{name} is written in other bytes: that is a new version of the format"
+            "{name} has a different encoding: that is a new version of the format"
         );
     }
 }
@@ -115,7 +114,7 @@ fn what_is_stored_now_is_what_was_recorded() {
     }
 }
 
-/// How many variants an enum has, as its own decoder says.
+/// Returns the number of variants of an enum, as its own decoder reports it.
 fn variant_count<T: DeserializeOwned + Debug>() -> usize {
     let error = wire::decode_stored::<T>(&[250]).expect_err("no enum is so long").to_string();
     let count = error.split("0 <= i < ").nth(1).unwrap_or_else(|| panic!("another error: {error}"));
@@ -123,12 +122,12 @@ fn variant_count<T: DeserializeOwned + Debug>() -> usize {
     digits.parse().expect("a number")
 }
 
-/// Every variant that `shown` names has a sample.
+/// Checks that every variant has a sample in `shown`.
 fn covers<T: DeserializeOwned + Debug>(what: &str, shown: &BTreeSet<String>) {
     assert_eq!(shown.len(), variant_count::<T>(), "{what}: not every variant has a sample: {shown:?}");
 }
 
-/// The words before a value's fields: the variant that it is.
+/// Returns the name of a value's variant: the text before its fields.
 fn variant(value: &impl Debug) -> String {
     let text = format!("{value:?}");
     text.chars().take_while(|letter| letter.is_ascii_alphanumeric()).collect()
@@ -170,7 +169,7 @@ fn every_variant_has_a_sample() {
     covers_by_words(&all, &rows);
 }
 
-/// Enums that lie deeper: their variants' names are looked for in what their holders show.
+/// Checks nested enums: their variants' names must appear in the debug output of their holders.
 fn covers_by_words(commands: &[Command], rows: &[Change]) {
     let shown = format!("{commands:?} {rows:?}");
     has_all::<Table>(
@@ -240,5 +239,5 @@ fn has_all<T: DeserializeOwned + Debug>(shown: &str, variants: &[&str]) {
 
 fn recorded_of<T: Stored>(kind: &str) -> Vec<T> {
     let of_kind = recorded().into_iter().filter(|(name, _)| name.split('/').next() == Some(kind));
-    of_kind.map(|(_, text)| format::decode(&from_hex(&text)).expect("another test sees to it")).collect()
+    of_kind.map(|(_, text)| format::decode(&from_hex(&text)).expect("another test checks that")).collect()
 }

@@ -1,12 +1,12 @@
-//! Replays the kept corpus on every decoder, and plays a bounded round of mutations from a seed:
-//! what a fuzzer found once is found by `cargo test` for ever. For a long run see
+//! Replays the kept corpus on every decoder, and runs a bounded round of seeded mutations: an input
+//! that a fuzzer found once is checked by `cargo test` forever. For a long run see
 //! `tests/fuzz/README.md`.
 
 use lockmesh_tests::fuzz::mutate::{Dice, mutate};
 use lockmesh_tests::fuzz::{TARGETS, Target, corpus};
 use std::panic::catch_unwind;
 
-/// How many mutants a target is given; `LOCKMESH_FUZZ_ROUNDS` asks for more.
+/// Number of mutants per target; `LOCKMESH_FUZZ_ROUNDS` raises it.
 const ROUNDS: usize = 2_000;
 
 #[test]
@@ -56,7 +56,7 @@ fn every_target_has_its_file_for_libfuzzer() {
 }
 
 #[test]
-#[ignore = "writes tests/corpus anew; run it when a format or a seed has changed"]
+#[ignore = "rewrites tests/corpus; run it when a format or a seed has changed"]
 fn write_corpus() {
     for target in TARGETS {
         corpus::write(target, 16).expect("tests/corpus can be written");

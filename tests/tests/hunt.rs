@@ -1,5 +1,5 @@
-//! The rules of the hunt fit the tree as it is: every text stands in its file exactly once, and
-//! every finder is there.
+//! The hunt's rules match the present tree: every text occurs in its file exactly once, and every
+//! finder exists.
 
 use lockmesh_tests::hunt::table::{Edit, Rule, faults, rules};
 use lockmesh_tests::tidy::tree;
@@ -10,7 +10,7 @@ fn every_rule_can_still_be_broken_where_it_is_kept() {
     let faults = faults(&top, &rules(&top));
     assert!(
         faults.is_empty(),
-        "mend tests/hunt: these rules are kept in other words now\n{}",
+        "update tests/hunt: these rules no longer match the source\n{}",
         faults.join("\n")
     );
 }

@@ -1,5 +1,5 @@
-//! Fifty storms over the whole quorum, each from its seed: no promise is broken, all is well in the
-//! end, and the same seed makes the same run.
+//! Fifty storms over the whole quorum, each from its seed: no guarantee is broken, the cluster
+//! recovers in the end, and the same seed gives the same run.
 
 use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_tests::sim::fleet::crash::crash;
@@ -28,8 +28,8 @@ fn twenty_five_more_storms_break_no_promise() {
     storms(25..50);
 }
 
-/// A lone server, whose disk took neither its vote nor its entries, leads the same term again after
-/// a crash.
+/// A lone server whose disk accepted neither its vote nor its entries leads the same term again
+/// after a crash.
 #[test]
 fn a_term_that_nobody_heard_of_may_be_led_again() {
     storms(1063..1064);
@@ -40,7 +40,7 @@ fn the_same_seed_makes_the_same_run() {
     for seed in 43..48 {
         let [(_, first), (_, second)] =
             [(); 2].map(|()| trace(seed, Focus::Everything, FaultInjection::None));
-        assert!(first == second, "cargo sim --twice {seed} says where they part");
+        assert!(first == second, "cargo sim --twice {seed} shows where they diverge");
     }
 }
 
@@ -48,7 +48,7 @@ fn the_same_seed_makes_the_same_run() {
 fn a_host_that_dies_is_failed_and_its_lock_passes_on_within_its_window() {
     for window in [HealthWindow::Fast, HealthWindow::Default] {
         let report = crash(Options { seed: 1, agents: 32, window, mesh: MeshTrouble::None }, 3)
-            .expect("no promise is broken");
+            .expect("no invariant is broken");
         assert_eq!(report.wrongly_failed, 0);
         let (middle, most) = report.next_holder;
         let bound = if window == HealthWindow::Fast { 3.0 } else { 7.0 };
@@ -60,19 +60,20 @@ fn a_host_that_dies_is_failed_and_its_lock_passes_on_within_its_window() {
 fn a_mesh_that_is_wholly_lost_or_wholly_hostile_costs_time_and_nothing_else() {
     for mesh in [MeshTrouble::Lost, MeshTrouble::Hostile] {
         let options = Options { seed: 1, agents: 16, window: HealthWindow::Fast, mesh };
-        let report = crash(options, 2).expect("no promise is broken");
+        let report = crash(options, 2).expect("no invariant is broken");
         assert_eq!(report.wrongly_failed, 0);
-        // The renewal of a host without a mesh is overdue first, and then its window counts.
+        // A host without a mesh is first detected by its overdue renewal, and then its window
+        // counts.
         assert!(report.next_holder.1 < 3.0, "{report:?}");
     }
 }
 
-/// An hour of nodes of each.
+/// Runs one node-hour of each condition.
 fn peaceful(troubles: &[Trouble]) {
     for trouble in troubles {
         let options =
             Options { seed: 1, agents: 100, window: HealthWindow::Default, mesh: MeshTrouble::None };
-        let report = peace(options, *trouble, 1.0, |_| {}).expect("no promise is broken");
+        let report = peace(options, *trouble, 1.0, |_| {}).expect("no invariant is broken");
         assert!(report.is_well(), "{report:?}");
         assert!(report.renewals_a_second > 0.5, "{report:?}");
     }
@@ -92,7 +93,7 @@ fn slow_nodes_and_a_rack_that_is_dark_for_a_while_are_not_failed() {
 fn agents_that_come_at_once_all_get_in() {
     let report =
         join(Options { seed: 1, agents: 200, window: HealthWindow::Default, mesh: MeshTrouble::None });
-    let report = report.expect("no promise is broken");
+    let report = report.expect("no invariant is broken");
     assert_eq!(report.wrongly_failed, 0, "{report:?}");
     assert!(report.acknowledged < 10.0, "{report:?}");
 }

@@ -1,19 +1,19 @@
-//! Style is a test: an untidy tree does not pass. The tables say what may stand where; each rule is
-//! also fed a bad snippet, to show that it can fail. It must never judge what a person has to
-//! judge.
+//! Style checks: an untidy tree fails. The tables define what is allowed where; each rule is also
+//! tested on a bad snippet, to show that it can fail. Checks must never decide questions that
+//! require human judgement.
 
 use lockmesh_tests::tidy::{Fault, Source, rules, tree};
 
-/// The longest file, in lines. Aim at 300.
+/// Maximum length of a file, in lines. Aim at 300.
 const FILE_LINES: usize = 1000;
 
-/// The widest line of a comment, in characters.
+/// Maximum width of a comment line, in characters.
 const COMMENT_COLUMNS: usize = 100;
 
-/// The longest function, in lines. Aim at 40.
+/// Maximum length of a function, in lines. Aim at 40.
 const FUNCTION_LINES: usize = 70;
 
-/// Everything that the top folder may hold besides dotfiles.
+/// Everything that the top folder may contain besides dotfiles.
 const TOP: [&str; 10] = [
     "Cargo.toml",
     "Cargo.lock",
@@ -27,7 +27,7 @@ const TOP: [&str; 10] = [
     "target",
 ];
 
-/// Our crates: the folder, and the crates of ours that it may depend on.
+/// Our crates: the folder, and our crates that it may depend on.
 const CRATES: [(&str, &[&str]); 10] = [
     ("protocol", &[]),
     ("tests/bench/compare", &[]),
@@ -56,7 +56,8 @@ const CRATES: [(&str, &[&str]); 10] = [
     ),
 ];
 
-/// Where each dependency may be named outside of tests: swapping a library touches one room.
+/// The folders where each dependency may be named outside of tests: replacing a library affects one
+/// place.
 const HOMES: &[(&str, &[&str])] = &[
     ("lockmesh_agent", &["agent/cli/src/"]),
     ("lockmesh_cli", &["agent/cli/src/main.rs"]),
@@ -128,7 +129,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("x509_parser", &["protocol/net/src/certificate.rs"]),
 ];
 
-/// Dependencies that are the language of the whole tree, of tests alone, or our own.
+/// Dependencies that are common to the whole tree, used only in tests, or our own.
 const FREE: &[&str] = &[
     "bytes",
     "lockmesh_agent_core",
@@ -145,7 +146,7 @@ const FREE: &[&str] = &[
     "tracing",
 ];
 
-/// The crates, folders and files that know no clock, disk, socket, thread, chance or hash order.
+/// The crates, folders and files without clock, disk, socket, thread, randomness or hash order.
 const PURE: [&str; 5] = [
     "protocol/src/",
     "server/core/src/",
@@ -154,7 +155,7 @@ const PURE: [&str; 5] = [
     "agent/client/src/backoff.rs",
 ];
 
-/// What a pure crate never names.
+/// Names that a pure crate must not use.
 const IMPURE: &[&str] = &[
     "HashMap",
     "HashSet",
@@ -175,7 +176,7 @@ const IMPURE: &[&str] = &[
     "tokio",
 ];
 
-/// What finished code does not hold, and what to do instead.
+/// Markers of unfinished code, with the remedy.
 const UNFINISHED: &[(&str, &str)] = &[
     ("todo!", "finish it"),
     ("unimplemented!", "finish it"),
@@ -185,7 +186,7 @@ const UNFINISHED: &[(&str, &str)] = &[
     ("mpsc::channel()", "everything has a limit: use `sync_channel`"),
 ];
 
-/// Words that the field has another one for. This file alone may say them.
+/// Words that have a standard replacement. Only this file may contain them.
 const REPLACED: &[(&str, &str)] = &[
     ("asker", "caller, or origin"),
     ("compass", "leader tracker"),
@@ -203,8 +204,8 @@ const REPLACED: &[(&str, &str)] = &[
     ("steer", "update"),
 ];
 
-/// The textbook's words for what is decided here, and the file that decides it: its first lines say
-/// the word, so that a stranger's `grep` lands there.
+/// Standard terms, and the file that implements each: its first lines contain the term, so that a
+/// search finds it.
 const DECIDED_IN: &[(&str, &str)] = &[
     ("leader discovery", "agent/core/src/leader_tracker.rs"),
     ("request id", "agent/core/src/request_ids.rs"),
@@ -230,24 +231,24 @@ const DECIDED_IN: &[(&str, &str)] = &[
 /// Names that begin with `get_` because the word is Consul's.
 const GET_WORDS: &[&str] = &["get_tree", "get_or_empty"];
 
-/// Files whose tests may sleep, and why nothing else will do there.
+/// Files whose tests may sleep, with the reason.
 const SLEEPERS: &[(&str, &str)] = &[
-    ("tests/src/bin/crowd.rs", "knocks again while more knock than the agent has let in"),
-    ("tests/src/dialect.rs", "the one place where time is let pass, with the rule that goes with it"),
-    ("tests/src/bin/crowd.rs", "it knocks again where more have knocked than were let in so far"),
+    ("tests/src/bin/crowd.rs", "retries while more clients connect than the agent has admitted"),
+    ("tests/src/dialect.rs", "the one place where tests sleep, with the rule for it"),
+    ("tests/src/bin/crowd.rs", "retries while more clients connect than were admitted so far"),
     (
         "tests/bench/compare/src/",
-        "a program that measures for a while, and whose clients hold locks for a while",
+        "a program that measures for a while, with clients that hold locks for a while",
     ),
-    ("tests/tests/upstream/figures.rs", "an election takes a while, and what comes after it is measured"),
-    ("tests/clients/", "a contender must hold the lock for a while, so that another could break in"),
+    ("tests/tests/upstream/figures.rs", "an election takes a while, and the time after it is measured"),
+    ("tests/clients/", "a contender must hold the lock for a while, so that another could violate it"),
 ];
 
 fn sources() -> Vec<Source> {
     tree::sources()
 }
 
-/// What no file may cite, put together here so that this file does not.
+/// Texts that no file may cite, assembled here so that this file does not contain them.
 fn citations() -> Vec<String> {
     let pieces = [
         ("shared", "/"),
@@ -271,7 +272,7 @@ fn assert_everywhere(rule: impl Fn(&Source) -> Vec<Fault>) {
     assert_tidy(sources().iter().flat_map(rule));
 }
 
-/// A Rust file that a rule is tried on.
+/// A Rust file on which a rule is tested.
 fn snippet(text: &str) -> Source {
     Source::new("server/core/src/snippet.rs", text)
 }
@@ -319,7 +320,7 @@ fn every_dependency_has_a_home() {
 
 #[test]
 fn pure_crates_are_pure() {
-    let why = "time, chance and order are arguments here, and what shall happen is an answer";
+    let why = "here time, randomness and order are arguments, and effects are return values";
     let rule = |source: &Source| rules::names_nothing_forbidden(source, IMPURE, why);
     let sources = sources();
     let pure = sources.iter().filter(|source| PURE.iter().any(|folder| source.path.starts_with(folder)));
@@ -406,7 +407,7 @@ fn exceptions_have_reasons() {
 fn the_top_folder_holds_what_it_must() {
     let strange = |name: &String| !name.starts_with('.') && !TOP.contains(&name.as_str());
     let strangers: Vec<String> = tree::top_names().into_iter().filter(strange).collect();
-    assert_eq!(strangers, [] as [String; 0], "the top folder is fixed: find these a place below it");
+    assert_eq!(strangers, [] as [String; 0], "the top folder is fixed: move these below it");
 }
 
 #[test]
@@ -459,13 +460,13 @@ fn crate_docs_map_every_module() {
     assert_eq!(faults.len(), 2, "one that is missing and one that is gone: {faults:?}");
 }
 
-/// The file with a crate's docs: `lib.rs`, or `main.rs` of a crate that is a program alone.
+/// Returns the file with a crate's docs: `lib.rs`, or `main.rs` of a crate that is only a program.
 fn root<'a>(krate: &str, sources: &'a [Source]) -> &'a Source {
     let file = |name: &str| sources.iter().find(|source| source.path == format!("{krate}/src/{name}.rs"));
     file("lib").or_else(|| file("main")).expect("every crate has a root")
 }
 
-/// Modules that the code map must name: folders below `src`, and files directly in it.
+/// Returns the modules that the code map must name: folders below `src`, and files directly in it.
 fn modules(krate: &str, sources: &[Source]) -> Vec<String> {
     let home = format!("{krate}/src/");
     let files = sources.iter().filter_map(|source| source.path.strip_prefix(&home));

@@ -1,5 +1,5 @@
-//! A client that looks after the quorum by way of its agent: asks what the leader knows, hands the
-//! leadership over, and makes nodes leave, most of which are alive.
+//! A client that administers the quorum through its agent: it asks for the leader's status,
+//! transfers leadership, and forces nodes to leave, most of which are alive.
 
 use super::client::Wish;
 use super::marks::Mark;
@@ -8,27 +8,27 @@ use lockmesh_protocol::command::{Command, NodeLeave};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response};
 
-/// A client's thought is worth a question once in so many times.
+/// One in this many wake-ups leads to a request.
 const ASKS_ONE_IN: u64 = 8;
-/// A question is a transfer of the leadership once in so many times.
+/// One in this many requests is a leadership transfer.
 const TRANSFERS_ONE_IN: u64 = 8;
 
-/// A question about the servers is a force-leave once in so many times.
+/// One in this many status requests is a force-leave instead.
 const FORCES_ONE_IN: u64 = 4;
 
-/// What it knows.
+/// The state of the client.
 #[derive(Debug, Default)]
 pub struct Administrator {
     served: bool,
 }
 
 impl Administrator {
-    /// Whether it was served since the storm ended.
+    /// Returns `true` if the client was served since the storm ended.
     pub fn is_content(&self) -> bool {
         self.served
     }
 
-    /// What it wants now.
+    /// Returns the next request, if any.
     pub fn wish(&self, stage: &mut Stage) -> Option<Wish> {
         if self.served || !(stage.calm || stage.draw.once_in(ASKS_ONE_IN)) {
             return None;
@@ -37,14 +37,14 @@ impl Administrator {
         let request = match transfers && stage.draw.once_in(TRANSFERS_ONE_IN) {
             true => Request::TransferLeader(None),
             false if stage.draw.once_in(4) => Request::Autopilot,
-            // No draw, so that a seed stands for the same storm as without it.
+            // No random draw, so that a seed gives the same storm as without it.
             false if !stage.calm && stage.now.0.is_multiple_of(FORCES_ONE_IN) => force_leave(stage),
             false => Request::Status,
         };
         Some(Wish::new(stage.now, request))
     }
 
-    /// A wish was answered.
+    /// Receives the response to a request.
     pub fn heard(&mut self, stage: &mut Stage, response: &Response) {
         self.served |= stage.calm;
         match response {
@@ -56,7 +56,7 @@ impl Administrator {
     }
 }
 
-/// Makes any agent's node leave, its own among them.
+/// Forces an agent's node to leave, possibly its own agent's node.
 fn force_leave(stage: &Stage) -> Request {
     let number = stage.now.0 / FORCES_ONE_IN;
     let node = format!("n{}", number % stage.plan.clients.agents as u64).into();

@@ -1,9 +1,9 @@
-//! An agent: the real [`QuorumClient`], driven as the agent's own driver drives it, and the clients
-//! that call it.
+//! An agent: the real [`QuorumClient`], driven as the agent's own driver drives it, and its
+//! clients.
 //!
-//! It has the clock of its host, which goes on from one of its lives to the next, and now and then
-//! takes nothing in for a while. How it is connected is in [`super::connections`], what its clients
-//! want in [`super::client`], which sessions its guards follow in [`super::session_watches`].
+//! It uses the clock of its host, which continues from one of its lives to the next. Now and then
+//! it is paused. Its connections are in [`super::connections`], its clients in [`super::client`],
+//! and the sessions that its guards follow in [`super::session_watches`].
 
 use super::another_cluster;
 use super::challenges::{Challenger, port};
@@ -38,13 +38,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// After so long without an answer other servers are asked about the leader.
+/// Time without a reply after which other servers are asked about the leader.
 const PROBE_AFTER: Duration = Duration::from_millis(100);
 
-/// How often an agent looks whether anything has arrived.
+/// Interval at which an agent checks whether anything has arrived.
 pub(super) const LISTEN_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A client with what it waits for.
+/// A client with its pending request.
 #[derive(Debug)]
 struct Task {
     client: Client,
@@ -56,60 +56,60 @@ struct Task {
 pub struct Agent {
     /// Its number in the simulation.
     pub(super) place: usize,
-    /// Which of its lives in the simulation.
+    /// The number of its present life in the simulation.
     pub(super) life: u64,
-    /// Its host's.
+    /// The clock of its host.
     clock: Clock,
-    /// It takes nothing in until then.
+    /// The time until which it processes no input.
     busy_until: Time,
-    /// How long it takes nothing in after it has taken something, at most.
+    /// The maximum pause after each batch of input.
     pub(super) slowness: Duration,
-    /// How often its host was started.
+    /// The number of boots of its host.
     boots: u32,
-    /// How often it was said that it could not register, for another reason than before.
+    /// The number of logged registration failures with a new reason.
     pub(super) attempts_failed: u64,
-    /// The moment whose events it takes in all at once, however slow it is.
+    /// The moment whose events it takes all at once, however slow it is.
     turn: Option<Time>,
     pub(super) upstream: QuorumClient,
-    /// By numbers that no connection of any agent had before.
+    /// Connections by number, unique among all agents.
     pub(super) connections: BTreeMap<u64, Connection>,
-    /// Connections that it gave up, and of which it may hear a last word until then.
+    /// Connections that it gave up, with the time until which a last message may arrive.
     pub(super) given_up: BTreeMap<u64, (ConnectionId, Time)>,
-    /// The calls that are under way, by their numbers in the simulation.
+    /// The pending calls, by their numbers in the simulation.
     pub(super) calls: BTreeMap<u64, (u64, CallId)>,
-    /// To whom each command went last.
+    /// The server to which each command was sent last.
     pub(super) sent_to: BTreeMap<(u32, u64), ServerId>,
-    /// The addresses of servers that it was told of, by whoever started it or by servers.
+    /// The known server addresses, from its configuration or from servers.
     told_of: BTreeSet<String>,
-    /// The server that it says leads.
+    /// The server that it follows as leader.
     pub leader: Option<ServerId>,
-    /// The server that it asked last for what every server can answer.
+    /// The server that it last asked for something that every server can answer.
     pub home: Option<ServerId>,
     registration: Option<Registration>,
-    /// The cluster that its host's disk says it belongs to.
+    /// The cluster that its host's disk is pinned to.
     pin: Option<Pin>,
-    /// When something was lost last that it sent to a server or should have heard of it.
+    /// The time of the last loss in either direction between it and each server.
     pub(super) disturbed: BTreeMap<ServerId, Time>,
-    /// When it looks at the clock, if nothing happens.
+    /// The time of its next timer.
     wakes_at: Option<Time>,
     last_token: u64,
-    /// Whom the quorum client has yet to answer that this agent lives.
+    /// Challengers that the quorum client has yet to answer.
     pub(super) questions: BTreeMap<CallToken, Challenger>,
-    /// What was last known of the node's lease.
+    /// The last known state of the node's lease.
     lease: LeaseState,
-    /// The call by which it announces that it comes back, where it was asked to end.
+    /// The call that announces a restart, if it was asked to end.
     pub(super) farewell: Option<CallToken>,
     tasks: Vec<Task>,
-    /// Programs on its host that hold locks by the client library.
+    /// Programs on its host that hold locks with the client library.
     pub(super) guards: Guards,
-    /// The sessions that they follow.
+    /// The sessions that guards follow.
     pub(super) watches: SessionWatches,
     /// Its part in the mesh.
     pub(super) member: Member,
 }
 
 impl Agent {
-    /// A new agent, all of whose clients begin to think.
+    /// Returns a new agent, and starts all its clients.
     pub fn start(stage: &mut Stage, judge: &mut Judge, place: usize) -> Self {
         let clients = Client::all(stage, place);
         let tasks = clients.into_iter().map(|client| Task { client, pending: None }).collect();
@@ -160,29 +160,29 @@ impl Agent {
         }
     }
 
-    /// What it counted since it was started.
+    /// Returns its counters since the start.
     pub fn counts(&self) -> &Counts {
         self.upstream.counts()
     }
 
-    /// Its present registration.
+    /// Returns its present registration.
     pub fn registration(&self) -> Option<&Registration> {
         self.registration.as_ref()
     }
 
-    /// The process dies and comes back after a while: what was under way is forgotten.
+    /// Crashes the process, which comes back after a while without its pending state.
     pub fn restart(&mut self, stage: &mut Stage, judge: &mut Judge) {
         stage.hit(Mark::AgentRestart);
         let downtime = stage.plan.faults.agent_downtime;
         let downtime = stage.draw.duration(Duration::ZERO, downtime);
-        // Somebody sets how fast the host's clock runs, never what it shows.
+        // The rate of the host's clock changes, never its reading.
         let rate = clock_rate(stage);
         self.clock.turn(stage.now, rate);
         self.guards.set_clock(self.clock);
         self.start_anew(stage, judge, downtime);
     }
 
-    /// The host dies with all that runs on it, and is started again after a while.
+    /// Crashes the host with all its processes, and restarts it after a while.
     pub fn lose_host(&mut self, stage: &mut Stage, judge: &mut Judge, downtime: Duration) {
         stage.hit(Mark::HostDied);
         self.boots += 1;
@@ -194,7 +194,7 @@ impl Agent {
         self.start_anew(stage, judge, downtime);
     }
 
-    /// The host stands still with all that runs on it. Its clock goes on.
+    /// Suspends the host with all its processes. Its clock continues.
     pub fn suspend_host(&mut self, stage: &mut Stage, length: Duration) {
         stage.hit(Mark::HostSuspended);
         for guard in self.guards.numbers() {
@@ -226,7 +226,7 @@ impl Agent {
         self.turn = None;
     }
 
-    /// Its host dies, of which no server hears before its connections are silent for too long.
+    /// Crashes its host; servers learn of that only when their connections time out.
     pub fn die_unheard(&mut self, stage: &mut Stage, judge: &mut Judge, downtime: Duration) {
         for connection in self.connections.values() {
             stage.after(IDLE_TIMEOUT, Event::HungUp(connection.server, self.place));
@@ -234,7 +234,7 @@ impl Agent {
         self.lose_host(stage, judge, downtime);
     }
 
-    /// It ends as it should, and comes back: everybody was told something before.
+    /// Shuts the process down cleanly and restarts it: every caller was answered before.
     pub fn end(&mut self, stage: &mut Stage, judge: &mut Judge) {
         stage.hit(Mark::AgentEnded);
         self.tell(stage, judge, Input::Close);
@@ -245,14 +245,14 @@ impl Agent {
         self.restart(stage, judge);
     }
 
-    /// It takes nothing in for so long, and then all at once. Its clock goes on, also where its
-    /// whole host is suspended: the lease rests on the one that does.
+    /// Pauses the process; then it takes all input at once. Its clock continues even if the whole
+    /// host is suspended: the lease depends on a clock that does.
     pub fn stop(&mut self, stage: &mut Stage, length: Duration) {
         let until = stage.now + length;
         self.busy_until = self.busy_until.max(until);
         self.turn = None;
         if length > IDLE_TIMEOUT {
-            // Nothing keeps its connections alive, and servers give them up.
+            // Nothing keeps its connections alive, and servers close them.
             for (number, connection) in &self.connections {
                 stage.after(IDLE_TIMEOUT, Event::GaveUp(connection.server, self.place, *number));
                 stage.at(until, Event::Connection(self.place, *number, false));
@@ -260,8 +260,8 @@ impl Agent {
         }
     }
 
-    /// Until when it takes nothing in. A slow agent takes in what has come meanwhile, and then
-    /// nothing for a while.
+    /// Returns the time until which it processes no input. A slow agent takes everything that has
+    /// arrived, then nothing for a while.
     pub fn is_busy(&mut self, stage: &mut Stage) -> Option<Time> {
         if self.turn == Some(stage.now) {
             return None;
@@ -277,12 +277,12 @@ impl Agent {
         None
     }
 
-    /// Whether it was told of one of these servers.
+    /// Returns `true` if it knows the address of one of these servers.
     pub fn was_told_of(&self, stage: &Stage, is_one: impl Fn(ServerId) -> bool) -> bool {
         self.told_of.iter().filter_map(|address| stage.addresses.get(address)).any(|id| is_one(*id))
     }
 
-    /// A server tells of others, or of itself.
+    /// Learns server addresses from a response.
     pub(super) fn learn(&mut self, response: &Response) {
         match response {
             Response::Status(status) => {
@@ -293,7 +293,7 @@ impl Agent {
         }
     }
 
-    /// Clients that wait still, in words.
+    /// Returns a description of each client that still waits.
     pub fn discontent(&self) -> Vec<String> {
         let waits =
             |task: &&Task| !task.client.is_content() || (task.pending.is_some() && !task.client.watches());
@@ -304,19 +304,19 @@ impl Agent {
         self.tasks.iter().filter(waits).map(words).collect()
     }
 
-    /// What its watchers saw last.
+    /// Iterates over its clients.
     pub fn clients(&self) -> impl Iterator<Item = &Client> {
         self.tasks.iter().map(|task| &task.client)
     }
 
-    /// A writer that is under way, for those who want to disturb it.
+    /// Returns `true` if a write is pending; faults use this.
     pub fn is_writing(&self) -> bool {
         self.tasks.iter().any(|task| {
             task.pending.as_ref().is_some_and(|(_, wish)| matches!(wish.request, Request::Propose(..)))
         })
     }
 
-    /// Who waits for news of what, newer than this index and other than what it saw last.
+    /// Iterates over pending watches: the call, the query, the known index, and the last answer.
     pub fn watches(&self) -> impl Iterator<Item = (CallToken, &Query, LogIndex, &Answer)> {
         self.tasks.iter().filter_map(|task| {
             let (token, Wish { request, .. }) = task.pending.as_ref()?;
@@ -336,12 +336,12 @@ impl Agent {
         stage.after(wait, Event::Think(self.place, self.life, task));
     }
 
-    /// A client thinks of something to do.
+    /// Wakes a client.
     pub fn thought(&mut self, stage: &mut Stage, judge: &mut Judge, life: u64, task: usize) {
         if life != self.life {
             return;
         }
-        // Clients of one agent share their sessions: a renewer looks at its locker's.
+        // Clients of one agent share their sessions: a renewer uses its locker's.
         let (before, rest) = self.tasks.split_at_mut(task);
         let wish = rest[0].client.wish(stage, judge, before.last_mut().map(|task| &mut task.client));
         let Some(wish) = wish else { return self.think(stage, task) };
@@ -365,7 +365,7 @@ impl Agent {
         self.tell(stage, judge, Input::Call(token, call));
     }
 
-    /// A client waits no longer for what it asked.
+    /// A client stops waiting for a call.
     pub fn gone(&mut self, stage: &mut Stage, judge: &mut Judge, life: u64, token: CallToken) {
         if life == self.life && self.farewell == Some(token) {
             return self.not_announced(stage, judge, token);
@@ -379,7 +379,7 @@ impl Agent {
         self.think(stage, task);
     }
 
-    /// A client hears nothing of what it wanted; the agent gives back what it was granted.
+    /// A client disconnects and gets no reply; the agent releases what it was granted.
     fn go_away(&mut self, stage: &mut Stage, judge: &mut Judge, task: usize, token: CallToken) {
         if let Some((_, wish)) = self.tasks[task].pending.take() {
             self.tasks[task].client.went_away(stage, judge, &wish);
@@ -393,7 +393,7 @@ impl Agent {
         self.tasks.iter().position(is_it)
     }
 
-    /// Time has passed.
+    /// A timer fired.
     pub fn woke(&mut self, stage: &mut Stage, judge: &mut Judge, life: u64) {
         if life == self.life && self.wakes_at.is_some_and(|at| at <= stage.now) {
             self.wakes_at = None;
@@ -406,22 +406,22 @@ impl Agent {
         CallToken(self.last_token)
     }
 
-    /// What the clock shows that goes on while the host is suspended.
+    /// Returns the reading of the clock that continues while the host is suspended.
     pub(super) fn boot_time(&self, stage: &Stage) -> Time {
         self.clock.at(stage.now)
     }
 
-    /// When that clock will show this.
+    /// Returns the time at which that clock will show `shown`.
     pub(super) fn when(&self, stage: &Stage, shown: Time) -> Time {
         self.clock.when(shown, stage.now)
     }
 
-    /// How the node's lease stands.
+    /// Returns the state of the node's lease.
     pub(super) fn lease(&self) -> &LeaseState {
         &self.lease
     }
 
-    /// Somebody on this host wants something of the quorum.
+    /// Makes a local call to the quorum.
     pub(super) fn call_locally(
         &mut self,
         stage: &mut Stage,
@@ -434,12 +434,12 @@ impl Agent {
         self.tell(stage, judge, Input::Call(token, call));
     }
 
-    /// Tells the quorum client something, and does what it says then.
+    /// Passes an input to the quorum client, and carries out its output.
     pub(super) fn tell(&mut self, stage: &mut Stage, judge: &mut Judge, input: Input) {
         self.tell_as_of(stage, judge, input, None);
     }
 
-    /// The same, of a server that had applied the log so far when it said that.
+    /// Like [`Self::tell`], for input from a server that had applied the log up to an index.
     pub(super) fn tell_as_of(
         &mut self,
         stage: &mut Stage,
@@ -476,7 +476,7 @@ impl Agent {
         }
     }
 
-    /// Whether what guards on this host may believe has changed.
+    /// Returns `true` if the guards' permitted beliefs have changed.
     fn notice_lease(&mut self, stage: &mut Stage, judge: &mut Judge) -> bool {
         let lease = self.upstream.lease();
         if *lease == self.lease {
@@ -491,7 +491,7 @@ impl Agent {
         let Some(registration) = self.registration else { return true };
         let until = HealthWindow::ALL.map(|window| {
             let deadline = self.lease.deadline(window);
-            // One that has passed already is believed in by nobody.
+            // A deadline that has passed is believed in by no guard.
             let ahead = deadline.filter(|deadline| *deadline > self.clock.at(stage.now));
             ahead.map_or(Time(0), |deadline| self.clock.when(deadline, stage.now))
         });
@@ -508,7 +508,7 @@ impl Agent {
         }
     }
 
-    /// What operators should know.
+    /// Processes a notice for operators.
     pub(super) fn notice(&mut self, stage: &mut Stage, judge: &mut Judge, notice: Notice) {
         match notice {
             Notice::LeaderFound(address) => {
@@ -536,7 +536,7 @@ impl Agent {
         }
     }
 
-    /// A local call was answered.
+    /// Delivers the reply to a local call.
     fn heard(
         &mut self,
         stage: &mut Stage,
@@ -558,7 +558,7 @@ impl Agent {
             && stage.plan.clients.residents.is_none()
             && stage.draw.once_in(8)
         {
-            // The client goes while the answer is on its way to it.
+            // The client disconnects while the reply is on its way.
             self.go_away(stage, judge, task, token);
             return self.think(stage, task);
         }
@@ -604,7 +604,7 @@ impl Agent {
     }
 }
 
-/// A client was not served: what it was told of the outcome.
+/// Records the outcome that an unserved client was told.
 fn note_refusal(stage: &mut Stage, judge: &mut Judge, wish: &Wish, reason: &Unavailable) {
     match (&wish.request, reason) {
         (Request::Propose(_, command), _) if reason.certainly_not_done() => {
@@ -621,7 +621,7 @@ fn note_refusal(stage: &mut Stage, judge: &mut Judge, wish: &Wish, reason: &Unav
     }
 }
 
-/// What a client's wish is to the agent.
+/// Converts a client's request into a local call.
 fn local_call(request: &Request) -> LocalCall {
     match request.clone() {
         Request::Propose(_, Command::Kv(KvCommand::Enqueue { new, session, wait })) => {
@@ -633,8 +633,8 @@ fn local_call(request: &Request) -> LocalCall {
     }
 }
 
-/// Where a server of another cluster is listed, agents belong to theirs already: a fresh one would
-/// register with neither.
+/// If a server of another cluster is listed, agents are already pinned to the simulated cluster: an
+/// unpinned agent would register with neither.
 fn first_pin(stage: &Stage) -> Option<Pin> {
     stage.plan.clients.lists_another_cluster.then(|| Pin { cluster_id: CLUSTER_ID.into(), index_base: 0 })
 }
@@ -665,16 +665,16 @@ fn upstream(stage: &mut Stage, (place, boots): (usize, u32), pin: Option<Pin>, n
     QuorumClient::new(config, seed, now)
 }
 
-/// How wrong a host's clock runs; where guards rest on it, more than servers' clocks do.
+/// Returns the drift of a host's clock; larger than that of servers' clocks if guards depend on it.
 fn clock_rate(stage: &mut Stage) -> i64 {
     let guards = &stage.plan.guards;
     let drift = if guards.per_agent > 0 { guards.drift as i64 } else { stage.plan.faults.drift };
     stage.draw.within(0, 2 * drift as u64) as i64 - drift
 }
 
-/// The servers that whoever starts an agent names: the first ones, all that there are by now, and
-/// where there is only one, the next ones too. An agent whose every server is taken out before it
-/// has heard of another one is lost.
+/// Returns the server addresses in an agent's configuration: the first servers, which are all that
+/// exist by now, and the next ones if there is only one. An agent is lost if all its servers are
+/// removed before it learns of others.
 fn configured(stage: &Stage) -> Vec<String> {
     let next = if stage.plan.voters == 1 { 2 } else { 0 };
     let first = (1..=stage.plan.voters).map(|id| format!("s{id}:8300"));
@@ -684,7 +684,7 @@ fn configured(stage: &Stage) -> Vec<String> {
     all.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The registration of the agent with this number in the simulation.
+/// Returns the registration of the agent with this number in the simulation.
 pub(super) fn registration(place: usize) -> AgentRegistration {
     let node =
         Node::of(format!("n{place}").into(), format!("5a0f2b6e-3c60-4d3f-9d5c-{place:012}"), "127.0.0.1");

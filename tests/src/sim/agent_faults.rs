@@ -1,5 +1,4 @@
-//! What goes wrong with agents and their hosts, and with the servers that an agent relies on just
-//! now.
+//! Faults of agents and their hosts, and of the servers that an agent currently relies on.
 
 use super::agent::{Agent, registration};
 use super::guard::Guard;
@@ -17,10 +16,10 @@ use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use std::time::Duration;
 
-/// For so long an agent that shall end waits, at most, for the servers to take its announcement.
+/// Maximum wait of a terminating agent for the servers to accept its announcement.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// For so long an agent that shall end waits, at most, for those whom it has just answered.
+/// Maximum wait of a terminating agent for the callers that it has just answered.
 const GRACE: Duration = Duration::from_secs(1);
 
 impl World {
@@ -28,7 +27,7 @@ impl World {
         self.stage.draw.below(self.agents.len() as u64) as usize
     }
 
-    /// An agent dies, or is asked to end.
+    /// Crashes an agent or asks it to end.
     pub(super) fn restart_some_agent(&mut self) {
         let agent = self.some_agent();
         if self.stage.draw.once_in(2) {
@@ -39,7 +38,7 @@ impl World {
         self.restart_agent(agent);
     }
 
-    /// An agent dies, and is started again.
+    /// Crashes an agent, which is then restarted.
     pub(super) fn restart_agent(&mut self, agent: usize) {
         self.held.fault_at(agent, self.stage.now);
         self.bereave(agent);
@@ -47,9 +46,9 @@ impl World {
         self.hang_up(agent);
     }
 
-    /// An agent that was asked to end does so.
+    /// Ends an agent that was asked to end.
     pub(super) fn end_agent(&mut self, agent: usize, life: u64) {
-        // It may have died meanwhile: the connections of its next life go on.
+        // It may have died meanwhile: the connections of its next life continue.
         if self.agents[agent].life == life {
             self.held.fault_at(agent, self.stage.now);
             self.bereave(agent);
@@ -64,7 +63,7 @@ impl World {
         }
     }
 
-    /// An agent takes nothing in for a while.
+    /// Pauses an agent, or suspends its host, for a while.
     pub(super) fn stop_some_agent(&mut self, is_suspended: bool) {
         let agent = self.some_agent();
         let longest = self.stage.plan.faults.stop_length;
@@ -78,7 +77,7 @@ impl World {
     fn stop_agent(&mut self, agent: usize, length: Duration) {
         self.held.fault_at(agent, self.stage.now);
         self.stage.hit(Mark::AgentStopped);
-        self.stage.say(|| format!("agent {agent} stands still for {length:?}"));
+        self.stage.say(|| format!("agent {agent} is paused for {length:?}"));
         self.agents[agent].stop(&mut self.stage, length);
     }
 
@@ -95,8 +94,8 @@ impl World {
         self.hang_up(agent);
     }
 
-    /// A host, or all of them at once, has such trouble that the servers may fail it: it dies, is
-    /// suspended, its agent stands still, or nothing comes through to it or from it.
+    /// Causes a fault of one host or of all hosts that may make the servers fail them: the host
+    /// dies, is suspended or cut off, or its agent is paused.
     pub(super) fn trouble_hosts(&mut self) {
         let holds = |agent: &usize| self.agents[*agent].guards.iter().any(Guard::is_holding);
         let holding: Vec<usize> = (0..self.agents.len()).filter(holds).collect();
@@ -118,7 +117,7 @@ impl World {
         }
     }
 
-    /// Nothing comes through between a host and all others, or one way only.
+    /// Cuts a host off from all others, in one direction or both.
     fn isolate_host(&mut self, agent: usize, length: Duration) {
         self.held.fault_at(agent, self.stage.now);
         self.stage.hit(Mark::HostIsolated);
@@ -135,9 +134,8 @@ impl World {
         self.cut_exactly(links, length);
     }
 
-    /// A copy of an agent's machine, with the same node ID, is started somewhere for a moment.
-    /// Where the agent says nothing then, the servers take the copy for it, and forget what
-    /// that one is.
+    /// Starts a copy of an agent's machine, with the same node ID, for a moment. If the agent is
+    /// silent then, the servers take the copy for the agent and forget the agent's registration.
     pub(super) fn copy_some_agent(&mut self) {
         let agent = self.some_agent();
         let Some(to) = self.machines.values().find(|machine| machine.serves()).map(|machine| machine.id)
@@ -158,8 +156,8 @@ impl World {
         self.stage.send(Place::Operator, Place::Server(to), Event::Ask(to, Box::new(ask)));
     }
 
-    /// The server that an agent takes for the leader, or its home, stands still, dies, is cut off
-    /// from it or is taken out.
+    /// Pauses, crashes, cuts off or removes the server that an agent follows as leader, or its home
+    /// server.
     pub(super) fn trouble_server_of_agent(&mut self) {
         let agent = self.some_agent();
         let is_home = self.stage.draw.once_in(2);
@@ -182,14 +180,15 @@ impl World {
         self.stage.hit(if is_home { Mark::HomeCutOff } else { Mark::LeaderCutOff });
         let (here, there) = (Place::Agent(agent), Place::Server(id));
         let link = if self.stage.draw.once_in(2) { (here, there) } else { (there, here) };
-        self.stage.say(|| format!("nothing comes through from {:?} to {:?}", link.0, link.1));
+        self.stage.say(|| format!("nothing gets through from {:?} to {:?}", link.0, link.1));
         let longest = self.stage.plan.faults.server_trouble;
         self.cut_for(vec![link], longest);
     }
 }
 
 impl Agent {
-    /// It shall end, and come back: first it says so to the servers, as the agent's program does.
+    /// Starts a clean shutdown with a restart: announces it to the servers first, as the agent's
+    /// program does.
     fn ask_to_end(&mut self, stage: &mut Stage, judge: &mut Judge) {
         if self.farewell.is_some() {
             return;
@@ -206,7 +205,7 @@ impl Agent {
         self.tell(stage, judge, Input::Call(token, call));
     }
 
-    /// The servers answered. What that says to guards is seen in the lease.
+    /// The servers answered the announcement. Its effect on guards is visible in the lease.
     pub(super) fn announced(
         &mut self,
         stage: &mut Stage,
@@ -221,16 +220,16 @@ impl Agent {
         self.begin_to_end(stage, judge);
     }
 
-    /// They did not, in time.
+    /// The servers did not answer the announcement in time.
     pub(super) fn not_announced(&mut self, stage: &mut Stage, judge: &mut Judge, token: CallToken) {
         self.see(stage, judge, AgentEvent::Left { token });
         self.tell(stage, judge, Input::Cancel(token));
         self.begin_to_end(stage, judge);
     }
 
-    /// Whoever waits for news or locks is answered, and it ends a little later.
+    /// Answers all waiting callers, and ends a little later.
     fn begin_to_end(&mut self, stage: &mut Stage, judge: &mut Judge) {
-        // Of no use any more, but not asked to end once more.
+        // Not used any more, but prevents a second request to end.
         self.farewell = Some(CallToken(0));
         self.tell(stage, judge, Input::Hurry);
         self.stop_watches(stage);

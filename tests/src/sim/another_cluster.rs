@@ -1,9 +1,8 @@
-//! A server of another cluster, at an address that agents are configured with where the seed says
-//! so.
+//! A server of another cluster, at an address in the agents' configuration if the seed has one.
 //!
-//! It takes connections, says that it leads, and would register agents and grant locks: all that an
-//! accidental founder does. **Invariant:** an agent that belongs to the simulated cluster asks it
-//! for nothing but its identity.
+//! It accepts connections, claims to lead, and would register agents and grant locks, as a cluster
+//! that was bootstrapped by mistake does. **Invariant:** an agent of the simulated cluster requests
+//! only its identity.
 
 use super::stage::{Ask, Event, Requester};
 use super::world::World;
@@ -12,22 +11,22 @@ use lockmesh_protocol::query::{Answer, Query, Rows};
 use lockmesh_protocol::rpc::{Request, Response, ServerStatus, Status, Unavailable};
 use std::time::Duration;
 
-/// Where it is reached.
+/// Its address.
 pub(super) const ADDRESS: &str = "x1:8300";
 
-/// As whom the simulation knows it; it calls itself server 1, as another one does.
+/// Its ID in the simulation; it calls itself server 1, as another server does.
 pub(super) const SERVER: ServerId = ServerId(1 << 40);
 
-/// How far its log has come.
+/// The length of its log.
 const APPLIED: LogIndex = LogIndex(1 << 20);
 
-/// The server, if this is its address.
+/// Returns the server if this is its address.
 pub(super) fn at(address: &str) -> Option<ServerId> {
     (address == ADDRESS).then_some(SERVER)
 }
 
 impl World {
-    /// An agent asks the other cluster's server.
+    /// Replies to an agent's request.
     pub(super) fn another_cluster_asked(&mut self, ask: Ask) {
         let Requester::Agent(agent) = ask.by else { return };
         let response = match &ask.request {
@@ -41,7 +40,7 @@ impl World {
             request => {
                 let what = format!("agent {agent} asks a server of another cluster: {request:?}");
                 self.judge.object("cluster identity", what);
-                Response::Unavailable(Unavailable::Denied("it is of another cluster".into()))
+                Response::Unavailable(Unavailable::Denied("this server belongs to another cluster".into()))
             }
         };
         let answer = Event::Answer(ask.by, ask.call, SERVER, Box::new(response));

@@ -1,8 +1,8 @@
-//! A client that keeps backups of the cluster, and now and then restores one.
+//! A client that makes backups of the cluster, and now and then restores one.
 //!
-//! A backup comes in parts from one reader of one server, and is begun anew where that is gone. A
-//! restore is one command after another, of which only the last changes what others see; whoever
-//! does not know what became of one begins again.
+//! A backup arrives in parts from one reader on one server, and restarts if that reader is gone. A
+//! restore is a sequence of commands, of which only the last changes what others see. If the
+//! outcome of one command is unknown, the client starts again.
 
 use super::client::Wish;
 use super::invariant::Fact;
@@ -14,24 +14,24 @@ use lockmesh_protocol::command::{Command, RestoreStep};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{BackupPart, Request, Response};
 
-/// A client's thought is worth a backup once in so many times.
+/// One in this many wake-ups starts a backup.
 const BACKS_UP_ONE_IN: u64 = 10;
-/// A backup is restored once in so many times.
+/// One in this many backups is restored.
 const RESTORES_ONE_IN: u64 = 6;
 
-/// What it does.
+/// The present activity.
 #[derive(Debug, Default)]
 enum Work {
-    /// Nothing.
+    /// Idle.
     #[default]
     Rests,
-    /// It reads a backup: whether any server may serve it, and the parts that came.
+    /// Reads a backup: `true` if any server may serve it, and the received parts.
     Reads(bool, Vec<BackupPart>),
-    /// It restores a backup under a number: how many steps are done.
+    /// Restores a backup: its number, and the number of finished steps.
     Restores(u64, u32),
 }
 
-/// What it knows.
+/// The state of the client.
 #[derive(Debug, Default)]
 pub struct Archivist {
     work: Work,
@@ -41,12 +41,12 @@ pub struct Archivist {
 }
 
 impl Archivist {
-    /// Whether it was served since the storm ended.
+    /// Returns `true` if it was served since the storm ended.
     pub fn is_content(&self) -> bool {
         self.served && matches!(self.work, Work::Rests)
     }
 
-    /// What it wants now.
+    /// Returns the next request, if any.
     pub fn wish(&mut self, stage: &mut Stage) -> Option<Wish> {
         if matches!(self.work, Work::Rests) {
             self.begin(stage);
@@ -87,7 +87,7 @@ impl Archivist {
         Wish::new(stage.now, Request::Propose(None, Command::Restore(step)))
     }
 
-    /// A wish was answered.
+    /// Receives the response to a request.
     pub fn heard(&mut self, stage: &mut Stage, judge: &mut Judge, response: Response) {
         self.work = match (std::mem::take(&mut self.work), response) {
             (Work::Reads(stale, parts), Response::BackupPart(part)) => {
@@ -112,14 +112,13 @@ impl Archivist {
         stale: bool,
         (mut parts, part): (Vec<BackupPart>, BackupPart),
     ) -> Work {
-        // Servers count their readers each process for itself, so another backup may have the same
-        // number.
+        // Each process numbers its own readers, so another backup may have the same number.
         let of = |part: &BackupPart| (part.backup, part.index, part.term);
         if parts.first().is_some_and(|first| of(first) != of(&part)) {
             stage.hit(Mark::BackupInterrupted);
             return Work::Rests;
         }
-        // What repeats an earlier part answers an earlier question.
+        // A repeated part is the reply to an earlier request.
         if part.number as usize == parts.len() {
             parts.push(part);
         }
@@ -133,7 +132,7 @@ impl Archivist {
         Work::Rests
     }
 
-    /// It does not know what became of a wish: it begins anew.
+    /// The outcome of a request is unknown: start again.
     pub fn gave_up(&mut self, stage: &mut Stage) {
         if let Work::Reads(_, parts) = std::mem::take(&mut self.work)
             && !parts.is_empty()

@@ -1,17 +1,16 @@
-//! How soon an agent must find its way, also in the storm: whenever everything that it needs has
-//! been well for so long.
+//! Time bounds for agents, even in the storm: they count from the moment at which everything that
+//! the agent needs works.
 //!
-//! **An agent follows a leader** within [`FOLLOW_BOUND`] of the moment from which on that one
-//! leads, runs, has a disk that takes writes, is reached both ways and nothing that the agent sends
-//! or should hear is lost. In that time it may have to notice that a server does not answer a
-//! question (3 s), to connect (2 s and a pause of 2 s before), and to ask (some tenths of a
-//! second).
+//! **An agent follows a leader** within [`FOLLOW_BOUND`]. The time counts while that server leads,
+//! runs, has a disk that accepts writes, is reachable in both directions, and nothing between it
+//! and the agent is lost. In that time the agent may have to notice that a server does not reply (3
+//! s), to connect (2 s after a backoff of 2 s), and to ask (some tenths of a second).
 //!
-//! **A watch is woken** within [`WATCH_BOUND`] of the moment from which on, besides, the agent
-//! knows the leader, there is news, and every server that it reaches has it: where its home server
-//! has just gone silent, that is noticed after 2.5 s, is looked for twice a second, and a question
-//! that is open for 0.3 s more is enough to leave it; without that, only the end of the connection
-//! after 6 s would tell.
+//! **A watch is woken** within [`WATCH_BOUND`]. In addition, the agent must know the leader, there
+//! must be a change, and every server that the agent reaches must have it. If its home server has
+//! just gone silent, that is noticed after 2.5 s with two checks a second, and a request that is
+//! pending for 0.3 s more makes the agent switch. Otherwise only the end of the connection after 6
+//! s would show it.
 
 use super::agent::LISTEN_INTERVAL;
 use super::network::Place;
@@ -24,28 +23,28 @@ use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How soon an agent must follow a leader.
+/// Maximum time until an agent follows a leader.
 const FOLLOW_BOUND: Duration = Duration::from_secs(8);
 
-/// How soon whoever waits for news must hear it.
+/// Maximum time until a watcher receives a change.
 const WATCH_BOUND: Duration = Duration::from_millis(4_500);
 
-/// What has been well for one agent, since when.
+/// The conditions of one agent, each with its start.
 #[derive(Debug, Default)]
 pub(super) struct Bounds {
     looked: Time,
-    /// Which of the agent's lives all of this is about.
+    /// The life of the agent that this describes.
     life: u64,
-    /// A leader, in one of its lives and terms, that the agent can reach.
+    /// A reachable leader, with its life and term.
     leader: Option<((ServerId, u64, Term), Time)>,
-    /// Since when the agent has known it.
+    /// The time since which the agent has followed it.
     known: Option<Time>,
-    /// Who waits although there is news everywhere.
+    /// Watchers that still wait although every server has the change.
     due: BTreeMap<CallToken, Time>,
 }
 
 impl World {
-    /// Looks whether an agent is as far as it must be; it has just taken something in.
+    /// Checks the bounds of an agent that has just processed input.
     pub(super) fn judge_bounds(&mut self, agent: usize) {
         let now = self.stage.now;
         let mut bounds = self.bounds.remove(&agent).unwrap_or_default();
@@ -65,7 +64,7 @@ impl World {
                 false if now.since(since) > FOLLOW_BOUND => {
                     let known = self.agents[agent].leader;
                     let what = format!(
-                        "agent {agent} takes {known:?} for the leader, and {id} leads and is reached"
+                        "agent {agent} follows {known:?} as leader, but the reachable server {id} leads"
                     );
                     self.judge.object("follows_the_leader", what);
                 }
@@ -76,8 +75,9 @@ impl World {
         self.bounds.insert(agent, bounds);
     }
 
-    /// The leader, where it runs, its disk takes writes, and the agent reaches it and was told of
-    /// it or of another one who can tell. Whose disk refuses sends agents to others.
+    /// Returns the leader if it runs, its disk accepts writes, the agent reaches it, and the agent
+    /// knows it or another server that does. A server whose disk refuses writes sends agents to
+    /// others.
     fn reachable_leader(&self, agent: usize) -> Option<(ServerId, u64, Term)> {
         let mut leaders = self.machines.values().filter(|machine| machine.serves());
         let leader = leaders.next().filter(|_| leaders.next().is_none())?;
@@ -93,7 +93,7 @@ impl World {
             .then(|| (leader.id, process.life, process.core().log_status().term))
     }
 
-    /// Whether anything was lost between an agent and a server that it reaches.
+    /// Returns `true` if anything was lost between an agent and a server that it reaches.
     fn was_disturbed(&self, agent: usize, since: Time) -> bool {
         let network = &self.stage.network;
         let is_disturbed = |process: &Process| {
@@ -126,14 +126,14 @@ impl World {
         let late = self.agents[agent].watches().find(|(token, ..)| is_late(token));
         if let Some((_, query, known, _)) = late {
             let what =
-                format!("agent {agent} lets somebody wait although there is news after {known}: {query:?}");
+                format!("agent {agent} has not woken a watcher after a change behind {known}: {query:?}");
             self.judge.object("woken_in_time", what);
         }
         bounds.due = due;
     }
 
-    /// Whether every server that the agent reaches, the leader among them, knows something newer.
-    /// That a tombstone was forgotten moves an index, and is no news.
+    /// Returns `true` if every server that the agent reaches, including the leader, has something
+    /// newer. A forgotten tombstone moves an index, but is not a change.
     fn is_news_everywhere(
         &self,
         (agent, leader): (usize, ServerId),

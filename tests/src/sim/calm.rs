@@ -1,4 +1,4 @@
-//! After the storm: nothing goes wrong any more, and within a bounded time everything must be well.
+//! The calm after the storm: no new faults, and a bounded time until the cluster has recovered.
 
 use super::agent::Agent;
 use super::invariant::Fact;
@@ -14,23 +14,23 @@ use lockmesh_protocol::time::Time;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How often somebody looks.
+/// Interval between checks.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long it may take until all is well: the catalog is compared with the roster as soon as
-/// somebody leads, and a minute later with what clients wrote just after that.
+/// Maximum time until everything is well: the catalog is reconciled with the roster as soon as
+/// there is a leader, and again a minute later for writes that clients made just after that.
 const BOUND: Duration = Duration::from_secs(80);
-/// How much longer it may take until it is known whose state is corrupt: a comparison waits a
-/// minute for servers that tell no checksum, and the last one begins a while after the last write.
+/// Additional time until the server with corrupt state is known: a comparison waits a minute for
+/// servers that report no checksum, and the last one begins a while after the last write.
 const COMPARISON_BOUND: Duration = Duration::from_secs(70);
 
 impl World {
-    /// Faults end for good.
+    /// Ends all faults.
     pub fn calm(&mut self) {
         self.stage.say(|| "the storm is over".into());
         self.stage.calm = true;
         self.held.fault_everywhere(self.stage.now);
         self.stage.network.calm();
-        // Servers that want to join go on by themselves.
+        // Servers that want to join continue on their own.
         self.operator.orders.retain(|order| matches!(order, Order::Admit(..)));
         let ids: Vec<ServerId> = self.machines.keys().copied().collect();
         for id in ids {
@@ -46,8 +46,8 @@ impl World {
         self.stage.after(LOOK, Event::Look);
     }
 
-    /// An agent that was away while all the servers were taken out of which it knew is told of
-    /// others by whoever runs it.
+    /// Gives addresses of present servers to each agent that knows only removed servers, as its
+    /// operator would.
     fn find_lost_agents(&mut self) {
         let Some(leader) = self.machines.values().find(|machine| machine.serves()) else { return };
         let members = leader.process.as_ref().expect("it serves").core().membership().all();
@@ -55,12 +55,12 @@ impl World {
         let agents = self.agents.iter().enumerate();
         let lost: Vec<usize> = agents.filter(|(_, agent)| is_lost(agent)).map(|(number, _)| number).collect();
         for agent in lost {
-            self.stage.say(|| format!("agent {agent} knows nobody who is still there"));
+            self.stage.say(|| format!("agent {agent} knows no present server"));
             self.restart_agent(agent);
         }
     }
 
-    /// Whether all is well by now.
+    /// Checks that everything is well by now.
     pub fn look(&mut self) {
         self.waits_for_refusal();
         self.find_lost_agents();
@@ -78,17 +78,17 @@ impl World {
         self.stage.after(LOOK, Event::Look);
     }
 
-    /// Whether nothing else is wrong but that it is not known yet whose state is.
+    /// Returns `true` if the only problem is that the server with corrupt state is not known yet.
     fn is_still_comparing(&self, wrong: &[String]) -> bool {
         wrong == self.unfound() && self.calm_for() <= BOUND + COMPARISON_BOUND
     }
 
-    /// For how long nothing has gone wrong any more.
+    /// Returns the time since the end of the storm.
     fn calm_for(&self) -> Duration {
         self.stage.now.since(Time(0)).saturating_sub(self.stage.plan.storm)
     }
 
-    /// What is not well yet.
+    /// Returns the problems that remain.
     fn wrong(&self) -> Vec<String> {
         let leaders: Vec<&Machine> = self.machines.values().filter(|machine| machine.serves()).collect();
         let [leader] = leaders.as_slice() else {
@@ -109,12 +109,12 @@ impl World {
                 None if machine.is_some_and(|machine| machine.gone) => {}
                 applied => {
                     let there = process.applied();
-                    wrong.push(format!("server {id} is at {applied:?}, the leader at {there}"));
+                    wrong.push(format!("server {id} has applied {applied:?}, the leader {there}"));
                 }
             }
         }
         if process.applied() < self.judge.history.last() {
-            wrong.push("the leader is behind".into());
+            wrong.push("the leader lags behind".into());
         }
         wrong.extend(unreconciled(process.core().state()));
         wrong.extend(self.unfound());
@@ -122,7 +122,7 @@ impl World {
         wrong
     }
 
-    /// Watchers that have not seen the last change.
+    /// Returns the watchers that have not seen the last change.
     fn unseen(&self) -> Vec<String> {
         let state = self.judge.history.state();
         let watchers = self.agents.iter().flat_map(|agent| agent.clients()).filter_map(|c| c.last_seen());
@@ -133,14 +133,14 @@ impl World {
         behind
             .map(|(query, answer)| {
                 let index = answer.map(|answer| answer.index);
-                format!("the watcher of {query:?} saw {index:?} last")
+                format!("the watcher of {query:?} last saw {index:?}")
             })
             .collect()
     }
 
-    /// All is quiet: whole states are compared.
+    /// Compares whole states at the end.
     fn judge_end(&mut self) {
-        let leader = self.machines.values().find(|machine| machine.serves()).expect("somebody leads");
+        let leader = self.machines.values().find(|machine| machine.serves()).expect("there is a leader");
         let members: BTreeSet<ServerId> =
             leader.process.as_ref().expect("it serves").core().membership().all().into_iter().collect();
         for machine in self.machines.values().filter(|machine| members.contains(&machine.id)) {
@@ -159,8 +159,8 @@ impl World {
     }
 }
 
-/// Members that do not live, although nothing has gone wrong for long, and where the catalog says
-/// something else than the roster (I7 of the design).
+/// Returns members that are not alive although there was no fault for long, and differences between
+/// the catalog and the roster (I7 of the design).
 fn unreconciled(state: &State) -> Vec<String> {
     let (members, strangers) = state.unreconciled(usize::MAX);
     let said = state.agents().filter(|agent| agent.status != MemberStatus::Alive);

@@ -1,9 +1,9 @@
 //! A client that writes the catalog: a node of its own with a check and a service, and sessions
 //! that depend on them.
 //!
-//! Its sessions end by what it does (a check turns critical or goes, the node goes), or with the
-//! life of its agent's node. What they held
-//! is freed with them, which the invariants see in the changes.
+//! Its sessions end by its own acts (a check turns critical or is removed, the node is removed), or
+//! together with its agent's node. The locks that they held are released with them, which the
+//! invariants see in the changes.
 
 use super::client::Wish;
 use super::stage::Stage;
@@ -19,29 +19,29 @@ use std::time::Duration;
 /// The check that its sessions depend on.
 const CHECK: &str = "web";
 
-/// What it knows.
+/// The state of the client.
 #[derive(Debug)]
 pub struct Cataloguer {
     node: NodeName,
-    /// The node of the agent that it asks.
+    /// The node of its agent.
     own_node: NodeName,
     session: Option<SessionId>,
     served: bool,
 }
 
 impl Cataloguer {
-    /// A client that writes about a node of its own.
+    /// Returns a client that writes about a node of its own.
     pub fn new(place: usize) -> Self {
         let (node, own_node) = (format!("x{place}").into(), format!("n{place}").into());
         Self { node, own_node, session: None, served: false }
     }
 
-    /// Whether it was served since the storm ended.
+    /// Returns `true` if it was served since the storm ended.
     pub fn is_content(&self) -> bool {
         self.served
     }
 
-    /// What it wants now.
+    /// Returns the next request, if any.
     pub fn wish(&mut self, stage: &mut Stage) -> Option<Wish> {
         if self.served {
             return None;
@@ -73,8 +73,8 @@ impl Cataloguer {
         Registration { node, skip_node_update: false, service: None, checks: vec![check] }
     }
 
-    /// What an agent never says of its own node. It ends no session, and stays until the leader
-    /// compares the catalog with the roster.
+    /// Returns a registration that no agent makes for its own node. It ends no session, and stays
+    /// until the leader reconciles the catalog with the roster.
     fn strange_health(&self) -> Registration {
         let node = Node::of(self.own_node.clone(), String::new(), "127.0.0.1");
         let check = Check::of(self.own_node.clone(), SERF_HEALTH.into(), CheckStatus::Warning);
@@ -82,7 +82,7 @@ impl Cataloguer {
     }
 
     fn session(&self, stage: &mut Stage) -> Command {
-        // Of another node its own check, of its agent's node the node's life.
+        // A session depends on the own check of another node, or on the health of the agent's node.
         let (node, check, health_window) = match stage.draw.below(2) {
             0 => (&self.node, CHECK, HealthWindow::Default),
             _ => (&self.own_node, SERF_HEALTH, *stage.draw.pick(&HealthWindow::ALL)),
@@ -103,7 +103,7 @@ impl Cataloguer {
         })
     }
 
-    /// A wish was answered.
+    /// Receives the response to a request.
     pub fn heard(&mut self, stage: &Stage, wish: &Wish, response: &Response) {
         self.served |= stage.calm;
         let Request::Propose(_, command) = &wish.request else { return };
@@ -111,8 +111,8 @@ impl Cataloguer {
             (Command::CreateSession(new), Response::Applied(Applied { reply: Reply::Session(_), .. })) => {
                 self.session = Some(new.id);
             }
-            // Whether what it did ended the session, its next acquire would tell; it makes a new
-            // one.
+            // If the command ended the session, the next acquire would show it; the client creates
+            // a new one.
             (Command::DestroySession(_) | Command::Deregister(_), _) => self.session = None,
             (Command::Kv(_), Response::Applied(Applied { reply: Reply::Refused(_), .. })) => {
                 self.session = None;

@@ -1,5 +1,5 @@
-//! Servers ask nodes whether they live, or have other agents ask them: a question and its answer,
-//! each of which may be lost, as the shells of servers and agents carry them.
+//! Challenges: servers ask nodes whether they are alive, directly or through other agents. Both a
+//! question and its reply may be lost. This module does what the shells of servers and agents do.
 
 use super::agent::Agent;
 use super::judge::Judge;
@@ -20,53 +20,53 @@ use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// How long a server waits for an answer.
+/// Timeout of a server's question.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How long an agent does that asks for a server.
+/// Timeout of a question that an agent sends on behalf of a server.
 const JUROR_TIMEOUT: Duration = Duration::from_millis(400);
 
-/// The port of the first agent; the others' follow.
+/// Port of the first agent; the others follow in order.
 const FIRST_PORT: u16 = 9_000;
 
-/// One question of a server.
+/// A question from a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Question {
-    /// Who asks.
+    /// The server.
     pub server: ServerId,
-    /// In which of its lives.
+    /// The life of the server that asked.
     pub life: u64,
-    /// A number that no other question has.
+    /// Unique number of the question.
     pub number: u64,
-    /// What is asked.
+    /// The challenge that is sent to the node.
     pub challenge: Challenge,
-    /// The agent that asks for the server, if one does.
+    /// The agent that relays the question, if any.
     pub through: Option<usize>,
-    /// When whoever asks the node did.
+    /// Time at which the server or the relaying agent sent the question to the node.
     pub asked: Time,
 }
 
-/// Whom an agent answers that it lives.
+/// The recipient of an agent's proof of life.
 #[derive(Clone, Copy, Debug)]
 pub enum Challenger {
-    /// A server, over its own connection or that of another agent.
+    /// A server, over its own connection or through another agent.
     Server(Question),
-    /// Another agent, by a datagram.
+    /// Another agent, by datagram.
     Member(MemberId),
 }
 
-/// The port at which an agent listens.
+/// Returns the port on which an agent listens.
 pub(super) fn port(place: usize) -> u16 {
     FIRST_PORT + place as u16
 }
 
-/// The agent whose port it is.
+/// Returns the agent that listens on a port.
 pub(super) fn place_of(port: u16) -> Option<usize> {
     port.checked_sub(FIRST_PORT).map(usize::from)
 }
 
 impl World {
-    /// A server wants to know whether a node lives.
+    /// Sends a server's challenge to a node.
     pub(super) fn challenge(&mut self, server: ServerId, life: u64, wanted: &ChallengeWanted) {
         self.stage.hit(Mark::Challenged);
         let number = self.stage.call();
@@ -86,7 +86,7 @@ impl World {
         self.stage.after(ANSWER_TIMEOUT, Event::Challenged(question, None));
     }
 
-    /// A server has an agent ask another one: only an answer comes back.
+    /// Sends a server's question to an agent, which forwards it; the server receives only a reply.
     pub(super) fn hand_on(&mut self, server: ServerId, life: u64, wanted: &QuestionWanted) {
         let (agent, asked) = (self.agent_at(&wanted.agent_address), self.agent_at(&wanted.question.address));
         let (Some(agent), Some(asked)) = (agent, asked) else { return };
@@ -98,7 +98,7 @@ impl World {
         self.stage.send(Place::Server(server), Place::Agent(agent), event);
     }
 
-    /// A server tells an agent what is new in the mesh.
+    /// Sends a server's news of the mesh to an agent.
     pub(super) fn tell_mesh(&mut self, server: ServerId, wanted: MeshItemsWanted) {
         if let Some(agent) = self.agent_at(&wanted.agent_address) {
             let event = Event::MeshItems(agent, wanted.items);
@@ -106,8 +106,8 @@ impl World {
         }
     }
 
-    /// A question comes to an agent, for itself or to be asked for a server, or an answer goes the
-    /// way back; or a question ends at the server that asked it.
+    /// Delivers a challenge event: a question to an agent (its own or to be forwarded), a relayed
+    /// answer, or the end of a question at the server that sent it.
     pub(super) fn carry(&mut self, event: Event) {
         match event {
             Event::Challenge(agent, question) => {
@@ -129,13 +129,13 @@ impl World {
         }
     }
 
-    /// The agent that listens at an address.
+    /// Returns the agent that listens on an address.
     fn agent_at(&self, address: &str) -> Option<usize> {
         let port: u16 = address.strip_prefix("127.0.0.1:")?.parse().ok()?;
         place_of(port).filter(|place| *place < self.agents.len())
     }
 
-    /// A question was answered, or not in time: the first of both counts.
+    /// Resolves a question by a reply or a timeout; the first of the two counts.
     fn challenged(&mut self, question: Question, answer: Option<NodeAnswer>) {
         if !self.questions.remove(&question.number) {
             return;
@@ -155,14 +155,14 @@ impl World {
     }
 }
 
-/// An agent hands on what another one has answered.
+/// Relays another agent's answer to the server.
 fn hand_back(stage: &mut Stage, agent: usize, question: Question, answer: NodeAnswer) {
     let (from, to) = (Place::Agent(agent), Place::Server(question.server));
     stage.send(from, to, Event::Challenged(question, Some(answer)));
 }
 
 impl Agent {
-    /// Somebody asks whether this agent lives.
+    /// Delivers a challenge to this agent.
     pub fn challenge(
         &mut self,
         stage: &mut Stage,
@@ -175,7 +175,8 @@ impl Agent {
         self.tell(stage, judge, Input::Challenge(token, challenge));
     }
 
-    /// The quorum client has answered such a question; whether it was one.
+    /// Passes on the quorum client's answer to a challenge; returns `false` if the call was not a
+    /// challenge.
     pub(super) fn answers_challenge(
         &mut self,
         stage: &mut Stage,
@@ -218,7 +219,8 @@ impl Agent {
         self.send_output(stage, judge, output);
     }
 
-    /// It asks another agent for a server, as the agent's own shell does beside the connection.
+    /// Asks another agent on behalf of a server, as the agent's own shell does beside the
+    /// connection.
     fn ask_by_datagram(&mut self, stage: &mut Stage, judge: &mut Judge, question: Question) {
         let (now, mut output) = (self.boot_time(stage), Output::default());
         let Some(mesh) = self.member.mesh_mut() else { return };
@@ -228,7 +230,7 @@ impl Agent {
         self.send_output(stage, judge, output);
     }
 
-    /// Another agent has answered this one: the server that asked hears it.
+    /// Relays another agent's answer by datagram to the server that asked.
     pub(super) fn hand_back_by_datagram(&mut self, stage: &mut Stage, answer: NodeAnswer) {
         let renewal = answer.renewal;
         let now = stage.now;

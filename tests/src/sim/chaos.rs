@@ -1,4 +1,4 @@
-//! What goes wrong, and when: each kind of fault has its own rhythm, and many end by themselves.
+//! The faults and their timing: each kind has its own rate, and many end on their own.
 
 use super::marks::Mark;
 use super::network::{Link, Place, Port};
@@ -12,62 +12,62 @@ use std::time::Duration;
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A server dies.
+    /// A server crashes.
     Crash,
-    /// This server dies.
+    /// This server crashes.
     CrashOf(ServerId),
-    /// An operator wants this server to lead, whatever else is under way.
+    /// An operator asks this server to lead, even during other work.
     Urge(ServerId),
-    /// All die.
+    /// All servers crash.
     Blackout,
-    /// A process stands still.
+    /// A process is paused.
     Pause,
     /// A clock jumps ahead.
     Jump,
     /// A wall clock is set.
     WallJump,
-    /// Servers are parted.
+    /// The network between servers is partitioned.
     Split,
     /// One direction is cut.
     OneWay,
     /// A link is clogged.
     Clog,
-    /// A disk takes very long.
+    /// A disk is very slow.
     Stall,
-    /// A disk refuses.
+    /// A disk refuses writes.
     Refusal,
-    /// A disk hangs: which of the planned times.
+    /// A disk hangs; the number of the planned hang.
     Hang(usize),
-    /// An agent dies, or ends as it should, and comes back.
+    /// An agent crashes or shuts down cleanly, and comes back.
     AgentRestart,
-    /// An agent takes nothing in for a while.
+    /// An agent is paused.
     AgentStop,
     /// An agent's host is suspended.
     Suspension,
-    /// Hosts have such trouble that the servers may fail their nodes.
+    /// Hosts have faults that may make the servers fail their nodes.
     Hosts,
-    /// A host and the servers as a whole lose each other.
+    /// A fault between a host and the servers as a whole.
     Reach,
     /// A copy of an agent's machine registers.
     AgentCopy,
-    /// An agent's home, or the server that it takes for the leader, has trouble.
+    /// A fault of an agent's home server, or of the server that it follows as leader.
     ServerOfAgent,
-    /// Leadership is handed over.
+    /// Leadership is transferred.
     Transfer,
-    /// A server is taken out.
+    /// A server is removed.
     Removal,
-    /// A server comes.
+    /// A server is added.
     Arrival,
     /// A server loses its disk.
     Wipe,
-    /// A follower's disk is given a row that no entry has made.
+    /// A follower's disk receives a row that no entry has made.
     Corruption,
-    /// A disk is copied, or put back to an older copy of itself.
+    /// A disk is copied, or set back to an older copy of itself.
     SetBack,
 }
 
 impl Kind {
-    /// `true` if it concerns hosts alone, which it names itself.
+    /// Returns `true` if the fault concerns only hosts, which it names itself.
     fn is_of_a_host(self) -> bool {
         matches!(
             self,
@@ -84,13 +84,13 @@ impl Kind {
 /// The end of a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mend {
-    /// These links work again.
+    /// Mends these links.
     Links(Vec<Link>),
-    /// These ports are closed by one fault less.
+    /// Removes one fault from each of these closed ports.
     Ports(Vec<(Link, Port)>),
 }
 
-/// Lets the first fault of each kind come.
+/// Schedules the first fault of each kind.
 pub fn begin(stage: &mut Stage) {
     for (kind, mean) in rhythms(stage) {
         let wait = stage.around(mean);
@@ -104,7 +104,7 @@ pub fn begin(stage: &mut Stage) {
     }
 }
 
-/// The kinds that there are, each with the mean time between two.
+/// Returns the enabled kinds, each with its mean interval.
 fn rhythms(stage: &Stage) -> Vec<(Kind, Duration)> {
     let plan = &stage.plan.faults;
     let all = [
@@ -135,7 +135,7 @@ fn rhythms(stage: &Stage) -> Vec<(Kind, Duration)> {
 }
 
 impl World {
-    /// A fault happens, and the next of its kind is planned.
+    /// Performs a fault, and schedules the next of its kind.
     pub fn fault(&mut self, kind: Kind) {
         if self.stage.calm {
             return;
@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// A running server; the leader more often than others.
+    /// Returns a running server; more often the leader than another one.
     fn victim(&mut self) -> Option<ServerId> {
         let leader = self.machines.values().find(|machine| machine.serves()).map(|machine| machine.id);
         let running = self.running();
@@ -219,7 +219,7 @@ impl World {
         self.stand_still(id, length);
     }
 
-    /// A server's process stands still for so long.
+    /// Pauses a server's process.
     pub(super) fn stand_still(&mut self, id: ServerId, length: Duration) {
         let until = self.stage.now + length;
         let machine = self.machines.get_mut(&id).expect("the machine exists");
@@ -227,13 +227,13 @@ impl World {
             self.stage.hit(Mark::LeaderPause);
         }
         self.stage.hit(Mark::Pause);
-        self.stage.say(|| format!("server {id} stands still for {length:?}"));
+        self.stage.say(|| format!("server {id} is paused for {length:?}"));
         if let Some(process) = &mut machine.process {
             process.stand_still(&mut self.stage, until);
         }
     }
 
-    /// A clock that jumps less than this is not noticed: see `LATE` in the core.
+    /// Moves a clock ahead. The core does not notice a smaller jump: see `LATE` there.
     fn jump(&mut self) {
         let Some(id) = self.victim() else { return };
         let by = self.stage.draw.duration(Duration::from_millis(300), Duration::from_secs(5));
@@ -272,7 +272,7 @@ impl World {
         if !links.is_empty() {
             self.stage.hit(Mark::TwoWayCut);
             let one: Vec<_> = places.iter().zip(&sides).filter(|(_, side)| **side).map(|(p, _)| p).collect();
-            self.stage.say(|| format!("the network parts {one:?} from the rest"));
+            self.stage.say(|| format!("the network separates {one:?} from the rest"));
             self.cut(links);
         }
     }
@@ -284,7 +284,7 @@ impl World {
         let others = places.into_iter().filter(|place| *place != from);
         let links: Vec<Link> = others.map(|to| if deaf { (to, from) } else { (from, to) }).collect();
         self.stage.hit(Mark::OneWayCut);
-        self.stage.say(|| format!("{from:?} {}", if deaf { "hears nobody" } else { "is heard by nobody" }));
+        self.stage.say(|| format!("{from:?} {}", if deaf { "is deaf" } else { "is mute" }));
         self.cut(links);
     }
 
@@ -292,13 +292,13 @@ impl World {
         self.cut_for(links, self.stage.plan.faults.cut_length);
     }
 
-    /// Cuts links for so long, at most.
+    /// Cuts links for a random time up to `longest`.
     pub(super) fn cut_for(&mut self, links: Vec<Link>, longest: Duration) {
         let length = self.stage.draw.duration(Duration::from_millis(50), longest);
         self.cut_exactly(links, length);
     }
 
-    /// Cuts links for so long.
+    /// Cuts links for `length`.
     pub(super) fn cut_exactly(&mut self, links: Vec<Link>, length: Duration) {
         links.iter().for_each(|link| self.stage.network.cut(*link));
         self.stage.after(length, Event::Mend(Mend::Links(links)));
@@ -324,12 +324,13 @@ impl World {
             self.stage.say(|| format!("the disk of server {id} stalls for {length:?}"));
             disk.stall(until);
         } else {
-            self.stage.say(|| format!("the disk of server {id} refuses for {length:?}"));
+            self.stage.say(|| format!("the disk of server {id} refuses writes for {length:?}"));
             disk.refuse(until);
         }
     }
 
-    /// Most often the leader's. Without a draw: the same seed without it stays what it is.
+    /// Hangs a disk, most often the leader's. It draws nothing, so that a seed without hangs stays
+    /// the same.
     fn hang_disk(&mut self, number: usize) {
         let HangPlan { length, victim, .. } = self.stage.plan.hangs[number];
         let serving = self.machines.values().find(|machine| machine.serves()).map(|machine| machine.id);
@@ -338,7 +339,7 @@ impl World {
         let other = running.get(victim as usize % running.len().max(1)).copied();
         let Some(id) = leader.or(other) else { return };
         self.stage.hit(Mark::DiskHung);
-        self.stage.say(|| format!("the disk of server {id} takes nothing for {length:?}"));
+        self.stage.say(|| format!("the disk of server {id} hangs for {length:?}"));
         let now = self.stage.now;
         self.machines.get_mut(&id).expect("the machine exists").disk.hang(now, now + length);
     }
@@ -351,7 +352,7 @@ impl World {
         }
     }
 
-    /// A fault ends.
+    /// Ends a fault.
     pub fn mend(&mut self, mend: Mend) {
         match mend {
             Mend::Links(links) => links.into_iter().for_each(|link| self.stage.network.mend(link)),

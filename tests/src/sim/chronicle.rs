@@ -1,20 +1,20 @@
-//! The life of a cluster, for people to read, and for two runs to be compared.
+//! The log of a run, to be read by people and to be compared with that of another run.
 
 use lockmesh_protocol::time::Time;
 
-/// How much is written down.
+/// Level of detail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Detail {
-    /// Nothing: for speed.
+    /// Nothing: fastest.
     #[default]
     Nothing,
-    /// What people want to read; printed at once.
+    /// Events of interest to people; printed immediately.
     Life,
-    /// Every event, kept: to compare two runs.
+    /// Every event, kept to compare two runs.
     Trace,
 }
 
-/// What was written down.
+/// The recorded events.
 #[derive(Debug, Default)]
 pub struct Chronicle {
     detail: Detail,
@@ -22,12 +22,12 @@ pub struct Chronicle {
 }
 
 impl Chronicle {
-    /// An empty one.
+    /// Returns an empty chronicle.
     pub fn new(detail: Detail) -> Self {
         Self { detail, lines: Vec::new() }
     }
 
-    /// Something worth reading happened.
+    /// Records an event of interest to people.
     pub fn say(&mut self, now: Time, words: impl FnOnce() -> String) {
         if self.detail == Detail::Nothing {
             return;
@@ -39,14 +39,14 @@ impl Chronicle {
         }
     }
 
-    /// Something happened that only a comparison looks at.
+    /// Records an event that matters only to a comparison.
     pub fn trace(&mut self, now: Time, words: impl FnOnce() -> String) {
         if self.detail == Detail::Trace {
             self.lines.push(format!("{} {}", now.0, words()));
         }
     }
 
-    /// Everything that was kept.
+    /// Returns all recorded lines.
     pub fn into_lines(self) -> Vec<String> {
         self.lines
     }

@@ -1,5 +1,5 @@
-//! What the clients of an agent want: locks and sessions, writes, reads, watches. Each is a small
-//! script with chance.
+//! The clients of an agent: locks and sessions, writes, reads, watches. Each is a small randomized
+//! script.
 
 use super::administrator::Administrator;
 use super::archivist::Archivist;
@@ -15,23 +15,23 @@ use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// Something that a client wants, once.
+/// A request of a client.
 #[derive(Clone, Debug)]
 pub struct Wish {
-    /// What to ask.
+    /// The request.
     pub request: Request,
-    /// When the client began to want it.
+    /// The time at which the client began.
     pub begun: Time,
 }
 
 impl Wish {
-    /// A wish that is answered at once.
+    /// Returns a request that begins now.
     pub fn new(now: Time, request: Request) -> Self {
         Self { request, begun: now }
     }
 }
 
-/// One client.
+/// A client.
 #[derive(Debug)]
 pub enum Client {
     /// Takes locks under a session.
@@ -46,32 +46,32 @@ pub enum Client {
     Cataloguer(Cataloguer),
     /// Watches.
     Watcher(Watcher),
-    /// Makes backups, and restores them.
+    /// Makes backups and restores them.
     Archivist(Archivist),
-    /// Looks after the quorum.
+    /// Administers the quorum.
     Administrator(Administrator),
     /// Takes a host's lock, in a fleet.
     Resident(Resident),
 }
 
-/// Reads what others write.
+/// Reads what other clients write.
 #[derive(Debug, Default)]
 pub struct Reader {
     served: bool,
 }
 
-/// Asks again and again for news.
+/// Repeats a blocking read.
 #[derive(Debug)]
 pub struct Watcher {
     query: Query,
     consistency: Consistency,
     last: Option<Answer>,
-    /// It asks for what is newer than this.
+    /// The index behind which it waits for changes.
     known: LogIndex,
 }
 
 impl Client {
-    /// The clients of one agent.
+    /// Returns the clients of one agent.
     pub fn all(stage: &mut Stage, place: usize) -> Vec<Client> {
         let plan = stage.plan.clients.clone();
         if let Some(residents) = plan.residents {
@@ -93,7 +93,7 @@ impl Client {
         all
     }
 
-    /// What it is.
+    /// Returns its name.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Locker(_) => "a locker",
@@ -108,7 +108,7 @@ impl Client {
         }
     }
 
-    /// What it wants now, if anything; `partner` is the client before it.
+    /// Returns the next request, if any; `partner` is the client before it.
     pub fn wish(
         &mut self,
         stage: &mut Stage,
@@ -129,7 +129,7 @@ impl Client {
         }
     }
 
-    /// What it wants was answered.
+    /// Receives the response to a request.
     pub fn heard(
         &mut self,
         stage: &mut Stage,
@@ -154,7 +154,7 @@ impl Client {
         }
     }
 
-    /// What it wanted was certainly not done.
+    /// The request was definitely not done.
     pub fn refused(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish) {
         match self {
             Self::Locker(locker) => locker.refused(stage, judge, wish),
@@ -162,7 +162,7 @@ impl Client {
         }
     }
 
-    /// It waited too long: what it wanted may be done or not.
+    /// The request timed out: it may be done or not.
     pub fn gave_up(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish) {
         match self {
             Self::Locker(locker) => locker.gave_up(stage, judge, wish),
@@ -172,7 +172,7 @@ impl Client {
         }
     }
 
-    /// It went away before it was answered: its agent gives back what it was granted unheard.
+    /// The client disconnected before the reply: its agent releases an undelivered grant.
     pub fn went_away(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish) {
         match self {
             Self::Locker(locker) => locker.went_away(stage, judge, wish),
@@ -180,7 +180,7 @@ impl Client {
         }
     }
 
-    /// The agent says that a lock may stay granted to a session, which nobody heard of.
+    /// The agent reports that an undelivered grant may remain with a session.
     pub fn may_stay_granted(&mut self, session: &SessionId) {
         if let Self::Locker(locker) = self {
             locker.may_stay_granted(session);
@@ -197,7 +197,7 @@ impl Client {
         }
     }
 
-    /// Whether it was served since the storm ended, and wants nothing more.
+    /// Returns `true` if it was served since the storm ended, and wants nothing more.
     pub fn is_content(&self) -> bool {
         match self {
             Self::Renewer | Self::Watcher(_) | Self::Resident(_) => true,
@@ -210,12 +210,12 @@ impl Client {
         }
     }
 
-    /// Whether it waits for news for ever.
+    /// Returns `true` if it waits for changes forever.
     pub fn watches(&self) -> bool {
         matches!(self, Self::Watcher(_))
     }
 
-    /// What a watcher asks for, and what it saw last.
+    /// Returns a watcher's query, and the last answer that it saw.
     pub fn last_seen(&self) -> Option<(&Query, Option<&Answer>)> {
         match self {
             Self::Watcher(watcher) => Some((&watcher.query, watcher.last.as_ref())),
@@ -224,12 +224,12 @@ impl Client {
     }
 }
 
-/// One of the keys that are written.
+/// Returns one of the keys that are written.
 pub fn data_key(stage: &mut Stage) -> Key {
     Key::from(format!("data/{}", stage.draw.below(stage.plan.clients.keys)))
 }
 
-/// One of the keys that are fought over.
+/// Returns one of the contended lock keys.
 pub fn lock_key(stage: &mut Stage) -> Key {
     Key::from(format!("lock/{}", stage.draw.below(stage.plan.clients.locks)))
 }
@@ -257,7 +257,7 @@ impl Reader {
 }
 
 impl Watcher {
-    /// The watchers of one agent; some watch the same.
+    /// Returns the watchers of one agent; some watch the same query.
     fn all(stage: &mut Stage) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::new();
         for _ in 0..stage.plan.clients.watchers {
@@ -286,7 +286,7 @@ impl Watcher {
         Self { query, consistency, last: None, known: LogIndex(0) }
     }
 
-    /// After the storm it waits for ever: only a change can wake it.
+    /// After the storm it waits forever: only a change can wake it.
     fn wish(&self, stage: &Stage) -> Wish {
         let wait = if stage.calm { Duration::from_secs(3_600) } else { stage.plan.clients.watch };
         let blocking = Some(Blocking { index: self.known, wait });
@@ -294,13 +294,13 @@ impl Watcher {
         Wish::new(stage.now, request)
     }
 
-    /// It begins anew with what there is: too many may wait for news.
+    /// Restarts from the current state: too many reads may be parked.
     fn gave_up(&mut self) {
         self.known = LogIndex(0);
     }
 
-    /// As Consul tells its clients: where the index has gone back, by a restore or at a server that
-    /// lags behind, they begin anew.
+    /// Receives an answer. As Consul advises its clients, restarts if the index has gone back, by a
+    /// restore or at a lagging server.
     fn heard(&mut self, response: Response) {
         let Response::Answer(answer) = response else { return };
         self.known = if answer.index < self.known { LogIndex(0) } else { answer.index };

@@ -1,9 +1,9 @@
-//! How an agent is connected: streams that carry everything in order and once, or break.
+//! Connections of agents: streams that deliver everything in order and exactly once, or break.
 //!
-//! What is lost is sent again, and all that was sent behind it waits for it; or the connection
-//! breaks, and both ends hear of that. So a call whose connection broke had arrived or not, and its
-//! answer was on its way or not. Of a connection that it gave up an agent may hear a last word,
-//! which was on its way through the process.
+//! Lost data is retransmitted while everything sent behind it waits; or the connection breaks, and
+//! both ends learn of that. So if a connection breaks, a pending call may or may not have arrived,
+//! and its reply may or may not have been sent. An agent may receive a last message of a connection
+//! that it gave up, which was already on its way through the process.
 
 use super::agent::{Agent, LISTEN_INTERVAL};
 use super::another_cluster;
@@ -22,49 +22,48 @@ use lockmesh_protocol::time::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A connection on which nothing arrives for so long ends.
+/// Time without received data after which a connection ends.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// After so long an attempt to connect is given up.
+/// Time after which an attempt to connect is given up.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A broken connection is noticed after so long, at most.
+/// Maximum time until a broken connection is noticed.
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What was lost is sent again after so long.
+/// Delay of a retransmission, minimum and maximum.
 const RETRANSMIT_INTERVAL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
 
-/// For so long, at most, the last word of a connection that was given up is on its way through the
-/// process.
+/// Maximum time that the last message of a connection that was given up spends in the process.
 const LAST_WORD: Duration = Duration::from_millis(50);
 
 /// A connection, or an attempt at one.
 #[derive(Debug)]
 pub struct Connection {
-    /// As the agent counts them.
+    /// The number that the agent uses.
     id: ConnectionId,
-    /// Who is at the other end.
+    /// The server at the other end.
     pub(super) server: ServerId,
-    /// How often something arrived on it.
+    /// The number of times that data was received.
     received: u64,
-    /// When something did last.
+    /// The time at which data was last received.
     heard: Time,
-    /// What was lost on the way to the server, and what waits behind it.
+    /// Data lost on the way to the server, and data waiting behind it.
     requests: Lost,
-    /// What was lost on the way back, and what waits behind it.
+    /// Data lost on the way back, and data waiting behind it.
     answers: Lost,
 }
 
-/// What waits to be sent again, in order.
+/// Data that waits for retransmission, in order.
 #[derive(Debug, Default)]
 struct Lost {
     waiting: VecDeque<Event>,
     since: Time,
-    /// How often it was sent again.
+    /// The number of retransmissions.
     attempts: u32,
 }
 
-/// Which way something goes.
+/// A direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From an agent to a server.
@@ -83,7 +82,7 @@ impl Connection {
 }
 
 impl Agent {
-    /// It looked on which connections something arrives: those to these servers.
+    /// Notes that data was received on the connections to these servers.
     pub fn listened(&mut self, stage: &mut Stage, judge: &mut Judge, servers: &[ServerId]) {
         let now = stage.now;
         for (number, connection) in &mut self.connections {
@@ -101,7 +100,7 @@ impl Agent {
         stage.after(LISTEN_INTERVAL, Event::Listen(self.place, self.life));
     }
 
-    /// An attempt to connect has come to an end, or a connection has.
+    /// An attempt to connect has finished, or a connection has ended.
     pub fn connection(&mut self, stage: &mut Stage, judge: &mut Judge, number: u64, is_up: bool) {
         let Some((id, is_given_up)) = self.known(stage, number) else { return };
         if is_given_up {
@@ -116,26 +115,26 @@ impl Agent {
         self.tell(stage, judge, Input::Ended(id, ConnectionEnd::Lost(reason)));
     }
 
-    /// A connection that stands, or one that was given up just now.
+    /// Returns a connection that is up, or one that was given up a moment ago.
     fn known(&self, stage: &Stage, number: u64) -> Option<(ConnectionId, bool)> {
         let stands = self.connections.get(&number).map(|connection| (connection.id, false));
         let last_word = self.given_up.get(&number).filter(|(_, until)| stage.now <= *until);
         stands.or(last_word.map(|(id, _)| (*id, true)))
     }
 
-    /// Whether a connection stands, or is being made.
+    /// Returns `true` if a connection is up, or is being made.
     pub fn is_connected(&self, connection: u64) -> bool {
         self.connections.contains_key(&connection)
     }
 
-    /// A server died: its connections break.
+    /// Breaks the connections to a server that died.
     pub fn disconnected(&self, stage: &mut Stage, server: ServerId) {
         for (number, _) in self.connections.iter().filter(|(_, connection)| connection.server == server) {
             self.break_later(stage, *number);
         }
     }
 
-    /// Nobody was there to take a call: the connection breaks.
+    /// Breaks the connection of a call that no process received.
     pub fn lost(&self, stage: &mut Stage, call: u64) {
         if let Some((connection, _)) = self.calls.get(&call) {
             self.break_later(stage, *connection);
@@ -147,14 +146,14 @@ impl Agent {
         stage.after(wait, Event::Connection(self.place, connection, false));
     }
 
-    /// A server answers a call.
+    /// Sends a server's reply to a call.
     pub fn answer(&mut self, stage: &mut Stage, call: u64, answer: Event) {
         if let Some((connection, _)) = self.calls.get(&call) {
             self.transmit(stage, *connection, Way::Back, answer);
         }
     }
 
-    /// Sends something on a connection. Behind something that was lost it waits.
+    /// Sends an event on a connection. It waits behind lost data.
     fn transmit(&mut self, stage: &mut Stage, number: u64, way: Way, event: Event) {
         let place = self.place;
         let Some(connection) = self.connections.get_mut(&number) else { return };
@@ -164,7 +163,7 @@ impl Agent {
         if !lost.waiting.is_empty() {
             lost.waiting.push_back(event);
             if stage.plan.network.retransmission.is_some() {
-                // It is sent at once, and what is heard of it tells that the others were lost.
+                // It is sent at once, and its acknowledgement reveals the earlier loss.
                 self.send_again(stage, number, way);
             }
             return;
@@ -182,14 +181,14 @@ impl Agent {
         retransmit_later(stage, place, number, (way, 0));
     }
 
-    /// What was lost is sent again, with all that waits behind it.
+    /// Retransmits lost data, with everything that waits behind it.
     pub fn retransmit(&mut self, stage: &mut Stage, number: u64, way: Way) {
         if let Some(attempts) = self.send_again(stage, number, way) {
             retransmit_later(stage, self.place, number, (way, attempts));
         }
     }
 
-    /// Sends what was lost; how often that was done, where it was lost again.
+    /// Retransmits lost data; returns the number of attempts if it was lost again.
     fn send_again(&mut self, stage: &mut Stage, number: u64, way: Way) -> Option<u32> {
         let place = self.place;
         let connection = self.connections.get_mut(&number)?;
@@ -214,7 +213,7 @@ impl Agent {
         None
     }
 
-    /// A server answered a call.
+    /// Delivers a server's reply to a call.
     pub fn answered(&mut self, stage: &mut Stage, judge: &mut Judge, call: u64, response: Response) {
         let as_of = judge.as_of.remove(&call);
         let Some((number, id)) = self.calls.remove(&call) else { return };
@@ -234,7 +233,7 @@ impl Agent {
         self.tell_as_of(stage, judge, Input::Answers(connection, vec![(id, response)]), as_of);
     }
 
-    /// Does what the quorum client wants.
+    /// Carries out the output of the quorum client.
     pub(super) fn carry_out(&mut self, stage: &mut Stage, judge: &mut Judge, outbox: &mut Outbox) {
         for notice in outbox.notices.drain(..) {
             self.notice(stage, judge, notice);
@@ -281,8 +280,8 @@ impl Agent {
         self.shake_hands(stage, number, Duration::ZERO);
     }
 
-    /// Sends the first datagram of a connection that was begun so long ago; where it is lost it is
-    /// sent again, each time after twice as long.
+    /// Sends the first datagram of a connection attempt of this age. If it is lost it is sent
+    /// again, each time after twice the delay.
     pub fn shake_hands(&mut self, stage: &mut Stage, number: u64, age: Duration) {
         let Some(connection) = self.connections.get(&number) else { return };
         let (place, server) = (self.place, connection.server);
@@ -311,7 +310,7 @@ impl Agent {
                     stage.hit(Mark::RetryElsewhere);
                 }
             }
-            // The agent's own question for a server's index base goes to all of them.
+            // The agent's own query for a server's index base goes to all servers.
             Request::Read {
                 query: Query::NodeChecks(_),
                 consistency: Consistency::Stale,
@@ -334,7 +333,7 @@ impl Agent {
         self.transmit(stage, number, Way::There, Event::Ask(server, Box::new(ask)));
     }
 
-    /// Nobody waits for a call any more. Its answer may be on its way.
+    /// Cancels a call. Its reply may already be on its way.
     fn cancel(&mut self, stage: &mut Stage, judge: &mut Judge, number: u64, id: CallId) {
         let Some(server) = self.connections.get(&number).map(|connection| connection.server) else { return };
         self.see(stage, judge, AgentEvent::Cancelled { connection: number, call: id });
@@ -349,11 +348,11 @@ impl Agent {
         }
     }
 
-    /// A connection is used no more; the server hears of that at once.
+    /// Closes a connection; the server learns of that at once.
     fn is_over(&mut self, stage: &mut Stage, judge: &mut Judge, number: u64) {
         if let Some(Connection { server, .. }) = self.connections.remove(&number) {
             self.see(stage, judge, AgentEvent::Ended { connection: number });
-            // What was answered just now may be its last word.
+            // A reply that was just sent may be its last message.
             let now = stage.now;
             self.given_up.retain(|_, (_, until)| *until >= now);
             let (connections, given_up) = (&self.connections, &self.given_up);

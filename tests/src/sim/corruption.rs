@@ -1,14 +1,13 @@
-//! A server whose state is another one than the log has made, and what the corruption checks make
-//! of it.
+//! A server whose state diverges from the log, and its detection by the corruption checks.
 //!
-//! At most one server of a run is given a row that no entry has made, as a flaw in its state
-//! machine would. Its snapshots carry the row to others. From then on the state of whoever has it
-//! is not judged.
+//! At most one server of a run receives a row that no entry has made, as a bug in its state machine
+//! would write it. Its snapshots carry the row to others. From then on the state of any server with
+//! the row is not checked by the invariants.
 //!
-//! **Invariants:** nobody else is ever found to be corrupt, however many have the row; where no
-//! server has it, all that are compared are alike. In the end every server that has it knows so,
-//! where a majority bears witness of something else, and the leader says at least that states
-//! differ, where no majority does.
+//! **Invariants:** no other server is ever found to be corrupt, however many have the row. If no
+//! server has it, all compared checksums match. In the end every server that has it knows so if a
+//! majority has another state; if there is no such majority, the leader at least reports that
+//! states differ.
 
 use super::chaos::Kind;
 use super::machine::Machine;
@@ -22,25 +21,26 @@ use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use std::time::Duration;
 
-/// Where nobody leads, the fault comes so much later.
+/// Delay of the fault if there is no leader.
 const LATER: Duration = Duration::from_secs(1);
 
-/// The key of the row that nobody made.
+/// The key of the stray row.
 const STRAY_KEY: &str = "nobody deleted this";
 
-/// The row: it is older than everything, so that no answer shows it.
+/// Returns the row: it is older than everything, so that no reply shows it.
 fn stray_row() -> Change {
     Change::Tombstone(STRAY_KEY.into(), Some(LogIndex(1)))
 }
 
-/// What is left of the row once tombstones as old as it are forgotten.
+/// The remnant of the row once tombstones as old as it are forgotten.
 const FORGOTTEN: Change = Change::ForgottenTombstones(LogIndex(1));
 
 fn has_stray_row(state: &State) -> bool {
     state.tombstones().any(|(key, _)| key.as_str() == STRAY_KEY) || state.rows().any(|row| row == FORGOTTEN)
 }
 
-/// A state without the row: a backup that a corrupt server gives holds it, and nobody can know.
+/// Returns a state without the row: a corrupt server's backup contains it, and that cannot be
+/// detected.
 pub fn without_stray_row(mut state: State) -> State {
     state.load(Change::Tombstone(STRAY_KEY.into(), None));
     if state.rows().any(|row| row == FORGOTTEN) {
@@ -50,7 +50,7 @@ pub fn without_stray_row(mut state: State) -> State {
 }
 
 impl World {
-    /// A voter's disk is given the row, where there are others enough to tell.
+    /// Puts the row on a voter's disk, if there are enough others to detect it.
     pub(super) fn corrupt_some(&mut self) {
         let Some(leader) = self.machines.values().find(|machine| machine.serves()) else {
             return self.stage.after(LATER, Event::Fault(Kind::Corruption));
@@ -61,7 +61,7 @@ impl World {
         if voters.len() < 3 || members.is_joint() {
             return;
         }
-        // A leader that is corrupt is the rarer case, and the harder one.
+        // A leader with corrupt state is the rarer and the harder case.
         let leader = leader.id;
         let id = if self.stage.draw.once_in(2) { leader } else { *self.stage.draw.pick(&voters) };
         self.stage.hit(Mark::Corrupted);
@@ -71,16 +71,16 @@ impl World {
         machine.process.as_mut().expect("it runs").record(stray_row());
     }
 
-    /// A server took over a snapshot.
+    /// Notes that a server installed a snapshot.
     pub(super) fn note_spread(&mut self, id: ServerId) {
-        let process = self.machines[&id].process.as_ref().expect("it has just installed it");
+        let process = self.machines[&id].process.as_ref().expect("it has just installed a snapshot");
         if has_stray_row(process.core().state()) && self.judge.corrupted.insert(id) {
             self.stage.hit(Mark::CorruptionSpread);
             self.stage.say(|| format!("the state of server {id} is a copy of one that is corrupt"));
         }
     }
 
-    /// What should be known by now of the servers' states, and is not.
+    /// Returns the facts about the servers' states that should be known by now and are not.
     pub(super) fn unfound(&self) -> Vec<String> {
         let leader = self.machines.values().find(|machine| machine.serves());
         let Some(leader) = leader.and_then(|machine| machine.process.as_ref()) else { return Vec::new() };
@@ -104,20 +104,20 @@ impl World {
         if wrong.is_empty() || right.is_empty() || !all_answer || is_said {
             return Vec::new();
         }
-        vec!["the states of servers differ, and their leader does not say so".into()]
+        vec!["the states of servers differ, but their leader does not report it".into()]
     }
 
-    /// Judges what a server found of the others, or learned of itself.
+    /// Checks the result of a server's comparison, or its own finding.
     pub(super) fn judge_corruption(&mut self, id: ServerId, turn: &Turn) {
         if turn.found_corrupt {
             self.stage.hit(Mark::FoundCorrupt);
             if self.machines[&id].serves() {
                 self.stage.hit(Mark::CorruptLeader);
             }
-            self.stage.say(|| format!("server {id} knows that its state is corrupt"));
+            self.stage.say(|| format!("server {id} has learned that its state is corrupt"));
             self.machines.get_mut(&id).expect("the machine exists").found_corrupt = true;
             if !self.judge.corrupted.contains(&id) {
-                self.judge.object("corruption", format!("server {id} was told that its state is corrupt"));
+                self.judge.object("corruption", format!("server {id} was reported to be corrupt"));
             }
         }
         let Some(process) = &self.machines[&id].process else { return };

@@ -1,9 +1,9 @@
-//! A server's disk: the log and the checkpoint as they would be found after a power cut, and what
-//! is on its way there.
+//! A server's disk: the log and the checkpoint as they would be found after a power cut, and the
+//! writes under way.
 //!
-//! What is written when, and what of it is tried again, the real store's own queue decides; here is
-//! only how long it takes, what the disk refuses, and what a power cut leaves. Most seeds have no
-//! more than that for a store; the others write with the real one: see [`Medium`].
+//! The real store's own queue decides on the order of writes and on retries. This module decides
+//! only on latency, refused writes, and the state that a power cut leaves. Most seeds use no other
+//! store; the rest write with the real one: see [`Medium`].
 
 use super::durable::Durable;
 use super::fault_injection::FaultInjection;
@@ -19,60 +19,61 @@ use lockmesh_protocol::time::Time;
 use lockmesh_server::store::{Backup, DirtyRows};
 use std::time::Duration;
 
-/// How often what is under way is looked at while the disk hangs.
+/// Interval at which writes under way are checked while the disk hangs.
 const HANG_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Something that the disk has done, or refused.
+/// A write that the disk has finished or refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskEvent {
-    /// The commit of the log.
+    /// A commit of the log.
     Log,
-    /// The commit of the checkpoint.
+    /// A commit of the checkpoint.
     Checkpoint,
     /// The note that the server was removed.
     Removal,
 }
 
-/// What the store tells the driver.
+/// A report from the store to the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// Every write up to this number is durable.
+    /// All writes up to this number are durable.
     Persisted(u64),
-    /// The checkpoint of this mark is durable.
+    /// The checkpoint of this position is durable.
     Checkpointed(SnapshotMeta),
-    /// The checkpoint of exactly this index is durable, and this is its checksum.
+    /// The checkpoint of exactly this index is durable, with this checksum.
     Summed(LogIndex, Checksum),
-    /// The disk refuses, or takes writes again.
+    /// The disk refuses writes, or accepts them again.
     Failing(bool),
 }
 
-/// A checkpoint on its way.
+/// A checkpoint under way.
 pub type Checkpoint = write_queue::Checkpoint<DirtyRows>;
 
-/// The disk with what is on its way to it.
+/// The disk with the writes that are under way.
 #[derive(Debug)]
 pub struct Disk {
     server: ServerId,
-    /// What is there after a power cut.
+    /// State that survives a power cut.
     pub durable: Durable,
     medium: Medium,
-    /// Whether it says that the server was removed from the quorum.
+    /// `true` if the disk notes that the server was removed from the quorum.
     pub removed: bool,
     queue: WriteQueue<DirtyRows>,
     /// The commit of the log that is under way.
     writing: Option<LogCommit>,
     /// The checkpoint that is being written.
     checkpointing: Option<Checkpoint>,
-    /// It takes very long until then.
+    /// Writes are very slow until then.
     stalled_until: Time,
-    /// It refuses until then.
+    /// Writes are refused until then.
     refuses_until: Time,
-    /// It takes nothing from the first time to the second one, not even what is under way.
+    /// The disk hangs from the first time to the second: no write makes progress, even one under
+    /// way.
     hangs: (Time, Time),
 }
 
 impl Disk {
-    /// A new store that begins with a checkpoint.
+    /// Returns a new store that starts with a checkpoint.
     pub fn new(stage: &Stage, server: ServerId, mark: SnapshotMeta) -> Self {
         let medium = Medium::new(stage, server, &mark);
         Self::holding(server, Durable::new(mark), medium)
@@ -93,10 +94,10 @@ impl Disk {
         }
     }
 
-    /// Begins to read the checkpoint.
+    /// Starts reading the checkpoint.
     ///
     /// # Errors
-    /// The real store cannot be read, in its words.
+    /// The real store's message if it cannot be read.
     pub fn backup(&self) -> Result<Backup, String> {
         self.medium.backup(&self.durable)
     }
@@ -106,53 +107,53 @@ impl Disk {
         self.queue.push(write);
     }
 
-    /// Makes a checkpoint, as soon as it may be made.
+    /// Queues a checkpoint, to be written as soon as that is allowed.
     pub fn hand_over(&mut self, checkpoint: Checkpoint) {
         self.queue.hand_over(checkpoint);
     }
 
-    /// Lets the log go up to an index, or up to the durable checkpoint if that is less.
+    /// Compacts the log up to an index, or up to the durable checkpoint if that is less.
     pub fn compact(&mut self, up_to: LogIndex) {
         self.queue.compact(up_to);
     }
 
-    /// From now on it takes very long, until then.
+    /// Makes writes very slow until a time.
     pub fn stall(&mut self, until: Time) {
         self.stalled_until = until;
     }
 
-    /// From now on it refuses, until then.
+    /// Refuses writes until a time.
     pub fn refuse(&mut self, until: Time) {
         self.refuses_until = until;
     }
 
-    /// From now on it takes nothing, until then.
+    /// Hangs until a time.
     pub fn hang(&mut self, now: Time, until: Time) {
         self.hangs = (now, until);
     }
 
-    /// It takes writes again, if it hung.
+    /// Ends a hang.
     pub fn end_hang(&mut self, now: Time) {
         self.hangs.1 = self.hangs.1.min(now);
     }
 
-    /// Since when it has been hanging; none where it does not.
+    /// Returns the start of the present hang, if any.
     pub fn hangs_since(&self, now: Time) -> Option<Time> {
         let (since, until) = self.hangs;
         (now < until).then_some(since)
     }
 
-    /// Whether it hung at some time since then.
+    /// Returns `true` if the disk hung at some time after `then`.
     pub fn has_hung_since(&self, then: Time) -> bool {
         then < self.hangs.1
     }
 
-    /// Whether it takes no writes now, or very slowly.
+    /// Returns `true` if writes are refused, very slow or hanging now.
     pub fn is_troubled(&self, now: Time) -> bool {
         now < self.hangs.1.max(self.stalled_until).max(self.refuses_until)
     }
 
-    /// Begins whatever can be begun.
+    /// Starts every write that can start.
     pub fn go_on(&mut self, stage: &mut Stage, life: u64) {
         if let Some(rule) = stage.fault_injection.rule() {
             self.queue.break_rule(rule);
@@ -194,11 +195,11 @@ impl Disk {
         stage.draw.duration(usual.0, usual.1).max(self.stalled_until.since(stage.now))
     }
 
-    /// A commit is done, or refused; what the driver is told.
+    /// Finishes a commit, successful or refused, and returns the reports for the driver.
     pub fn done(&mut self, stage: &mut Stage, life: u64, event: DiskEvent) -> Vec<Told> {
         let mut told = Vec::new();
         if stage.now < self.hangs.1 {
-            // Looked at again and again: the calm ends it.
+            // Checked repeatedly, because the calm ends a hang early.
             let wait = self.hangs.1.since(stage.now).min(HANG_INTERVAL);
             stage.after(wait, Event::Disk(self.server, life, event));
             return told;
@@ -237,7 +238,7 @@ impl Disk {
         told
     }
 
-    /// Writes what is under way.
+    /// Performs the write that is under way.
     fn attempt(&mut self, stage: &mut Stage, writer: StoreWriter) -> Result<(), String> {
         let refuses = stage.now < self.refuses_until;
         match writer {
@@ -265,7 +266,7 @@ impl Disk {
         self.queue.committed(self.durable.hard_state.commit)
     }
 
-    /// The power fails: what is on its way is lost, or was just durable.
+    /// Cuts the power: a write under way is lost, or was just made durable.
     pub fn crash(&mut self, stage: &mut Stage) {
         let refuses = stage.now < self.refuses_until;
         let (writing, checkpointing) = (self.writing.take(), self.checkpointing.take());
@@ -309,7 +310,7 @@ impl Disk {
         }
     }
 
-    /// The disk as it would be found if the power failed now.
+    /// Returns the disk as it would be found if the power failed now.
     pub fn copy(&self, stage: &mut Stage) -> Self {
         let mut copy = Self {
             queue: self.queue.clone(),
@@ -323,17 +324,17 @@ impl Disk {
         copy
     }
 
-    /// Notes that the server was removed: beside all else, and only once.
+    /// Notes that the server was removed: separate from other writes, and only once.
     pub fn note_removal(&mut self, stage: &mut Stage, life: u64) {
         let wait = self.latency(stage, stage.plan.disk.commit);
         stage.after(wait, Event::Disk(self.server, life, DiskEvent::Removal));
     }
 
-    /// What a process finds when it starts.
+    /// Returns the state that a starting process finds.
     ///
     /// # Errors
-    /// What lies on the disk is nothing that a process could begin with, in words. The disk is as
-    /// it was: the server cannot start.
+    /// A message if no process can start from the contents of the disk. The disk is unchanged and
+    /// the server cannot start.
     pub fn open(&mut self, stage: &mut Stage) -> Result<Recovered, String> {
         if self.medium.is_model() {
             self.fit_log_to_checkpoint(stage)?;
@@ -344,7 +345,7 @@ impl Disk {
         Ok(self.durable.recovered())
     }
 
-    /// A log that does not lead to its checkpoint begins anew behind it.
+    /// Restarts a log behind its checkpoint if it does not lead up to it.
     fn fit_log_to_checkpoint(&mut self, stage: &mut Stage) -> Result<(), String> {
         let (fault_injection, durable) = (stage.fault_injection, &mut self.durable);
         let mark = durable.mark.clone();

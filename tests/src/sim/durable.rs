@@ -1,7 +1,7 @@
-//! What a server finds on its disk after a power cut: the log, the hard state, the checkpoint.
+//! The contents of a server's disk after a power cut: the log, the hard state, the checkpoint.
 //!
-//! For most seeds this is the disk. For the others it is what the real store has said that it
-//! holds, and must hold still when the power is back.
+//! For most seeds this is the disk. For the others it is everything that the real store has
+//! reported as durable, and that must still be there after a power cut.
 
 use super::disk::Checkpoint;
 use lockmesh_core::State;
@@ -13,25 +13,25 @@ use lockmesh_core::setback::LogPosition;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use std::collections::VecDeque;
 
-/// What is there after a power cut.
+/// State that survives a power cut.
 #[derive(Clone, Debug)]
 pub struct Durable {
-    /// The entry before the log's first.
+    /// The index and term of the entry before the log's first.
     pub base: (LogIndex, Term),
     /// The log.
     pub entries: VecDeque<LogEntry>,
     /// The hard state.
     pub hard_state: HardState,
-    /// What the checkpoint stands for.
+    /// The position of the checkpoint.
     pub mark: SnapshotMeta,
     /// The checkpoint.
     pub state: State,
-    /// What the server knew for itself when it was made.
+    /// The server's own memory at the time of the checkpoint.
     pub own: OwnMemory,
 }
 
 impl Durable {
-    /// The term of an entry that is on disk, or that the checkpoint stands for.
+    /// Returns the term of an entry that is on disk, or at the end of the checkpoint.
     pub fn term(&self, index: LogIndex) -> Option<Term> {
         match index.0.checked_sub(self.base.0.0)? {
             0 => Some(self.base.1),
@@ -39,17 +39,17 @@ impl Durable {
         }
     }
 
-    /// The last index in the log.
+    /// Returns the last index in the log.
     pub fn last_index(&self) -> LogIndex {
         LogIndex(self.base.0.0 + self.entries.len() as u64)
     }
 
-    /// Whether an entry would survive a power cut.
+    /// Returns `true` if an entry would survive a power cut.
     pub fn holds(&self, index: LogIndex, term: Term) -> bool {
         index <= self.mark.index || self.term(index) == Some(term)
     }
 
-    /// Takes over a write.
+    /// Applies a write.
     pub fn write(&mut self, write: LogWrite) {
         if let Some(mark) = write.reset {
             self.base = (mark.index, mark.term);
@@ -57,7 +57,7 @@ impl Durable {
             self.entries.clear();
         }
         if let Some(first) = write.entries.first() {
-            assert!(first.index > self.base.0, "an entry would replace what was compacted the log");
+            assert!(first.index > self.base.0, "an entry would replace a compacted one");
             assert!(first.index <= self.last_index().next(), "entries must follow the log without a gap");
             self.entries.truncate((first.index.0 - self.base.0.0 - 1) as usize);
         }
@@ -68,7 +68,7 @@ impl Durable {
         }
     }
 
-    /// Loses what lies before an index, and that.
+    /// Removes all entries up to an index, inclusive.
     pub fn compact(&mut self, up_to: LogIndex) {
         while self.base.0 < up_to {
             let Some(gone) = self.entries.pop_front() else { return };
@@ -76,7 +76,7 @@ impl Durable {
         }
     }
 
-    /// Takes over a checkpoint.
+    /// Applies a checkpoint.
     pub fn checkpoint(&mut self, checkpoint: Checkpoint) {
         if let Some(own) = checkpoint.rows.own() {
             self.own.clone_from(own);
@@ -85,7 +85,7 @@ impl Durable {
         self.mark = checkpoint.mark;
     }
 
-    /// What a new store begins with.
+    /// Returns the contents of a new store.
     pub fn new(mark: SnapshotMeta) -> Self {
         let hard_state = HardState { term: mark.term, vote: ServerId(0), commit: mark.index };
         let base = (mark.index, mark.term);
@@ -93,7 +93,7 @@ impl Durable {
         Self { base, entries, hard_state, mark, state, own }
     }
 
-    /// What a process begins with.
+    /// Returns the state that a process starts with.
     pub fn recovered(&self) -> Recovered {
         Recovered {
             hard_state: self.hard_state,
@@ -105,18 +105,18 @@ impl Durable {
         }
     }
 
-    /// How far a server has come that starts on it.
+    /// Returns the progress of a server that starts on this disk.
     pub fn position(&self) -> LogPosition {
         let last_index = self.last_index().max(self.mark.index);
         LogPosition { term: self.hard_state.term, last_index }
     }
 
-    /// Whether a server that starts on it may be the only voter, by whatever part of its log is
-    /// committed.
+    /// Returns `true` if a server that starts on this disk may be the only voter, for any committed
+    /// part of its log.
     pub fn may_be_alone(&self, server: ServerId) -> bool {
         let mark = &self.mark;
         if self.term(mark.index) != Some(mark.term) {
-            // The log is given up for the checkpoint.
+            // The log is discarded in favor of the checkpoint.
             return mark.membership.voters == [server];
         }
         let mut part = self.recovered();
@@ -131,28 +131,28 @@ impl Durable {
         }
     }
 
-    /// What is missing in what was found, though it was told as durable; `begun` may have taken its
-    /// place.
+    /// Returns a description of data that is missing in `found` although it was reported as
+    /// durable; a write in `begun` may have replaced it.
     pub fn lost_in(&self, found: &Self, begun: &[LogWrite]) -> Option<String> {
         let (mine, theirs) = (self.hard_state, found.hard_state);
         let forgets_vote = mine.vote != ServerId(0) && theirs.term == mine.term && theirs.vote != mine.vote;
         if theirs.term < mine.term || forgets_vote || theirs.commit < mine.commit {
-            return Some(format!("it held {mine:?}, and {theirs:?} was found"));
+            return Some(format!("expected {mine:?}, found {theirs:?}"));
         }
         if found.mark.index < self.mark.index {
             return Some(format!(
-                "its checkpoint was of {}, and one of {} was found",
+                "expected the checkpoint of {}, found the one of {}",
                 self.mark.index, found.mark.index
             ));
         }
-        // A checkpoint takes the place of a log that does not lead to it.
+        // A checkpoint replaces a log that does not lead up to it.
         if self.term(found.mark.index) != Some(found.mark.term) {
             return None;
         }
         let replaced = begun.iter().filter_map(|write| write.entries.first()).map(|entry| entry.index).min();
         let must_be = |entry: &&LogEntry| replaced.is_none_or(|from| entry.index < from);
         let lost = self.entries.iter().filter(must_be).find(|entry| !found.holds(entry.index, entry.term));
-        lost.map(|entry| format!("the entry at {} of term {} is gone", entry.index, entry.term))
+        lost.map(|entry| format!("the entry at {} of term {} is lost", entry.index, entry.term))
     }
 }
 
@@ -196,7 +196,7 @@ mod tests {
         let held = log(&[(2, 1), (3, 2), (4, 2)]);
         let parted = Durable { mark: mark(3, 3), base: (LogIndex(3), Term(3)), ..log(&[]) };
         assert_eq!(held.lost_in(&parted, &[]), None);
-        // One to which it leads does not, however new it is.
+        // A checkpoint to which the log leads does not, however new it is.
         let led_to = Durable { mark: mark(3, 2), base: (LogIndex(3), Term(2)), ..log(&[]) };
         assert!(held.lost_in(&led_to, &[]).is_some_and(|lost| lost.contains("the entry at 4")));
         assert!(held.lost_in(&log(&[(2, 1)]), &[]).is_some_and(|lost| lost.contains("the entry at 3")));

@@ -1,7 +1,7 @@
-//! What can be broken on purpose, to show that the simulator would find it.
+//! Deliberate bugs, to show that the simulator finds them.
 //!
 //! Rules of the disk and of the shell are broken here, in the simulation's own disk and shell.
-//! Rules of the core are broken inside the core, which takes that order only under its feature
+//! Rules of the core are broken inside the core, which allows that only with its feature
 //! `fault_injection`.
 
 use super::plan::Plan;
@@ -12,25 +12,25 @@ use std::time::Duration;
 /// A rule that is broken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FaultInjection {
-    /// None: everything is as it should be.
+    /// No bug.
     #[default]
     None,
     /// A rule of the core.
     Core(Rule),
-    /// A log that does not lead to its checkpoint is kept at start.
+    /// A log that does not lead up to its checkpoint is kept at start.
     KeepLogThatParts,
-    /// A power cut takes the vote with it.
+    /// A power cut loses the vote.
     ForgetVote,
-    /// The store says that a write is durable as soon as it has it.
+    /// The store reports a write as durable as soon as it has received it.
     DurableAtOnce,
-    /// A checkpoint leaves out the lock-delays.
+    /// A checkpoint omits the lock-delays.
     ForgetRows,
-    /// Servers are told half of the window in which a session may be renewed.
+    /// Servers are configured with half of the session renewal window.
     HalfTheWindow,
 }
 
 impl FaultInjection {
-    /// All of them.
+    /// All bugs.
     pub const ALL: &'static [FaultInjection] = &[
         Self::Core(Rule::AnswersWaitForTheirWrite),
         Self::Core(Rule::AnswersWaitForOlderWrites),
@@ -57,7 +57,7 @@ impl FaultInjection {
         Self::HalfTheWindow,
     ];
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> String {
         match self {
             Self::Core(rule) => format!("{rule:?}"),
@@ -65,12 +65,12 @@ impl FaultInjection {
         }
     }
 
-    /// The one of this name.
+    /// Returns the bug with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|fault_injection| fault_injection.name() == name)
     }
 
-    /// The rule of the core that is broken.
+    /// Returns the broken rule of the core, if any.
     pub fn rule(self) -> Option<Rule> {
         match self {
             Self::Core(rule) => Some(rule),
@@ -78,7 +78,7 @@ impl FaultInjection {
         }
     }
 
-    /// Sees to it that what is broken comes into play: seeds are spent where the rule matters.
+    /// Adjusts a plan so that the broken rule matters.
     pub fn adjust(self, plan: &mut Plan) {
         let often = Some(Duration::from_millis(1_500));
         match self {
@@ -87,8 +87,8 @@ impl FaultInjection {
                 plan.faults.arrival = often;
                 plan.faults.transfer = often;
             }
-            // A server must stand for election while it installs a snapshot: it lags behind the
-            // others' logs often, it is slow to install, and quick to miss its leader.
+            // A server must campaign while it installs a snapshot: it often lags behind the others'
+            // logs, is slow to install, and quick to miss its leader.
             Self::Core(Rule::TimeStandsStillForSnapshots) => {
                 plan.faults.crash = often;
                 plan.faults.split = often;
@@ -106,9 +106,9 @@ impl FaultInjection {
                 plan.faults.split = often;
                 plan.core.log_keep_bytes = 0;
             }
-            // A deposed leader must acknowledge a renewal while another one counts, and the session
-            // must end before that one hears of it: a cut lasts longer than a TTL, and nothing ends
-            // it, or the deposed leader, before its time.
+            // A deposed leader must acknowledge a renewal that its successor does not know of, and
+            // the session must end before the deposed leader learns of the election. So a cut lasts
+            // longer than a TTL, and nothing ends the cut or the deposed leader early.
             Self::Core(Rule::RenewalsWaitForTheirRound) => {
                 plan.faults.split = Some(Duration::from_secs(4));
                 plan.faults.cut_length = Duration::from_secs(4);
@@ -119,7 +119,7 @@ impl FaultInjection {
                 plan.clients.ttl = Duration::from_millis(800);
                 (plan.clients.agents, plan.clients.lockers) = (4, 3);
             }
-            // A vote is lost where a voter crashes between two candidates of one term.
+            // A vote is lost if a voter crashes between two candidates of one term.
             Self::ForgetVote => {
                 plan.faults.crash = Some(Duration::from_millis(300));
                 plan.faults.split = often;
@@ -129,7 +129,7 @@ impl FaultInjection {
         }
         if self != Self::None {
             plan.disk.is_real = false;
-            // Nothing else goes wrong while a set-back disk waits for its refusal: seeds are spent
+            // No other fault occurs while a set-back disk waits for its refusal: seeds are spent
             // where the rule matters.
             plan.faults.set_back = None;
             plan.corruption.comes = None;
@@ -139,7 +139,7 @@ impl FaultInjection {
         }
     }
 
-    /// Leaves out of a checkpoint what it shall forget.
+    /// Removes from a checkpoint the rows that it omits.
     pub fn forget_rows(self, rows: &mut Vec<Change>) {
         if self == Self::ForgetRows {
             rows.retain(|row| !matches!(row, Change::LockDelay(..)));

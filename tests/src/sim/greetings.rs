@@ -1,5 +1,5 @@
-//! How servers meet: no message passes between two processes before one has said hello and the
-//! other has answered, and both have compared what they hold and remember of each other.
+//! Handshakes between servers. No message passes between two processes until one has sent a hello,
+//! the other has answered, and both have compared their state with the peer's memory of it.
 
 use super::network::Place;
 use super::process::{DriverEvent, Process};
@@ -9,28 +9,28 @@ use lockmesh_core::setback::{LogPosition, SetBack};
 use lockmesh_protocol::id::ServerId;
 use std::time::Duration;
 
-/// How often a server says hello to all others, as its links do when they are made anew.
+/// Interval at which a server greets all others, as its links do when they are re-established.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
-/// How long after a hello that was not answered comes the next, where there is something to send.
+/// Time after an unanswered hello until the next, if there is something to send.
 const HELLO_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A hello, or the answer to one.
 #[derive(Clone, Debug)]
 pub struct Hello {
-    /// Who speaks, and in which of its lives.
+    /// The sender, with its life number.
     pub from: (ServerId, u64),
-    /// To whom.
+    /// The receiver.
     pub to: ServerId,
-    /// How far the speaker has come.
+    /// The sender's progress.
     position: LogPosition,
-    /// How far it knows the other one to have come.
+    /// The receiver's progress as the sender remembers it.
     remembers: Option<LogPosition>,
-    /// Of an answer: how far the other one had known the speaker to have come when it said hello.
+    /// In an answer: the sender's progress as the receiver remembered it in its hello.
     answers: Option<Option<LogPosition>>,
 }
 
 impl World {
-    /// Links to other servers are made anew: when a process starts, and again after a cut.
+    /// Re-establishes links to other servers: when a process starts, and again after a cut.
     pub(super) fn reconnect(&mut self, id: ServerId, life: u64) {
         let Some(process) = self.process(id).filter(|process| process.life == life) else { return };
         let others: Vec<_> =
@@ -39,7 +39,8 @@ impl World {
         self.stage.after(RECONNECT_INTERVAL, Event::Reconnect(id, life));
     }
 
-    /// To which life of another server messages pass; where to none, it says hello now and then.
+    /// Returns the life of another server to which messages pass; if none, sends a hello now and
+    /// then.
     pub(super) fn linked(&mut self, from: ServerId, to: ServerId) -> Option<u64> {
         let life = self.process(to).map(|process| process.life);
         let now = self.stage.now;
@@ -63,7 +64,7 @@ impl World {
         self.stage.send(Place::Server(from), Place::Server(to), Event::Hello(Box::new(hello)));
     }
 
-    /// A hello, or its answer, is heard.
+    /// Receives a hello or an answer.
     pub(super) fn hello(&mut self, hello: Hello) {
         let Hello { from: (from, life), to, position, remembers, answers } = hello;
         let Some(process) = self.process(to) else { return };
@@ -78,7 +79,7 @@ impl World {
         if let Some(SetBack { known, .. }) = SetBack::find(to, own, from, remembers) {
             return self.post(to, DriverEvent::SetBack(from, known));
         }
-        // What the other one acknowledged after its hello is no part of it.
+        // Acknowledgements that the peer sent after its hello do not count.
         let known = answers.unwrap_or(memory);
         let is_welcome = SetBack::find(from, position, to, known).is_none();
         match answers {
@@ -90,7 +91,7 @@ impl World {
                     self.say_hello(to, from, None);
                 }
             }
-            // It learns by this one's own hello what is remembered of it.
+            // The hello of this server tells the peer what is remembered of it.
             None => self.say_hello(to, from, None),
         }
     }
@@ -101,12 +102,12 @@ impl World {
         }
     }
 
-    /// Whoever was removed is told so.
+    /// Notifies a server of its removal.
     pub(super) fn tell_removed(&mut self, by: ServerId, removed: ServerId) {
         self.stage.send(Place::Server(by), Place::Server(removed), Event::ToldRemoved(removed));
     }
 
-    /// A server's process, if one runs.
+    /// Returns a server's process, if one runs.
     pub(super) fn process(&self, id: ServerId) -> Option<&Process> {
         self.machines.get(&id)?.process.as_ref()
     }

@@ -1,10 +1,9 @@
-//! A program that holds locks by the client library: the real [`Holder`], driven as the library's
+//! A program that holds locks with the client library: the real [`Holder`], driven as the library's
 //! own driver drives it, with the clock of its host.
 //!
-//! It wants a lock, holds it for a while, and gives it back; at times it changes its mind, or its
-//! process stands still, or dies. Its requests are local calls of its agent:
-//! [`super::guard_calls`]. Whether it may believe what it believes is judged after every entry of
-//! the log and after everything that it hears.
+//! It acquires a lock, holds it for a while, and releases it. At times it changes its mind, or its
+//! process is paused or dies. Its requests are local calls of its agent: [`super::guard_calls`].
+//! Its beliefs are checked after every entry of the log and after every event that it receives.
 
 use super::clock::Clock;
 use super::draw::Draw;
@@ -30,82 +29,82 @@ use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What guards' locks start with. No session without a TTL ever holds one, which only its owner
-/// could end.
+/// Prefix of the guards' locks. No session without a TTL ever holds one, since only its owner could
+/// end it.
 pub(super) const PREFIX: &str = "guard/";
 
-/// Something that happens to a guard.
+/// An event of a guard.
 #[derive(Clone, Debug)]
 pub enum GuardEvent {
-    /// The program goes on.
+    /// The program continues.
     Think,
-    /// A holder wanted to be woken: its number.
+    /// A timer of a holder, by its number.
     Wake(u64),
-    /// A request of a holder was answered; with nothing where the connection broke.
+    /// The reply to a holder's request; `None` if the connection broke.
     Hears(u64, HolderRequest, Option<Box<Result<Answered, Unavailable>>>),
-    /// A holder's request has taken too long.
+    /// A holder's request timed out.
     Tired(u64, HolderRequest),
-    /// The process stands still.
+    /// The process is paused.
     Stop,
-    /// It goes on.
+    /// The process resumes.
     Resume,
-    /// It dies, and comes back.
+    /// The process dies, and comes back.
     Kill,
-    /// Somebody on this host takes a lock away from a guard.
+    /// An operator on this host takes a lock away from a guard.
     Revoke,
-    /// What the agent says of its session has come.
+    /// The agent's report on the guard's session.
     IsTold(u64, HolderRequest, Box<Result<SessionEvent, Unavailable>>),
-    /// Its host stands still for so long.
+    /// The host is suspended for this time.
     HostStops(Duration),
-    /// Its host dies, and comes back after so long with a clock that begins anew.
+    /// The host dies, and comes back after this time with a new clock.
     HostDies(Clock, Duration),
 }
 
-/// What a guard wants of its agent.
+/// An action of a guard at its agent.
 #[derive(Clone, Debug)]
 pub enum Act {
     /// A call for a holder's request.
     Call(u64, HolderRequest, LocalCall),
-    /// A holder's request to be told how its session stands.
+    /// A holder's poll for the state of its session.
     Follow(u64, HolderRequest, SessionId, Read),
-    /// Nobody waits for this one any more.
+    /// Cancels a request.
     Cancel(u64, HolderRequest),
-    /// Nobody waits for any of them any more, up to this holder: the process of the next ones may
-    /// be heard before.
+    /// Cancels all requests of holders up to this one: a request of the next process may arrive
+    /// first.
     CancelAll(u64),
-    /// A call whose answer nobody hears.
+    /// A call whose reply is ignored.
     Forget(LocalCall),
 }
 
-/// A holder and its requests under way.
+/// A holder and its pending requests.
 #[derive(Debug)]
 struct Seat {
     holder: Holder,
-    /// What each is, and when it was sent.
+    /// The kind and the send time of each request.
     under_way: BTreeMap<HolderRequest, (Kind, Time)>,
     wakes_at: Option<Time>,
 }
 
-/// What the program does.
+/// The activity of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Doing {
     Nothing,
-    /// It waits for its session, or for the end of one.
+    /// Waits for its session, or for the end of one.
     Waiting,
     Acquiring(HoldId, Key),
-    /// Until then by its own clock.
+    /// Holds a lock until a moment of its own clock.
     Holding(HoldId, Key, Moment),
     Releasing(HoldId, Key),
 }
 
-/// What a guard would say that it holds.
+/// The lock that a guard believes it holds.
 #[derive(Clone, Debug)]
 pub struct Belief {
-    /// Under which session.
+    /// The session.
     pub session: SessionId,
-    /// Which lock.
+    /// The lock.
     pub key: Key,
-    /// Whether somebody took it away by an act, which it hears of a while later.
+    /// `true` if another client's act took it away; the guard learns of that later.
     pub was_revoked: bool,
 }
 
@@ -120,29 +119,30 @@ pub struct Guard {
     seats: BTreeMap<u64, Seat>,
     last_seat: u64,
     last_hold: u64,
-    /// The holder in use, if there is one.
+    /// The present holder, if any.
     seat: Option<u64>,
     doing: Doing,
-    /// While the process stands still: what it will find.
+    /// While the process is paused: the events that it will find.
     missed: Option<Vec<GuardEvent>>,
-    /// Until when it stands still.
+    /// The end of the pause.
     stands_until: Time,
-    /// Set while the process stands still and its host does not.
+    /// Set while the process is paused and its host is not.
     stands_alone: bool,
-    /// Whether somebody else shall take the lock away, and that be noticed, before it is content.
+    /// `true` if another client must take the lock away, and the guard notice that, before it is
+    /// content.
     awaits_loss: bool,
     promises: Promises,
-    /// Sessions in which it stopped believing since no renewal was acknowledged in time.
+    /// Sessions that it stopped believing in because no renewal was acknowledged in time.
     silenced: BTreeSet<SessionId>,
-    /// Whether it wants nothing before what it does not know of is given back.
+    /// `true` if it waits until unknown holds of its sessions are released.
     is_patient: bool,
-    /// Whether a backup was restored: its session may hold what it gave back.
+    /// `true` if a backup was restored: its session may hold a lock that it released.
     restored: bool,
     served: bool,
 }
 
 impl Guard {
-    /// The guards of one agent; all of them begin to think.
+    /// Returns the guards of one agent, and starts them all.
     pub fn all(stage: &mut Stage, agent: usize, clock: Clock) -> Vec<Self> {
         let plan = stage.plan.guards.clone();
         let guards: Vec<Self> =
@@ -195,32 +195,32 @@ impl Guard {
         stage.after(wait, Event::Guard(self.agent, self.number, event));
     }
 
-    /// Its host's clock goes on at another rate.
+    /// Changes the rate of its host's clock.
     pub fn set_clock(&mut self, clock: Clock) {
         self.clock = clock;
     }
 
-    /// Whether it holds something, or did when it looked last.
+    /// Returns `true` if it holds a lock, or did at its last check.
     pub fn is_holding(&self) -> bool {
         matches!(self.doing, Doing::Holding(..))
     }
 
-    /// Whether it holds something, or did when it looked last, under this session.
+    /// Returns `true` if it holds a lock under this session, or did at its last check.
     pub fn held_by(&self, session: &SessionId) -> bool {
         self.is_holding() && self.is_own(session)
     }
 
-    /// What its host's clock shows.
+    /// Returns the reading of its host's clock.
     fn moment(&self, now: Time) -> Moment {
         Moment::default() + self.clock.at(now).since(Time(0))
     }
 
-    /// The holder in use, if there is one.
+    /// Returns the present holder, if any.
     fn holder(&self) -> Option<&Holder> {
         Some(&self.seats.get(&self.seat?)?.holder)
     }
 
-    /// What it would say that it holds, were it asked now.
+    /// Returns its belief at a time.
     pub fn belief(&self, now: Time) -> Option<Belief> {
         let (Doing::Holding(id, key, _) | Doing::Releasing(id, key)) = &self.doing else { return None };
         let holder = self.holder()?;
@@ -229,23 +229,23 @@ impl Guard {
         holder.is_held(*id, self.moment(now)).then(|| Belief { session, key: key.clone(), was_revoked })
     }
 
-    /// Whether it was served since the storm ended.
+    /// Returns `true` if it was served since the storm ended.
     pub fn is_served(&self) -> bool {
         self.served
     }
 
-    /// Why it is not content, if it is not: it was not served since the storm ended, or its session
-    /// holds what it does not know of.
+    /// Returns the reason why it is not content, if any: it was not served since the storm ended,
+    /// or its session holds a lock that it does not know of.
     pub fn discontent(&self, now: Time, judge: &Judge) -> Option<String> {
         let name = format!("guard {} of agent {}", self.number, self.agent);
         if !self.served || self.missed.is_some() || self.doing != Doing::Nothing {
             return Some(format!("{name} is {:?}, served: {}", self.doing, self.served));
         }
         let left = self.left(now, judge)?;
-        Some(format!("{name} holds {left} and does not know of it"))
+        Some(format!("{name} holds {left} without knowing of it"))
     }
 
-    /// What its sessions hold and it does not know of.
+    /// Returns a lock that its sessions hold without its knowledge.
     fn left(&self, now: Time, judge: &Judge) -> Option<Key> {
         let (_, Rows::Locks(locks)) = judge.history.state().query(&Query::Locks(PREFIX.into())) else {
             return None;
@@ -259,7 +259,7 @@ impl Guard {
         left.map(|lock| lock.key)
     }
 
-    /// Something happens to it; what it wants of its agent then.
+    /// Processes an event, and returns the resulting actions at its agent.
     pub fn happens(&mut self, stage: &mut Stage, judge: &mut Judge, event: GuardEvent) -> Vec<Act> {
         let mut acts = Vec::new();
         match (event, &mut self.missed) {
@@ -286,7 +286,7 @@ impl Guard {
         acts
     }
 
-    /// Whether it believes in what it was granted is noted.
+    /// Notes its belief in the granted lock.
     fn look(&mut self, now: Time) {
         if let Doing::Holding(id, ..) = self.doing {
             let is_believed = self.belief(now).is_some();
@@ -311,7 +311,7 @@ impl Guard {
         self.later(stage, length, GuardEvent::Resume);
     }
 
-    /// Timers and answers are found in any order.
+    /// Timers and replies are processed in any order.
     fn resume(&mut self, stage: &mut Stage, judge: &mut Judge, acts: &mut Vec<Act>) {
         if stage.now < self.stands_until {
             return;
@@ -340,7 +340,7 @@ impl Guard {
         self.later(stage, wait, GuardEvent::Kill);
     }
 
-    /// Whoever thinks already goes on with that.
+    /// A pending wake-up continues to be used.
     fn die(&mut self, acts: &mut Vec<Act>) {
         acts.push(Act::CancelAll(self.last_seat));
         self.seats.clear();
@@ -392,7 +392,7 @@ impl Guard {
         self.look(stage.now);
     }
 
-    /// What a look at what it holds or at its session shows, it has heard.
+    /// Notes that a read of its lock or its session informed it.
     fn note_look(&mut self, (kind, sent): (Kind, Time), result: &Result<Response, Error>) {
         if !matches!(self.doing, Doing::Holding(..)) {
             return;
@@ -407,7 +407,7 @@ impl Guard {
         }
     }
 
-    /// A request is under way no more.
+    /// Returns a finished request.
     fn answered(&mut self, seat: u64, number: HolderRequest) -> Option<(Kind, Time)> {
         self.seats.get_mut(&seat)?.under_way.remove(&number)
     }
@@ -415,7 +415,7 @@ impl Guard {
     fn think(&mut self, stage: &mut Stage, judge: &Judge, acts: &mut Vec<Act>) {
         match self.doing.clone() {
             Doing::Nothing if stage.calm && self.served && !self.restored => {}
-            // What a restore brought back does not go away by itself.
+            // A hold that a restore brought back does not end on its own.
             Doing::Nothing if self.is_patient && !self.restored && self.left(stage.now, judge).is_some() => {}
             Doing::Nothing => self.want(stage, acts),
             Doing::Acquiring(id, _) if !stage.calm && self.draw.once_in(16) => {
@@ -458,7 +458,7 @@ impl Guard {
     fn options(&mut self, stage: &Stage) -> SessionOptions {
         let plan = &stage.plan.clients;
         let ttl = self.draw.duration(plan.ttl / 2, plan.ttl);
-        // Under a longer one it is the node's silence that ends the session.
+        // With a longer TTL the session ends by the node's silence.
         let longest = if stage.plan.reach.is_alone() { 60 } else { 12 };
         let longer = self.draw.duration(Duration::from_secs(longest / 2), Duration::from_secs(longest));
         let is_steady = stage.plan.guards.is_steady || stage.plan.reach.is_alone();
@@ -492,14 +492,14 @@ impl Guard {
         if wait_limit == WaitLimit::Once {
             self.promises.tries_once(id);
         }
-        // What is written with a value is written once in this simulation; a guard may write the
-        // same again.
+        // Clients of this simulation write every value only once; a guard may write the same value
+        // again.
         let goal = Goal::Lock(LockGoal { key: key.as_str().to_owned(), value: Bytes::new(), flags: 0 });
         self.doing = Doing::Acquiring(id, key);
         self.tell(stage, seat, Input::Acquire(id, Wanted { goal, wait_limit, watch_retries: None }), acts);
     }
 
-    /// It holds a lock, until it has had it for long enough or has lost it.
+    /// Continues to hold a lock until the planned time is over or the lock is lost.
     fn hold(
         &mut self,
         stage: &mut Stage,
@@ -515,7 +515,7 @@ impl Guard {
             return self.release(stage, seat, (id, key), acts);
         }
         if self.awaits_loss {
-            // Somebody deletes the key until that takes effect.
+            // The operator deletes the key until that takes effect.
             if let (Some(belief), Some((session, index))) = (self.belief(stage.now), holder_of(judge, &key))
                 && belief.session == session
             {
@@ -544,7 +544,7 @@ impl Guard {
         self.hold_is_over(stage, acts);
     }
 
-    /// Whoever has a session for one hold needs another holder for the next.
+    /// A session for one hold requires another holder for the next hold.
     fn hold_is_over(&mut self, stage: &mut Stage, acts: &mut Vec<Act>) {
         self.doing = Doing::Nothing;
         if self.session_use == SessionUse::OneHold {
@@ -559,7 +559,7 @@ impl Guard {
         }
     }
 
-    /// An operator takes a lock away from whatever guard holds it.
+    /// Takes a lock away from any guard that holds it, as an operator.
     fn revoke(&mut self, stage: &mut Stage, judge: &Judge, acts: &mut Vec<Act>) {
         let Some(mean) = stage.plan.guards.revoke.filter(|_| !stage.calm) else { return };
         let wait = stage.around(mean);
@@ -579,8 +579,8 @@ impl Guard {
         acts.push(Act::Forget(LocalCall::Propose(command)));
     }
 
-    /// Somebody took one lock from a session or all of them, or a restore everything: what was held
-    /// under it may be believed in until that is heard.
+    /// Notes that another client took one or all locks from a session, or that a restore replaced
+    /// everything: holds under it may be believed in until the guard learns of that.
     pub fn revoked(
         &mut self,
         stage: &mut Stage,
@@ -597,7 +597,7 @@ impl Guard {
         }
     }
 
-    /// A session gave a lock back.
+    /// Notes that a session released a lock.
     pub fn gave_back(&mut self, key: &Key, session: &SessionId) {
         if let Doing::Releasing(id, own) = &self.doing
             && own == key
@@ -607,12 +607,12 @@ impl Guard {
         }
     }
 
-    /// `true` if it stopped believing in this session since no renewal was acknowledged in time.
+    /// `true` if it stopped believing in this session because no renewal was acknowledged in time.
     pub(super) fn was_silenced(&self, session: &SessionId) -> bool {
         self.silenced.contains(session)
     }
 
-    /// `true` if its process stands still and its host does not.
+    /// `true` if its process is paused and its host is not.
     pub(super) fn stands_alone(&self) -> bool {
         self.stands_alone
     }
@@ -632,7 +632,7 @@ impl Guard {
         self.holder().and_then(Holder::session) == Some(session.to_string().as_str())
     }
 
-    /// Tells a holder something, and does what it says then.
+    /// Passes an input to a holder, and carries out its output.
     fn tell(&mut self, stage: &mut Stage, number: u64, input: Input, acts: &mut Vec<Act>) {
         let moment = self.moment(stage.now);
         let Some(seat) = self.seats.get_mut(&number) else { return };
@@ -673,7 +673,7 @@ impl Guard {
     fn plan_to_wake(&mut self, stage: &mut Stage, number: u64) {
         let Some(seat) = self.seats.get_mut(&number) else { return };
         let Some(at) = seat.holder.wakes_at() else { return };
-        // The simulation counts microseconds, the holder finer ones.
+        // The simulation counts in microseconds, the holder in a finer unit.
         let shown = Time(0) + at.since(Moment::default()) + Duration::from_micros(1);
         let at = self.clock.when(shown, stage.now).max(stage.now);
         if seat.wakes_at.is_none_or(|known| at < known) {
@@ -737,8 +737,8 @@ fn note(stage: &mut Stage, notice: &Notice) {
     }
 }
 
-/// Notes whether a holder stopped believing in its session since no renewal was acknowledged in
-/// time, or believes in it again.
+/// Notes that a holder stopped believing in its session because no renewal was acknowledged in
+/// time, or that it believes in it again.
 fn note_silence(silenced: &mut BTreeSet<SessionId>, session: Option<SessionId>, outbox: &Outbox) {
     for notice in &outbox.notices {
         match notice {
@@ -753,17 +753,18 @@ fn note_silence(silenced: &mut BTreeSet<SessionId>, session: Option<SessionId>, 
     }
 }
 
-/// One of the locks that guards want.
+/// Returns one of the guards' lock keys.
 fn lock_key(stage: &mut Stage) -> Key {
     Key::from(format!("{PREFIX}{}", stage.draw.below(stage.plan.guards.locks)))
 }
 
-/// Whose a lock is and its modify index, by the furthest state that any server has come to.
+/// Returns the session that holds a lock, and its modify index, in the furthest state of any
+/// server.
 pub fn holder_of(judge: &Judge, key: &Key) -> Option<(SessionId, LogIndex)> {
     holder_in(judge.history.state(), key)
 }
 
-/// The same by a state.
+/// Returns the session that holds a lock in a state, and its modify index.
 pub fn holder_in(state: &State, key: &Key) -> Option<(SessionId, LogIndex)> {
     let (_, Rows::Entries(entries)) = state.query(&Query::Entry(key.clone())) else { return None };
     let entry = entries.first()?;

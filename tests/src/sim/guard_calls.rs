@@ -1,5 +1,5 @@
-//! What a guard's requests are to its agent, and what the agent's answers are to the guard: what
-//! lies between them over HTTP.
+//! Translates a guard's requests into calls of its agent, and the agent's replies into responses of
+//! the guard. This is the layer that HTTP provides in production.
 
 use super::draw::Draw;
 use super::judge::Judge;
@@ -16,16 +16,16 @@ use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request as Asked, Response as Answers, Unavailable};
 use std::time::Duration;
 
-/// By which name the sessions of guards are known.
+/// Name of every guard's session.
 pub const SESSION_NAME: &str = "guard";
 
-/// How long a request may take that does not block on purpose.
+/// Timeout of a request that does not block on purpose.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How much later than its wait a blocking request may be answered.
+/// Extra time that a blocking request may take beyond its wait.
 const BLOCKING_SLACK: Duration = Duration::from_secs(15);
 
-/// After how long a request is given up.
+/// Returns the timeout of a request.
 pub fn limit(request: &Request) -> Duration {
     match request {
         Request::Renew(_, limit) | Request::FindSession(_, limit) => *limit,
@@ -37,12 +37,12 @@ pub fn limit(request: &Request) -> Duration {
     }
 }
 
-/// The id that a guard was told.
+/// Parses a session ID that a guard received.
 pub fn id_of(session: &str) -> SessionId {
     SessionId::parse(session).expect("guards name sessions by the ids that they were given")
 }
 
-/// What a request is to the agent of this number.
+/// Converts a guard's request into a call of the agent with this number.
 pub fn local_call(draw: &mut Draw, agent: usize, request: Request) -> LocalCall {
     let command = match request {
         Request::CreateSession(options) => {
@@ -67,7 +67,7 @@ pub fn local_call(draw: &mut Draw, agent: usize, request: Request) -> LocalCall 
         Request::FindSession(session, _) => {
             return read(Query::Session(id_of(&session)), Read::default());
         }
-        Request::NodeLease(..) => unreachable!("that is no call of the quorum"),
+        Request::NodeLease(..) => unreachable!("not a call of the quorum"),
         Request::Get(key, how) => return read(Query::Entry(key.into()), how),
         Request::List(prefix, how) => return read(Query::Entries(prefix.into()), how),
         Request::Acquire(write, session, Some(wait)) => {
@@ -112,18 +112,18 @@ fn entry(write: Write) -> NewEntry {
     NewEntry { key: Key::from(write.key), value: write.value, flags: write.flags }
 }
 
-/// What a guard must remember of a request to understand the answer.
+/// The part of a request that is needed to interpret its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It asked for a lock.
+    /// Requested a lock.
     Acquire,
-    /// It looked at a key.
+    /// Read a key.
     Look,
-    /// It asked for something else.
+    /// Any other request.
     Other,
 }
 
-/// What kind a request is of.
+/// Returns the kind of a request.
 pub fn kind(request: &Request) -> Kind {
     match request {
         Request::Acquire(..) => Kind::Acquire,
@@ -132,10 +132,10 @@ pub fn kind(request: &Request) -> Kind {
     }
 }
 
-/// What the agent's answer is to the guard.
+/// Converts the agent's reply into the guard's response.
 ///
 /// # Errors
-/// The failure that a guard is told, with what became of its request: refused, not done, or
+/// The error that the guard receives, with the outcome of its request: refused, not done, or
 /// unknown.
 pub fn response(kind: Kind, answer: Result<Answered, Unavailable>) -> Result<Response, Error> {
     match answer {
@@ -147,7 +147,7 @@ pub fn response(kind: Kind, answer: Result<Answered, Unavailable>) -> Result<Res
         Ok(Answered::Response(Answers::Done)) => Ok(Response::Done),
         Ok(Answered::Response(Answers::Renewed(found))) => Ok(Response::Found(found.is_some())),
         Ok(Answered::Response(Answers::Unavailable(reason))) | Err(reason) => Err(unavailable(&reason)),
-        Ok(Answered::Response(other)) => unreachable!("no guard asks for this: {other:?}"),
+        Ok(Answered::Response(other)) => unreachable!("no guard sends this request: {other:?}"),
     }
 }
 
@@ -178,7 +178,7 @@ fn rows(answer: &Answer) -> Response {
             };
             Response::Entries(entries.iter().map(entry).collect(), answer.index.0)
         }
-        other => unreachable!("no guard asks for this: {other:?}"),
+        other => unreachable!("no guard sends this request: {other:?}"),
     }
 }
 
@@ -191,22 +191,22 @@ fn unavailable(reason: &Unavailable) -> Error {
     }
 }
 
-/// What the agent says of a guard's session, to the guard that hears it now.
+/// Converts the agent's report on a session into the response that the guard receives now.
 ///
 /// # Errors
-/// The failure that a guard is told: nothing is known of the session.
+/// The error that the guard receives: the state of the session is not known.
 pub fn node_lease(told: Result<SessionEvent, Unavailable>, now: Moment) -> Result<Response, Error> {
     let event = told.map_err(|reason| unavailable(&reason))?;
-    let lease = NodeLease::of(event, now).expect("agents say what their guards understand");
+    let lease = NodeLease::of(event, now).expect("agents send what their guards understand");
     Ok(Response::NodeLease(lease))
 }
 
-/// The connection broke, or the time ran out.
+/// The connection broke, or the request timed out.
 pub fn unanswered() -> Error {
     Error::UnknownOutcome { status: 500, text: "no answer".into() }
 }
 
-/// Whether a session that lives is a guard's.
+/// Returns `true` if a live session belongs to a guard.
 pub fn is_of_a_guard(judge: &Judge, session: &SessionId) -> bool {
     judge.history.state().session(*session).is_some_and(|session| session.spec.name == SESSION_NAME)
 }

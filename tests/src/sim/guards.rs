@@ -1,11 +1,10 @@
-//! Guards among all others: how their calls come to their agent, and whether they may believe what
-//! they believe.
+//! The guards of an agent: delivery of their calls, and the check of their beliefs.
 //!
-//! **Invariant:** no guard would say that it holds a lock, were it asked now by its own clock,
-//! which the furthest state of any server says is not its session's; except where somebody took it
-//! away by an act (destroyed the session, deleted the key, restored a backup), until the guard has
-//! heard of that. It is looked at after every entry and after every event of a guard, also while
-//! its process stands still.
+//! **Invariant:** no guard believes by its own clock that it holds a lock that, in the furthest
+//! state of any server, is not its session's. The exception is a lock that another client's act
+//! took away (a destroyed session, a deleted key, a restored backup), until the guard has learned
+//! of it. This is checked after every entry and after every event of a guard, even while its
+//! process is paused.
 
 use super::agent::Agent;
 use super::clock::Clock;
@@ -29,47 +28,47 @@ use lockmesh_protocol::rpc::Unavailable;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A local connection carries what is sent within this time.
+/// Latency of a local connection.
 const LOCAL_DELAY: Duration = Duration::from_micros(200);
 
-/// A request of a guard's holder: the guard, the holder, the request.
+/// The origin of a request: the guard, the holder, the request.
 type Caller = (usize, u64, HolderRequest);
 
-/// The guards of one agent, and their calls under way.
+/// The guards of one agent, with their pending calls.
 #[derive(Debug)]
 pub struct Guards {
     all: Vec<Guard>,
-    /// Nobody hears the answers of some.
+    /// `None` for a call whose caller no longer waits.
     calls: BTreeMap<CallToken, Option<Caller>>,
 }
 
 impl Guards {
-    /// All of them begin to think.
+    /// Starts all guards.
     pub fn begin(stage: &mut Stage, agent: usize, clock: Clock) -> Self {
         Self { all: Guard::all(stage, agent, clock), calls: BTreeMap::new() }
     }
 
-    /// The numbers of all.
+    /// Returns the numbers of all guards.
     pub fn numbers(&self) -> std::ops::Range<usize> {
         0..self.all.len()
     }
 
-    /// Their host's clock goes on at another rate.
+    /// Changes the rate of the host's clock.
     pub fn set_clock(&mut self, clock: Clock) {
         self.all.iter_mut().for_each(|guard| guard.set_clock(clock));
     }
 
-    /// Each of them.
+    /// Iterates over all guards.
     pub fn iter(&self) -> impl Iterator<Item = &Guard> {
         self.all.iter()
     }
 
-    /// Whether this call is one of theirs.
+    /// Returns `true` if a call belongs to a guard.
     pub fn called(&self, token: CallToken) -> bool {
         self.calls.contains_key(&token)
     }
 
-    /// Their agent died: all their connections break.
+    /// Breaks all connections, because the agent died.
     pub fn disconnect(&mut self, stage: &mut Stage, agent: usize) {
         for (guard, holder, request) in std::mem::take(&mut self.calls).into_values().flatten() {
             let event = GuardEvent::Hears(holder, request, None);
@@ -83,14 +82,14 @@ impl Guards {
 }
 
 impl Agent {
-    /// Something happens to a guard.
+    /// Delivers an event to a guard.
     fn guard_happens(&mut self, stage: &mut Stage, judge: &mut Judge, guard: usize, event: GuardEvent) {
         for act in self.guards.all[guard].happens(stage, judge, event) {
             stage.after(LOCAL_DELAY, Event::GuardAct(self.place, guard, Box::new(act)));
         }
     }
 
-    /// What a guard wants has come to its agent.
+    /// Performs a guard's action at its agent.
     pub(super) fn guard_acts(&mut self, stage: &mut Stage, judge: &mut Judge, guard: usize, act: Act) {
         match act {
             Act::Call(holder, request, call) => {
@@ -134,8 +133,8 @@ impl Agent {
         self.tell(stage, judge, Input::Cancel(token));
     }
 
-    /// A guard's call was answered. Its connection may break while the answer is on its way, also
-    /// when the storm is over: what it was granted unheard must not stay.
+    /// Delivers the reply to a guard's call. The connection may break while the reply is on its
+    /// way, even after the storm: an undelivered grant must not stay.
     pub(super) fn guard_heard(
         &mut self,
         stage: &mut Stage,
@@ -154,7 +153,7 @@ impl Agent {
         stage.after(wait, Event::Guard(self.place, guard, event));
     }
 
-    /// A guard's poll was answered.
+    /// Delivers the reply to a guard's poll.
     pub(super) fn guard_told(
         &mut self,
         stage: &mut Stage,
@@ -176,7 +175,7 @@ impl Agent {
     }
 }
 
-/// Verdicts that took something from a guard that held it.
+/// Returns the marks of verdicts that took something from a guard that held it.
 fn failed_guards(changes: &[Change], agents: &[Agent]) -> Marks {
     let mut marks = Marks::default();
     for change in changes {
@@ -193,7 +192,7 @@ fn failed_guards(changes: &[Change], agents: &[Agent]) -> Marks {
 }
 
 impl World {
-    /// Something happens to a guard.
+    /// Delivers an event to a guard.
     pub(super) fn guard(&mut self, agent: usize, guard: usize, event: GuardEvent) {
         let is_fault = matches!(event, GuardEvent::Stop | GuardEvent::Kill);
         let dies = matches!(event, GuardEvent::Kill) && !self.stage.calm;
@@ -209,8 +208,8 @@ impl World {
         self.judge_guards();
     }
 
-    /// Whoever holds what this entry took away by an act hears of that later; what one gave back is
-    /// noted.
+    /// Notes an applied entry for guards: a guard that lost something by another client's act
+    /// learns of it later. A release by a guard's own session is noted too.
     pub(super) fn note_for_guards(&mut self, index: LogIndex) {
         let Some(past) = self.judge.history.at(index).filter(|_| self.stage.plan.guards.per_agent > 0) else {
             return;
@@ -222,7 +221,7 @@ impl World {
         if is_forced_leave(past) {
             let ended: Vec<SessionId> = ended_sessions(&past.changes).collect();
             let index = past.index;
-            // Only of a node that had failed: `force_leave` looks at that.
+            // Only of a node that had failed: the `force_leave` invariant covers that.
             for guard in self.agents.iter_mut().flat_map(|agent| &mut agent.guards.all) {
                 ended.iter().for_each(|session| guard.revoked(&mut self.stage, index, (Some(session), None)));
             }
@@ -251,8 +250,9 @@ impl World {
         }
     }
 
-    /// A loss whose reason is not what was done to the host of its guard: a silence is no
-    /// destruction, and nothing is given up in which its guard believes.
+    /// Returns a description of a loss whose cause does not match what was done to the guard's
+    /// host. Silence must not be reported as destruction, and nothing may be given up that its
+    /// guard believes in.
     fn misnamed_loss(&self, changes: &[Change]) -> Option<String> {
         let guards: Vec<&Guard> = self.agents.iter().flat_map(|agent| agent.guards.iter()).collect();
         for change in changes {
@@ -261,10 +261,10 @@ impl World {
             let was_silenced = guards.iter().any(|guard| guard.was_silenced(session));
             match &loss.cause {
                 LossCause::Destroyed if was_silenced && !self.stage.revoked.contains(session) => {
-                    return Some(format!("{session} ended as destroyed, and its guard heard no renewal"));
+                    return Some(format!("{session} ended as destroyed, but its guard received no renewal"));
                 }
                 LossCause::GivenUp { silent_for } if silent_for.is_zero() && loss.key_count > 0 => {
-                    return Some(format!("{session} was given up after no silence"));
+                    return Some(format!("{session} was given up without a silence"));
                 }
                 _ => {}
             }
@@ -277,7 +277,7 @@ impl World {
         holder_in(&before, key).map(|(session, _)| session)
     }
 
-    /// No guard believes in what is another's.
+    /// Checks that no guard believes in a lock that belongs to another.
     pub(super) fn judge_guards(&mut self) {
         let guards = self.agents.iter().flat_map(|agent| agent.guards.iter());
         let beliefs = guards.filter_map(|guard| guard.belief(self.stage.now));
@@ -287,19 +287,19 @@ impl World {
         });
         if let Some((belief, holder)) = wrong {
             let what =
-                format!("{} believes that it holds {}, which {holder:?} does", belief.session, belief.key);
+                format!("{} believes that it holds {}, but {holder:?} holds it", belief.session, belief.key);
             self.judge.object("guards", what);
         }
     }
 }
 
-/// Whether this entry made a node leave that did not leave by itself.
+/// Returns `true` if this entry made a node leave that did not leave of its own accord.
 fn is_forced_leave(past: &Past) -> bool {
     let command = past.proposal.as_ref().map(|proposal| &proposal.command);
     matches!(command, Some(Command::LeaveNode(NodeLeave { lease: None, .. })))
 }
 
-/// The sessions that ended by this.
+/// Returns the sessions that ended with these changes.
 fn ended_sessions(changes: &[Change]) -> impl Iterator<Item = SessionId> {
     changes.iter().filter_map(|change| match change {
         Change::Loss(_, Some(loss)) => Some(loss.session),

@@ -1,9 +1,9 @@
-//! How soon a majority of servers that can write must have a leader, although another one leads
-//! whose disk takes nothing.
+//! Time bound for a new leader when the present leader's disk hangs while a majority of servers can
+//! write.
 //!
 //! Only a hang of the leader's disk counts, once a committed write has waited for it for [`HANG`],
-//! and only while a majority of the voters run, have disks that take writes, and reach each other.
-//! Everything that disturbs this majority restarts the time.
+//! and only while a majority of the voters run, have disks that accept writes, and reach each
+//! other. Any disturbance of this majority restarts the time.
 
 use super::machine::Machine;
 use super::network::Place;
@@ -12,14 +12,14 @@ use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// The shortest hang of a disk that counts.
+/// Shortest hang of a disk that counts.
 const HANG: Duration = Duration::from_secs(5);
-/// How long after that such a majority may be without a leader: several elections, in a network
+/// Maximum time after that without a leader in such a majority: several elections, in a network
 /// that loses messages.
 const BOUND: Duration = Duration::from_secs(15);
 
 impl World {
-    /// Looks whether servers that can write have a leader; a server has just taken a turn.
+    /// Checks after a server's turn that servers that can write have a leader.
     pub(super) fn judge_handover(&mut self) {
         if self.stage.plan.hangs.is_empty() {
             return;
@@ -29,13 +29,13 @@ impl World {
         if !is_due {
             self.handover_due = None;
         } else if now.since(since) > BOUND {
-            let why = "a majority of servers that can write has no leader, and the leader's disk hangs";
+            let why = "a majority of servers that can write has no leader while the leader's disk hangs";
             self.judge.object("handover", why.into());
         }
     }
 
-    /// Whether a leader's disk hangs, and a majority of servers that could do without it has no
-    /// leader.
+    /// Returns `true` if a leader's disk hangs, and a majority of servers that does not need it has
+    /// no leader.
     fn is_handover_due(&self) -> bool {
         let now = self.stage.now;
         let mut machines = self.machines.values();
@@ -61,7 +61,7 @@ impl World {
     }
 }
 
-/// `true` if a disk hangs, and the other servers have committed what waits for it.
+/// Returns `true` if a disk hangs and the other servers have committed an entry that waits for it.
 fn is_overtaken(machine: &Machine, now: Time) -> bool {
     let Some(process) = &machine.process else { return false };
     let is_long = |since: Option<Time>| since.is_some_and(|since| now.since(since) >= HANG);

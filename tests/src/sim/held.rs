@@ -1,20 +1,20 @@
-//! **A held lock is held for someone** (I9 of the design): when no fault is new for two windows and
-//! two seconds more, each lock of a guard is believed by its guard, or it has passed on. Judged all
-//! the time, ten times a second.
+//! **A held lock has a live holder** (I9 of the design): when no fault began within the last two
+//! windows plus two seconds, each lock of a guard is believed in by its guard or has passed on.
+//! This is checked ten times a second throughout a run.
 //!
-//! A fault is new when it begins. A fault of one host concerns the locks of that host; a fault of
-//! servers or of the network between them, and a new leader, which restarts every window, concern
-//! all. While no leader can commit, every lock waits: that fault is new until it is over. A write
-//! that a leader refuses because too many wait is a fault of the host that sent it. Where the brake
-//! is on, the servers' windows are the longest one. A guard that lets go by its own choice has the
-//! same time from then on.
+//! A fault counts from its beginning. A fault of one host concerns the locks of that host. A fault
+//! of servers or of the network between them, and a new leader (which restarts every window),
+//! concern all locks. While no leader can commit, every lock waits: that fault counts as new until
+//! it is over. A write that a leader refuses because its queue is full is a fault of the host that
+//! sent it. While the brake is on, the servers' windows are the longest one. A guard that releases
+//! by its own choice has the same time, counted from the release.
 //!
-//! The bound is another one in three cases, and only in these:
-//! - Where the guard's own process died or stands still and its host does not, the node's lease
-//!   says nothing of it: its TTL bounds the session.
+//! Three cases have a different bound:
+//! - If the guard's own process died or is paused while its host runs, the node's lease does not
+//!   cover it: the session's TTL bounds it.
 //! - A host is not judged for [`RESTART_WINDOW`] after its agent announced a restart.
-//! - A hold that a restored backup brought back, after its guard had released it, is an operator's
-//!   act: its session is closed by its guard when that one thinks of it.
+//! - A hold that a restored backup brought back after its guard had released it is an operator's
+//!   act: the guard closes the session at its next activity.
 
 use super::guard::{PREFIX, holder_in, holder_of};
 use super::marks::Mark;
@@ -33,25 +33,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often locks are looked at.
+/// Interval between checks.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The time beside the windows in which a lock must have passed on: a check, a commit, and a client
-/// that retries.
+/// Time allowed beside the windows for a lock to pass on: a check, a commit, and a client's retry.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// What is known of faults and of the locks that nobody believes in.
+/// Known faults, and locks that no guard believes in.
 #[derive(Debug, Default)]
 pub(super) struct HeldLocks {
-    /// The beginning of the last fault that concerns all hosts.
+    /// The start of the last fault that concerns all hosts.
     everywhere: Time,
-    /// The beginning of the last fault of each host.
+    /// The start of the last fault of each host.
     at_host: BTreeMap<usize, Time>,
-    /// When each host's agent announced a restart last.
+    /// The last restart announcement of each host's agent.
     announced: BTreeMap<usize, Time>,
-    /// When the brake was on last.
+    /// The last time at which the brake was on.
     braked: Option<Time>,
-    /// Locks that their guards do not believe in, since when.
+    /// Locks that their guards do not believe in, with the start of the disbelief.
     unbelieved: BTreeMap<(SessionId, Key), Time>,
     /// Sessions of guards whose processes died.
     bereaved: BTreeSet<SessionId>,
@@ -60,24 +59,24 @@ pub(super) struct HeldLocks {
 }
 
 impl HeldLocks {
-    /// A fault begins that concerns all hosts.
+    /// Notes the start of a fault that concerns all hosts.
     pub(super) fn fault_everywhere(&mut self, now: Time) {
         self.everywhere = now;
     }
 
-    /// A fault of one host begins.
+    /// Notes the start of a fault of one host.
     pub(super) fn fault_at(&mut self, agent: usize, now: Time) {
         self.at_host.insert(agent, now);
     }
 
-    /// The beginning of the last fault that concerns a host.
+    /// Returns the start of the last fault that concerns a host.
     fn last_fault(&self, agent: usize) -> Time {
         self.at_host.get(&agent).copied().unwrap_or_default().max(self.everywhere)
     }
 }
 
 impl World {
-    /// Locks are looked at, and again a little later.
+    /// Checks all locks, and schedules the next check.
     pub(super) fn look_at_held(&mut self) {
         if self.stage.plan.guards.per_agent == 0 {
             return;
@@ -129,8 +128,8 @@ impl World {
         }
         let since = before.get(&hold).copied().unwrap_or(now);
         self.held.unbelieved.insert(hold.clone(), since);
-        // A guard that heard no renewal any more lost its lock to the fault. Any other one let go
-        // of it for a reason of its own.
+        // A guard that stopped receiving renewals lost its lock to the fault. Any other guard
+        // released it for a reason of its own.
         let is_of_the_fault = since <= last_fault + bound && self.was_silenced(id);
         let mut due = if is_of_the_fault { last_fault } else { last_fault.max(since) } + bound;
         if self.held.bereaved.contains(&id) || self.stands_alone(id) {
@@ -143,7 +142,7 @@ impl World {
         if now > due && !self.held.restored.contains(&hold) {
             let (silent, unbelieved) = (now.since(last_fault), now.since(since));
             let what = format!(
-                "{} is held by {id} of agent {agent} ({:?}), and nobody believes in it for {unbelieved:?}; \
+                "{} is held by {id} of agent {agent} ({:?}), but no guard has believed in it for {unbelieved:?}; \
                  the last fault was {silent:?} ago",
                 hold.1, session.spec.health_window
             );
@@ -151,27 +150,27 @@ impl World {
         }
     }
 
-    /// `true` if a guard believes that it holds this.
+    /// Returns `true` if a guard believes that it holds this lock.
     fn is_believed(&self, (session, key): &(SessionId, Key)) -> bool {
         let guards = self.agents.iter().flat_map(|agent| agent.guards.iter());
         let mut beliefs = guards.filter_map(|guard| guard.belief(self.stage.now));
         beliefs.any(|belief| belief.session == *session && belief.key == *key)
     }
 
-    /// `true` if the process of this session's guard stands still, and its host does not.
+    /// Returns `true` if the process of this session's guard is paused while its host runs.
     fn stands_alone(&self, session: SessionId) -> bool {
         let mut guards = self.agents.iter().flat_map(|agent| agent.guards.iter());
         guards.any(|guard| guard.stands_alone() && guard.owns(&session))
     }
 
-    /// `true` if the guard of this session stopped believing in it because no renewal was
+    /// Returns `true` if this session's guard stopped believing in it because no renewal was
     /// acknowledged.
     fn was_silenced(&self, session: SessionId) -> bool {
         let mut guards = self.agents.iter().flat_map(|agent| agent.guards.iter());
         guards.any(|guard| guard.was_silenced(&session))
     }
 
-    /// `true` if there is a leader that can commit.
+    /// Returns `true` if there is a leader that can commit.
     fn can_commit(&self) -> bool {
         let mut leaders = self.machines.values().filter(|machine| machine.serves());
         let (Some(leader), None) = (leaders.next(), leaders.next()) else { return false };
@@ -190,12 +189,12 @@ impl World {
         process.stands_until.is_none() && has_disk && !leader.found_corrupt && is_majority
     }
 
-    /// The process of a guard or of an agent on this host ends. No process on it ends the sessions
-    /// any more that no guard still has: an agent forgets the ends that guards left to it.
+    /// Ends the process of a guard or of an agent on this host. Sessions that no guard has any more
+    /// are then ended by no process: an agent forgets the pending ends that guards left to it.
     pub(super) fn bereave(&mut self, agent: usize) {
         let guards = &self.agents[agent].guards;
         let state = self.judge.history.state();
-        // Also those that wait for a lock: it may be granted to them later.
+        // Sessions that wait for a lock count too: it may be granted to them later.
         let is_left = |session: &Session| {
             place_of(&session.spec.node) == Some(agent)
                 && !guards.iter().any(|guard| guard.still_has(&session.spec.id))
@@ -205,7 +204,7 @@ impl World {
         self.held.bereaved.extend(left);
     }
 
-    /// An entry was applied that may be an act of which guards know nothing yet.
+    /// Notes an applied entry that may be an act that guards do not know of yet.
     pub(super) fn note_for_held(&mut self, index: LogIndex) {
         let Some(past) = self.judge.history.at(index) else { return };
         let now = self.stage.now;
@@ -225,14 +224,14 @@ impl World {
     }
 }
 
-/// The locks of guards that are held, and the session of each.
+/// Returns the held locks of guards, with the session of each.
 fn held(state: &State) -> impl Iterator<Item = (Key, Arc<Session>)> {
     let (_, rows) = state.query(&Query::Locks(PREFIX.into()));
     let locks = if let Rows::Locks(locks) = rows { locks } else { Vec::new() };
     locks.into_iter().filter_map(|lock| Some((lock.key, lock.session?)))
 }
 
-/// The agent on this node.
+/// Returns the number of the agent on this node.
 fn place_of(node: &NodeName) -> Option<usize> {
     node.as_str().strip_prefix('n')?.parse().ok()
 }

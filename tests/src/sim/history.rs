@@ -1,8 +1,7 @@
-//! The one order of all writes: every log entry that any server has applied, and what it must bring
-//! about.
+//! The total order of all writes: every log entry that any server has applied, and its effects.
 //!
-//! A state of the simulation's own applies each entry once, when the first server does. Every
-//! server must then come to the same changes: a state is the sum of its changes.
+//! The simulation's own state applies each entry once, when the first server does. Every server
+//! must then produce the same changes: a state is the sum of its changes.
 
 use lockmesh_core::raft::log::{EntryKind, LogEntry, Membership};
 use lockmesh_core::{Proposal, State, without_minority};
@@ -14,38 +13,38 @@ use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// So many entries lie between two states that are kept.
+/// Number of entries between two kept states.
 const STATES_EVERY: u64 = 256;
 
-/// An entry that was applied.
+/// An applied entry.
 #[derive(Clone, Debug)]
 pub struct Past {
     /// The entry.
     pub entry: LogEntry,
-    /// What it proposed; none for an empty one and for a change of membership.
+    /// The proposal; `None` for an empty entry and for a membership change.
     pub proposal: Option<Proposal>,
-    /// The index that its answer gives: a restore lets these jump ahead of the log's.
+    /// The index that the reply contains: after a restore these run ahead of the log's.
     pub index: LogIndex,
-    /// What it brought about.
+    /// The resulting changes.
     pub changes: Vec<Change>,
-    /// What it answered.
+    /// The reply.
     pub reply: Option<Arc<Applied>>,
-    /// When the first server applied it, in true time.
+    /// The true time at which the first server applied it.
     pub at: Time,
-    /// That server.
+    /// The first server that applied it.
     pub by: ServerId,
-    /// Who voted at its index.
+    /// The voters at its index.
     pub voters: Membership,
 }
 
 impl Past {
-    /// The leader's wall clock when it was proposed.
+    /// Returns the leader's wall clock at the time of the proposal.
     pub fn at_wall(&self) -> WallTime {
         self.proposal.as_ref().map(|proposal| proposal.at).unwrap_or_default()
     }
 }
 
-/// All of them.
+/// All applied entries.
 #[derive(Debug)]
 pub struct History {
     /// The index before the first.
@@ -53,16 +52,16 @@ pub struct History {
     past: Vec<Past>,
     state: State,
     kept: BTreeMap<LogIndex, State>,
-    /// The places of each request, by agent, generation and sequence.
+    /// The log indexes of each request, by agent, generation and sequence.
     places: BTreeMap<(u32, u32, u64), Vec<LogIndex>>,
-    /// How often a backup took the place of everything.
+    /// The number of restored backups.
     restores: usize,
-    /// After one in so many entries the whole state is held against its invariants.
+    /// The whole state is checked against its invariants after one in this many entries.
     pub check_every: u64,
 }
 
 impl History {
-    /// A history that begins behind an index, with nothing.
+    /// Returns an empty history that begins behind an index.
     pub fn new(start: LogIndex) -> Self {
         Self {
             start,
@@ -75,48 +74,48 @@ impl History {
         }
     }
 
-    /// The last index.
+    /// Returns the last index.
     pub fn last(&self) -> LogIndex {
         LogIndex(self.start.0 + self.past.len() as u64)
     }
 
-    /// What happened at an index.
+    /// Returns the entry at an index.
     pub fn at(&self, index: LogIndex) -> Option<&Past> {
         self.past.get(index.0.checked_sub(self.start.0 + 1)? as usize)
     }
 
-    /// What was answered with an index.
+    /// Returns the entry whose reply contained an index.
     pub fn answered(&self, index: LogIndex) -> Option<&Past> {
         let place = self.past.binary_search_by_key(&index, |past| past.index).ok()?;
         self.past.get(place)
     }
 
-    /// The place in the log that an index stands for which clients know.
+    /// Returns the log index for an index that clients know.
     pub fn place_of_index(&self, index: LogIndex) -> LogIndex {
         LogIndex(self.start.0 + self.past.partition_point(|past| past.index <= index) as u64)
     }
 
-    /// The state behind the last index.
+    /// Returns the state behind the last index.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// How often a backup took the place of everything.
+    /// Returns the number of restored backups.
     pub fn restores(&self) -> usize {
         self.restores
     }
 
-    /// Where a request stands in the log; more than once where it was retried.
+    /// Returns the log indexes of a request; more than one if it was retried.
     pub fn places_of(&self, request: &RequestId) -> &[LogIndex] {
         let place = (request.agent.0, request.generation.0, request.sequence);
         self.places.get(&place).map_or(&[], Vec::as_slice)
     }
 
-    /// The next entry, and who voted at its index.
+    /// Appends the next entry, with the voters at its index.
     ///
     /// # Errors
-    /// The entry cannot be read, or it breaks an invariant of the state, in words. The history ends
-    /// with that: the state may be ahead of it.
+    /// A message if the entry cannot be decoded or breaks an invariant of the state. The history is
+    /// unusable after an error: the state may be ahead of it.
     pub fn append(
         &mut self,
         entry: &LogEntry,
@@ -157,16 +156,16 @@ impl History {
         if entry.index.0.is_multiple_of(STATES_EVERY) {
             self.kept.insert(entry.index, self.state.clone());
         }
-        Ok(self.past.last().expect("it was just put there"))
+        Ok(self.past.last().expect("it was just pushed"))
     }
 
-    /// The changes of the entries behind `from` up to `to`.
+    /// Iterates over the changes of the entries behind `from` up to `to`.
     pub fn changes(&self, from: LogIndex, to: LogIndex) -> impl Iterator<Item = &Change> {
         let place = |index: LogIndex| (index.0.max(self.start.0) - self.start.0) as usize;
         self.past[place(from)..place(to)].iter().flat_map(|past| &past.changes)
     }
 
-    /// The state behind an index; none where no server has come so far.
+    /// Returns the state behind an index, or `None` if no server has applied that index.
     pub fn state_at(&self, index: LogIndex) -> Option<State> {
         if index > self.last() {
             return None;

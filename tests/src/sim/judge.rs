@@ -11,36 +11,36 @@ use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Something that must never happen has happened.
+/// A violation of an invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The invariant's name.
     pub invariant: &'static str,
-    /// What is wrong.
+    /// A description of the violation.
     pub what: String,
 }
 
-/// What is known, and what was found wrong.
+/// The history and the violations.
 #[derive(Debug)]
 pub struct Judge {
-    /// The one order of all writes.
+    /// The total order of all writes.
     pub history: History,
-    /// What was found wrong.
+    /// The violations.
     pub violations: Vec<Violation>,
-    /// When clocks jumped.
+    /// The times of clock jumps.
     pub jumps: Vec<Time>,
-    /// The newest index that was answered to anybody: a fresh read that begins now must see it.
+    /// The newest index in any reply: a fresh read that begins now must see it.
     pub bound: LogIndex,
-    /// Servers whose disks were given rows that no entry had made: their states are not judged.
+    /// Servers whose disks received rows that no entry had made: their states are not checked.
     pub corrupted: BTreeSet<ServerId>,
-    /// How far a server had applied the log when it answered an agent's call, until the agent hears
-    /// of it.
+    /// The applied index of the server that replied to an agent's call, until the agent receives
+    /// the reply.
     pub as_of: BTreeMap<u64, LogIndex>,
     invariants: Vec<Box<dyn Invariant>>,
 }
 
 impl Judge {
-    /// A judge who knows nothing yet.
+    /// Returns a judge without history.
     pub fn new(start: LogIndex) -> Self {
         Self {
             history: History::new(start),
@@ -78,12 +78,13 @@ impl Judge {
         }
     }
 
-    /// Something is wrong that no invariant sees.
+    /// Records a violation that no invariant detects.
     pub fn object(&mut self, invariant: &'static str, what: String) {
         self.violations.push(Violation { invariant, what });
     }
 
-    /// A server has applied entries and come to changes; how many entries are new to the world.
+    /// Notes entries that a server has applied, with the resulting changes; returns the number of
+    /// entries that no server had applied before.
     pub fn applied(
         &mut self,
         stage: &Stage,
@@ -94,7 +95,7 @@ impl Judge {
     ) -> u64 {
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return 0 };
         let known = self.history.last();
-        // Of a turn with changes of the membership only what lies before the first has the old
+        // If a turn changes the membership, only the entries before the first change have the old
         // voters.
         let is_change = |entry: &LogEntry| entry.kind != EntryKind::Normal;
         let first_change = entries.iter().position(is_change).unwrap_or(0);
@@ -119,7 +120,7 @@ impl Judge {
         self.history.last().0 - known.0
     }
 
-    /// What was committed never changes.
+    /// Checks that a committed entry never changes.
     fn agree(&mut self, stage: &Stage, server: ServerId, entry: &LogEntry, voters: &Membership) {
         if let Some(past) = self.history.at(entry.index) {
             if past.entry != *entry {
@@ -130,7 +131,7 @@ impl Judge {
                 self.object("raft", what);
             }
         } else if entry.index != self.history.last().next() {
-            self.object("raft", format!("{server} applied {} before what lies before it", entry.index));
+            self.object("raft", format!("{server} applied {} before an earlier entry", entry.index));
         } else if let Err(what) = self.history.append(entry, stage.now, server, voters) {
             self.object("replicas", what);
         }

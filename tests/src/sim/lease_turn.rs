@@ -1,5 +1,4 @@
-//! What one turn of a server had to do with leases, as somebody sees it who reads what comes to it
-//! and what it sends.
+//! The lease events of one turn of a server, as seen in its input and output.
 
 use super::process::{DriverEvent, Turn};
 use lockmesh_core::{LeaseContents, Proposal};
@@ -12,28 +11,28 @@ use lockmesh_protocol::rpc::{Request, Response};
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct LeaseTurn {
-    /// In which term the server served before the turn.
+    /// The term in which the server served before the turn.
     pub served: Option<Term>,
-    /// The same behind it.
+    /// The term in which the server served after the turn.
     pub serves: Option<Term>,
-    /// How far it had applied the log behind it.
+    /// The last applied index after the turn.
     pub applied: LogIndex,
-    /// Renewals that agents sent to it, or other servers relayed.
+    /// Renewals that agents sent to it, or that other servers relayed.
     pub renewals: Vec<Renewal>,
-    /// What nodes answered to it, or to jurors that report to it.
+    /// Answers of nodes to it, or to jurors that report to it.
     pub answers: Vec<Renewal>,
-    /// Acknowledgements of another server, which it hands on.
+    /// Acknowledgements of another server, which it relays.
     pub relayed: Vec<LeaseAck>,
     /// The acknowledgements that it sent.
     pub acknowledged: Vec<LeaseAck>,
-    /// Whom it wants to ask.
+    /// Challenges that it wants to send.
     pub asked: Vec<Challenge>,
-    /// The verdicts that it proposed, and where they stand in its log.
+    /// The verdicts that it proposed, with their log indexes.
     pub verdicts: Vec<(LogIndex, NodeFailure)>,
 }
 
 impl LeaseTurn {
-    /// The server takes this in.
+    /// Records an input of the server.
     pub fn takes(&mut self, event: &DriverEvent) {
         match event {
             DriverEvent::Ask(ask, _) => {
@@ -56,7 +55,7 @@ impl LeaseTurn {
         }
     }
 
-    /// The turn has ended: what came of it.
+    /// Records the output of the turn.
     pub fn ended(&mut self, turn: &Turn, serves: Option<Term>, applied: LogIndex) {
         (self.serves, self.applied) = (serves, applied);
         let given = turn.given.iter().filter_map(|given| match given.response {
@@ -67,7 +66,7 @@ impl LeaseTurn {
         self.acknowledged.extend(given.chain(sent));
         self.asked.extend(turn.challenges.iter().map(|wanted| wanted.challenge));
         let Some(term) = serves.or(self.served) else { return };
-        // Whoever leads writes no entries of its term but its own.
+        // A leader writes no entries of its term other than its own.
         let entries = turn.writes.iter().flat_map(|write| &write.entries);
         let own = entries.filter(|entry| entry.term == term && !entry.data.is_empty());
         self.verdicts.extend(own.filter_map(|entry| {

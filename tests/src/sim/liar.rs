@@ -1,5 +1,5 @@
-//! A host in the mesh that lies to all others, where the seed says so: a real member with its
-//! cluster's key, so that what it says is taken.
+//! A lying host in the mesh, if the seed has one: a real member with the cluster's key, so that its
+//! packets are accepted.
 
 use super::agent::Agent;
 use super::challenges::place_of;
@@ -13,13 +13,13 @@ use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::lease::{AuthenticationCode, Challenge, LeaseId, Renewal};
 use std::rc::Rc;
 
-/// So many datagrams a liar keeps, to send them again.
+/// Maximum number of datagrams that a liar keeps for replay.
 const KEPT: usize = 32;
 
-/// So many suspicions fit a packet.
+/// Number of suspicions that fit into a packet.
 const SLANDERS: u16 = 70;
 
-/// How a packet says that somebody is suspected.
+/// The tag of a suspicion in a packet.
 const SUSPECT: u8 = 1;
 
 impl Agent {
@@ -33,8 +33,7 @@ impl Agent {
         self.member.kept.drain(..too_many);
     }
 
-    /// It accuses whom it likes, sends again what others have said, sends what is nothing, and
-    /// slanders.
+    /// Sends accusations, replayed datagrams, malformed data and slander.
     pub(super) fn lie(&mut self, stage: &mut Stage, judge: &mut Judge) {
         let others = stage.plan.clients.agents as u64;
         let to = stage.draw.below(others) as usize;
@@ -62,7 +61,7 @@ impl Agent {
         }
     }
 
-    /// It tells another host again and again that it is suspected, as of whatever incarnation.
+    /// Floods another host with suspicions of that host, with arbitrary incarnations.
     fn slander(&mut self, stage: &mut Stage, to: usize) {
         let (now, nonce) = (self.boot_time(stage), nonce(stage));
         let Some(mesh) = self.member.mesh() else { return };
@@ -82,7 +81,7 @@ impl Agent {
     }
 }
 
-/// Says something else than it should.
+/// Corrupts a packet.
 pub(super) fn distort(stage: &mut Stage, packet: &mut [u8]) {
     for _ in 0..stage.draw.within(1, 4) {
         let place = stage.draw.below(packet.len() as u64) as usize;
@@ -94,7 +93,7 @@ pub(super) fn distort(stage: &mut Stage, packet: &mut [u8]) {
     }
 }
 
-/// What a liar says that a node has answered: it has not the secret of the node's lease.
+/// Returns a forged answer of a node: a liar does not have the secret of the node's lease.
 pub(super) fn forge(stage: &mut Stage, challenge: Challenge) -> Renewal {
     let Challenge { lease, nonce } = challenge;
     let mut code = [0; 16];

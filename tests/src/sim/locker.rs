@@ -1,5 +1,5 @@
-//! A client that takes locks: makes a session, keeps it alive or neglects it, acquires, waits in
-//! queues, and releases, and knows how long it may believe in what it was told.
+//! A client that takes locks: it creates a session, renews or neglects it, acquires, waits in
+//! queues, and releases. It knows until when it may believe in its locks.
 
 use super::client::{Wish, lock_key};
 use super::invariant::Fact;
@@ -21,58 +21,57 @@ use std::time::Duration;
 struct Owned {
     id: SessionId,
     ttl: Duration,
-    /// When the last request was sent that is known to have found it alive.
+    /// The send time of the last request that is known to have found the session alive.
     confirmed: Time,
-    /// Its owner renews it no more.
+    /// `true` if the owner no longer renews it.
     neglected: bool,
     held: BTreeSet<Key>,
-    /// Locks that it waited for and never heard of, and it asks for none of them meanwhile.
+    /// Locks with an undelivered grant, perhaps; the client requests none of them meanwhile.
     unheard: BTreeMap<Key, Unheard>,
 }
 
-/// A lock that its agent must give back if it was granted.
+/// A lock that the agent must release if it was granted.
 #[derive(Clone, Copy, Debug)]
 struct Unheard {
-    /// The newest fence that there was before.
+    /// The newest fence before the request.
     before: Fence,
-    /// How many backups had taken the place of everything: the next one may bring back what was
-    /// given back.
+    /// The number of restores so far: the next one may bring back a hold that was released.
     restores: usize,
 }
 
-/// What it knows.
+/// The state of the client.
 #[derive(Debug)]
 pub struct Locker {
     place: usize,
     session: Option<Owned>,
-    /// Sessions that may live and that nobody wants.
+    /// Sessions that may be alive and that no client needs.
     orphans: Vec<SessionId>,
     written: u64,
-    /// The newest fence when it thought last.
+    /// The newest fence at the last wake-up.
     fence: Fence,
-    /// Whether it took a lock or was refused one since the storm ended.
+    /// `true` if it took a lock or was refused one since the storm ended.
     served: bool,
 }
 
 impl Owned {
-    /// Until when it certainly lives. A server's clock may run too fast.
+    /// Returns the time until which the session certainly lives. A server's clock may run fast.
     fn lease(&self) -> Time {
         if self.ttl.is_zero() { Time(u64::MAX) } else { self.confirmed + self.ttl * 99 / 100 }
     }
 }
 
 impl Locker {
-    /// A locker on an agent's node.
+    /// Returns a locker on an agent's node.
     pub fn new(place: usize) -> Self {
         Self { place, session: None, orphans: Vec::new(), written: 0, fence: Fence(0), served: false }
     }
 
-    /// Whether it was served since the storm ended, and has given everything back.
+    /// Returns `true` if it was served since the storm ended, and has released everything.
     pub fn is_content(&self) -> bool {
         self.served && self.session.is_none() && self.orphans.is_empty()
     }
 
-    /// What it wants now.
+    /// Returns the next request, if any.
     pub fn wish(&mut self, stage: &mut Stage, judge: &mut Judge) -> Option<Wish> {
         if let Some(orphan) = self.orphans.pop() {
             return Some(command(stage, Command::DestroySession(orphan)));
@@ -86,7 +85,7 @@ impl Locker {
         }
         let Some(session) = &mut self.session else { return Some(self.create(stage)) };
         if session.neglected && session.lease() < stage.now {
-            // It is gone, or will be.
+            // The session is gone, or will be.
             self.drop_session(stage, judge);
             return Some(self.create(stage));
         }
@@ -112,7 +111,7 @@ impl Locker {
         }
     }
 
-    /// After the storm it waits until nothing that it never heard of is its session's any more.
+    /// After the storm, waits until no undelivered grant belongs to its session any more.
     fn waits_for_unheard(&mut self, stage: &Stage, judge: &Judge) -> bool {
         let Some(session) = self.session.as_mut().filter(|_| stage.calm) else { return false };
         let (id, history) = (&session.id, &judge.history);
@@ -128,7 +127,8 @@ impl Locker {
         !session.unheard.is_empty()
     }
 
-    /// It goes away while it waits; its session may live on, and wants nothing of that lock.
+    /// The client disconnects while it waits. Its session may live on, and no longer wants the
+    /// lock.
     pub fn went_away(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish) {
         let Request::Propose(_, Command::Kv(KvCommand::Enqueue { new, session: id, .. })) = &wish.request
         else {
@@ -144,7 +144,7 @@ impl Locker {
         judge.see(stage, &Fact::LetsGo { session: id, key: Some(&new.key) });
     }
 
-    /// Its agent could not give a lock back.
+    /// The agent could not release a lock.
     pub fn may_stay_granted(&mut self, id: &SessionId) {
         if let Some(session) = self.session.as_mut().filter(|session| session.id == *id) {
             session.unheard.clear();
@@ -212,14 +212,14 @@ impl Locker {
         command(stage, Command::DestroySession(id))
     }
 
-    /// Believes in its session no more.
+    /// Stops believing in the session.
     fn drop_session(&mut self, stage: &mut Stage, judge: &mut Judge) -> Option<SessionId> {
         let session = self.session.take()?;
         judge.see(stage, &Fact::LetsGo { session: &session.id, key: None });
         Some(session.id)
     }
 
-    /// A renewal, if it is time for one.
+    /// Returns a renewal, if one is due.
     pub fn renewal(&mut self, stage: &mut Stage) -> Option<Wish> {
         let session = self.session.as_ref()?;
         let is_due = stage.now.since(session.confirmed) > session.ttl / 3;
@@ -227,7 +227,7 @@ impl Locker {
             .then(|| Wish::new(stage.now, Request::Renew(session.id)))
     }
 
-    /// A renewal was answered.
+    /// Receives the reply to a renewal.
     pub fn renewed(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish, response: &Response) {
         let (Request::Renew(id), Response::Renewed(found)) = (&wish.request, response) else { return };
         let Some(session) = self.session.as_mut().filter(|session| session.id == *id) else { return };
@@ -240,7 +240,7 @@ impl Locker {
         }
     }
 
-    /// A wish was answered.
+    /// Receives the response to a request.
     pub fn heard(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish, response: &Response) {
         let (Request::Propose(_, asked), Response::Applied(Applied { reply, .. })) =
             (&wish.request, response)
@@ -296,7 +296,7 @@ impl Locker {
         judge.see(stage, &Fact::LetsGo { session: id, key: Some(key) });
     }
 
-    /// A lock that it wanted was certainly not taken: nothing has changed.
+    /// A requested lock was definitely not taken: nothing has changed.
     pub fn refused(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish) {
         match &wish.request {
             Request::Propose(_, Command::Kv(KvCommand::Acquire(..) | KvCommand::Enqueue { .. })) => {}
@@ -304,7 +304,7 @@ impl Locker {
         }
     }
 
-    /// It does not know what became of a wish: whatever it was, its session had better end.
+    /// The outcome of a request is unknown: the session should end in any case.
     pub fn gave_up(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish) {
         match &wish.request {
             Request::Propose(_, Command::CreateSession(new)) => self.orphans.push(new.id),
@@ -316,7 +316,7 @@ impl Locker {
         }
     }
 
-    /// Its process died: it believes in nothing more, and its sessions are orphans.
+    /// The process died: the client drops all beliefs, and its sessions are orphans.
     pub fn restart(&mut self, stage: &mut Stage, judge: &mut Judge) {
         let dropped = self.drop_session(stage, judge);
         self.orphans.extend(dropped);

@@ -14,41 +14,41 @@ pub struct Machine {
     pub id: ServerId,
     /// Its node's name.
     pub node: String,
-    /// Which of its data folders: each has an instance id of its own.
+    /// The number of its data folder: each has an instance ID of its own.
     pub folder: u64,
     /// Its disk.
     pub disk: Disk,
     /// The process, while one runs.
     pub process: Option<Process>,
-    /// How many processes there were.
+    /// The number of processes so far.
     pub lives: u64,
-    /// It will never run again: its disk is lost.
+    /// `true` if it will never run again because its disk is lost.
     pub gone: bool,
-    /// Its disk says that its state is corrupt.
+    /// `true` if its disk notes that its state is corrupt.
     pub found_corrupt: bool,
     /// An older copy of its disk.
     pub copy: Option<Box<Disk>>,
-    /// Its disk was set back to an older copy of itself.
+    /// `true` if its disk was set back to an older copy.
     pub set_back: bool,
     /// A snapshot that its process fetches.
     pub fetch: Option<Fetch>,
 }
 
-/// A snapshot on its way from another server.
+/// A snapshot transfer from another server.
 #[derive(Debug)]
 pub struct Fetch {
-    /// From whom.
+    /// The source.
     pub from: ServerId,
-    /// What decides.
+    /// The download logic.
     pub download: SnapshotDownload,
-    /// The call whose answer is awaited.
+    /// The pending call.
     pub call: u64,
-    /// Whether the connection was lost after some part had come.
+    /// `true` if the connection was lost after some part had arrived.
     pub was_interrupted: bool,
 }
 
 impl Machine {
-    /// A machine whose disk begins with a checkpoint.
+    /// Returns a machine whose disk begins with a checkpoint.
     pub fn new(stage: &Stage, id: ServerId, node: String, folder: u64, mark: SnapshotMeta) -> Self {
         let disk = Disk::new(stage, id, mark);
         Self {
@@ -66,14 +66,14 @@ impl Machine {
         }
     }
 
-    /// Whether it is no server of the quorum any more: what its disk says, no process starts
-    /// against.
+    /// Returns `true` if it is no longer a server of the quorum: no process starts against the note
+    /// on its disk.
     pub fn is_out(&self) -> bool {
         self.gone || self.disk.removed
     }
 
-    /// Whether a process runs that leads and serves. One that knows that it was removed answers
-    /// nobody, though it may have learned that before it heard who leads now.
+    /// Returns `true` if its process leads and serves. A process that knows of its own removal
+    /// replies to no client, even if it learned of that before it learned of the new leader.
     pub fn serves(&self) -> bool {
         self.process.as_ref().is_some_and(|process| process.core().is_serving() && !process.is_removed())
     }

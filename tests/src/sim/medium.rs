@@ -1,9 +1,10 @@
-//! What a server's disk writes to: for most seeds a model that keeps whole what was begun, or
-//! nothing of it; for the others the real store over a disk that loses sectors, syncs and space.
+//! The medium of a server's disk. For most seeds it is a model in which a write is kept completely
+//! or not at all. For the others it is the real store over a disk that loses sectors, syncs and
+//! space.
 //!
-//! The real store is written in virtual time without its threads. **Invariant:** what it said was
-//! durable is there when the power is back; that is compared with the model whenever the power
-//! fails.
+//! The real store is driven in virtual time without its threads. **Invariant:** everything that it
+//! reported as durable is there after a power cut. This is compared with the model at every power
+//! cut.
 
 use super::disk::Checkpoint;
 use super::durable::Durable;
@@ -16,15 +17,15 @@ use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_server::store::testing::{Failure, FaultyDisk, ManualStore, Survival, backup_of};
 use lockmesh_server::store::{Backup, StoreError, StoreOptions};
 
-/// How much of each file the real store keeps in memory.
+/// Memory for the cache of each file of the real store.
 const CACHE_BYTES: usize = 1 << 20;
-/// A commit of the real store takes about so many operations of its disk.
+/// Approximate number of disk operations in a commit of the real store.
 const OPERATIONS: u64 = 24;
 
 /// See the [module](self).
 #[derive(Debug)]
 pub enum Medium {
-    /// What was begun is there or not.
+    /// A write is kept completely or not at all.
     Model,
     /// The real store.
     Store(Box<RealStore>),
@@ -35,14 +36,14 @@ pub enum Medium {
 pub struct RealStore {
     disk: FaultyDisk,
     options: StoreOptions,
-    /// The store, or why it cannot be opened.
+    /// The store, or the reason why it cannot be opened.
     store: Result<ManualStore, String>,
     /// The checksum of the newest checkpoint.
     checksum: Checksum,
 }
 
 impl Medium {
-    /// What a new server's disk writes to.
+    /// Returns the medium of a new server's disk.
     pub fn new(stage: &Stage, server: ServerId, mark: &SnapshotMeta) -> Self {
         if !stage.plan.disk.is_real {
             return Self::Model;
@@ -58,12 +59,12 @@ impl Medium {
         Self::Store(Box::new(store))
     }
 
-    /// Whether there is nothing but the model.
+    /// Returns `true` for the model.
     pub fn is_model(&self) -> bool {
         matches!(self, Self::Model)
     }
 
-    /// Whether a commit could cut something off the log, up to an index.
+    /// Returns `true` if a commit could compact the log up to an index.
     pub fn can_compact(&mut self, model: &Durable, up_to: LogIndex) -> bool {
         match self {
             Self::Model => up_to > model.base.0 && !model.entries.is_empty(),
@@ -74,8 +75,8 @@ impl Medium {
     /// Makes a commit of the log durable.
     ///
     /// # Errors
-    /// The disk refuses, or the store does, in its words. The commit is not durable as far as
-    /// anybody is told; all of it or nothing may be found after a power cut.
+    /// A message if the disk or the store refuses. The commit was not reported as durable; after a
+    /// power cut it is found completely or not at all.
     pub fn commit(&mut self, stage: &mut Stage, commit: &LogCommit, refuses: bool) -> Result<(), String> {
         self.write(stage, refuses, |store| store.commit(commit))
     }
@@ -101,7 +102,7 @@ impl Medium {
         written
     }
 
-    /// The checksum of the checkpoint that was just made, which the model holds too.
+    /// Returns the checksum of the checkpoint that was just made, which the model holds too.
     pub fn checksum(&self, model: &Durable) -> Checksum {
         match self {
             Self::Model => Checksum::of(model.state.rows()),
@@ -133,10 +134,10 @@ impl Medium {
         }
     }
 
-    /// The log was compacted with a commit, up to an index at most.
+    /// Compacts the model's log after a commit, up to an index at most.
     pub fn compact(&self, stage: &mut Stage, model: &mut Durable, up_to: LogIndex) {
         match self {
-            // Entries lie in rows, and a row is cut off whole or not at all.
+            // Entries are stored in rows, and a row is removed completely or not at all.
             Self::Model if up_to > model.base.0 => {
                 let spared = if stage.draw.once_in(2) { stage.draw.below(4) } else { 0 };
                 model.compact(LogIndex(up_to.0.saturating_sub(spared)));
@@ -149,10 +150,10 @@ impl Medium {
         }
     }
 
-    /// Begins to read the durable checkpoint.
+    /// Starts reading the durable checkpoint.
     ///
     /// # Errors
-    /// The real store is not open, or cannot be read, in its words. Never for the model.
+    /// A message if the real store is not open or cannot be read. Never for the model.
     pub fn backup(&self, model: &Durable) -> Result<Backup, String> {
         match self {
             Self::Model => Ok(backup_of(model.mark.clone(), &model.state)),
@@ -163,7 +164,7 @@ impl Medium {
         }
     }
 
-    /// The same disk, to be looked at after a power cut.
+    /// Returns a copy of the disk, to be inspected after a power cut.
     pub fn copy(&self) -> Self {
         match self {
             Self::Model => Self::Model,
@@ -174,7 +175,7 @@ impl Medium {
         }
     }
 
-    /// The power fails while these are being written, and is back; what is there then.
+    /// Cuts the power during these writes and restores it; returns what is found then.
     pub fn lose_power(
         &mut self,
         stage: &mut Stage,
@@ -200,10 +201,10 @@ impl Medium {
         found
     }
 
-    /// Whether the store was found well.
+    /// Returns an error if the store was damaged.
     ///
     /// # Errors
-    /// Why the real store cannot be opened, or what it lost. Never for the model.
+    /// The reason why the real store cannot be opened, or its loss. Never for the model.
     pub fn found(&self) -> Result<(), String> {
         match self {
             Self::Model => Ok(()),
@@ -214,13 +215,13 @@ impl Medium {
 
 impl RealStore {
     fn switched_off(disk: FaultyDisk, options: StoreOptions) -> Self {
-        Self { disk, options, store: Err("it is switched off".into()), checksum: Checksum::default() }
+        Self { disk, options, store: Err("switched off".into()), checksum: Checksum::default() }
     }
 
-    /// Opens the store, and tells what it holds; nothing where it cannot be opened.
+    /// Opens the store, and returns its contents; `None` if it cannot be opened.
     fn switch_on(&mut self) -> Option<Durable> {
-        // The one before is closed first, as by its end.
-        self.store = Err("it is switched off".into());
+        // The previous instance is closed first, as at the end of its process.
+        self.store = Err("switched off".into());
         match ManualStore::open(&self.disk, &self.options) {
             Ok((store, recovered)) => {
                 self.store = Ok(store);
@@ -245,7 +246,7 @@ impl RealStore {
         done
     }
 
-    /// What is under way is written as far as it comes.
+    /// Performs the pending writes as far as they get.
     fn write_until_power_fails(
         &mut self,
         stage: &mut Stage,

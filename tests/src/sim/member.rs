@@ -1,7 +1,7 @@
 //! An agent in the mesh: the real [`Mesh`], driven as the agent's own shell drives it, with its
 //! socket and its calls.
 //!
-//! Datagrams that come while the agent stands still wait in its socket; those that come while no
+//! Datagrams that arrive while the agent is paused wait in its socket; those that arrive while no
 //! process runs are lost.
 
 use super::agent::Agent;
@@ -25,43 +25,43 @@ use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// So many datagrams wait in a socket, as many as are taken in one turn; what comes then is lost.
+/// Capacity of a socket in datagrams, which is also the maximum for one turn; more are lost.
 const SOCKET: usize = 1_024;
 
-/// A turn in the mesh sends no more than one datagram for each that it takes, and so many besides:
-/// probes, gossip, and refutations of what was said against it.
+/// Maximum number of datagrams that a turn in the mesh sends beyond one for each that it receives:
+/// probes, gossip, and refutations.
 const UNASKED: usize = 40;
 
-/// What an agent has of the mesh.
+/// An agent's part in the mesh.
 #[derive(Debug, Default)]
 pub struct Member {
-    /// None before the agent is registered.
+    /// `None` before the agent is registered.
     mesh: Option<Mesh>,
-    /// What has arrived.
+    /// Datagrams in the socket.
     socket: Vec<Rc<[u8]>>,
-    /// No process is there before.
+    /// The start of the process.
     opens_at: Time,
-    /// Its turn comes at once.
+    /// `true` if its turn is immediately due.
     is_roused: bool,
-    /// Its turn comes when the next timer is due.
+    /// The time of its next timer.
     wakes_at: Option<Time>,
-    /// A server was asked what is new.
+    /// The pending query to a server for news.
     sync: Option<CallToken>,
-    /// A server was told of suspects.
+    /// Pending reports of suspects to servers.
     accusing: BTreeSet<CallToken>,
-    /// What servers had it ask others.
+    /// Questions that servers asked it to forward.
     pub(super) awaited: Vec<Question>,
-    /// What a liar has heard.
+    /// Datagrams that a liar keeps for replay.
     pub(super) kept: VecDeque<Rc<[u8]>>,
 }
 
 impl Member {
-    /// That of a process which begins then.
+    /// Returns the member of a process that starts at this time.
     pub(super) fn begin(opens_at: Time) -> Self {
         Self { opens_at, ..Self::default() }
     }
 
-    /// What it knows, once it is registered.
+    /// Returns its mesh, once it is registered.
     pub(super) fn mesh(&self) -> Option<&Mesh> {
         self.mesh.as_ref()
     }
@@ -72,10 +72,10 @@ impl Member {
 }
 
 impl World {
-    /// Something happens to an agent in the mesh.
+    /// Processes an event of an agent in the mesh.
     pub(super) fn mesh(&mut self, event: Event) {
         match event {
-            // Somebody may lie about who is where.
+            // Addresses may be forged.
             Event::Datagram(agent, bytes) => {
                 if let Some(agent) = self.agents.get_mut(agent) {
                     agent.datagram(&mut self.stage, bytes);
@@ -94,7 +94,7 @@ impl World {
 }
 
 impl Agent {
-    /// A datagram arrives at its host.
+    /// Receives a datagram at its host.
     fn datagram(&mut self, stage: &mut Stage, bytes: Rc<[u8]>) {
         if stage.now < self.member.opens_at || self.member.socket.len() >= SOCKET {
             return;
@@ -103,7 +103,7 @@ impl Agent {
         self.rouse_member(stage);
     }
 
-    /// A server tells what is new in the mesh.
+    /// Receives a server's news of the mesh.
     fn told_by_server(&mut self, stage: &mut Stage, judge: &mut Judge, items: Vec<Bytes>) {
         let (now, mut output) = (self.boot_time(stage), Output::default());
         if let Some(mesh) = &mut self.member.mesh {
@@ -118,7 +118,7 @@ impl Agent {
         }
     }
 
-    /// The process in the mesh has its turn.
+    /// Takes a turn in the mesh.
     fn mesh_turn(&mut self, stage: &mut Stage, judge: &mut Judge, life: u64) {
         if life != self.life {
             return;
@@ -134,7 +134,7 @@ impl Agent {
         self.take_part(stage, judge, Output::default());
     }
 
-    /// It may have another lease than the mesh knows.
+    /// Updates the mesh if the agent has a new lease.
     pub(super) fn look_at_own_lease(&mut self, stage: &mut Stage) {
         let known = self.member.mesh().and_then(|mesh| mesh.me().lease());
         let lease = self.upstream.registered_lease();
@@ -143,7 +143,7 @@ impl Agent {
         }
     }
 
-    /// What has arrived is taken before a timer says that nothing has.
+    /// Received datagrams are processed before a timer concludes that there are none.
     fn take_part(&mut self, stage: &mut Stage, judge: &mut Judge, mut output: Output) {
         let now = self.boot_time(stage);
         if let Some(lease) = self.upstream.registered_lease() {
@@ -228,7 +228,7 @@ impl Agent {
         self.call_locally(stage, judge, token, LocalCall::AskHome(Request::Accuse(leases)));
     }
 
-    /// A call of the mesh was answered; whether it was one.
+    /// Handles the reply to a call of the mesh; returns `false` for any other call.
     pub(super) fn mesh_heard(
         &mut self,
         stage: &mut Stage,
@@ -250,7 +250,8 @@ impl Agent {
         true
     }
 
-    /// No server answered in time, if this was a question of the mesh.
+    /// Handles a call that no server answered in time; returns `false` if it was not the mesh's
+    /// query.
     pub(super) fn mesh_unheard(&mut self, stage: &mut Stage, judge: &mut Judge, token: CallToken) -> bool {
         if self.member.sync != Some(token) {
             return false;

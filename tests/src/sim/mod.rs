@@ -1,39 +1,39 @@
-//! The whole quorum in one thread and in virtual time, from one seed: servers that are the real
-//! core around simulated disks, agents that are the real quorum client around scripted clients, and
-//! a network; what goes wrong, goes wrong in every combination.
+//! Simulation of the whole quorum in one thread and in virtual time, from one seed. Servers are the
+//! real core around simulated disks. Agents are the real quorum client around scripted clients. A
+//! simulated network connects them. Faults occur in every combination.
 //!
-//! A run is a storm, in which faults happen and nothing that was promised may be broken, and then a
-//! calm, in which everything must be well within a bounded time. Same seed, same run: there is no
-//! clock, no thread and no hash order.
+//! A run starts with a storm, in which faults happen and no guarantee may be broken. A calm
+//! follows, in which the cluster must recover within a bounded time. The same seed gives the same
+//! run: there is no clock, no thread and no hash order.
 //!
-//! | module | is |
+//! | module | contents |
 //! |---|---|
 //! | `run` | one run from its seed to its outcome |
-//! | `plan`, `draw` | what a seed stands for; chance |
-//! | `stage` | the time, the event queue, what everybody shares |
+//! | `plan`, `draw` | the parameters of a seed; the random source |
+//! | `stage` | time, the event queue, shared state |
 //! | `world` | the loop: one event after the other |
-//! | `machine`, `process`, `clock` | a server: the core, what the driver does around it, its clock |
-//! | `disk`, `durable`, `medium` | its disk: what is on its way, what is there, and what it is written to |
-//! | `snapshots`, `readers` | how servers fetch snapshots of each other, and who reads a checkpoint |
-//! | `greetings` | how servers meet, and what they compare |
+//! | `machine`, `process`, `clock` | a server: the core, its driver, its clock |
+//! | `disk`, `durable`, `medium` | a server's disk: pending writes, durable state, the medium |
+//! | `snapshots`, `readers` | snapshot transfer between servers, and readers of a checkpoint |
+//! | `greetings` | handshakes between servers |
 //! | `network` | links that lose, delay, repeat, reorder, and are cut |
-//! | `agent`, `connections` | an agent: the quorum client, what its driver does around it, its connections |
-//! | `another_cluster` | a server that agents list by mistake |
-//! | `client`, `locker`, `writer`, `cataloguer`, `archivist`, `administrator` | who asks, for what, and how often |
-//! | `guard`, `guard_calls`, `guards` | programs that hold locks by the client library, their calls, and what they may believe |
-//! | `guard_promises` | what else the library promises them |
-//! | `session_watches` | what their agent tells them of their sessions |
-//! | `member`, `liar` | an agent in the mesh: its socket, and what it asks servers; hosts that lie |
-//! | `operator`, `chaos`, `agent_faults`, `setback` | changes of the membership; faults and their rhythm; disks that are set back |
-//! | `history`, `judge`, `invariant` | the one order of all writes; what must never happen |
-//! | `reach` | ports that are closed, and servers that are away |
-//! | `held` | whether each lock that is held is held for someone |
-//! | `lease_turn` | what a server's turn had to do with leases |
-//! | `corruption` | a server whose state comes apart from the others, and who finds it |
-//! | `calm`, `bounds`, `handover` | what must be well in the end, and what as soon as it can be |
-//! | `notice`, `chronicle`, `marks` | what people read, what two runs are compared by, which rare branches were reached |
-//! | `fault_injection` | what is broken on purpose |
-//! | `fleet/` | no storm but very many hosts: how soon a dead one is known, and that no healthy one is failed |
+//! | `agent`, `connections` | an agent: the quorum client, its driver, its connections |
+//! | `another_cluster` | a server of another cluster that agents list by mistake |
+//! | `client`, `locker`, `writer`, `cataloguer`, `archivist`, `administrator` | scripted clients |
+//! | `guard`, `guard_calls`, `guards` | programs that hold locks by the client library |
+//! | `guard_promises` | other guarantees of the client library |
+//! | `session_watches` | session events that an agent reports to guards |
+//! | `member`, `liar` | an agent in the mesh and its questions to servers; lying hosts |
+//! | `operator`, `chaos`, `agent_faults`, `setback` | membership changes; faults; disk rollbacks |
+//! | `history`, `judge`, `invariant` | the total order of writes; the invariants |
+//! | `reach` | closed ports and unavailable servers |
+//! | `held` | the check that each held lock has a live holder |
+//! | `lease_turn` | the lease events of a server's turn |
+//! | `corruption` | a server whose state diverges, and its detection |
+//! | `calm`, `bounds`, `handover` | liveness at the end of a run, and time bounds during it |
+//! | `notice`, `chronicle`, `marks` | the log, the trace for comparisons, and rare branches |
+//! | `fault_injection` | deliberate bugs |
+//! | `fleet/` | very many hosts without a storm: time to detect a dead host, no false failures |
 
 pub mod administrator;
 pub mod agent;

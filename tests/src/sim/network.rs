@@ -1,5 +1,5 @@
-//! The network: loses, delays, repeats and reorders what is sent, and is cut or clogged for a
-//! while.
+//! The network: it loses, delays, repeats and reorders what is sent, and links can be cut or
+//! clogged for a while.
 
 use super::draw::Draw;
 use super::marks::{Mark, Marks};
@@ -9,7 +9,7 @@ use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Who sends and receives.
+/// An endpoint of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// A server.
@@ -20,49 +20,49 @@ pub enum Place {
     Operator,
 }
 
-/// One direction between two places.
+/// One direction between two endpoints.
 pub type Link = (Place, Place);
 
-/// A UDP port of a host or a server: a firewall between two places may close one and leave the
-/// others.
+/// A UDP port of a host or a server. A firewall between two endpoints may close one port and leave
+/// the others open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Port {
     /// The QUIC port of a server, to which agents connect.
     Server,
-    /// The QUIC port of an agent, at which servers and other agents ask it.
+    /// The QUIC port of an agent, on which servers and other agents challenge it.
     Agent,
     /// The gossip port of an agent.
     Gossip,
 }
 
-/// As what something travels.
+/// The mode of transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carriage {
     /// A message between servers.
     Message,
-    /// On a stream, in order and once.
+    /// Data on a stream: in order and exactly once.
     Stream,
-    /// A connection is made with it.
+    /// The handshake of a connection.
     Handshake,
-    /// A question on a connection that is made for it, where there was none a moment ago.
+    /// A question on a connection that is made for it, if there was none a moment ago.
     Question,
-    /// In the mesh, where nothing is sent again.
+    /// A datagram of the mesh, which is never retransmitted.
     Datagram,
 }
 
-/// Who was asked nothing for so long has no connection for questions any more.
+/// Idle time after which a connection for questions is closed.
 const QUESTIONS_END: Duration = Duration::from_secs(5);
 
-/// So many datagrams, each waiting for the one before, make a connection.
+/// Number of consecutive datagrams that establish a connection.
 const HANDSHAKE_DATAGRAMS: usize = 4;
 
-/// Nothing is sent again after so long: the connection has ended before.
+/// Nothing is retransmitted after this time: the connection has ended before.
 const RETRANSMISSION_ENDS: Duration = Duration::from_secs(6);
 
-/// Whoever waits for what is this late cannot be as quick as it should be.
+/// Delay from which on its receiver cannot be expected to meet its time bounds.
 const NOTABLE: Duration = Duration::from_millis(500);
 
-/// How much was sent.
+/// Counts of what was sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Traffic {
     /// Between agents and servers.
@@ -71,7 +71,7 @@ pub struct Traffic {
     pub servers: u64,
     /// Datagrams of the mesh.
     pub mesh: u64,
-    /// Their bytes.
+    /// Bytes of those datagrams.
     pub mesh_bytes: u64,
 }
 
@@ -79,29 +79,30 @@ pub struct Traffic {
 #[derive(Debug)]
 pub struct Network {
     plan: NetworkPlan,
-    /// One in so many datagrams of the mesh is lost besides; 0 for none.
+    /// One in this many mesh datagrams is lost in addition; 0 for none.
     loses_datagrams_one_in: u64,
     calm: bool,
     cut: BTreeSet<Link>,
-    /// What stays cut, whatever is mended.
+    /// Links that stay cut until opened explicitly; other mends do not affect them.
     shut: BTreeSet<Link>,
     /// The number of faults that close a port for one direction.
     closed: BTreeMap<(Link, Port), usize>,
     clogged: BTreeMap<Link, Time>,
-    /// Who is cut off from all who are not.
+    /// Endpoints that are cut off from all other endpoints.
     dark: BTreeSet<Place>,
-    /// When the last message of a link arrives: what is not reordered must not come before it.
+    /// The arrival of a link's last message: a message that is not reordered must not arrive
+    /// earlier.
     last_arrivals: BTreeMap<Link, Time>,
-    /// When a question was asked last.
+    /// The time of the last question.
     questions: BTreeMap<Link, Time>,
-    /// Until when something is on its way that was lost at first.
+    /// The time until which data that was lost at first is still under way.
     delayed: BTreeMap<Link, Time>,
-    /// How much was sent, be it carried or not.
+    /// Counts of all that was sent, delivered or not.
     pub traffic: Traffic,
 }
 
 impl Network {
-    /// A network that is whole.
+    /// Returns a network without faults.
     pub fn new(plan: NetworkPlan, loses_datagrams_one_in: u64) -> Self {
         Self {
             plan,
@@ -119,8 +120,8 @@ impl Network {
         }
     }
 
-    /// When a message arrives that is sent now; not at all, once, or twice. A stream repeats
-    /// nothing and keeps the order.
+    /// Returns the arrival times of a message sent now: none, one or two. A stream neither repeats
+    /// nor reorders.
     pub fn arrivals(
         &mut self,
         draw: &mut Draw,
@@ -158,7 +159,7 @@ impl Network {
         (0..copies).map(|_| self.arrival(draw, marks, now, link, is_stream)).collect()
     }
 
-    /// A datagram has no order and no other chance.
+    /// A datagram has no order and is never retransmitted.
     fn datagram_arrivals(&self, draw: &mut Draw, marks: &mut Marks, now: Time, link: Link) -> Vec<Time> {
         let is_lost =
             !self.calm && (draw.once_in(self.plan.loses_one_in) || draw.once_in(self.loses_datagrams_one_in));
@@ -201,7 +202,7 @@ impl Network {
         at
     }
 
-    /// How much later something comes than it would if nothing were lost.
+    /// Returns the extra delay caused by losses and retransmission.
     fn retransmitted(
         &mut self,
         draw: &mut Draw,
@@ -217,7 +218,7 @@ impl Network {
                 before.is_none_or(|before| now.since(before) > QUESTIONS_END)
             }
         };
-        // Servers always have more to say, and what is heard of that tells what was lost before.
+        // Servers always have more to send, and acknowledgements of that reveal earlier losses.
         let is_busy = matches!(link, (Place::Server(_), Place::Server(_)));
         let mut later = self.lost_for(draw, probe_timeout, if is_busy { 1 } else { 2 });
         if makes_connection {
@@ -229,8 +230,8 @@ impl Network {
         later
     }
 
-    /// How long a datagram stays lost that was sent just now: each time-out sends two more, and is
-    /// so many times as long as the one before.
+    /// Returns the delay of a datagram that was just lost: each timeout sends two more datagrams,
+    /// and is `backoff` times as long as the one before.
     fn lost_for(&self, draw: &mut Draw, mut timeout: Duration, backoff: u32) -> Duration {
         let one_in = self.plan.loses_one_in;
         let mut lost_for = Duration::ZERO;
@@ -243,8 +244,7 @@ impl Network {
         lost_for
     }
 
-    /// Whether something was on its way between two places since then that was lost at first, for
-    /// long.
+    /// Returns `true` if something between two endpoints was lost and long delayed since then.
     pub fn was_delayed(&self, since: Time, (here, there): Link) -> bool {
         let was = |link| self.delayed.get(&link).is_some_and(|until| *until >= since);
         was((here, there)) || was((there, here))
@@ -260,65 +260,66 @@ impl Network {
         self.cut.remove(&link);
     }
 
-    /// Closes a port for one direction, once more.
+    /// Closes a port for one direction on behalf of one more fault.
     pub fn close(&mut self, link: Link, port: Port) {
         *self.closed.entry((link, port)).or_default() += 1;
     }
 
-    /// Opens a port for one direction that was closed once.
+    /// Reopens a port for one direction on behalf of one fault.
     pub fn reopen(&mut self, link: Link, port: Port) {
         if let Some(closed) = self.closed.get_mut(&(link, port)) {
             *closed = closed.saturating_sub(1);
         }
     }
 
-    /// `true` if a fault closes a port for one direction.
+    /// Returns `true` if a fault closes a port for one direction.
     pub fn is_closed(&self, link: Link, port: Port) -> bool {
         self.closed.get(&(link, port)).is_some_and(|closed| *closed > 0)
     }
 
-    /// `true` if a direction works for the connections of agents to servers.
+    /// Returns `true` if a direction works for connections of agents to servers.
     pub fn carries_calls(&self, link: Link) -> bool {
         !self.is_closed(link, Port::Server) && self.carries(link)
     }
 
-    /// Whether anything is cut.
+    /// Returns `true` if any link is cut.
     pub fn is_cut(&self) -> bool {
         !self.cut.is_empty()
     }
 
-    /// Whether a direction works.
+    /// Returns `true` if a direction works.
     pub fn carries(&self, link: Link) -> bool {
         let is_dark = |place| !self.dark.is_empty() && self.dark.contains(place);
         !self.cut.contains(&link) && !self.shut.contains(&link) && is_dark(&link.0) == is_dark(&link.1)
     }
 
-    /// Cuts these off from all others, not from each other; nobody who was before.
+    /// Cuts these endpoints off from all others, but not from each other; replaces the previous
+    /// set.
     pub fn darken(&mut self, places: impl IntoIterator<Item = Place>) {
         self.dark = places.into_iter().collect();
     }
 
-    /// Shuts one direction, until it is opened.
+    /// Shuts one direction until it is opened.
     pub fn shut(&mut self, link: Link) {
         self.shut.insert(link);
     }
 
-    /// Opens one direction that was shut.
+    /// Opens a direction that was shut.
     pub fn open(&mut self, link: Link) {
         self.shut.remove(&link);
     }
 
-    /// Holds everything back that is sent in one direction, until then.
+    /// Holds back everything sent in one direction until then.
     pub fn clog(&mut self, link: Link, until: Time) {
         self.clogged.insert(link, until);
     }
 
-    /// From now on one in so many is lost; none for 0.
+    /// Loses one in this many messages from now on; none for 0.
     pub fn lose_one_in(&mut self, loses_one_in: u64) {
         self.plan.loses_one_in = loses_one_in;
     }
 
-    /// From now on nothing goes wrong.
+    /// Ends all faults from now on.
     pub fn calm(&mut self) {
         self.calm = true;
         self.cut.clear();

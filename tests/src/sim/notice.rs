@@ -1,4 +1,4 @@
-//! What people read and what is counted of what happens: elections, grants, ends, retries.
+//! Logs and counts of events: elections, grants, session ends, retries.
 
 use super::history::Past;
 use super::marks::Mark;
@@ -13,11 +13,11 @@ use lockmesh_protocol::reply::{Refusal, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use std::time::Duration;
 
-/// A renewal that takes longer has waited for something.
+/// A renewal that takes longer than this was delayed by something.
 const LONG: Duration = Duration::from_millis(500);
 
 impl World {
-    /// Who leads now.
+    /// Notes a new leader.
     pub(super) fn notice_leader(&mut self, id: ServerId) {
         let machine = &self.machines[&id];
         if !machine.serves() {
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// Who votes now, as a leader sees it, and whether it leads on.
+    /// Notes the current voters as a leader sees them, and a leader that stepped down.
     pub(super) fn notice_members(&mut self, id: ServerId, served: bool) {
         let Some(process) = &self.machines[&id].process else { return };
         let members = process.core().membership();
@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    /// A server answered a client.
+    /// Notes a server's reply to a client.
     pub(super) fn note_given(&mut self, id: ServerId, given: &Given, serves: bool) {
         let (came, hung) = (given.asked.came, &self.machines[&id].disk);
         let has_waited = self.stage.now.since(came) >= LONG && hung.has_hung_since(came);
@@ -96,10 +96,10 @@ impl World {
         }
     }
 
-    /// An entry was applied for the first time.
+    /// Notes an entry that was applied for the first time.
     pub(super) fn note_past(&mut self, index: LogIndex) {
         let past = self.judge.history.at(index).expect("it was just applied").clone();
-        // Of a restore only that it was one: the rest is long past.
+        // Of a restore, note only that it happened: the rest is long past.
         let restored = past.changes.iter().find(|change| **change == Change::Cleared);
         for change in restored.map_or(past.changes.as_slice(), std::slice::from_ref) {
             self.note_change(&past, change);
@@ -108,7 +108,7 @@ impl World {
         let Some(proposal) = &past.proposal else { return };
         if let Command::ForgetServer(server) = proposal.command {
             self.stage.hit(Mark::ReplacedDead);
-            self.stage.say(|| format!("server {server} is no member any more"));
+            self.stage.say(|| format!("server {server} is no longer a member"));
         }
         if let Some(request) = &proposal.request
             && self.judge.history.places_of(request).len() > 1
@@ -145,11 +145,11 @@ impl World {
             }
             Change::Cleared => {
                 self.stage.hit(Mark::Restored);
-                self.stage.say(|| "a backup takes the place of everything".into());
+                self.stage.say(|| "a backup replaces the whole state".into());
             }
             Change::LockDelay(key, None) => {
                 self.stage.hit(Mark::DelayEnded);
-                self.stage.say(|| format!("{key} is open again"));
+                self.stage.say(|| format!("{key} can be locked again"));
                 if let Some(Command::EndLockDelay { started_at_index, .. }) =
                     past.proposal.as_ref().map(|p| &p.command)
                 {

@@ -1,4 +1,4 @@
-//! An operator who hands over leadership, takes servers in and out, and asks again until it is
+//! An operator that transfers leadership and adds and removes servers, and retries until that is
 //! done.
 
 use super::machine::Machine;
@@ -13,41 +13,41 @@ use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// How long the operator waits for an answer.
+/// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_millis(700);
-/// How often the operator gives up nothing.
+/// Number of attempts before the operator gives up a request.
 const ATTEMPTS: u32 = 20;
-/// How long after the loss of a server no other one is taken out.
+/// Time after the loss of a server during which no other server is removed.
 const GRIEF: Duration = Duration::from_secs(4);
-/// The most servers that there may be at once.
+/// Maximum number of servers at once.
 const MOST: usize = 7;
 
-/// What an operator wants.
+/// A task of the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Another leader.
+    /// Transfers leadership.
     Transfer(Option<ServerId>),
-    /// A server goes.
+    /// Removes a server.
     Remove(ServerId),
-    /// A server comes: its node, and the number of its data folder.
+    /// Adds a server: its node, and the number of its data folder.
     Admit(String, u64),
 }
 
-/// What is under way.
+/// The state of the operator.
 #[derive(Debug, Default)]
 pub struct Operator {
-    /// What is to be done next, first things first.
+    /// The next tasks, in order.
     pub orders: Vec<Order>,
     under_way: Option<(u64, Order, ServerId)>,
     attempts: u32,
     newest_node: u64,
-    /// When a server was last lost for good. For a while nobody takes out another one: the leader
-    /// cannot know yet.
+    /// The time at which a server was last lost permanently. For a while no other server is
+    /// removed: the leader may not know of the loss yet.
     lost: Time,
 }
 
 impl World {
-    /// Begins with the next order.
+    /// Starts the next task.
     pub fn operate(&mut self) {
         if self.operator.under_way.is_none() && !self.operator.orders.is_empty() {
             let order = self.operator.orders.remove(0);
@@ -57,7 +57,7 @@ impl World {
         self.stage.after(Duration::from_millis(100), Event::Operator);
     }
 
-    /// Asks whoever leads to let a server lead that is just being taken out.
+    /// Asks the leader to transfer leadership to a server that is just being removed.
     pub fn urge(&mut self, server: ServerId) {
         let Some(leader) = self.machines.values().find(|machine| machine.serves()) else { return };
         let to = leader.id;
@@ -92,7 +92,7 @@ impl World {
         self.stage.send(Place::Operator, Place::Server(to), Event::Ask(to, Box::new(ask)));
     }
 
-    /// No answer came.
+    /// The request timed out.
     pub fn operator_tired(&mut self, call: u64) {
         if self.operator.under_way.as_ref().is_some_and(|(under_way, ..)| *under_way == call) {
             self.ask_again();
@@ -104,13 +104,13 @@ impl World {
         match order {
             Order::Transfer(_) => {}
             order if self.operator.attempts < ATTEMPTS => self.order(order),
-            // A server that wants to join asks for ever, and others get their turn.
+            // A server that wants to join asks forever, and other tasks take turns.
             Order::Admit(..) => self.operator.orders.push(order),
             Order::Remove(_) => {}
         }
     }
 
-    /// An answer came.
+    /// Receives the response.
     pub fn operator_heard(&mut self, call: u64, from: ServerId, response: Response) {
         let Some((_, order, _)) = self.operator.under_way.take_if(|(under_way, ..)| *under_way == call)
         else {
@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    /// Not now: perhaps later.
+    /// Postpones a task, or drops it.
     fn put_off(&mut self, order: Order) {
         if self.stage.draw.once_in(2) {
             self.operator.orders.push(order);
@@ -157,7 +157,7 @@ impl World {
         }
     }
 
-    /// A new machine that has nothing on its disk.
+    /// Adds a new machine with an empty disk.
     fn plug_in(&mut self, id: ServerId, node: String, folder: u64) {
         if self.machines.contains_key(&id) {
             return;
@@ -167,13 +167,13 @@ impl World {
         self.start(id);
     }
 
-    /// Servers that run.
+    /// Returns the running servers.
     pub fn running(&self) -> Vec<ServerId> {
         let runs = |machine: &&Machine| machine.process.is_some();
         self.machines.values().filter(runs).map(|machine| machine.id).collect()
     }
 
-    /// A server shall come, if there are not too many.
+    /// Orders a new server, if there are not too many.
     pub fn order_arrival(&mut self) {
         let there = self.machines.values().filter(|machine| !machine.is_out()).count();
         if there < MOST && self.operator.orders.len() < 2 {
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    /// A server shall go; sometimes it is made the leader while it goes.
+    /// Orders the removal of a server; sometimes it is made leader during the removal.
     pub fn order_removal(&mut self) {
         let there: Vec<_> =
             self.machines.values().filter(|machine| !machine.is_out()).map(|machine| machine.id).collect();
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    /// The same of this server.
+    /// Orders the removal of this server.
     pub(super) fn order_removal_of(&mut self, server: ServerId) {
         let there = self.machines.values().filter(|machine| !machine.is_out()).count();
         let is_safe = self.stage.now.since(self.operator.lost) > GRIEF;
@@ -206,8 +206,8 @@ impl World {
         }
     }
 
-    /// A server loses its disk, unless that could lose what a majority holds, and comes back as
-    /// another one.
+    /// Makes a server lose its disk, unless that could lose data that a majority holds. It comes
+    /// back as a new server.
     pub fn wipe(&mut self) {
         let Some(members) = self.members_without_loss() else { return };
         let id = *self.stage.draw.pick(&members.voters);
@@ -216,13 +216,13 @@ impl World {
         self.lose_disk(id);
     }
 
-    /// The membership as the leader sees it, where one voter's disk can be lost without losing what
-    /// a majority holds. A server whose state is corrupt holds nothing that others could go on
-    /// with.
+    /// Returns the membership as the leader sees it, if one voter's disk can be lost without losing
+    /// data that a majority holds. A server with corrupt state holds nothing that others could
+    /// continue with.
     pub(super) fn members_without_loss(&self) -> Option<Membership> {
         let cores = || self.machines.values().filter_map(|machine| Some(machine.process.as_ref()?.core()));
         let newest = cores().map(|core| core.log_status().term).max()?;
-        // A leader that was deposed and stands still does not know who votes now.
+        // A deposed leader that is paused does not know the present voters.
         let core = cores().find(|core| core.is_serving() && core.log_status().term == newest)?;
         let members = core.membership().clone();
         let is_lost = |id: &ServerId| {
@@ -232,13 +232,12 @@ impl World {
         let removes = |order: &Order| matches!(order, Order::Remove(_));
         let removing = self.operator.orders.iter().any(removes)
             || self.operator.under_way.as_ref().is_some_and(|(_, order, _)| removes(order));
-        // A removal that its operator gave up may be under way still.
+        // A removal that the operator gave up may still be under way.
         let is_safe = core.may_change_membership() && members.voters.len() >= 3 && lost == 0 && !removing;
         is_safe.then_some(members)
     }
 
-    /// What a server's disk held is gone for good: with an empty folder it comes back as another
-    /// one.
+    /// Loses a server's disk permanently: with an empty folder it comes back as a new server.
     pub(super) fn lose_disk(&mut self, id: ServerId) {
         self.operator.lost = self.stage.now;
         self.crash(id);

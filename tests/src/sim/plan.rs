@@ -1,7 +1,7 @@
-//! What a seed stands for: how many servers and clients, how fast the machines are, and which
-//! faults there are.
+//! The parameters of a seed: the number of servers and clients, the speed of the machines, and the
+//! kinds of faults.
 //!
-//! Whole kinds of faults are switched off at random, since some bugs show only where others do not
+//! Whole kinds of faults are switched off at random, since some bugs show only if others do not
 //! hide them.
 
 use super::draw::Draw;
@@ -9,33 +9,33 @@ use super::reach::ReachPlan;
 use lockmesh_protocol::lease::HealthWindow;
 use std::time::Duration;
 
-/// The fastest and the slowest clock: so many microseconds a second too many or too few.
+/// Maximum clock drift in either direction, in microseconds per second.
 pub const MAX_DRIFT: i64 = 5_000;
 
-/// The same for the clocks of guards. A lease keeps a twentieth of its TTL between itself and the
-/// server.
+/// Maximum drift of guards' clocks, in microseconds per second. A lease keeps a twentieth of its
+/// TTL as a margin against the server's clock.
 pub const MAX_GUARD_DRIFT: u64 = 20_000;
 
 /// Everything that is drawn before the first event.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How many servers form the quorum.
+    /// The number of servers in the initial quorum.
     pub voters: u64,
-    /// How long faults happen.
+    /// The length of the storm.
     pub storm: Duration,
     /// The network.
     pub network: NetworkPlan,
-    /// Every disk.
+    /// The disks.
     pub disk: DiskPlan,
-    /// Processes and what befalls them.
+    /// Faults of processes.
     pub faults: FaultPlan,
-    /// What servers are told.
+    /// The configuration of servers.
     pub core: CorePlan,
-    /// Who asks.
+    /// The clients.
     pub clients: ClientPlan,
-    /// Servers whose states come apart.
+    /// Servers with diverging state.
     pub corruption: CorruptionPlan,
-    /// Programs that hold locks by the client library.
+    /// Programs that hold locks with the client library.
     pub guards: GuardPlan,
     /// The mesh of the agents.
     pub mesh: MeshPlan,
@@ -45,22 +45,22 @@ pub struct Plan {
     pub reach: ReachPlan,
 }
 
-/// A disk that takes nothing for long: nothing that is under way, and nothing new.
+/// A long hang of a disk: neither pending nor new writes make progress.
 #[derive(Clone, Copy, Debug)]
 pub struct HangPlan {
-    /// When it begins.
+    /// The start.
     pub at: Duration,
-    /// How long it lasts.
+    /// The length.
     pub length: Duration,
-    /// Whose disk it is: the leader's, or that of one of the servers that run.
+    /// Selects the disk: the leader's, or that of another running server.
     pub victim: u64,
 }
 
-/// The longest time that a disk hangs.
+/// Longest hang of a disk.
 const LONGEST_HANG: Duration = Duration::from_secs(60);
 
 impl HangPlan {
-    /// Those of one seed, of a chance of their own.
+    /// Draws the hangs of one seed from a random source of their own.
     fn draw(mut draw: Draw, storm: Duration) -> Vec<Self> {
         let count = if draw.once_in(4) { draw.within(1, 2) } else { 0 };
         let mut one = || Self {
@@ -72,80 +72,79 @@ impl HangPlan {
     }
 }
 
-/// Whether agents take part in the mesh, and what is wrong with it.
+/// The mesh of the agents, and its faults.
 #[derive(Clone, Debug)]
 pub struct MeshPlan {
-    /// Whether there is one.
+    /// `true` if agents take part in a mesh.
     pub is_on: bool,
-    /// One in so many of its datagrams is lost, besides what the network loses; 0 for none, 1 for
-    /// all.
+    /// One in this many of its datagrams is lost, in addition to the network's losses; 0 for none,
+    /// 1 for all.
     pub loses_one_in: u64,
-    /// So many agents, the first ones, lie to all others.
+    /// The number of lying agents, counted from the first.
     pub liars: usize,
 }
 
-/// How many guards there are, and what befalls them and their hosts.
+/// The guards, and the faults of guards and their hosts.
 #[derive(Clone, Debug)]
 pub struct GuardPlan {
-    /// At each agent.
+    /// The number of guards at each agent.
     pub per_agent: usize,
-    /// How many locks they want.
+    /// The number of locks that they compete for.
     pub locks: u64,
-    /// How far their clocks run wrong, at most: so many microseconds a second.
+    /// Maximum drift of their clocks, in microseconds per second.
     pub drift: u64,
-    /// The mean time between two times that a guard's process stands still, or its host with it;
-    /// none for never.
+    /// The mean time between two pauses of a guard's process, or of its whole host; `None` for
+    /// never.
     pub stop: Option<Duration>,
-    /// For how long, at most.
+    /// Maximum length of a pause.
     pub stop_length: Duration,
-    /// The same for its death.
+    /// The mean time between two deaths of a guard's process.
     pub kill: Option<Duration>,
-    /// The same for somebody who takes a lock away from a guard.
+    /// The mean time between two acts that take a lock away from a guard.
     pub revoke: Option<Duration>,
-    /// One in so many answers finds its connection broken.
+    /// One in this many replies finds its connection broken.
     pub unheard_once_in: u64,
-    /// The mean time between two times that hosts have such trouble that their nodes may fail; none
-    /// for never.
+    /// The mean time between two host faults that may make nodes fail; `None` for never.
     pub host_trouble: Option<Duration>,
-    /// How long that lasts, at most.
+    /// Maximum length of such a fault.
     pub host_trouble_length: Duration,
-    /// Whether there are so many hosts that the judge's brake may come on.
+    /// `true` if there are enough hosts for the judge's brake to engage.
     pub is_crowd: bool,
-    /// Whether hosts alone have trouble: no leader serves long enough to fail a node where servers
-    /// have it all the time.
+    /// `true` if only hosts have faults: under constant server faults no leader serves long enough
+    /// to fail a node.
     pub is_steady: bool,
 }
 
-/// How often servers are compared, and whether one holds what it should not.
+/// Corruption checks, and a server with corrupt state.
 #[derive(Clone, Debug)]
 pub struct CorruptionPlan {
-    /// How long after a corruption check the next one begins.
+    /// The time between the starts of two corruption checks.
     pub check_interval: Duration,
-    /// When a row of one server becomes another one than the log has made, if ever.
+    /// The time at which a row of one server diverges from the log, if ever.
     pub comes: Option<Duration>,
 }
 
-/// How links behave.
+/// The behavior of links.
 #[derive(Clone, Debug)]
 pub struct NetworkPlan {
-    /// How long a message takes, least and most.
+    /// The delay of a message, minimum and maximum.
     pub delay: (Duration, Duration),
-    /// One in so many is lost; 0 for none.
+    /// One in this many is lost; 0 for none.
     pub loses_one_in: u64,
-    /// One in so many comes twice; 0 for none.
+    /// One in this many is delivered twice; 0 for none.
     pub repeats_one_in: u64,
-    /// One in so many takes much longer; 0 for none.
+    /// One in this many takes much longer; 0 for none.
     pub lags_one_in: u64,
-    /// How much longer, at most.
+    /// Maximum extra delay of such a message.
     pub lag: Duration,
-    /// Whether a message may overtake another.
+    /// `true` if messages may be reordered.
     pub reorders: bool,
-    /// What is lost of a stream comes later, as by QUIC; none where it is lost for good, or its
+    /// Lost stream data is retransmitted, as in QUIC; `None` if it is lost permanently or its
     /// connection breaks.
     pub retransmission: Option<Retransmission>,
 }
 
-/// How soon what was lost is sent again: after such a time, then after twice as long, and so on.
+/// The retransmission delays: after this time, then after twice as long, and so on.
 #[derive(Clone, Copy, Debug)]
 pub struct Retransmission {
     /// On a connection whose round trips have been measured.
@@ -154,85 +153,85 @@ pub struct Retransmission {
     pub first_probe_timeout: Duration,
 }
 
-/// How disks behave.
+/// The behavior of disks.
 #[derive(Clone, Debug)]
 pub struct DiskPlan {
-    /// How long a commit takes, least and most.
+    /// The latency of a commit, minimum and maximum.
     pub commit: (Duration, Duration),
-    /// How long a checkpoint takes.
+    /// The latency of a checkpoint.
     pub checkpoint: (Duration, Duration),
-    /// Whether servers keep their state in the real store.
+    /// `true` if servers keep their state in the real store.
     pub is_real: bool,
-    /// A part of a checkpoint that is read has about so many bytes.
+    /// Approximate size of a part of a checkpoint, in bytes.
     pub part_bytes: usize,
 }
 
-/// The mean time between two faults of a kind; none where the kind is switched off.
+/// The mean time between two faults of each kind; `None` if the kind is switched off.
 #[derive(Clone, Debug)]
 pub struct FaultPlan {
-    /// A server dies.
+    /// A server crashes.
     pub crash: Option<Duration>,
-    /// All servers die at once.
+    /// All servers crash at once.
     pub blackout: Option<Duration>,
-    /// How long a dead server stays dead.
+    /// The downtime of a crashed server.
     pub downtime: Duration,
-    /// A process stands still.
+    /// A process is paused.
     pub pause: Option<Duration>,
-    /// For how long, at most.
+    /// Maximum length of a pause.
     pub pause_length: Duration,
     /// A clock jumps ahead.
     pub jump: Option<Duration>,
-    /// The wall clock is set to something else.
+    /// The wall clock is changed.
     pub wall_jump: Option<Duration>,
-    /// Servers are parted.
+    /// The servers are partitioned.
     pub split: Option<Duration>,
     /// One direction is cut.
     pub one_way: Option<Duration>,
-    /// How long a cut lasts, at most.
+    /// Maximum length of a cut.
     pub cut_length: Duration,
     /// A link is clogged.
     pub clog: Option<Duration>,
-    /// A disk takes very long.
+    /// A disk is very slow.
     pub stall: Option<Duration>,
-    /// A disk refuses.
+    /// A disk refuses writes.
     pub refusal: Option<Duration>,
-    /// How long a disk's trouble lasts, at most.
+    /// Maximum length of a disk fault.
     pub disk_trouble: Duration,
-    /// An agent dies, or ends as it should, and comes back.
+    /// An agent crashes or shuts down cleanly, and comes back.
     pub agent_restart: Option<Duration>,
-    /// For how long it is away, at most.
+    /// Maximum downtime of an agent.
     pub agent_downtime: Duration,
-    /// An agent takes nothing in for a while.
+    /// An agent is paused.
     pub agent_stop: Option<Duration>,
-    /// The same, and its clock stands still: its host is suspended.
+    /// An agent's host is suspended.
     pub suspension: Option<Duration>,
-    /// For how long either, at most.
+    /// Maximum length of either.
     pub stop_length: Duration,
     /// A copy of an agent's machine registers.
     pub agent_copy: Option<Duration>,
-    /// The server that an agent takes for the leader, or that is its home, has trouble.
+    /// The server that an agent follows as leader, or its home server, has a fault.
     pub server_of_agent: Option<Duration>,
-    /// For how long, at most.
+    /// Maximum length of that fault.
     pub server_trouble: Duration,
-    /// Leadership is handed over.
+    /// Leadership is transferred.
     pub transfer: Option<Duration>,
-    /// A server is taken out.
+    /// A server is removed.
     pub removal: Option<Duration>,
-    /// A server comes.
+    /// A server is added.
     pub arrival: Option<Duration>,
-    /// A server loses its disk, and comes back as another one.
+    /// A server loses its disk, and comes back as a new server.
     pub wipe: Option<Duration>,
-    /// Somebody copies a disk, or puts a copy back.
+    /// A disk is copied, or set back to a copy.
     pub set_back: Option<Duration>,
-    /// How long eight parts of a checkpoint take to be read.
+    /// The time to read eight parts of a checkpoint.
     pub fetch: Duration,
-    /// How far clocks run wrong, at most.
+    /// Maximum clock drift.
     pub drift: i64,
-    /// How late a tick comes, at most.
+    /// Maximum delay of a tick.
     pub tick_lateness: Duration,
 }
 
-/// What servers are told.
+/// The configuration of servers.
 #[derive(Clone, Debug)]
 pub struct CorePlan {
     /// See `Election`.
@@ -247,61 +246,61 @@ pub struct CorePlan {
     pub log_keep_bytes: u64,
     /// See `CoreConfig`.
     pub max_pending_proposals: usize,
-    /// Time between two checkpoints.
+    /// The time between two checkpoints.
     pub checkpoint_interval: Duration,
-    /// Or so many changes.
+    /// The number of changes after which a checkpoint is made earlier.
     pub checkpoint_changes: usize,
-    /// How long a turn lets events gather, at most.
+    /// Maximum time for which a turn gathers events.
     pub turn: Duration,
     /// See `FrontendConfig`.
     pub max_watches: usize,
 }
 
-/// Who asks for what.
+/// The clients.
 #[derive(Clone, Debug)]
 pub struct ClientPlan {
-    /// How many agents there are.
+    /// The number of agents.
     pub agents: usize,
-    /// Of each agent: how many take locks.
+    /// Lockers per agent.
     pub lockers: usize,
-    /// How many write.
+    /// Writers per agent.
     pub writers: usize,
-    /// How many read.
+    /// Readers per agent.
     pub readers: usize,
-    /// How many watch.
+    /// Watchers per agent.
     pub watchers: usize,
-    /// How long each waits for news.
+    /// The wait of a blocking read.
     pub watch: Duration,
-    /// Whether somebody writes the health of nodes that agents live on, as no agent says it.
+    /// `true` if a client writes health checks of agents' nodes that no agent writes.
     pub rewrites_health: bool,
-    /// Whether agents are configured with a server of another cluster too.
+    /// `true` if agents are also configured with a server of another cluster.
     pub lists_another_cluster: bool,
-    /// Whether some make backups and restore them.
+    /// `true` if some clients make backups and restore them.
     pub archives: bool,
-    /// How many keys are fought over.
+    /// The number of contended lock keys.
     pub locks: u64,
-    /// How many keys are written.
+    /// The number of keys that are written.
     pub keys: u64,
-    /// How long a client thinks between two requests.
+    /// The think time between two requests.
     pub think: Duration,
     /// The longest TTL.
     pub ttl: Duration,
     /// The longest lock-delay.
     pub lock_delay: Duration,
-    /// How long an agent takes nothing in after it has taken something, at most.
+    /// Maximum pause of an agent after it has processed input.
     pub agent_turn: Duration,
-    /// After how long a client gives up.
+    /// The timeout of a client.
     pub timeout: Duration,
-    /// The programs of a fleet's hosts, which take the place of all these.
+    /// The programs of a fleet's hosts, which replace all these.
     pub residents: Option<ResidentPlan>,
 }
 
-/// What the programs are of which every host of a fleet has the same.
+/// The programs that run on every host of a fleet.
 #[derive(Clone, Copy, Debug)]
 pub struct ResidentPlan {
-    /// How long a host may be silent before its sessions end.
+    /// The time for which a host may be silent before its sessions end.
     pub window: HealthWindow,
-    /// Whether every host also waits for the lock of the one before it.
+    /// `true` if every host also waits for the lock of the host before it.
     pub is_contended: bool,
 }
 
@@ -309,7 +308,7 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 impl Plan {
-    /// Draws everything.
+    /// Draws a plan.
     pub fn draw(draw: &mut Draw) -> Self {
         let mut plan = Self {
             voters: *draw.pick(&[1, 3, 3, 3, 3, 5]),
@@ -320,20 +319,20 @@ impl Plan {
             core: CorePlan::draw(draw),
             clients: ClientPlan::draw(draw),
             corruption: CorruptionPlan::draw(draw),
-            // Chance of its own: seeds without guards stay what they are.
+            // A random source of its own: seeds without guards are unchanged.
             guards: GuardPlan::draw(&mut Draw::new(draw.clone().bits())),
             mesh: MeshPlan::draw(&mut Draw::new(draw.clone().bits().rotate_left(32))),
             hangs: Vec::new(),
             reach: ReachPlan::draw(&mut Draw::new(draw.clone().bits().rotate_left(48))),
         };
         if plan.core.ttl_multiplier == 1 {
-            // A jump costs a deadline up to a tick, and clients count on every one of a TTL.
+            // A jump shortens a deadline by up to a tick, and clients rely on the full TTL.
             plan.faults.jump = None;
         }
         if plan.corruption.comes.is_some() && draw.once_in(2) {
             plan.keep_witnesses();
         }
-        // Chance of its own, as above.
+        // Random sources of their own, as above.
         plan.clients.lists_another_cluster = Draw::new(draw.clone().bits().rotate_left(16)).once_in(6);
         plan.hangs = HangPlan::draw(Draw::new(draw.clone().bits().rotate_left(48)), plan.storm);
         plan.clients.rewrites_health = Draw::new(!draw.clone().bits()).once_in(8);
@@ -343,7 +342,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// What guards need to be tried. Where there are none, hosts have trouble of other kinds.
+    /// Adds the conditions that test guards. Without guards, hosts have other faults.
     fn suit_guards(&mut self) {
         if self.guards.per_agent == 0 {
             self.guards.host_trouble = None;
@@ -357,7 +356,7 @@ impl Plan {
         }
     }
 
-    /// So many hosts that all of them at once are too many to fail; each has little to do.
+    /// Plans so many hosts that all of them at once are too many to fail; each has little work.
     fn gather_hosts(&mut self) {
         let clients = &mut self.clients;
         (clients.agents, clients.lockers, clients.writers, clients.watchers) = (6, 1, 1, 1);
@@ -365,7 +364,7 @@ impl Plan {
         self.guards.per_agent = 1;
     }
 
-    /// What befalls hosts is all that goes wrong, and their guards hold on to what they have.
+    /// Leaves only the faults of hosts, and makes their guards keep their locks.
     pub(super) fn steady_servers(&mut self) {
         self.hangs.clear();
         let faults = &mut self.faults;
@@ -377,11 +376,11 @@ impl Plan {
         let guards = &mut self.guards;
         (guards.kill, guards.revoke, guards.stop) = (None, None, None);
         (guards.host_trouble, guards.unheard_once_in, guards.locks) = (Some(4 * SECOND), 64, 6);
-        // A leader that is corrupt answers nobody, and nothing else makes it step down.
+        // A leader with corrupt state replies to no client, and nothing else makes it step down.
         self.corruption.comes = None;
     }
 
-    /// Lets no server be a copy of another one, which could not say whose state is corrupt.
+    /// Prevents any server from being a copy of another: copies cannot vote on corruption.
     fn keep_witnesses(&mut self) {
         self.voters = self.voters.max(3);
         self.core.log_keep_bytes = 1 << 30;
@@ -397,19 +396,19 @@ impl CorruptionPlan {
     }
 }
 
-/// What seeds are spent on.
+/// The focus of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Focus {
-    /// Everything alike.
+    /// All features equally.
     #[default]
     Everything,
-    /// What guards may believe: there are some, their deadlines are close to the servers', and they
-    /// are often cut off.
+    /// Beliefs of guards: there are guards, their deadlines are close to the servers', and they are
+    /// often cut off.
     Guards,
 }
 
 impl Focus {
-    /// Sees to it that what matters comes into play.
+    /// Adjusts a plan so that the focus matters.
     pub fn adjust(self, plan: &mut Plan) {
         if self == Self::Everything {
             return;

@@ -1,7 +1,7 @@
 //! A server's process in virtual time: the real frontend and core, driven as the real driver drives
 //! them.
 //!
-//! One turn takes all that was posted, lets time go on, and carries out what the frontend wants.
+//! One turn takes all queued events, advances time, and carries out the frontend's actions.
 
 use super::clock::Clock;
 use super::disk::{Checkpoint, Told};
@@ -38,92 +38,91 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What lies in the event queue.
+/// An event in the queue of a process.
 #[derive(Debug)]
 pub enum DriverEvent {
-    /// A client's request, and when it came.
+    /// A client's request, with its arrival time.
     Ask(Box<Ask>, Time),
-    /// Nobody waits for a call any more.
+    /// The caller of a call no longer waits.
     Cancelled(Requester, u64),
     /// A connection ended.
     Disconnected(Requester),
-    /// Another server's message.
+    /// A message from another server.
     Peer(ServerId, Box<PeerMessage>),
-    /// The store's news.
+    /// A report from the store.
     Store(Told),
-    /// A snapshot of another server was fetched, or given up.
+    /// A snapshot from another server was fetched, or given up.
     Snapshot(Option<Box<Fetched>>),
-    /// What was sent to a server was lost.
+    /// A message to a server was lost.
     Unreachable(ServerId),
-    /// A node was asked whether it lives.
+    /// A challenge to a node was resolved.
     Challenged(Challenge, Option<NodeAnswer>),
-    /// What a node answered to an agent that asked it.
+    /// A node's answer to an agent that challenged it.
     AgentAnswered(NodeAnswer),
-    /// Another server says that this one was removed.
+    /// Another server reports that this one was removed.
     Removed,
-    /// Another server remembers that this one had come so far.
+    /// Another server remembers more progress of this one.
     SetBack(ServerId, LogPosition),
 }
 
-/// A request that waits for its answer.
+/// A request that waits for its reply.
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// The request.
     pub ask: Box<Ask>,
-    /// When it came, in true time.
+    /// The arrival in true time.
     pub came: Time,
 }
 
-/// An answer, and to what.
+/// A reply with its request.
 #[derive(Debug)]
 pub struct Given {
-    /// The question.
+    /// The request.
     pub asked: Asked,
-    /// The answer.
+    /// The reply.
     pub response: Response,
 }
 
-/// What a turn brought about.
+/// The output of a turn.
 #[derive(Debug, Default)]
 pub struct Turn {
-    /// For the log.
+    /// Writes of the log.
     pub writes: Vec<LogWrite>,
-    /// For other servers.
+    /// Messages to other servers.
     pub messages: Vec<(ServerId, PeerMessage)>,
-    /// For clients.
+    /// Replies to clients.
     pub given: Vec<Given>,
-    /// What became true.
+    /// Changes of the state.
     pub changes: Vec<Change>,
-    /// Entries that were applied.
+    /// Applied entries.
     pub applied: Vec<LogEntry>,
-    /// Who voted before them, and after them.
+    /// The memberships before and after them.
     pub memberships: (Membership, Membership),
-    /// Checkpoints to be made, in this order, of what was applied or of what takes the place of
-    /// everything.
+    /// Checkpoints to be made, in this order: of applied entries, or of an installed snapshot.
     pub checkpoints: Vec<Checkpoint>,
-    /// How far the log may go.
+    /// The index up to which the log may be compacted.
     pub compact: Option<LogIndex>,
-    /// A snapshot that took the place of everything.
+    /// A snapshot that replaced the whole state.
     pub installed: Option<SnapshotMeta>,
     /// A snapshot that the shell must fetch.
     pub fetch: Option<SnapshotFetch>,
     /// Readers of the checkpoint on disk that must be opened.
     pub open_readers: Vec<(CheckpointReader, CallRef)>,
-    /// Parts that are wanted of open readers.
+    /// Parts to be read by open readers.
     pub parts: Vec<PartWanted>,
-    /// Servers that shall be told that they were removed.
+    /// Servers to be notified of their removal.
     pub told_removed: Vec<ServerId>,
-    /// Nodes that shall be asked whether they live.
+    /// Nodes to be challenged.
     pub challenges: Vec<ChallengeWanted>,
-    /// What it had to do with leases.
+    /// Lease events of the turn.
     pub leases: LeaseTurn,
-    /// Agents that it wants to have ask them.
+    /// Agents to be asked to challenge nodes.
     pub questions: Vec<QuestionWanted>,
-    /// Agents that it wants to tell what is new in the mesh.
+    /// Agents to be sent news of the mesh.
     pub mesh_items: Vec<MeshItemsWanted>,
-    /// It was removed itself.
+    /// `true` if this server was removed.
     pub removed: bool,
-    /// It learned that its state is corrupt.
+    /// `true` if it learned that its state is corrupt.
     pub found_corrupt: bool,
 }
 
@@ -134,40 +133,40 @@ pub struct Shadow {
     entries: VecDeque<LogEntry>,
 }
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 pub struct Process {
-    /// Who it is.
+    /// Its ID.
     pub id: ServerId,
-    /// Which of its lives.
+    /// Its number among the processes of this server.
     pub life: u64,
     /// Its clock.
     pub clock: Clock,
-    /// How far its wall clock is off.
+    /// The offset of its wall clock.
     pub wall_offset: u64,
-    /// It stands still until then.
+    /// The end of the present pause.
     pub stands_until: Option<Time>,
-    /// The log as it wrote it.
+    /// The log as the process wrote it.
     pub shadow: Shadow,
     /// Checkpoints that others read.
     pub readers: Readers,
     /// The servers that answered its hello, each with the life in which it did.
     pub links: BTreeMap<ServerId, u64>,
-    /// When it said hello last to each server.
+    /// The time of the last hello to each server.
     pub hellos: BTreeMap<ServerId, Time>,
     frontend: Frontend,
     events: Vec<DriverEvent>,
-    /// Calls that are not answered, as connections keep them.
+    /// Pending calls, as connections keep them.
     calls: BTreeMap<CallRef, Asked>,
     last_call: u64,
     unwritten: Unwritten<DirtyRows>,
     applied: LogIndex,
     removed: bool,
-    /// Its disk refuses, as it has been told.
+    /// `true` if the store has reported that the disk refuses writes.
     pub(super) failing: bool,
-    /// The servers that it knows.
+    /// The known servers.
     roster: BTreeSet<ServerId>,
-    /// When it will take its next turn.
+    /// The time of its next turn.
     wakes: Option<Time>,
     actions: Actions,
 }
@@ -177,13 +176,13 @@ impl Shadow {
         Self { base: recovered.base.0, entries: recovered.entries.iter().cloned().collect() }
     }
 
-    /// The entry at an index.
+    /// Returns the entry at an index.
     pub fn entry(&self, index: LogIndex) -> Option<&LogEntry> {
         let place = index.0.checked_sub(self.base.0 + 1)?;
         self.entries.get(place as usize)
     }
 
-    /// Takes over a write; how many entries it took the place of.
+    /// Applies a write; returns the number of replaced entries.
     fn write(&mut self, write: &LogWrite) -> usize {
         if let Some(mark) = &write.reset {
             self.base = mark.index;
@@ -222,7 +221,6 @@ fn core_config(stage: &mut Stage, id: ServerId) -> CoreConfig {
     }
 }
 
-/// What the first servers begin with.
 /// The simulated cluster.
 pub(super) const CLUSTER_ID: &str = "simulated";
 
@@ -231,7 +229,7 @@ fn cluster_start(voters: u64) -> ClusterStart {
     ClusterStart { cluster_id: CLUSTER_ID.into(), servers: servers.collect(), ..ClusterStart::default() }
 }
 
-/// A server on a node that wants to belong to the quorum, with the number of its data folder.
+/// Returns a server on a node that wants to join the quorum, with the number of its data folder.
 pub fn newcomer(node: &str, folder: u64) -> NewServer {
     NewServer {
         node: node.into(),
@@ -264,14 +262,14 @@ fn frontend(stage: &mut Stage, id: ServerId, me: NewServer, corrupt: bool, recov
     frontend
 }
 
-/// What a process's wall clock shows when its own shows `now`.
+/// Returns a process's wall clock at `now` of its own clock.
 fn wall(now: Time, offset: u64) -> WallTime {
     WallTime(1_000_000 + now.0 / 1_000 + offset)
 }
 
 impl Process {
-    /// Starts a process on what its disk holds: which of its lives it is, and whether its state was
-    /// found to be corrupt.
+    /// Starts a process on the contents of its disk; takes its life number, and whether its state
+    /// was found to be corrupt.
     pub fn start(
         stage: &mut Stage,
         id: ServerId,
@@ -313,28 +311,28 @@ impl Process {
         process
     }
 
-    /// Its core, to look at.
+    /// Returns its core.
     pub fn core(&self) -> &Core {
         self.frontend.core()
     }
 
-    /// In which term it serves, if it does.
+    /// Returns the term in which it serves as leader, if it does.
     fn serving_term(&self) -> Option<Term> {
         self.core().is_serving().then(|| self.core().log_status().term)
     }
 
-    /// Lets its disk have a row, whatever the log says.
+    /// Puts a row on its disk, regardless of the log.
     pub fn record(&mut self, row: Change) {
         let nothing = self.unwritten.take(Storage::Record(vec![row]), self.frontend.core().own_memory());
         debug_assert!(nothing.is_none(), "it goes with the next checkpoint");
     }
 
-    /// The last index that it has applied.
+    /// Returns the last applied index.
     pub fn applied(&self) -> LogIndex {
         self.applied
     }
 
-    /// Puts something into the event queue.
+    /// Puts an event into the queue.
     pub fn post(&mut self, stage: &mut Stage, event: DriverEvent) {
         self.events.push(event);
         let turn = stage.plan.core.turn;
@@ -349,14 +347,14 @@ impl Process {
         }
     }
 
-    /// It stands still until then: no turn, no tick.
+    /// Pauses the process until then: no turn, no tick.
     pub fn stand_still(&mut self, stage: &mut Stage, until: Time) {
         self.stands_until = Some(until);
         self.wakes = None;
         stage.at(until, Event::Resume(self.id, self.life));
     }
 
-    /// It goes on, if its time has come.
+    /// Resumes the process if the pause has ended.
     pub fn resume(&mut self, stage: &mut Stage) {
         if self.stands_until.is_some_and(|until| until <= stage.now) {
             self.stands_until = None;
@@ -364,20 +362,20 @@ impl Process {
         }
     }
 
-    /// It goes on at once.
+    /// Resumes the process immediately.
     pub fn go_on_now(&mut self, stage: &mut Stage) {
         if self.stands_until.take().is_some() {
             self.wake(stage, stage.now);
         }
     }
 
-    /// Its clock jumps ahead: it will tick as soon as it runs.
+    /// Moves its clock ahead: it will tick as soon as it runs.
     pub fn jump(&mut self, stage: &mut Stage, by: Duration) {
         self.clock.jump(stage.now, by);
         self.wake(stage, stage.now);
     }
 
-    /// Takes a turn, if it is time for one.
+    /// Takes a turn, if one is due.
     pub fn turn(&mut self, stage: &mut Stage) -> Option<Turn> {
         if self.wakes != Some(stage.now) || self.stands_until.is_some() {
             return None;
@@ -466,7 +464,7 @@ impl Process {
         self.frontend.handle(now, event, &mut self.actions);
     }
 
-    /// A connection gives every call an id of its own, so what comes twice is two calls.
+    /// A connection assigns a new ID to every call, so a repeated request is two calls.
     fn call(&mut self, asked: Asked) -> Input {
         self.last_call += 1;
         let from = CallRef { caller: asked.ask.by.caller(), call: CallId(self.last_call) };
@@ -525,31 +523,32 @@ impl Process {
         self.actions = actions;
     }
 
-    /// Connections of servers that went are closed, and say why. Whom it calls it finds by its id.
+    /// Connections of removed servers are closed with a reason. Addresses are looked up by server
+    /// ID.
     fn notice_roster(&mut self, turn: &mut Turn) {
         let roster = self.core().state().servers().map(|row| row.id).collect();
         let before = std::mem::replace(&mut self.roster, roster);
         turn.told_removed.extend(before.difference(&self.roster));
     }
 
-    /// Answers a call whose answer was read from a checkpoint; none where nobody waits for it any
-    /// more.
+    /// Replies to a call with data read from a checkpoint; returns `None` if its caller no longer
+    /// waits.
     pub fn give(&mut self, to: CallRef, response: Response) -> Option<Given> {
         Some(Given { asked: self.calls.remove(&to)?, response })
     }
 
-    /// Tells the frontend that a reader that it wanted could not be opened.
+    /// Reports to the frontend that a reader could not be opened.
     pub fn reader_failed(&mut self, stage: &mut Stage) {
         self.readers.failed();
         self.wake(stage, stage.now);
     }
 
-    /// Whether it knows that it was removed itself.
+    /// Returns `true` if it has learned of its own removal.
     pub fn is_removed(&self) -> bool {
         self.removed
     }
 
-    /// Whether it knows that a server was removed.
+    /// Returns `true` if it has learned that a server was removed.
     pub fn knows_removed(&self, server: ServerId) -> bool {
         self.frontend.was_removed(server)
     }
@@ -586,7 +585,8 @@ impl Process {
     }
 }
 
-/// Who asks, as the certificate says: an agent, or a server that wants to belong to the quorum.
+/// Returns the peer of a request as its certificate states: an agent, or a server that wants to
+/// join.
 fn certified(ask: &Ask) -> Peer {
     let by = match &ask.request {
         Request::AddServer(new) => return Peer { role: Role::Server, node: new.node.clone() },
@@ -606,7 +606,7 @@ fn is_refused(response: &Response) -> bool {
     matches!(response, Response::Unavailable(Unavailable::Disk(_) | Unavailable::NotLeader { .. }))
 }
 
-/// Some blocking reads are parked no more: why.
+/// Counts blocking reads that are no longer parked, by cause.
 fn note_watches(stage: &mut Stage, deposed: bool, turn: &Turn) {
     for Given { asked, response } in &turn.given {
         let Request::Read { blocking: Some(Blocking { index, .. }), .. } = &asked.ask.request else {

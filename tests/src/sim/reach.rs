@@ -1,12 +1,12 @@
-//! Faults between a host and the servers as a whole: ports are closed, all servers are cut off
-//! while other agents stay in reach, and all servers or a majority of them are away for a while.
+//! Faults between a host and the servers as a whole: closed ports, the loss of all servers while
+//! other agents stay reachable, and outages of all servers or of a majority.
 //!
-//! A firewall closes ports, a router parts networks: neither is a cut between two places. Such a
-//! host may be alive to the servers, by its answers to challenges of other agents, while nothing
-//! that its guards need comes through.
+//! A firewall closes ports, a router separates networks: neither is a cut between two endpoints.
+//! Such a host may be alive to the servers, by its answers to challenges from other agents, while
+//! nothing that its guards need gets through.
 //!
-//! Chance of their own: seeds without these faults stay what they are. In sparse seeds nothing else
-//! goes wrong, and most faults are old before the next one comes.
+//! These faults have their own random source, so that seeds without them are unchanged. In sparse
+//! seeds there are no other faults, and most faults are old before the next one begins.
 
 use super::chaos::Mend;
 use super::draw::Draw;
@@ -21,26 +21,26 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The longest outage of servers.
+/// Longest outage of servers.
 const LONGEST_OUTAGE: Duration = Duration::from_secs(20);
 
-/// How often these faults happen.
+/// The rate of these faults.
 #[derive(Clone, Debug, Default)]
 pub struct ReachPlan {
-    /// The mean time between two of them; none for never.
+    /// The mean time between two of them; `None` for never.
     pub every: Option<Duration>,
-    /// The same where seeds are spent on guards.
+    /// The same if seeds are spent on guards.
     pub every_for_guards: Option<Duration>,
     /// The maximum length of a cut.
     pub cut_length: Duration,
-    /// Set when nothing else goes wrong.
+    /// Set when there are no other faults.
     pub is_sparse: bool,
     /// The length of the storm in a sparse seed.
     pub storm: Duration,
 }
 
 impl ReachPlan {
-    /// Draws everything.
+    /// Draws a plan.
     pub fn draw(draw: &mut Draw) -> Self {
         let is_sparse = draw.once_in(2);
         let mean = if is_sparse { *draw.pick(&[12, 30]) } else { 5 } * SECOND;
@@ -54,14 +54,15 @@ impl ReachPlan {
         }
     }
 
-    /// `true` if nothing but these faults happens.
+    /// `true` if only these faults occur.
     pub fn is_alone(&self) -> bool {
         self.every.is_some() && self.is_sparse
     }
 }
 
 impl Plan {
-    /// What these faults need to be of consequence: guards, and agents that can ask for a server.
+    /// Adds the conditions under which these faults matter: guards, and agents that can challenge
+    /// for a server.
     pub fn suit_reach(&mut self) {
         if self.reach.every.is_none() {
             return;
@@ -83,14 +84,14 @@ impl Plan {
     }
 }
 
-/// What is closed, and for whom.
+/// A set of closed ports.
 #[derive(Clone, Copy, Debug)]
 enum Closing {
     /// Everything between the host and the servers.
     Servers,
     /// The connections to the servers. Challenges pass.
     ServerPort,
-    /// What is sent between the QUIC port of the agent and all others.
+    /// Traffic between the QUIC port of the agent and all others.
     AgentPort,
     /// Gossip. All connections pass.
     GossipPort,
@@ -104,7 +105,7 @@ impl Closing {
     const ALL: [Self; 6] =
         [Self::Servers, Self::ServerPort, Self::AgentPort, Self::GossipPort, Self::Agents, Self::Connections];
 
-    /// The ports that are closed towards servers, and those towards other agents.
+    /// Returns the ports that are closed toward servers, and those toward other agents.
     fn ports(self) -> (&'static [Port], &'static [Port]) {
         match self {
             Self::Servers => (&[Port::Server, Port::Agent], &[]),
@@ -129,7 +130,7 @@ impl Closing {
 }
 
 impl World {
-    /// One of these faults happens.
+    /// Performs one of these faults.
     pub(super) fn trouble_reach(&mut self) {
         match self.stage.reach_draw.below(8) {
             0..=3 => self.close_ports(),
@@ -139,7 +140,7 @@ impl World {
         }
     }
 
-    /// A host with a guard that holds a lock, if there is one.
+    /// Returns a host with a guard that holds a lock, if there is one.
     fn host_of_interest(&mut self) -> usize {
         let holds = |agent: &usize| self.agents[*agent].guards.iter().any(Guard::is_holding);
         let holding: Vec<usize> = (0..self.agents.len()).filter(holds).collect();
@@ -147,7 +148,7 @@ impl World {
         self.stage.reach_draw.any(&holding).unwrap_or(some)
     }
 
-    /// Ports of a host are closed for a while, in one direction or in both.
+    /// Closes ports of a host for a while, in one direction or both.
     fn close_ports(&mut self) {
         let agent = self.host_of_interest();
         let closing = *self.stage.reach_draw.pick(&Closing::ALL);
@@ -175,7 +176,7 @@ impl World {
         self.held.fault_at(agent, self.stage.now);
     }
 
-    /// All servers, or so many that no majority is left, stand still or die for the same time.
+    /// Pauses or crashes all servers, or a majority of them, for the same time.
     fn take_servers_away(&mut self, all: bool) {
         let mut left = self.running();
         let count = if all { left.len() } else { left.len() / 2 + 1 };
@@ -190,7 +191,7 @@ impl World {
             away.push(left.remove(place));
         }
         self.stage.hit(if all { Mark::AllServersAway } else { Mark::MajorityAway });
-        self.stage.say(|| format!("servers {away:?} are away for {length:?}; they die: {dies}"));
+        self.stage.say(|| format!("servers {away:?} are unavailable for {length:?}; crashed: {dies}"));
         for id in away {
             if dies {
                 self.crash(id);

@@ -1,5 +1,5 @@
-//! Checkpoints that others read from a process: for its backups and for servers that fetch a
-//! snapshot. In the real process each has a thread; here each answers when its time has come.
+//! Open readers of a process's checkpoints: for backups, and for servers that fetch a snapshot. In
+//! the real process each has a thread; here each replies when its time has come.
 
 use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
@@ -7,18 +7,18 @@ use lockmesh_server::snapshot::CheckpointSource;
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Formatter};
 
-/// The readers that are open.
+/// The open readers.
 #[derive(Debug, Default)]
 pub struct Readers {
     open: BTreeMap<u64, Open>,
     last_id: u64,
-    /// How many could not be opened, which was not told yet.
+    /// The number of readers that could not be opened and were not reported yet.
     failed: usize,
 }
 
 struct Open {
     source: CheckpointSource,
-    /// When somebody asked last.
+    /// The time of the last request.
     asked: Time,
 }
 
@@ -29,19 +29,19 @@ impl Debug for Open {
 }
 
 impl Readers {
-    /// Opens a reader; its number.
+    /// Opens a reader, and returns its number.
     pub fn begin(&mut self, now: Time, source: CheckpointSource) -> u64 {
         self.last_id += 1;
         self.open.insert(self.last_id, Open { source, asked: now });
         self.last_id
     }
 
-    /// A reader could not be opened.
+    /// Notes that a reader could not be opened.
     pub fn failed(&mut self) {
         self.failed += 1;
     }
 
-    /// A reader's answer.
+    /// Returns a reader's reply.
     pub fn answer(&mut self, now: Time, reader: u64, number: u32) -> Response {
         match self.open.get_mut(&reader) {
             Some(open) => {
@@ -52,8 +52,8 @@ impl Readers {
         }
     }
 
-    /// Closes those of which nobody asked anything for too long; how many were closed, or never
-    /// opened.
+    /// Closes readers without recent requests; returns the number of readers that were closed or
+    /// never opened.
     pub fn close_silent(&mut self, now: Time) -> usize {
         let before = self.open.len();
         self.open.retain(|_, open| now.since(open.asked) <= open.source.timeout());

@@ -11,24 +11,24 @@ use lockmesh_core::State;
 use lockmesh_protocol::wire;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Its seed.
+    /// The seed.
     pub seed: u64,
-    /// What it was spent on.
+    /// The focus.
     pub focus: Focus,
-    /// What was found wrong, if anything.
+    /// The violations, if any.
     pub violations: Vec<Violation>,
-    /// Which rare branches were reached.
+    /// The rare branches that were reached.
     pub marks: Marks,
-    /// How many entries were applied.
+    /// The number of applied entries.
     pub entries: u64,
-    /// How many events happened.
+    /// The number of events.
     pub events: u64,
-    /// How much time passed for the cluster, in microseconds.
+    /// The virtual time that passed, in microseconds.
     pub micros: u64,
-    /// The last state, as one number.
+    /// A hash of the last state.
     pub state_hash: u64,
 }
 
@@ -37,18 +37,18 @@ pub fn run(seed: u64, fault_injection: FaultInjection, detail: Detail) -> Outcom
     run_focused(seed, Focus::Everything, fault_injection, detail)
 }
 
-/// The same, where seeds are spent on one thing.
+/// Runs a seed with a focus.
 pub fn run_focused(seed: u64, focus: Focus, fault_injection: FaultInjection, detail: Detail) -> Outcome {
     let world = || play(seed, focus, fault_injection, detail).0;
     catch_unwind(AssertUnwindSafe(world)).unwrap_or_else(|panic| panicked(seed, focus, &*panic))
 }
 
-/// Runs a seed and keeps every event, in words.
+/// Runs a seed and keeps a line for every event.
 pub fn trace(seed: u64, focus: Focus, fault_injection: FaultInjection) -> (Outcome, Vec<String>) {
     play(seed, focus, fault_injection, Detail::Trace)
 }
 
-/// The first of these seeds that shows what was broken.
+/// Returns the outcome of the first seed that exposes the deliberate bug.
 pub fn hunt(fault_injection: FaultInjection, mut seeds: std::ops::Range<u64>) -> Option<Outcome> {
     seeds.find_map(|seed| {
         let outcome = run(seed, fault_injection, Detail::Nothing);
@@ -95,7 +95,7 @@ fn panicked(seed: u64, focus: Focus, panic: &(dyn std::any::Any + Send)) -> Outc
     }
 }
 
-/// FNV-1a over every row.
+/// Computes FNV-1a over every row.
 fn hash(state: &State) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325;
     for row in state.rows() {

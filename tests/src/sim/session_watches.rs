@@ -1,8 +1,8 @@
-//! The sessions that guards follow at their agent: the real [`SessionWatch`], driven as the agent's
-//! own tasks drive it, and the polls of guards that wait for news of them.
+//! Session watches of an agent: the real [`SessionWatch`], driven as the agent's own tasks drive
+//! it, and the polls of guards that wait for session events.
 //!
-//! A session's first follower begins the watch, all others share it, and it goes on for a while
-//! after the last one. All of it lives and stands still with the agent's process.
+//! A session's first follower starts the watch, all others share it, and it continues for a while
+//! after the last follower. All of it lives and pauses with the agent's process.
 
 use super::agent::Agent;
 use super::invariant::AgentEvent;
@@ -22,39 +22,39 @@ use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Something that a watch waits for.
+/// A timer of a watch.
 #[derive(Clone, Copy, Debug)]
 pub enum WatchTimer {
-    /// The pause before the read of this number is over.
+    /// The delay before the read with this number is over.
     Read(u64),
-    /// The pause before the session is ended is over.
+    /// The delay before the session is ended is over.
     End,
-    /// The watch wanted to be woken.
+    /// A timer that the watch requested.
     Tick,
-    /// Nobody has followed for long, perhaps.
+    /// The watch may have been without followers for long.
     Linger,
-    /// A poll has waited for news for as long as it may.
+    /// The wait of a poll is over.
     PollEnds(CallToken),
 }
 
-/// What one agent follows.
+/// The sessions that one agent follows.
 #[derive(Debug, Default)]
 pub struct SessionWatches {
     watched: BTreeMap<SessionId, Watched>,
     calls: BTreeMap<CallToken, WatchCall>,
     polls: BTreeMap<CallToken, Poll>,
     last_read: u64,
-    /// The agent shall end: nobody waits any more.
+    /// `true` if the agent is terminating: polls no longer wait.
     is_stopping: bool,
 }
 
 #[derive(Debug)]
 struct Watched {
     watch: SessionWatch,
-    /// The read that was ordered last, and its number.
+    /// The last ordered read, with its number.
     read: (u64, ReadOrder),
     wakes_at: Option<Time>,
-    /// Since when nobody follows; none while somebody does.
+    /// The time since which the watch has no followers; `None` if it has some.
     unfollowed: Option<Time>,
 }
 
@@ -62,12 +62,12 @@ struct Watched {
 #[derive(Clone, Copy, Debug)]
 struct Poll {
     session: SessionId,
-    /// The index behind which it wants news; 0 for what there is.
+    /// The index behind which it waits for an event; 0 for the present state.
     behind: u64,
     wait: Duration,
 }
 
-/// A read of a session: for a poll that is the first, or for a watch.
+/// A read of a session: for a session's first poll, or for a watch.
 #[derive(Clone, Debug)]
 struct Reading {
     session: SessionId,
@@ -77,23 +77,23 @@ struct Reading {
 
 #[derive(Clone, Debug)]
 enum ReadBy {
-    /// A poll, when the lease stood so.
+    /// A poll, with the state of the lease at its start.
     Poll(CallToken, LeaseState),
     /// A watch: the number of its read.
     Watch(u64),
 }
 
-/// What a watch or a poll waits for.
+/// A pending call of a watch or of a poll.
 #[derive(Clone, Debug)]
 enum WatchCall {
     Read(Reading),
-    /// Why it is gone that was read at this index.
+    /// The cause of a loss, after a read at this index found the session gone.
     Losses(Reading, LogIndex),
     End(SessionId),
 }
 
 impl Agent {
-    /// A guard wants to know how a session stands: what is behind an index, within a time.
+    /// Handles a guard's poll for the state of a session behind an index, within a time.
     pub(super) fn poll(
         &mut self,
         stage: &mut Stage,
@@ -109,21 +109,21 @@ impl Agent {
         self.read_session(stage, judge, session, by, None);
     }
 
-    /// Nobody waits for this poll any more; whether it was one.
+    /// Cancels a poll; returns `false` if the call was not a poll.
     pub(super) fn poll_cancelled(&mut self, stage: &mut Stage, token: CallToken) -> bool {
         let Some(poll) = self.watches.polls.remove(&token) else { return false };
         self.begin_linger(stage, poll.session);
         true
     }
 
-    /// The agent shall end: whoever waits is told what there is.
+    /// The agent is terminating: replies to all polls with the present state.
     pub(super) fn stop_watches(&mut self, stage: &mut Stage) {
         self.watches.is_stopping = true;
         let waiting: Vec<CallToken> = self.watches.polls.keys().copied().collect();
         waiting.into_iter().for_each(|token| self.answer_poll(stage, token));
     }
 
-    /// The watch that a poll follows is there: it is answered, or waits.
+    /// The watch of a poll exists: the poll is answered, or waits.
     fn followed(&mut self, stage: &mut Stage, token: CallToken) {
         let Some(Poll { session, behind, wait }) = self.watches.polls.get(&token).copied() else { return };
         let is_stopping = self.watches.is_stopping;
@@ -138,7 +138,7 @@ impl Agent {
     fn answer_poll(&mut self, stage: &mut Stage, token: CallToken) {
         let Some(poll) = self.watches.polls.get(&token) else { return };
         let session = poll.session;
-        // One whose first read is under way waits for that.
+        // A session whose first read is pending waits for that read.
         let Some(watched) = self.watches.watched.get(&session) else { return };
         let event = watched.watch.event().clone();
         self.tell_poll(stage, token, session, &event);
@@ -155,7 +155,7 @@ impl Agent {
         stage.after(wait, Event::SessionWatch(self.place, self.life, session, timer));
     }
 
-    /// A watch goes on for a while without a follower.
+    /// Lets a watch linger without a follower.
     fn begin_linger(&mut self, stage: &mut Stage, session: SessionId) {
         let is_followed = self.watches.polls.values().any(|poll| poll.session == session);
         if let Some(watched) = self.watches.watched.get_mut(&session).filter(|_| !is_followed) {
@@ -164,7 +164,7 @@ impl Agent {
         }
     }
 
-    /// The time has come for something.
+    /// A timer fired.
     pub(super) fn session_timer_fired(
         &mut self,
         stage: &mut Stage,
@@ -215,7 +215,7 @@ impl Agent {
         self.watches.watched.remove(&session);
     }
 
-    /// The node's lease stands otherwise than before.
+    /// Passes a new state of the node's lease to all watches.
     pub(super) fn tell_watches(&mut self, stage: &mut Stage, judge: &mut Judge) {
         let watched: Vec<SessionId> = self.watches.watched.keys().copied().collect();
         for session in watched {
@@ -224,7 +224,7 @@ impl Agent {
         }
     }
 
-    /// Tells a watch something, and does what it orders then.
+    /// Passes an input to a watch, and carries out its orders.
     fn tell_watch(&mut self, stage: &mut Stage, judge: &mut Judge, session: SessionId, told: Told) {
         let now = self.boot_time(stage);
         let Some(watched) = self.watches.watched.get_mut(&session) else { return };
@@ -276,7 +276,7 @@ impl Agent {
         }
     }
 
-    /// Nobody waits any more for what a watch reads.
+    /// Cancels the pending read of a watch.
     fn cancel_read(&mut self, stage: &mut Stage, judge: &mut Judge, session: SessionId) {
         let Some(watched) = self.watches.watched.get(&session) else { return };
         let (number, _) = watched.read;
@@ -311,7 +311,7 @@ impl Agent {
         self.call_locally(stage, judge, token, call);
     }
 
-    /// A call of a watch was answered; whether it was one.
+    /// Handles the reply to a call of a watch; returns `false` for any other call.
     pub(super) fn watch_heard(
         &mut self,
         stage: &mut Stage,
@@ -323,7 +323,7 @@ impl Agent {
         match call {
             WatchCall::End(session) => self.tell_watch(stage, judge, session, Told::Ended(answer.is_ok())),
             WatchCall::Losses(reading, index) => {
-                let gone = SessionView::Gone("it is gone".into());
+                let gone = SessionView::Gone("session not found".into());
                 self.read_ended(stage, judge, reading, Ok((gone, index)));
             }
             WatchCall::Read(reading) => match rows(answer) {
@@ -349,7 +349,7 @@ impl Agent {
         }
     }
 
-    /// It is known what became of a session, or a read of it failed.
+    /// Handles the outcome of a session read.
     fn read_ended(
         &mut self,
         stage: &mut Stage,
@@ -378,7 +378,7 @@ impl Agent {
         }
     }
 
-    /// Another poll may have been first.
+    /// Starts a watch, unless another poll has done so.
     fn begin_watch(
         &mut self,
         stage: &mut Stage,
@@ -393,7 +393,7 @@ impl Agent {
         let read = (0, ReadOrder { pause: Duration::ZERO, behind: None });
         self.watches.watched.insert(session, Watched { watch, read, wakes_at: None, unfollowed: None });
         self.carry_out_orders(stage, judge, session, &orders);
-        // What has become of the lease since the first read began.
+        // The lease may have changed since the first read began.
         let lease = self.lease().clone();
         self.tell_watch(stage, judge, session, Told::Lease(lease));
     }
@@ -411,6 +411,6 @@ fn rows(answer: &Result<Answered, Unavailable>) -> Result<Answer, Unavailable> {
         Ok(Answered::Response(Response::Answer(answer))) => Ok(answer.clone()),
         Ok(Answered::Shared(answer)) => Ok((**answer).clone()),
         Ok(Answered::Response(Response::Unavailable(reason))) | Err(reason) => Err(reason.clone()),
-        Ok(other) => unreachable!("no answer to a read: {other:?}"),
+        Ok(other) => unreachable!("not a reply to a read: {other:?}"),
     }
 }

@@ -1,11 +1,10 @@
-//! Disks that are set back: a machine's disk is put back to an older copy of itself, as whoever
-//! restores a virtual machine does, and the server on it has forgotten what it voted and
-//! acknowledged since.
+//! Disks that are set back. A machine's disk is replaced by an older copy of itself, as when a
+//! virtual machine is restored, and its server has forgotten later votes and acknowledgements.
 //!
-//! That is done only where another server can betray it, and to that one it must speak first:
-//! consensus cannot bear what only the server itself and a dead one knew. It must then be refused
-//! in words before it has done any harm, and nobody may be refused whose disk was not set back. The
-//! operator empties its folder, and it joins as a new server.
+//! That happens only if another server can detect it, and the server must contact that one first:
+//! consensus cannot tolerate the loss of facts that only the server itself and a dead server knew.
+//! It must then be refused with a reason before it has done any harm, and no server may be refused
+//! whose disk was not set back. The operator empties its folder, and it joins as a new server.
 
 use super::marks::Mark;
 use super::network::{Link, Place};
@@ -17,9 +16,9 @@ use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// Within this time a server whose disk was set back must be refused.
+/// Maximum time until a server whose disk was set back is refused.
 const BOUND: Duration = Duration::from_secs(8);
-/// For so long, at most, a server that was refused runs on before the operator empties its folder.
+/// Maximum time that a refused server keeps running before the operator empties its folder.
 const LEAVE_RUNNING: Duration = Duration::from_millis(300);
 
 /// A disk that was set back, until its folder is emptied.
@@ -27,14 +26,14 @@ const LEAVE_RUNNING: Duration = Duration::from_millis(300);
 pub(super) struct Planned {
     server: ServerId,
     since: Time,
-    /// Whether it was refused.
+    /// `true` if it was refused.
     is_found: bool,
-    /// What keeps those from it that know nothing.
+    /// Links that are shut to separate it from servers that cannot detect it.
     shut: Vec<Link>,
 }
 
 impl World {
-    /// Somebody takes a copy of a disk, or puts one back.
+    /// Copies a disk, or sets one back.
     pub(super) fn copy_or_set_back(&mut self) {
         if self.stage.draw.once_in(2) || !self.set_back_some() {
             self.copy_some_disk();
@@ -47,10 +46,10 @@ impl World {
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         let copy = machine.disk.copy(&mut self.stage);
         machine.copy = Some(Box::new(copy));
-        self.stage.say(|| format!("somebody copies the disk of server {id}"));
+        self.stage.say(|| format!("the disk of server {id} is copied"));
     }
 
-    /// Sets a server back whose copy another one can betray; false where there is none.
+    /// Sets back a server if another server can detect it; returns `false` if there is none.
     fn set_back_some(&mut self) -> bool {
         let Some(members) = self.members_without_loss() else { return false };
         let could: Vec<(ServerId, ServerId)> = self.traitors(&members);
@@ -63,10 +62,10 @@ impl World {
         if self.agents.iter().any(|agent| is(agent.leader)) {
             self.stage.hit(Mark::LeaderSetBack);
         }
-        self.stage.say(|| format!("the disk of server {server} is set back, as server {by} can tell"));
+        self.stage.say(|| format!("the disk of server {server} is set back; server {by} can detect it"));
         self.crash(server);
         let machine = self.machines.get_mut(&server).expect("the machine exists");
-        machine.disk = *machine.copy.take().expect("it was just looked at");
+        machine.disk = *machine.copy.take().expect("just checked");
         machine.set_back = true;
         let others: Vec<_> =
             self.machines.keys().filter(|id| **id != server && **id != by).copied().collect();
@@ -80,7 +79,7 @@ impl World {
         true
     }
 
-    /// What one knows of the other is on its disk too, if its last checkpoint is not too old.
+    /// The peer's memory is on its disk too, unless its last checkpoint is too old.
     fn remember_over_a_restart(&mut self, server: ServerId, by: ServerId) {
         let holds = self.machines[&server].disk.durable.position();
         let durable = self.machines[&by].disk.durable.own.peers.of(server);
@@ -91,15 +90,16 @@ impl World {
         }
     }
 
-    /// Pairs of a server with an old copy of its disk and another one that remembers more and
-    /// reaches it.
+    /// Returns pairs of a server with an old copy of its disk and another server that remembers
+    /// more and reaches it.
     fn traitors(&self, members: &Membership) -> Vec<(ServerId, ServerId)> {
         let mut pairs = Vec::new();
         for server in &members.voters {
             let Some(copy) = self.machines.get(server).and_then(|machine| machine.copy.as_ref()) else {
                 continue;
             };
-            // One that was alone then leads alone again before anybody can say a word.
+            // A server that was the only voter then leads alone again before any other server can
+            // send a message.
             if copy.durable.may_be_alone(*server) {
                 continue;
             }
@@ -120,19 +120,19 @@ impl World {
         let (one, other) = (Place::Server(by), Place::Server(server));
         let network = &self.stage.network;
         let remembered = process.core().peer_memory().of(server);
-        // One that has no state yet knows nobody to say hello to.
+        // A process without state knows no server to greet.
         process.core().state().server(server).is_some()
             && network.carries((one, other))
             && network.carries((other, one))
             && SetBack::find(server, holds, by, remembered).is_some()
     }
 
-    /// Looks whether a server was refused since its disk was set back.
+    /// Checks whether a server was refused since its disk was set back.
     pub(super) fn judge_set_back(&mut self, id: ServerId) {
         let Some(process) = self.process(id) else { return };
         let Some(set_back) = process.core().set_back().copied() else { return };
         if !self.machines[&id].set_back {
-            return self.judge.object("set_back", format!("nothing was set back, but: {set_back}"));
+            return self.judge.object("set_back", format!("no disk was set back, but: {set_back}"));
         }
         let Some(planned) = self.planned.as_mut().filter(|planned| !planned.is_found) else { return };
         planned.is_found = true;
@@ -143,18 +143,18 @@ impl World {
         self.stage.after(wait, Event::EmptyFolder(id));
     }
 
-    /// The operator does as the refusal says.
+    /// Follows the refusal's instruction as the operator.
     pub(super) fn empty_folder(&mut self, id: ServerId) {
         self.planned = None;
         self.lose_disk(id);
     }
 
-    /// Whether a disk was set back and nobody has emptied its folder yet: until then nothing else
-    /// goes wrong.
+    /// Returns `true` if a disk was set back and its folder is not emptied yet: until then no other
+    /// fault occurs.
     pub(super) fn waits_for_refusal(&mut self) -> bool {
         let Some(planned) = &self.planned else { return false };
         if !planned.is_found && self.stage.now.since(planned.since) > BOUND {
-            let what = format!("the disk of server {} was set back, and nobody says so", planned.server);
+            let what = format!("the disk of server {} was set back, but not refused", planned.server);
             self.judge.object("set_back", what);
         }
         true

@@ -1,8 +1,8 @@
-//! How servers fetch snapshots of each other: the real requests to the real frontend, through the
-//! simulated network.
+//! Snapshot transfer between servers: real requests to the real frontend, through the simulated
+//! network.
 //!
-//! What is asked, taken, repeated and given up, the product's own [`SnapshotDownload`] decides.
-//! Here requests and answers are lost or late, readers take their time, and either server dies in
+//! The product's own [`SnapshotDownload`] decides on requests, retries and giving up. This module
+//! loses and delays requests and replies, slows readers down, and lets either server crash in
 //! between.
 
 use super::machine::Fetch;
@@ -18,11 +18,11 @@ use lockmesh_protocol::time::Time;
 use lockmesh_server::snapshot::{CheckpointSource, DownloadStep, PART_TIMEOUT, SnapshotDownload};
 use std::time::Duration;
 
-/// After so long a connection on which something was lost is known to be dead.
+/// Time after which a connection on which something was lost is known to be dead.
 const CONNECTION_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 impl World {
-    /// A process begins to fetch a snapshot.
+    /// Starts a process's fetch of a snapshot.
     pub(super) fn begin_fetch(&mut self, id: ServerId, SnapshotFetch { from, least }: SnapshotFetch) {
         self.stage.hit(Mark::Snapshot);
         self.stage.say(|| format!("server {id} fetches a snapshot of server {from}"));
@@ -32,7 +32,7 @@ impl World {
         self.ask_for_part(id);
     }
 
-    /// It is time to ask again.
+    /// Requests a part again.
     pub(super) fn fetch_again(&mut self, id: ServerId, life: u64) {
         if self.machines[&id].lives == life {
             self.ask_for_part(id);
@@ -51,21 +51,22 @@ impl World {
         self.await_part(id, call, sent);
     }
 
-    /// Whoever asked waits for an answer, but not for one that was lost on its way.
+    /// Schedules the timeout of a request for a part; it is shorter if the reply was lost in
+    /// transit.
     pub(super) fn await_part(&mut self, id: ServerId, call: u64, is_on_its_way: bool) {
         let wait = if is_on_its_way { PART_TIMEOUT } else { CONNECTION_TIMEOUT };
         self.stage.after(wait, Event::Tired(Requester::Server(id), call));
     }
 
-    /// Until when what comes to a fetch must wait, since its process stands still; none where it
-    /// comes to nobody.
+    /// Returns the time until which events of a fetch must wait because its process is paused;
+    /// `None` if the fetch no longer exists.
     fn fetch_stands(&self, id: ServerId, call: u64) -> Option<Time> {
         let machine = self.machines.get(&id)?;
         machine.fetch.as_ref().filter(|fetch| fetch.call == call)?;
         Some(machine.process.as_ref()?.stands_until.unwrap_or_default())
     }
 
-    /// The other server has answered.
+    /// Receives the other server's reply.
     pub(super) fn part_heard(&mut self, id: ServerId, call: u64, from: ServerId, response: Response) {
         let Some(stands_until) = self.fetch_stands(id, call) else { return };
         if stands_until > self.stage.now {
@@ -75,13 +76,13 @@ impl World {
         self.go_on_with_fetch(id, |download, now| download.answered(now, response));
     }
 
-    /// No answer has come.
+    /// No reply has arrived.
     pub(super) fn part_lost(&mut self, id: ServerId, call: u64) {
         let Some(stands_until) = self.fetch_stands(id, call) else { return };
         if stands_until > self.stage.now {
             return self.stage.at(stands_until, Event::Tired(Requester::Server(id), call));
         }
-        self.go_on_with_fetch(id, |download, now| download.lost(now, "it does not answer".into()));
+        self.go_on_with_fetch(id, |download, now| download.lost(now, "no reply".into()));
     }
 
     fn go_on_with_fetch(
@@ -92,7 +93,7 @@ impl World {
         let now = self.stage.now;
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         let (life, fetch) = (machine.lives, machine.fetch.as_mut().expect("it was just seen"));
-        // Whatever comes later answers an earlier question.
+        // Any later reply belongs to an earlier request.
         fetch.call = 0;
         let parts = fetch.download.part_count();
         let step = what(&mut fetch.download, now);
@@ -123,7 +124,7 @@ impl World {
         self.post(id, DriverEvent::Snapshot(fetched));
     }
 
-    /// A process opens a reader of what is on its disk, and lets it read its first part.
+    /// Opens a reader of the checkpoint on a process's disk, and reads its first part.
     pub(super) fn open_reader(&mut self, id: ServerId, reader: CheckpointReader, to: CallRef) {
         let part_bytes = self.stage.plan.disk.part_bytes;
         let machine = self.machines.get_mut(&id).expect("the machine exists");
@@ -143,7 +144,7 @@ impl World {
         }
     }
 
-    /// A reader takes its time for a part.
+    /// Schedules the read of a part.
     pub(super) fn read_later(&mut self, id: ServerId, part: PartWanted) {
         let life = self.machines[&id].lives;
         let wait = self.stage.plan.faults.fetch / 8;

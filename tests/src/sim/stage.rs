@@ -1,4 +1,4 @@
-//! What everybody in the simulation shares: the time, the one event queue, chance, the network, the
+//! State shared by all parts of the simulation: time, the event queue, randomness, the network, the
 //! chronicle.
 
 use super::challenges::Question;
@@ -25,100 +25,100 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Something that happens at one moment.
+/// An event at one moment.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A process takes its events; the number is its life.
+    /// A process takes a turn; with its life number.
     Turn(ServerId, u64),
-    /// A process that stood still goes on.
+    /// A paused process resumes; with its life number.
     Resume(ServerId, u64),
-    /// A server's disk has done something; the number is the life that began it.
+    /// A server's disk has finished something; with the life number of the process that started it.
     Disk(ServerId, u64, DiskEvent),
-    /// A message between servers arrives: at whom, in which of its lives, and of whom.
+    /// A message between servers arrives: the receiver, its life number, the sender.
     Peer(ServerId, u64, ServerId, Box<PeerMessage>),
-    /// A server says hello to another one, or answers.
+    /// A server's hello to another server, or the answer.
     Hello(Box<Hello>),
-    /// A server says hello to all others, as its links do when they are made anew; the number is
-    /// its life.
+    /// A server greets all others, as its links do when they are re-established; with its life
+    /// number.
     Reconnect(ServerId, u64),
-    /// A server is told that it was removed.
+    /// A server is notified of its removal.
     ToldRemoved(ServerId),
-    /// A server asks again for a part of the snapshot that it fetches; the number is its life.
+    /// A server requests a part of its snapshot again; with its life number.
     Fetch(ServerId, u64),
-    /// A server's reader has come to a part of a checkpoint; the number is the server's life.
+    /// A server's reader has reached a part of a checkpoint; with the server's life number.
     Read(ServerId, u64, PartWanted),
     /// A client's request arrives at a server.
     Ask(ServerId, Box<Ask>),
-    /// An agent's word arrives at a server that nobody waits for a call any more.
+    /// An agent's cancellation of a call arrives at a server.
     Cancel(ServerId, Requester, u64),
-    /// A server's answer arrives at whoever asked.
+    /// A server's reply arrives at the requester.
     Answer(Requester, u64, ServerId, Box<Response>),
-    /// Something happens to a guard: its agent, its number there.
+    /// An event of a guard: its agent, its number there.
     Guard(usize, usize, GuardEvent),
-    /// What a guard wants has come to its agent: the agent, the guard's number there.
+    /// A guard's action arrives at its agent: the agent, the guard's number there.
     GuardAct(usize, usize, Box<Act>),
-    /// An agent's watch over a session waits for this: the agent, its life, the session.
+    /// A timer of an agent's session watch: the agent, its life number, the session.
     SessionWatch(usize, u64, SessionId, WatchTimer),
-    /// A client thinks of something to do: agent, its life, task.
+    /// A client wakes up: the agent, its life number, the task.
     Think(usize, u64, usize),
     /// An agent's attempt to connect arrives at a server: the agent, the connection's number.
     Dial(ServerId, usize, u64),
-    /// An agent's attempt to connect was lost and is sent again: the agent, the connection's
-    /// number, how long ago it was begun.
+    /// An agent's attempt to connect was lost and is retransmitted: the agent, the connection's
+    /// number, the age of the attempt.
     DialAgain(usize, u64, Duration),
-    /// An agent's connection is there, or is there no more: the agent, the connection's number.
+    /// An agent's connection is up or has ended: the agent, the connection's number.
     Connection(usize, u64, bool),
-    /// A server hears that an agent's connection has ended.
+    /// A server learns that an agent's connection has ended.
     HungUp(ServerId, usize),
-    /// A server has heard nothing of an agent for too long: the agent, the connection's number.
+    /// A server's connection to an agent times out: the agent, the connection's number.
     GaveUp(ServerId, usize, u64),
-    /// What was lost on an agent's connection is sent again: the agent, the connection's number,
-    /// the direction.
+    /// Data lost on an agent's connection is retransmitted: the agent, the connection's number, the
+    /// direction.
     Retransmit(usize, u64, Way),
-    /// A client goes away while it waits: the agent, its life, the call.
+    /// A waiting client disconnects: the agent, its life number, the call.
     GoAway(usize, u64, CallToken),
-    /// An agent that was asked to end does so: the agent, its life.
+    /// A terminating agent ends: the agent, its life number.
     EndAgent(usize, u64),
-    /// An agent looks from whom anything arrives: the agent, its life.
+    /// An agent checks which servers still send: the agent, its life number.
     Listen(usize, u64),
-    /// An agent looks at the clock: the agent, its life.
+    /// A timer of an agent: the agent, its life number.
     Wake(usize, u64),
     /// A datagram of the mesh arrives at an agent's host.
     Datagram(usize, Rc<[u8]>),
-    /// An agent's process in the mesh has its turn: the agent, its life.
+    /// An agent takes a turn in the mesh: the agent, its life number.
     MeshTurn(usize, u64),
-    /// What a server tells of the mesh comes to an agent.
+    /// A server's news of the mesh arrives at an agent.
     MeshItems(usize, Vec<Bytes>),
-    /// A server's question comes to an agent.
+    /// A server's question arrives at an agent.
     Challenge(usize, Question),
-    /// A server's question comes to an agent that is to ask another one.
+    /// A server's question arrives at an agent that is to forward it to another agent.
     HandOn(usize, usize, Question),
-    /// What the other one answered comes to that agent.
+    /// The other agent's answer arrives at the forwarding agent.
     HandBack(usize, Question, NodeAnswer),
-    /// Its answer comes to the server, or none came in time.
+    /// The answer arrives at the server, or the question timed out.
     Challenged(Question, Option<NodeAnswer>),
-    /// Whoever asked has waited long enough for an answer to a call.
+    /// The requester of a call times out.
     Tired(Requester, u64),
-    /// A fault of a kind happens.
+    /// A fault of a kind occurs.
     Fault(super::chaos::Kind),
     /// A fault ends.
     Mend(super::chaos::Mend),
-    /// A server that was dead starts.
+    /// A dead server restarts.
     Restart(ServerId),
     /// The operator empties the folder of a server whose disk was set back.
     EmptyFolder(ServerId),
-    /// Faults end for good.
+    /// All faults end.
     Calm,
-    /// The operator looks after what is not finished.
+    /// The operator continues unfinished work.
     Operator,
-    /// Somebody looks whether everything is as it should be at last.
+    /// The final check.
     Look,
-    /// The locks of guards are looked at.
+    /// The check of the guards' locks.
     LookAtHeld,
 }
 
 impl Event {
-    /// The agent that takes this in, where it is one.
+    /// Returns the agent that receives this event, if any.
     pub fn agent(&self) -> Option<usize> {
         match self {
             Self::Answer(Requester::Agent(agent), ..)
@@ -144,8 +144,8 @@ impl Event {
 }
 
 impl Event {
-    /// The port through which this travels between a host and others; none for what travels between
-    /// servers.
+    /// Returns the port through which this event travels between a host and others; `None` for
+    /// events between servers.
     fn port(&self) -> Option<Port> {
         match self {
             Self::Dial(..) | Self::Connection(..) => Some(Port::Server),
@@ -161,7 +161,7 @@ impl Event {
     }
 }
 
-/// Who asks a server.
+/// A requester at a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requester {
     /// An agent, by its number in the simulation.
@@ -173,7 +173,7 @@ pub enum Requester {
 }
 
 impl Requester {
-    /// Where its answers go.
+    /// Returns the endpoint that receives its replies.
     pub fn place(self) -> Place {
         match self {
             Self::Agent(agent) => Place::Agent(agent),
@@ -182,7 +182,7 @@ impl Requester {
         }
     }
 
-    /// Its connection, as a server counts them.
+    /// Returns its connection, as a server counts them.
     pub fn caller(self) -> Caller {
         Caller(match self {
             Self::Agent(agent) => agent as u64,
@@ -192,43 +192,43 @@ impl Requester {
     }
 }
 
-/// A request on its way.
+/// A request in transit.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    /// Who asks.
+    /// The requester.
     pub by: Requester,
-    /// Which attempt it is, unique in the simulation.
+    /// The number of the attempt, unique in the simulation.
     pub call: u64,
-    /// What it asks.
+    /// The request.
     pub request: Request,
-    /// What had been answered to anybody when the client began: a fresh read must see it.
+    /// The newest index in any reply when the client began: a fresh read must see it.
     pub bound: LogIndex,
 }
 
-/// What everybody shares.
+/// The shared state.
 #[derive(Debug)]
 pub struct Stage {
     /// True time.
     pub now: Time,
-    /// Chance.
+    /// The random source.
     pub draw: Draw,
-    /// Chance of the faults of [`super::reach`], so that they move no other draw.
+    /// The random source of the faults of [`super::reach`], so that they change no other draw.
     pub reach_draw: Draw,
-    /// What the seed stands for.
+    /// The parameters of the seed.
     pub plan: Plan,
-    /// What is broken on purpose.
+    /// The deliberate bug.
     pub fault_injection: FaultInjection,
-    /// The life of the cluster.
+    /// The chronicle of the cluster.
     pub life: Chronicle,
     /// Rare branches.
     pub marks: Marks,
     /// The network.
     pub network: Network,
-    /// Who is reached at which address.
+    /// The server at each address.
     pub addresses: BTreeMap<String, ServerId>,
-    /// Sessions that somebody wants to destroy who does not own them.
+    /// Sessions that a client other than their owner wants to destroy.
     pub revoked: BTreeSet<SessionId>,
-    /// Whether faults have ended.
+    /// `true` if faults have ended.
     pub calm: bool,
     queue: BTreeMap<(Time, u64), Event>,
     last_event: u64,
@@ -236,7 +236,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// An empty stage.
+    /// Returns an empty stage.
     pub fn new(seed: u64, focus: Focus, fault_injection: FaultInjection, detail: Detail) -> Self {
         let mut draw = Draw::new(seed);
         let mut plan = Plan::draw(&mut draw);
@@ -246,7 +246,7 @@ impl Stage {
         Self::of(plan, draw, fault_injection, detail)
     }
 
-    /// The stage of a plan that was made without chance.
+    /// Returns the stage of a plan that was made without randomness.
     pub fn of(plan: Plan, draw: Draw, fault_injection: FaultInjection, detail: Detail) -> Self {
         Self {
             now: Time(0),
@@ -266,18 +266,18 @@ impl Stage {
         }
     }
 
-    /// Lets something happen at a time.
+    /// Schedules an event at a time.
     pub fn at(&mut self, at: Time, event: Event) {
         self.last_event += 1;
         self.queue.insert((at.max(self.now), self.last_event), event);
     }
 
-    /// Lets something happen after a while.
+    /// Schedules an event after a delay.
     pub fn after(&mut self, wait: Duration, event: Event) {
         self.at(self.now + wait, event);
     }
 
-    /// Sends something that becomes an event when it arrives, if it does.
+    /// Sends something that becomes an event on arrival, unless it is lost.
     pub fn send(&mut self, from: Place, to: Place, event: Event) -> bool {
         let is_stream = matches!(from, Place::Agent(_)) || matches!(to, Place::Agent(_));
         let Self { network, draw, marks, .. } = self;
@@ -299,14 +299,15 @@ impl Stage {
         !arrivals.is_empty()
     }
 
-    /// The next event; time goes on to it.
+    /// Returns the next event, and advances the time to it.
     pub fn next_event(&mut self) -> Option<Event> {
         let ((at, _), event) = self.queue.pop_first()?;
         self.now = at;
         Some(event)
     }
 
-    /// Whether the next event comes no later than that; if not, it is that time now.
+    /// Returns `true` if the next event comes no later than `until`; otherwise advances the time to
+    /// `until`.
     pub fn is_due(&mut self, until: Time) -> bool {
         let is_due = self.queue.first_key_value().is_some_and(|((at, _), _)| *at <= until);
         if !is_due {
@@ -315,13 +316,13 @@ impl Stage {
         is_due
     }
 
-    /// A number that no attempt had before.
+    /// Returns an unused attempt number.
     pub fn call(&mut self) -> u64 {
         self.last_call += 1;
         self.last_call
     }
 
-    /// Says something worth reading.
+    /// Logs an event of interest to people.
     pub fn say(&mut self, words: impl FnOnce() -> String) {
         self.life.say(self.now, words);
     }
@@ -331,7 +332,7 @@ impl Stage {
         self.marks.hit(mark);
     }
 
-    /// A duration around a mean.
+    /// Returns a random duration around a mean.
     pub fn around(&mut self, mean: Duration) -> Duration {
         self.draw.around(mean)
     }

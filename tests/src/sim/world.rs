@@ -1,4 +1,4 @@
-//! The whole quorum with its clients, and the loop that lets one event happen after the other.
+//! The whole quorum with its clients, and the event loop.
 
 use super::agent::Agent;
 use super::another_cluster;
@@ -28,43 +28,43 @@ use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Everything.
+/// The simulated world.
 #[derive(Debug)]
 pub struct World {
-    /// What everybody shares.
+    /// Shared state.
     pub stage: Stage,
-    /// All machines that ever were, by their server.
+    /// All machines that ever existed, by server.
     pub machines: BTreeMap<ServerId, Machine>,
     /// All agents.
     pub agents: Vec<Agent>,
-    /// Who judges.
+    /// The judge.
     pub judge: Judge,
-    /// Who changes the membership.
+    /// The operator, which changes the membership.
     pub operator: Operator,
-    /// Who served last, and in which term.
+    /// The last server that served as leader, with its term.
     pub(super) led: Option<(ServerId, Term)>,
-    /// Who voted when somebody looked last.
+    /// The voters at the last check.
     pub(super) voters: Vec<ServerId>,
-    /// The newest index at which servers were compared and found alike.
+    /// The newest index at which servers were compared and matched.
     pub(super) compared: LogIndex,
-    /// The server that renewed each session last.
+    /// The server that last renewed each session.
     pub(super) renewers: BTreeMap<SessionId, ServerId>,
     /// A disk that was set back, until its folder is emptied.
     pub(super) planned: Option<Planned>,
-    /// Questions of servers to nodes that are not answered.
+    /// Unresolved questions of servers to nodes.
     pub(super) questions: BTreeSet<u64>,
-    /// What each agent must have found out by now.
+    /// Time bounds of each agent.
     pub(super) bounds: BTreeMap<usize, Bounds>,
-    /// Since when another server should lead than one whose disk hangs.
+    /// The time since which a server should have taken over from a leader whose disk hangs.
     pub(super) handover_due: Option<Time>,
-    /// Faults, and locks that nobody believes in.
+    /// Faults, and locks that no guard believes in.
     pub(super) held: HeldLocks,
-    /// Whether all is as it should be at last.
+    /// `true` if the final check has succeeded.
     pub done: bool,
 }
 
 impl World {
-    /// A new quorum, with its agents.
+    /// Returns a new quorum with its agents.
     pub fn new(stage: Stage) -> Self {
         let mut world = Self::before_start(stage);
         let count = world.stage.plan.clients.agents;
@@ -74,7 +74,7 @@ impl World {
         world
     }
 
-    /// A new quorum to which agents will come.
+    /// Returns a new quorum without agents; they are added later.
     pub fn of_servers(stage: Stage) -> Self {
         let mut world = Self::before_start(stage);
         world.begin();
@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// Lets faults come, and starts the servers.
+    /// Schedules the faults, and starts the servers.
     fn begin(&mut self) {
         chaos::begin(&mut self.stage);
         let storm = self.stage.plan.storm;
@@ -116,9 +116,9 @@ impl World {
         self.voters.clone().into_iter().for_each(|id| self.start(id));
     }
 
-    /// Lets the next event happen.
+    /// Processes the next event.
     pub fn step(&mut self) {
-        let event = self.stage.next_event().expect("there is always a tick to come");
+        let event = self.stage.next_event().expect("there is always another tick");
         if let Some(until) = event.agent().and_then(|agent| self.agents[agent].is_busy(&mut self.stage)) {
             return self.stage.at(until, event);
         }
@@ -159,7 +159,7 @@ impl World {
             }
             Event::HungUp(from, agent) => self.post(from, DriverEvent::Disconnected(Requester::Agent(agent))),
             Event::GaveUp(from, agent, connection) => {
-                // Another connection than that one may stand by now.
+                // A newer connection may be up by now.
                 if self.agents[agent].is_connected(connection) {
                     self.stage.after(Duration::ZERO, Event::HungUp(from, agent));
                 }
@@ -222,7 +222,8 @@ impl World {
         self.judge_memories(id);
     }
 
-    /// Whoever starts on a disk that was not set back holds all that the others remember of it.
+    /// A server that starts on a disk that was not set back holds everything that the others
+    /// remember of it.
     fn judge_memories(&mut self, id: ServerId) {
         let machine = &self.machines[&id];
         let Some(started) = machine.process.as_ref().filter(|_| !machine.set_back) else { return };
@@ -264,7 +265,7 @@ impl World {
         }
     }
 
-    /// Puts something into the event queue of a server, if it runs.
+    /// Puts an event into the queue of a server, if it runs.
     pub(super) fn post(&mut self, id: ServerId, event: DriverEvent) {
         if let Some(process) = self.machines.get_mut(&id).and_then(|machine| machine.process.as_mut()) {
             process.post(&mut self.stage, event);
@@ -281,7 +282,7 @@ impl World {
         }
     }
 
-    /// Where no process runs, whoever asks learns soon that there is none.
+    /// Delivers a request. If no process runs, the caller learns of that soon.
     fn asked(&mut self, to: ServerId, ask: Box<Ask>) {
         if to == another_cluster::SERVER {
             return self.another_cluster_asked(*ask);
@@ -295,8 +296,8 @@ impl World {
         self.post(to, DriverEvent::Ask(Box::new(Ask { request, ..*ask }), came));
     }
 
-    /// A process that runs takes every agent's connection; one that stands still lets it wait in
-    /// vain.
+    /// Delivers a connection attempt. A running process accepts it; a paused process lets it time
+    /// out.
     fn dialled(&mut self, to: ServerId, agent: usize, connection: u64) {
         let process = self.machines.get(&to).and_then(|machine| machine.process.as_ref());
         let is_there = process.is_some() || to == another_cluster::SERVER;
@@ -307,7 +308,7 @@ impl World {
         }
     }
 
-    /// An agent looks from which servers anything arrives, be it a sign of life.
+    /// Lets an agent detect which servers still send anything, including keep-alives.
     fn listen(&mut self, agent: usize, life: u64) {
         let is_heard = |id: ServerId| {
             let process = self.machines.get(&id).and_then(|machine| machine.process.as_ref());
@@ -342,7 +343,7 @@ impl World {
         }
         if turn.removed {
             self.stage.hit(Mark::KnewOwnRemoval);
-            self.stage.say(|| format!("server {id} knows that it was removed"));
+            self.stage.say(|| format!("server {id} has learned of its removal"));
             let machine = self.machines.get_mut(&id).expect("the machine exists");
             machine.disk.note_removal(&mut self.stage, life);
             self.expect_no_refusal(id);
@@ -382,7 +383,7 @@ impl World {
             self.stage.marks.hit(Mark::Installed);
             self.stage
                 .life
-                .say(self.stage.now, || format!("server {id} takes over the checkpoint of {}", mark.index));
+                .say(self.stage.now, || format!("server {id} installs the checkpoint at {}", mark.index));
             self.note_spread(id);
             let Some(process) = &self.machines[&id].process else { return };
             if process.applied() == mark.index {
@@ -393,7 +394,7 @@ impl World {
         }
     }
 
-    /// Lets a server crash now and then while its disk has something to write that takes so long.
+    /// Occasionally crashes a server while its disk is busy with a write that takes this long.
     fn crash_soon(&mut self, id: ServerId, within: Duration) {
         let crashes = self.stage.plan.faults.crash.is_some() && !self.stage.calm;
         if crashes && self.stage.draw.once_in(4) {
@@ -402,8 +403,8 @@ impl World {
         }
     }
 
-    /// Hands to the disk what the turn wants written: checkpoints first, since a reset of the log
-    /// waits for its own.
+    /// Passes the turn's writes to the disk. Checkpoints come first, since a reset of the log waits
+    /// for its checkpoint.
     fn write(&mut self, id: ServerId, turn: &Turn) {
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         let Some(process) = &mut machine.process else { return };
@@ -452,14 +453,14 @@ impl World {
         }
     }
 
-    /// A message arrives at the process that it was sent to, if that one runs still.
+    /// Delivers a message to the process that it was sent to, if that process still runs.
     fn peer(&mut self, to: ServerId, life: u64, from: ServerId, message: Box<PeerMessage>) {
         if self.process(to).is_some_and(|process| process.life == life) {
             self.post(to, DriverEvent::Peer(from, message));
         }
     }
 
-    /// A message was lost on its way, which its sender may notice.
+    /// A message was lost in transit; its sender may notice.
     fn lose(&mut self, from: ServerId, to: ServerId) {
         if self.stage.draw.once_in(4) {
             self.post(from, DriverEvent::Unreachable(to));
@@ -491,8 +492,8 @@ impl World {
         }
     }
 
-    /// How many disks of the voters hold what an answer rests on. What a lost disk held counts as
-    /// held.
+    /// Returns the number of voters' disks that hold the write that a reply depends on, and the
+    /// number of voters. A lost disk counts as holding it.
     fn copies(&self, id: ServerId, response: &Response) -> (usize, usize) {
         let (Response::Applied(applied), Some(process)) = (response, &self.machines[&id].process) else {
             return (1, 1);
@@ -512,7 +513,7 @@ impl World {
     }
 }
 
-/// What arrives of something that is sent: its bytes, read again.
+/// Encodes and decodes a value, as sending it over the wire does.
 fn on_the_wire<T: Serialize + DeserializeOwned>(sent: &T) -> T {
     wire::decode::<T, MAX_FRAME_BYTES>(&wire::encode(sent)).expect("what was encoded can be decoded")
 }

@@ -1,5 +1,5 @@
-//! A client that writes: plainly, conditionally, in transactions; every value that it writes is one
-//! of its own.
+//! A client that writes: plainly, conditionally, and in transactions. Every value that it writes is
+//! unique.
 
 use super::client::{Wish, data_key};
 use super::marks::Mark;
@@ -11,7 +11,7 @@ use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response};
 use std::collections::BTreeMap;
 
-/// What it knows.
+/// The state of the client.
 #[derive(Debug)]
 pub struct Writer {
     name: String,
@@ -22,12 +22,12 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A writer whose values begin with its name.
+    /// Returns a writer whose values begin with its name.
     pub fn new(name: String) -> Self {
         Self { name, written: 0, known: BTreeMap::new(), served: false }
     }
 
-    /// Whether it was served since the storm ended.
+    /// Returns `true` if it was served since the storm ended.
     pub fn is_content(&self) -> bool {
         self.served
     }
@@ -37,7 +37,7 @@ impl Writer {
         format!("{}-{}", self.name, self.written).into_bytes().into()
     }
 
-    /// What it wants now.
+    /// Returns the next request, if any.
     pub fn wish(&mut self, stage: &mut Stage) -> Option<Wish> {
         if self.served {
             return None;
@@ -74,7 +74,7 @@ impl Writer {
         Command::Txn(ops)
     }
 
-    /// A wish was answered.
+    /// Receives the response to a request.
     pub fn heard(&mut self, stage: &mut Stage, wish: &Wish, response: &Response) {
         self.served |= stage.calm;
         let (Request::Propose(_, command), Response::Applied(Applied { index, reply })) =

@@ -1,4 +1,4 @@
-//! Bad histories, one for each promise: every one is found, and the operations that show it are
+//! Bad histories, one for each guarantee: each is detected, and the operations that show it are
 //! named.
 
 use crate::story::{
@@ -25,7 +25,8 @@ fn an_acknowledged_write_is_lost() {
 
 #[test]
 fn a_read_goes_back() {
-    // The write is under way all the time, but the second read began when the first had seen it.
+    // The write is pending all the time, but the second read began after the first had seen the
+    // write.
     Story::new()
         .write((0, 1), set("a", "1"), 5, YES)
         .write((10, 50), set("a", "2"), 6, YES)

@@ -1,5 +1,5 @@
-//! Good histories: nothing is wrong with them, and what was not answered is placed where it must
-//! have been.
+//! Good histories: no violation is found, and unanswered operations are placed where they must have
+//! happened.
 
 use crate::story::{
     NO, Story, YES, acquire, cas, delete, destroy, granted, key, lasting, locked, release, seen, set,
@@ -48,7 +48,7 @@ fn a_write_that_was_not_answered_is_where_somebody_saw_it() {
 
 #[test]
 fn a_write_that_nobody_saw_explains_what_it_changed() {
-    // Somebody must have deleted the key: it was created anew.
+    // Another client must have deleted the key: it was created again.
     let verdict = Story::new()
         .write((0, 1), set("a", "1"), 5, YES)
         .unknown((2, 3), delete("a"))
@@ -106,8 +106,7 @@ fn a_lock_that_was_taken_and_given_back_without_an_answer_leaves_its_count() {
 
 #[test]
 fn a_wrong_guess_is_taken_back() {
-    // Either of two unanswered acquires explains the refusal; only the second explains what
-    // follows.
+    // Either of two unanswered acquires explains the refusal; only the second explains the rest.
     let verdict = Story::new()
         .session((0, 1), "s", lasting(), 2)
         .session((0, 1), "t", lasting(), 3)
@@ -121,9 +120,9 @@ fn a_wrong_guess_is_taken_back() {
     verdict.expect_clean();
 }
 
-/// At each of so many indexes either of two unanswered writes may have happened, and none of them
-/// matters: a lock that was taken and given back behind them without an answer is seen to have been
-/// held so often.
+/// At each of `guesses` indexes either of two unanswered writes may have happened, and none of them
+/// matters. A lock that was acquired and released behind them without a reply must turn out to have
+/// been held `holds` times.
 fn lock_behind_guesses(guesses: u64, holds: u64) -> Story {
     let name = |guess: u64| format!("guess/{guess}");
     let mut story = Story::new().session((0, 1), "s", lasting(), 3).write((2, 3), set("l", "0"), 4, YES);
@@ -241,7 +240,7 @@ fn what_is_written_down_can_be_read_back() {
         .watch((8, 9), "l", 4, 4, &[locked(seen("l", "s1", 4, 4), 1, Some("s"))])
         .history();
     let mut file = Vec::new();
-    history.write(&mut file).expect("a vector takes everything");
+    history.write(&mut file).expect("writing to a vector succeeds");
     assert_eq!(file.iter().filter(|byte| **byte == b'\n').count(), 5);
-    assert_eq!(History::read(file.as_slice()).expect("it was just written"), history);
+    assert_eq!(History::read(file.as_slice()).expect("just written"), history);
 }

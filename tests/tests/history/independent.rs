@@ -1,12 +1,12 @@
-//! The checker that others wrote, on histories that ours is not asked about: indexes are made up so
-//! that only times and values tell.
+//! The independent third-party checker on histories that ours is not asked about: indexes are made
+//! up, so that only times and values count.
 
 use crate::story::{
     NO, Story, YES, acquire, cas, destroy, granted, key, lasting, locked, release, seen, set, with_ttl,
 };
 use lockmesh_tests::history::operation::{KvWrite, Query, TxnStep, Write};
 
-/// Whether the independent checker, and it alone, finds fault with a story.
+/// Returns `true` if the independent checker, and only that one, rejects a story.
 #[track_caller]
 fn is_refused(story: Story) -> bool {
     let verdict = story.verdict();

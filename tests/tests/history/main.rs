@@ -1,5 +1,4 @@
-//! The checkers of histories, held to known histories: the good ones pass, and every bad one is
-//! found.
+//! The history checkers, tested on known histories: good ones pass, and every bad one is detected.
 
 mod bad;
 mod good;

@@ -1,4 +1,4 @@
-//! Histories of those who wait for a lock: the good ones pass, and every bad one is found.
+//! Histories of waiters for a lock: good ones pass, and every bad one is detected.
 
 use crate::story::{
     NO, Story, YES, acquire, destroy, granted, granted_at, key, lasting, locked, release, seen, set, wait,
@@ -35,7 +35,7 @@ fn a_lock_goes_from_one_to_the_next_in_the_command_that_frees_it() {
     assert_eq!(verdict.counts.grants, 4);
 }
 
-/// A release in the midst of the wait gave up the place.
+/// A release during the wait gave up the position.
 #[test]
 fn who_gave_back_what_it_did_not_hold_is_granted_it_no_more() {
     held()
@@ -116,8 +116,8 @@ fn who_was_granted_the_lock_unheard_gives_it_back_where_nobody_else_waits() {
         .expect_clean();
 }
 
-/// A lock is closed while two wait for it in vain; how often it was granted to them unheard, its
-/// next holder sees.
+/// A lock is closed while two sessions wait for it until they time out; its next holder sees the
+/// number of undelivered grants.
 fn granted_unheard(times: u64) -> Story {
     let delayed = SessionWish { lock_delay_ms: 50, ..SessionWish::default() };
     held_by(delayed)

@@ -1,10 +1,10 @@
-//! Storms: clients that overlap, on the product's state machine in one process. What it does must
-//! pass; what it does after something was broken on purpose must be found.
+//! Storms: overlapping clients on the product's state machine in one process. Its behavior must
+//! pass; its behavior with a deliberate bug must be detected.
 
 use crate::world::{FaultInjection, World};
 use lockmesh_tests::history::{Counts, check};
 
-/// How many turns a storm has: some hundred operations.
+/// Number of turns in a storm: some hundred operations.
 const TURNS: usize = 1_200;
 
 #[test]
@@ -28,7 +28,7 @@ fn what_the_state_machine_does_passes() {
 fn what_was_broken_on_purpose_is_found() {
     for fault_injection in FaultInjection::ALL {
         let mut found = 0;
-        // Now and then nothing is broken, or it is overwritten before anybody can have seen it.
+        // Sometimes nothing is broken, or it is overwritten before any client can have seen it.
         for seed in 100..150 {
             if found == 3 {
                 break;

@@ -1,11 +1,11 @@
-//! Short histories, written down by hand.
+//! Short handwritten histories.
 
 use lockmesh_tests::history::operation::{
     KvWrite, Moment, Operation, Outcome, Query, Read, Reply, Request, Seen, SessionWish, Write,
 };
 use lockmesh_tests::history::{History, Verdict, check};
 
-/// A history that grows line by line. Times are milliseconds.
+/// A history that grows line by line. Times are in milliseconds.
 #[derive(Default)]
 pub(crate) struct Story(Vec<Operation>);
 
@@ -14,7 +14,7 @@ pub(crate) fn lasting() -> SessionWish {
     SessionWish::default()
 }
 
-/// A session of so many milliseconds.
+/// A session with a TTL in milliseconds.
 pub(crate) fn with_ttl(ttl_ms: u64) -> SessionWish {
     SessionWish { ttl_ms, ..SessionWish::default() }
 }
@@ -31,48 +31,48 @@ impl Story {
         self
     }
 
-    /// A write that was answered.
+    /// Adds a write with a reply.
     pub(crate) fn write(self, time: (u64, u64), write: impl Into<Asked>, index: u64, reply: Reply) -> Self {
         self.line(time, Request::Write(write.into().0), Outcome::Answered { index: Some(index), reply })
     }
 
-    /// A write that was not.
+    /// Adds a write without a reply.
     pub(crate) fn unknown(self, time: (u64, u64), write: impl Into<Asked>) -> Self {
         self.line(time, Request::Write(write.into().0), Outcome::Unknown("no answer".into()))
     }
 
-    /// A write that was certainly not done.
+    /// Adds a write that was definitely not done.
     pub(crate) fn not_done(self, time: (u64, u64), write: impl Into<Asked>) -> Self {
         self.line(time, Request::Write(write.into().0), Outcome::CertainlyNot("no leader".into()))
     }
 
-    /// A session.
+    /// Adds a session creation.
     pub(crate) fn session(self, time: (u64, u64), name: &str, wish: SessionWish, index: u64) -> Self {
         self.write(time, Write::CreateSession(wish), index, Reply::Session(name.into()))
     }
 
-    /// A read of the newest state.
+    /// Adds a read of the newest state.
     pub(crate) fn read(self, time: (u64, u64), query: Query, index: u64, shown: &[Seen]) -> Self {
         let request = Request::Read(Read { query, stale: false, after: None });
         let reply = Reply::Entries(shown.to_vec());
         self.line(time, request, Outcome::Answered { index: Some(index), reply })
     }
 
-    /// A read of any state.
+    /// Adds a read of any state.
     pub(crate) fn stale(self, time: (u64, u64), query: Query, index: u64, shown: &[Seen]) -> Self {
         let request = Request::Read(Read { query, stale: true, after: None });
         let reply = Reply::Entries(shown.to_vec());
         self.line(time, request, Outcome::Answered { index: Some(index), reply })
     }
 
-    /// A watch of a key.
+    /// Adds a watch of a key.
     pub(crate) fn watch(self, time: (u64, u64), key: &str, after: u64, index: u64, shown: &[Seen]) -> Self {
         let request = Request::Read(Read { query: Query::Key(key.into()), stale: false, after: Some(after) });
         let reply = Reply::Entries(shown.to_vec());
         self.line(time, request, Outcome::Answered { index: Some(index), reply })
     }
 
-    /// Whether a session lives.
+    /// Adds a renewal, with its result.
     pub(crate) fn alive(self, time: (u64, u64), session: &str, alive: bool) -> Self {
         let request = Request::Renew(session.into());
         self.line(time, request, Outcome::Answered { index: None, reply: Reply::Alive(alive) })
@@ -86,7 +86,7 @@ impl Story {
         check(&self.history())
     }
 
-    /// Fails unless exactly this promise is broken, shown by these operations.
+    /// Fails unless exactly this rule is broken, as shown by these operations.
     #[track_caller]
     pub(crate) fn breaks(self, rule: &str, operations: &[u64]) {
         let found = self.verdict().violations;
@@ -96,7 +96,7 @@ impl Story {
     }
 }
 
-/// What is asked, in whichever form is shortest.
+/// A write, from its shortest form.
 pub(crate) struct Asked(Write);
 
 impl From<Write> for Asked {
@@ -128,7 +128,7 @@ pub(crate) fn wait(key: &str, value: &str, session: &str) -> KvWrite {
     KvWrite::Enqueue { key: key.into(), value: value.into(), session: session.into() }
 }
 
-/// What somebody is told who has waited.
+/// The reply to a waiter that was granted the lock.
 pub(crate) fn granted_at(at: u64, fence: u64) -> Reply {
     Reply::GrantedLater { at, fence }
 }

@@ -1,4 +1,4 @@
-//! A cluster made up of one state machine, with clients whose requests overlap, get lost and are
+//! A cluster made of one state machine, with clients whose requests overlap, get lost and are
 //! answered late.
 
 use bytes::Bytes;
@@ -17,16 +17,16 @@ use std::time::Duration;
 const CLIENTS: u32 = 5;
 const KEYS: [&str; 5] = ["a", "a/b", "b", "lock/1", "lock/2"];
 
-/// What is broken on purpose, once, in the middle of a storm.
+/// A deliberate bug, injected once in the middle of a storm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultInjection {
     /// A write is acknowledged and forgotten.
     LoseWrite,
-    /// A write is carried out again.
+    /// A write is applied again.
     Twice,
     /// A read of the newest state is answered from an older one.
     OldRead,
-    /// Half a transaction is carried out.
+    /// Half a transaction is applied.
     Tear,
     /// A lock is granted to a second session.
     TwoHolders,
@@ -34,7 +34,7 @@ pub(crate) enum FaultInjection {
     EndEarly,
     /// A lock-delay ends at once.
     CutDelay,
-    /// What was refused as certainly not done is done.
+    /// A command that was refused as definitely not done is done.
     DoDenied,
 }
 
@@ -51,7 +51,7 @@ impl FaultInjection {
     ];
 }
 
-/// What is under way for a client.
+/// A client's pending operation.
 enum Under {
     Write(Command),
     Read(Read),
@@ -62,12 +62,12 @@ struct Call {
     begun: u64,
     request: Request,
     under: Under,
-    /// The highest index that anybody had been told when it began.
+    /// The highest index in any reply when it began.
     floor: u64,
     outcome: Option<Outcome>,
 }
 
-/// All of it.
+/// The cluster with its clients.
 pub(crate) struct World {
     random: u64,
     now_ms: u64,
@@ -79,9 +79,9 @@ pub(crate) struct World {
     calls: BTreeMap<u32, Call>,
     /// Commands whose clients gave up, and which may still arrive.
     adrift: Vec<Command>,
-    /// What may be carried out again.
+    /// A command that may be applied again.
     again: Option<Command>,
-    /// When each session with a TTL was heard of last.
+    /// The last contact with each session that has a TTL.
     heard: BTreeMap<String, u64>,
     delays: BTreeMap<Key, (LockDelay, u64)>,
     operations: Vec<Operation>,
@@ -115,7 +115,7 @@ impl World {
         world
     }
 
-    /// Runs a storm, and tells whether the fault injection was done.
+    /// Runs a storm, and returns its history, with `true` if the bug was injected.
     pub(crate) fn run(mut self, turns: usize) -> (History, bool) {
         let wanted = self.fault_injection.is_some();
         self.turns = turns;
@@ -142,7 +142,7 @@ impl World {
     fn begin(&mut self, client: u32) {
         let under = self.make_up();
         let request = match &under {
-            Under::Write(command) => Request::Write(convert::write(command).expect("clients ask it")),
+            Under::Write(command) => Request::Write(convert::write(command).expect("clients send it")),
             Under::Read(read) => Request::Read(read.clone()),
             Under::Renewal(session) => Request::Renew(session.clone()),
         };
@@ -195,12 +195,12 @@ impl World {
         self.operations.push(Operation { number, client, begun, ended, request, outcome });
     }
 
-    /// What a request is answered now; none if it goes on waiting.
+    /// Returns the reply to a request, or `None` if it continues to wait.
     fn answer(&mut self, call: &Call) -> Option<Outcome> {
         match &call.under {
             Under::Write(command) => {
                 let applied = self.apply_or_break(command);
-                let reply = convert::reply(&applied.reply).expect("clients are answered like this");
+                let reply = convert::reply(&applied.reply).expect("clients receive it");
                 Some(Outcome::Answered { index: Some(applied.index.0), reply })
             }
             Under::Read(read) if read.stale => {
@@ -228,7 +228,7 @@ impl World {
         }
     }
 
-    /// An answer that is certainly too old.
+    /// Returns a reply that is certainly outdated.
     fn older(&self, read: &Read, floor: u64) -> Option<Outcome> {
         let entries = |state: &State| match self.look(state, read) {
             Outcome::Answered { reply, .. } => reply,
@@ -243,15 +243,15 @@ impl World {
         let query = match &read.query {
             Query::Key(key) => CoreQuery::Entry(key.as_str().into()),
             Query::Prefix(prefix) => CoreQuery::Entries(prefix.as_str().into()),
-            other => panic!("nobody asks {other:?} here"),
+            other => panic!("unexpected query: {other:?}"),
         };
         let (index, rows) = state.query(&query);
-        let Rows::Entries(entries) = rows else { panic!("entries were asked for") };
+        let Rows::Entries(entries) = rows else { panic!("expected entries") };
         let entries = entries.iter().map(|entry| convert::seen(entry)).collect();
         Outcome::Answered { index: Some(index.0), reply: Reply::Entries(entries) }
     }
 
-    /// Time passes for sessions, for lock-delays and for what is adrift.
+    /// Advances the time of sessions, lock-delays and delayed commands.
     fn elapse(&mut self) {
         if !self.adrift.is_empty() && self.below(4) == 0 {
             let at = self.below(self.adrift.len() as u64) as usize;
@@ -299,13 +299,13 @@ impl World {
 
     fn value_of(&self, key: &Key) -> Option<Bytes> {
         let (_, rows) = self.state.query(&CoreQuery::Entry(key.clone()));
-        let Rows::Entries(entries) = rows else { panic!("entries were asked for") };
+        let Rows::Entries(entries) = rows else { panic!("expected entries") };
         entries.first().map(|entry| entry.value.clone())
     }
 
     fn holder(&self, key: &str) -> Option<SessionId> {
         let (_, rows) = self.state.query(&CoreQuery::Entry(key.into()));
-        let Rows::Entries(entries) = rows else { panic!("entries were asked for") };
+        let Rows::Entries(entries) = rows else { panic!("expected entries") };
         entries.first()?.lock.session
     }
 
@@ -367,7 +367,7 @@ impl World {
         applied
     }
 
-    /// Whether this is the time to break something, which is done once.
+    /// Returns `true` if this is the time to inject this bug, which happens once.
     fn breaks(&mut self, fault_injection: FaultInjection) -> bool {
         let now = self.fault_injection == Some(fault_injection)
             && self.turn * 3 > self.turns
@@ -412,7 +412,7 @@ impl World {
                 let mut read = Read { query: Query::Key(key.as_str().into()), stale: false, after: None };
                 let known = self.told.saturating_sub(self.below(8)) as usize;
                 let Outcome::Answered { index, .. } = self.look(&self.past[known], &read) else {
-                    panic!("a read is answered");
+                    panic!("a read has a reply");
                 };
                 read.after = index;
                 Under::Read(read)
@@ -472,7 +472,7 @@ impl World {
         })
     }
 
-    /// A session that lives, or one that may have lived.
+    /// Returns a live session, or one that may have lived.
     fn session(&mut self) -> SessionId {
         let alive: Vec<SessionId> = self.state.sessions().map(|session| session.spec.id).collect();
         match alive.is_empty() || self.below(12) == 0 {
@@ -485,15 +485,15 @@ impl World {
         Key::from(KEYS[3 + self.below(2) as usize])
     }
 
-    /// The modify index of a key, or now and then another.
+    /// Returns the modify index of a key, or now and then another index.
     fn expected(&mut self, key: &Key) -> LogIndex {
         let (_, rows) = self.state.query(&CoreQuery::Entry(key.clone()));
-        let Rows::Entries(entries) = rows else { panic!("entries were asked for") };
+        let Rows::Entries(entries) = rows else { panic!("expected entries") };
         let current = entries.first().map_or(LogIndex(0), |entry| entry.modify_index);
         if self.below(4) == 0 { LogIndex(self.below(self.index)) } else { current }
     }
 
-    /// A value that no other write has.
+    /// Returns a unique value.
     fn value(&mut self) -> Bytes {
         self.drawn += 1;
         Bytes::from(format!("v{}", self.drawn))
@@ -507,7 +507,7 @@ impl World {
     }
 }
 
-/// The id of the session that was made as this one.
+/// Returns the ID of the session with this number.
 fn nth_session(number: u64) -> SessionId {
     SessionId::from_random(u128::from(number + 1).to_be_bytes())
 }

@@ -1,5 +1,5 @@
-//! Assertions 60–69: the agent, the catalog, health, status and backups, as far as lock clients
-//! touch them.
+//! Assertions 60–69: the agent, the catalog, health, status and backups, as far as lock clients use
+//! them.
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::let_pass;
@@ -78,7 +78,7 @@ fn assertion_62_a_ttl_check_follows_its_application() {
     let registered = client.put("/v1/agent/check/register", register.to_string()).expect(200);
     assert!(registered.body.is_empty());
     let local = client.get("/v1/agent/checks").expect(200).json();
-    assert_eq!(local["a62"]["Status"], "critical", "until told otherwise");
+    assert_eq!(local["a62"]["Status"], "critical", "the initial state");
     assert_eq!(local.get("serfHealth"), None, "the node's own check is not the agent's");
     wait_for_status(&client, "a62", "critical");
 
@@ -175,7 +175,7 @@ fn assertion_63_a_critical_check_of_the_agent_ends_its_sessions() {
     let freed = client.get(&format!("/v1/kv/a63/key?index={index}&wait=60s"));
     assert_eq!(freed.entry().get("Session"), None);
     assert_eq!(client.session_info(&session), None);
-    assert_eq!(client.holder("a63/spared"), Some(spared), "it does not list the check");
+    assert_eq!(client.holder("a63/spared"), Some(spared), "it does not depend on the check");
     let body = json!({"NodeChecks": ["a63"]}).to_string();
     client.put("/v1/session/create", body).expect_text(500, "Check 'a63' is in critical state");
     client.put("/v1/agent/check/deregister/a63", "").expect(200);
@@ -211,11 +211,11 @@ fn assertion_65_the_catalog_takes_nodes_and_gives_them_back() {
     assert!(passing.text().contains("a65-node"));
 
     assert!(client.put("/v1/catalog/register", register.to_string()).is_true());
-    assert_eq!(client.get("/v1/catalog/node/a65-node").index(), node.index(), "the same again moves nothing");
+    assert_eq!(client.get("/v1/catalog/node/a65-node").index(), node.index(), "the index is unchanged");
 
     let deregister = json!({"Datacenter": "dc1", "Node": "a65-node", "Address": "10.1.2.3"}).to_string();
     assert!(client.put("/v1/catalog/deregister", &deregister).is_true());
-    assert!(client.put("/v1/catalog/deregister", &deregister).is_true(), "also where it is absent");
+    assert!(client.put("/v1/catalog/deregister", &deregister).is_true(), "even if it is absent");
     assert_eq!(client.get("/v1/catalog/node/a65-node").expect(200).json(), Value::Null);
     assert_eq!(client.get("/v1/health/node/a65-node").expect(200).json(), json!([]));
 }
@@ -342,7 +342,7 @@ fn assertion_69_a_backup_brings_back_keys_sessions_and_locks() {
     assert!(restored.body.is_empty(), "{restored:?}");
     for watch in watches {
         let released = watch.answer().entry();
-        assert!(server.is_foreign() || released["Value"] == "a2VwdA==", "it shows the new state: {released}");
+        assert!(server.is_foreign() || released["Value"] == "a2VwdA==", "the new state is shown: {released}");
     }
 
     let strip = |entries: Value| -> Vec<Value> {
@@ -360,7 +360,7 @@ fn assertion_69_a_backup_brings_back_keys_sessions_and_locks() {
     assert_eq!(strip(json!([back])), strip(json!([session])));
     assert_eq!(client.session_info(&later), None);
     client.put(&format!("/v1/session/renew/{holder}"), "").expect(200);
-    client.set("a69/value", "and it goes on");
+    client.set("a69/value", "after the restore");
     assert!(client.release("a69/lock", &holder));
 }
 
@@ -376,7 +376,7 @@ fn assertion_69_what_is_no_backup_changes_nothing() {
     flipped[backup.len() / 2] ^= 0x55;
     for garbage in [b"no backup at all".as_slice(), b"", half, &flipped] {
         let answer = client.put("/v1/snapshot", garbage).expect(500);
-        assert!(!answer.body.is_empty(), "it says why: {answer:?}");
+        assert!(!answer.body.is_empty(), "the reason is missing: {answer:?}");
         let after = client.get("/v1/kv/?recurse").expect(200);
         assert_eq!((after.json(), after.index()), (before.json(), before.index()));
     }

@@ -1,4 +1,4 @@
-//! Operator requests to an agent with the shipped rights: on its Unix socket only, and each with a
+//! Operator requests to an agent with the default permissions: only on its Unix socket, each with a
 //! line in the agent's log.
 
 use super::leave::Nodes;
@@ -15,7 +15,7 @@ fn operators_use_the_socket_and_leave_a_line() {
     let agent = nodes.agent("web-1", &["--set", &format!("http.tcp={tcp}")]);
     let over_tcp = Client { address: Address::Tcp(address) };
 
-    // Applications notice nothing.
+    // Applications are not affected.
     over_tcp.put("/v1/kv/app/a", "x").expect(200);
     over_tcp.get("/v1/operator/raft/configuration").expect(200);
 
@@ -36,7 +36,7 @@ fn operators_use_the_socket_and_leave_a_line() {
         assert!(line.contains(part), "{part:?} in {line}");
     }
 
-    // Not on a terminal, so nothing is asked.
+    // Not on a terminal, so there is no prompt.
     let (code, _, said) = run(&["kv", "delete", "--recurse", "", "--http-addr", tcp]);
     assert_eq!(code, 0, "{said}");
     let line = agent.says("recursive delete");

@@ -1,22 +1,22 @@
-//! Bad input: each is answered with a clear error, and changes nothing.
+//! Bad input: each request gets a clear error and changes nothing.
 
 use lockmesh_tests::dev::Dev;
 use lockmesh_tests::http::{Answer, Client};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Everything that bad input could have changed.
+/// Returns all state that bad input could have changed.
 fn everything(client: &Client) -> Value {
     let paths = ["kv/?recurse", "session/list", "catalog/nodes", "health/state/any", "agent/checks"];
     let all = paths.map(|path| client.get(&format!("/v1/{path}")).expect(200).json());
     json!(all)
 }
 
-/// Fails unless the answer is an error that says something, and nothing has changed.
+/// Fails unless the reply is an error with a message and the state is unchanged.
 #[track_caller]
 fn refused(client: &Client, before: &Value, what: &str, answer: Answer, statuses: &[u16]) {
     assert!(statuses.contains(&answer.status), "{what}: {answer:?}");
-    assert!(!answer.text().trim().is_empty(), "{what}: it must say why: {answer:?}");
+    assert!(!answer.text().trim().is_empty(), "{what}: the message is missing: {answer:?}");
     assert_eq!(&everything(client), before, "{what} changed something");
 }
 
@@ -125,9 +125,9 @@ fn more_than_fits() {
         .send(b"PUT /v1/kv/bad/new HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         .expect("a head can be sent");
     let chunk = [b"10000\r\n".as_slice(), &[b'v'; 0x10000], b"\r\n"].concat();
-    // The server hangs up once it has had enough.
+    // The server closes the connection at its limit.
     let sent = (0..1000).take_while(|_| endless.send(&chunk).is_ok()).count();
-    assert!(sent < 1000, "64 MiB in chunks were swallowed");
+    assert!(sent < 1000, "the server accepted 64 MiB in chunks");
     if let Ok(answer) = endless.answer(false) {
         refused(&client, &before, "endless chunks", answer, &[413]);
     }
@@ -192,14 +192,14 @@ fn slow_senders_hold_nobody_up_and_are_hung_up_on() {
     }
     let begun = Instant::now();
     for mut connection in slow {
-        // Reading fails by itself after two minutes of silence, which is where "for ever" begins.
+        // Reading times out after two minutes of silence, which counts as forever here.
         let waited = Instant::now();
         let ended = connection.answer(false);
-        assert!(waited.elapsed() < Duration::from_secs(110), "a slow sender is waited for, for ever");
+        assert!(waited.elapsed() < Duration::from_secs(110), "the server waits forever for a slow sender");
         if let Ok(answer) = ended {
             assert!((400..500).contains(&answer.status), "{answer:?}");
         }
     }
-    println!("hung up on all slow senders after {:?}", begun.elapsed());
+    println!("disconnected all slow senders after {:?}", begun.elapsed());
     assert_eq!(everything(&client), before);
 }

@@ -1,7 +1,6 @@
-//! Assertions 51–57: queries that wait for news. Each test is named after its number.
+//! Assertions 51–57: blocking queries. Each test is named after its number.
 //!
-//! "Not woken" is shown by a lower bound: the answer took at least as long as the wait that was
-//! asked for.
+//! "Not woken" is shown by a lower bound: the reply took at least as long as the requested wait.
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::let_pass;
@@ -17,8 +16,7 @@ fn shared() -> Shared {
     Dev::shared(&SERVER, &[])
 }
 
-/// Asks with an index until the answer has what is looked for; every answer's index must not be
-/// less than the last.
+/// Repeats a blocking query until the reply satisfies `found`; the index must never decrease.
 fn follow(client: &Client, path: &str, mut index: u64, found: impl Fn(&Answer) -> bool) -> Answer {
     loop {
         let joint = if path.contains('?') { '&' } else { '?' };
@@ -31,8 +29,8 @@ fn follow(client: &Client, path: &str, mut index: u64, found: impl Fn(&Answer) -
     }
 }
 
-/// Polls while `disturb` runs again and again, until one poll waited its whole wait. A poll may
-/// come back early where its index was already old when it arrived, but not for ever.
+/// Polls while `disturb` runs repeatedly, until one poll has lasted its whole wait. A poll may
+/// return early if its index was outdated on arrival, but not every time.
 fn sleeps_through(client: &Client, path: &str, expected: u16, disturb: impl Fn(u64) + Sync) -> Answer {
     let wait = Duration::from_millis(1500);
     let done = AtomicBool::new(false);
@@ -166,7 +164,7 @@ fn assertion_53_a_key_is_woken_by_all_that_happens_to_it() {
 fn assertion_54_an_absent_key_sleeps_until_it_is_made() {
     let server = shared();
     let client = server.client();
-    // The original learnt this after the version that tests are tried against.
+    // The original learned this after the version that tests run against.
     if !server.is_foreign() {
         let asleep = sleeps_through(&client, "/v1/kv/a54/absent", 404, |turn| {
             client.set("a54/beside", &turn.to_string());
@@ -203,8 +201,8 @@ fn assertion_55_a_prefix_is_woken_by_all_that_happens_under_it() {
             ("delete", &|| assert!(client.delete(&format!("/v1/kv/{key}")).is_true())),
             ("the delete of an ancestor", &|| assert!(client.delete("/v1/kv/a55/?recurse").is_true())),
         ];
-        // The original misses the last step where a key under the prefix was deleted before;
-        // Lockmesh must not.
+        // The original misses the last step if a key under the prefix was deleted before; Lockmesh
+        // must not.
         let steps = &steps[..if server.is_foreign() { 3 } else { 4 }];
         for (what, act) in steps {
             let watch = client.watch(&format!("{path}&index={index}&wait=60s"));

@@ -1,5 +1,5 @@
-//! The programs that `lock` and `watch` start: how their ends are told, and that they do not
-//! outlive the process that started them.
+//! The programs that `lock` and `watch` start: reports of their exit, and their end together with
+//! the process that started them.
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::process::{Process, run};
@@ -11,29 +11,29 @@ fn shared() -> Shared {
     Dev::shared(&SERVER, &[])
 }
 
-/// Ends the words of a command with where the agent is.
+/// The option that selects the agent.
 fn at(server: &Dev) -> String {
     format!("--http-addr={}", server.http)
 }
 
-/// Says of each process whether it runs; one that only waits to be reaped does not.
+/// A shell script that prints each process that runs; a zombie does not count.
 const SAY_WHO_RUNS: &str = "for pid in $pids; do \
     if [ -d /proc/$pid ] && ! grep -q 'State:.Z' /proc/$pid/status; then echo $pid runs; fi; done";
 
 #[test]
 fn a_program_that_ignores_sigterm_ends_before_the_lock_of_its_killed_starter_passes_on() {
     let server = shared();
-    // Without a lock-delay, so that the session's TTL is all that there is.
+    // No lock-delay, so that only the session's TTL matters.
     let lock = ["lock", &at(&server), "--ttl=10s", "--lock-delay=0s", "children/killed", "--", "sh", "-c"];
     let deaf = "trap '' TERM; sleep 1000 & echo family $$ $!; wait; wait";
     let holder = Process::lockmesh(&[&lock[..], &[deaf]].concat());
     let family = holder.says("family ");
-    let family = family.strip_prefix("family ").expect("it begins the line");
+    let family = family.strip_prefix("family ").expect("the line starts with it");
     holder.signal("KILL");
     let next = format!("pids='{family}'; {SAY_WHO_RUNS}; echo next");
     let next = Process::lockmesh(&[&lock[..], &[&next]].concat());
     next.says("next");
-    assert!(!next.said().contains("runs"), "the program of the dead holder is gone: {}", next.said());
+    assert!(!next.said().contains("runs"), "the program of the dead holder has ended: {}", next.said());
 }
 
 #[test]
@@ -87,8 +87,8 @@ fn a_watch_that_is_told_to_end_ends_its_handler_first() {
         watch.signal(name);
         watch.says(&format!("heard {name}"));
         assert_eq!(watch.ends(), code);
-        let pids = family.strip_prefix("family ").expect("it begins the line");
-        assert_eq!(who_runs(pids), "", "the handler's group is gone");
+        let pids = family.strip_prefix("family ").expect("the line starts with it");
+        assert_eq!(who_runs(pids), "", "the handler's process group has ended");
     }
 }
 
@@ -102,7 +102,7 @@ fn a_handler_that_ignores_sigterm_is_killed() {
     let family = watch.says("family ");
     watch.signal("TERM");
     assert_eq!(watch.ends(), 143);
-    let pids = family.strip_prefix("family ").expect("it begins the line");
+    let pids = family.strip_prefix("family ").expect("the line starts with it");
     assert_eq!(who_runs(pids), "");
 }
 

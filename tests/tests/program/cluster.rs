@@ -1,8 +1,7 @@
-//! Assertions 42, 44, 59, 67 and 69 where servers are several: what clients of an agent see while
+//! Assertions 42, 44, 59, 67 and 69 with several servers: the view of an agent's clients while
 //! servers are killed, stopped and emptied.
 //!
-//! Time is only bounded from below, and compared in order: how late a loaded machine is proves
-//! nothing.
+//! Time is only bounded from below and compared in order: delays on a loaded machine prove nothing.
 
 use lockmesh_tests::dialect::let_pass;
 use lockmesh_tests::fleet::{Fleet, freeze, shell, wait_until};
@@ -15,9 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Interval between two checks.
 const BACKOFF: Duration = Duration::from_millis(20);
-/// Long enough that it never ends a test that goes well.
+/// Long enough that it never ends a successful test.
 const LONG: &str = "120s";
 
 fn fleet(folder: &tempfile::TempDir) -> Fleet {
@@ -55,7 +54,7 @@ fn a_lock_delay_outlives_its_leader() {
     let before = Instant::now();
     client.destroy(&holder);
     signal(&fleet, &fleet.leader(), "KILL");
-    assert!(!client.acquire("job", &next), "the new leader knows of the delay");
+    assert!(!client.acquire("job", &next), "the new leader knows the lock-delay");
     while !client.acquire("job", &next) {
         let_pass(BACKOFF);
     }
@@ -77,7 +76,7 @@ fn a_ttl_begins_anew_with_a_new_leader_and_ends() {
     while client.session_info(&session).is_some() {
         let_pass(BACKOFF);
     }
-    assert!(killed.elapsed() >= Duration::from_secs(3), "it ended before its TTL had passed again");
+    assert!(killed.elapsed() >= Duration::from_secs(3), "the session ended before its TTL had passed again");
     assert_eq!(client.holder("job"), None);
     fleet.stop();
 }
@@ -96,7 +95,7 @@ fn a_consistent_watch_on_a_leader_that_is_deposed_tells_the_truth() {
     assert_ne!(fleet.leader(), deposed);
     signal(&fleet, &deposed, "CONT");
     let answer = watch.answer();
-    assert!(answer.status == 500 || answer.entry()["Value"] == "bmV3", "never the old value in silence");
+    assert!(answer.status == 500 || answer.entry()["Value"] == "bmV3", "a stale value must not be returned");
     assert_eq!(client.get("/v1/kv/job?consistent&raw").expect(200).text(), "new");
     fleet.stop();
 }
@@ -113,7 +112,7 @@ fn without_a_majority_only_stale_reads_are_served_and_all_comes_back_by_itself()
     let write = client.put("/v1/kv/job", "lost");
     assert_eq!(write.status, 500, "{write:?}");
     assert!(write.text().contains("No cluster leader"), "{write:?}");
-    assert!(asked.elapsed() >= Duration::from_secs(5), "it was tried for the hold time");
+    assert!(asked.elapsed() >= Duration::from_secs(5), "the write was retried for the hold time");
     client.get("/v1/kv/job").expect_text(500, "No cluster leader");
     let stale = client.get("/v1/kv/job?stale&raw").expect(200);
     assert_eq!((stale.text(), stale.header("X-Consul-Knownleader")), ("kept", Some("false")));
@@ -141,7 +140,7 @@ fn a_restored_backup_is_everywhere_and_wakes_whoever_waits() {
     let index = client.get("/v1/kv/job/config").index();
     let watch = client.watch(&format!("/v1/kv/job/config?index={index}&wait={LONG}"));
     client.put("/v1/snapshot", &backup.body).expect(200);
-    assert_eq!(watch.answer().entry()["Value"], "Zmlyc3Q=", "who waited sees the value of the backup");
+    assert_eq!(watch.answer().entry()["Value"], "Zmlyc3Q=", "the watcher sees the value from the backup");
     signal(&fleet, &fleet.leader(), "KILL");
     assert_eq!(client.get("/v1/kv/job/config?raw").expect(200).text(), "first");
     assert_eq!(client.get("/v1/kv/job/more").status, 404);
@@ -154,7 +153,7 @@ fn a_restored_backup_is_everywhere_and_wakes_whoever_waits() {
     fleet.stop();
 }
 
-/// Writes and counts until it is told to stop; every write must be answered.
+/// Writes and counts until `stop` is set; every write must succeed.
 fn write_on(client: Client, stop: Arc<AtomicBool>, done: Arc<AtomicU64>, writer: usize) {
     for number in 0.. {
         if stop.load(Ordering::Relaxed) {
@@ -179,7 +178,7 @@ fn an_emptied_server_is_brought_back_and_backups_are_made_while_clients_write() 
         .collect();
     let victim = followers(&fleet).remove(0);
     kill(&fleet, &victim);
-    fs::remove_dir_all(fleet.folder.join(&victim).join("data")).expect("its data can be thrown away");
+    fs::remove_dir_all(fleet.folder.join(&victim).join("data")).expect("its data can be removed");
     let before = done.load(Ordering::Relaxed);
     let again = restart(&fleet, &victim);
     let votes = |fleet: &Fleet| {
@@ -193,7 +192,7 @@ fn an_emptied_server_is_brought_back_and_backups_are_made_while_clients_write() 
     for _ in 0..3 {
         assert!(!client.get("/v1/snapshot").expect(200).body.is_empty());
     }
-    assert!(done.load(Ordering::Relaxed) > before, "the others were served meanwhile");
+    assert!(done.load(Ordering::Relaxed) > before, "other clients were served meanwhile");
     stop.store(true, Ordering::Relaxed);
     writers.into_iter().for_each(|writer| writer.join().expect("no write failed"));
     wait_until(|| fleet.servers().len() == 3);

@@ -1,5 +1,4 @@
-//! What all endpoints have in common: routing, methods, headers, flags, durations, and who is let
-//! in.
+//! Conventions of all endpoints: routing, methods, headers, flags, durations, and access.
 
 use lockmesh_tests::dev::{Dev, Shared};
 use serde_json::json;
@@ -134,7 +133,7 @@ fn bodies_may_come_in_chunks() {
             bytes.extend_from_slice(b"\r\n");
         }
         bytes.extend_from_slice(b"0\r\n\r\n");
-        // The server may answer and hang up before it has read all.
+        // The server may reply and close the connection before it has read everything.
         let _ = connection.send(&bytes);
         connection.answer(false).expect("an answer")
     };

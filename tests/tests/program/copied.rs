@@ -1,4 +1,4 @@
-//! A server's data folder that was copied: what a copy has forgotten must never vote again.
+//! A copied data folder of a server: a copy that lost acknowledged state must never vote again.
 
 use lockmesh_tests::dev::Dev;
 use lockmesh_tests::fleet::{Fleet, shell, wait_until};
@@ -6,12 +6,12 @@ use lockmesh_tests::http::Client;
 use lockmesh_tests::process::{Process, run};
 use std::path::Path;
 
-/// Copies a folder away, deletes it and copies it back: path and device stay, and mostly the
+/// Copies a folder, deletes it and copies it back: path and device stay the same, and mostly the
 /// inodes.
 fn copy_and_put_back(folder: &Path) {
     let folder = folder.to_str().expect("it is text");
     let script = format!("cp -a {folder} {folder}.away && rm -r {folder} && cp -a {folder}.away {folder}");
-    assert!(shell(&script), "the disk is good");
+    assert!(shell(&script), "the shell command succeeds");
 }
 
 fn fence(client: &Client) -> u64 {
@@ -38,13 +38,13 @@ fn a_copy_of_one_of_several_servers_is_refused_in_words_and_joins_once_emptied()
     let (code, _, said) = run(&["server", "--config", config]);
     assert_ne!(code, 0, "{said}");
     for words in ["is a copy", "nothing was changed", "Empty the whole folder", "raft moved --data-dir"] {
-        assert!(said.contains(words), "it says {words:?}: {said}");
+        assert!(said.contains(words), "{words:?} is missing: {said}");
     }
     let moved = ["operator", "raft", "moved", "--data-dir", place];
     let (code, _, said) = run(&moved);
     assert!(code == 2 && said.contains("nothing was done yet"), "{said}");
 
-    // Nothing ran on the original since, so it may be taken for it.
+    // The original has not run since, so the copy may replace it.
     let (code, told, said) = run(&[&moved[..], &["--yes-nothing-ran-since"]].concat());
     assert!(code == 0 && told.contains("is at home in"), "{told} {said}");
     let mut s1 = Process::lockmesh(&["server", "--config", config]);
@@ -52,7 +52,7 @@ fn a_copy_of_one_of_several_servers_is_refused_in_words_and_joins_once_emptied()
     wait_until(is_well);
     s1.kill();
 
-    // Copied once more, and emptied as it was told.
+    // Copied once more, and emptied as instructed.
     copy_and_put_back_after_removing(&data);
     let (code, _, said) = run(&["server", "--config", config]);
     assert!(code != 0 && said.contains("is a copy"), "{said}");
@@ -88,7 +88,7 @@ fn a_copy_of_a_lone_server_goes_on_far_above_the_original() {
     let jumped = fence(&dev.client());
     assert!(jumped > before + (1 << 31), "{before} before the copy, {jumped} behind it");
 
-    // It is an original from then on.
+    // From then on it counts as the original.
     dev.kill();
     let dev = dev.restart();
     let next = fence(&dev.client());

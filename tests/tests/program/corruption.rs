@@ -1,5 +1,5 @@
-//! A server whose state came apart from the others' while it was stopped: it is found, answers no
-//! agent, and joins anew.
+//! A server whose state diverged while it was stopped: it is detected, answers no agent, and joins
+//! again as a new server.
 
 use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_protocol::change::Change;
@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// The key that one server holds and nobody has ever written.
+/// The key that one server holds and that no client has written.
 const STRAY: &str = "nobody-wrote-this";
 const SERVERS: [&str; 3] = ["s1", "s2", "s3"];
 
-/// Gives a stopped server's checkpoint a row, with the checksum that belongs to it: as good a file
-/// as any, of another state.
+/// Adds a row to a stopped server's checkpoint, with a matching checksum: a valid file with
+/// different state.
 fn corrupt(data: &Path) {
     let record = fs::read_to_string(data.join("quorum.json")).expect("it belongs to a quorum");
     let record: serde_json::Value = serde_json::from_str(&record).expect("JSON");
@@ -44,9 +44,9 @@ fn corrupt(data: &Path) {
     let mut rows = DirtyRows::default();
     rows.record(Change::Entry(STRAY.into(), Some(Arc::new(entry))));
     let (tell, told) = mpsc::sync_channel(16);
-    let store = store.start(move |event| drop(tell.send(event))).expect("there are threads enough");
+    let store = store.start(move |event| drop(tell.send(event))).expect("threads can be started");
     store.checkpoint(recovered.snapshot, rows);
-    while !matches!(told.recv().expect("the disk takes it"), StoreEvent::Checkpointed(_)) {}
+    while !matches!(told.recv().expect("the store writes it"), StoreEvent::Checkpointed(_)) {}
     store.close();
 }
 
@@ -89,7 +89,7 @@ fn address(fleet: &Fleet, server: &str) -> String {
 }
 
 fn log(fleet: &Fleet, server: &str) -> String {
-    fs::read_to_string(fleet.folder.join(server).join("log")).expect("it has said something")
+    fs::read_to_string(fleet.folder.join(server).join("log")).expect("it has a log")
 }
 
 /// A quorum that compares its servers every second, one of which was corrupted before.
@@ -112,14 +112,14 @@ fn a_server_whose_state_differs_answers_no_agent_and_joins_once_emptied() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let fleet = fleet_with_one_corrupt(folder.path());
     let client = fleet.client();
-    client.set("news", "so there is something to check");
+    client.set("news", "an entry to compare");
     let leader_said = "the state of these servers differs from that of a majority";
     wait_until(|| {
         log(&fleet, "s1").contains("the state of this server is corrupt: a corruption check found it")
     });
     wait_until(|| SERVERS.iter().any(|server| log(&fleet, server).contains(leader_said)));
 
-    // Another server leads, and tells of this one.
+    // Another server leads, and reports this one.
     wait_until(|| {
         let servers = fleet.servers();
         servers.iter().any(|server| server["Leader"] == true && server["Node"] != "s1")
@@ -129,14 +129,14 @@ fn a_server_whose_state_differs_answers_no_agent_and_joins_once_emptied() {
     let row = table.lines().find(|line| line.starts_with("s1")).unwrap_or_else(|| panic!("{table} {said}"));
     assert!(row.contains("false"), "exit code {code}: {table}");
 
-    // Agents went elsewhere; one that cannot is answered nothing.
+    // Agents switched to other servers; one that cannot gets no reply.
     assert_eq!(client.get("/v1/kv/kept?raw&stale").expect(200).text(), "by the others");
     assert_eq!(client.get(&format!("/v1/kv/{STRAY}?stale")).status, 404);
     let lonely = LonelyAgent::of(&fleet, "s1");
     let refused = lonely.client.get(&format!("/v1/kv/{STRAY}?stale"));
     assert_eq!(refused.status, 500, "{}", refused.text());
 
-    // It stays so over a restart, and the way back is an empty folder.
+    // The finding survives a restart, and the way back is an empty folder.
     let pid = fleet.pid("s1");
     assert!(shell(&format!("kill -9 {pid}")));
     gone(&pid);

@@ -1,5 +1,5 @@
-//! `lockmesh dev --nodes 3` and `lockmesh dev kill`: agents and servers as processes of their own,
-//! which can be killed one by one, and what is shown of that.
+//! `lockmesh dev --nodes 3` and `lockmesh dev kill`: agents and servers as separate processes that
+//! can be killed one by one, and the output of that.
 
 use lockmesh_tests::dialect::let_pass;
 use lockmesh_tests::fleet::{Fleet, gone, is_alive, wait_until};
@@ -18,12 +18,12 @@ fn start(folder: &Path) -> Fleet {
     Fleet::start_with(folder, "3", &["--nodes", "3"])
 }
 
-/// A session of an agent's node that depends on no check, so that its TTL alone can end it.
+/// A session of an agent's node that depends on no check, so that only its TTL can end it.
 fn session_of(client: &Client, name: &str, ttl: &str) -> String {
     client.session_of(json!({"Name": name, "LockDelay": "0s", "NodeChecks": [], "TTL": ttl}))
 }
 
-/// Keeps a session until its agent is gone.
+/// Renews a session until its agent is gone.
 fn renew_while_it_lives(client: Client, session: &str) -> thread::JoinHandle<()> {
     let path = format!("/v1/session/renew/{session}");
     thread::spawn(move || {
@@ -88,7 +88,7 @@ fn the_locks_of_a_killed_node_move_and_that_is_shown() {
     by_hand.says("ready");
     assert_eq!(dev.pid("n3"), by_hand.number().to_string());
     dev.client_of("n3").set("again", "there");
-    assert_eq!(dev.kill("n3", &[]).0, 0, "one that was started by hand is the folder's too");
+    assert_eq!(dev.kill("n3", &[]).0, 0, "an agent that was started by hand belongs to the folder too");
     gone(&by_hand.number().to_string());
     dev.stop();
 }
@@ -103,10 +103,10 @@ fn a_killed_leader_has_a_follower_who_leads_and_that_is_shown() {
     assert_eq!(code, 0, "{said}");
     let shown: Value = serde_json::from_str(&shown).expect("it is JSON");
     assert_eq!((&shown["Node"], &shown["Led"]), (&json!(leader), &json!(true)));
-    let next = shown["Leader"].as_str().expect("somebody leads").to_owned();
+    let next = shown["Leader"].as_str().expect("there is a leader").to_owned();
     assert!(next != leader && shown["AfterMs"].is_u64(), "{shown}");
 
-    // With two of three gone there is no majority.
+    // With two of three servers gone there is no majority.
     let (code, shown, said) = dev.kill(follower, &["--timeout", "2s"]);
     assert!(code == 1 && shown.contains(&format!("{follower} (pid ")), "{shown}");
     assert!(said.contains("nobody is known to lead") && said.contains("needs a majority"), "{said}");
@@ -128,9 +128,9 @@ fn all_of_it_is_there_after_another_start_and_nothing_outlives_the_command() {
             run(&["dev", "--http", "127.0.0.1:0", several, "3", "--data-dir", first.data()]);
         assert!(code == 1 && said.contains("another `lockmesh dev` uses the folder"), "{said}");
     }
-    assert_eq!(ALL.map(|name| first.pid(name)), pids, "the files of those that run are untouched");
+    assert_eq!(ALL.map(|name| first.pid(name)), pids, "the pid files of running processes are unchanged");
     first.stop();
-    assert!(pids.iter().all(|pid| !is_alive(pid)), "their ends were awaited");
+    assert!(pids.iter().all(|pid| !is_alive(pid)), "the command waited for their exit");
     for left in ["s1/pid", "n1/pid", "n2/agent.sock"] {
         assert!(!folder.path().join(left).exists(), "{left}");
     }

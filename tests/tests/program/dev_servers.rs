@@ -42,8 +42,8 @@ fn a_killed_leader_is_missed_by_nobody_and_comes_back_by_hand() {
     dev.stop();
 }
 
-/// A follower says in its log that the leader went and who leads now, by their nodes; the start
-/// says who it is.
+/// Checks that a follower's log reports the loss of the leader and the new leader by node name, and
+/// that its start reports its own identity.
 fn assert_log_tells_the_election(log: &Path, former: &str, next: &str) {
     let said = || fs::read_to_string(log).expect("it has a log");
     wait_until(|| said().contains(&format!("following the leader node={next} ")));
@@ -55,8 +55,8 @@ fn assert_log_tells_the_election(log: &Path, former: &str, next: &str) {
     assert!(line("lost the leader").contains(&format!("node={former} ")), "{said}");
     assert!(line("starting a server").contains("version=") && line("starting a server").contains("commit="));
     assert!(line("is a member of the cluster").contains("cluster="), "{said}");
-    assert!(!said.contains("node=unknown"), "founders are known by their nodes: {said}");
-    assert!(!said.contains("ServerId(") && !said.contains("::ffff:"), "it speaks as people do: {said}");
+    assert!(!said.contains("node=unknown"), "founding servers are logged by node name: {said}");
+    assert!(!said.contains("ServerId(") && !said.contains("::ffff:"), "internal notation in the log: {said}");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_folder_that_is_restored_over_itself_is_refused_in_words() {
     (0..20).for_each(|number| client.set(&format!("after/{number}"), "the copy"));
     wait_until(is_well);
     by_hand.kill();
-    assert!(shell(&format!("cp -r {copy_text}/. {own_text}/")), "the old content, in the same files");
+    assert!(shell(&format!("cp -r {copy_text}/. {own_text}/")), "the old contents, in the same files");
     let mut set_back = start();
     let words = set_back.says("it votes and answers no more");
     assert!(words.contains("was set back") && words.contains("empty its data folder"), "{words}");
@@ -101,7 +101,7 @@ fn a_second_start_finds_everything_where_it_was() {
     let first = Fleet::start(folder.path(), "3");
     first.client().set("kept", "for the next start");
     let reloaded = first.client().put("/v1/agent/reload", "").expect(200);
-    let changes = reloaded.any_case("X-Lockmesh-Reloaded").expect("it says what changed");
+    let changes = reloaded.any_case("X-Lockmesh-Reloaded").expect("the changes are listed");
     assert!(changes.contains("s3 is told to reload too"), "{changes}");
     let log = folder.path().join("s3/log");
     wait_until(|| fs::read_to_string(&log).expect("it has a log").contains("reloaded: nothing has changed"));
@@ -109,7 +109,7 @@ fn a_second_start_finds_everything_where_it_was() {
         |dev: &Fleet| dev.servers().iter().map(|server| server["Address"].clone()).collect::<Vec<_>>();
     let (before, pids) = (addresses(&first), ["s1", "s2", "s3"].map(|server| first.pid(server)));
     first.stop();
-    assert!(pids.iter().all(|pid| !is_alive(pid)), "their ends were awaited");
+    assert!(pids.iter().all(|pid| !is_alive(pid)), "the command waited for their exit");
     assert!(!folder.path().join("s1/pid").exists());
     let data = folder.path().to_str().expect("text");
     for (arguments, words) in [
@@ -164,8 +164,8 @@ fn a_server_that_cannot_begin_is_named_with_its_reason() {
     assert!(code == 1 && said.contains("unknown field `nonsense`"), "{code} {said}");
 }
 
-/// What other users may read or enter of all that lies below a folder; but a socket says by itself
-/// who may use it, a certificate or a process number is no secret.
+/// Returns the paths below a folder that other users may read or enter. Sockets have their own
+/// permissions, and certificates and process numbers are no secret.
 fn open_to_others(folder: &Path) -> Vec<String> {
     let mut open = Vec::new();
     for entry in fs::read_dir(folder).expect("it can be listed") {
@@ -197,7 +197,7 @@ fn other_users_read_nothing_of_what_is_kept_also_where_they_once_could() {
     let second = Fleet::start(&data, "3");
     assert_eq!(open_to_others(&data), [] as [String; 0]);
     let reachable = fs::metadata(&data).expect("it is there").permissions().mode() & 0o777;
-    assert_eq!(reachable, 0o755, "applications find the socket in it");
+    assert_eq!(reachable, 0o755, "applications need access to the socket in it");
     let log = fs::read_to_string(data.join("s1/log")).expect("it has a log");
     let told: Vec<&str> = log.lines().filter(|line| line.contains("removed other users' access")).collect();
     assert!(told.len() == 1 && told[0].contains("state.redb"), "{told:?}");

@@ -1,4 +1,4 @@
-//! User events of several agents, each a process of its own: fired at one, heard by all.
+//! User events across several agents in separate processes: fired at one, received by all.
 
 use lockmesh_tests::figures::Figures;
 use lockmesh_tests::fleet::{Fleet, wait_until};
@@ -11,7 +11,7 @@ fn fire(client: &Client, name_and_query: &str, payload: &str) -> Value {
     client.put(&format!("/v1/event/fire/{name_and_query}"), payload).expect(200).json()
 }
 
-/// The newest event of this name, waited for.
+/// Waits for an event of this name, and returns the newest.
 fn hears(client: &Client, name: &str) -> Value {
     let path = format!("/v1/event/list?name={name}&index=1&wait=10m");
     let events = client.get(&path).expect(200).json();
@@ -24,7 +24,7 @@ fn what_one_agent_is_told_to_fire_all_agents_list_that_it_is_for() {
     let dev = Fleet::start_with(folder.path(), "1", &["--nodes", "3"]);
     let clients = NODES.map(|node| dev.client_of(node));
     for client in &clients {
-        // Whoever is in no roster yet is heard by nobody.
+        // An agent that is not in the roster yet reaches no other agent.
         let members =
             || Figures::parse(client.get("/metrics").expect(200).text()).value("lockmesh_agent_mesh_members");
         wait_until(|| members() == 2.0);
@@ -35,7 +35,8 @@ fn what_one_agent_is_told_to_fire_all_agents_list_that_it_is_for() {
     assert_eq!((&heard[0], &heard[0]["ID"]), (&heard[1], &fired["ID"]));
     assert!(heard[0]["LTime"].as_u64().is_some_and(|time| time > 0), "{heard:?}");
 
-    // Fired by somebody who has heard of the first: later. The command line does the same.
+    // Fired by an agent that has received the first event: so it is later. The command line does
+    // the same.
     let (code, said, _) = dev.command(&["event", "fire", "restart", "now", "--node", "."]);
     assert!(code == 0 && said.starts_with("Event ID: "), "{said}");
     let later = hears(&clients[2], "restart");
@@ -44,7 +45,7 @@ fn what_one_agent_is_told_to_fire_all_agents_list_that_it_is_for() {
     let (code, shown, _) = dev.command(&["event", "list"]);
     assert!(
         code == 0 && shown.contains("restart") && !shown.contains("deploy"),
-        "n1 is none of those: {shown}"
+        "deploy does not target n1: {shown}"
     );
     let (code, shown, _) = dev.command(&["watch", "--type", "event", "--name", "restart"]);
     let shown: Value = serde_json::from_str(&shown).expect("it is JSON");

@@ -1,11 +1,10 @@
-//! The guides that Consul's users learn from, command for command with `curl`, over TCP and over
-//! the Unix socket.
+//! Consul's tutorials, command by command with `curl`, over TCP and over the Unix socket.
 
 use lockmesh_tests::dev::Dev;
 use lockmesh_tests::fleet::Fleet;
 use std::process::Command;
 
-/// Follows a guide against a server of its own.
+/// Runs a tutorial against a server of its own.
 fn follow(guide: &str, over_socket: bool) {
     let server = Dev::start(&[]);
     let (work, port) = (server.folder.path().display().to_string(), server.http.port().to_string());

@@ -1,5 +1,6 @@
-//! Two servers that founded a cluster each, by mistake, under one authority: no lock is ever
-//! granted in both. Agents of `lockmesh dev` belong to the servers that the command starts.
+//! Two servers that each bootstrapped a cluster by mistake, under one certificate authority: no
+//! lock is ever granted in both. Agents of `lockmesh dev` belong to the servers that the command
+//! starts.
 
 use super::reload::Fleet;
 use lockmesh_tests::fleet::wait_until;
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// A server that founds a cluster alone, its address, and the cluster's id.
+/// Starts a server that bootstraps a cluster alone; returns its address and the cluster's ID.
 fn founder(fleet: &Fleet, name: &str) -> (Process, String, String) {
     fleet.issue(name, "server", name);
     let rest = "[rpc]\nlisten = \"127.0.0.1:0\"\n[quorum]\nbootstrap_expect = 1";
@@ -23,7 +24,7 @@ fn founder(fleet: &Fleet, name: &str) -> (Process, String, String) {
     (server, address, cluster)
 }
 
-/// An agent with this list of servers.
+/// Starts an agent with this list of servers.
 fn agent(fleet: &Fleet, name: &str, servers: &[&str], cluster_id: &str) -> (Process, Client) {
     let socket = fleet.at(&format!("{name}.sock"));
     let rest = format!(
@@ -60,7 +61,7 @@ fn agents_whose_list_spans_two_clusters_register_with_neither_and_say_so() {
         // No session, so no lock: neither cluster can grant it.
         client.put("/v1/session/create", "{}").expect_text(500, &second);
     }
-    // Attempts go on, and are some seconds apart at each server.
+    // Attempts continue, some seconds apart at each server.
     while began.elapsed() < Duration::from_secs(20) {
         std::thread::sleep(Duration::from_millis(200));
     }
@@ -88,13 +89,13 @@ fn agents_of_one_cluster_never_take_a_lock_in_another() {
     let sessions: Vec<_> = sessions.collect();
     let holders = sessions.iter().filter(|(client, session)| client.acquire("one", session)).count();
     assert_eq!(holders, 1, "one lock, one holder");
-    // The second lists the other server first, and has met it.
+    // The second agent lists the other server first, and has contacted it.
     let said = agents[1].0.says("this agent belongs to the cluster");
     assert!(said.contains(&first) && said.contains(&second) && said.contains(&b), "{said}");
-    // It serves, and is not ready until its list is of one cluster.
+    // It serves, and is not ready until its list names only one cluster.
     let ready = agents[1].1.get("/health/ready").expect(503);
     assert!(ready.text().contains(&first) && ready.text().contains(&second), "{}", ready.text());
-    // It keeps its cluster without being told, also where only the other one is listed.
+    // It keeps its cluster without configuration, even if only the other one is listed.
     drop(agents);
     let (process, client) = agent(&fleet, "web-2", &[&b], "");
     process.says("this agent belongs to the cluster");
@@ -110,7 +111,7 @@ fn agents_of_dev_belong_to_the_servers_that_it_starts() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let data = folder.path().join(agent);
         fs::create_dir_all(&data).expect("it can be made");
-        // A pin from an earlier cluster: without the id of its own servers the agent refuses them.
+        // A pin from an earlier cluster: without the ID of its own servers the agent refuses them.
         let earlier = "6f2d0b6e-3c60-4d3f-9d5c-2b1f7c0e9a55";
         let pin = json!({"cluster_id": earlier, "index_base": 0}).to_string();
         fs::write(data.join("cluster.json"), pin).expect("it can be written");
@@ -118,14 +119,14 @@ fn agents_of_dev_belong_to_the_servers_that_it_starts() {
         let usual = ["dev", "--http", "127.0.0.1:0", "--data-dir", place];
         let dev = Process::lockmesh(&[&usual, options].concat());
         dev.says("ready http=");
-        // It is kept beside the driver.
+        // The pin is written outside the driver.
         wait_until(|| !fs::read_to_string(data.join("cluster.json")).expect("a pin").contains(earlier));
         if agent == "n1/data" {
             let pin: Value = serde_json::from_slice(&fs::read(data.join("cluster.json")).expect("a pin"))
                 .expect("it is JSON");
             let config = fs::read_to_string(folder.path().join("n1/agent.toml")).expect("it has one");
             let line = format!("cluster_id = {}", pin["cluster_id"]);
-            assert!(config.contains(&line), "also for an agent that is started by hand: {config}");
+            assert!(config.contains(&line), "needed for an agent that is started by hand: {config}");
         }
     }
 }

@@ -1,7 +1,6 @@
-//! A server that is killed keeps every acknowledged write and every lock, and its indexes never go
-//! back.
+//! A killed server keeps every acknowledged write and every lock, and its indexes never go back.
 //!
-//! `cargo run -p lockmesh-tests --bin kill_loop` does it fifty times.
+//! `cargo run -p lockmesh-tests --bin kill_loop` repeats this fifty times.
 
 use lockmesh_tests::kill::kill_loop;
 

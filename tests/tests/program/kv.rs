@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// One server for all tests of this file that do not look at the whole store. Each test has its own
+/// One server for all tests of this file that do not read the whole store. Each test has its own
 /// prefix.
 fn shared() -> Shared {
     static SERVER: OnceLock<Dev> = OnceLock::new();
@@ -157,7 +157,7 @@ fn assertion_10_separator_cuts_keys_behind_the_prefix() {
     }
     let expected = ["a10/a/b", "a10/a/c/"];
     assert_eq!(client.get("/v1/kv/a10/a/?keys&separator=/").keys(), expected);
-    assert_eq!(client.get("/v1/kv/a10/a/?keys&seperator=/").keys(), expected, "as misspelled of old");
+    assert_eq!(client.get("/v1/kv/a10/a/?keys&seperator=/").keys(), expected, "the historical misspelling");
     assert_eq!(client.get("/v1/kv/a10/a/?keys&seperator=b&separator=/").keys(), expected);
     assert_eq!(client.get("/v1/kv/a10/?keys&separator=/").keys(), ["a10/a/", "a10/ab"]);
     let all = ["a10/a/b", "a10/a/c/d", "a10/a/c/e", "a10/ab"];
@@ -213,7 +213,7 @@ fn assertion_13_deleting_a_prefix_leaves_its_index_behind() {
     assert!(client.delete("/v1/kv/a13/?recurse").is_true());
     let gone = client.get("/v1/kv/a13/?recurse").expect(404).expect_meta();
     assert!(gone.index() > before, "the delete came after {before}: {gone:?}");
-    assert_eq!(client.entry("a13x")["Value"], "eA==", "outside of the prefix");
+    assert_eq!(client.entry("a13x")["Value"], "eA==", "outside the prefix");
 }
 
 #[test]
@@ -323,7 +323,7 @@ fn assertion_18_the_key_must_be_named() {
     }
 }
 
-/// So many keys that a server answers from a view, beside its loop.
+/// Enough keys that the server answers from a view, outside its main loop.
 #[test]
 fn a_listing_of_very_many_keys_is_whole_and_a_deleted_prefix_is_empty() {
     let client = shared().client();

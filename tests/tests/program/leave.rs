@@ -1,5 +1,5 @@
-//! Assertions 61 and 66: agents as processes of their own that leave, are made to leave, or stop
-//! for a moment, and what becomes of their sessions.
+//! Assertions 61 and 66: agents in separate processes that leave, are forced to leave, or stop for
+//! a moment, and the outcome for their sessions.
 
 use super::reload::Fleet;
 use lockmesh_tests::fleet::wait_until;
@@ -26,7 +26,7 @@ impl Nodes {
         );
         let server = Process::lockmesh(&["server", "--config", &config]);
         let listens = server.says("the server listens");
-        let address = listens.rsplit_once("address=").expect("it says where").1.to_owned();
+        let address = listens.rsplit_once("address=").expect("the address is logged").1.to_owned();
         ["web-1", "web-2"].iter().for_each(|name| fleet.issue(name, "agent", name));
         Self { fleet, address, server }
     }
@@ -48,15 +48,15 @@ impl Nodes {
         Client { address: Address::Unix(self.fleet.path(&format!("{name}.sock"))) }
     }
 
-    /// A command of `lockmesh` against a node's agent.
+    /// Runs a `lockmesh` command against a node's agent.
     pub(super) fn command(&self, name: &str, words: &[&str]) -> (i32, String, String) {
         let address = format!("unix://{}", self.fleet.at(&format!("{name}.sock")));
-        // What follows `--` is another program's.
+        // Arguments after `--` belong to another program.
         let own = words.iter().position(|word| *word == "--").unwrap_or(words.len());
         run(&[&words[..own], &["--http-addr", &address], &words[own..]].concat())
     }
 
-    /// A node as the agent of another one knows it.
+    /// Returns a node as the agent of another node sees it.
     fn member(&self, name: &str, by: &str) -> Value {
         let members = self.client(by).get("/v1/agent/members?lease").expect(200).json();
         let members = members.as_array().expect("members").clone();
@@ -71,7 +71,7 @@ fn an_agent_that_stops_for_a_moment_keeps_its_sessions_and_one_that_leaves_does_
     let session = nodes.client("web-1").session_of(json!({"LockDelay": "0s"}));
     assert!(nodes.client("web-1").acquire("job", &session));
     assert_eq!(nodes.member("web-1", "web-2")["State"], "alive");
-    // The leader says so once the agent has renewed its lease, wherever it is asked.
+    // The leader reports this once the agent has renewed its lease, through any agent.
     wait_until(|| nodes.member("web-1", "web-2")["NodeLease"]["LastHeardAgoMs"].is_u64());
     let (code, shown, said) = nodes.command("web-2", &["session", "info", &session]);
     assert_eq!(code, 0, "{said}");
@@ -105,7 +105,7 @@ fn an_agent_that_stops_for_a_moment_keeps_its_sessions_and_one_that_leaves_does_
     assert!(code == 0 && row.contains(" left "), "{table}");
 
     let again = nodes.agent("web-1", &[]);
-    assert_eq!(nodes.member("web-1", "web-2")["State"], "alive", "one that left may come back");
+    assert_eq!(nodes.member("web-1", "web-2")["State"], "alive", "a node that left may come back");
     for agent in [again, second] {
         agent.signal("TERM");
         assert_eq!(agent.ends(), 0);
@@ -125,7 +125,7 @@ fn a_node_is_made_to_leave_by_its_name_and_leaves_on_sigterm_where_that_is_confi
     let (code, _, said) = nodes.command("web-1", &["join", &nodes.address]);
     assert_eq!(code, 0, "{said}");
 
-    // A living node is left alone, as in Consul.
+    // A live node is not affected, as in Consul.
     let session = nodes.client("web-2").session();
     nodes.client("web-1").put("/v1/agent/force-leave/web-2", "").expect_text(200, "");
     let (code, _, said) = nodes.command("web-1", &["force-leave", "--prune", "WEB-2"]);
@@ -159,7 +159,7 @@ fn an_agent_that_cannot_reach_the_servers_does_not_leave_and_ends_all_the_same()
 fn dev_ends_with_its_only_node() {
     let dev = Process::lockmesh(&["dev", "--http", "127.0.0.1:0", "--node", "node-one"]);
     let ready = dev.says("ready http=");
-    let http = ready.split_whitespace().find_map(|word| word.strip_prefix("http=")).expect("it says where");
+    let http = ready.split_whitespace().find_map(|word| word.strip_prefix("http=")).expect("an address");
     let (code, said, _) = run(&["leave", "--http-addr", http]);
     assert_eq!((code, said.as_str()), (0, "the node left the cluster; its agent ends\n"));
     assert_eq!(dev.ends(), 0);

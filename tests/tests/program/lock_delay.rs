@@ -1,7 +1,6 @@
-//! Assertions 39–41: a lock whose session ended is given to nobody for a while.
+//! Assertions 39–41: a lock whose session ended is granted to no session for a while.
 //!
-//! Time is only bounded from below, and compared in order: how late a loaded machine is proves
-//! nothing.
+//! Time is only bounded from below and compared in order: delays on a loaded machine prove nothing.
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::{let_pass, number};
@@ -11,7 +10,7 @@ use std::sync::OnceLock;
 
 use std::time::{Duration, Instant};
 
-/// Between two attempts to take a lock.
+/// Interval between two attempts to acquire a lock.
 const BACKOFF: Duration = Duration::from_millis(20);
 
 fn shared() -> Shared {
@@ -19,7 +18,7 @@ fn shared() -> Shared {
     Dev::shared(&SERVER, &[])
 }
 
-/// A destroyed session that held `key`, and the moment before it was destroyed.
+/// Destroys a session that held `key`; returns the moment before that.
 fn destroyed_holder(client: &Client, key: &str, lock_delay: &str, behavior: &str) -> Instant {
     let body = json!({"LockDelay": lock_delay, "Behavior": behavior, "NodeChecks": []});
     let holder = client.session_of(body);
@@ -29,7 +28,7 @@ fn destroyed_holder(client: &Client, key: &str, lock_delay: &str, behavior: &str
     before
 }
 
-/// Tries until the lock is had; each refusal must come from the delay and not from a holder.
+/// Retries until the lock is acquired; each refusal must come from the delay and not from a holder.
 fn acquire_at_last(client: &Client, key: &str, session: &str) -> u32 {
     let mut refusals = 0;
     while !client.acquire(key, session) {
@@ -50,7 +49,7 @@ fn assertion_39_a_destroyed_session_leaves_a_delay_behind() {
         let refusals = acquire_at_last(&client, &key, &next);
         let took = destroyed.elapsed();
         assert!(refusals > 0);
-        assert!(took >= Duration::from_secs(1), "{behavior}: taken after {took:?}");
+        assert!(took >= Duration::from_secs(1), "{behavior}: acquired after {took:?}");
         assert_eq!(client.holder(&key), Some(next));
     }
 }
@@ -62,9 +61,9 @@ fn assertion_39_the_delay_binds_the_owners_next_session_and_a_new_key() {
     let next = client.session();
     assert!(!client.acquire("a39b/key", &next));
     assert!(client.delete("/v1/kv/a39b/key").is_true());
-    assert!(!client.acquire("a39b/key", &next), "nor is a key free that was deleted meanwhile");
+    assert!(!client.acquire("a39b/key", &next), "a key that was deleted meanwhile is not free either");
     client.get("/v1/kv/a39b/key").expect(404);
-    client.set("a39b/key", "made anew");
+    client.set("a39b/key", "made again");
     assert!(!client.acquire("a39b/key", &next));
     assert!(client.acquire("a39b/other", &next), "another key is free");
 }
@@ -101,8 +100,8 @@ fn assertion_40_ninety_seconds_act_as_sixty() {
 
     acquire_at_last(&client, "a40/short", &short);
     let took = destroyed.elapsed();
-    assert!(took >= Duration::from_secs(60), "taken after {took:?}");
-    assert!(client.acquire("a40/long", &long), "begun earlier and no longer than 60 s, it has ended earlier");
+    assert!(took >= Duration::from_secs(60), "acquired after {took:?}");
+    assert!(client.acquire("a40/long", &long), "a delay of at most 60 s that began earlier has ended");
     assert_eq!(number(&client.entry("a40/long"), "CreateIndex"), client.entry("a40/long")["CreateIndex"]);
 }
 
@@ -130,7 +129,7 @@ fn assertion_41_a_transaction_is_told_of_the_delay() {
     client.get("/v1/kv/a41/beside").expect(404);
 }
 
-/// What the header says is left of a lock-delay.
+/// Parses the remaining lock-delay in the header.
 fn told(header: &str) -> Duration {
     let number = |text: &str| text.parse::<f64>().expect("a number before the unit");
     let seconds = match header.strip_suffix("ms") {
@@ -156,7 +155,7 @@ fn whoever_is_refused_is_told_when_to_ask_again() {
             if answer.text().trim() == "true" {
                 break;
             }
-            let left = told(answer.header("X-Lockmesh-Lock-Delay").expect("nobody holds it"));
+            let left = told(answer.header("X-Lockmesh-Lock-Delay").expect("the lock is not held"));
             assert!(left >= Duration::from_millis(1) && left <= delay, "{left:?} left of {delay:?}");
             let_pass(left);
         }

@@ -1,4 +1,4 @@
-//! Assertions 19–26: taking locks and giving them back. Each test is named after its number.
+//! Assertions 19–26: acquiring and releasing locks. Each test is named after its number.
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::number;
@@ -23,7 +23,7 @@ fn assertion_19_one_session_holds_a_key_and_may_take_it_again() {
 
     let again = format!("/v1/kv/a19/key?acquire={holder}&flags=7");
     assert!(client.put(&again, "mine").is_true());
-    assert_eq!(client.entry("a19/key"), held, "taking it again with the same value changes nothing");
+    assert_eq!(client.entry("a19/key"), held, "acquiring it again with the same value changes nothing");
     assert!(client.put(&again, "new").is_true());
     let updated = client.entry("a19/key");
     assert_eq!(number(&updated, "LockIndex"), 1);
@@ -89,7 +89,7 @@ fn assertion_22_sessions_that_are_not_there_lock_nothing() {
     let answer = answer.expect_text(500, &format!("invalid session \"{unknown}\""));
     assert!(
         answer.text().starts_with("invalid session"),
-        "no prefix: clients match the beginning: {answer:?}"
+        "clients match the start of the message: {answer:?}"
     );
     for verb in ["acquire", "release"] {
         client.put(&format!("/v1/kv/a22/key?{verb}="), "x").expect_text(500, "missing session");
@@ -112,7 +112,7 @@ fn assertion_23_anyone_may_write_a_locked_key_and_the_lock_stays() {
     let client = server.client();
     let holder = client.session();
     assert!(client.acquire("a23/key", &holder));
-    client.set("a23/key", "by a stranger");
+    client.set("a23/key", "by another client");
     let entry = client.entry("a23/key");
     assert_eq!(entry["Session"], json!(holder));
     // Lockmesh keeps the count where Consul resets it, so that it can serve as a sequencer.
@@ -176,7 +176,7 @@ fn assertion_25_a_session_ends_all_its_holds_in_one_step() {
         assert_eq!(entry.get("Session"), None, "{entry}");
         assert_eq!(number(entry, "LockIndex"), 1);
         assert_eq!(entry["Value"], "aGVsZA==", "the value is kept");
-        assert_eq!(entry["ModifyIndex"], entries[0]["ModifyIndex"], "all in one step");
+        assert_eq!(entry["ModifyIndex"], entries[0]["ModifyIndex"], "all in one log entry");
     }
     client.destroy(&deleter);
     client.get("/v1/kv/a25/delete/?recurse").expect(404);
@@ -223,7 +223,7 @@ fn every_grant_carries_a_fence_that_never_goes_back() {
         last = fence;
         match turn % 2 {
             0 => assert!(client.release("fence/key", &session)),
-            _ => assert!(client.delete("/v1/kv/fence/key").is_true(), "nor by deleting the key"),
+            _ => assert!(client.delete("/v1/kv/fence/key").is_true(), "deleting the key does not reset it"),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The running program: what Consul's clients rely on, and what operators see of servers that are
-//! killed, stopped, copied and emptied. Every module has a server of its own, and most of what its
-//! tests do is wait; so they are one program, in which more of them run at a time than the machine
+//! The running program: the behavior that Consul's clients rely on, and the operators' view of
+//! servers that are killed, stopped, copied and emptied. Every module has a server of its own, and
+//! its tests mostly wait. They form one program so that more of them run at a time than the machine
 //! has cores.
 //!
-//! **Invariant:** a test here holds however late it and the servers are. Time is only bounded from
+//! **Invariant:** a test here passes on an arbitrarily slow machine. Time is only bounded from
 //! below.
 
 mod agent;

@@ -1,6 +1,5 @@
-//! The mesh of real agents: a host that dies is probed in vain by its neighbours, one that is asked
-//! whether it lives answers, and whoever sends what is not of this cluster, or accuses everybody,
-//! changes nothing but figures.
+//! The mesh of real agents: neighbors' probes of a dead host fail, a challenged agent answers, and
+//! peers that send foreign datagrams or accuse all others change only metrics.
 
 use lockmesh_net::random;
 use lockmesh_protocol::gossip::MAX_DATAGRAM_BYTES;
@@ -36,12 +35,12 @@ fn figures(client: &Client) -> Figures {
     Figures::parse(client.get("/metrics").expect(200).text())
 }
 
-/// How often something happened in the mesh, as an agent sees it.
+/// Returns the value of an agent's mesh event counter.
 fn event(client: &Client, event: &str) -> f64 {
     figures(client).value(&format!("lockmesh_agent_mesh_events_total{{event=\"{event}\"}}"))
 }
 
-/// What became of accusations at all servers together.
+/// Returns the number of accusations with an outcome, over all servers.
 fn accusations(dev: &Fleet, outcome: &str) -> f64 {
     let of = |server| {
         let series = format!("lockmesh_server_accusations_total{{outcome=\"{outcome}\"}}");
@@ -59,13 +58,13 @@ fn verdicts(dev: &Fleet) -> f64 {
     ["s1", "s2", "s3"].into_iter().map(of).sum()
 }
 
-/// How often servers told agents of something new, unasked.
+/// Returns the number of unsolicited updates from servers to agents.
 fn pushes(dev: &Fleet) -> f64 {
     let of = |server| figures(&dev.monitor(server)).value("lockmesh_server_mesh_pushes_total");
     ["s1", "s2", "s3"].into_iter().map(of).sum()
 }
 
-/// The UDP ports of a process: that of its QUIC and that of the mesh among them.
+/// Returns the UDP ports of a process, among them those of QUIC and of the mesh.
 fn udp_ports(pid: &str) -> Vec<u16> {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").flatten();
     let links = files.filter_map(|file| fs::read_link(file.path()).ok());
@@ -94,14 +93,14 @@ fn a_host_that_dies_is_probed_in_vain_by_its_neighbours_and_forgotten_by_them() 
         let dead = members.as_array().expect("a list").iter().find(|member| member["Name"] == "n3");
         dead.is_some_and(|member| member["State"] == "failed")
     });
-    // On a machine so busy that a neighbour ran late, that one accuses nobody.
+    // A neighbor that ran late on a busy machine accuses no other agent.
     let in_vain = ["accusation", "excused_probe"].map(|kind| event(&first, kind) + event(&second, kind));
     assert!(in_vain.iter().sum::<f64>() >= 1.0);
-    // By its verdict, and the roster that follows from it.
+    // By its verdict, and the resulting roster.
     for survivor in [first, second] {
         wait_until(|| figures(&survivor).value("lockmesh_agent_mesh_members") == 1.0);
     }
-    assert!(pushes(&dev) >= 1.0, "the leader tells it unasked");
+    assert!(pushes(&dev) >= 1.0, "the leader sends the verdict unsolicited");
 }
 
 #[test]
@@ -110,7 +109,7 @@ fn what_is_not_of_this_cluster_is_counted_and_changes_nothing() {
     let dev = start(folder.path());
     let victim = dev.client_of("n1");
     let outsider = UdpSocket::bind("127.0.0.1:0").expect("a free port");
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_secs() as u32;
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).expect("after the epoch").as_secs() as u32;
     let member = MemberId::of_agent(LeaseId { agent: AgentNumber(1), began: LogIndex(1) });
     let sealed = |number: u32| {
         let key = GossipKey { number, bytes: [7; 32] };
@@ -125,7 +124,7 @@ fn what_is_not_of_this_cluster_is_counted_and_changes_nothing() {
     for length in [1, 40, 100, 1_100, 1_400] {
         send(&vec![0xa5; length]);
     }
-    // Of another cluster, by a key that has a number as ours or another one.
+    // Of another cluster, by a key with the number of ours or of another key.
     (0..100).for_each(|number| send(&sealed(number)));
     for kind in ["malformed_datagram", "unknown_key", "broken_seal"] {
         wait_until(|| event(&victim, kind) > 0.0);
@@ -197,10 +196,11 @@ fn a_member_that_asks_by_a_datagram_is_answered_with_a_renewal() {
             assert_eq!((from, answer.nonce), (asked.id, 99));
             true
         }
-        // Others speak to this member as well: it takes no part, but is in the roster.
+        // Other agents probe this member as well: it is in the roster, but does not take part.
         _ => false,
     };
-    // Whoever is asked by a stranger looks for it in the roster, and answers when it is there.
+    // An agent that receives a stranger's question looks it up in the roster, and answers once it
+    // is there.
     wait_until(|| {
         ask();
         std::iter::from_fn(received).any(is_answer)

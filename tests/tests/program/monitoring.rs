@@ -1,5 +1,5 @@
-//! Figures and health of servers and agents, as monitoring reads them: over HTTP, while servers die
-//! and stand still.
+//! Metrics and health of servers and agents, as monitoring reads them: over HTTP, while servers
+//! crash and are paused.
 
 use lockmesh_tests::figures::Figures;
 use lockmesh_tests::fleet::{Fleet, freeze, gone, shell, wait_until};
@@ -96,7 +96,7 @@ fn work_shows_in_the_figures() {
         "lockmesh_server_locks_held",
         "lockmesh_rpc_refused_malformed_total",
     ] {
-        assert_eq!(before.value(series), 0.0, "{series} is there from the start");
+        assert_eq!(before.value(series), 0.0, "{series} exists from the start");
     }
     let at_the_start = figures(&client);
     assert_eq!(at_the_start.value("lockmesh_http_refusals_total{reason=\"queue_full\"}"), 0.0);
@@ -155,13 +155,13 @@ fn a_port_that_is_taken_is_refused_by_the_name_of_its_key() {
     dev.stop();
 }
 
-/// A file of the operators' folder.
+/// Returns a file of the `deploy` folder.
 fn deployed(file: &str) -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(file);
     fs::read_to_string(path).expect("it is there")
 }
 
-/// The figures that the page explains, with their kind, by who has them.
+/// Returns the metrics that the page documents for a role, with their kind.
 fn explained(role: &str) -> BTreeMap<String, String> {
     let page = deployed("metrics.md");
     let row = |line: &str| {
@@ -174,7 +174,7 @@ fn explained(role: &str) -> BTreeMap<String, String> {
     page.lines().filter_map(row).collect()
 }
 
-/// The words of the alert rules that name figures.
+/// Returns the metric names in the alert rules.
 fn alerted() -> BTreeSet<String> {
     let rules = deployed("alerts.yml");
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -191,7 +191,7 @@ fn the_page_for_operators_explains_what_is_served_and_nothing_else() {
         clients.iter().flat_map(|client| figures(client).families).collect()
     };
     let monitors = SERVERS.map(|server| dev.monitor(server));
-    // The leader alone has figures of others, from its first turns on.
+    // Only the leader exports metrics of other servers, from its first turns on.
     wait_until(|| families(&monitors).contains_key("lockmesh_server_follower_lag_entries"));
     let (servers, agent) = (families(&monitors), families(&[dev.client()]));
     assert_eq!(explained("server"), servers);

@@ -1,4 +1,4 @@
-//! What operators see of a quorum and do to it, over HTTP and on the command line.
+//! The operators' view of a quorum and their changes to it, over HTTP and on the command line.
 
 use lockmesh_tests::binary::lockmesh;
 use lockmesh_tests::dev::{Dev, Shared};
@@ -121,14 +121,14 @@ fn servers_come_lead_and_go() {
     assert!(code == 0 && told.ends_with("is out of the quorum\n"), "{told} {said}");
     assert_eq!(fleet.servers().len(), 3);
 
-    // Of three, one is dead: the two that live are needed, the dead one is not.
+    // Of three servers, one is dead: the two live ones are needed, the dead one is not.
     let followers: Vec<&str> = ["s1", "s2", "s3"].into_iter().filter(|node| *node != leader).collect();
     assert!(shell(&format!("kill -9 {}", fleet.pid(followers[0]))));
-    // For a second the leader counts on a server that has just been heard.
+    // For a second the leader counts on a server that has just been in contact.
     wait_until(|| {
         let servers = fleet.servers();
         let dead = servers.iter().find(|server| server["Node"] == followers[0]).expect("it is a member");
-        let silence = dead["LastContact"].as_str().expect("it was heard once");
+        let silence = dead["LastContact"].as_str().expect("it was in contact once");
         dead["Healthy"] == false && silence.ends_with('s') && !silence.ends_with("ms")
     });
     assert_eq!(client.get("/v1/operator/autopilot/health").status, 429);
@@ -158,7 +158,8 @@ fn a_server_that_is_removed_while_it_runs_knows_it_and_never_serves_again() {
     fleet.stop();
 }
 
-/// What `raft inspect` tells of a stopped server of a fleet, whose folder it leaves as it is.
+/// Returns the output of `raft inspect` for a stopped server of a fleet; it must not change the
+/// folder.
 fn inspected(folder: &std::path::Path, node: &str) -> serde_json::Value {
     let data = folder.join(node).join("data");
     let contents =
@@ -206,7 +207,7 @@ fn a_lost_majority_is_begun_anew_from_one_server() {
         ["LastLogTerm", "LastLogIndex"].map(|name| found[name].as_u64().expect("a number"))
     };
     let most = ["s1", "s2", "s3"].iter().map(position).max();
-    assert_eq!(Some(position(&survivor.as_str())), most, "nobody has more than the leader had");
+    assert_eq!(Some(position(&survivor.as_str())), most, "no server has more than the leader");
     let (code, told, said) = run(&sure);
     assert!(code == 0 && told.contains("NEVER start it again"), "{told} {said}");
     assert_eq!(inspected(folder.path(), &survivor)["Voters"].as_array().map(Vec::len), Some(1));

@@ -1,7 +1,7 @@
-//! Acquires that wait, which Consul lacks: `?acquire=…&wait=…`, by a running program of servers and
-//! an agent.
+//! Acquires that wait, an extension of Consul: `?acquire=…&wait=…`, against running servers and an
+//! agent.
 //!
-//! Time is only bounded from below: how late a loaded machine is proves nothing.
+//! Time is only bounded from below: delays on a loaded machine prove nothing.
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::{let_pass, number};
@@ -18,7 +18,7 @@ fn shared() -> Shared {
     Dev::shared(&SERVER, &[])
 }
 
-/// Begins to wait for a lock, and returns when that wait is known to be the `place`th in its queue.
+/// Starts to wait for a lock, and returns when that wait is known to be the `place`th in its queue.
 fn wait(client: &Client, key: &str, session: &str, wait: &str, place: u64) -> Connection {
     let mut connection = client.connect().expect("a connection");
     let path = format!("/v1/kv/{key}?acquire={session}&wait={wait}");
@@ -27,7 +27,7 @@ fn wait(client: &Client, key: &str, session: &str, wait: &str, place: u64) -> Co
     connection
 }
 
-/// Returns when so many wait for a lock.
+/// Returns when this many sessions wait for a lock.
 fn until_waiters(client: &Client, key: &str, count: u64) {
     let path = format!("/v1/lockmesh/locks?prefix={key}");
     loop {
@@ -64,7 +64,7 @@ fn three_who_wait_are_granted_in_the_order_of_their_coming() {
     assert!(client.acquire("q1/key", &holder));
     let waiting: Vec<_> =
         (1..).zip(&sessions).map(|(place, session)| wait(&client, "q1/key", session, "60s", place)).collect();
-    assert!(!client.acquire("q1/key", &sessions[2]), "without a wait nobody gets past the queue");
+    assert!(!client.acquire("q1/key", &sessions[2]), "an acquire without wait cannot overtake the queue");
 
     let mut last = (holder, 0);
     for (waiting, session) in waiting.into_iter().zip(&sessions) {
@@ -227,7 +227,7 @@ fn who_waits_where_nobody_decides_is_told_that_the_outcome_is_unknown() {
     fleet.stop();
 }
 
-/// What contenders for one lock know of each other, which no service may contradict.
+/// Shared knowledge of the contenders for a lock, which no service may contradict.
 #[derive(Default)]
 struct Contest {
     inside: AtomicBool,
@@ -236,7 +236,7 @@ struct Contest {
     over: AtomicBool,
 }
 
-/// Ends a contest when it goes out of scope, also by a panic.
+/// Ends a contest when it goes out of scope, even by a panic.
 struct Referee<'a>(&'a Contest);
 
 impl Drop for Referee<'_> {
@@ -246,8 +246,8 @@ impl Drop for Referee<'_> {
 }
 
 impl Contest {
-    /// Takes the lock and gives it back, again and again. An answer that is not heard leaves open
-    /// whether the session holds the lock; then it is simply asked again.
+    /// Acquires and releases the lock repeatedly. If a reply is lost, the session may or may not
+    /// hold the lock; the request is simply repeated.
     fn contend(&self, client: &Client, session: &str) {
         while !self.over.load(Ordering::SeqCst) {
             let answer = client.put(&format!("/v1/kv/job?acquire={session}&wait=2s"), session);

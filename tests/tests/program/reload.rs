@@ -1,5 +1,5 @@
-//! Certificates are looked at before a process starts. They and the log level are read again while
-//! it runs, on SIGHUP and on request; what is broken is refused, and what was in use stays.
+//! Certificates are checked before a process starts. Certificates and the log level are read again
+//! on SIGHUP and on request; broken ones are rejected, and the previous ones stay in use.
 
 use lockmesh_tests::dev::Dev;
 use lockmesh_tests::http::{Address, Client};
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// An authority in `folder/ca`, and what it issues.
+/// A certificate authority in `folder/ca`, and the certificates that it issued.
 pub(super) struct Fleet {
     folder: TempDir,
 }
@@ -33,7 +33,7 @@ impl Fleet {
         issue(&self.at("ca"), &self.at(name), role, node);
     }
 
-    /// A configuration file for a node whose certificate is in the folder of that name.
+    /// Writes a configuration file for a node whose certificate is in the folder of that name.
     pub(super) fn config(&self, role: &str, name: &str, level: &str, rest: &str) -> String {
         let file = self.at(&format!("{name}.toml"));
         let tls = self.at(name);
@@ -56,7 +56,7 @@ fn lockmesh(arguments: &[&str]) {
     assert_eq!(code, 0, "{said}");
 }
 
-/// Puts a certificate in the place of another one.
+/// Replaces a certificate by another one.
 fn replace(from: &Path, to: &Path, role: &str) {
     for name in [format!("{role}.pem"), format!("{role}-key.pem")] {
         fs::copy(from.join(&name), to.join(&name)).expect("the files can be copied");
@@ -73,7 +73,7 @@ fn dev_takes_new_certificates_and_refuses_broken_ones() {
     let changes = |text: &str| {
         let reloaded = client.put("/v1/agent/reload", "").expect_text(200, "");
         assert!(reloaded.body.is_empty(), "{reloaded:?}");
-        let changes = reloaded.any_case("X-Lockmesh-Reloaded").expect("it says what changed").to_owned();
+        let changes = reloaded.any_case("X-Lockmesh-Reloaded").expect("the changes are listed").to_owned();
         assert!(changes.contains(text), "{changes}");
     };
     changes("nothing has changed");
@@ -83,7 +83,7 @@ fn dev_takes_new_certificates_and_refuses_broken_ones() {
     replace(&fresh, &tls, "server");
     changes("server.pem is in use for new connections, good for 364 more days");
     changes("nothing has changed");
-    fs::write(tls.join("agent.pem"), "what a hand that slipped leaves behind").expect("it can be written");
+    fs::write(tls.join("agent.pem"), "accidental garbage").expect("it can be written");
     client.put("/v1/agent/reload", "").expect_text(500, "agent.pem");
     client.set("after", "the refusal");
     let (code, _, said) = run(&["reload", "--http-addr", &dev.http.to_string()]);
@@ -126,7 +126,7 @@ fn server_and_agent_read_again_on_sighup() {
     );
     let server = Process::lockmesh(&["server", "--config", &config]);
     let listens = server.says("the server listens");
-    let address = listens.rsplit_once("address=").expect("it says where").1.to_owned();
+    let address = listens.rsplit_once("address=").expect("the address is logged").1.to_owned();
     let reach = format!(
         "listen = \"127.0.0.1:0\"\n[http]\ntcp = \"\"\nsocket = \"{}\"\n[upstream]\nservers = [\"{address}\"]",
         fleet.at("sock")

@@ -1,4 +1,4 @@
-//! Assertions 27–38: how sessions begin, what they show, and everything that ends them.
+//! Assertions 27–38: creation and display of sessions, and everything that ends them.
 
 use super::leave::Nodes;
 use lockmesh_tests::dev::{Dev, Shared};
@@ -14,7 +14,7 @@ fn shared() -> Shared {
     Dev::shared(&SERVER, &[])
 }
 
-/// The session that this body makes, as the server shows it.
+/// Creates a session from this body, and returns it as the server shows it.
 #[track_caller]
 fn created(client: &Client, body: &str) -> Value {
     let answer = client.put("/v1/session/create", body).expect(200).json();
@@ -23,7 +23,7 @@ fn created(client: &Client, body: &str) -> Value {
     client.session_info(id).expect("a session that was just created")
 }
 
-/// This agent's node.
+/// Returns this agent's node.
 fn own_node(client: &Client) -> String {
     let own = client.get("/v1/agent/self").expect(200).json();
     own["Config"]["NodeName"].as_str().expect("a node name").to_owned()
@@ -260,8 +260,8 @@ fn assertion_35_sessions_are_listed_by_node_and_all_together() {
     client.destroy(id);
 }
 
-/// Makes two sessions of one node, one of each behavior, lets `end` end them, and looks at what
-/// they held.
+/// Creates two sessions of one node, one with each behavior, lets `end` end them, and checks their
+/// locks.
 fn invalidated_by(name: &str, end: impl Fn(&Client, &str, &[String])) {
     let server = shared();
     let client = server.client();
@@ -381,7 +381,7 @@ fn the_ttl_of_a_lock_fits_the_window_that_is_its_agent_s_default() {
     let address = format!("unix://{}", socket.display());
     let lock = Process::lockmesh(&["lock", "job", "--http-addr", &address, "--", "sleep", "600"]);
     wait_until(|| client.get("/v1/kv/job/.lock").status == 200);
-    // What did not fit has ended.
+    // A session whose TTL was too short has ended.
     let sessions = client.get("/v1/session/list").expect(200).json();
     let ttls: Vec<_> = sessions.as_array().expect("sessions").iter().map(|session| &session["TTL"]).collect();
     assert_eq!((ttls.as_slice(), &sessions[0]["HealthWindow"]), (&[&json!("30s")][..], &json!("safe")));

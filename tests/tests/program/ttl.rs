@@ -1,7 +1,7 @@
-//! Assertion 43: a session that is not renewed ends, but not before its time.
+//! Assertion 43: a session that is not renewed ends, but not early.
 //!
-//! The deadline is twice the TTL, as clients of old expect. Time is only bounded from below; that
-//! an end comes in time is shown in virtual time on the core.
+//! The deadline is twice the TTL, as existing clients expect. Time is only bounded from below; that
+//! an end is not late is tested in virtual time on the core.
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::let_pass;
@@ -11,13 +11,13 @@ use std::sync::OnceLock;
 
 use std::time::{Duration, Instant};
 
-/// A server that takes short TTLs, so that tests need not wait long.
+/// A server that accepts short TTLs, so that tests need not wait long.
 fn shared() -> Shared {
     static SERVER: OnceLock<Dev> = OnceLock::new();
     Dev::shared(&SERVER, &["--session-ttl-min", "1s"])
 }
 
-/// Waits, without polling, until the session is gone.
+/// Waits, without polling, until the session has ended.
 fn wait_for_end(client: &Client, session: &str) {
     let mut index = 0;
     loop {
@@ -29,7 +29,7 @@ fn wait_for_end(client: &Client, session: &str) {
     }
 }
 
-/// Makes a session of this TTL that is never renewed, and waits for its end.
+/// Creates a session with this TTL that is never renewed, and waits for its end.
 fn lives_for(client: &Client, ttl: &str) -> Duration {
     let begun = Instant::now();
     let session = client.session_of(json!({"TTL": ttl, "NodeChecks": []}));
@@ -102,7 +102,7 @@ fn assertion_36_an_expired_session_frees_what_it_held_after_its_delay() {
         while !client.acquire(&key, &next) {
             let_pass(Duration::from_millis(20));
         }
-        assert!(begun.elapsed() >= Duration::from_secs(4), "taken after {:?}", begun.elapsed());
+        assert!(begun.elapsed() >= Duration::from_secs(4), "acquired after {:?}", begun.elapsed());
     }
 }
 

@@ -1,4 +1,4 @@
-//! Assertions 45–50: several operations, all or none. Each test is named after its number.
+//! Assertions 45–50: transactions, all or nothing. Each test is named after its number.
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::number;
@@ -153,7 +153,7 @@ fn assertion_46_every_failure_is_told_and_nothing_applied() {
     assert_eq!(
         failures(&client.txn(json!(all)).expect(409).json()),
         expected,
-        "all are told, not only the first"
+        "all failures are reported, not only the first"
     );
     assert_eq!(number(&client.entry("a46/there"), "ModifyIndex"), index);
     assert_eq!(client.entry("a46/held"), held);
@@ -170,7 +170,7 @@ fn assertion_45_operations_that_make_no_sense_are_told_too() {
     let answer = answer.expect(409).json();
     let told = failures(&answer);
     let expected = [(1, "unknown KV operation: paint".to_owned()), (2, "Must provide key".to_owned())];
-    // The original looks at some of these before and at others while it applies.
+    // The original checks some of these before and others while it applies.
     assert!(told.iter().all(|failure| expected.contains(failure)) && !told.is_empty(), "{told:?}");
     client.get("/v1/kv/a45c/new").expect(404);
 }
@@ -209,7 +209,7 @@ fn assertion_45_nodes_services_and_checks_take_part() {
 fn assertion_47_how_much_is_too_much() {
     let server = shared();
     let client = server.client();
-    // The original counted 64 at the time of the version that tests are tried against.
+    // The original's limit was 64 in the version that tests run against.
     let most = if server.is_foreign() { 64 } else { 128 };
     let operations = |count: usize| -> Value {
         (0..count).map(|n| kv("set", &format!("a47/{n:03}"), json!({"Value": "eA=="}))).collect()

@@ -1,5 +1,5 @@
-//! The node lease over real QUIC: renewals that servers acknowledge, servers that ask whether an
-//! agent lives, and who else may not ask.
+//! The node lease over real QUIC: renewals that servers acknowledge, challenges from servers to
+//! agents, and peers that may not challenge.
 
 use lockmesh_agent::listener::Listener;
 use lockmesh_agent::mesh_questions::MeshQuestions;
@@ -24,10 +24,10 @@ use tokio::time::timeout;
 
 const NODE: &str = "web-1";
 
-/// After so long a test is told that what it waits for does not happen.
+/// Timeout of every wait in these tests.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The lease that the service gives.
+/// The lease that the service grants.
 const LEASE: LeaseId = LeaseId { agent: AgentNumber(7), began: LogIndex(1) };
 
 /// An agent that listens, and the service where it registered.
@@ -60,7 +60,7 @@ impl Story {
     async fn renewed(&self) {
         let mut lease = self.upstream.lease();
         let renewed = timeout(TIMEOUT, lease.wait_for(|lease| lease.renewed.is_some())).await;
-        renewed.expect("it is acknowledged").expect("it goes on");
+        renewed.expect("it is acknowledged").expect("the agent runs");
     }
 
     async fn dial(&self, role: Role) -> (Endpoint, Connection) {
@@ -102,7 +102,7 @@ async fn nothing_else_is_answered_and_nobody_else() {
     assert!(is_denied(&answer), "{answer:?}");
     let _stream = connection.open(Purpose::Raft).await.expect("it stands");
     assert!(connection.closed().await.contains("no Raft"));
-    // Another agent may challenge, as for a server, and nothing else.
+    // Another agent may challenge on behalf of a server, but send no other request.
     let (_dialler, connection) = story.dial(Role::Agent).await;
     let challenge = Challenge { lease: LEASE, nonce: 5 };
     let answer = ask(&connection, Request::Challenge(challenge)).await;
@@ -130,8 +130,8 @@ async fn a_stream_that_asks_too_much_at_once_is_told_so() {
         queue.push(&Call::Begin(CallId(id), request)).expect("it is short");
     }
     sender.send(queue.take()).await.expect("it listens");
-    let frame = receiver.receive::<ReplyFrame>().await.expect("it is well");
-    let answers = frame.expect("it goes on").0;
+    let frame = receiver.receive::<ReplyFrame>().await.expect("no error");
+    let answers = frame.expect("a frame").0;
     let alive = answers.iter().filter(|(_, answer)| matches!(answer, Response::Alive(_))).count();
     assert_eq!((answers.len(), alive), (17, 16));
 }
@@ -142,14 +142,14 @@ async fn what_guards_may_believe_goes_on_with_acknowledgements_and_stands_withou
     let mut lease = story.upstream.lease();
     let first = lease.borrow_and_update().deadline(HealthWindow::Default).expect("it was renewed");
     let later = lease.wait_for(|lease| lease.deadline(HealthWindow::Default) > Some(first));
-    let later = timeout(TIMEOUT, later).await.expect("it is renewed again").expect("it goes on");
+    let later = timeout(TIMEOUT, later).await.expect("it is renewed again").expect("the agent runs");
     let told = later.deadline(HealthWindow::Default);
     drop(later);
     story.book.open().mood = Mood::Mute;
     let counters = story.upstream.counters().expect("it counts");
     let sent = || counters.renewals.load(Ordering::Relaxed);
     let acknowledged = || counters.renewals_acknowledged.load(Ordering::Relaxed);
-    // One may be under way.
+    // One renewal may be pending.
     while sent() < acknowledged() + 3 {
         tokio::task::yield_now().await;
     }
@@ -158,7 +158,7 @@ async fn what_guards_may_believe_goes_on_with_acknowledgements_and_stands_withou
     story.book.open().mood = Mood::Serving;
     let mut lease = story.upstream.lease();
     let again = lease.wait_for(|lease| lease.deadline(HealthWindow::Default) > last);
-    drop(timeout(TIMEOUT, again).await.expect("it is renewed again").expect("it goes on"));
+    drop(timeout(TIMEOUT, again).await.expect("it is renewed again").expect("the agent runs"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -170,13 +170,13 @@ async fn real_servers_acknowledge_renewals() {
     for _ in 0..2 {
         let before = lease.borrow_and_update().renewed;
         let renewed = lease.wait_for(|lease| lease.renewed > before);
-        drop(timeout(TIMEOUT, renewed).await.expect("it is acknowledged").expect("it goes on"));
+        drop(timeout(TIMEOUT, renewed).await.expect("it is acknowledged").expect("the agent runs"));
     }
     upstream.close().await;
     quorum.end().await;
 }
 
-/// Registers at whoever leads.
+/// Registers at the leader.
 async fn registered(
     quorum: &Quorum,
     endpoint: &Endpoint,
@@ -205,17 +205,18 @@ async fn an_agent_that_does_not_renew_is_asked_by_every_server() {
     let (lease, secret) = registered(&quorum, &endpoint, &registration).await;
     let mut servers: BTreeSet<NodeName> = BTreeSet::new();
     while servers.len() < 3 {
-        let arrival = timeout(TIMEOUT, endpoint.accept()).await.expect("it is asked").expect("it is open");
+        let arrival = timeout(TIMEOUT, endpoint.accept()).await.expect("a connection").expect("it is open");
         let connection = arrival.handshake().await.expect("a server");
         assert_eq!(connection.peer().role, Role::Server);
         let (_, mut sender, mut receiver) = connection.accept().await.expect("a stream");
-        let CallFrame(calls) = receiver.receive().await.expect("it is well").expect("a frame");
+        let CallFrame(calls) = receiver.receive().await.expect("no error").expect("a frame");
         let [Call::Begin(call, Request::Challenge(challenge))] = calls.as_slice() else {
-            panic!("not what was wanted: {calls:?}")
+            panic!("unexpected calls: {calls:?}")
         };
         assert!(challenge.lease == lease && challenge.nonce != 0, "{challenge:?}");
         servers.insert(connection.peer().node.clone());
-        // Whoever answers one is asked no more, so the last one alone is answered.
+        // An agent that answers one server is not challenged by the others, so only the last
+        // challenge is answered.
         if servers.len() == 3 {
             let mut queue = FrameQueue::default();
             let renewal = secret.renewal(lease, 1, challenge.nonce);
@@ -235,7 +236,7 @@ async fn an_agent_asks_another_one_for_a_server_and_says_nothing_of_one_that_is_
     let question = |node: &str, address: SocketAddr| {
         Request::AskNode(NodeQuestion { challenge, node: node.into(), address: address.to_string() })
     };
-    // There is only one agent here, which asks itself.
+    // There is only one agent here, which challenges itself.
     for _ in 0..2 {
         let answer = ask(&connection, question(NODE, story.address)).await;
         assert!(matches!(answer, Response::Alive(renewal) if renewal.nonce == 5), "{answer:?}");
@@ -248,10 +249,10 @@ async fn an_agent_asks_another_one_for_a_server_and_says_nothing_of_one_that_is_
     }
 }
 
-/// Answers one challenge of an agent; whatever a server asks is lost.
+/// Answers one challenge of an agent; challenges from servers are lost.
 async fn answer_agents(endpoint: &Endpoint, lease: LeaseId, secret: &LeaseSecret, sequence: u64) {
     loop {
-        let arrival = timeout(TIMEOUT, endpoint.accept()).await.expect("it is asked").expect("it is open");
+        let arrival = timeout(TIMEOUT, endpoint.accept()).await.expect("a connection").expect("it is open");
         let Ok(connection) = arrival.handshake().await else { continue };
         if connection.peer().role == Role::Server {
             continue;
@@ -259,7 +260,7 @@ async fn answer_agents(endpoint: &Endpoint, lease: LeaseId, secret: &LeaseSecret
         let Ok((_, mut sender, mut receiver)) = connection.accept().await else { continue };
         let Ok(Some(CallFrame(calls))) = receiver.receive().await else { continue };
         let [Call::Begin(call, Request::Challenge(challenge))] = calls.as_slice() else {
-            panic!("not what was wanted: {calls:?}")
+            panic!("unexpected calls: {calls:?}")
         };
         assert_eq!(challenge.lease, lease);
         let mut queue = FrameQueue::default();
@@ -281,7 +282,7 @@ async fn a_node_that_another_agent_reaches_is_kept_though_no_server_does() {
     let listen =
         |identity: &Identity| Endpoint::listen(any, identity, &QuicOptions::default()).expect("a free port");
     let port = |endpoint: &Endpoint| endpoint.local_address().expect("it is bound").port();
-    // An agent as it ships.
+    // An agent with the default configuration.
     let identity = quorum.identity("web-2", Role::Agent);
     let endpoint = Arc::new(listen(&identity));
     let registration_of = |node: &str, port| AgentRegistration { port, ..registration(node) };
@@ -292,8 +293,8 @@ async fn a_node_that_another_agent_reaches_is_kept_though_no_server_does() {
     tokio::spawn(Listener::new(endpoint, upstream.clone(), MeshQuestions::default()).run());
     let mut lease = upstream.lease();
     let renewed = timeout(TIMEOUT, lease.wait_for(|lease| lease.renewed.is_some())).await;
-    drop(renewed.expect("it is acknowledged").expect("it goes on"));
-    // And one that renews nothing, and that no server reaches.
+    drop(renewed.expect("it is acknowledged").expect("the agent runs"));
+    // And an agent that renews nothing, and that no server reaches.
     let silent = listen(quorum.agent());
     let (lease, secret) = registered(&quorum, &silent, &registration_of(NODE, port(&silent))).await;
     let began = std::time::Instant::now();
@@ -302,7 +303,7 @@ async fn a_node_that_another_agent_reaches_is_kept_though_no_server_does() {
         sequence += 1;
         answer_agents(&silent, lease, &secret, sequence).await;
     }
-    // Its lease lives: a renewal of its own is acknowledged.
+    // Its lease is valid: a renewal of its own is acknowledged.
     let renewal = secret.renewal(lease, sequence + 1, 0);
     let addresses = quorum.addresses();
     for address in addresses.iter().cycle() {

@@ -1,6 +1,6 @@
-//! What a server answers to those who speak QUIC to it themselves, with none of an agent's manners:
-//! an agent leaves a deposed leader at once and asks for nothing that is not its own, so behind it
-//! nobody would see what the server allows.
+//! A server's replies to raw QUIC clients that do not behave like an agent. An agent leaves a
+//! deposed leader at once and requests only its own data, so tests through an agent would not show
+//! what the server allows.
 
 use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
@@ -17,10 +17,10 @@ use lockmesh_tests::quorum::Quorum;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// After so long a test is told that what it waits for does not happen.
+/// Timeout of every wait in these tests.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Somebody with a connection to one server.
+/// A client with a connection to one server.
 struct Caller {
     _dialler: Endpoint,
     _connection: Connection,
@@ -63,16 +63,16 @@ impl Caller {
         call
     }
 
-    /// Waits for the answer to a request.
+    /// Waits for the reply to a request.
     async fn answer(&mut self, call: CallId) -> Response {
         let deadline = Instant::now() + TIMEOUT;
         while !self.answers.contains_key(&call) {
             let left = deadline.saturating_duration_since(Instant::now());
             let frame = tokio::time::timeout(left, self.receiver.receive::<ReplyFrame>()).await;
-            let ReplyFrame(answers) = frame.expect("it answers").expect("it is well").expect("it goes on");
+            let ReplyFrame(answers) = frame.expect("a reply in time").expect("no error").expect("a frame");
             self.answers.extend(answers);
         }
-        self.answers.remove(&call).expect("it was just seen")
+        self.answers.remove(&call).expect("just checked")
     }
 
     async fn ask(&mut self, request: Request) -> Response {
@@ -107,7 +107,7 @@ impl Caller {
         }
     }
 
-    /// A fresh request id of an agent.
+    /// Returns a fresh request ID of an agent.
     fn id(&mut self, (agent, generation): (AgentNumber, Generation)) -> Option<RequestId> {
         self.sequence += 1;
         Some(RequestId { agent, generation, sequence: self.sequence, lowest: self.sequence })
@@ -148,7 +148,7 @@ fn put(key: &str) -> Command {
     Command::Kv(KvCommand::Set(NewEntry { key: key.into(), value: "v".into(), flags: 0 }))
 }
 
-/// Three servers, and somebody who speaks to the one that leads.
+/// Returns three servers, and a client of the leader.
 async fn led() -> (Quorum, Caller, String) {
     let quorum = Quorum::found(3, "web-1");
     let mut callers = Vec::new();
@@ -165,12 +165,12 @@ async fn led() -> (Quorum, Caller, String) {
                 return (quorum, caller, address);
             }
         }
-        assert!(Instant::now() < deadline, "nobody leads");
+        assert!(Instant::now() < deadline, "no leader in time");
         tokio::task::yield_now().await;
     }
 }
 
-/// Kills all servers but one, from one moment to the next.
+/// Kills all servers but one, all at once.
 fn leave_alone(quorum: &mut Quorum, leader: &str) {
     for other in quorum.addresses().iter().filter(|address| *address != leader) {
         quorum.kill(other);
@@ -189,20 +189,20 @@ async fn a_leader_that_is_left_alone_answers_no_read_and_acknowledges_no_renewal
     leave_alone(&mut quorum, &leader);
     // It does not know yet, and believes that it leads.
     let status = caller.status().await;
-    assert_eq!(status.leader, Some(status.server), "nothing has told it otherwise");
+    assert_eq!(status.leader, Some(status.server), "it has not been deposed yet");
     let renewal = caller.begin(Request::Renew(session)).await;
     let default = caller.begin(read("k", Consistency::Default, None)).await;
     let consistent = caller.begin(read("k", Consistency::Consistent, None)).await;
     let write = caller.propose(put("k")).await;
-    assert!(is_refused(&write), "nobody else has it: {write:?}");
+    assert!(is_refused(&write), "no other server has it: {write:?}");
     for (call, what) in
         [(renewal, "a renewal"), (default, "a default read"), (consistent, "a consistent read")]
     {
         let answer = caller.answer(call).await;
-        assert!(is_refused(&answer), "{what} needs the others: {answer:?}");
+        assert!(is_refused(&answer), "{what} needs the other servers: {answer:?}");
     }
     let stale = caller.ask(read("k", Consistency::Stale, None)).await;
-    assert!(matches!(stale, Response::Answer(_)), "it is still there for those who take old news: {stale:?}");
+    assert!(matches!(stale, Response::Answer(_)), "stale reads are still served: {stale:?}");
     quorum.end().await;
 }
 
@@ -219,15 +219,14 @@ async fn readers_that_wait_at_a_leader_are_sent_away_when_it_leads_no_more() {
     while caller.status().await.leader.is_some() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // Answers come in the order in which the server gave them, so what it said before is here
-    // already.
-    let told = caller.answers.remove(&default).expect("a reader of the leader is told that it leads no more");
+    // Replies arrive in the order in which the server sent them, so earlier ones are here already.
+    let told = caller.answers.remove(&default).expect("a default read ends when the leader is deposed");
     assert!(is_refused(&told), "{told:?}");
-    assert_eq!(caller.answers.remove(&stale), None, "who takes old news waits on");
+    assert_eq!(caller.answers.remove(&stale), None, "a stale read continues to wait");
     quorum.end().await;
 }
 
-/// What only a leader may decide.
+/// Returns commands that only a leader may propose.
 fn own_commands(session: &SessionId, term: Term) -> Vec<Command> {
     let server = NewServer {
         node: "s9".into(),
@@ -281,12 +280,12 @@ async fn nobody_speaks_under_the_number_of_another_agent() {
     let denied =
         matches!(&answer, Response::Unavailable(Unavailable::Denied(why)) if why.contains("speaks for node"));
     assert!(denied, "{answer:?}");
-    assert!(matches!(other.propose(put("own")).await, Response::Applied(_)), "under its own it may");
-    // The number's owner uses the same sequence, and is not taken for somebody who asks again.
+    assert!(matches!(other.propose(put("own")).await, Response::Applied(_)), "allowed under its own node");
+    // The number's owner uses the same sequence, and its request is not treated as a retry.
     assert!(matches!(caller.propose(put("mine")).await, Response::Applied(_)));
     let Response::Answer(Answer { rows, .. }) = caller.ask(read("forged", Consistency::Default, None)).await
     else {
-        panic!("it is read")
+        panic!("expected a reply to the read")
     };
     assert_eq!(rows, lockmesh_protocol::query::Rows::Entries(Vec::new()));
     quorum.end().await;

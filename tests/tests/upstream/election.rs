@@ -1,5 +1,5 @@
 //! An agent's writes through the elections of real servers, of which one leader after the other is
-//! killed: counted.
+//! killed. The writes are counted.
 
 use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 const NODE: &str = "web-1";
 
-/// Writers at once, each with a counter of its own.
+/// Number of concurrent writers, each with a counter of its own.
 const WRITERS: u64 = 16;
 
 fn upstream(quorum: &Quorum, seeds: usize) -> Upstream {
@@ -25,7 +25,7 @@ fn upstream(quorum: &Quorum, seeds: usize) -> Upstream {
     Upstream::start(upstream).expect("a socket")
 }
 
-/// The leader's address, once there is one.
+/// Returns the leader's address, once there is one.
 async fn leader(upstream: &Upstream) -> String {
     loop {
         if let Ok(status) = upstream.leader_status().await
@@ -36,9 +36,8 @@ async fn leader(upstream: &Upstream) -> String {
     }
 }
 
-/// Counts up under compare-and-set until it is told to stop; gives how often it was told that this
-/// worked. A write that took effect twice, or was lost after its `true`, breaks the chain of
-/// indexes.
+/// Counts up by compare-and-set until `stop` is set; returns the number of successful writes. A
+/// write that took effect twice, or was lost after its `true`, breaks the chain of indexes.
 async fn count_up(upstream: Upstream, key: String, stop: Arc<AtomicBool>, done: Arc<AtomicU64>) -> u64 {
     let (mut count, mut last) = (0, LogIndex(0));
     while !stop.load(Ordering::Relaxed) {
@@ -63,7 +62,7 @@ async fn value(upstream: &Upstream, key: &str) -> u64 {
     }
 }
 
-/// Waits until so many more writes are done than now.
+/// Waits until this many more writes are done.
 async fn more(done: &AtomicU64, count: u64) {
     let wanted = done.load(Ordering::Relaxed) + count;
     while done.load(Ordering::Relaxed) < wanted {
@@ -74,7 +73,7 @@ async fn more(done: &AtomicU64, count: u64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_leaders_cost_no_write_and_double_none() {
     let mut quorum = Quorum::found(5, NODE);
-    // Two of the servers are known from the beginning; they are killed first where they lead.
+    // Two of the servers are known from the beginning; they are killed first if they lead.
     let upstream = upstream(&quorum, 2);
     let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
     let writers: Vec<JoinHandle<u64>> = (0..WRITERS)

@@ -1,5 +1,5 @@
-//! An agent's way through the elections of a quorum: three QUIC services that play leader,
-//! follower, deposed, lagging, silent and dead, with one book of all that they were told.
+//! An agent during the elections of a quorum: three QUIC services that act as leader, follower,
+//! deposed, lagging, silent and dead, with one shared record of all requests.
 
 use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
 use lockmesh_net::{QuicOptions, Role};
@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 const NODE: &str = "web-1";
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Commands that are under way at once.
+/// Number of concurrent commands.
 const MANY: usize = 50;
 
 struct Story {
@@ -35,12 +35,12 @@ impl Story {
         Self::begin_with(3, |options| options).await
     }
 
-    /// An agent that was told of so many of the three servers.
+    /// An agent whose configuration lists this many of the three servers.
     async fn begin_with(seeds: usize, change: impl FnOnce(UpstreamOptions) -> UpstreamOptions) -> Self {
         Self::begin_from(SharedBook::default(), seeds, change).await
     }
 
-    /// The same with servers that are not as usual from the beginning.
+    /// The same with servers that behave unusually from the beginning.
     async fn begin_from(
         book: SharedBook,
         seeds: usize,
@@ -90,7 +90,7 @@ impl Story {
         tokio::spawn(async move { upstream.read(Query::Entry("job".into()), consistency, blocking).await })
     }
 
-    /// The home server, by a stale read.
+    /// Returns the home server, found by a stale read.
     async fn home(&self) -> u64 {
         self.book.open().stale_reads.clear();
         self.read(Consistency::Stale, None).await.unwrap().unwrap();
@@ -110,7 +110,7 @@ impl Story {
     }
 }
 
-/// Every command succeeded, and had one id all along, under one registration.
+/// Checks that every command succeeded, with one ID throughout, under one registration.
 async fn assert_done_once(story: &Story, proposed: Vec<JoinHandle<Result<Applied, Unavailable>>>) {
     for (number, proposed) in proposed.into_iter().enumerate() {
         let session = format!("s{number}");
@@ -141,7 +141,7 @@ async fn commands_go_to_the_leader_and_stale_reads_home() {
         story.read(Consistency::Stale, None).await.unwrap().unwrap();
     }
     assert_eq!(story.book.open().stale_reads, BTreeMap::from([(home, 21)]));
-    // Plain reads are refused by followers, and this one is not.
+    // Followers refuse plain reads, and this one is not refused.
     story.read(Consistency::Default, None).await.unwrap().unwrap();
 }
 
@@ -162,10 +162,10 @@ async fn what_a_killed_leader_left_unanswered_goes_to_the_next_one_under_the_sam
     story.book.reaches("all commands", |book| book.proposals.len() == MANY).await;
     story.book.open().view = View { leader: None, term: 1 };
     story.kill(1).await;
-    // It sends nothing any more, and nobody leads. Then somebody does.
+    // The old leader sends nothing any more, and there is no leader. Then one is elected.
     let asked = |book: &Book| book.questions.values().sum::<u32>();
     let before = asked(&story.book.open());
-    story.book.reaches("questions to those who are left", move |book| asked(book) > before + 5).await;
+    story.book.reaches("questions to the remaining servers", move |book| asked(book) > before + 5).await;
     assert!(proposed.iter().all(|proposed| !proposed.is_finished()));
     story.book.open().elect(2);
     assert_done_once(&story, proposed).await;
@@ -256,7 +256,7 @@ async fn readers_of_a_killed_leader_wait_on_elsewhere() {
     let next = home % 3 + 1;
     story.kill(home).await;
     story.book.open().elect(next);
-    // A command finds out that the leader is gone; the reader, which waits at the same server,
+    // A command detects the loss of the leader; the parked read, which waits at the same server,
     // moves with it.
     story.upstream.propose(destroy("third")).await.unwrap();
     story.book.reaches("the reader elsewhere", |book| book.parked.len() == 1).await;
@@ -279,8 +279,8 @@ async fn readers_move_when_their_home_server_stops() {
 
 #[tokio::test]
 async fn readers_leave_a_home_server_that_is_silent_although_nothing_else_is_asked_of_it() {
-    // The connection itself would be given up only after an hour, the server after ten seconds and
-    // more.
+    // The connection itself would time out only after an hour, the server after more than ten
+    // seconds.
     let quic = QuicOptions { idle_time: LONG, ..QuicOptions::default() };
     let book = SharedBook::default();
     book.open().quic = quic.clone();
@@ -306,7 +306,7 @@ async fn readers_leave_a_home_server_that_was_removed_and_does_not_know_it() {
     story.book.reaches("the reader elsewhere", move |book| book.parked.keys().any(|key| key.0 != home)).await;
     story.services[&leader].raise_index(9);
     assert_eq!(reader.await.unwrap().unwrap().index, LogIndex(9));
-    assert_ne!(story.home().await, home, "stale reads of it would be frozen");
+    assert_ne!(story.home().await, home, "its stale reads would be outdated");
 }
 
 #[tokio::test]
@@ -319,8 +319,8 @@ async fn what_a_removed_server_refuses_goes_elsewhere() {
     story.book.reaches("the reader elsewhere", move |book| book.parked.keys().any(|key| key.0 != home)).await;
     story.services[&leader].raise_index(9);
     assert_eq!(reader.await.unwrap().unwrap().index, LogIndex(9));
-    // A leader that is removed hands over first; its commands go to the next one under their ids
-    // all the same.
+    // A leader that is removed transfers leadership first; its pending commands go to the next
+    // leader under their IDs all the same.
     story.services[&leader].hears_of_its_removal();
     let proposed = story.propose_many();
     story.book.open().elect(6 - leader - home);
@@ -373,14 +373,14 @@ async fn what_may_have_been_done_is_unknown_when_no_leader_comes() {
     story.services.remove(&1).unwrap().stop().await;
     let error = proposed.await.unwrap().unwrap_err();
     assert!(!error.certainly_not_done() && error.to_string().contains("unknown whether"), "{error}");
-    // One that was never sent is certainly not done.
+    // A command that was never sent is definitely not done.
     let error = story.upstream.propose(destroy("t")).await.unwrap_err();
     assert!(error.certainly_not_done());
 }
 
-/// Commands that were sent to nobody yet, since nobody is known to lead, when the servers forget
-/// the agent and the second one becomes the leader. What had been sent before could only be called
-/// unknown.
+/// Starts commands that are not sent yet because no leader is known; then the servers forget the
+/// agent and the second one becomes the leader. Commands that had been sent before could only have
+/// an unknown outcome.
 async fn forget_and_elect(story: &Story) -> Vec<JoinHandle<Result<Applied, Unavailable>>> {
     story.book.open().view = View { leader: None, term: 1 };
     let reader = story.read(Consistency::Default, None);
@@ -399,7 +399,7 @@ async fn forget_and_elect(story: &Story) -> Vec<JoinHandle<Result<Applied, Unava
     proposed
 }
 
-/// Nobody is taken for slow, so that only a refusal takes the agent from its leader.
+/// No server counts as slow, so that only a refusal makes the agent leave its leader.
 fn patient(options: UpstreamOptions) -> UpstreamOptions {
     UpstreamOptions { probe_after: LONG, ..options }
 }
@@ -416,7 +416,8 @@ async fn assert_registered_first(story: &Story, proposed: Vec<JoinHandle<Result<
 #[tokio::test]
 async fn an_agent_whose_servers_forgot_it_registers_with_the_leader() {
     let story = Story::begin_with(3, patient).await;
-    // The new leader's status says that it knows nobody, so the commands wait for another life.
+    // The new leader's status does not know the agent, so the commands wait for the next
+    // registration.
     let proposed = forget_and_elect(&story).await;
     assert_registered_first(&story, proposed).await;
 }
@@ -424,7 +425,7 @@ async fn an_agent_whose_servers_forgot_it_registers_with_the_leader() {
 #[tokio::test]
 async fn a_leader_that_answers_what_it_was_asked_before_the_registration_is_asked_again() {
     let book = SharedBook::default();
-    // It is asked when it is connected, and answers when it leads.
+    // It receives the question when the agent connects, and replies when it leads.
     book.open().moods.insert(2, Mood::Stuck);
     let story = Story::begin_from(book, 3, patient).await;
     let proposed = forget_and_elect(&story).await;

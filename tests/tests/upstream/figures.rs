@@ -1,5 +1,5 @@
-//! How fast calls travel between an agent and a server's QUIC service, and what a waiter costs:
-//! figures, no verdicts.
+//! Performance of calls between an agent and a server's QUIC service, and the cost of a waiter.
+//! These tests measure and assert nothing.
 //!
 //! `cargo test --release -p lockmesh-tests --test upstream figures -- --ignored --nocapture`
 
@@ -94,7 +94,7 @@ fn blocked_readers() {
                 })
             })
             .collect();
-        book.reaches("all of them", |book| book.parked.len() == READERS).await;
+        book.reaches("all parked reads", |book| book.parked.len() == READERS).await;
         let each = (resident_bytes() - before) / READERS as u64;
         println!("{READERS} readers of different keys: {each} bytes each, both ends and the test's own task");
         let begun = Instant::now();
@@ -106,9 +106,9 @@ fn blocked_readers() {
     });
 }
 
-/// How long an agent needs to find the next leader after the last one was killed: from the
-/// election's end, which is 250 ms after the kill here, to the answer of a command begun right
-/// after the kill.
+/// Measures the time that an agent needs to find the next leader after the last one was killed:
+/// from the end of the election, which is 250 ms after the kill here, to the reply to a command
+/// that was sent right after the kill.
 #[test]
 #[ignore = "a measurement: run it by name in a release build"]
 fn failovers() {

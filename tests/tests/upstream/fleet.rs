@@ -1,4 +1,4 @@
-//! A hundred agents that come at once, over real QUIC: each is registered, and has its lease
+//! A hundred agents that connect at once, over real QUIC: each is registered, and has its lease
 //! acknowledged.
 
 use lockmesh_protocol::query::{Consistency, Query, Rows};
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 const AGENTS: usize = 100;
 
-/// After so long the test is told that what it waits for does not happen.
+/// Timeout of every wait in this test.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -22,7 +22,7 @@ async fn a_hundred_agents_that_come_at_once_are_members_and_keep_their_leases() 
         timeout(TIMEOUT, agent.is_acknowledged()).await.expect("its lease is acknowledged");
     }
     let read = agents[0].upstream.read(Query::Agents, Consistency::Consistent, None).await;
-    let Rows::Agents(members) = &read.expect("somebody leads").rows else { panic!("no members") };
+    let Rows::Agents(members) = &read.expect("there is a leader").rows else { panic!("no members") };
     let alive = members.iter().filter(|member| member.status == MemberStatus::Alive).count();
     assert_eq!(alive, AGENTS);
     for agent in &agents {

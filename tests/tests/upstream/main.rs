@@ -1,7 +1,7 @@
-//! An agent's way to the quorum, on real QUIC in this process: against servers made up for the
-//! test, and against real ones that are killed. `direct` and `strangers` do without the agent, and
-//! say what none would say. `challenges` is about what servers ask of agents,
-//! `fleet` about very many of them.
+//! An agent's connection to the quorum, on real QUIC in this process: against services made for the
+//! test, and against real servers that are killed. `direct` and `strangers` bypass the agent, and
+//! send requests that no agent sends. `challenges` tests the servers' challenges of agents, `fleet`
+//! tests very many agents.
 
 mod challenges;
 mod direct;

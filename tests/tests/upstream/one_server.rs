@@ -1,5 +1,4 @@
-//! An agent's way to the quorum against a real QUIC service whose driver does what each story
-//! wants.
+//! An agent's connection to a real QUIC service whose driver is scripted by each test.
 
 use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
 use lockmesh_net::{Identity, IdentityFiles, Role};
@@ -47,7 +46,7 @@ impl Story {
     }
 }
 
-/// Options under which nothing is given up while a test machine is slow.
+/// Options under which nothing times out on a slow test machine.
 fn patient(cluster: &Cluster, server: SocketAddr) -> UpstreamOptions {
     let servers = vec![server.to_string()];
     let options = UpstreamOptions::new(servers, cluster.identity(Role::Agent), registration(NODE));
@@ -112,7 +111,7 @@ async fn a_reader_that_goes_away_frees_its_place() {
     story.book.reaches("a parked reader", |book| book.parked.len() == 1).await;
     assert_eq!(story.upstream.load().waiters, 1);
     reader.abort();
-    story.book.reaches("an empty car park", |book| book.parked.is_empty()).await;
+    story.book.reaches("no parked reader", |book| book.parked.is_empty()).await;
     assert_eq!(story.upstream.load().shared_reads, 0);
     assert_eq!(story.service.counters.cancels.load(Ordering::Relaxed), 1);
 }
@@ -126,7 +125,7 @@ async fn an_agent_that_goes_away_frees_all_its_places() {
     }
     story.book.reaches("three parked readers", |book| book.parked.len() == 3).await;
     story.upstream.close().await;
-    story.book.reaches("an empty car park", |book| book.parked.is_empty()).await;
+    story.book.reaches("no parked reader", |book| book.parked.is_empty()).await;
     let error = story.renew().await.unwrap_err();
     assert_eq!(error, Unavailable::Unknown("the agent is shutting down".into()));
 }
@@ -142,7 +141,7 @@ async fn an_agent_in_a_hurry_answers_its_readers_with_what_there_is() {
     story.book.reaches("a parked reader", |book| book.parked.len() == 1).await;
     story.upstream.hurry();
     assert_eq!(reader.await.unwrap().unwrap().index, LogIndex(0));
-    story.book.reaches("an empty car park", |book| book.parked.is_empty()).await;
+    story.book.reaches("no parked reader", |book| book.parked.is_empty()).await;
     let late = story.upstream.read(entry("job"), Consistency::Default, blocking(5, LONG)).await;
     assert_eq!(late.unwrap().index, LogIndex(0));
 }
@@ -161,7 +160,8 @@ async fn readers_of_the_same_news_share_one_call() {
     story.book.reaches("two parked calls", |book| book.parked.len() == 2).await;
     // An agent reads the index base of a cluster before it registers.
     let before = story.book.open().plain_reads;
-    // One with little timeout gets the present answer by a read of its own, and the others wait on.
+    // A read with a short timeout gets the present answer by a read of its own, and the others
+    // continue to wait.
     let now = read(Duration::from_millis(1), 5).await.unwrap().unwrap();
     assert_eq!(now.index, LogIndex(0));
     story
@@ -174,7 +174,7 @@ async fn readers_of_the_same_news_share_one_call() {
     for reader in readers {
         assert_eq!(reader.await.unwrap().unwrap().index, LogIndex(6));
     }
-    // Those who joined later are told the state as it is after they asked: one more read for all of
+    // Callers that joined later receive the state as of their request: one more read for all of
     // them.
     story
         .book
@@ -182,7 +182,7 @@ async fn readers_of_the_same_news_share_one_call() {
         .await;
     assert!(!other.is_finished());
     other.abort();
-    story.book.reaches("an empty car park", |book| book.parked.is_empty()).await;
+    story.book.reaches("no parked reader", |book| book.parked.is_empty()).await;
 }
 
 #[tokio::test]
@@ -216,7 +216,7 @@ async fn a_command_and_a_reader_outlive_the_connection() {
     let book = story.book.open();
     let [first, second] = book.proposals[..] else { panic!("two attempts: {:?}", book.proposals) };
     assert_eq!(first, second);
-    // The server still knew the agent, so that the retry could be recognised.
+    // The server still knew the agent, so that it could recognize the retry.
     assert_eq!((book.registrations, book.applied.get(&first.sequence)), (1, Some(&1)));
 }
 
@@ -260,8 +260,8 @@ async fn without_a_leader_requests_are_held_and_then_given_up() {
     story.book.open().mood = Mood::Leaderless;
     let begun = Instant::now();
     let error = story.upstream.propose(destroy("s")).await.unwrap_err();
-    // An attempt that is under way when the agent learns that there is no leader may have taken
-    // effect: the core's stories show which one is certain.
+    // An attempt that is pending when the agent learns that there is no leader may have taken
+    // effect: the core's stories show which attempts are certain.
     assert!(error.to_string().starts_with("No cluster leader"), "{error}");
     assert!(begun.elapsed() > hold / 4, "{:?}", begun.elapsed());
     assert!(story.upstream.counters().unwrap().retries.load(Ordering::Relaxed) > 0);
@@ -300,7 +300,7 @@ async fn a_full_event_queue_sheds_load_and_the_rest_is_served() {
             tokio::spawn(async move { upstream.renew(session_id("s")).await })
         })
         .collect();
-    // The driver holds one turn, the event queue ten calls; everything else comes back at once.
+    // The driver holds one turn, the event queue ten calls; all others are rejected at once.
     while story.service.counters.overloaded.load(Ordering::Relaxed) == 0 {
         tokio::task::yield_now().await;
     }
@@ -314,8 +314,7 @@ async fn a_full_event_queue_sheds_load_and_the_rest_is_served() {
             Err(other) => panic!("{other}"),
         }
     }
-    // A question of the agent's own may have been shed as well: it wonders about a leader that is
-    // late.
+    // A question of the agent itself may have been rejected as well: it checks on a late leader.
     let all = story.service.counters.overloaded.load(Ordering::Relaxed);
     assert!((1..=all).contains(&shed), "{shed} of {all}");
     story.renew().await.unwrap();
@@ -325,7 +324,7 @@ async fn a_full_event_queue_sheds_load_and_the_rest_is_served() {
 async fn a_certificate_registers_no_other_node() {
     let (cluster, book) = (Cluster::new("web-2"), SharedBook::default());
     let service = Service::start(&cluster, &book);
-    // Who waits for a leader here is patient for a minute, and is told at once.
+    // The timeout here is a minute, but the call fails at once.
     let upstream = Upstream::start(patient(&cluster, service.address)).unwrap();
     let error = upstream.propose(destroy("s")).await.unwrap_err();
     assert!(error.certainly_not_done() && error.to_string().contains("its certificate names"), "{error}");
@@ -347,8 +346,7 @@ async fn an_agent_of_another_authority_is_told_so_at_once() {
     assert!(matches!(upstream.renew(session_id("s")).await, Err(Unavailable::NotAdmitted(_))));
 }
 
-/// The node's certificate of one cluster, in the hands of an agent that believes the servers of
-/// another one too.
+/// The node's certificate of one cluster, for an agent that also trusts the servers of another.
 fn believing(foreign: &Cluster, other: &Cluster) -> Identity {
     let authority = |cluster: &Cluster| fs::read(cluster.folder().join("ca.pem")).unwrap();
     let authorities = foreign.folder().join("both.pem");
@@ -371,8 +369,8 @@ async fn an_agent_that_is_not_believed_pauses_and_is_served_when_it_is() {
     while service.counters.strangers.count() < 6 {
         tokio::task::yield_now().await;
     }
-    // The server says no after the agent's own handshake, which makes it no connection: the pauses
-    // are 10, 20, 40, 80 and 160 ms at least.
+    // The server rejects the certificate after the agent's own handshake, so the attempt does not
+    // count as a connection: the backoffs are at least 10, 20, 40, 80 and 160 ms.
     assert!(begun.elapsed() >= Duration::from_millis(310), "{:?}", begun.elapsed());
     upstream.replace_identity(&cluster.identity(Role::Agent));
     while upstream.propose(destroy("s")).await.is_err() {

@@ -1,5 +1,4 @@
-//! Peers that a server must not believe: what they send ends their own connection, with a reason,
-//! and nothing else.
+//! Peers that a server must not trust: their messages end only their own connection, with a reason.
 
 use bytes::Bytes;
 use lockmesh_net::frame::FrameQueue;
@@ -35,7 +34,7 @@ impl Stranger {
         (dialler, connection)
     }
 
-    /// Sends bytes as an agent, and says how the connection ended.
+    /// Sends bytes as an agent, and returns the reason why the connection ended.
     async fn send(&self, bytes: &[u8]) -> String {
         let (_dialler, connection) = self.connect(Role::Agent).await;
         let (mut sender, _receiver) = connection.open(Purpose::Calls).await.unwrap();
@@ -135,7 +134,7 @@ async fn a_connection_has_only_so_many_calls() {
     sender.send(vec![frame(&calls).into()]).await.unwrap();
     let ReplyFrame(refused) = receiver.receive().await.unwrap().unwrap();
     let [(CallId(11), Response::Unavailable(Unavailable::Overloaded(_)))] = refused[..] else {
-        panic!("only the last one is refused: {refused:?}")
+        panic!("expected only the last one to be refused: {refused:?}")
     };
     stranger.book.open().mood = Mood::Serving;
     stranger.book.changed();
@@ -165,7 +164,7 @@ async fn what_the_event_queue_has_no_room_for_is_shed_at_once_and_the_rest_is_se
     }
     let shed = answers.iter().filter(|(_, response)| is_shed(response)).count() as u64;
     assert_eq!(shed, stranger.service.counters.overloaded.load(Ordering::Relaxed));
-    assert!(shed <= CALLS - 10, "ten had room: {answers:?}");
+    assert!(shed <= CALLS - 10, "ten were accepted: {answers:?}");
 }
 
 #[tokio::test]

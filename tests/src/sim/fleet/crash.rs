@@ -1,7 +1,7 @@
-//! Hosts die one after the other, at random moments, while others wait for their locks; each comes
-//! back as another boot. How long it takes from a host's death until a verdict on it is committed,
-//! until the next holder is told that the lock is its own, and from the verdict until all who
-//! probed it know.
+//! Hosts die one after the other at random moments, while other hosts wait for their locks; each
+//! comes back with a new boot. Measures the time from a host's death to a committed verdict, the
+//! time until the next holder is notified, and the time from the verdict until all members that
+//! probed it know of it.
 
 use super::resident::Resident;
 use super::{BOUND, Fleet, MeshTrouble, Options};
@@ -12,46 +12,47 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How long a program thinks between two requests.
+/// Think time of a program between two requests.
 const THINK: Duration = Duration::from_millis(250);
 
-/// A host that died is away for so long, at least and at most.
+/// Minimum and maximum downtime of a host.
 const DOWNTIME: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
 
-/// When all is well the next host dies within so long: any part of the time between two renewals.
+/// Maximum time until the next host dies once everything is well: it covers the whole interval
+/// between two renewals.
 const NEXT: Duration = Duration::from_secs(5);
 
-/// How often somebody looks who knows of a verdict.
+/// Interval at which the spread of a verdict is checked.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What became of the hosts that died.
+/// Results for the hosts that died.
 #[derive(Clone, Debug, Serialize)]
 pub struct CrashReport {
-    /// How many agents there were.
+    /// The number of agents.
     pub agents: usize,
-    /// How long a host may be silent.
+    /// The time for which a host may be silent.
     pub window: HealthWindow,
-    /// What was wrong with the mesh.
+    /// The fault of the mesh.
     pub mesh: MeshTrouble,
-    /// How many died.
+    /// The number of deaths.
     pub crashes: usize,
-    /// Seconds from each death until a verdict was committed: in the middle, at most.
+    /// Seconds from each death until a verdict was committed: median and maximum.
     pub verdict: (f64, f64),
-    /// Seconds from each death until the next holder was told: in the middle, at most.
+    /// Seconds from each death until the next holder was notified: median and maximum.
     pub next_holder: (f64, f64),
-    /// Seconds from each verdict until all members of the host's cell knew it: in the middle, at
-    /// most. None of verdicts by which nobody leaves the mesh.
+    /// Seconds from each verdict until all members of the host's cell knew it: median and maximum.
+    /// `None` for verdicts by which no node leaves the mesh.
     pub known: Option<(f64, f64)>,
-    /// How many others were failed, who had not died.
+    /// The number of other hosts that were failed without having died.
     pub wrongly_failed: usize,
-    /// How long all of it took, in virtual seconds.
+    /// The length of the run, in virtual seconds.
     pub seconds: f64,
 }
 
-/// Lets so many hosts die.
+/// Lets this many hosts die.
 ///
 /// # Errors
-/// An invariant is broken, or something that must happen does not, in words.
+/// A message if an invariant is broken, or an expected event does not happen.
 pub fn crash(options: Options, crashes: usize) -> Result<CrashReport, String> {
     let mut fleet = Fleet::of_servers(options, 0, true, THINK)?;
     fleet.begin_agents();
@@ -97,7 +98,7 @@ struct Death {
     window: HealthWindow,
 }
 
-/// Verdicts on whom are right, and how many were not.
+/// The leases of dead hosts, and the number of wrong verdicts.
 #[derive(Default)]
 struct Tally {
     dead: BTreeSet<LeaseId>,
@@ -105,7 +106,7 @@ struct Tally {
 }
 
 impl Fleet {
-    /// Who dies next, and who waits for its lock.
+    /// Returns the next victim, and the host that waits for its lock.
     fn victim(&mut self) -> (usize, usize) {
         let host = self.world.stage.draw.below(self.size as u64) as usize;
         (host, (host + 1) % self.size)
@@ -113,14 +114,14 @@ impl Fleet {
 
     fn kill(&mut self, host: usize) -> Result<Death, String> {
         let world = &mut self.world;
-        let lease = world.agents[host].registration().ok_or("it holds a lock and is not registered")?.lease;
+        let lease = world.agents[host].registration().ok_or("lock holder is not registered")?.lease;
         let downtime = world.stage.draw.duration(DOWNTIME.0, DOWNTIME.1);
         world.agents[host].die_unheard(&mut world.stage, &mut world.judge, downtime);
         let window = world.stage.plan.clients.residents.map(|plan| plan.window).unwrap_or_default();
         Ok(Death { at: world.stage.now, lease, window })
     }
 
-    /// How long it took to fail a host that died.
+    /// Waits for the verdict on a host, and returns the time since its death.
     fn await_verdict(&mut self, death: &Death, tally: &mut Tally) -> Result<Duration, String> {
         loop {
             for (failure, at) in self.verdicts() {
@@ -129,22 +130,24 @@ impl Fleet {
                     return Ok(at.since(death.at));
                 }
             }
-            self.wait_since(death.at, "the host that died is failed")?;
+            self.wait_since(death.at, "the dead host is failed")?;
         }
     }
 
-    /// How long it took until the program that waited was told that it holds the lock.
+    /// Waits until the waiting program is notified that it holds the lock, and returns the time
+    /// since the death.
     fn await_next_holder(&mut self, next: usize, death: Time) -> Result<Duration, String> {
         loop {
             let taken = self.residents(next).find_map(Resident::took_over).filter(|at| *at > death);
             match taken {
                 Some(at) => return Ok(at.since(death)),
-                None => self.wait_since(death, "the next holder is told")?,
+                None => self.wait_since(death, "the next holder is notified")?,
             }
         }
     }
 
-    /// How long it took until no other host took the one that died for a member.
+    /// Waits until no other host considers the dead host a member, and returns the time since its
+    /// death.
     fn await_knowledge(&mut self, host: usize, death: &Death) -> Result<Duration, String> {
         let member = MemberId::of_agent(death.lease);
         loop {
@@ -154,19 +157,19 @@ impl Fleet {
                 return Ok(self.now().since(death.at));
             }
             self.run_until(self.now() + LOOK)?;
-            self.wait_since(death.at, "all know that the host has failed")?;
+            self.wait_since(death.at, "all members know that the host has failed")?;
         }
     }
 
     fn wait_since(&mut self, since: Time, what: &str) -> Result<(), String> {
         match self.now().since(since) > BOUND {
-            true => Err(format!("after {BOUND:?} it is not so yet that {what}")),
+            true => Err(format!("timeout of {BOUND:?} waiting until {what}")),
             false => self.step(),
         }
     }
 }
 
-/// Of some durations the median and the longest, in seconds.
+/// Returns the median and the maximum of some durations, in seconds.
 fn middle_and_most(mut all: Vec<Duration>) -> (f64, f64) {
     all.sort_unstable();
     let at = |place: usize| all.get(place).copied().unwrap_or_default().as_secs_f64();

@@ -1,5 +1,5 @@
-//! Three tenths of the hosts die at once: how long it takes until all of them are failed, and what
-//! the mesh says meanwhile.
+//! Three tenths of the hosts die at once. Measures the time until all of them are failed, and the
+//! traffic of the mesh meanwhile.
 
 use super::{BOUND, Fleet, Options};
 use lockmesh_protocol::lease::LeaseId;
@@ -7,43 +7,43 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How long a program thinks that holds its lock, and wants nothing more.
+/// Think time of a program that holds its lock and wants nothing more.
 const THINK: Duration = Duration::from_secs(5);
 
-/// Whoever died does not come back in that time.
+/// Downtime of a dead host: longer than the measurement.
 const DOWNTIME: Duration = Duration::from_secs(3_600);
 
-/// What is said is counted by the second, for so many.
+/// Number of seconds over which datagrams are counted.
 const COUNTED: u32 = 30;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What became of a fleet of which very many died.
+/// Results for a fleet in which very many hosts died.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeathsReport {
-    /// How many agents there were.
+    /// The number of agents.
     pub agents: usize,
-    /// How many died.
+    /// The number of deaths.
     pub died: usize,
-    /// How many others were failed.
+    /// The number of other hosts that were failed.
     pub wrongly_failed: usize,
     /// Seconds until the first, half and all of them were failed.
     pub failed: (f64, f64, f64),
-    /// Datagrams that a node which lives sent in a second: in the mean, and in the worst second.
+    /// Datagrams that a live node sent per second: mean, and worst second.
     pub datagrams_a_second: (f64, f64),
-    /// Their bytes.
+    /// The bytes of those datagrams.
     pub datagram_bytes_a_second: (f64, f64),
 }
 
-/// Lets them die.
+/// Lets the hosts die.
 ///
 /// # Errors
-/// An invariant is broken, or they are not failed, in words.
+/// A message if an invariant is broken, or if the hosts are not failed.
 pub fn deaths(options: Options) -> Result<DeathsReport, String> {
     let mut fleet = Fleet::of_servers(options, 0, false, THINK)?;
     fleet.begin_agents();
     fleet.run_until_so("all hosts hold their locks", |fleet| (0..fleet.size).all(|h| fleet.holds_own(h)))?;
-    fleet.run_until_so("all know each other", |fleet| fleet.agreeing() == fleet.size)?;
+    fleet.run_until_so("all hosts know each other", |fleet| fleet.agreeing() == fleet.size)?;
     fleet.verdicts();
     let died = 3 * fleet.size / 10;
     let (began, mut dead) = (fleet.now(), BTreeSet::new());
@@ -68,7 +68,7 @@ pub fn deaths(options: Options) -> Result<DeathsReport, String> {
             break;
         }
         if SECOND * second > BOUND {
-            return Err(format!("after {BOUND:?} {} of {died} are not failed yet", dead.len()));
+            return Err(format!("after {BOUND:?} {} of {died} are not failed", dead.len()));
         }
     }
     let living = (options.agents - died) as f64;
@@ -90,7 +90,7 @@ pub fn deaths(options: Options) -> Result<DeathsReport, String> {
 impl Fleet {
     fn die(&mut self, host: usize) -> Result<LeaseId, String> {
         let world = &mut self.world;
-        let lease = world.agents[host].registration().ok_or("it holds a lock and is not registered")?.lease;
+        let lease = world.agents[host].registration().ok_or("lock holder is not registered")?.lease;
         world.agents[host].die_unheard(&mut world.stage, &mut world.judge, DOWNTIME);
         Ok(lease)
     }

@@ -1,5 +1,5 @@
-//! Three tenths of the hosts are cut off from all others for half a minute, and then not any more:
-//! how long it takes until everybody knows again who belongs to the mesh.
+//! Three tenths of the hosts are cut off from all others for half a minute, then reconnected.
+//! Measures the time until all hosts know the members of the mesh again.
 
 use super::{BOUND, Fleet, Options};
 use crate::sim::agent::Agent;
@@ -12,41 +12,41 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How long a program thinks that holds its lock, and wants nothing more.
+/// Think time of a program that holds its lock and wants nothing more.
 const THINK: Duration = Duration::from_secs(5);
 
-/// How long they are cut off.
+/// Length of the cut.
 const CUT: Duration = Duration::from_secs(30);
 
-/// How often somebody looks who knows whom.
+/// Interval at which membership views are checked.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How a fleet came together again.
+/// Results for a fleet that was partitioned and healed.
 #[derive(Clone, Debug, Serialize)]
 pub struct HealReport {
-    /// How many agents there were.
+    /// The number of agents.
     pub agents: usize,
-    /// How many of them were cut off.
+    /// The number of agents that were cut off.
     pub cut_off: usize,
-    /// Of the others so many were failed.
+    /// The number of other agents that were failed.
     pub wrongly_failed: usize,
-    /// Seconds until all were registered as members that live.
+    /// Seconds until all were registered as live members.
     pub registered: f64,
-    /// Seconds until 99 of 100 knew exactly those who belong to the mesh.
+    /// Seconds until 99 % of the hosts knew exactly the members of the mesh.
     pub most_agree: f64,
-    /// Seconds until all did.
+    /// Seconds until all hosts did.
     pub all_agree: f64,
 }
 
-/// Parts a fleet, and lets it come together.
+/// Partitions a fleet, and heals it.
 ///
 /// # Errors
-/// An invariant is broken, or the fleet does not come together, in words.
+/// A message if an invariant is broken, or if the fleet does not heal.
 pub fn heal(options: Options) -> Result<HealReport, String> {
     let mut fleet = Fleet::of_servers(options, 0, false, THINK)?;
     fleet.begin_agents();
     fleet.run_until_so("all hosts hold their locks", |fleet| (0..fleet.size).all(|h| fleet.holds_own(h)))?;
-    fleet.run_until_so("all know each other", |fleet| fleet.agreeing() == fleet.size)?;
+    fleet.run_until_so("all hosts know each other", |fleet| fleet.agreeing() == fleet.size)?;
     let cut_off = 3 * fleet.size / 10;
     let lease = |agent: &Agent| agent.registration().map(|registration| registration.lease);
     let others: BTreeSet<LeaseId> = fleet.world.agents[cut_off..].iter().filter_map(lease).collect();
@@ -72,7 +72,7 @@ pub fn heal(options: Options) -> Result<HealReport, String> {
             break after;
         }
         if after > BOUND {
-            return Err(format!("after {after:?} {agreeing} of {} know who belongs to the mesh", fleet.size));
+            return Err(format!("after {after:?} {agreeing} of {} know the members of the mesh", fleet.size));
         }
     };
     let seconds = |duration: Option<Duration>| duration.unwrap_or_default().as_secs_f64();
@@ -87,7 +87,7 @@ pub fn heal(options: Options) -> Result<HealReport, String> {
 }
 
 impl Fleet {
-    /// The processes that the servers take for members that live, by their cells.
+    /// Returns the processes that the servers consider live members, by cell.
     fn members(&self) -> BTreeMap<CellNumber, BTreeSet<MemberId>> {
         let state = self.state();
         let mut members: BTreeMap<CellNumber, BTreeSet<MemberId>> = BTreeMap::new();
@@ -97,7 +97,7 @@ impl Fleet {
         members
     }
 
-    /// How many hosts know exactly those of their cells.
+    /// Returns the number of hosts that know exactly the members of their cells.
     pub(super) fn agreeing(&self) -> usize {
         let (state, members) = (self.state(), self.members());
         let agrees = |mesh: &Mesh| {

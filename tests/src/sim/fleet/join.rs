@@ -1,37 +1,37 @@
-//! All hosts come at once, to servers of which one leads: how long it takes until each is
-//! registered, and until each has had its lease acknowledged.
+//! All hosts join at once, when the servers have a leader. Measures the time until each host is
+//! registered, and until each has its lease acknowledged.
 
 use super::{Fleet, Options};
 use lockmesh_protocol::record::MemberStatus;
 use serde::Serialize;
 use std::time::Duration;
 
-/// How long a program thinks between two requests.
+/// Think time of a program between two requests.
 const THINK: Duration = Duration::from_millis(100);
 
-/// How a fleet came.
+/// Results for a fleet that joined.
 #[derive(Clone, Debug, Serialize)]
 pub struct JoinReport {
-    /// How many agents there were.
+    /// The number of agents.
     pub agents: usize,
     /// Virtual seconds until all were registered.
     pub registered: f64,
-    /// Virtual seconds until each had heard the leader acknowledge its lease.
+    /// Virtual seconds until each had received the leader's acknowledgement of its lease.
     pub acknowledged: f64,
     /// Virtual seconds until each host's program held its lock.
     pub locked: f64,
-    /// How many log entries that took, registrations, sessions and locks together.
+    /// The number of log entries for registrations, sessions and locks together.
     pub entries: u64,
-    /// How often an agent said why it could not register yet; each did in the end.
+    /// The number of times that an agent logged a failed registration; each succeeded in the end.
     pub attempts_failed: u64,
-    /// How many were failed.
+    /// The number of failed nodes.
     pub wrongly_failed: usize,
 }
 
-/// Lets all come.
+/// Lets all hosts join.
 ///
 /// # Errors
-/// An invariant is broken, or somebody never gets in, in words.
+/// A message if an invariant is broken, or if an agent never joins.
 pub fn join(options: Options) -> Result<JoinReport, String> {
     let mut fleet = Fleet::of_servers(options, 0, false, THINK)?;
     let (began, before) = (fleet.now(), fleet.world.judge.history.last());
@@ -50,7 +50,7 @@ pub fn join(options: Options) -> Result<JoinReport, String> {
     })?;
     let alive = fleet.state().agents().filter(|agent| agent.status == MemberStatus::Alive).count();
     if alive != options.agents {
-        return Err(format!("{alive} of {} agents are members that live", options.agents));
+        return Err(format!("{alive} of {} agents are live members", options.agents));
     }
     Ok(JoinReport {
         agents: options.agents,

@@ -1,16 +1,16 @@
-//! A fleet in virtual time: three servers and as many agents as one likes, all as they are shipped,
-//! in the same world as the storms, with the same invariants, and nothing that goes wrong but what
-//! is measured.
+//! A fleet in virtual time: three servers and any number of agents, all with the shipped defaults.
+//! It runs in the same world as the storms, with the same invariants, and with no fault except the
+//! measured one.
 //!
-//! | file | is |
+//! | file | contents |
 //! |---|---|
-//! | `plan` | servers, machines and the network; what a lost datagram does to QUIC |
+//! | `plan` | servers, machines and the network; the effect of a lost datagram on QUIC |
 //! | `resident` | the programs on every host: they hold locks, and wait for them |
-//! | `crash` | hosts die one after the other: how soon that is decided, and who holds their locks next |
-//! | `peace` | nobody dies, in bad conditions: nobody may be failed |
-//! | `join` | all hosts come at once |
-//! | `deaths` | three tenths die at once: what is said, and how soon all are failed |
-//! | `heal` | three tenths are cut off, and come back: how soon everybody knows that |
+//! | `crash` | hosts die one after the other: time to the verdict and to the next holder |
+//! | `peace` | no host dies, in bad conditions: no node may be failed |
+//! | `join` | all hosts join at once |
+//! | `deaths` | three tenths die at once: traffic, and time until all are failed |
+//! | `heal` | three tenths are cut off, and come back: time until all members know it |
 
 pub mod crash;
 pub mod deaths;
@@ -39,41 +39,41 @@ use resident::Resident;
 use serde::Serialize;
 use std::time::Duration;
 
-/// How long anything may take that must happen.
+/// Maximum time for any expected event.
 const BOUND: Duration = Duration::from_secs(120);
 
-/// What a fleet is made of.
+/// The parameters of a fleet.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// What decides over all chance.
+    /// The seed of all randomness.
     pub seed: u64,
-    /// How many agents there are.
+    /// The number of agents.
     pub agents: usize,
-    /// How long a host may be silent before its sessions end.
+    /// The time for which a host may be silent before its sessions end.
     pub window: HealthWindow,
-    /// What is wrong with the mesh, all the time.
+    /// The permanent fault of the mesh.
     pub mesh: MeshTrouble,
 }
 
-/// What is wrong with the mesh.
+/// A fault of the mesh.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MeshTrouble {
-    /// Nothing.
+    /// No fault.
     #[default]
     None,
-    /// No datagram of it arrives.
+    /// All datagrams of the mesh are lost.
     Lost,
-    /// All members lie: they change what they say, send again what others have said, send what is
-    /// nothing, and accuse everybody.
+    /// All members lie: they corrupt their packets, replay others' packets, send malformed data,
+    /// and accuse all others.
     Hostile,
 }
 
 impl MeshTrouble {
-    /// All kinds, the first of which is none.
+    /// All kinds; the first is none.
     pub const ALL: [Self; 3] = [Self::None, Self::Lost, Self::Hostile];
 
-    /// Its name on a command line.
+    /// Returns its name on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -87,15 +87,15 @@ impl MeshTrouble {
 #[derive(Debug)]
 struct Fleet {
     world: World,
-    /// How many agents shall come.
+    /// The number of agents that will join.
     size: usize,
-    /// The last entry that was looked at.
+    /// The last inspected entry.
     seen: LogIndex,
 }
 
 impl Fleet {
-    /// Three servers, of which one leads, and no agent as yet. One in so many datagrams is lost;
-    /// none for 0. Programs think for so long between two requests.
+    /// Returns a fleet of three servers with a leader, and no agent yet. One in `loses_one_in`
+    /// datagrams is lost; none for 0. Programs think for `think` between two requests.
     fn of_servers(
         options: Options,
         loses_one_in: u64,
@@ -106,14 +106,15 @@ impl Fleet {
         let plan = plan::plan(&options, loses_one_in, residents, think);
         let draw = Draw::new(options.seed);
         let mut world = World::of_servers(Stage::of(plan, draw, FaultInjection::None, Detail::Nothing));
-        // The state grows with the fleet, and with it both the entries and each look at all of it.
+        // The state grows with the fleet, and with it both the number of entries and the cost of
+        // each check.
         world.judge.history.check_every = 1 + options.agents as u64 / 16;
         let mut fleet = Self { world, size: options.agents, seen: LogIndex(0) };
         fleet.run_until_so("a server leads", |fleet| fleet.world.machines.values().any(|m| m.serves()))?;
         Ok(fleet)
     }
 
-    /// All agents come at once.
+    /// Starts all agents at once.
     fn begin_agents(&mut self) {
         let World { stage, judge, agents, .. } = &mut self.world;
         agents.extend((0..self.size).map(|place| Agent::start(stage, judge, place)));
@@ -127,10 +128,10 @@ impl Fleet {
         self.world.judge.history.state()
     }
 
-    /// Lets everything happen up to a time.
+    /// Runs until a time.
     ///
     /// # Errors
-    /// An invariant is broken, in words.
+    /// A message if an invariant is broken.
     fn run_until(&mut self, until: Time) -> Result<(), String> {
         while self.world.stage.is_due(until) {
             self.step()?;
@@ -138,7 +139,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Lets one event happen.
+    /// Processes one event.
     fn step(&mut self) -> Result<(), String> {
         self.world.step();
         match self.world.judge.violations.first() {
@@ -147,22 +148,22 @@ impl Fleet {
         }
     }
 
-    /// Lets everything happen until something is so, which is looked at ten times a second.
+    /// Runs until a condition holds, which is checked ten times a second.
     ///
     /// # Errors
-    /// An invariant is broken, or it never becomes so, in words.
+    /// A message if an invariant is broken, or if the condition never holds.
     fn run_until_so(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) -> Result<(), String> {
         let began = self.now();
         while !is_so(self) {
             if self.now().since(began) > BOUND {
-                return Err(format!("after {BOUND:?} it is not so yet that {what}"));
+                return Err(format!("timeout of {BOUND:?} waiting until {what}"));
             }
             self.run_until(self.now() + Duration::from_millis(100))?;
         }
         Ok(())
     }
 
-    /// The verdicts among the entries that were not looked at before, and when each was applied.
+    /// Returns the verdicts among the new entries, with the time at which each was applied.
     fn verdicts(&mut self) -> Vec<(NodeFailure, Time)> {
         let history = &self.world.judge.history;
         let new = self.seen.0 + 1..=history.last().0;
@@ -177,13 +178,13 @@ impl Fleet {
         })
     }
 
-    /// Whether a host's own program holds its lock.
+    /// Returns `true` if a host's own program holds its lock.
     fn holds_own(&self, host: usize) -> bool {
         self.residents(host).any(|resident| resident.holds_own(self.state()).is_some())
     }
 }
 
-/// An entry by which a node's sessions end, or the node has failed.
+/// Returns the verdict of an entry that ended a node's sessions or failed the node.
 fn verdict(past: &Past) -> Option<(NodeFailure, Time)> {
     let Command::FailNode(failure) = &past.proposal.as_ref()?.command else { return None };
     let takes_effect = past.changes.iter().any(|change| match change {

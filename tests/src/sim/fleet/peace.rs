@@ -1,4 +1,4 @@
-//! Nobody dies, under bad conditions, for very many hours of nodes: nobody may be failed.
+//! No host dies, under bad conditions, for very many node-hours: no node may be failed.
 
 use super::{Fleet, MeshTrouble, Options};
 use crate::sim::marks::Mark;
@@ -9,34 +9,33 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How long one run lasts between two words of its progress.
+/// Length of a slice of a run, after which progress is reported.
 const SLICE: Duration = Duration::from_secs(60);
 
-/// How long a program thinks that holds its lock, and wants nothing more.
+/// Think time of a program that holds its lock and wants nothing more.
 const THINK: Duration = Duration::from_secs(5);
 
-/// How slow a slow node is: it takes in what came in so long, at most, all at once.
+/// Maximum pause of a slow node, after which it takes all input at once.
 const SLOWNESS: Duration = Duration::from_millis(50);
 
-/// How often a slow node takes nothing in at all for a while, at the least and at the most.
+/// Minimum and maximum time between two freezes of a slow node.
 const FREEZES_EVERY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(15));
 
-/// How long a rack has light between two times that it is dark, and the network between two bursts
-/// of losses.
+/// Minimum and maximum time between two outages of a rack, and between two bursts of losses.
 const LIGHT: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(40));
 
-/// How long a burst of losses lasts, and how many it leaves: one in so many is lost.
+/// The length of a burst of losses, and its loss rate: one in this many.
 const BURST: (Duration, u64) = (Duration::from_secs(1), 2);
 
-/// Of default windows so many deadlines may pass in a node-hour where outages are as long as that:
-/// several times as many as were measured in very many hours.
+/// Maximum number of passed deadlines per node-hour with default windows, if outages are as long as
+/// that: several times the rate that was measured in very many hours.
 const LATE_A_NODE_HOUR: f64 = 0.25;
 
-/// What is bad.
+/// The bad condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Trouble {
-    /// Nothing.
+    /// None.
     None,
     /// One datagram in twenty is lost.
     Loss5,
@@ -44,18 +43,18 @@ pub enum Trouble {
     Loss10,
     /// One in four.
     Loss25,
-    /// Every other one for a second, again and again.
+    /// Every other one for a second, repeatedly.
     Burst,
-    /// One node in twenty is slow, and takes nothing in for less than a window now and then.
+    /// One node in twenty is slow, and now and then freezes for less than a window.
     Slow,
-    /// A tenth of the nodes is cut off for 2 s, again and again.
+    /// A tenth of the nodes is cut off for 2 s, repeatedly.
     Dark2,
     /// The same for 4 s.
     Dark4,
 }
 
 impl Trouble {
-    /// All kinds, the first of which is none.
+    /// All kinds; the first is none.
     pub const ALL: [Self; 8] = [
         Self::None,
         Self::Loss5,
@@ -67,7 +66,7 @@ impl Trouble {
         Self::Dark4,
     ];
 
-    /// Its name on a command line.
+    /// Returns its name on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -98,8 +97,8 @@ impl Trouble {
         }
     }
 
-    /// How many deadlines may pass in so many node-hours: none where no outage lasts for two thirds
-    /// of a default window, by the promise to guards.
+    /// Returns the maximum number of deadlines that may pass in this many node-hours: none if no
+    /// outage lasts for two thirds of a default window, by the guarantee to guards.
     fn late_at_most(self, node_hours: f64) -> u64 {
         match self {
             Self::Slow | Self::Dark4 => (LATE_A_NODE_HOUR * node_hours).ceil() as u64,
@@ -108,55 +107,56 @@ impl Trouble {
     }
 }
 
-/// What became of a fleet of which nobody died.
+/// Results for a fleet in which no host died.
 #[derive(Clone, Debug, Serialize)]
 pub struct PeaceReport {
-    /// What was bad.
+    /// The bad condition.
     pub trouble: Trouble,
-    /// What was wrong with the mesh.
+    /// The fault of the mesh.
     pub mesh: MeshTrouble,
-    /// How long a host may be silent.
+    /// The time for which a host may be silent.
     pub window: HealthWindow,
-    /// How many agents there were.
+    /// The number of agents.
     pub agents: usize,
-    /// How many hours of nodes were driven.
+    /// The number of simulated node-hours.
     pub node_hours: f64,
-    /// How often a node was failed, or its sessions ended.
+    /// The number of times that a node was failed, or its sessions ended.
     pub wrongly_failed: usize,
-    /// How often the deadline of a node's guards passed before the node was heard again.
+    /// The number of times that the deadline of a node's guards passed before the node was in
+    /// contact again.
     pub late: u64,
-    /// How often it may.
+    /// The maximum of that number.
     pub late_at_most: u64,
-    /// How often servers asked a node whether it lives.
+    /// The number of challenges from servers to nodes.
     pub challenges: u64,
-    /// How often a server began to lead after the first time.
+    /// The number of elections after the first.
     pub elections: u64,
-    /// Renewals that a node sent in a second.
+    /// Renewals that a node sent per second.
     pub renewals_a_second: f64,
-    /// Messages between a node and servers in a second, both ways; those that were lost are counted
-    /// once.
+    /// Messages between a node and servers per second, both ways; lost messages are counted once.
     pub messages_a_second: f64,
-    /// Messages between servers in a second, all of them.
+    /// Messages between servers per second, in total.
     pub server_messages_a_second: f64,
-    /// Datagrams of the mesh that a node sent in a second.
+    /// Mesh datagrams that a node sent per second.
     pub datagrams_a_second: f64,
-    /// Their bytes, without what UDP and IP put around them.
+    /// The bytes of those datagrams, without UDP and IP headers.
     pub datagram_bytes_a_second: f64,
 }
 
 impl PeaceReport {
-    /// Nobody was failed, and guards did not stop more often than they may. Of shorter windows than
-    /// the default one they may at any time: these outages are longer than those.
+    /// Returns `true` if no node was failed and no more deadlines of guards passed than allowed.
+    /// With windows shorter than the default, deadlines may pass at any time: these outages are
+    /// longer.
     pub fn is_well(&self) -> bool {
         let is_late = self.late > self.late_at_most && self.window >= HealthWindow::Default;
         self.wrongly_failed == 0 && !is_late
     }
 }
 
-/// Drives a fleet for so many hours of nodes, and tells from time to time how many it has driven.
+/// Runs a fleet for this many node-hours, and reports progress.
 ///
 /// # Errors
-/// An invariant is broken, in words.
+/// A message if an invariant is broken.
 pub fn peace(
     options: Options,
     trouble: Trouble,
@@ -203,7 +203,7 @@ pub fn peace(
     })
 }
 
-/// What only grows.
+/// Counters that only grow.
 struct Counted {
     renewals: u64,
     traffic: Traffic,
@@ -225,26 +225,26 @@ impl Counted {
     }
 }
 
-/// Whatever is done to nodes again and again.
+/// Repeated disturbances of nodes.
 struct Disturber {
-    /// What comes next, the soonest first.
+    /// The next disturbances, in order.
     due: BTreeSet<(Time, Disturbance)>,
-    /// How long a slow node may take nothing in, at most.
+    /// Maximum freeze of a slow node.
     longest_freeze: Duration,
     dark: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Disturbance {
-    /// A slow node takes nothing in for a while.
+    /// A slow node freezes for a while.
     Freeze(usize),
     /// The rack is cut off.
     Dark,
-    /// It is not any more.
+    /// The rack is reconnected.
     Light,
-    /// Very much is lost.
+    /// A burst of losses begins.
     Burst,
-    /// Nothing is any more.
+    /// The burst ends.
     BurstEnds,
 }
 
@@ -264,7 +264,7 @@ impl Disturber {
         if trouble == Trouble::Burst {
             due.insert((now, Disturbance::Burst));
         }
-        // What had come when it began is taken in late, too.
+        // Input that had arrived before the freeze is delayed too.
         let longest_freeze = window.duration() - 2 * SLOWNESS;
         Self { due, longest_freeze, dark: trouble.dark().unwrap_or_default() }
     }
@@ -305,7 +305,7 @@ impl Disturber {
 }
 
 impl Fleet {
-    /// Cuts the first tenth of the nodes off, or takes them in again.
+    /// Cuts the first tenth of the nodes off, or reconnects it.
     fn turn_rack(&mut self, is_dark: bool) {
         let rack = if is_dark { self.size.div_ceil(10) } else { 0 };
         self.world.stage.network.darken((0..rack).map(Place::Agent));

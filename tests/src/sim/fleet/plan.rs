@@ -1,15 +1,14 @@
-//! What a fleet runs on: servers and agents as they are shipped, machines and a network of one data
-//! center, and nothing that goes wrong but what is measured.
+//! The environment of a fleet: servers and agents with the shipped defaults, machines and a network
+//! of one data center, and no fault except the measured one.
 //!
-//! **Datagrams that are lost** delay what they carried, as QUIC does: each is lost by its own
-//! chance, also those that are sent in its place. After a probe time-out of 30 ms (a round trip of
-//! a millisecond, four times its variance, and the 25 ms that the other end may wait with an
-//! acknowledgement) two datagrams are sent again, after twice that time two more, and so on; what
-//! is sent later on the connection waits, though streams of their own would not. While a connection
-//! is made the first time-out is 300 ms, and four datagrams must come through one after the other.
-//! Servers' messages to each other and their questions to nodes are lost alike; but servers have
-//! always more to say, and what is heard of that tells what was lost before, so their time-outs do
-//! not grow.
+//! **Lost datagrams** delay their contents, as in QUIC: each datagram, retransmitted or not, is
+//! lost independently. After a probe timeout of 30 ms (a round trip of a millisecond, four times
+//! its variance, and the peer's maximum acknowledgement delay of 25 ms) two datagrams are sent
+//! again, after twice that time two more, and so on. Data sent later on the connection waits,
+//! although separate streams would not. While a connection is being made the first timeout is 300
+//! ms, and four datagrams must get through one after the other. Messages between servers and their
+//! questions to nodes are lost in the same way. But servers always have more to send, and
+//! acknowledgements of that reveal earlier losses, so their timeouts do not grow.
 
 use super::{MeshTrouble, Options};
 use crate::sim::plan::{
@@ -26,8 +25,8 @@ const MS: Duration = Duration::from_millis(1);
 /// Longer than any run.
 const NEVER: Duration = Duration::from_secs(1 << 30);
 
-/// Such agents, of whose datagrams one in so many is lost (none for 0), with such programs, which
-/// think so long between two requests.
+/// Returns the plan of a fleet: its agents, its datagram loss (one in `loses_one_in`; none for 0),
+/// its programs, and their think time between two requests.
 pub(super) fn plan(options: &Options, loses_one_in: u64, residents: ResidentPlan, think: Duration) -> Plan {
     let agents = options.agents;
     Plan {
@@ -102,7 +101,7 @@ fn mesh(trouble: MeshTrouble, agents: usize) -> MeshPlan {
     }
 }
 
-/// What a server is told where nobody says otherwise.
+/// Returns the default configuration of a server.
 fn shipped() -> CorePlan {
     let ServerConfig { quorum, storage, sessions, tombstones, limits, .. } = ServerConfig::default();
     let ElectionTimeout { ticks, heartbeat_ticks } = ElectionTimeout::with_timeout(quorum.election_timeout);
@@ -120,7 +119,7 @@ fn shipped() -> CorePlan {
     }
 }
 
-/// Clocks run a little too fast or too slow, ticks come a little late, and that is all.
+/// Returns a plan without faults: clocks run slightly fast or slow, and ticks are slightly late.
 fn nothing() -> FaultPlan {
     FaultPlan {
         crash: None,

@@ -1,6 +1,6 @@
-//! A program on a host of a fleet: it makes a session that ends with its host, and takes one lock
-//! under it. One holds the host's own lock as long as it can; another one waits for the lock of the
-//! host before it, notes when it was given that, and gives it back.
+//! A program on a host of a fleet: it creates a session that ends with its host, and takes one lock
+//! under it. One program holds the host's own lock as long as it can. Another one waits for the
+//! lock of the previous host, notes the time of its grant, and releases it.
 
 use crate::sim::client::Wish;
 use crate::sim::judge::Judge;
@@ -15,7 +15,7 @@ use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// How long it waits in a lock's queue before it asks again.
+/// Wait in a lock's queue before the request is repeated.
 const WAIT: Duration = Duration::from_secs(600);
 
 /// See the [module](self).
@@ -27,12 +27,12 @@ pub struct Resident {
     of: usize,
     plan: ResidentPlan,
     session: Option<SessionId>,
-    /// When it was told last that the lock is its own.
+    /// The time at which it was last notified of a grant.
     granted: Option<Time>,
 }
 
 impl Resident {
-    /// Those of one host.
+    /// Returns the programs of one host.
     pub fn all(plan: ResidentPlan, host: usize, hosts: usize) -> Vec<Self> {
         let resident = |of| Self { host, of, plan, session: None, granted: None };
         let before = (host + hosts - 1) % hosts;
@@ -40,33 +40,33 @@ impl Resident {
         std::iter::once(resident(host)).chain(waiter).collect()
     }
 
-    /// The lock of a host.
+    /// Returns the lock of a host.
     pub fn lock_of(host: usize) -> Key {
         Key::from(format!("host/{host}"))
     }
 
-    /// When it was given another host's lock last.
+    /// Returns the time at which it was last granted another host's lock.
     pub fn took_over(&self) -> Option<Time> {
         self.granted.filter(|_| self.of != self.host)
     }
 
-    /// Whether it holds its own host's lock, and as whom.
+    /// Returns its session if it holds its own host's lock.
     pub fn holds_own(&self, state: &State) -> Option<SessionId> {
         let session = self.session.filter(|_| self.of == self.host)?;
         (state.holder(&Self::lock_of(self.of)) == Some(&session)).then_some(session)
     }
 
-    /// Whether it waits in the queue for another host's lock.
+    /// Returns `true` if it waits in the queue for another host's lock.
     pub fn waits(&self, state: &State) -> bool {
         let lock = Self::lock_of(self.of);
         let waits = |id| state.waiters().any(|(key, _, waiter)| *key == lock && waiter.session == id);
         self.of != self.host && self.session.is_some_and(waits)
     }
 
-    /// What it wants now.
+    /// Returns the next request, if any.
     pub fn wish(&mut self, stage: &mut Stage, judge: &Judge) -> Option<Wish> {
         let state = judge.history.state();
-        // As its session's events would tell it.
+        // As its session's events would report it.
         self.session = self.session.filter(|id| state.session(*id).is_some());
         let Some(session) = self.session else { return Some(self.create(stage)) };
         let key = Self::lock_of(self.of);
@@ -92,7 +92,7 @@ impl Resident {
         Wish::new(stage.now, Request::Propose(None, Command::CreateSession(spec)))
     }
 
-    /// A wish was answered.
+    /// Receives the response to a request.
     pub fn heard(&mut self, stage: &Stage, response: &Response) {
         let Response::Applied(Applied { reply, .. }) = response else { return };
         match reply {

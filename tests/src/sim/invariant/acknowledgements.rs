@@ -1,11 +1,11 @@
-//! A renewal is acknowledged by a leader that was one when the renewal came to it, and that had
-//! applied every verdict on the node from before (I2 of the design); never between a verdict's
-//! proposal and its outcome (I3); and never for a lease that another registration has taken the
-//! place of (I5).
+//! A renewal is acknowledged only by a server that was the leader when the renewal arrived and had
+//! applied every earlier verdict on the node (I2 of the design). It is never acknowledged between a
+//! verdict's proposal and its outcome (I3), nor for a lease that another registration has replaced
+//! (I5).
 //!
-//! Whether a read round has passed is seen by what it is for: where an entry of a later term was
-//! applied anywhere before the renewal came, no round that began later can have confirmed the
-//! leader of an earlier one.
+//! A missing read-index round is detected by its effect: if any server applied an entry of a later
+//! term before the renewal arrived, no round that began later can have confirmed the leader of an
+//! earlier term.
 
 use super::{Fact, Invariant, Scene, ensure};
 use crate::sim::history::Past;
@@ -17,19 +17,19 @@ use lockmesh_protocol::lease::{HealthWindow, LeaseAck, LeaseId};
 use lockmesh_protocol::record::MemberStatus;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is known of renewals and verdicts.
+/// Known renewals and verdicts.
 #[derive(Debug, Default)]
 pub(super) struct Acknowledgements {
     servers: BTreeMap<ServerId, Heard>,
-    /// Where each agent's leases began, and where verdicts failed them.
+    /// The first index of each agent's leases, and the index of verdicts that failed them.
     leases: BTreeMap<AgentNumber, Vec<(LogIndex, LeaseId)>>,
     failed: BTreeMap<LeaseId, LogIndex>,
 }
 
-/// What one server has heard in its present life.
+/// The input of one server in its present life.
 #[derive(Debug, Default)]
 struct Heard {
-    /// The last entry that was applied anywhere when a renewal came first.
+    /// The last entry that any server had applied when a renewal first arrived.
     renewals: BTreeMap<(LeaseId, u64), (Term, LogIndex)>,
     /// Acknowledgements of other servers.
     relayed: BTreeSet<(LeaseId, u64)>,
@@ -64,7 +64,7 @@ impl Acknowledgements {
         }
         heard.relayed.extend(turn.relayed.iter().map(|ack| (ack.lease, ack.sequence)));
         if turn.served != turn.serves {
-            // What was proposed in another term is decided by whoever leads now.
+            // Proposals of an earlier term are decided by the present leader.
             heard.deciding.clear();
         }
         for ack in &turn.acknowledged {
@@ -85,25 +85,25 @@ impl Acknowledgements {
         }
         let what = format!("{server} acknowledged renewal {sequence} of {lease:?}");
         let Some(term) = turn.served.or(turn.serves) else {
-            return Err(format!("{what}, and did not serve"));
+            return Err(format!("{what} without serving"));
         };
         let Some((newest, last)) = heard.renewals.get(&(lease, sequence)) else {
-            return Err(format!("{what}, which never came to it"));
+            return Err(format!("{what}, which never arrived there"));
         };
         ensure(*newest <= term, || {
-            format!("{what} in term {term}, though something of term {newest} had been applied when it came")
+            format!("{what} in term {term}, but an entry of term {newest} was applied before it arrived")
         })?;
-        // What was proposed in the same turn may have been so behind the acknowledgement.
+        // A verdict of the same turn may have been proposed after the acknowledgement.
         let deciding = heard.deciding.get(&lease.agent).filter(|index| **index > turn.applied);
         ensure(deciding.is_none(), || {
             format!("{what} while its own verdict at {deciding:?} was not decided")
         })?;
         let failed = self.failed.get(&lease).filter(|index| *index <= last.max(&turn.applied));
-        ensure(failed.is_none(), || format!("{what}, which had failed at {failed:?}"))?;
+        ensure(failed.is_none(), || format!("{what}, which was failed at {failed:?}"))?;
         let leases = self.leases.get(&lease.agent).map_or(&[][..], Vec::as_slice);
         let present = leases.iter().rev().find(|(index, _)| *index <= turn.applied);
         ensure(present.is_none_or(|(_, present)| *present == lease), || {
-            format!("{what}, a former lease of a node that has {present:?}")
+            format!("{what}, an earlier lease of a node with {present:?}")
         })
     }
 }

@@ -1,85 +1,84 @@
-//! What passes between an agent and its surroundings, as somebody sees it who looks at its sockets
-//! and knows nothing of what goes on inside.
+//! The exchange between an agent and its environment, as visible at its sockets.
 
 use lockmesh_agent_core::quorum_client::{Answered, CallToken, LocalCall};
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 
-/// One thing that passed. Connections have numbers that no other connection of any agent has.
+/// An event. Connection numbers are unique among all agents.
 #[derive(Debug)]
 pub enum AgentEvent<'a> {
-    /// Its process began.
+    /// The process started.
     Started,
-    /// It dials a server.
+    /// The agent connects to a server.
     Dialled {
         /// The connection.
         connection: u64,
         /// The address.
         address: &'a str,
-        /// Who is there.
+        /// The server at that address.
         server: ServerId,
     },
     /// A connection has ended, or was given up.
     Ended {
-        /// Which.
+        /// The connection.
         connection: u64,
     },
-    /// It sent a call.
+    /// The agent sent a call.
     Sent {
-        /// On which connection.
+        /// The connection.
         connection: u64,
         /// The call.
         call: CallId,
-        /// What it asks.
+        /// The request.
         request: &'a Request,
     },
-    /// It told a server that nobody waits for a call any more.
+    /// The agent cancelled a call at a server.
     Cancelled {
-        /// On which connection.
+        /// The connection.
         connection: u64,
         /// The call.
         call: CallId,
     },
-    /// A server's answer arrived on a connection that stands.
+    /// A server's reply arrived on a connection that is up.
     Replied {
-        /// On which connection.
+        /// The connection.
         connection: u64,
         /// The call.
         call: CallId,
-        /// What the server said.
+        /// The reply.
         response: &'a Response,
     },
-    /// It says at which address the leader is; nowhere where it is not known.
+    /// The agent reports the leader's address; `None` if it is unknown.
     Leader(Option<&'a str>),
-    /// A local caller wants something.
+    /// A local caller made a call.
     Called {
         /// The caller.
         token: CallToken,
-        /// What it wants.
+        /// The call.
         call: &'a LocalCall,
-        /// What had been answered to anybody then.
+        /// The newest index in any reply at that time.
         bound: LogIndex,
     },
-    /// A local caller wants nothing more.
+    /// A local caller no longer waits.
     Left {
         /// The caller.
         token: CallToken,
     },
-    /// A local caller was told something.
+    /// A local caller received a reply.
     Told {
         /// The caller.
         token: CallToken,
-        /// What.
+        /// The reply.
         answer: &'a Result<Answered, Unavailable>,
-        /// How far the server that said so had applied the log, where a server has just said so.
+        /// The applied index of the server that has just sent it, if a server did.
         as_of: Option<LogIndex>,
     },
-    /// It has done all that followed from what it was told.
+    /// The agent has finished processing its input.
     Settled,
 }
 
-/// Whether only a server that leads can do what is asked. Others may take the rest, too.
+/// Returns `true` if only a leader can serve the request. Other servers may accept the rest, too.
 pub fn needs_leader(request: &Request) -> bool {
     match request {
         Request::Propose(..)

@@ -1,5 +1,5 @@
-//! The end of a session frees all its locks, and closes them by its lock-delay, in the log entry
-//! that ended it.
+//! The end of a session releases all its locks, and closes them for its lock-delay, in the log
+//! entry that ended it.
 
 use super::{Fact, Invariant, Scene, ensure};
 use lockmesh_protocol::change::Change;
@@ -8,7 +8,7 @@ use lockmesh_protocol::record::Session;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Sessions and what they hold, as the changes tell.
+/// Sessions and their locks, according to the changes.
 #[derive(Debug, Default)]
 pub(super) struct AtomicInvalidation {
     sessions: BTreeMap<SessionId, Arc<Session>>,
@@ -59,7 +59,7 @@ fn is_freed(changes: &[Change], key: &Key, session: &Session) -> Result<(), Stri
         }
         _ => false,
     });
-    ensure(freed, || format!("{} ended, and {key} stayed its own", session.spec.id))?;
+    ensure(freed, || format!("{} ended, but {key} was not released", session.spec.id))?;
     let closed: BTreeSet<&Key> = changes
         .iter()
         .filter_map(|change| match change {
@@ -68,7 +68,7 @@ fn is_freed(changes: &[Change], key: &Key, session: &Session) -> Result<(), Stri
         })
         .collect();
     ensure(session.spec.lock_delay.is_zero() || closed.contains(key), || {
-        format!("{} ended, and {key} was not closed by its lock-delay", session.spec.id)
+        format!("{} ended, but {key} was not closed for its lock-delay", session.spec.id)
     })
 }
 

@@ -1,6 +1,6 @@
-//! A backup is what the log made of the state at one index, and one that is not stale holds all
-//! that was answered before it was asked for. Whatever is restored, no index that is given is given
-//! again.
+//! A backup equals the state that the log produced at one index, and a backup that is not stale
+//! contains everything in replies sent before its request. After any restore, no index in a reply
+//! is used again.
 
 use super::{Fact, Invariant, Scene, ensure};
 use crate::sim::corruption::without_stray_row;
@@ -9,14 +9,14 @@ use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::rpc::{BackupPart, Request, Response};
 
-/// The index that was given last.
+/// The last index in a reply.
 #[derive(Debug, Default)]
 pub(super) struct Backups {
     last: LogIndex,
 }
 
-/// Whether a backup holds a row: what a restore has gathered so far and the replies that are kept
-/// stay where they are.
+/// Returns `true` if a backup contains a row of this kind: parts of a restore in progress and kept
+/// replies are left out.
 fn is_backed_up(row: &Change) -> bool {
     !matches!(row, Change::RestorePart(..) | Change::Reply(..))
 }
@@ -31,15 +31,15 @@ fn is_whole(parts: &[BackupPart], scene: &Scene<'_>) -> Result<(), String> {
     let Some(first) = parts.first() else { return Ok(()) };
     let (index, term) = (first.index, first.term);
     let one = parts.iter().all(|part| (part.index, part.term) == (index, term));
-    ensure(one, || format!("a backup's parts stand for different indexes: {index} and others"))?;
+    ensure(one, || format!("the parts of a backup have different indexes: {index} and others"))?;
     let expected = scene.history.state_at(index);
-    let expected = expected.ok_or_else(|| format!("a backup stands for {index}, where nobody has been"))?;
+    let expected = expected.ok_or_else(|| format!("no server has applied the backup's index {index}"))?;
     let expected = without_stray_row(state_of(expected.rows().filter(is_backed_up)));
     let found = without_stray_row(state_of(parts.iter().flat_map(|part| part.rows.iter().cloned())));
     ensure(found == expected, || {
         let lost: Vec<Change> = expected.rows().filter(|row| !found.rows().any(|r| r == *row)).collect();
         let added: Vec<Change> = found.rows().filter(|row| !expected.rows().any(|r| r == *row)).collect();
-        format!("a backup of {index} lacks {lost:?} and has {added:?}")
+        format!("a backup of {index} lacks {lost:?} and also has {added:?}")
     })
 }
 
@@ -56,7 +56,7 @@ impl Invariant for Backups {
                 let fresh = Request::BackupPart { backup: None, number: 0, stale: false };
                 let bound = given.asked.ask.bound;
                 ensure(given.asked.ask.request != fresh || part.index >= bound, || {
-                    format!("a backup stands for {}, but {bound} was answered before", part.index)
+                    format!("a backup has index {}, but {bound} was in a reply before", part.index)
                 })
             }
             Fact::Applied(past) => {

@@ -1,6 +1,5 @@
-//! Nothing is promised before it is on disk: no vote, no acknowledgement, no leader's message of a
-//! term that the leader could forget, and no answer to a client before a majority's disks hold the
-//! write.
+//! No promise before it is durable: no vote, no acknowledgement, no leader's message of a term that
+//! the leader could forget, and no reply to a client before a majority's disks hold the write.
 
 use super::{Fact, Invariant, Scene, ensure};
 use crate::sim::durable::Durable;
@@ -8,26 +7,26 @@ use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::rpc::Response;
 
-/// Needs no memory: it looks at the disks.
+/// Needs no memory: it checks the disks.
 #[derive(Debug)]
 pub(super) struct NothingPromisedEarly;
 
 fn sent(server: ServerId, message: &PeerMessage, durable: &Durable) -> Result<(), String> {
     let (disk, term) = (durable.hard_state, message.term);
     match message.kind {
-        // What belongs to an earlier term may have been replaced since: whoever led that term
-        // cannot win by it, for this server had the entry when it gave its vote to the next.
+        // An entry of an earlier term may have been replaced since: the leader of that term cannot
+        // win by it, for this server had the entry when it voted for the next leader.
         MessageKind::AppendResponse if !message.reject && term >= disk.term => {
             let index = message.index;
             let is_there = index <= durable.last_index() || index <= durable.mark.index;
             ensure(is_there, || {
-                format!("{server} acknowledged index {index}, its disk ends at {}", durable.last_index())
+                format!("{server} acknowledged index {index}, but its disk ends at {}", durable.last_index())
             })
         }
         MessageKind::RequestVoteResponse if !message.reject => {
             let is_there = disk.term > term || (disk.term == term && disk.vote == message.to);
             ensure(is_there, || {
-                format!("{server} voted for {} in term {term}, its disk says {disk:?}", message.to)
+                format!("{server} voted for {} in term {term}, but its disk has {disk:?}", message.to)
             })
         }
         MessageKind::RequestVote
@@ -35,7 +34,7 @@ fn sent(server: ServerId, message: &PeerMessage, durable: &Durable) -> Result<()
         | MessageKind::Heartbeat
         | MessageKind::Snapshot
         | MessageKind::TimeoutNow => ensure(disk.term >= term, || {
-            format!("{server} sent {:?} in term {term}, its disk says {disk:?}", message.kind)
+            format!("{server} sent {:?} in term {term}, but its disk has {disk:?}", message.kind)
         }),
         _ => Ok(()),
     }

@@ -1,9 +1,9 @@
-//! A request takes effect once, however often it is sent: its reply is kept once, and its value is
-//! written once.
+//! Exactly once: a request takes effect once, however often it is sent. Its reply is kept once, and
+//! its value is written once.
 //!
-//! Every write of the simulated clients carries a value that no other write carries. A restore
-//! writes nothing of its own: what was there once is there again. What has no id, and does
-//! something else when it is done twice, an agent sends once.
+//! Every write of the simulated clients has a unique value. A restore writes no values of its own:
+//! it brings old ones back. A request without an ID that is not idempotent is sent only once by an
+//! agent.
 
 use super::agent_event::AgentEvent;
 use super::{Fact, Invariant, Scene, ensure, is_restore};
@@ -14,16 +14,16 @@ use lockmesh_protocol::id::{AgentNumber, Generation, Key};
 use lockmesh_protocol::rpc::{CallId, Request, Response};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Whose replies were kept, and what was written.
+/// Kept replies and written values.
 #[derive(Debug, Default)]
 pub(super) struct ExactlyOnce {
     lives: BTreeMap<AgentNumber, Generation>,
     kept: BTreeSet<(AgentNumber, Generation, u64)>,
     present: BTreeMap<Key, Bytes>,
     written: BTreeSet<(Key, Bytes)>,
-    /// The transfers of the leadership that each agent was asked for and may send.
+    /// The number of leadership transfers that each agent was asked for and may send.
     transfers: BTreeMap<usize, u64>,
-    /// Those that were sent: by connection and call.
+    /// The transfers that were sent: by connection and call.
     sent_transfers: BTreeSet<(u64, CallId)>,
 }
 
@@ -34,11 +34,11 @@ impl ExactlyOnce {
             AgentEvent::Started => *wanted = 0,
             AgentEvent::Called { call: LocalCall::Ask(Request::TransferLeader(_)), .. } => *wanted += 1,
             AgentEvent::Sent { connection, call, request: Request::TransferLeader(_) } => {
-                ensure(*wanted > 0, || format!("agent {agent} sent a transfer of the leadership once more"))?;
+                ensure(*wanted > 0, || format!("agent {agent} sent a leadership transfer again"))?;
                 *wanted -= 1;
                 self.sent_transfers.insert((*connection, *call));
             }
-            // What was certainly not done may be sent again.
+            // A transfer that was definitely not done may be sent again.
             AgentEvent::Replied { connection, call, response: Response::Unavailable(reason) }
                 if self.sent_transfers.remove(&(*connection, *call)) && reason.certainly_not_done() =>
             {

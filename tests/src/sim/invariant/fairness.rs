@@ -1,6 +1,6 @@
-//! Whoever waits for a lock gets it in turn: no lock that somebody waits for is given to anybody
-//! else, or lies free and open behind a log entry. A restore ends all waiting. A wait lasts as long
-//! as it says, counted by a leader's clock; an election may make it longer.
+//! Fairness: waiters get a lock in turn. No lock with a waiter is granted to another session, or
+//! remains free and open behind a log entry. A restore ends all waits. A wait lasts exactly as long
+//! as requested, by a leader's clock; an election may prolong it.
 
 use super::{Fact, Invariant, Scene, ensure};
 use crate::sim::history::Past;
@@ -12,7 +12,7 @@ use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Who waits, as the changes tell, and which locks are held or closed.
+/// The waiters, according to the changes, and the locks that are held or closed.
 #[derive(Debug, Default)]
 pub(super) struct Fairness {
     queues: BTreeMap<Key, BTreeMap<LogIndex, (Arc<Waiter>, Time)>>,
@@ -22,7 +22,7 @@ pub(super) struct Fairness {
 }
 
 impl Fairness {
-    /// What an entry of the log came to; of changes that follow from none, there is no entry.
+    /// Processes the changes of a log entry, or changes that follow from no entry.
     fn entry(&mut self, changes: &[Change], past: Option<&Past>, scene: &Scene<'_>) -> Result<(), String> {
         let mut called = None;
         for change in changes {
@@ -45,10 +45,10 @@ impl Fairness {
             }
         }
         let idle = self.queues.keys().find(|key| !self.held.contains(*key) && !self.closed.contains(*key));
-        ensure(idle.is_none(), || format!("{idle:?} is free and open, and somebody waits for it"))
+        ensure(idle.is_none(), || format!("{idle:?} is free and open although it has a waiter"))
     }
 
-    /// Somebody leaves a queue: who, if it was the first.
+    /// Removes a waiter from a queue, and returns it if it was the first.
     fn leave(
         &mut self,
         past: Option<&Past>,
@@ -68,7 +68,7 @@ impl Fairness {
             let (passed, least) = (past.at.since(since), scene.at_least(waiter.wait, since));
             ensure(passed >= least, || {
                 format!(
-                    "{} waited {:?} for {key}, and was turned away after {passed:?}",
+                    "{} requested a wait of {:?} for {key}, and timed out after {passed:?}",
                     waiter.session, waiter.wait
                 )
             })?;
@@ -91,7 +91,7 @@ impl Fairness {
         let is_grant = self.grants.insert(key.clone(), entry.lock.fence) != Some(entry.lock.fence);
         let is_its_turn = called.is_some_and(|waiter| waiter.session == *holder);
         ensure(!is_grant || is_its_turn || !self.queues.contains_key(key), || {
-            format!("{key} was granted to {holder}, and others had waited for it")
+            format!("{key} was granted to {holder}, but other sessions had waited for it")
         })
     }
 }

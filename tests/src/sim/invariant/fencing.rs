@@ -1,12 +1,12 @@
-//! Fencing tokens only go up: each grant has one that no grant before it had. A restore brings old
-//! grants back under their old tokens, but never gives one of them anew.
+//! Fencing tokens only increase: each grant has a token that no earlier grant had. A restore brings
+//! old grants back with their old tokens, but never issues one of them again.
 
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{Fence, Key, SessionId};
 use std::collections::BTreeMap;
 
-/// The last token, the token of each key's last grant, and what each token was given for.
+/// The last token, the token of each key's last grant, and the owner of each token.
 #[derive(Debug, Default)]
 pub(super) struct Fencing {
     last: Fence,
@@ -29,7 +29,7 @@ impl Fencing {
             Change::Fence(fence) => {
                 let before = std::mem::replace(&mut self.last, *fence);
                 let goes_on = *fence > before || (restores && *fence == before);
-                ensure(goes_on, || format!("the token went from {before} to {fence}"))
+                ensure(goes_on, || format!("the fencing token went from {before} to {fence}"))
             }
             Change::Entry(key, Some(entry)) if entry.lock.session.is_some() => {
                 let owner = (key.clone(), entry.lock.session);

@@ -1,8 +1,8 @@
-//! A force-leave takes effect only on nodes that have failed or left: the sessions of a living
-//! node, and the locks that its guards believe in, survive it.
+//! A force-leave takes effect only on nodes that have failed or left: the sessions of a live node,
+//! and the locks that its guards believe in, survive it.
 //!
-//! Whether a node lives is what the log says at the entry itself: the leader proposes a force-leave
-//! only where its state has the node as failed, and nothing may come in between.
+//! A node is live if the log says so at the entry itself. The leader proposes a force-leave only if
+//! its state has the node as failed, and no change may come in between.
 
 use super::{Fact, Invariant, Scene, ensure};
 use crate::sim::history::Past;
@@ -12,7 +12,7 @@ use lockmesh_protocol::id::AgentNumber;
 use lockmesh_protocol::record::{LossCause, MemberStatus};
 use std::collections::BTreeMap;
 
-/// How each member stands by the log.
+/// The status of each member according to the log.
 #[derive(Debug, Default)]
 pub(super) struct ForceLeave {
     members: BTreeMap<AgentNumber, MemberStatus>,

@@ -1,6 +1,6 @@
-//! A read that is not stale sees every write that was answered, and everything that was read,
-//! before it began; one about a place in a queue sees at least how the place began. So it is at the
-//! server, and so it is for a local caller of an agent, whoever shares its read.
+//! A read that is not stale reflects every write and read with a reply before it began. A read of a
+//! queue position reflects at least the start of that position. This holds at the server, and for
+//! each local caller of an agent, even if callers share a read.
 
 use super::agent_event::AgentEvent;
 use super::{Fact, Invariant, Scene, ensure};
@@ -10,7 +10,7 @@ use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::rpc::{Request, Response};
 use std::collections::BTreeMap;
 
-/// What each local caller must see; a request at a server carries that.
+/// The index that each local caller must see; a request at a server has its own.
 #[derive(Debug, Default)]
 pub(super) struct FreshReads {
     callers: BTreeMap<(usize, CallToken), LogIndex>,
@@ -35,7 +35,7 @@ impl FreshReads {
                 };
                 return ensure(*as_of >= bound, || {
                     format!(
-                        "agent {agent} told a read as of {as_of}, but {bound} was answered before it began"
+                        "agent {agent} replied to a read as of {as_of}, but {bound} was in a reply before it began"
                     )
                 });
             }
@@ -57,14 +57,14 @@ impl Invariant for FreshReads {
         let Fact::Given { server, given, applied, .. } = fact else { return Ok(()) };
         let Response::Answer(_) = given.response else { return Ok(()) };
         let Request::Read { query, consistency, .. } = &given.asked.ask.request else { return Ok(()) };
-        // What became of a position is a fact of the log's beginning: it need not be fresh, only
-        // late enough.
+        // The outcome of a position follows from the log up to its start: it need not be fresh,
+        // only late enough.
         let bound = match query {
             Query::QueuePosition { queue_position, .. } => scene.history.place_of_index(*queue_position),
             _ => given.asked.ask.bound,
         };
         ensure(*consistency == Consistency::Stale || *applied >= bound, || {
-            format!("server {server} answered {query:?} as of {applied}, but {bound} was answered before")
+            format!("server {server} answered {query:?} as of {applied}, but {bound} was in a reply before")
         })
     }
 }

@@ -1,11 +1,11 @@
-//! Whoever holds a lock is a session that lives, behind every log entry.
+//! The holder of a lock is a live session, behind every log entry.
 
 use super::{Fact, Invariant, Scene, ensure};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{Key, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Sessions and holders, as the changes tell.
+/// Sessions and holders, according to the changes.
 #[derive(Debug, Default)]
 pub(super) struct HolderAlive {
     sessions: BTreeSet<SessionId>,

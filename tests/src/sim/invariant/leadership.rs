@@ -1,6 +1,6 @@
-//! An agent asks a server as the leader only by that server's own word, and only until it says
-//! otherwise; when the agent says that another one leads, nothing that only a leader answers waits
-//! elsewhere; and what an operator is told of the quorum is a leader's word.
+//! An agent treats a server as leader only on that server's own word, and only until the server
+//! retracts it. While the agent follows another leader, no leader-only call waits elsewhere. The
+//! quorum status that an operator receives comes from a leader.
 
 use super::agent_event::{AgentEvent, needs_leader};
 use super::{Fact, Invariant, Scene, ensure};
@@ -18,18 +18,18 @@ pub(super) struct Leadership {
 #[derive(Debug, Default)]
 struct Agent {
     connections: BTreeMap<u64, Connection>,
-    /// Where it says that the leader is.
+    /// The leader's address as the agent reports it.
     leader: Option<String>,
-    /// The local callers that want a leader's status.
+    /// The local callers that request a leader's status.
     status_callers: BTreeSet<CallToken>,
 }
 
 #[derive(Debug, Default)]
 struct Connection {
     address: String,
-    /// Whether the server's last word was that it leads.
+    /// `true` if the server last claimed to lead.
     leads: bool,
-    /// What waits for its answer here, and whether only a leader answers that.
+    /// The pending calls, with `true` for those that only a leader serves.
     calls: BTreeMap<CallId, bool>,
 }
 
@@ -44,7 +44,7 @@ impl Agent {
             AgentEvent::Ended { connection } => drop(self.connections.remove(connection)),
             AgentEvent::Sent { connection, call, request } => return self.sent(*connection, *call, request),
             AgentEvent::Cancelled { connection, call } => _ = self.is_over(*connection, *call),
-            // What comes when nobody waits for it any more may be an old word.
+            // A reply after a cancellation may be outdated.
             AgentEvent::Replied { connection, call, response } => {
                 if self.is_over(*connection, *call) {
                     self.word(*connection, response);
@@ -67,11 +67,11 @@ impl Agent {
         // A transfer that was sent stays with that server: it must not be sent to another one.
         to.calls.insert(call, needs_leader && !matches!(request, Request::TransferLeader(_)));
         ensure(to.leads || !needs_leader, || {
-            format!("{request:?} was sent to {}, which does not say that it leads", to.address)
+            format!("{request:?} was sent to {}, which does not claim to lead", to.address)
         })
     }
 
-    /// Whether somebody waited for a call.
+    /// Returns `true` if a call was pending.
     fn is_over(&mut self, connection: u64, call: CallId) -> bool {
         self.connections.get_mut(&connection).is_some_and(|known| known.calls.remove(&call).is_some())
     }
@@ -93,7 +93,7 @@ impl Agent {
             Ok(Answered::Response(Response::Status(status))) if wants_status => {
                 ensure(status.leader == Some(status.server), || {
                     format!(
-                        "the leader's status was told by {}, and {:?} leads",
+                        "the leader's status came from server {}, but {:?} leads",
                         status.server, status.leader
                     )
                 })
@@ -110,7 +110,7 @@ impl Agent {
         match self.connections.values().find(elsewhere) {
             None => Ok(()),
             Some(Connection { address, calls, .. }) => {
-                Err(format!("{calls:?} wait at {address}, and {:?} leads", self.leader))
+                Err(format!("{calls:?} wait at {address}, but {:?} leads", self.leader))
             }
         }
     }

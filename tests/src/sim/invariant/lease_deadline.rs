@@ -1,6 +1,6 @@
-//! What an agent says of its node's lease rests on an acknowledgement of that very lease (I5 of the
-//! design), and counts from when the renewal was sent (a half of I1), or from when it announced a
-//! restart.
+//! An agent's report on its node's lease depends on an acknowledgement of that very lease (I5 of
+//! the design), and counts from the send time of the renewal (half of I1), or from the announcement
+//! of a restart.
 
 use super::{AgentEvent, Fact, Invariant, Scene, ensure};
 use lockmesh_protocol::command::Command;
@@ -9,13 +9,13 @@ use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 
-/// When renewals were sent, and which of them were acknowledged.
+/// The send times of renewals, and the acknowledged renewals.
 #[derive(Debug, Default)]
 pub(super) struct LeaseDeadline {
     sent: BTreeMap<(LeaseId, u64), Time>,
-    /// When the newest renewal was sent whose acknowledgement was heard.
+    /// The send time of the newest renewal whose acknowledgement was received.
     acknowledged: BTreeMap<LeaseId, Time>,
-    /// When a restart was first announced under each lease.
+    /// The time at which a restart was first announced under each lease.
     announced: BTreeMap<LeaseId, Time>,
 }
 
@@ -29,7 +29,7 @@ impl LeaseDeadline {
             let renewed = self.acknowledged.get(&lease).map(|sent| *sent + window.validity());
             let restarting = self.announced.get(&lease).map(|sent| *sent + RESTART_WINDOW);
             let Some(latest) = renewed.max(restarting) else {
-                return Err(format!("{lease:?} is believed in, and no renewal of it was acknowledged"));
+                return Err(format!("{lease:?} is believed in, but no renewal of it was acknowledged"));
             };
             ensure(until <= latest, || {
                 let late = until.since(latest);
@@ -58,7 +58,7 @@ impl Invariant for LeaseDeadline {
                 event: AgentEvent::Replied { response: Response::LeaseRenewed(ack), .. }, ..
             } => {
                 let Some(sent) = self.sent.get(&(ack.lease, ack.sequence)) else {
-                    return Err(format!("{ack:?} is of a renewal that nobody sent"));
+                    return Err(format!("{ack:?} acknowledges a renewal that was never sent"));
                 };
                 let newest = self.acknowledged.entry(ack.lease).or_default();
                 *newest = (*newest).max(*sent);

@@ -1,5 +1,5 @@
-//! A lock-delay closes its key for as long as it says, counted by a leader's clock; an election may
-//! make it longer, never shorter. Nobody is granted a key that is closed.
+//! A lock-delay closes its key for the requested time, by a leader's clock; an election may prolong
+//! it, but never shorten it. No closed key is granted.
 
 use super::{Fact, Invariant, Scene, ensure};
 use crate::sim::history::Past;
@@ -9,7 +9,7 @@ use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The keys that are closed: since when, and for how long.
+/// The closed keys, with the start and the length of the delay.
 #[derive(Debug, Default)]
 pub(super) struct LockDelays {
     closed: BTreeMap<Key, (Time, Duration)>,
@@ -27,11 +27,11 @@ impl LockDelays {
                     let Some((since, duration)) = self.closed.remove(key) else { continue };
                     let (passed, least) = (past.at.since(since), scene.at_least(duration, since));
                     ensure(passed >= least, || {
-                        format!("{key} was closed for {duration:?} and opened after {passed:?}")
+                        format!("{key} was closed for {duration:?} but opened after {passed:?}")
                     })?;
                 }
                 Change::Entry(key, Some(entry)) if entry.lock.session.is_some() => {
-                    ensure(!self.closed.contains_key(key), || format!("{key} is closed and was granted"))?;
+                    ensure(!self.closed.contains_key(key), || format!("{key} was granted while closed"))?;
                 }
                 _ => {}
             }

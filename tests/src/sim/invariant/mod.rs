@@ -1,34 +1,35 @@
-//! What must never happen, one file each. Every invariant sees every fact, and says what is wrong.
+//! The invariants, one file each. Every invariant sees every fact, and returns a description of a
+//! violation.
 //!
-//! | file | says |
+//! | file | invariant |
 //! |---|---|
-//! | `mutual_exclusion` | a lock has one holder, in the log's order and in what clients believe |
-//! | `fairness` | whoever waits for a lock gets it in turn, as soon as it is free; nobody's wait is cut short |
-//! | `fencing` | fencing tokens only go up |
-//! | `holder_alive` | whoever holds a lock is a session that lives |
-//! | `atomic_invalidation` | the end of a session frees all its locks in one log entry |
-//! | `lock_delay` | a lock-delay lasts as long as it must, whoever leads |
-//! | `ttl` | no session expires sooner than its TTL after a renewal that was acknowledged |
+//! | `mutual_exclusion` | a lock has one holder, in the log's order and in clients' beliefs |
+//! | `fairness` | waiters get a lock in turn, as soon as it is free; no wait is cut short |
+//! | `fencing` | fencing tokens only increase |
+//! | `holder_alive` | the holder of a lock is a live session |
+//! | `atomic_invalidation` | the end of a session releases all its locks in one log entry |
+//! | `lock_delay` | a lock-delay lasts as long as it must under any leader |
+//! | `ttl` | no session expires sooner than its TTL after an acknowledged renewal |
 //! | `node_lease` | no agent believes in its node's sessions when the servers fail the node |
-//! | `lease_deadline` | what an agent believes rests on its own lease, and counts from the sending |
-//! | `acknowledgements` | a leader that is one acknowledges a renewal, and none while it decides |
-//! | `verdicts` | a verdict needs a majority of its index, is about the present lease, and agents believe no other |
-//! | `silence` | no verdict comes sooner than its window after the leader heard of the node |
-//! | `force_leave` | a force-leave takes effect on nodes that have failed or left alone |
-//! | `no_lost_write` | a write that was answered is in the log, where the answer says |
+//! | `lease_deadline` | an agent's belief depends on its own lease, and counts from the send time |
+//! | `acknowledgements` | only a real leader acknowledges a renewal, and not while it decides |
+//! | `verdicts` | a verdict has a majority and the present lease; agents believe no other |
+//! | `silence` | no verdict comes sooner than its window after contact with the node |
+//! | `force_leave` | a force-leave takes effect only on nodes that have failed or left |
+//! | `no_lost_write` | a write with a reply is in the log at the index in the reply |
 //! | `exactly_once` | a request takes effect once, however often it is sent |
-//! | `outcomes` | what a client was told is not done is never done |
-//! | `fresh_reads` | a read that is not stale sees all that was answered before it began |
-//! | `leadership` | an agent asks a server as the leader by that server's own word only |
-//! | `registrations` | no command comes before its registration, or after it is known to be forgotten |
-//! | `parked_reads` | a read is parked at a server only while somebody waits for it |
+//! | `outcomes` | a command that a client was told is not done is never done |
+//! | `fresh_reads` | a read that is not stale reflects every reply before it began |
+//! | `leadership` | an agent treats a server as leader only on that server's own word |
+//! | `registrations` | no command precedes its registration, or follows its known removal |
+//! | `parked_reads` | a read is parked at a server only while a caller waits for it |
 //! | `replicas` | servers that applied the same index hold the same state |
-//! | `raft` | one leader a term, one vote a term, logs that agree, nothing committed changes |
-//! | `durable` | nothing is promised before it is on disk |
-//! | `watches` | a watcher learns the last change |
-//! | `backups` | a backup is what the log made, and no index is given twice, whatever is restored |
+//! | `raft` | one leader and one vote per term, logs that agree, committed entries stay |
+//! | `durable` | no promise before it is durable |
+//! | `watches` | a watcher learns of the last change |
+//! | `backups` | a backup equals the log's state; no index is used twice, even after a restore |
 //!
-//! `agent_event` says what passes between an agent and its surroundings.
+//! `agent_event` defines the events between an agent and its environment.
 
 mod acknowledgements;
 pub mod agent_event;
@@ -77,181 +78,183 @@ use lockmesh_protocol::rpc::BackupPart;
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// Something that happened, as the simulation sees it.
+/// An event in the simulation.
 #[derive(Debug)]
 pub enum Fact<'a> {
-    /// A process opened its disk, or a checkpoint took the place of its state.
+    /// A process opened its disk, or a checkpoint replaced its state.
     Opened {
-        /// Whose.
+        /// The server.
         server: ServerId,
-        /// What the state stands for.
+        /// The index of the state.
         index: LogIndex,
         /// The state.
         state: &'a State,
     },
     /// A process queued a write of its log.
     Wrote {
-        /// Whose.
+        /// The server.
         server: ServerId,
         /// The write.
         write: &'a LogWrite,
-        /// The log with it.
+        /// The log including the write.
         shadow: &'a Shadow,
     },
     /// A process crashed.
     Crashed {
-        /// Which server's.
+        /// The server.
         server: ServerId,
-        /// What its disk holds now.
+        /// The contents of its disk after the crash.
         durable: &'a Durable,
     },
     /// A process sent a message.
     Sent {
-        /// Who.
+        /// The server.
         server: ServerId,
-        /// What it said.
+        /// The message.
         message: &'a PeerMessage,
-        /// What its disk held then.
+        /// The contents of its disk at that time.
         durable: &'a Durable,
     },
-    /// An entry was applied for the first time anywhere.
+    /// An entry was applied for the first time on any server.
     Applied(&'a Past),
     /// A process applied entries.
     Reached {
-        /// Which.
+        /// The server.
         server: ServerId,
-        /// Those behind this index.
+        /// The index before the first entry.
         from: LogIndex,
-        /// Up to this one.
+        /// The index of the last entry.
         to: LogIndex,
-        /// What it came to.
+        /// The resulting changes.
         changes: &'a [Change],
     },
-    /// Changes that do not follow from the log: whatever invariant recognises them may say so too.
+    /// Changes that do not follow from the log: an invariant that recognizes them must report them
+    /// too.
     Strange {
         /// The changes.
         changes: &'a [Change],
     },
-    /// A server answered.
+    /// A server replied.
     Given {
-        /// Which.
+        /// The server.
         server: ServerId,
-        /// The answer.
+        /// The reply.
         given: &'a Given,
-        /// How far it had applied the log.
+        /// The applied index of the server.
         applied: LogIndex,
-        /// So many disks hold what a write rests on.
+        /// The number of disks that hold the write.
         copies: usize,
-        /// Of so many.
+        /// The number of voters.
         voters: usize,
     },
-    /// A client was told that it holds a lock.
+    /// A client was notified that it holds a lock.
     Believes {
-        /// Under which session.
+        /// The session.
         session: &'a SessionId,
-        /// Which lock.
+        /// The lock.
         key: &'a Key,
-        /// Under which token.
+        /// The fencing token.
         fence: Fence,
     },
-    /// A client knows how long its session lives at least.
+    /// A client knows the minimum lifetime of its session.
     Leased {
-        /// Which session.
+        /// The session.
         session: &'a SessionId,
-        /// Until when, in true time.
+        /// The end of that lifetime, in true time.
         until: Time,
     },
-    /// What a turn of a server had to do with leases.
+    /// The lease events of a server's turn.
     Leases {
-        /// Which server's.
+        /// The server.
         server: ServerId,
-        /// What it heard and said.
+        /// The events.
         turn: &'a LeaseTurn,
     },
-    /// An agent knows how long its node's sessions live at least, as far as the node is concerned.
+    /// An agent knows the minimum lifetime of its node's sessions, as far as the node is concerned.
     NodeBelieved {
         /// Its lease.
         lease: LeaseId,
-        /// Until when, in true time, by window.
+        /// The end of that lifetime, in true time, by window.
         until: [Time; 3],
     },
-    /// An agent took a verdict for the servers'.
+    /// An agent accepted a verdict as the servers'.
     VerdictHeard {
-        /// Which agent.
+        /// The agent.
         agent: usize,
         /// The verdict.
         verdict: &'a Verdict,
     },
-    /// A client gives up a lock, or all locks of a session.
+    /// A client stops believing in a lock, or in all locks of a session.
     LetsGo {
-        /// Which session.
+        /// The session.
         session: &'a SessionId,
-        /// Which lock; none for all.
+        /// The lock; `None` for all.
         key: Option<&'a Key>,
     },
-    /// A client has read a backup to its end.
+    /// A client has read a backup completely.
     BackedUp {
         /// Its parts, in order.
         parts: &'a [BackupPart],
     },
-    /// A client was told that what it wanted was certainly not done.
+    /// A client was told that its command was definitely not done.
     ToldNotDone {
-        /// What it wanted.
+        /// The command.
         command: &'a Command,
     },
-    /// Something passed between an agent and its surroundings.
+    /// An event between an agent and its environment.
     Agent {
-        /// Which agent.
+        /// The agent.
         agent: usize,
-        /// What.
+        /// The event.
         event: AgentEvent<'a>,
     },
-    /// All is quiet.
+    /// The run has ended.
     LastSeen {
-        /// What a watcher asks for.
+        /// A watcher's query.
         query: &'a Query,
-        /// What it saw last.
+        /// The last answer that it saw.
         answer: Option<&'a Answer>,
     },
 }
 
-/// What a fact must be seen against.
+/// The context of a fact.
 #[derive(Debug)]
 pub struct Scene<'a> {
     /// True time.
     pub now: Time,
-    /// All that was applied.
+    /// All applied entries.
     pub history: &'a History,
-    /// What the seed stands for.
+    /// The parameters of the seed.
     pub plan: &'a Plan,
-    /// When clocks jumped ahead.
+    /// The times of clock jumps.
     pub jumps: &'a [Time],
 }
 
 impl Scene<'_> {
-    /// The least true time that passes while a server's clock counts `counted`, from `since` on.
+    /// Returns the minimum true time that passes while a server's clock counts `counted`, from
+    /// `since` on.
     pub fn at_least(&self, counted: Duration, since: Time) -> Duration {
         let drift = self.plan.faults.drift as u32;
         let slowest = counted * 1_000_000 / (1_000_000 + drift);
-        // Deadlines move by a jump, but for less than a tick.
+        // A jump moves the deadlines, except for less than a tick.
         let jumps = self.jumps.iter().filter(|jump| **jump >= since).count() as u32;
         slowest.saturating_sub(lockmesh_core::raft::TICK * jumps + Duration::from_millis(1))
     }
 }
 
-/// Something that must never happen.
+/// An invariant.
 pub trait Invariant: std::fmt::Debug {
-    /// Its name, which is its file's.
+    /// Returns its name, which is that of its file.
     fn name(&self) -> &'static str;
 
-    /// Takes a fact in; what is wrong, if anything is.
+    /// Processes a fact.
     ///
     /// # Errors
-    /// What must never happen has happened, in words: the run has failed.
+    /// A description of the violation: the run has failed.
     fn see(&mut self, fact: &Fact<'_>, scene: &Scene<'_>) -> Result<(), String>;
 }
 
-/// All of them, new.
+/// Returns all invariants in their initial state.
 pub fn all() -> Vec<Box<dyn Invariant>> {
     vec![
         Box::new(mutual_exclusion::MutualExclusion::default()),
@@ -282,12 +285,13 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
     ]
 }
 
-/// Whether these changes are a restore's: everything begins anew with what the backup holds.
+/// Returns `true` if these changes are a restore's: the state starts again with the contents of the
+/// backup.
 fn is_restore(changes: &[Change]) -> bool {
     changes.contains(&Change::Cleared)
 }
 
-/// Fails with words where something is not so.
+/// Fails with a message unless `holds`.
 fn ensure(holds: bool, words: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(words()) }
 }

@@ -1,10 +1,11 @@
-//! A lock has one holder: by the log, and by what clients believe at any true time.
+//! Mutual exclusion: a lock has one holder, according to the log, and according to clients' beliefs
+//! at any true time.
 //!
-//! A client believes in its lock from the moment it is told so until it lets go, and no longer than
-//! its session's lease: one TTL after it sent the last renewal that was acknowledged, or when the
-//! servers failed its node, by when its agent has told it that the node's lease is over (that it
-//! has, `node_lease` looks). Whoever restores a backup takes all locks from their holders; the
-//! fencing token tells what was granted before.
+//! A client believes in its lock from its notification until it lets go, and no longer than its
+//! session's lease. The lease ends one TTL after the send time of the last acknowledged renewal, or
+//! when the servers failed its node. By then its agent must have reported the end of the node's
+//! lease; `node_lease` checks that. A restore takes all locks from their holders; the fencing token
+//! identifies earlier grants.
 
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use crate::sim::history::Past;
@@ -14,22 +15,22 @@ use lockmesh_protocol::record::LossCause;
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 
-/// Who holds, and who believes to hold.
+/// The holders, and the clients that believe that they hold.
 #[derive(Debug, Default)]
 pub(super) struct MutualExclusion {
     holders: BTreeMap<Key, (SessionId, Fence)>,
     beliefs: BTreeMap<(Key, SessionId), Fence>,
     leases: BTreeMap<SessionId, Time>,
-    /// When sessions ended with their nodes.
+    /// The times at which sessions ended with their nodes.
     failed: BTreeMap<SessionId, Time>,
-    /// Grants up to this one were before the last restore.
+    /// Grants up to this one were made before the last restore.
     restored_at: Fence,
 }
 
 impl MutualExclusion {
     fn applied(&mut self, past: &Past) -> Result<(), String> {
         let failed = past.changes.iter().filter_map(|change| match change {
-            // That the node of the second one had failed, `force_leave` looks.
+            // `force_leave` checks that the node in the second case had failed.
             Change::Loss(_, Some(loss))
                 if matches!(loss.cause, LossCause::NodeFailed { .. } | LossCause::NodeForcedToLeave) =>
             {
@@ -68,7 +69,7 @@ impl MutualExclusion {
         };
         match (before, holder) {
             (Some(before), Some(after)) => ensure(before == after, || {
-                format!("{key} passed from {} to {} without being free between", before.0, after.0)
+                format!("{key} passed from {} to {} without being free in between", before.0, after.0)
             }),
             _ => Ok(()),
         }
@@ -84,7 +85,7 @@ impl MutualExclusion {
             let lease = self.failed.get(other).map_or(lease, |failed| lease.min(*failed));
             ensure(lease <= now, || {
                 format!(
-                    "{session} was told that it holds {key} (fence {fence}), while {other} (fence {held}) may believe so until {} µs",
+                    "{session} was granted {key} (fence {fence}), while {other} (fence {held}) believes in it until {} µs",
                     lease.0
                 )
             })?;

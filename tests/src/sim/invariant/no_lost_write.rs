@@ -1,5 +1,5 @@
-//! A write that was answered is in the log where the answer says, with the answer that follows from
-//! the log.
+//! A write with a reply is in the log at the index in the reply, and the reply follows from the
+//! log.
 
 use super::{Fact, Invariant, Scene, ensure};
 use crate::sim::process::Given;
@@ -9,7 +9,7 @@ use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response};
 use std::collections::BTreeMap;
 
-/// What was answered.
+/// The indexes in replies.
 #[derive(Debug, Default)]
 pub(super) struct NoLostWrite {
     answered: BTreeMap<LogIndex, Option<RequestId>>,
@@ -22,14 +22,14 @@ impl NoLostWrite {
         else {
             return Ok(());
         };
-        // A force-leave of a living node is answered as done without an entry, also a retry of one
-        // that took effect before the node registered anew.
+        // A force-leave of a live node is answered as done without an entry, and so is a retry of
+        // one that took effect before the node registered again.
         let is_forced = matches!(command, Command::LeaveNode(NodeLeave { lease: None, .. }));
         if is_forced && applied.reply == Reply::Done {
             return Ok(());
         }
         let past = scene.history.answered(applied.index);
-        let past = past.ok_or_else(|| format!("index {} was answered and is not there", applied.index))?;
+        let past = past.ok_or_else(|| format!("index {} of a reply is not in the log", applied.index))?;
         let proposal = past.proposal.as_ref();
         let is_its_own = proposal.is_some_and(|proposal| {
             let same_request = match (request, proposal.request) {
@@ -42,7 +42,7 @@ impl NoLostWrite {
             same_request && proposal.command == *command
         });
         ensure(is_its_own, || {
-            format!("{command:?} was answered with index {}, which is {proposal:?}", applied.index)
+            format!("{command:?} was answered with index {}, which has {proposal:?}", applied.index)
         })?;
         self.answered.insert(past.entry.index, *request);
         let replies: Vec<_> = match request {
@@ -56,7 +56,7 @@ impl NoLostWrite {
     }
 }
 
-/// Whether two replies are one; how much of a delay is left only the leader knows.
+/// Compares two replies; the remaining time of a lock-delay is known only to the leader.
 fn is_same(log: &Applied, answer: &Applied) -> bool {
     let both_delayed = matches!((&log.reply, &answer.reply), (Reply::Delayed { .. }, Reply::Delayed { .. }));
     log.index == answer.index && (log.reply == answer.reply || both_delayed)
@@ -72,7 +72,7 @@ impl Invariant for NoLostWrite {
             Fact::Given { given, .. } => self.given(given, scene),
             Fact::Opened { .. } => {
                 let newest = self.answered.last_key_value().map(|(index, _)| *index).unwrap_or_default();
-                ensure(newest <= scene.history.last(), || format!("index {newest} was answered and is gone"))
+                ensure(newest <= scene.history.last(), || format!("index {newest} of a reply is lost"))
             }
             _ => Ok(()),
         }

@@ -1,7 +1,7 @@
 //! No agent believes in its node's sessions any more when the servers fail the node (I1 of the
-//! design, which rests on I2, I3 and I5): the deadline of the agent, in true time, is not behind
-//! the verdict, on whichever process of the node that is; nor behind the end of what a former host
-//! left. And a lease that was failed is never believed in again.
+//! design, which depends on I2, I3 and I5). In true time, the deadline of the agent, in any process
+//! of the node, is not behind the verdict, nor behind the end of sessions that a former host left.
+//! A failed lease is never believed in again.
 
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use crate::sim::history::Past;
@@ -13,14 +13,14 @@ use lockmesh_protocol::record::{LossCause, MemberStatus};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 
-/// What agents believe, and what the servers decided.
+/// The beliefs of agents, and the servers' decisions.
 #[derive(Debug, Default)]
 pub(super) struct NodeLease {
-    /// Until when each agent believes in sessions of each window, in true time.
+    /// The time until which each agent believes in sessions of each window, in true time.
     believed: BTreeMap<LeaseId, [Time; 3]>,
-    /// When leases were failed.
+    /// The times at which leases were failed.
     failed: BTreeMap<LeaseId, Time>,
-    /// Where leases of the present host begin, on nodes whose former host left something.
+    /// The first index of leases of the present host, on nodes with sessions of a former host.
     present_from: BTreeMap<AgentNumber, LogIndex>,
 }
 
@@ -39,7 +39,7 @@ impl NodeLease {
             if let Some(until) = agent.former_sessions_until {
                 self.present_from.insert(*number, until);
             }
-            // Somebody's act, of which guards are told.
+            // An operator's act, of which guards are notified.
             if agent.status == MemberStatus::Left {
                 self.believed.retain(|lease, _| lease.agent != *number);
             }
@@ -51,11 +51,11 @@ impl NodeLease {
         if failure.window >= HealthWindow::Default {
             self.failed.insert(failure.lease, past.at);
         }
-        // Guards on the node believe what its former processes said, too.
+        // Guards on the node also believe reports of its former processes.
         self.ended(past, failure.window, |believed| believed.agent == failure.lease.agent)
     }
 
-    /// Sessions of this window and of shorter ones ended that these leases let live.
+    /// Sessions of this window and of shorter ones ended that these leases kept alive.
     fn ended(
         &self,
         past: &Past,
@@ -78,11 +78,11 @@ impl NodeLease {
         self.believed.insert(lease, until);
         let Some(failed) = self.failed.get(&lease) else { return Ok(()) };
         let default = until[HealthWindow::Default as usize];
-        ensure(default <= *failed, || format!("{lease:?} was failed, and is believed in until {default:?}"))
+        ensure(default <= *failed, || format!("{lease:?} was failed, but is believed in until {default:?}"))
     }
 }
 
-/// Whether an entry was a verdict, and not one that came to nothing.
+/// Returns `true` if an entry was a verdict that took effect.
 fn is_verdict(changes: &[Change]) -> bool {
     changes.iter().any(|change| match change {
         Change::Loss(_, Some(loss)) => matches!(loss.cause, LossCause::NodeFailed { .. }),

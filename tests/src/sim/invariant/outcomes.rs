@@ -1,8 +1,8 @@
-//! What a client was told is not done is never done: *unknown* is not taken for *no*.
+//! A command that a client was told is not done is never done: *unknown* is not reported as *no*.
 //!
-//! A write with a value, and a session, are of a kind: no other client asks for the same. A wait
-//! for a lock is not done when its position was given up again, whatever it was granted meanwhile;
-//! after that it is granted nothing.
+//! A write with a value, and a session creation, are unique: no other client requests the same. A
+//! wait for a lock is not done if its position was given up again, even if it was granted in the
+//! meantime; after that it is granted nothing.
 
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use crate::sim::history::Past;
@@ -13,12 +13,12 @@ use lockmesh_protocol::reply::{Refusal, Reply};
 use lockmesh_protocol::wire;
 use std::collections::BTreeSet;
 
-/// The commands that the log holds, and those that were told not to be done, as their bytes.
+/// The commands in the log, and those that were reported as not done, in encoded form.
 #[derive(Debug, Default)]
 pub(super) struct Outcomes {
     applied: BTreeSet<Vec<u8>>,
     not_done: BTreeSet<Vec<u8>>,
-    /// The values of waits that were told not to be done.
+    /// The values of waits that were reported as not done.
     not_granted: BTreeSet<Bytes>,
 }
 
@@ -33,16 +33,16 @@ impl Outcomes {
             }
             _ => None,
         });
-        ensure(late.is_none(), || format!("{late:?} was granted to a wait that was told not to be done"))
+        ensure(late.is_none(), || format!("{late:?} was granted to a wait that was reported as not done"))
     }
 }
 
-/// Whether a command did nothing, since its agent was another one by then.
+/// Returns `true` if a command did nothing because its agent had registered again.
 fn is_forgotten(past: &Past) -> bool {
     past.reply.as_ref().is_some_and(|applied| applied.reply == Reply::Refused(Refusal::Forgotten))
 }
 
-/// The bytes of a command that is never asked for twice.
+/// Returns the encoding of a command that is never requested twice.
 fn unique(command: &Command) -> Option<Vec<u8>> {
     let is_unique = match command {
         Command::CreateSession(_) => true,
@@ -70,7 +70,7 @@ impl Invariant for Outcomes {
                 let Some(bytes) = unique(&proposal.command) else { return Ok(()) };
                 let was_denied = self.not_done.contains(&bytes);
                 self.applied.insert(bytes);
-                ensure(!was_denied, || format!("{:?} was done after all", proposal.command))
+                ensure(!was_denied, || format!("{:?} was done after a denial", proposal.command))
             }
             Fact::ToldNotDone { command: Command::Kv(KvCommand::Enqueue { new, .. }) } => {
                 self.not_granted.insert(new.value.clone());
@@ -80,7 +80,7 @@ impl Invariant for Outcomes {
                 let Some(bytes) = unique(command) else { return Ok(()) };
                 let was_done = self.applied.contains(&bytes);
                 self.not_done.insert(bytes);
-                ensure(!was_done, || format!("{command:?} was done, and its client was told that it was not"))
+                ensure(!was_done, || format!("{command:?} was done, but its client was told that it was not"))
             }
             _ => Ok(()),
         }

@@ -9,7 +9,7 @@ use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::{CallId, Request};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is waited for, here and there.
+/// The subject of a wait, at the agent and at a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Wanted {
     News(Query, Consistency, LogIndex),
@@ -92,7 +92,7 @@ impl Agent {
         let is_waited_for = |wanted: &&Wanted| !self.callers.values().any(|caller| caller == *wanted);
         let parked = self.parked.values().find(is_waited_for);
         parked.map_or(Ok(()), |wanted| {
-            Err(format!("{wanted:?} is parked at a server, and nobody waits for it"))
+            Err(format!("{wanted:?} is parked at a server without a waiting caller"))
         })
     }
 }

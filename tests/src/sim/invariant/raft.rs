@@ -1,10 +1,10 @@
-//! Consensus itself: a term has one leader, a server gives one vote a term, and two logs that hold
-//! the same index of the same term are equal up to there. (That nothing committed changes, the
-//! history says when it grows.)
+//! Raft: a term has one leader, a server casts one vote per term, and two logs with the same index
+//! of the same term are equal up to there. (The history checks on each append that no committed
+//! entry changes.)
 //!
-//! A term that its leader forgets in a crash, and of which nobody heard, never was: the leader
-//! alone may lead it again, and write other entries. That happens where a majority is one server,
-//! whose disk takes neither its vote nor its entries.
+//! A term that its leader forgets in a crash, and that no other server knows of, does not count:
+//! only that leader may lead it again, and write other entries. This happens if the majority is one
+//! server whose disk accepts neither its vote nor its entries.
 
 use super::{Fact, Invariant, Scene, ensure};
 use lockmesh_core::raft::log::LogEntry;
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 pub(super) struct Raft {
     leaders: BTreeMap<Term, ServerId>,
     votes: BTreeMap<(ServerId, Term), ServerId>,
-    /// The highest term in which each server has said anything.
+    /// The highest term in which each server has sent a message.
     said: BTreeMap<ServerId, Term>,
     /// Every entry that was ever written.
     entries: BTreeMap<(LogIndex, Term), Written>,
@@ -27,15 +27,15 @@ pub(super) struct Raft {
 #[derive(Debug)]
 struct Written {
     entry: LogEntry,
-    /// The term of the one before it, where that is known.
+    /// The term of the entry before it, if that is known.
     before: Option<Term>,
-    /// The server that wrote it, as long as no other has.
+    /// The only server that wrote it, until another does.
     only: Option<ServerId>,
 }
 
 impl Raft {
     fn sent(&mut self, server: ServerId, message: &PeerMessage) -> Result<(), String> {
-        // What the core says beside it leaves without any write, and moves nobody's term.
+        // Other messages of the core are sent without any write, and change no server's term.
         if !message.kind.is_consensus() {
             return Ok(());
         }
@@ -64,15 +64,15 @@ impl Raft {
         let known = self.entries.entry((index, term)).or_insert_with(new);
         known.only = known.only.filter(|only| *only == server);
         ensure(known.entry == *entry, || {
-            format!("{server} has another entry at index {index} of term {term}")
+            format!("{server} has a different entry at index {index} of term {term}")
         })?;
         let agrees = known.before.is_none() || before.is_none() || known.before == before;
         known.before = known.before.or(before);
         ensure(agrees, || format!("the logs differ before index {index} of term {term}"))
     }
 
-    /// What a crash made undone: entries of terms of which neither the server's own disk nor
-    /// anybody else knows.
+    /// Removes entries that a crash undid: those of terms that neither the server's own disk nor
+    /// any other server knows.
     fn crashed(&mut self, server: ServerId, durable: Term) {
         let known = durable.max(self.said.get(&server).copied().unwrap_or_default());
         self.entries.retain(|(_, term), written| written.only != Some(server) || *term <= known);

@@ -1,5 +1,5 @@
-//! No command comes before the registration under whose id it goes, and none goes under one that
-//! the servers are known to have forgotten.
+//! No command precedes the registration that its ID names, and none is sent under a registration
+//! that the servers are known to have forgotten.
 
 use super::agent_event::AgentEvent;
 use super::{Fact, Invariant, Scene, ensure};
@@ -9,21 +9,21 @@ use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use lockmesh_protocol::rpc::{CallId, Request, Response};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the log and the agents know of registrations.
+/// Registrations known to the log and to the agents.
 #[derive(Debug, Default)]
 pub(super) struct Registrations {
-    /// The newest one of each agent in the log.
+    /// The newest registration of each agent in the log.
     newest: BTreeMap<AgentNumber, Generation>,
-    /// Commands that wait for their answer, by connection and call.
+    /// Commands that wait for their reply, by connection and call.
     sent: BTreeMap<(u64, CallId), RequestId>,
-    /// What each agent knows to be forgotten.
+    /// The registrations that each agent knows to be forgotten.
     forgotten: BTreeSet<(usize, AgentNumber, Generation)>,
 }
 
 impl Registrations {
     fn agent(&mut self, agent: usize, event: &AgentEvent<'_>) -> Result<(), String> {
         match event {
-            // Another life knows nothing of what this one knew, and has another registration.
+            // The next life does not know this, and has another registration.
             AgentEvent::Started => self.forgotten.retain(|(of, ..)| *of != agent),
             AgentEvent::Sent { connection, call, request: Request::Propose(Some(id), command) } => {
                 self.sent.insert((*connection, *call), *id);
@@ -67,7 +67,7 @@ impl Invariant for Registrations {
                 let id = past.proposal.as_ref().and_then(|proposal| proposal.request.as_ref());
                 let is_known =
                     |id: &RequestId| self.newest.get(&id.agent).is_some_and(|known| *known >= id.generation);
-                ensure(id.is_none_or(is_known), || format!("{id:?} came before its registration"))
+                ensure(id.is_none_or(is_known), || format!("{id:?} precedes its registration"))
             }
             _ => Ok(()),
         }

@@ -1,5 +1,5 @@
-//! Servers that applied the same index hold the same state: they came to the same changes, and a
-//! state that comes from a disk or from another server is the one that the log makes.
+//! Servers that applied the same index hold the same state: they produced the same changes, and a
+//! state from a disk or from another server is the one that the log produces.
 
 use super::{Fact, Invariant, Scene, ensure};
 use lockmesh_protocol::change::Change;
@@ -21,7 +21,7 @@ impl Invariant for Replicas {
                     let expected: Vec<&Change> = scene.history.changes(*from, *to).collect();
                     let part = expected.iter().zip(changes.iter()).find(|(left, right)| **left != *right);
                     format!(
-                        "server {server} came to {} changes behind {from} up to {to}, not {}: {part:?}",
+                        "server {server} produced {} changes behind {from} up to {to}, not {}: {part:?}",
                         changes.len(),
                         expected.len()
                     )
@@ -29,14 +29,14 @@ impl Invariant for Replicas {
             }
             Fact::Opened { server, index, state } => {
                 let Some(expected) = scene.history.state_at(*index) else {
-                    return Err(format!("server {server} stands at {index}, where nobody has been"));
+                    return Err(format!("server {server} is at {index}, which no server has applied"));
                 };
                 ensure(expected == **state, || {
                     let lost: Vec<Change> =
                         expected.rows().filter(|row| !state.rows().any(|r| r == *row)).collect();
                     let added: Vec<Change> =
                         state.rows().filter(|row| !expected.rows().any(|r| r == *row)).collect();
-                    format!("server {server}'s state at {index} lacks {lost:?} and has {added:?}")
+                    format!("server {server}'s state at {index} lacks {lost:?} and also has {added:?}")
                 })
             }
             _ => Ok(()),

@@ -1,9 +1,9 @@
-//! No leader proposes a verdict sooner than its window after the node's next word was due, or after
-//! it began to serve: neither where a juror had the node's answer (I6 of the design), nor while
-//! very many are silent (I8), nor behind an election.
+//! No leader proposes a verdict sooner than its window after the node's next message was due, or
+//! after it began to serve: neither if a juror had the node's answer (I6 of the design), nor while
+//! very many nodes are silent (I8), nor after an election.
 //!
-//! A renewal counts whoever sent it on; an answer to a juror where it is one to the check that is
-//! open, as the leader's own questions tell.
+//! A renewal counts from any relay. An answer to a juror counts if it belongs to the open check, as
+//! the leader's own questions show.
 
 use super::{Fact, Invariant, Scene, ensure};
 use crate::sim::lease_turn::LeaseTurn;
@@ -12,7 +12,7 @@ use lockmesh_protocol::lease::{LeaseId, Renewal};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 
-/// What each server has heard.
+/// The input of each server.
 #[derive(Debug, Default)]
 pub(super) struct Silence {
     servers: BTreeMap<ServerId, Leader>,
@@ -20,13 +20,13 @@ pub(super) struct Silence {
 
 #[derive(Debug)]
 struct Leader {
-    /// Since when it serves.
+    /// The time since which it serves.
     since: Time,
-    /// When it heard of each lease last, and how.
+    /// The last contact with each lease, with its kind.
     heard: BTreeMap<LeaseId, (Time, &'static str)>,
-    /// What a node must say that answers the check which is open.
+    /// The nonces that answer the open checks.
     nonces: BTreeMap<LeaseId, u64>,
-    /// Verdicts that it proposed, until it has applied them: what it hears meanwhile does not
+    /// Verdicts that it proposed, until it has applied them: contact in the meantime does not
     /// count.
     deciding: BTreeMap<AgentNumber, LogIndex>,
 }
@@ -52,7 +52,7 @@ impl Leader {
             ensure(silent >= scene.at_least(window, heard), || {
                 let (lease, confirmed_by) = (failure.lease, &failure.confirmed_by);
                 format!(
-                    "a {:?} verdict on {lease:?} by {confirmed_by:?} was proposed {silent:?} after {how}",
+                    "a {:?} verdict on {lease:?} by {confirmed_by:?} was proposed only {silent:?} after {how}",
                     failure.window
                 )
             })?;
@@ -73,16 +73,16 @@ impl Silence {
         let now = scene.now;
         let is_new = !self.servers.contains_key(&server);
         let leader = self.servers.entry(server).or_insert_with(|| Leader::new(now));
-        // What came in the turn in which it began to serve may have come before that.
+        // Renewals of the turn in which it began to serve may have arrived before that.
         for renewal in turn.renewals.iter().filter(|_| !is_new) {
-            leader.hear(now, renewal, "its renewal came");
+            leader.hear(now, renewal, "its renewal arrived");
         }
         for answer in turn.answers.iter().filter(|_| !is_new) {
             if leader.nonces.get(&answer.lease) == Some(&answer.nonce) {
                 leader.hear(now, answer, "a juror had its answer");
             }
         }
-        // What it asked in that turn may be what a former leader wanted to know.
+        // Questions of that turn may be those of a former leader.
         let asked = turn.asked.iter().filter(|_| !is_new);
         leader.nonces.extend(asked.map(|challenge| (challenge.lease, challenge.nonce)));
         leader.verdicts(turn, scene)?;

@@ -1,7 +1,7 @@
-//! No session expires sooner than its window after a renewal that was acknowledged: in true time,
-//! allowing for the fastest clock. A renewal counts from its acknowledgement where the leader that
-//! gave it also decides the expiry, and otherwise from when it came: the next leader may have begun
-//! before that acknowledgement.
+//! No session expires sooner than its window after an acknowledged renewal, in true time and
+//! allowing for the fastest clock. A renewal counts from its acknowledgement if the same leader
+//! also decides the expiry, and otherwise from its arrival: the next leader may have begun before
+//! that acknowledgement.
 
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use crate::sim::history::Past;
@@ -14,27 +14,27 @@ use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The last promise to each session, and when a session expired.
+/// The last guarantee to each session, and the time at which a session expired.
 #[derive(Debug, Default)]
 pub(super) struct Ttl {
     promised: BTreeMap<SessionId, Promise>,
     expired: BTreeMap<SessionId, Time>,
-    /// Who served in each term.
+    /// The leader of each term.
     leaders: BTreeMap<Term, ServerId>,
 }
 
-/// That a session lives on.
+/// A guaranteed lifetime of a session.
 #[derive(Clone, Copy, Debug)]
 struct Promise {
-    /// When it was created, or its last acknowledged renewal came.
+    /// The creation, or the arrival of its last acknowledged renewal.
     since: Time,
     ttl: Duration,
-    /// When a renewal was acknowledged last, and by which server.
+    /// The last acknowledgement of a renewal, and its server.
     acknowledged: Option<(Time, ServerId)>,
 }
 
 impl Promise {
-    /// From when on it counts for the leader that decided the expiry.
+    /// Returns the time from which it counts for the leader that decided the expiry.
     fn counts_from(&self, leader: Option<ServerId>) -> Time {
         let acknowledged = self.acknowledged.filter(|(_, by)| Some(*by) == leader);
         acknowledged.map_or(self.since, |(at, _)| at.max(self.since))
@@ -43,7 +43,7 @@ impl Promise {
 
 impl Ttl {
     fn entry(&mut self, past: &Past, scene: &Scene<'_>) -> Result<(), String> {
-        // What a backup tells of sessions that ended is long past.
+        // Session ends in a restored backup are long past.
         let restores = is_restore(&past.changes);
         for change in &past.changes {
             match change {
@@ -69,7 +69,7 @@ impl Ttl {
 }
 
 impl Ttl {
-    /// The leader that proposed an expiry.
+    /// Returns the leader that proposed an expiry.
     fn decided_by(&self, past: &Past) -> Option<ServerId> {
         match past.proposal.as_ref()?.command {
             Command::ExpireSession { term, .. } => self.leaders.get(&term).copied(),
@@ -78,7 +78,7 @@ impl Ttl {
     }
 }
 
-/// Whether a session that expired lived as long as it was promised.
+/// Checks that an expired session lived as long as it was guaranteed.
 fn is_kept(
     id: &SessionId,
     (since, ttl): (Time, Duration),
@@ -109,7 +109,7 @@ impl Invariant for Ttl {
                     promise.since = came.max(promise.since);
                     promise.acknowledged = Some((scene.now, *server));
                 } else if let Some(expired) = self.expired.get(&session.spec.id) {
-                    // The answer came late: it still must have been true when the question came.
+                    // The reply is late: it must still have been true when the renewal arrived.
                     is_kept(&session.spec.id, (came, session.spec.ttl.unwrap_or_default()), *expired, scene)?;
                 }
                 Ok(())

@@ -1,5 +1,5 @@
-//! A verdict does nothing that no majority of the voters of its index confirms (I4 of the design),
-//! or that is about a former lease (I5). Agents take nothing for a verdict that is none.
+//! A verdict has no effect unless a majority of the voters of its index confirms it (I4 of the
+//! design), or if it concerns a former lease (I5). Agents accept no other verdicts.
 
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use crate::sim::history::Past;
@@ -25,7 +25,7 @@ fn entry(past: &Past) -> Result<(), String> {
         _ => false,
     };
     let Some(effect) = past.changes.iter().find(is_effect) else { return Ok(()) };
-    // As it was proposed: before it is applied, servers take out confirmations that are too few.
+    // The entry as proposed: servers remove insufficient confirmations before they apply it.
     let proposal = format::decode::<Proposal>(&past.entry.data).map_err(|error| error.to_string())?;
     let Command::FailNode(NodeFailure { lease, confirmed_by, .. }) = proposal.command else {
         return Err("a verdict became another command".into());
@@ -40,7 +40,7 @@ fn entry(past: &Past) -> Result<(), String> {
     ensure(others.is_none(), || format!("a verdict on {lease:?} failed {others:?}"))
 }
 
-/// More than half of the voters; while they change, of the old ones and of the new ones.
+/// More than half of the voters; during a membership change, of the old ones and of the new ones.
 fn is_majority(voters: &Membership, confirmed_by: &[ServerId]) -> bool {
     let is_most = |voters: &[ServerId]| {
         2 * voters.iter().filter(|voter| confirmed_by.contains(voter)).count() > voters.len()
@@ -62,7 +62,7 @@ impl Invariant for Verdicts {
                     (failure.lease, failure.window) == (verdict.lease, verdict.window)
                 };
                 ensure(matches!(command, Some(Command::FailNode(failure)) if is_it(failure)), || {
-                    format!("agent {agent} believes in {verdict:?}, and the log says {command:?}")
+                    format!("agent {agent} believes in {verdict:?}, but the log has {command:?}")
                 })
             }
             Fact::Applied(past) if !is_restore(&past.changes) => entry(past),

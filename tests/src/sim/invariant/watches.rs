@@ -1,7 +1,6 @@
-//! A watcher learns the last change: when all is quiet, every watcher has seen what is there.
+//! A watcher learns of the last change: at the end, every watcher has seen the present state.
 //!
-//! Its index may be another one: it moves when a tombstone is forgotten, and that is no news to
-//! anybody.
+//! Its index may differ: a forgotten tombstone moves the index without a visible change.
 
 use super::{Fact, Invariant, Scene, ensure};
 
@@ -19,7 +18,7 @@ impl Invariant for Watches {
         let (index, rows) = scene.history.state().query(query);
         ensure(answer.is_some_and(|answer| answer.rows == rows), || {
             let seen = answer.map(|answer| answer.index);
-            format!("{query:?} changed last at {index}, and its watcher saw {seen:?} last")
+            format!("{query:?} last changed at {index}, but its watcher last saw {seen:?}")
         })
     }
 }
