@@ -1,5 +1,5 @@
-//! Figures of a server that are read when somebody asks: how full its queue is, whether it can
-//! serve, what its QUIC service has counted.
+//! Metrics that are read at scrape time: queue length, readiness, and the counters of the QUIC
+//! service.
 
 use crate::event_queue::EventSender;
 use crate::health::Health;
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-/// Shows the figures of a server. A second server in the same process shares the first one's names:
-/// what is read anew each time is shown of the first one.
+/// Registers the metrics of a server. A second server in the same process shares the first one's
+/// names: metrics read at scrape time show the first one.
 pub(crate) fn show_server(counters: &Arc<RpcCounters>, sender: &EventSender, health: &Health) {
     LazyLock::force(&SERVER);
     process::show();
@@ -38,7 +38,7 @@ pub(crate) fn show_server(counters: &Arc<RpcCounters>, sender: &EventSender, hea
     }
 }
 
-/// What the QUIC service counts.
+/// Returns the counters of the QUIC service.
 fn rpc_readings(counters: &Arc<RpcCounters>) -> Vec<Reading> {
     let counter = |name: &str, help, read: fn(&RpcCounters) -> u64| {
         let counters = Arc::clone(counters);

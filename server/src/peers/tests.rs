@@ -1,4 +1,4 @@
-//! Who may speak, and that what is said arrives.
+//! Authentication of servers, and delivery of their messages.
 
 use super::{Hello, Me, Peers, Refused, dial_options};
 use crate::event_queue::{DriverEvent, EventReceiver, event_queue};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-/// A server that speaks to others and has nothing else.
+/// A server with connections to others and nothing else.
 struct Place {
     peers: Arc<Peers>,
     receiver: EventReceiver,
@@ -162,7 +162,7 @@ async fn who_holds_less_than_the_other_remembers_is_refused_and_told() {
     place.stop().await;
 }
 
-/// Says something again and again: what is said while the other one is away is lost.
+/// Sends the same message repeatedly: messages sent while the other server is down are lost.
 async fn say(peers: Arc<Peers>) {
     let mut pause = tokio::time::interval(Duration::from_millis(5));
     loop {
@@ -215,12 +215,12 @@ async fn a_server_that_was_removed_is_not_heard_on_the_stream_that_it_has() {
     });
     let other = other.await.expect("it arrives");
     let (mut heard, mut lost) = (Vec::new(), Vec::new());
-    // Before the other one had begun it may have been unreachable too: only what comes now counts.
+    // Before the other server had begun it may have been unreachable too: only later losses count.
     one.receiver.take_now(&mut lost, 100);
     lost.clear();
     other.peers.update(servers[1..].iter(), ServerId(2));
     let deadline = Instant::now() + Duration::from_secs(60);
-    // It says something else now, so that nothing of this was on its way before.
+    // Another message from now on, so that none of them was in flight before.
     let late =
         |event: &DriverEvent| matches!(event, DriverEvent::Peer(_, message) if message.index == LogIndex(7));
     while !lost.iter().any(|event| matches!(event, DriverEvent::Unreachable(ServerId(2)))) {

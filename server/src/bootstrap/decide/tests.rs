@@ -1,4 +1,4 @@
-//! Stories of servers that meet, and storms in which they crash, come back and are emptied at any
+//! Stories of servers that meet, and storms in which they crash, restart and are emptied at any
 //! moment.
 
 use super::{Bootstrap, Decision};
@@ -175,7 +175,7 @@ fn no_server_founds_a_cluster_unless_it_is_told_to() {
     assert_eq!(wait(&a), "waiting for a server that belongs to a cluster");
     let a = free("a", 0).configured(None, true);
     assert_eq!(wait(&a), "waiting for a server that belongs to a cluster");
-    // Nor does another one that waits make it a founder.
+    // Another waiting server does not make it a founder either.
     let mut a = free("a", 0);
     hear(&mut a, "b", 0, Standing::Free);
     assert!(wait(&a).starts_with("waiting to be told"));
@@ -201,7 +201,7 @@ fn a_cluster_is_rebuilt_under_the_configured_id_if_all_founders_agree() {
     assert!(trouble(&follow(free("b", 2), &wanted)).contains("`quorum.cluster_id` is empty here"));
     let drawn = trouble(&follow(given("b", "old"), &plan(&["a", "b"])));
     assert!(drawn.contains("an id of its own choice, but `quorum.cluster_id` is old here"), "{drawn}");
-    // A build that does not know the key would begin with other numbers.
+    // A build that does not know the key would begin with another id.
     let mut old_build = introduction("b", 2, Standing::Free);
     old_build.server.format = 0;
     let mut a = given("a", "old");
@@ -260,8 +260,8 @@ impl Draws {
     }
 }
 
-/// Lets `count` servers meet, of which `expect` found a cluster, and gives what has begun: by
-/// cluster, who.
+/// Lets `count` servers meet, of which `expect` found a cluster. Returns the founders of each
+/// cluster that began.
 fn storm(seed: u64, count: usize, expect: u32, emptying: bool) -> BTreeMap<String, BTreeSet<String>> {
     let mut draws = Draws(seed);
     let mut nodes: Vec<_> = (0..count).map(|name| Node::new(name, 0, expect)).collect();
