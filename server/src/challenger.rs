@@ -41,7 +41,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of challenges in flight: two for each of 256 agents.
 const MAX_CHALLENGES: usize = 512;
 
-/// The maximum number of questions to other agents in flight: three for each of 256, and some spare.
+/// The maximum number of questions to other agents in flight: three for each of 256, and spare.
 const MAX_QUESTIONS: usize = 1024;
 
 /// The maximum number of mesh pushes in flight.

@@ -1,7 +1,7 @@
 //! The other servers: their identities, and the message queues to them.
 //!
 //! ```text
-//! driver ── one turn's messages ──> a bounded queue per server ──> its task ──> one stream, many messages a frame
+//! driver ── one turn's messages ──> a bounded queue per server ──> its task ──> one stream
 //!        <── Unreachable: messages in flight to a server may be lost ──
 //! ```
 //!
