@@ -101,7 +101,9 @@ impl StoreHandle {
     /// first.
     ///
     /// # Errors
-    /// [`StoreError::Closed`]: this write and those behind it were not queued, those before it are still written. An error of the disk is no error here: the thread retries, and [`StoreEvent::Health`] reports it.
+    /// Returns [`StoreError::Closed`]: this write and those behind it were not queued, earlier ones
+    /// are still written. An error of the disk is no error here: the thread retries, and
+    /// [`StoreEvent::Health`] reports it.
     pub fn write(&self, writes: impl IntoIterator<Item = LogWrite>) -> Result<(), StoreError> {
         let mut state = self.shared.state();
         for write in writes {
