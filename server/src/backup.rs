@@ -65,7 +65,7 @@ impl Backups {
                 self.ask(id, first);
             }
             Err(error) => {
-                answer(&first, refusal(&format!("the system gives no thread for a backup: {error}")));
+                answer(&first, refusal(&format!("cannot start a thread for the backup: {error}")));
             }
         }
     }
@@ -79,7 +79,7 @@ impl Backups {
         // Never waits for the reader: this runs in the driver's loop.
         match open.orders.try_send(BackupOrder::Answer(question)) {
             Err(mpsc::TrySendError::Full(BackupOrder::Answer(question))) => {
-                answer(&question, refusal("too many questions at once"));
+                answer(&question, refusal("too many concurrent requests for this backup"));
             }
             Err(mpsc::TrySendError::Disconnected(BackupOrder::Answer(question))) => {
                 self.open.remove(&id);

@@ -319,7 +319,7 @@ impl Driver {
     /// so as not to disturb the others.
     fn can_read(&self) -> bool {
         if let Some(why) = self.frontend.core().unreadable() {
-            tracing::error!("this server stops, as it cannot read the state of its cluster: {why}");
+            tracing::error!("cannot read the state of the cluster, shutting down: {why}");
             return false;
         }
         true
@@ -396,7 +396,7 @@ impl Driver {
         let Some(address) = self.peers.address(from) else {
             tracing::warn!(
                 server = from.0,
-                "cannot fetch a snapshot: the address of the server is not known"
+                "cannot fetch a snapshot: unknown server address"
             );
             // Reported as failed: the leader offers its snapshot again, and the address may be
             // known by then.
@@ -422,7 +422,7 @@ impl Driver {
         let (record, folder) = (self.record.clone(), self.data_dir.clone());
         tokio::task::spawn_blocking(move || {
             if let Err(error) = record.write(&folder) {
-                tracing::error!(%error, "cannot write to disk that this server {why}");
+                tracing::error!(%error, "cannot record on disk that this server {why}");
             }
         });
     }

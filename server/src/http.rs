@@ -42,7 +42,7 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 const CONNECTION_LIFETIME: Duration = Duration::from_secs(300);
 
 const TOO_MANY: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n\
-     as many connections are open as `http.max_connections` allows\n";
+     too many connections: the limit is `http.max_connections`\n";
 
 /// The open port. Dropping it closes it.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl HttpPort {
         let port = Port { config: config.clone(), health: health.clone() };
         let thread = thread::Builder::new().name("http".into());
         let thread = thread.spawn(move || port.serve(&runtime, listener, stopped))?;
-        tracing::info!(%address, "figures and health are at {PATHS}");
+        tracing::info!(%address, "serving metrics and health at {PATHS}");
         Ok(Some(Self { address, stop, thread }))
     }
 
@@ -93,7 +93,7 @@ impl Port {
         runtime.block_on(async {
             let listener = match TcpListener::from_std(listener) {
                 Ok(listener) => listener,
-                Err(error) => return tracing::error!("the HTTP port cannot be served: {error}"),
+                Err(error) => return tracing::error!("cannot serve the HTTP port: {error}"),
             };
             tokio::select! {
                 () = Arc::new(self).accept(listener) => {}
@@ -146,10 +146,10 @@ impl Port {
     fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
         let path = request.uri().path();
         if !matches!(path, "/metrics" | "/health/live" | "/health/ready") {
-            return told(StatusCode::NOT_FOUND, format!("there is nothing here: ask for {PATHS}\n"));
+            return told(StatusCode::NOT_FOUND, format!("not found: use {PATHS}\n"));
         }
         if request.method() != Method::GET && request.method() != Method::HEAD {
-            let words = format!("{} is not taken: {PATHS} take GET and HEAD\n", request.method());
+            let words = format!("method {} is not allowed: {PATHS} accept GET and HEAD\n", request.method());
             let mut refusal = told(StatusCode::METHOD_NOT_ALLOWED, words);
             refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
             return refusal;

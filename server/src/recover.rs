@@ -71,7 +71,7 @@ pub fn recover(folder: &Path, accept_loss: bool) -> Result<Recovery, FolderError
     record.files = held.origins()?;
     if std::mem::take(&mut record.corrupt) {
         tracing::warn!(
-            "the state of this server differed from that of the others: it counts as right from here on"
+            "this server's state was found corrupt; it counts as correct from now on"
         );
     }
     record.write(folder)?;
@@ -94,7 +94,7 @@ pub(crate) fn begin_anew(
     let known = survivor.state.server(id).map(|row| (**row).clone());
     let known = known.or_else(|| membership.servers.iter().find(|server| server.id == id).cloned());
     let (true, Some(server)) = (survivor.mark.index.0 > 0, known) else {
-        return Err(FolderError::nothing(folder, "its server has learned nothing of its cluster yet"));
+        return Err(FolderError::nothing(folder, "its server has no state of its cluster yet"));
     };
     let others = survivor.state.servers().filter(|row| row.id != id);
     let recovery = Recovery {
@@ -113,8 +113,8 @@ impl fmt::Display for Recovery {
         let Self { server, cluster_id, index, unsure, removed } = self;
         write!(
             f,
-            "server {} ({}) is the only voter of the cluster {cluster_id} now. All that its log holds up to index {index} \
-             counts as committed, {unsure} entries of which it did not know that; what only the others held is lost.",
+            "server {} ({}) is the only voter of the cluster {cluster_id} now. Its log up to index {index} counts \
+             as committed, including {unsure} entries not known to be committed; entries that only the others held are lost.",
             server.id, server.node
         )?;
         for other in removed {

@@ -61,7 +61,7 @@ pub enum ServerError {
     #[error(transparent)]
     ServerStart(#[from] StartError),
     /// Other servers would reject this server's identity.
-    #[error("this is node {node}, but its certificate names {certified}: let `node.name` say the same")]
+    #[error("this is node {node}, but its certificate names {certified}: set `node.name` to match")]
     Certificate {
         /// The configured name.
         node: NodeName,
@@ -78,7 +78,7 @@ pub enum ServerError {
     },
     /// The address for metrics and health cannot be used.
     #[error(
-        "cannot listen on {address} (TCP) for figures and health: {error}; choose another `http.listen`, port 0 for any \
+        "cannot listen on {address} (TCP) for metrics and health: {error}; choose another `http.listen`, port 0 for any \
          free one, or \"\" for none"
     )]
     Http {
@@ -88,13 +88,13 @@ pub enum ServerError {
         error: io::Error,
     },
     /// The socket for calls to other servers cannot be created.
-    #[error("cannot make a socket to call other servers from: {0}")]
+    #[error("cannot create a socket for calls to other servers: {0}")]
     Dial(io::Error),
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
     /// The socket's address cannot be read.
-    #[error("cannot tell on which address it listens: {0}")]
+    #[error("cannot read the address of the socket: {0}")]
     Address(io::Error),
 }
 
@@ -229,20 +229,20 @@ impl Server {
         // Never rejected for lack of room; a driver that has stopped has nothing to hand over.
         let _ = sender.post(DriverEvent::Leave(leave));
         if !driver.is_finished() && tokio::time::timeout(LEAVE_TIMEOUT, left).await.is_err() {
-            tracing::warn!("no other server took the leadership over in time: they will elect one");
+            tracing::warn!("leadership handover timed out; the other servers will elect a leader");
         }
         // After the handover, which needs messages; before the notice, so that no peer is dialed
         // again.
         peers.close();
         let goodbye =
-            async { tokio::join!(endpoint.close("the server stops"), dialling.close("the server stops")) };
+            async { tokio::join!(endpoint.close("server shutting down"), dialling.close("server shutting down")) };
         // A peer that misses the notice detects the end by its timeouts.
         let _ = tokio::time::timeout(GOODBYE_TIMEOUT, goodbye).await;
         tasks.iter().for_each(AbortHandle::abort);
         // Never rejected for lack of room; a driver that is gone has stopped.
         let _ = sender.post(DriverEvent::Stop);
         if driver.await.is_err() {
-            tracing::error!("the driver did not end well");
+            tracing::error!("driver task panicked");
         }
         if let Some(http) = http {
             // Waits for a thread.
@@ -317,12 +317,12 @@ fn start_driver(
             match begun.await {
                 Ok(Ok(Some(driver))) => Box::pin(driver.run()).await,
                 Ok(Ok(None)) => {}
-                Ok(Err(error)) => tracing::error!(%error, "this server cannot go on"),
-                Err(_) => tracing::error!("this server cannot begin"),
+                Ok(Err(error)) => tracing::error!(%error, "fatal error, shutting down"),
+                Err(_) => tracing::error!("startup aborted"),
             }
         })
     } else {
-        let driver = begin(bootstrap_loop, start, receiver)?.expect("nobody told it to stop");
+        let driver = begin(bootstrap_loop, start, receiver)?.expect("no stop was requested");
         tokio::spawn(async move {
             let _guard = guard;
             Box::pin(driver.run()).await;

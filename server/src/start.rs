@@ -47,8 +47,8 @@ pub enum StartError {
     Record(#[from] RecordError),
     /// Log and state are gone.
     #[error(
-        "{folder} says that this is server {server} of the cluster {cluster_id}, but its log and its state are gone, \
-         and what it voted is forgotten: empty the whole folder, so that it comes back as a new server"
+        "{folder} belongs to server {server} of the cluster {cluster_id}, but its log and its state are gone, \
+         and its votes are lost: empty the whole folder, so that it comes back as a new server"
     )]
     Emptied {
         /// The data folder.
@@ -60,7 +60,7 @@ pub enum StartError {
     },
     /// The server was removed from its quorum.
     #[error(
-        "{folder} is of server {server} of the cluster {cluster_id}, which was removed from the quorum: empty the whole \
+        "{folder} belongs to server {server} of the cluster {cluster_id}, which was removed from the quorum: empty the whole \
          folder, so that it joins as a new server"
     )]
     Removed {
@@ -73,7 +73,7 @@ pub enum StartError {
     },
     /// Log and state exist, but not the record of their owner.
     #[error(
-        "{folder} holds a log and a state, but no {file}, which says whose they are; if this is one of several \
+        "{folder} holds a log and a state, but no {file}, which names their server; if this is one of several \
          servers, empty the whole folder and start it: it joins as a new one; if it is alone, move the folder away, \
          start it, and restore a saved backup into it"
     )]
@@ -109,9 +109,9 @@ pub enum StartError {
     /// The files are copies, and the server is one of several.
     #[error(
         "{folder} is a copy: the log that server {server} of the cluster {cluster_id} left was {left}, the state {}, but \
-         these are {}, {}; a copy has forgotten what was voted and acknowledged since it was taken, and the original may \
+         these are {}, {}; a copy lacks the votes and acknowledgements made since it was taken, and the original may \
          still run; nothing was changed. Empty the whole folder and start the server: it joins as a new one. Only if it \
-         was stopped, then moved here whole, and nothing has run on the original since, say so with `lockmesh operator \
+         was stopped, then moved here whole, and nothing has run on the original since, accept it with `lockmesh operator \
          raft moved --data-dir {folder}`", .files.0.state, .files.1.log, .files.1.state, left = .files.0.log,
          folder = .folder.display()
     )]
@@ -126,7 +126,7 @@ pub enum StartError {
         files: Box<(Origins, Origins)>,
     },
     /// A lone server's folder was copied, and cannot be taken over.
-    #[error("the data folder is a copy, and cannot begin anew: {0}")]
+    #[error("the data folder is a copy, and cannot be taken over: {0}")]
     Copy(Box<FolderError>),
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
@@ -202,7 +202,7 @@ impl ServerStart {
         if record.corrupt {
             tracing::error!(
                 folder = %self.config.data_dir.display(), server = id.0,
-                "the state of this server is corrupt, as a corruption check has found: it votes and answers no agent. \
+                "the state of this server is corrupt, as found by a corruption check: it votes, but serves no agent. \
                  Stop it, empty the whole folder and start it: it joins as a new server"
             );
         }
@@ -250,7 +250,7 @@ impl ServerStart {
         }
         tracing::warn!(
             folder = %folder.display(),
-            "the data folder is a copy: indexes and fencing tokens go on far above all that the original has given; if \
+            "the data folder is a copy: indexes and fencing tokens continue far above those of the original; if \
              a server still runs on the original, stop it"
         );
         begin_anew(&self.folder, folder, membership, false)

@@ -33,7 +33,7 @@ pub enum FolderError {
         reason: String,
     },
     /// The disk rejected a write.
-    #[error("the disk refused, so try again: {0}")]
+    #[error("the disk rejected a write; try again: {0}")]
     Disk(String),
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
@@ -56,6 +56,6 @@ impl FolderError {
 
 /// Returns the record of a folder, which must exist.
 pub(crate) fn record(folder: &Path) -> Result<Record, FolderError> {
-    let nothing = || FolderError::nothing(folder, "there is no server's data in it");
+    let nothing = || FolderError::nothing(folder, "it holds no server data");
     Record::read(folder)?.ok_or_else(nothing)
 }

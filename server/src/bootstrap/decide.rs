@@ -24,7 +24,7 @@ const PRESENT_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_SERVERS: usize = 64;
 
 /// The reason to wait if no cluster to found or join is configured.
-const NOTHING_CONFIGURED: &str = "waiting to be told which cluster to found or to join: set `quorum.bootstrap_expect` to \
+const NOTHING_CONFIGURED: &str = "no cluster to found or to join is configured: set `quorum.bootstrap_expect` to \
     the number of servers that found a cluster (1 for a single server), or set `quorum.join`, or run `lockmesh operator \
     raft add` with this server's address on a host of the cluster";
 
@@ -143,12 +143,12 @@ impl Bootstrap {
         if let Some((first, _)) = members.first() {
             if let Some((other, _)) = members.iter().find(|(cluster, _)| cluster != first) {
                 return Decision::Trouble(format!(
-                    "there are two clusters here, {first} and {other}: let `quorum.join` name servers of one of them"
+                    "there are two clusters here, {first} and {other}: set `quorum.join` to servers of one of them"
                 ));
             }
             if let Some(wanted) = self.cluster_id.as_ref().filter(|wanted| wanted != first) {
                 return Decision::Trouble(format!(
-                    "{} belongs to the cluster {first}, but `quorum.cluster_id` is {wanted} here: let `quorum.join` name \
+                    "{} belongs to the cluster {first}, but `quorum.cluster_id` is {wanted} here: set `quorum.join` to \
                      servers of that cluster, or remove `quorum.cluster_id`",
                     named(members[0].1)
                 ));
@@ -182,7 +182,7 @@ impl Bootstrap {
         // right.
         Some(if plan.servers.len() != self.expect as usize {
             Decision::Trouble(format!(
-                "{} founds a cluster of {} servers, but `quorum.bootstrap_expect` is {} here: set it alike",
+                "{} founds a cluster of {} servers, but `quorum.bootstrap_expect` is {} here: set the same value",
                 named(other),
                 plan.servers.len(),
                 self.expect
@@ -212,7 +212,7 @@ impl Bootstrap {
         for other in self.present(now).filter(|other| other.expect != 0) {
             if other.expect != self.expect {
                 return Decision::Trouble(format!(
-                    "`quorum.bootstrap_expect` is {} here, but {} on {}: set it alike",
+                    "`quorum.bootstrap_expect` is {} here, but {} on {}: set the same value",
                     self.expect,
                     other.expect,
                     named(&other.server)
@@ -228,13 +228,13 @@ impl Bootstrap {
         if founders.len() > expect {
             return Decision::Trouble(format!(
                 "{} servers want to found a cluster of {expect}: {names}. Set `quorum.bootstrap_expect` to 0 on those \
-                 that shall only join it",
+                 that are only to join it",
                 founders.len()
             ));
         }
         if founders.len() < expect {
             return Decision::Wait(format!(
-                "waiting for {} more of {expect} servers; here are {names}",
+                "waiting for {} more of {expect} servers; present: {names}",
                 expect - founders.len()
             ));
         }
@@ -243,7 +243,7 @@ impl Bootstrap {
         }
         // Only one proposes: of two plans, each could find servers that promise it.
         if founders[0].instance_id != self.me.instance_id {
-            return Decision::Wait(format!("all are here: {names}; {} begins", named(founders[0])));
+            return Decision::Wait(format!("all founders are present: {names}; {} proposes", named(founders[0])));
         }
         let ids = (1..).map(ServerId);
         let servers = ids.zip(&founders).map(|(id, server)| server.with_id(id)).collect();
@@ -260,12 +260,12 @@ impl Bootstrap {
         let (theirs, ours) = match &self.cluster_id {
             Some(ours) if *ours == plan.cluster_id => return None,
             None if is_drawn => return None,
-            Some(ours) if is_drawn => ("an id of its own choice".to_owned(), ours.as_str()),
+            Some(ours) if is_drawn => ("a generated id".to_owned(), ours.as_str()),
             ours => (format!("the id {}", plan.cluster_id), ours.as_deref().unwrap_or("empty")),
         };
         Some(format!(
-            "{} founds a cluster under {theirs}, but `quorum.cluster_id` is {ours} here: set it alike on all founders, \
-             and empty the data folders of those that have promised another id",
+            "{} founds a cluster under {theirs}, but `quorum.cluster_id` is {ours} here: set the same value on all \
+             founders, and empty the data folders of those that have promised another id",
             named(other)
         ))
     }
@@ -331,7 +331,7 @@ impl Bootstrap {
         for (one, other) in pairs {
             if one.address == other.address {
                 return Some(format!(
-                    "{} and {} say that they are reached at the same address, {}: set `rpc.advertise` on both",
+                    "{} and {} advertise the same address, {}: set `rpc.advertise` on both",
                     one.node, other.node, one.address
                 ));
             }

@@ -134,7 +134,7 @@ async fn look_up(name: String, sender: EventSender) {
             Err(error) => {
                 let reason = error.to_string();
                 if log.is_new(&reason) {
-                    tracing::warn!(%name, %reason, "cannot find a server by this name; retrying");
+                    tracing::warn!(%name, %reason, "cannot resolve the name of a server; retrying");
                 }
                 tokio::time::sleep(backoff.next_pause()).await;
             }
@@ -177,13 +177,13 @@ impl KnownAddress {
             let other = match client.call(request, TIMEOUT).await {
                 Ok(Response::Introduced(other)) => other,
                 Ok(Response::Unavailable(reason)) => return reason.to_string(),
-                Ok(other) => return format!("it answered something else: {other:?}"),
+                Ok(other) => return format!("unexpected answer: {other:?}"),
                 Err(error) => return error.to_string(),
             };
             // An introduction must match the server's certificate.
             if other.server.node.folded() != client.peer().node.folded() {
                 return format!(
-                    "it says that it is {}, but its certificate names {}",
+                    "the server introduced itself as {}, but its certificate names {}",
                     other.server.node,
                     client.peer()
                 );

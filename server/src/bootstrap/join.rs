@@ -38,7 +38,7 @@ pub(super) async fn join(
         &endpoint,
         (&cluster_id, &addresses),
         Request::AddServer(me),
-        "joins the cluster",
+        "join the cluster",
         is_admitted,
     )
     .await;
@@ -60,8 +60,8 @@ pub(crate) async fn announce(
 ) {
     let done = |response| matches!(response, Response::Done).then_some(());
     let request = Request::Announce(me);
-    call_until_done(&endpoint, (&cluster_id, &addresses), request, "tells where it is now", done).await;
-    tracing::info!("the quorum knows the address of this server");
+    call_until_done(&endpoint, (&cluster_id, &addresses), request, "announce the address of this server", done).await;
+    tracing::info!("the quorum has recorded the address of this server");
 }
 
 async fn call_until_done<T>(
@@ -79,12 +79,12 @@ async fn call_until_done<T>(
             let reason = match ask_leader(endpoint, cluster_id, address, &request).await {
                 Ok(response) => match wanted(response) {
                     Some(wanted) => return wanted,
-                    None => "it answered something else".into(),
+                    None => "unexpected answer".into(),
                 },
                 Err(reason) => reason,
             };
             if log.is_new(&reason) {
-                tracing::warn!(address, %reason, "this server {what}: not done yet; retrying");
+                tracing::warn!(address, %reason, "cannot {what}; retrying");
             }
         }
         tokio::time::sleep(backoff.next_pause()).await;
@@ -116,7 +116,7 @@ async fn ask_leader(
             response => return Ok(response),
         }
     }
-    Err("each server takes another one for the leader".into())
+    Err("too many redirects: the servers disagree about the leader".into())
 }
 
 /// Rejects a server of another cluster.
@@ -132,7 +132,7 @@ async fn compare_cluster(client: &mut CallClient, cluster_id: &str, address: &st
             status.cluster_id
         )),
         Response::Unavailable(reason) => Err(reason.to_string()),
-        other => Err(format!("the server at {address} does not tell its cluster: {other:?}")),
+        other => Err(format!("the server at {address} did not report its cluster: {other:?}")),
     }
 }
 

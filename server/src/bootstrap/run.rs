@@ -130,7 +130,7 @@ impl RunningLoop<'_> {
         loop {
             match self.bootstrap.decide(self.now()) {
                 Decision::Promise(plan) => {
-                    tracing::info!(cluster = plan.cluster_id, "this server promises to found the cluster");
+                    tracing::info!(cluster = plan.cluster_id, "promised to found the cluster");
                     // On disk before it is announced: a promise lost in a crash could be given to
                     // another plan.
                     self.keep(BootstrapState::Promised(plan.clone()))?;
@@ -140,7 +140,7 @@ impl RunningLoop<'_> {
                     self.bootstrap.promised(plan);
                 }
                 Decision::Begin(plan) => {
-                    tracing::info!(cluster = plan.cluster_id, "all have promised: the cluster begins");
+                    tracing::info!(cluster = plan.cluster_id, "all founders have promised; starting the cluster");
                     return Ok(true);
                 }
                 Decision::Join(cluster_id, addresses) => {
@@ -168,12 +168,12 @@ impl RunningLoop<'_> {
 
     fn begin_to_join(&mut self, cluster_id: String, addresses: Vec<String>) {
         self.bootstrap.joins();
-        self.bootstrap_loop.health.wait(&format!("this server asks to join the cluster {cluster_id}"));
+        self.bootstrap_loop.health.wait(&format!("waiting to join the cluster {cluster_id}"));
         if let Some((known, _)) = &self.joining {
             known.send_replace(addresses);
             return;
         }
-        tracing::info!("found a cluster: this server asks to join it");
+        tracing::info!("found a cluster; requesting admission");
         let BootstrapLoop { endpoint, sender, me, runtime, .. } = &*self.bootstrap_loop;
         let (known, addresses) = watch::channel(addresses);
         let task =
@@ -199,7 +199,7 @@ impl RunningLoop<'_> {
             // Only before it has promised a plan: a founder that joins another cluster would leave
             // its own without a vote.
             Request::Invite(addresses) if self.bootstrap.is_free() => {
-                tracing::info!(addresses = addresses.join(" "), "an operator named servers to join");
+                tracing::info!(addresses = addresses.join(" "), "received servers to join from an operator");
                 addresses.iter().for_each(|address| self.discovery.look_at(address));
                 self.bootstrap.invited();
                 Response::Done
@@ -283,6 +283,6 @@ mod tests {
         let record = ended.expect("no panic").expect("it is kept").expect("it joined");
         assert!(matches!(record.state, BootstrapState::Admitted(_)));
         let answers = tokio::time::timeout(Duration::from_secs(10), replies.ready()).await;
-        assert_eq!(answers.expect("nobody else knows of the call").len(), 1);
+        assert_eq!(answers.expect("no other task knows of the call").len(), 1);
     }
 }

@@ -60,7 +60,7 @@ impl PeerLink {
             };
             let reason = match connected {
                 Ok((connection, sender, receiver)) => {
-                    tracing::info!(server = server.0, node = %self.node, address = dialled, "connected to the other server");
+                    tracing::info!(server = server.0, node = %self.node, address = dialled, "connected to server");
                     log.reset();
                     // Only now: a message sent before the hello would reach a server that may
                     // reject this one.
@@ -68,7 +68,7 @@ impl PeerLink {
                     let reason = tokio::select! {
                         reason = self.send(sender) => reason,
                         reason = hear_the_end(receiver) => reason,
-                        _ = address.changed() => "it moved".into(),
+                        _ = address.changed() => "the address changed".into(),
                     };
                     // Before closing here, which loses the other side's reason.
                     self.notice_removal(&connection);
@@ -80,7 +80,7 @@ impl PeerLink {
             self.queue.down();
             self.tell_driver(server);
             if log.is_new(&reason) {
-                tracing::warn!(server = server.0, node = %self.node, address = dialled, %reason, "cannot reach the other server; retrying");
+                tracing::warn!(server = server.0, node = %self.node, address = dialled, %reason, "cannot connect to server; retrying");
             }
             // A server that accepts connections and drops them at once is not called without a
             // pause.
@@ -116,7 +116,7 @@ impl PeerLink {
         };
         // An address can belong to another node by now; its certificate proves it.
         if connection.peer().node.folded() != self.node {
-            return stranger(format!("{} is there", connection.peer()));
+            return stranger(format!("found {} instead", connection.peer()));
         }
         let (mut sender, mut receiver) = connection.open(Purpose::Raft).await?;
         let closing = || LinkError::Lost("this server is closing".into());
@@ -130,13 +130,13 @@ impl PeerLink {
         let answer = receiver.receive::<HelloFrame>().await;
         let answer = answer.inspect_err(|_| self.notice_removal(&connection))?;
         let Some(HelloFrame(answer)) = answer else {
-            return Err(LinkError::Lost("it finished the stream".into()));
+            return Err(LinkError::Lost("the server closed the stream".into()));
         };
         match answer.first() {
             // Ids of different clusters are not comparable.
             Some(answer) if answer.cluster_id != hello.cluster_id => {
                 let (theirs, ours) = (&answer.cluster_id, &hello.cluster_id);
-                return stranger(format!("a server of the cluster {theirs} is there, this one is of {ours}"));
+                return stranger(format!("the server belongs to the cluster {theirs}, this one to {ours}"));
             }
             Some(answer) if (answer.from, answer.to) == (self.server, self.me) => {
                 // Before a message is sent: a server that lost acknowledged entries must not count.
@@ -145,7 +145,7 @@ impl PeerLink {
                 }
                 peers.note_version(answer);
             }
-            _ => return stranger("another server is there".into()),
+            _ => return stranger("another server answered".into()),
         }
         Ok((connection, sender, receiver))
     }
@@ -173,7 +173,7 @@ impl PeerLink {
     fn encode(&self, queue: &mut FrameQueue, message: &PeerMessage) {
         // Reported as lost, so that the engine does not wait for an answer to it.
         if let Err(error) = queue.push(message) {
-            tracing::error!(server = self.server.0, node = %self.node, %error, "a message to the other server fits no frame");
+            tracing::error!(server = self.server.0, node = %self.node, %error, "message exceeds the frame limit");
             self.tell_driver(self.server);
         }
     }
@@ -182,8 +182,8 @@ impl PeerLink {
 /// Waits for the end of the stream: the other server sends nothing after its hello.
 async fn hear_the_end(mut receiver: FrameReceiver) -> String {
     match receiver.receive::<HelloFrame>().await {
-        Ok(None) => "it finished the stream".into(),
-        Ok(Some(_)) => "it said hello twice".into(),
+        Ok(None) => "the server closed the stream".into(),
+        Ok(Some(_)) => "the server sent a second hello".into(),
         Err(error) => error.to_string(),
     }
 }
@@ -245,8 +245,8 @@ mod tests {
         };
         for (from, cluster_id, refusal) in [
             (2, "c", None),
-            (2, "d", Some("a server of the cluster d is there, this one is of c")),
-            (3, "c", Some("another server is there")),
+            (2, "d", Some("the server belongs to the cluster d, this one to c")),
+            (3, "c", Some("another server answered")),
         ] {
             let link = link("s2");
             let hello = async { link.say_hello(address).await.map(drop).map_err(|error| error.to_string()) };

@@ -246,7 +246,7 @@ impl Peers {
         // An address may belong to another server by now; messages for that one must not be counted
         // here.
         if hello.to != me.id {
-            return denied(format!("it looks for server {}, but this is server {}", hello.to, me.id));
+            return denied(format!("it expects server {}, but this is server {}", hello.to, me.id));
         }
         // A copied data folder, or two servers with one configuration.
         if hello.from == me.id {

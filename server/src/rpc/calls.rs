@@ -81,7 +81,7 @@ impl Stream {
             Begun::Yes => {}
             Begun::TooMany => {
                 one_more(&self.service.counters.overloaded);
-                let reason = "this connection has too many calls that are not answered";
+                let reason = "too many unanswered calls on this connection";
                 // Its id is not registered, so the caller may retry the same call later.
                 self.replies.refuse(call, Unavailable::Overloaded(reason.into()));
                 return None;
@@ -97,7 +97,7 @@ impl Stream {
             self.service
                 .counters
                 .denied
-                .count_and_warn(|| format!("refused {}: {reason}", self.replies.peer()));
+                .count_and_warn(|| format!("rejected {}: {reason}", self.replies.peer()));
             self.replies.answer(call, Response::Unavailable(Unavailable::Denied(reason)));
             return None;
         }

@@ -67,7 +67,7 @@ impl Refusals {
         if let Some(unsaid) = self.due(count) {
             match unsaid {
                 0 => tracing::warn!("{}", text()),
-                unsaid => tracing::warn!("{} (and {unsaid} times more like this)", text()),
+                unsaid => tracing::warn!("{} (and {unsaid} similar warnings)", text()),
             }
         }
     }

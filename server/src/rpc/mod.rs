@@ -38,7 +38,7 @@ impl RpcService {
             let Ok(permit) = permits.clone().try_acquire_owned() else {
                 let limit = self.options.connections;
                 self.counters.full.count_and_warn(|| {
-                    format!("turned {} away: all {limit} connections are taken", arrival.remote_address())
+                    format!("rejected {}: connection limit reached ({limit})", arrival.remote_address())
                 });
                 arrival.refuse();
                 continue;
@@ -49,7 +49,7 @@ impl RpcService {
                 let limit = self.options.handshakes;
                 self.counters.crowded.count_and_warn(|| {
                     format!(
-                        "turned {} away for now: {limit} handshakes are under way",
+                        "rejected {} for now: handshake limit reached ({limit})",
                         arrival.remote_address()
                     )
                 });
@@ -76,9 +76,9 @@ impl RpcService {
             // A peer that hung up first is no stranger, and worth no warning.
             Ok(Err(LinkError::Withdrawn)) => return tracing::debug!(%remote, "{}", LinkError::Withdrawn),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => "the handshake took too long".into(),
+            Err(_) => "the handshake timed out".into(),
         };
-        self.counters.strangers.count_and_warn(|| format!("refused {remote}: {reason}"));
+        self.counters.strangers.count_and_warn(|| format!("rejected {remote}: {reason}"));
     }
 
     /// Serves every stream of a connection until the connection ends; returns the reason.
@@ -96,7 +96,7 @@ impl RpcService {
                 }
                 Ok((purpose, ..)) if !purpose.is_open_to(connection.peer().role) => {
                     return self
-                        .deny(connection, "its certificate is not a server's, so it may not speak Raft");
+                        .deny(connection, "its certificate is not a server's: Raft streams are not allowed");
                 }
                 Ok((Purpose::Raft, sender, receiver)) => {
                     let Some(peers) = self.peers.clone() else {

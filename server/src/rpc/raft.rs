@@ -33,7 +33,7 @@ impl RaftStream {
         let answer = match self.peers.admit(hello, self.connection.peer()) {
             Ok(answer) => answer,
             // No error: this server still forms or joins a quorum, and the other one retries.
-            Err(Refused::NotYet) => return self.connection.close(Close::Done, "it is no member yet"),
+            Err(Refused::NotYet) => return self.connection.close(Close::Done, "not a member yet"),
             Err(Refused::Removed) => return self.tell_removed(hello.from),
             Err(Refused::Denied(reason)) => {
                 self.service.deny(&self.connection, &reason);
@@ -99,7 +99,7 @@ impl RaftStream {
         self.service
             .counters
             .denied
-            .count_and_warn(|| format!("refused {}: {reason}", self.connection.peer()));
+            .count_and_warn(|| format!("rejected {}: {reason}", self.connection.peer()));
         self.connection.close(Close::Removed, &reason);
     }
 

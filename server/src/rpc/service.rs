@@ -68,14 +68,14 @@ impl RpcService {
 
     pub(super) fn deny(&self, connection: &Connection, reason: &str) -> String {
         let (peer, remote) = (connection.peer(), connection.remote_address());
-        self.counters.denied.count_and_warn(|| format!("refused {peer} at {remote}: {reason}"));
+        self.counters.denied.count_and_warn(|| format!("rejected {peer} at {remote}: {reason}"));
         connection.close(Close::Denied, reason);
         reason.into()
     }
 
     pub(super) fn cut(&self, connection: &Connection, what: &str) -> String {
         let (peer, remote) = (connection.peer(), connection.remote_address());
-        self.counters.malformed.count_and_warn(|| format!("cut {peer} at {remote} off: it sent {what}"));
+        self.counters.malformed.count_and_warn(|| format!("disconnected {peer} at {remote}: it sent {what}"));
         connection.close(Close::Malformed, what);
         what.into()
     }

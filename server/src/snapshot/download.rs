@@ -111,7 +111,7 @@ impl SnapshotDownload {
         let taken = match response {
             Response::SnapshotPart(part) => self.parts.take(&part),
             Response::Unavailable(reason) => Err(reason.to_string()),
-            other => Err(format!("an answer that fits no snapshot: {other:?}")),
+            other => Err(format!("unexpected answer: {other:?}")),
         };
         match taken {
             Ok(None) => {
@@ -119,7 +119,7 @@ impl SnapshotDownload {
                 DownloadStep::Ask
             }
             Ok(Some(mark)) if mark.index >= self.least => DownloadStep::Done(Box::new(self.finish(mark))),
-            Ok(Some(_)) => self.begin_anew(now, "it is too old".into()),
+            Ok(Some(_)) => self.begin_anew(now, "the snapshot is too old".into()),
             Err(reason) => self.begin_anew(now, reason),
         }
     }
@@ -167,17 +167,17 @@ impl Parts {
     fn take(&mut self, part: &SnapshotPart) -> Result<Option<SnapshotMeta>, String> {
         let number = self.digests.len() as u32;
         if part.number != number || self.reader.is_some_and(|reader| reader != part.snapshot) {
-            return Err("it is another part than the one that was asked for".into());
+            return Err("received a part that was not requested".into());
         }
         // Each part is verified on its own, so that damaged data is not loaded into the state.
         if part.digest != of_part(number, &part.mark, &part.rows) {
-            return Err(format!("part {number} has another checksum than it should"));
+            return Err(format!("part {number} has a wrong checksum"));
         }
         let mark = wire::decode_bare::<(SnapshotMeta, (u32, Checksum)), MAX_FRAME_BYTES>(&part.mark);
         let (mark, (format, checksum)) =
-            mark.map_err(|error| format!("it does not say what it stands for: {error}"))?;
+            mark.map_err(|error| format!("invalid snapshot metadata: {error}"))?;
         if self.mark.as_ref().is_some_and(|known| *known != mark) {
-            return Err("its parts stand for different things".into());
+            return Err("the parts have different metadata".into());
         }
         // Into memory and into the rows for the disk at once: the snapshot is read only once.
         for row in self.rows.take(&part.rows)? {
@@ -190,13 +190,13 @@ impl Parts {
         self.digests.push(part.digest);
         match part.whole {
             None => Ok(None),
-            Some(_) if !self.rows.is_done() => Err("its last row has no end".into()),
+            Some(_) if !self.rows.is_done() => Err("the last row is incomplete".into()),
             Some(whole) if whole != of_all(&self.digests) => {
-                Err("the whole has another checksum than it should".into())
+                Err("the snapshot has a wrong checksum".into())
             }
             // The parts arrived as they were read; this verifies that the read data was right.
             Some(_) if format == FORMAT && checksum != self.rows.checksum() => {
-                Err("the state on that server's disk is damaged: it has another checksum than was kept"
+                Err("the state on that server's disk is damaged: its checksum does not match"
                     .into())
             }
             Some(_) => Ok(Some(mark)),
@@ -294,17 +294,17 @@ mod tests {
     #[test]
     fn whatever_is_damaged_is_not_taken() {
         let damages: [Damage; 6] = [
-            (|part| part.rows = Bytes::from_static(b"\0\0\0\x01x"), "has another checksum"),
-            (|part| part.mark = Bytes::from_static(b"x"), "has another checksum"),
+            (|part| part.rows = Bytes::from_static(b"\0\0\0\x01x"), "has a wrong checksum"),
+            (|part| part.mark = Bytes::from_static(b"x"), "has a wrong checksum"),
             (|part| part.snapshot = 6, "another part"),
             (|part| part.number = 0, "another part"),
-            (|part| part.whole = Some([0; 32]), "the whole has another checksum"),
+            (|part| part.whole = Some([0; 32]), "the snapshot has a wrong checksum"),
             (
                 |part| {
                     part.rows = Bytes::from_static(b"\0\0\0\x09x");
                     part.digest = of_part(1, &part.mark, &part.rows);
                 },
-                "its last row has no end",
+                "the last row is incomplete",
             ),
         ];
         for (damage, expected) in damages {
@@ -322,9 +322,9 @@ mod tests {
         let _ = download.answered(START, part(0));
         assert!(matches!(download.lost(START, "gone".into()), DownloadStep::AskAgain(..)));
         assert_eq!(wanted(&download), (Some(5), 1));
-        let refused = Response::Unavailable(Unavailable::Denied("this backup was let go".into()));
+        let refused = Response::Unavailable(Unavailable::Denied("this backup was closed".into()));
         assert!(matches!(download.answered(START, refused), DownloadStep::AskAgain(..)));
-        assert_eq!(wanted(&download), (None, 0), "it begins anew");
+        assert_eq!(wanted(&download), (None, 0), "it starts again");
     }
 
     #[test]
@@ -344,7 +344,7 @@ mod tests {
 
         let mut refused = download();
         let _ = refused.answered(START + tick, part(0));
-        let refusal = Response::Unavailable(Unavailable::Denied("this backup was let go".into()));
+        let refusal = Response::Unavailable(Unavailable::Denied("this backup was closed".into()));
         assert!(
             matches!(refused.answered(later + tick, refusal), DownloadStep::GiveUp(_)),
             "that part is of no use"

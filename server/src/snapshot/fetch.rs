@@ -32,7 +32,7 @@ impl Fetch {
         tracing::info!(
             from = self.from.0,
             address = self.address,
-            "this server is too far behind: fetching a snapshot"
+            "too far behind the log; fetching a snapshot"
         );
         let fetched = self.fetch().await;
         match &fetched {
@@ -66,7 +66,7 @@ impl Fetch {
                 DownloadStep::AskAgain(after, reason) => {
                     client = None;
                     let parts = download.part_count();
-                    tracing::info!(from = self.from.0, parts, %reason, "asking for the snapshot again");
+                    tracing::info!(from = self.from.0, parts, %reason, "retrying the snapshot");
                     tokio::time::sleep(after).await;
                 }
                 DownloadStep::Done(fetched) if fetched.state.cluster_id() == self.cluster_id => {

@@ -92,7 +92,7 @@ impl CheckpointSource {
 
     /// Returns the answer to a request for a closed reader.
     pub fn gone() -> Response {
-        refusal("this backup was let go: begin a new one")
+        refusal("this backup was closed: begin a new one")
     }
 }
 

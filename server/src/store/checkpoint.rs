@@ -58,7 +58,7 @@ impl CheckpointStore {
             .each(ROWS, &[], |key, value| {
                 let row = decode(value)?;
                 if !rows::is_key_of(key, &row) {
-                    return Err(StoreFault::Damaged("a row lies under the name of another one".to_owned()));
+                    return Err(StoreFault::Damaged("a row is stored under the key of another one".to_owned()));
                 }
                 sum.add(value);
                 state.load(row);
@@ -133,7 +133,7 @@ impl CheckpointStore {
             self.file.read().and_then(|reading| mark_of(&reading).map_err(|fault| self.file.fault(fault)));
         match mark {
             Ok(mark) => self.file.finish(|writing| Self::fill(writing, &mark)),
-            Err(error) => tracing::warn!(%error, "cannot read the checkpoint any more"),
+            Err(error) => tracing::warn!(%error, "cannot read the checkpoint"),
         }
     }
 
@@ -148,7 +148,7 @@ impl CheckpointStore {
         let cluster_id = match reading.get(ROWS, &cluster_id_key).map_err(fault)? {
             Some(bytes) => match decode(&bytes).map_err(fault)? {
                 Change::ClusterId(id) => id,
-                _ => return Err(self.file.damaged("the row of the cluster's id holds something else")),
+                _ => return Err(self.file.damaged("the row of the cluster's id has another type")),
             },
             None => String::new(),
         };
@@ -160,7 +160,7 @@ impl CheckpointStore {
 fn mark_of(reading: &Reading) -> Result<SnapshotMeta, StoreFault> {
     let bytes = reading.get(MARKS, MARK_KEY)?;
     let bytes =
-        bytes.ok_or_else(|| StoreFault::Damaged("it does not say what index it stands for".to_owned()))?;
+        bytes.ok_or_else(|| StoreFault::Damaged("its index is missing".to_owned()))?;
     wire::decode_stored(&bytes).map_err(|error| StoreFault::Damaged(error.to_string()))
 }
 

@@ -52,7 +52,7 @@ impl Folder {
         // A folder of an older version, or one made by hand, may be readable by other users: it
         // holds all values.
         private::close(path, false, kind)
-            .map_err(|error| fault("cannot take other users' access from the folder")(error.into_source()))?;
+            .map_err(|error| fault("cannot revoke other users' access to the folder")(error.into_source()))?;
         let lock_path = path.join(LOCK_FILE);
         let lock = private::file_options()
             .create(true)
@@ -71,7 +71,7 @@ impl Folder {
         match File::open(&path).and_then(|file| Origin::of(&file)) {
             Ok(origin) => Ok(Some(origin)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(StoreError::Io { path, doing: "cannot tell when the file was made", source }),
+            Err(source) => Err(StoreError::Io { path, doing: "cannot read the creation time of the file", source }),
         }
     }
 
@@ -190,7 +190,7 @@ impl StorageBackend for ReadOnlyFile {
 }
 
 fn read_only() -> io::Error {
-    io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the folder is only looked at")
+    io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the folder is read-only")
 }
 
 impl Disk for Folder {

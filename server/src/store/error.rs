@@ -97,7 +97,7 @@ pub enum StoreError {
     },
     /// The log does not reach back to the checkpoint.
     #[error(
-        "{} and {}: the checkpoints ends at index {checkpoint_index}, but the log begins behind index {base} (term {base_term}): \
+        "{} and {}: the checkpoint ends at index {checkpoint_index}, but the log begins behind index {base} (term {base_term}): \
          the checkpoint is older than its log; {HOW_TO_GO_ON}", .log.display(), .checkpoints.display()
     )]
     Gap {
@@ -117,7 +117,7 @@ pub enum StoreError {
         "{}: the newest commits of the log are gone: it ends with commit {found}, but commit {told} was acknowledged, a \
          write or a vote; its page was damaged since, or the file is older than {}; nothing was changed; if this is one of \
          several servers, empty its whole data folder and start it: it joins as a new one; if it is alone, restore a saved \
-         backup into a new folder, or go on without what was lost by `lockmesh operator raft recover --accept-loss`",
+         backup into a new folder, or continue without the lost commits with `lockmesh operator raft recover --accept-loss`",
         .path.display(), super::names::TOLD
     )]
     Lost {

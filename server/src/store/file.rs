@@ -151,8 +151,8 @@ impl RedbFile {
         fill: impl FnOnce(&mut Writing<'_>) -> Result<(), StoreFault>,
     ) -> Result<(), StoreError> {
         let path = disk.path(name);
-        let backend = disk.create(name).map_err(io_error(&path, "cannot make the file"))?;
-        let failed = |fault| Self::failed(path.clone(), "cannot fill the new file", fault);
+        let backend = disk.create(name).map_err(io_error(&path, "cannot create the file"))?;
+        let failed = |fault| Self::failed(path.clone(), "cannot write the new file", fault);
         let guard = Guard::open(backend);
         let made = Opened::new(&Builder::new(), guard).map_err(|error| failed(error.into()))?;
         commit(&made.database, |writing| {
@@ -183,7 +183,7 @@ impl RedbFile {
         let path = self.path();
         let foreign = |reason: &str| StoreError::Foreign { path: path.clone(), reason: reason.to_owned() };
         let format = self.read()?.get(TableName(META), FORMAT_KEY).map_err(|fault| self.fault(fault))?;
-        let format = format.ok_or_else(|| foreign("it is a redb file of something else"))?;
+        let format = format.ok_or_else(|| foreign("it is a redb file of another program"))?;
         let format: [u8; 4] =
             format.as_slice().try_into().map_err(|_| foreign("its format has no number"))?;
         let found = u32::from_le_bytes(format);
@@ -236,7 +236,7 @@ impl RedbFile {
         // Closed first: the file's lock admits one opener.
         *open = None;
         let opened = self.open_held(rewrite)?.ok_or_else(|| {
-            self.fault(StoreFault::Io(io::Error::new(io::ErrorKind::NotFound, "the file has gone")))
+            self.fault(StoreFault::Io(io::Error::new(io::ErrorKind::NotFound, "the file was removed")))
         })?;
         // At once: the first opening verified that this file is ours.
         opened.guard.release().map_err(io_error(&self.path(), "cannot repair the file"))?;
@@ -248,7 +248,7 @@ impl RedbFile {
     /// hold the same.
     pub(super) fn finish(&self, same: impl FnOnce(&mut Writing<'_>) -> Result<(), StoreFault>) {
         if let Err(error) = self.write(same) {
-            tracing::warn!(%error, "closed without the last commit, which would have changed nothing");
+            tracing::warn!(%error, "closed without the final commit, which changes nothing");
         }
     }
 
@@ -280,12 +280,12 @@ impl RedbFile {
         let backend = self.disk.open(self.name).map_err(io_error(&path, "cannot open the file"))?;
         let Some(backend) = backend else { return Ok(None) };
         // redb would initialize an empty file.
-        if backend.len().map_err(io_error(&path, "cannot measure the file"))? == 0 {
+        if backend.len().map_err(io_error(&path, "cannot read the length of the file"))? == 0 {
             return Err(self.damaged("it is empty"));
         }
         let guard = Guard::holding(backend);
         if rewrite {
-            guard.rewrite().map_err(io_error(&path, "cannot write the file anew after a failed sync"))?;
+            guard.rewrite().map_err(io_error(&path, "cannot rewrite the file after a failed sync"))?;
         }
         let begun = Instant::now();
         let rolled_back = Rc::new(Cell::new(false));
@@ -311,12 +311,12 @@ impl RedbFile {
                 StoreError::Foreign { path, reason: format!("it is a redb file of version {version}") }
             }
             DatabaseError::Storage(StorageError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                StoreError::Foreign { path, reason: "it is no redb file".to_owned() }
+                StoreError::Foreign { path, reason: "it is not a redb file".to_owned() }
             }
             DatabaseError::Storage(StorageError::Io(error))
                 if error.kind() == io::ErrorKind::UnexpectedEof =>
             {
-                self.damaged("it is compacted")
+                self.damaged("it is truncated")
             }
             error => self.fault(error.into()),
         }

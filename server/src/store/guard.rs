@@ -255,7 +255,7 @@ fn read_through(
         }
     }
     if end > length {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file ends before what it should hold"));
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter than its content"));
     }
     Ok(())
 }

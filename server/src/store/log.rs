@@ -107,7 +107,7 @@ impl LogStore {
         // A gap between base and rows would look like entries that never existed.
         if let Some(row) = rows.front().filter(|row| row.first != head.base.0.next()) {
             let reason =
-                format!("it was compacted at index {}, but goes on at index {}", head.base.0, row.first);
+                format!("it was compacted up to index {}, but continues at index {}", head.base.0, row.first);
             return Err(file.damaged(reason));
         }
         let compact_to = LogIndex(0);
@@ -212,7 +212,7 @@ impl LogStore {
             if let Some(first) = write.entries.first() {
                 append(&mut tail, &write.entries);
                 replaced_from = Some(replaced_from.map_or(first.index, |from| from.min(first.index)));
-                assert!(first.index > head.base.0, "an entry would replace what was compacted the log");
+                assert!(first.index > head.base.0, "an entry would replace compacted entries");
             }
             if let Some(hard_state) = write.hard_state {
                 // An older one may still be in flight when a checkpoint has raised the commit
@@ -253,7 +253,7 @@ impl LogStore {
         // Only when a new leader replaces the end of the log (paper, 5.3), so a read is acceptable.
         let reading = self.file.read()?;
         let bytes = reading.get(ROWS, &key(row.first)).map_err(|fault| self.file.fault(fault))?;
-        let bytes = bytes.ok_or_else(|| self.file.damaged("a row of the log has gone"))?;
+        let bytes = bytes.ok_or_else(|| self.file.damaged("a row of the log is missing"))?;
         let batch = format::decode(&bytes).map_err(|error| self.file.fault(error.into()))?;
         let LogBatch(mut entries) = batch;
         entries.retain(|entry| entry.index < from);
@@ -348,7 +348,7 @@ fn checked_row(key: &[u8], batch: &[LogEntry], before: Option<&LogEntry>) -> Res
     for entry in batch {
         // Terms never fall along a log (paper, 5.3): an entry with a lower term is of another log.
         if entry.index != expected || entry.term < term {
-            return Err(damaged(format!("the log's entry at index {expected} is another one")));
+            return Err(damaged(format!("the log's entry at index {expected} does not follow the one before")));
         }
         (expected, term) = (expected.next(), entry.term);
     }

@@ -47,7 +47,7 @@ pub struct Store {
 
 /// Opens the pair in a place that no other process uses, or creates it if there is none.
 pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store, Recovered), StoreError> {
-    let exists = |name| disk.exists(name).map_err(io_error(&disk.path(name), "cannot look for the file"));
+    let exists = |name| disk.exists(name).map_err(io_error(&disk.path(name), "cannot check for the file"));
     match (exists(LOG)?, exists(STATE)?) {
         (true, true) => {}
         (false, false) => create(&*disk, options)?,
@@ -74,7 +74,7 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
         tracing::warn!(
             found,
             told,
-            "acknowledged commits of the log are gone: going on without them, as told"
+            "acknowledged commits of the log are lost; continuing without them as requested"
         );
         log.accept_loss(told)?;
     }
@@ -85,7 +85,7 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
     if reset {
         tracing::warn!(
             index = mark.index.0,
-            "the log does not lead to the checkpoint: it begins anew behind it"
+            "the log does not lead to the checkpoint; restarting it behind the checkpoint"
         );
         log.reset((mark.index, mark.term))?;
         entries.clear();
@@ -183,7 +183,7 @@ fn create(disk: &dyn Disk, options: &StoreOptions) -> Result<(), StoreError> {
     let mark = &options.first_snapshot;
     let identity = |kind, pair| FileIdentity { kind, pair, server: options.server };
     // A random number, unique to this pair.
-    let pair = random::bytes().map_err(io_error(&disk.path(""), "cannot name the new store"))?;
+    let pair = random::bytes().map_err(io_error(&disk.path(""), "cannot draw a random number for the new store"))?;
     let pair = u128::from_le_bytes(pair);
     RedbFile::create(disk, NEW_STATE, &identity(Kind::State, pair), |writing| {
         CheckpointStore::fill(writing, mark)
@@ -196,7 +196,7 @@ fn create(disk: &dyn Disk, options: &StoreOptions) -> Result<(), StoreError> {
     sync(disk)?;
     rename(disk, NEW_STATE, STATE)?;
     rename(disk, NEW_LOG, LOG)?;
-    tracing::info!(folder = %disk.path("").display(), "made a new store");
+    tracing::info!(folder = %disk.path("").display(), "created a new store");
     Ok(())
 }
 
@@ -290,7 +290,7 @@ fn term_at(entries: &[LogEntry], base: (LogIndex, Term), index: LogIndex) -> Opt
 /// Returns `true` if either file exists.
 pub(super) fn has_store(disk: &dyn Disk) -> Result<bool, StoreError> {
     for name in [LOG, STATE] {
-        if disk.exists(name).map_err(io_error(&disk.path(name), "cannot look for the file"))? {
+        if disk.exists(name).map_err(io_error(&disk.path(name), "cannot check for the file"))? {
             return Ok(true);
         }
     }

@@ -206,7 +206,7 @@ impl StoreShared {
     ) -> bool {
         let mut done = attempt(false);
         while let Err(error) = done {
-            tracing::error!(%error, "the disk refuses; trying again");
+            tracing::error!(%error, "write failed; retrying");
             let mut state = self.state();
             let (backoff, is_news) = state.queue.refused(writer, error.to_string());
             // Before the pause, so that a leader can step down while the disk still fails.
@@ -280,7 +280,7 @@ fn write_log(mut log: LogStore, shared: &StoreShared) {
         if !written {
             tracing::warn!(
                 writes = writes.len(),
-                "closed while the disk refused: these writes are not durable"
+                "closed while writes failed; these writes are not durable"
             );
             // Without the final commit: the file's state is uncertain, and the next start verifies
             // it.

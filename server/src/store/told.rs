@@ -46,7 +46,7 @@ impl ToldFile {
                     let file = self.disk.path(TOLD);
                     tracing::warn!(
                         file = %file.display(), %error,
-                        "cannot note the newest commit: if its page is damaged, that may go unseen at the next start"
+                        "cannot record the newest commit; damage to its page may go undetected at the next start"
                     );
                 }
             }

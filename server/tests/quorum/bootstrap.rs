@@ -66,7 +66,7 @@ async fn a_server_whose_votes_are_forgotten_does_not_start() {
         std::fs::remove_file(cluster.data_dir(2).join(file)).expect("it was there");
     }
     let refusal = cluster.try_start(2).expect_err("it must not vote again").to_string();
-    assert!(refusal.contains("what it voted is forgotten: empty the whole folder"), "{refusal}");
+    assert!(refusal.contains("its votes are lost: empty the whole folder"), "{refusal}");
     cluster.end().await;
 }
 

@@ -53,7 +53,7 @@ pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look
             return found;
         }
     }
-    panic!("waited in vain until {what}");
+    panic!("timed out waiting until {what}");
 }
 
 /// Prints the servers' logs if `LOCKMESH_TEST_LOG` is set in the environment, for debugging.

@@ -155,12 +155,12 @@ async fn a_leader_that_stops_hands_over_first() {
     let after = cluster.status(other).await.expect("it answers");
     assert!(
         after.leader.is_some_and(|leader| leader != ServerId(first as u64)),
-        "nobody had to notice: {after:?}"
+        "no failure was detected: {after:?}"
     );
     assert_eq!(
         after.term,
         before.term.next(),
-        "one election, and nobody stood for it but the one that was asked"
+        "one election, with the requested candidate only"
     );
     cluster.end().await;
 }

@@ -344,7 +344,7 @@ impl<'h> Candidates<'h> {
             return Ok(());
         }
         if wish.ttl_ms == 0 {
-            return Err(format!("session {session} does not end by itself"));
+            return Err(format!("session {session} does not expire"));
         }
         let last_sign = self.signs_of_life.get(session).copied().unwrap_or_default();
         if latest.0 < last_sign.0 + wish.ttl_ms * 1_000_000 {

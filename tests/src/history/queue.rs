@@ -187,12 +187,12 @@ impl Model {
         let written = held.is_some_and(|entry| entry.value == *value);
         let Some(grant) = self.grant_of(key).filter(|_| written) else {
             let there = self.entry(key).map_or("absent".into(), Entry::to_string);
-            return Err(format!("{session} was told of a grant of {key}, but it should be {there}"));
+            return Err(format!("{session} received a grant of {key}, but it should be {there}"));
         };
         let Grant { place, .. } = self.grants[grant];
         match place.may_be(index) {
             true => self.learn(grant, *fence),
-            false => Err(format!("{session} was told of a grant of {key}, but holds it since {place}")),
+            false => Err(format!("{session} received a grant of {key}, but holds it since {place}")),
         }
     }
 }

@@ -258,7 +258,7 @@ impl<'h> Replay<'h> {
         if self.retreated.insert(at) {
             self.retreat(at, &concern);
         }
-        let error = search.error.as_deref().unwrap_or("nobody is known to have written anything there");
+        let error = search.error.as_deref().unwrap_or("no known write happened there");
         Err(self.violation(index, error))
     }
 
@@ -393,7 +393,7 @@ impl<'h> Replay<'h> {
             Act::End(session) => self.end(step, &session.clone())?,
             Act::EndHolder(key) => {
                 let holder = self.model.entry(key).and_then(|entry| entry.session.clone());
-                self.end(step, &holder.ok_or_else(|| format!("{key} is held by nobody"))?)?;
+                self.end(step, &holder.ok_or_else(|| format!("{key} is not held"))?)?;
             }
         }
         let changed = self.model.changes_since(mark).iter().filter_map(|change| match change {

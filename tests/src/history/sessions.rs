@@ -133,7 +133,7 @@ fn died_early(session: &str, life: &Life<'_>) -> Option<Violation> {
     let asked = life.asked_to_end.is_some_and(|asked| asked <= dead.ended);
     let over = wish.ttl_ms > 0 && dead.ended.0 >= life.renewed.0 + wish.ttl_ms * 1_000_000;
     (!asked && !over && !wish.fragile).then(|| {
-        let text = format!("{session} was renewed at {} and nobody ended it, yet: {dead}", life.renewed);
+        let text = format!("{session} was renewed at {} and no client ended it, yet: {dead}", life.renewed);
         Violation::new("a session lives until its end", &[dead.number], text)
     })
 }

@@ -73,19 +73,19 @@ enum Pending {
 impl FaultyDisk {
     /// Returns the number of operations so far that can fail.
     pub fn operations(&self) -> u64 {
-        self.0.lock().expect("nobody panics while it is held").operations
+        self.0.lock().expect("no thread panics while holding it").operations
     }
 
     /// Counts operations from zero again, with this fault.
     pub fn fail(&self, failure: Option<Failure>) {
-        let mut platter = self.0.lock().expect("nobody panics while it is held");
+        let mut platter = self.0.lock().expect("no thread panics while holding it");
         platter.operations = 0;
         platter.failure = failure;
     }
 
     /// Returns the disk after a power cut; this one is unchanged.
     pub fn after_power_cut(&self, survival: Survival) -> Self {
-        let old = self.0.lock().expect("nobody panics while it is held").clone();
+        let old = self.0.lock().expect("no thread panics while holding it").clone();
         let mut draw = Draw(match survival {
             Survival::Torn(seed) => seed,
             Survival::Nothing | Survival::Everything => 0,
@@ -110,13 +110,13 @@ impl FaultyDisk {
 
     /// Returns the names and the contents of the files.
     pub fn contents(&self) -> BTreeMap<String, Vec<u8>> {
-        let platter = self.0.lock().expect("nobody panics while it is held");
+        let platter = self.0.lock().expect("no thread panics while holding it");
         platter.names.iter().map(|(name, file)| (name.clone(), platter.files[*file].live.clone())).collect()
     }
 
     /// Stores a file, durably.
     pub fn put(&self, name: &str, bytes: Vec<u8>) {
-        let mut platter = self.0.lock().expect("nobody panics while it is held");
+        let mut platter = self.0.lock().expect("no thread panics while holding it");
         let file = platter.files.len();
         platter.files.push(Content { live: bytes.clone(), durable: bytes, pending: Vec::new() });
         platter.names.insert(name.to_owned(), file);
@@ -125,13 +125,13 @@ impl FaultyDisk {
 
     /// Removes a file, durably.
     pub fn remove(&self, name: &str) {
-        let mut platter = self.0.lock().expect("nobody panics while it is held");
+        let mut platter = self.0.lock().expect("no thread panics while holding it");
         platter.names.remove(name);
         platter.durable_names.remove(name);
     }
 
     fn change_names(&self, change: impl FnOnce(&mut Platter)) -> io::Result<()> {
-        let mut platter = self.0.lock().expect("nobody panics while it is held");
+        let mut platter = self.0.lock().expect("no thread panics while holding it");
         platter.count(false)?;
         change(&mut platter);
         let names = platter.names.clone();
@@ -146,7 +146,7 @@ impl Disk for FaultyDisk {
     }
 
     fn open(&self, name: &str) -> io::Result<Option<Box<dyn StorageBackend>>> {
-        let platter = self.0.lock().expect("nobody panics while it is held");
+        let platter = self.0.lock().expect("no thread panics while holding it");
         Ok(platter.names.get(name).map(|file| {
             let file = FaultyFile { disk: self.clone(), file: *file };
             Box::new(file) as Box<dyn StorageBackend>
@@ -164,7 +164,7 @@ impl Disk for FaultyDisk {
     }
 
     fn exists(&self, name: &str) -> io::Result<bool> {
-        Ok(self.0.lock().expect("nobody panics while it is held").names.contains_key(name))
+        Ok(self.0.lock().expect("no thread panics while holding it").names.contains_key(name))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -175,7 +175,7 @@ impl Disk for FaultyDisk {
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut platter = self.0.lock().expect("nobody panics while it is held");
+        let mut platter = self.0.lock().expect("no thread panics while holding it");
         platter.count(false)?;
         platter.durable_names = platter.names.clone();
         platter.pending_names.clear();
@@ -260,7 +260,7 @@ struct FaultyFile {
 
 impl FaultyFile {
     fn content<T>(&self, look: impl FnOnce(&mut Platter, usize) -> T) -> T {
-        look(&mut self.disk.0.lock().expect("nobody panics while it is held"), self.file)
+        look(&mut self.disk.0.lock().expect("no thread panics while holding it"), self.file)
     }
 }
 
@@ -301,7 +301,7 @@ impl StorageBackend for FaultyFile {
                 // Reads still return data that will never reach the disk, unless it is written
                 // again.
                 content.pending.clear();
-                return Err(io::Error::other("the disk lost what it was given"));
+                return Err(io::Error::other("the disk lost the data"));
             }
             content.settle();
             Ok(())

@@ -44,11 +44,11 @@ fn refusal(disk: &FaultyDisk) -> StoreError {
 fn refusal_of(disk: &FaultyDisk, name: &str, words: &str) {
     let text = refusal(disk).to_string();
     assert!(text.contains(&format!("/faulty/{name}:")), "it names {name}: {text}");
-    assert!(text.contains(words), "it says {words:?}: {text}");
-    assert!(text.contains("nothing was changed"), "it says what became of the files: {text}");
+    assert!(text.contains(words), "it contains {words:?}: {text}");
+    assert!(text.contains("nothing was changed"), "it describes the state of the files: {text}");
     // An older copy of a server's folder has forgotten votes, and would allow two leaders of one
     // term.
-    assert!(!text.contains("copy"), "it never says to put a copy back: {text}");
+    assert!(!text.contains("copy"), "it never advises restoring a copy: {text}");
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_redb_file_of_something_else_is_refused() {
         drop(redb::Database::create(other.path()).expect("a file for the test"));
         let disk = disk.copy();
         disk.put(name, std::fs::read(other.path()).expect("a file for the test"));
-        refusal_of(&disk, name, "a redb file of something else");
+        refusal_of(&disk, name, "a redb file of another program");
     }
 }
 
@@ -231,7 +231,7 @@ fn a_row_that_is_another_one_than_was_written_is_refused() {
     refusal_of(&without, STATE, "the checksum of its rows is");
     refusal_of(&tampered(&|table| table.put(&key, &changed)), STATE, "the checksum of its rows is");
     let moved = tampered(&|table| table.put(&other, &encode(&row)));
-    refusal_of(&moved, STATE, "a row lies under the name of another one");
+    refusal_of(&moved, STATE, "a row is stored under the key of another one");
 }
 
 /// Returns another content of the same row.

@@ -188,7 +188,7 @@ fn a_large_tree_leaves_the_checkpoint_in_portions_of_one_commit() {
     let rest = || {
         rests += 1;
         let seen = store.checkpoints.backup().expect("the checkpoint can be read");
-        assert_eq!(seen.mark(), &mark(2), "nobody sees half of it");
+        assert_eq!(seen.mark(), &mark(2), "no reader sees half of it");
     };
     store.checkpoints.write(&mark(3), &dirty, rest).expect("the disk is good");
     assert_eq!(rests, 3);

@@ -92,7 +92,7 @@ impl Grpc {
         let mut stream = self.begin(method);
         stream.write(message, true).await?;
         let answer = stream.next().await?;
-        answer.ok_or_else(|| io::Error::other(format!("etcd refused {}: its log says why", method.path())))
+        answer.ok_or_else(|| io::Error::other(format!("etcd refused {}: see its log", method.path())))
     }
 
     /// Opens a stream of messages in both directions.
@@ -344,7 +344,7 @@ mod tests {
             let connection = Grpc::connect(address).await.expect("connected");
             assert_eq!(connection.call(Method::Put, b"one").await.expect("an answer"), b"answ");
             let refused = connection.call(Method::Put, b"two").await.expect_err("no message").to_string();
-            assert_eq!(refused, "etcd refused /etcdserverpb.KV/Put: its log says why");
+            assert_eq!(refused, "etcd refused /etcdserverpb.KV/Put: see its log");
             assert!(connection.shared.state.borrow().streams.is_empty(), "slots go with their streams");
             let mut stream = connection.begin(Method::Watch);
             stream.send(b"three").await.expect("sent");
