@@ -394,10 +394,7 @@ impl Driver {
     fn fetch(&mut self, fetch: SnapshotFetch) {
         let SnapshotFetch { from, least } = fetch;
         let Some(address) = self.peers.address(from) else {
-            tracing::warn!(
-                server = from.0,
-                "cannot fetch a snapshot: unknown server address"
-            );
+            tracing::warn!(server = from.0, "cannot fetch a snapshot: unknown server address");
             // Reported as failed: the leader offers its snapshot again, and the address may be
             // known by then.
             return self.next.push(Event::SnapshotFetched(None));

@@ -71,7 +71,7 @@ fn rpc_readings(counters: &Arc<RpcCounters>) -> Vec<Reading> {
             all.crowded.count()
         }),
         refused("strangers", "Peers without a trusted certificate", |all| all.strangers.count()),
-        refused("denied", "Peers whose certificate does not allow their request", |all| {
+        refused("denied", "Peers whose certificate does not authorize their request", |all| {
             all.denied.count()
         }),
         refused("malformed", "Peers that sent malformed data", |all| all.malformed.count()),

@@ -70,9 +70,7 @@ pub fn recover(folder: &Path, accept_loss: bool) -> Result<Recovery, FolderError
     // A copy becomes an original when it restarts the cluster.
     record.files = held.origins()?;
     if std::mem::take(&mut record.corrupt) {
-        tracing::warn!(
-            "this server's state was found corrupt; it counts as correct from now on"
-        );
+        tracing::warn!("this server's state was found corrupt; it counts as correct from now on");
     }
     record.write(folder)?;
     Ok(recovery)

@@ -234,8 +234,9 @@ impl Server {
         // After the handover, which needs messages; before the notice, so that no peer is dialed
         // again.
         peers.close();
-        let goodbye =
-            async { tokio::join!(endpoint.close("server shutting down"), dialling.close("server shutting down")) };
+        let goodbye = async {
+            tokio::join!(endpoint.close("server shutting down"), dialling.close("server shutting down"))
+        };
         // A peer that misses the notice detects the end by its timeouts.
         let _ = tokio::time::timeout(GOODBYE_TIMEOUT, goodbye).await;
         tasks.iter().for_each(AbortHandle::abort);

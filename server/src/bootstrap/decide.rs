@@ -243,7 +243,10 @@ impl Bootstrap {
         }
         // Only one proposes: of two plans, each could find servers that promise it.
         if founders[0].instance_id != self.me.instance_id {
-            return Decision::Wait(format!("all founders are present: {names}; {} proposes", named(founders[0])));
+            return Decision::Wait(format!(
+                "all founders are present: {names}; {} proposes",
+                named(founders[0])
+            ));
         }
         let ids = (1..).map(ServerId);
         let servers = ids.zip(&founders).map(|(id, server)| server.with_id(id)).collect();

@@ -140,7 +140,10 @@ impl RunningLoop<'_> {
                     self.bootstrap.promised(plan);
                 }
                 Decision::Begin(plan) => {
-                    tracing::info!(cluster = plan.cluster_id, "all founders have promised; starting the cluster");
+                    tracing::info!(
+                        cluster = plan.cluster_id,
+                        "all founders have promised; starting the cluster"
+                    );
                     return Ok(true);
                 }
                 Decision::Join(cluster_id, addresses) => {

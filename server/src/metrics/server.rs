@@ -277,18 +277,12 @@ impl Agents {
                 "challenges_unsent_total",
                 "Challenges not sent because too many were in flight",
             ),
-            questions: counter(
-                "agent_questions_total",
-                "Requests to agents to challenge another node",
-            ),
+            questions: counter("agent_questions_total", "Requests to agents to challenge another node"),
             questions_unsent: counter(
                 "agent_questions_unsent_total",
                 "Requests to challenge another node that were not sent because too many were in flight",
             ),
-            mesh_pushes: counter(
-                "mesh_pushes_total",
-                "Pushes of mesh news to agents",
-            ),
+            mesh_pushes: counter("mesh_pushes_total", "Pushes of mesh news to agents"),
             mesh_pushes_unsent: counter(
                 "mesh_pushes_unsent_total",
                 "Pushes of mesh news not sent because too many were in flight",

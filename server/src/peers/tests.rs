@@ -121,7 +121,11 @@ async fn who_speaks_is_who_the_roster_and_the_certificate_say() {
     assert!(!place.peers.is_member(ServerId(6)), "removed before this server learned of it");
     place.peers.close();
     assert!(place.peers.is_member(ServerId(2)));
-    assert_eq!(admit(hello(2, 1, "c"), "s2"), "1 to 2", "a stopping server removes no other one from the quorum");
+    assert_eq!(
+        admit(hello(2, 1, "c"), "s2"),
+        "1 to 2",
+        "a stopping server removes no other one from the quorum"
+    );
     place.stop().await;
 }
 

@@ -192,12 +192,11 @@ impl Parts {
             None => Ok(None),
             Some(_) if !self.rows.is_done() => Err("the last row is incomplete".into()),
             Some(whole) if whole != of_all(&self.digests) => {
-                Err("the snapshot has a wrong checksum".into())
+                Err("the whole snapshot has a wrong checksum".into())
             }
             // The parts arrived as they were read; this verifies that the read data was right.
             Some(_) if format == FORMAT && checksum != self.rows.checksum() => {
-                Err("the state on that server's disk is damaged: its checksum does not match"
-                    .into())
+                Err("the state on that server's disk is damaged: its checksum does not match".into())
             }
             Some(_) => Ok(Some(mark)),
         }
@@ -298,7 +297,7 @@ mod tests {
             (|part| part.mark = Bytes::from_static(b"x"), "has a wrong checksum"),
             (|part| part.snapshot = 6, "another part"),
             (|part| part.number = 0, "another part"),
-            (|part| part.whole = Some([0; 32]), "the snapshot has a wrong checksum"),
+            (|part| part.whole = Some([0; 32]), "the whole snapshot has a wrong checksum"),
             (
                 |part| {
                     part.rows = Bytes::from_static(b"\0\0\0\x09x");

@@ -58,7 +58,9 @@ impl CheckpointStore {
             .each(ROWS, &[], |key, value| {
                 let row = decode(value)?;
                 if !rows::is_key_of(key, &row) {
-                    return Err(StoreFault::Damaged("a row is stored under the key of another one".to_owned()));
+                    return Err(StoreFault::Damaged(
+                        "a row is stored under the key of another one".to_owned(),
+                    ));
                 }
                 sum.add(value);
                 state.load(row);
@@ -159,8 +161,7 @@ impl CheckpointStore {
 
 fn mark_of(reading: &Reading) -> Result<SnapshotMeta, StoreFault> {
     let bytes = reading.get(MARKS, MARK_KEY)?;
-    let bytes =
-        bytes.ok_or_else(|| StoreFault::Damaged("its index is missing".to_owned()))?;
+    let bytes = bytes.ok_or_else(|| StoreFault::Damaged("its index is missing".to_owned()))?;
     wire::decode_stored(&bytes).map_err(|error| StoreFault::Damaged(error.to_string()))
 }
 

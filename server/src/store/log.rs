@@ -348,7 +348,9 @@ fn checked_row(key: &[u8], batch: &[LogEntry], before: Option<&LogEntry>) -> Res
     for entry in batch {
         // Terms never fall along a log (paper, 5.3): an entry with a lower term is of another log.
         if entry.index != expected || entry.term < term {
-            return Err(damaged(format!("the log's entry at index {expected} does not follow the one before")));
+            return Err(damaged(format!(
+                "the log's entry at index {expected} does not follow the one before"
+            )));
         }
         (expected, term) = (expected.next(), entry.term);
     }

@@ -183,7 +183,8 @@ fn create(disk: &dyn Disk, options: &StoreOptions) -> Result<(), StoreError> {
     let mark = &options.first_snapshot;
     let identity = |kind, pair| FileIdentity { kind, pair, server: options.server };
     // A random number, unique to this pair.
-    let pair = random::bytes().map_err(io_error(&disk.path(""), "cannot draw a random number for the new store"))?;
+    let pair =
+        random::bytes().map_err(io_error(&disk.path(""), "cannot draw a random number for the new store"))?;
     let pair = u128::from_le_bytes(pair);
     RedbFile::create(disk, NEW_STATE, &identity(Kind::State, pair), |writing| {
         CheckpointStore::fill(writing, mark)

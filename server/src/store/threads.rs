@@ -278,10 +278,7 @@ fn write_log(mut log: LogStore, shared: &StoreShared) {
             Ok(())
         });
         if !written {
-            tracing::warn!(
-                writes = writes.len(),
-                "closed while writes failed; these writes are not durable"
-            );
+            tracing::warn!(writes = writes.len(), "closed while writes failed; these writes are not durable");
             // Without the final commit: the file's state is uncertain, and the next start verifies
             // it.
             return;

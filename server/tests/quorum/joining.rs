@@ -157,10 +157,6 @@ async fn a_leader_that_stops_hands_over_first() {
         after.leader.is_some_and(|leader| leader != ServerId(first as u64)),
         "no failure was detected: {after:?}"
     );
-    assert_eq!(
-        after.term,
-        before.term.next(),
-        "one election, with the requested candidate only"
-    );
+    assert_eq!(after.term, before.term.next(), "one election, with the requested candidate only");
     cluster.end().await;
 }
