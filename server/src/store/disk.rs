@@ -71,9 +71,7 @@ impl Folder {
         match File::open(&path).and_then(|file| Origin::of(&file)) {
             Ok(origin) => Ok(Some(origin)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => {
-                Err(StoreError::Io { path, doing: "cannot read the file's creation time", source })
-            }
+            Err(source) => Err(StoreError::Io { path, doing: "cannot read its creation time", source }),
         }
     }
 
