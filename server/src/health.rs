@@ -97,7 +97,7 @@ impl Health {
     }
 }
 
-/// Reports the driver's end on drop, whatever its cause.
+/// Reports the driver's end on drop, for any cause.
 pub(crate) struct EndGuard(pub(crate) Health);
 
 impl Drop for EndGuard {

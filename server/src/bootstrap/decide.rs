@@ -274,7 +274,7 @@ impl Bootstrap {
     }
 
     /// Returns the reason to wait for builds before the key: they would begin such a cluster with
-    /// another id.
+    /// other indexes and fencing tokens.
     fn too_old(&self, founders: &[&NewServer]) -> Option<String> {
         let old = founders.iter().find(|founder| founder.format < self.me.format)?;
         Some(format!(

@@ -213,8 +213,8 @@ impl Peers {
     /// been read before the other one wrote its hello: later acknowledgements are no part of it.
     pub(super) fn compare(&self, hello: &Hello, known: Option<LogPosition>) -> Result<(), SetBack> {
         let Hello { from, to, position, remembers, .. } = hello;
-        // The other one remembers a later position than this server holds: the driver must stop
-        // serving.
+        // The other one remembers a later position than this server holds: the driver must stop it
+        // from voting and answering.
         if let Some(set_back) = SetBack::find(*to, self.positions().own, *from, *remembers) {
             // Never rejected for lack of room; the driver may have stopped.
             let _ = self.sender.post(DriverEvent::SetBack(*from, set_back.known));

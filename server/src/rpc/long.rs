@@ -58,7 +58,7 @@ impl LongReads {
         None
     }
 
-    /// Waits for the next answer that is built; pending while there is none. Cancel safe.
+    /// Waits for the next answer that is built; pending if no answer is queued. Cancel safe.
     pub(super) async fn built(&mut self) -> Built {
         // Never ready: the loop around it waits for other answers meanwhile.
         let Some(building) = &mut self.building else { return std::future::pending().await };

@@ -28,7 +28,7 @@ const HEAD_KEY: [u8; 8] = [0xff; 8];
 /// A row is closed when its entries' data reach this many bytes. One entry may be longer.
 const ROW_BYTES: usize = 256 << 10;
 
-/// The maximum number of rows that one commit compacts, so that compaction never delays a batch.
+/// The maximum number of rows compacted in one commit, so that compaction never delays a batch.
 const COMPACT_ROWS: usize = 64;
 
 /// The log on disk. One thread writes it.
@@ -300,7 +300,7 @@ impl CommitPlan {
     }
 }
 
-/// Adds entries to the tail that one commit writes; they replace everything from the first one's
+/// Adds entries to the tail written in one commit; they replace everything from the first one's
 /// index on.
 fn append(tail: &mut Vec<LogEntry>, entries: &[LogEntry]) {
     let first = entries.first().map(|entry| entry.index);

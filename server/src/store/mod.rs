@@ -122,7 +122,7 @@ impl Store {
         open::inspect(&disk, server, cache_bytes)
     }
 
-    /// Opens the store in a folder, or creates one if there is none, and reads its whole content.
+    /// Opens the store in a folder, or creates it if it is missing, and reads its whole content.
     ///
     /// The folder is held until the store is closed. A rejected file keeps every byte.
     ///

@@ -45,7 +45,7 @@ pub struct Store {
     pub(super) durable_checkpoint: LogIndex,
 }
 
-/// Opens the pair in a place that no other process uses, or creates it if there is none.
+/// Opens the pair in a place that no other process uses, or creates it if it is missing.
 pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store, Recovered), StoreError> {
     let exists = |name| disk.exists(name).map_err(io_error(&disk.path(name), "cannot check for the file"));
     match (exists(LOG)?, exists(STATE)?) {
@@ -252,7 +252,7 @@ fn check_pair(log: &RedbFile, checkpoints: &RedbFile, server: ServerId) -> Resul
     if pair != state_identity.pair {
         return Err(StoreError::Mismatched { log: log.path(), checkpoints: checkpoints.path() });
     }
-    // Another server's votes and acknowledgements are not those of this one.
+    // Another server's votes and acknowledgements do not count for this one.
     match [(log, log_identity), (checkpoints, state_identity)].into_iter().find(|(_, id)| id.server != server)
     {
         Some((file, id)) => {

@@ -297,7 +297,7 @@ impl CheckpointRows for DirtyRows {
     fn absorb(&mut self, mut later: Self) {
         // Before the two are joined: unsorted changes have no number among the others yet.
         later.sort();
-        // The later value is newer; the earlier one is kept only if there is none.
+        // The later value is newer; the earlier one is kept only if it is absent.
         later.own = later.own.or(self.own.take());
         if later.cleared {
             *self = later;

@@ -107,7 +107,7 @@ impl Model {
         Reply::Done
     }
 
-    /// Gives up a queue position; returns `false` if there is none.
+    /// Gives up a queue position; returns `false` if it has none.
     pub(super) fn stop_waiting(&mut self, key: &str, session: &str, asked: Asked) -> bool {
         let mut queue = self.queue(key).to_vec();
         let before = queue.len();

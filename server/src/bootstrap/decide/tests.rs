@@ -201,7 +201,7 @@ fn a_cluster_is_rebuilt_under_the_configured_id_if_all_founders_agree() {
     assert!(trouble(&follow(free("b", 2), &wanted)).contains("`quorum.cluster_id` is empty here"));
     let drawn = trouble(&follow(given("b", "old"), &plan(&["a", "b"])));
     assert!(drawn.contains("a generated id, but `quorum.cluster_id` is old here"), "{drawn}");
-    // A build that does not know the key would begin with another id.
+    // A build that does not know the key would begin with other indexes and fencing tokens.
     let mut old_build = introduction("b", 2, Standing::Free);
     old_build.server.format = 0;
     let mut a = given("a", "old");

@@ -1,4 +1,4 @@
-//! A backup of a state in memory: the same parts as those of a file.
+//! A backup of a state in memory: it has the same parts as a backup of a file.
 
 use crate::store::checkpoint::{RowSource, Visit};
 use crate::store::file::StoreFault;

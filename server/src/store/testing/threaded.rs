@@ -1,4 +1,4 @@
-//! Checkpoints by hand of a store with threads; the driver hands over those of the frontend.
+//! Checkpoints by hand of a store with threads; the driver hands over the frontend's checkpoints.
 
 use crate::store::{DirtyRows, StoreHandle};
 use lockmesh_core::raft::log::SnapshotMeta;

@@ -66,7 +66,7 @@ pub(crate) fn judge(report: &Report) -> Vec<Target> {
     rates.chain(latencies).chain(kills).collect()
 }
 
-/// Renders the targets as a table; empty if there are none.
+/// Renders the targets as a table; empty if there are no targets.
 pub(crate) fn render(targets: &[Target]) -> String {
     if targets.is_empty() {
         return String::new();

@@ -172,7 +172,7 @@ fn revision(header: &[u8]) -> io::Result<u64> {
 pub(crate) struct Place {
     /// The revision that created the client's own key.
     pub(crate) mine: u64,
-    /// The revision that created the first key in the queue; 0 if there is none.
+    /// The revision that created the first key in the queue; 0 if the queue is empty.
     pub(crate) first: u64,
 }
 
