@@ -60,14 +60,7 @@ pub(crate) async fn announce(
 ) {
     let done = |response| matches!(response, Response::Done).then_some(());
     let request = Request::Announce(me);
-    call_until_done(
-        &endpoint,
-        (&cluster_id, &addresses),
-        request,
-        "announce the address of this server",
-        done,
-    )
-    .await;
+    call_until_done(&endpoint, (&cluster_id, &addresses), request, "announce own address", done).await;
     tracing::info!("the quorum has recorded the address of this server");
 }
 
