@@ -1,11 +1,11 @@
-//! Threads whose work can wait: writing checkpoints, and freeing very many rows.
+//! Background threads: writing checkpoints, and freeing a large number of rows.
 
-/// How much nicer such a thread is: it gets about a quarter of a processor that others want too,
-/// and all of an idle one.
+/// The niceness of a background thread: about a quarter of a contended processor, and all of an
+/// idle one.
 const NICENESS: i32 = 5;
 
-/// The calling thread lets others go first from now on.
+/// Lowers the priority of the calling thread.
 pub(crate) fn yield_to_others() {
-    // Linux has a niceness for each thread. A system that refuses it leaves the thread as it was.
+    // Linux has a niceness per thread. If the system rejects it, the thread keeps its priority.
     let _ = rustix::process::nice(NICENESS);
 }

@@ -1,5 +1,5 @@
-//! Backups and checkpoints that are being read: each has a thread of its own, so that reading one
-//! stops nobody else.
+//! Open backups and checkpoint readers. Each has its own thread, so that reading one blocks no
+//! other work.
 
 use crate::event_queue::{DriverEvent, EventSender, ReplySink};
 use crate::snapshot::{CheckpointSource, refusal};
@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-/// How many questions may wait for one backup's thread.
+/// The maximum number of requests queued for one reader's thread.
 const MAX_QUESTIONS: usize = 64;
 
-/// Which part, of whom.
+/// A request for one part, with its caller.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) number: u32,
@@ -20,16 +20,16 @@ pub(crate) struct Question {
     pub(crate) replies: ReplySink,
 }
 
-/// What a backup's thread is told.
+/// An order to a reader's thread.
 #[derive(Debug)]
 enum BackupOrder {
-    /// To answer.
+    /// Answer the request.
     Answer(Question),
-    /// That whoever asked last gave up.
+    /// The caller of the last request gave up.
     Abandon,
 }
 
-/// The backups that are open.
+/// The open readers.
 #[derive(Debug, Default)]
 pub(crate) struct Backups {
     open: BTreeMap<u64, Open>,
@@ -40,20 +40,20 @@ pub(crate) struct Backups {
 struct Open {
     orders: mpsc::SyncSender<BackupOrder>,
     thread: JoinHandle<()>,
-    /// The last question.
+    /// The call of the last request.
     last: CallRef,
 }
 
 impl Backups {
-    /// Begins to serve a backup, with its first question. Its end is posted.
+    /// Opens a reader and serves its first request. An event is posted when it closes.
     pub(crate) fn begin(&mut self, source: CheckpointSource, first: Question, sender: EventSender) {
-        // Readers that have ended by themselves are noticed here, so that no list of them grows.
+        // Readers that have ended are removed here, so that the map stays bounded.
         self.open.retain(|_, open| !open.thread.is_finished());
         self.last_id += 1;
         let id = self.last_id;
         let (orders, received) = mpsc::sync_channel(MAX_QUESTIONS);
-        // Moved into the thread, so that its end is told however it comes, a panic or no thread at
-        // all among them.
+        // Moved into the thread, so that every end is reported: a panic, or a failure to start the
+        // thread.
         let closed = Closed(sender);
         let serve = move || {
             let _closed = closed;
@@ -65,21 +65,21 @@ impl Backups {
                 self.ask(id, first);
             }
             Err(error) => {
-                answer(&first, refusal(&format!("the system gives no thread for a backup: {error}")));
+                answer(&first, refusal(&format!("cannot start a thread for the backup: {error}")));
             }
         }
     }
 
-    /// Asks an open backup for a part.
+    /// Requests a part from an open reader.
     pub(crate) fn ask(&mut self, id: u64, question: Question) {
         let Some(open) = self.open.get_mut(&id) else {
             return answer(&question, CheckpointSource::gone());
         };
         open.last = question.from();
-        // Never waits for the reader: the driver's loop asks.
+        // Never waits for the reader: this runs in the driver's loop.
         match open.orders.try_send(BackupOrder::Answer(question)) {
             Err(mpsc::TrySendError::Full(BackupOrder::Answer(question))) => {
-                answer(&question, refusal("too many questions at once"));
+                answer(&question, refusal("too many concurrent requests for this backup"));
             }
             Err(mpsc::TrySendError::Disconnected(BackupOrder::Answer(question))) => {
                 self.open.remove(&id);
@@ -89,7 +89,7 @@ impl Backups {
         }
     }
 
-    /// A call was given up before it was answered.
+    /// A call was canceled before its answer.
     pub(crate) fn cancel(&self, call: CallRef) {
         self.abandon(|last| last == call);
     }
@@ -101,8 +101,7 @@ impl Backups {
 
     fn abandon(&self, whose: impl Fn(CallRef) -> bool) {
         for open in self.open.values().filter(|open| whose(open.last)) {
-            // Where there is no room, or no thread any more, somebody asks, or nobody needs to be
-            // told.
+            // A full queue holds newer requests, and a reader that has ended needs no notice.
             let _ = open.orders.try_send(BackupOrder::Abandon);
         }
     }
@@ -114,18 +113,19 @@ impl Question {
     }
 }
 
-/// Posts that a reader is closed, however it ends.
+/// Posts on drop that a reader is closed.
 struct Closed(EventSender);
 
 impl Drop for Closed {
     fn drop(&mut self) {
-        // It always gets in; a driver that is gone counts no more.
+        // This event is never rejected for lack of room, and a driver that has stopped needs no
+        // notice.
         let _ = self.0.post(DriverEvent::ReaderClosed);
     }
 }
 
 fn serve(id: u64, mut source: CheckpointSource, orders: &mpsc::Receiver<BackupOrder>) {
-    // Ends by itself after a silence: readers are few, and an open one keeps old pages of the file.
+    // Ends after a timeout: readers are limited, and an open one keeps old pages of the file.
     while let Ok(order) = orders.recv_timeout(source.timeout()) {
         match order {
             BackupOrder::Answer(Question { number, call, replies }) => {

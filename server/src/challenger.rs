@@ -1,15 +1,16 @@
-//! Asks agents whether they live, as the driver wants it while a check of them is open, has other
-//! agents ask them, and tells a few agents what is new in the mesh.
+//! The server's side of the failure detector: challenges agents while a check of them is open, asks
+//! other agents to challenge them, and pushes news of the mesh to a few agents.
 //!
 //! ```text
-//! driver ── challenge ──> a bounded line an agent ──> its task ──> one connection, a stream for each challenge
-//!        <── Challenged: the agent's renewal, or nothing within 250 ms ──
-//!        <── AgentAnswered: the renewal of a node that the agent was to ask; nothing else is told ──
+//! driver ── challenge ──> a bounded queue per agent ──> its task ──> one connection, a stream each
+//!        <── Challenged: the agent's renewal, or none within 250 ms ──
+//!        <── AgentAnswered: the renewal of a node that another agent challenged; no failures ──
 //! ```
 //!
-//! Nothing is decided here. **Invariants:** the driver never waits; only an agent whose certificate
-//! names the node is heard; an agent that was not asked is never said to be silent; what other
-//! agents are to ask, or are told, takes no room from the server's own challenges.
+//! Nothing is decided here. **Invariants:** the driver never waits; an answer counts only if the
+//! certificate names the node; an agent that was not challenged is never reported as silent;
+//! questions to other agents and mesh pushes have their own limits, apart from the server's
+//! challenges.
 
 use crate::event_queue::{DriverEvent, EventSender};
 use crate::metrics::SERVER;
@@ -28,31 +29,31 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
-/// How long an agent's answer is waited for.
+/// The timeout of an agent's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// An answer that comes later, until then, is told all the same: whoever sent it lives.
+/// A later answer is still reported until this time: it proves that the agent is alive.
 const LATE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A connection to an agent of which nothing was wanted for so long is closed.
+/// A connection to an agent is closed after this time without a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How many challenges may be under way: two for each of 256 agents.
+/// The maximum number of challenges in flight: two for each of 256 agents.
 const MAX_CHALLENGES: usize = 512;
 
-/// How many questions may be under way that other agents ask: three for each of 256, and some.
+/// The maximum number of questions to other agents in flight: three for each of 256, and spare.
 const MAX_QUESTIONS: usize = 1024;
 
-/// How many agents may be told at a time what is new in the mesh.
+/// The maximum number of mesh pushes in flight.
 const MAX_TOLD: usize = 64;
 
-/// How long an agent has for taking that.
+/// The timeout of a mesh push.
 const TELL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How much may wait for the task of one agent, which hands each on at once.
+/// The queue length of one agent's task, which starts each item at once.
 const CHALLENGES_IN_LINE: usize = 16;
 
-/// All that is asked of agents.
+/// The tasks that send requests to agents.
 #[derive(Debug)]
 pub(crate) struct Challenger {
     peers: Arc<Peers>,
@@ -62,25 +63,25 @@ pub(crate) struct Challenger {
     agents: BTreeMap<(NodeName, String), mpsc::Sender<Pending>>,
 }
 
-/// What an agent is asked.
+/// A request to an agent.
 #[derive(Debug)]
 enum Wanted {
-    /// Whether it lives.
+    /// A challenge of the agent itself.
     Challenge(Challenge),
-    /// Whether another one does.
+    /// A question: the agent is to challenge another one.
     Question(NodeQuestion),
-    /// Nothing: it is told what is new in the mesh.
+    /// A push: news of the mesh.
     Items(Vec<Bytes>),
 }
 
-/// A challenge or a question under way.
+/// A request in flight, with its permit.
 #[derive(Debug)]
 struct Pending {
     wanted: Wanted,
     _permit: OwnedSemaphorePermit,
 }
 
-/// An agent that is asked.
+/// The task of one agent.
 #[derive(Clone, Debug)]
 struct Agent {
     connection: NodeConnection,
@@ -88,7 +89,7 @@ struct Agent {
 }
 
 impl Challenger {
-    /// Asks from where other servers are called, too.
+    /// Creates a challenger that uses the endpoint of the peer connections.
     pub(crate) fn new(peers: Arc<Peers>) -> Self {
         let permits = Arc::new(Semaphore::new(MAX_CHALLENGES));
         let question_permits = Arc::new(Semaphore::new(MAX_QUESTIONS));
@@ -96,8 +97,8 @@ impl Challenger {
         Self { peers, permits, question_permits, tell_permits, agents: BTreeMap::new() }
     }
 
-    /// Asks each of these agents once. Where too many challenges are under way nothing is told of
-    /// those that were not sent: they say nothing of their agents.
+    /// Challenges each of these agents once. Challenges beyond the limit are dropped and not
+    /// reported: they prove nothing about their agents.
     pub(crate) fn ask_all(&mut self, wanted: impl Iterator<Item = ChallengeWanted>) {
         let counts = &SERVER.agents;
         for ChallengeWanted { node, address, challenge } in wanted {
@@ -109,8 +110,8 @@ impl Challenger {
         }
     }
 
-    /// Has each of these agents ask another one, once; where too many questions are under way, not
-    /// all of them.
+    /// Asks each of these agents to challenge another one, once. Questions beyond the limit are
+    /// dropped.
     pub(crate) fn hand_on_all(&mut self, wanted: impl Iterator<Item = QuestionWanted>) {
         let counts = &SERVER.agents;
         for QuestionWanted { agent, agent_address, question } in wanted {
@@ -122,8 +123,8 @@ impl Challenger {
         }
     }
 
-    /// Tells each of these agents what is new in the mesh, once; where too many are being told, not
-    /// all of them: whoever hears it nowhere asks.
+    /// Pushes news of the mesh to each of these agents, once. Pushes beyond the limit are dropped:
+    /// an agent that learns the news from no other agent asks for it.
     pub(crate) fn tell_all(&mut self, wanted: impl Iterator<Item = MeshItemsWanted>) {
         let counts = &SERVER.agents;
         for MeshItemsWanted { agent, agent_address, items } in wanted {
@@ -135,7 +136,7 @@ impl Challenger {
         }
     }
 
-    /// Gives the task of an agent something to ask; whether it takes it.
+    /// Queues a request for the task of an agent; returns `false` if it is rejected.
     fn hand_over(
         &mut self,
         agent: (NodeName, String),
@@ -143,7 +144,7 @@ impl Challenger {
         wanted: Wanted,
     ) -> bool {
         let Some(permit) = permit else { return false };
-        // Those of agents that were not asked for a while have ended.
+        // The tasks of agents without recent requests have ended.
         self.agents.retain(|_, agent| !agent.is_closed());
         let peers = &self.peers;
         let agent = self.agents.entry(agent);
@@ -152,7 +153,7 @@ impl Challenger {
     }
 }
 
-/// Begins the task that asks an agent.
+/// Starts the task of an agent.
 fn begin(peers: &Peers, node: &NodeName, address: &str) -> mpsc::Sender<Pending> {
     let (line, challenges) = mpsc::channel(CHALLENGES_IN_LINE);
     let (node, address, sender) = (node.clone(), address.to_owned(), peers.sender().clone());
@@ -163,11 +164,11 @@ fn begin(peers: &Peers, node: &NodeName, address: &str) -> mpsc::Sender<Pending>
 }
 
 impl Agent {
-    /// Asks until nothing was wanted for a while; the connection ends with the last who uses it.
+    /// Runs until no request has come for a while; the connection ends with its last user.
     async fn run(self, mut challenges: mpsc::Receiver<Pending>) {
-        // One that comes just as this ends is lost, and the next one begins another task.
+        // A request that arrives as this ends is lost, and the next one starts another task.
         while let Ok(Some(pending)) = timeout(IDLE_TIMEOUT, challenges.recv()).await {
-            // Beside each other: on a bad line an answer may be overtaken by the next one.
+            // Concurrently: on a lossy line an answer may be overtaken by the next one.
             tokio::spawn(self.clone().ask(pending));
         }
     }
@@ -192,12 +193,12 @@ impl Agent {
         }
     }
 
-    /// Has the agent ask another one: nothing is told of one that does not answer it.
+    /// Asks the agent to challenge another one; a missing answer is not reported.
     async fn hand_on(&self, question: NodeQuestion) {
         let challenge = question.challenge;
         let answer = self.connection.answer(Request::AskNode(question), challenge, LATE_TIMEOUT);
         if let Ok(Some(answer)) = timeout(LATE_TIMEOUT, answer).await {
-            // It always gets in, and the driver may be gone.
+            // Never rejected for lack of room; the driver may have stopped.
             let _ = self.sender.post(DriverEvent::AgentAnswered(Box::new(answer)));
         }
     }
@@ -206,7 +207,7 @@ impl Agent {
         if answer.is_none() {
             SERVER.agents.challenges_unanswered.inc();
         }
-        // It always gets in, and the driver may be gone.
+        // Never rejected for lack of room; the driver may have stopped.
         let answer = answer.map(Box::new);
         let _ = self.sender.post(DriverEvent::Challenged { challenge, answer });
     }
@@ -224,7 +225,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Instant;
 
-    /// After so long a test is told that what it waits for does not happen.
+    /// The time after which a test fails because an expected event is missing.
     const LONG: Duration = Duration::from_secs(30);
     const LEASE: LeaseId = LeaseId { agent: AgentNumber(3), began: LogIndex(9) };
 
@@ -244,8 +245,8 @@ mod tests {
             Self { folder, challenger, receiver }
         }
 
-        /// An agent of this node that answers the first so many challenges, and counts its
-        /// connections.
+        /// Starts an agent of this node that answers the first `answers` challenges; returns its
+        /// address and the count of its connections.
         fn agent(&self, node: &str, answers: usize) -> (String, Arc<AtomicUsize>) {
             let any = "127.0.0.1:0".parse().expect("an address");
             let identity = identity(self.folder.path(), node, Role::Agent);
@@ -262,7 +263,7 @@ mod tests {
             self.challenger.ask_all(std::iter::once(wanted));
         }
 
-        /// What the driver is told next: of which nonce, and the nonce of the answer.
+        /// Returns the nonce of the next reported challenge, and that of its answer.
         async fn told(&mut self) -> (u64, Option<u64>) {
             let (mut events, mut alarm) =
                 (Vec::new(), pin!(tokio::time::sleep_until(tokio::time::Instant::now() + LONG)));
@@ -318,8 +319,7 @@ mod tests {
         let (address, connections) = story.agent("web-1", usize::MAX);
         for nonce in 1..=5 {
             story.ask("WEB-1", &address, nonce);
-            // The first handshake may take longer than an answer may, and its answer comes late
-            // then.
+            // The first handshake may take longer than the answer timeout; its answer is late then.
             let mut told = story.told().await;
             while told.1.is_none() || told.0 != nonce {
                 if told.1.is_none() {

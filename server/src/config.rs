@@ -1,8 +1,8 @@
-//! What a server can be told: one tree of plain values with defaults.
+//! The server's configuration: one tree of plain values with defaults.
 //!
-//! Values are read once, from a file, the environment or flags, checked by [`ServerConfig::check`]
-//! and never looked at again as text. Unknown keys are refused. Every key, its default and a
-//! comment stand in `deploy/config/server.toml`; a test holds that file equal to
+//! Values are read once, from a file, the environment or flags, and checked by
+//! [`ServerConfig::check`]. They are never parsed again. Unknown keys are rejected. Every key is
+//! documented with its default in `deploy/config/server.toml`; a test keeps that file equal to
 //! [`ServerConfig::default`].
 
 use lockmesh_net::config::{
@@ -14,52 +14,52 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Everything a server can be told.
+/// The configuration of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerConfig {
-    /// Where log and state live. Made if it is missing; never shared by two processes.
+    /// The folder of log and state. Created if missing; never shared by two processes.
     pub data_dir: PathBuf,
-    /// A file that holds the process's number while it runs; empty for none.
+    /// A file that holds the process id while the server runs; empty for none.
     pub pid_file: PathBuf,
-    /// How many threads serve connections; the disk has two of its own. 1 to 256.
+    /// The number of threads that serve connections; the disk has two of its own. 1 to 256.
     pub threads: usize,
-    /// Who this machine is.
+    /// The identity of this machine.
     pub node: NodeConfig,
-    /// Where agents and other servers reach this one.
+    /// The address for agents and other servers.
     pub rpc: RpcConfig,
-    /// Where it shows its figures and its health.
+    /// The endpoint for metrics and health.
     pub http: HttpConfig,
-    /// Who it is towards them.
+    /// The certificates for agents and other servers.
     pub tls: TlsConfig,
-    /// How it comes to belong to a quorum.
+    /// Cluster bootstrap and elections.
     pub quorum: QuorumConfig,
-    /// How log and state are kept on disk.
+    /// The storage of log and state on disk.
     pub storage: StorageConfig,
-    /// Rules of sessions that the leader keeps.
+    /// The rules of sessions that the leader enforces.
     pub sessions: SessionConfig,
-    /// How long deletes are remembered.
+    /// The retention of deletes.
     pub tombstones: TombstoneConfig,
-    /// How long failed members are remembered.
+    /// The retention of failed members.
     pub members: MemberConfig,
-    /// What the server takes on before it says that it is overloaded.
+    /// The limits beyond which the server reports that it is overloaded.
     pub limits: LimitConfig,
-    /// What is logged, and how.
+    /// The log's level and format.
     pub log: LogConfig,
 }
 
-/// Where agents and other servers reach this one: one UDP port for QUIC.
+/// The address for agents and other servers: one UDP port for QUIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RpcConfig {
-    /// The address to listen on, IPv4 or IPv6, as `ip:port`. Port 0 takes any free one.
+    /// The address to listen on, IPv4 or IPv6, as `ip:port`. Port 0 selects a free one.
     pub listen: SocketAddr,
-    /// The address that others are told, as `ip:port`; empty for the one listened on, which then
+    /// The address announced to others, as `ip:port`; empty for the one listened on, which then
     /// must not be a wildcard.
     pub advertise: String,
 }
 
-/// How a server comes to belong to a quorum, and when it stands for election in it.
+/// Cluster bootstrap, and the election timeout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct QuorumConfig {
@@ -67,38 +67,37 @@ pub struct QuorumConfig {
     /// best. 0: this server founds none, and joins the one that `join` or an operator names. 1: it
     /// founds one alone, unless `join` names servers. At most 9.
     pub bootstrap_expect: u32,
-    /// The id under which the cluster is founded, the same on all founders: the UUID of a cluster
-    /// that is lost and rebuilt. Empty to draw one.
+    /// The id under which the cluster is founded, the same on all founders: the UUID of a lost
+    /// cluster that is rebuilt. Empty to draw one.
     pub cluster_id: String,
-    /// Where other servers are, each as `host:port`. A name may stand for several addresses.
+    /// The addresses of other servers, each as `host:port`. A name may resolve to several
+    /// addresses.
     pub join: Vec<String>,
-    /// A follower that hears nothing of its leader for one to two times as long stands for
-    /// election; a leader that hears nothing of a majority for as long steps down. The same on all
-    /// servers: 100 ms to 1 min, at least ten times what a message and its answer take.
+    /// A follower that receives nothing from its leader for one to two times this long stands for
+    /// election; a leader that receives nothing from a majority for this long steps down. The same
+    /// on all servers: 100 ms to 1 min, at least ten times the round trip between servers.
     #[serde(with = "duration::text")]
     pub election_timeout: Duration,
 }
 
-/// Where a server shows its figures and its health, to monitoring alone: nothing can be changed
-/// there.
+/// The endpoint for metrics and health, read-only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpConfig {
-    /// The TCP address to listen on, IPv4 or IPv6, as `ip:port`; empty for none. Port 0 takes any
+    /// The TCP address to listen on, IPv4 or IPv6, as `ip:port`; empty for none. Port 0 selects a
     /// free one.
     #[serde(with = "empty_is_none")]
     pub listen: Option<SocketAddr>,
-    /// Connections. 1 to 10,000.
+    /// The maximum number of connections. 1 to 10,000.
     pub max_connections: usize,
     /// The longest head of a request in bytes. 8 KiB to 1 MiB.
     pub max_header_bytes: usize,
-    /// How long a client may take to send a request's head, and how long it may be idle. 1 s to 10
-    /// m.
+    /// The timeout for receiving a request's head, and for an idle client. 1 s to 10 m.
     #[serde(with = "duration::text")]
     pub read_timeout: Duration,
 }
 
-/// How log and state are kept on disk.
+/// The storage of log and state on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StorageConfig {
@@ -106,18 +105,18 @@ pub struct StorageConfig {
     /// h.
     #[serde(with = "duration::text")]
     pub checkpoint_interval: Duration,
-    /// How many changed rows bring a checkpoint forward. 1 to 10,000,000.
+    /// The number of changed rows that triggers an early checkpoint. 1 to 10,000,000.
     pub checkpoint_changes: u64,
-    /// How many bytes of log are kept behind the checkpoint for followers that lag, on disk and in
-    /// memory; who lags more is given a snapshot. 0 for none, at most 1 TiB.
+    /// The bytes of log kept behind the checkpoint for lagging followers, on disk and in memory. A
+    /// follower that lags further receives a snapshot. 0 for none, at most 1 TiB.
     pub log_keep_bytes: u64,
-    /// How many are kept while a follower fetches a snapshot, so that it can go on from there
-    /// when it has it; where this is less than `log_keep_bytes`, that counts. 0 to 1 TiB.
+    /// The bytes kept while a follower fetches a snapshot, so that it can continue from there. If
+    /// this is less than `log_keep_bytes`, that applies. 0 to 1 TiB.
     pub log_keep_fetching_bytes: u64,
     /// The cache of each of the two database files in bytes. 1 MiB to 64 GiB.
     pub cache_bytes: u64,
-    /// How long after one check that all servers hold the same state the leader begins the next,
-    /// where something was written since. 1 s to 1 day.
+    /// The interval between corruption checks, in which the leader compares the state of all
+    /// servers; skipped if nothing was written. 1 s to 1 day.
     #[serde(with = "duration::text")]
     pub corruption_check_interval: Duration,
     /// The time without a durable write after which the disk is stalled: the server is not ready,
@@ -126,20 +125,20 @@ pub struct StorageConfig {
     pub stall_timeout: Duration,
 }
 
-/// Rules of sessions that the leader keeps.
+/// The rules of sessions that the leader enforces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionConfig {
-    /// A session ends when it was not renewed for its TTL times this. 1 to 10; clients of Consul
-    /// count on 2.
+    /// A session expires if it is not renewed for its TTL times this. 1 to 10; clients of Consul
+    /// rely on 2.
     pub ttl_multiplier: u32,
 }
 
-/// How long deletes are remembered, so that the index of a prefix never goes back under a reader.
+/// The retention of deletes, so that the index of a prefix never goes back for a reader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TombstoneConfig {
-    /// How long. 1 s to 24 h.
+    /// The retention. 1 s to 24 h.
     #[serde(with = "duration::text")]
     pub ttl: Duration,
     /// Deletes this close together are forgotten together. 1 ms up to `ttl`.
@@ -147,30 +146,30 @@ pub struct TombstoneConfig {
     pub granularity: Duration,
 }
 
-/// How long members that failed are remembered.
+/// The retention of failed members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MemberConfig {
-    /// The leader forgets a member that has been failed for so long, and its node with all that is
-    /// on it, unless sessions without checks live there; a new leader counts afresh. 1 min to 365
-    /// days.
+    /// The leader removes a member that has been failed for this long, and its node with everything
+    /// on it, unless sessions without checks exist there. A new leader starts the time again. 1 min
+    /// to 365 days.
     #[serde(with = "duration::text")]
     pub reap_failed_after: Duration,
 }
 
-/// What the server takes on before it says that it is overloaded.
+/// The limits beyond which the server reports that it is overloaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitConfig {
-    /// Inputs that wait for the driver. 16 to 1,048,576.
+    /// Events that wait for the driver. 16 to 1,048,576.
     pub queued_events: usize,
     /// Blocking queries that are parked. 1 to 100,000,000.
     pub watches: usize,
     /// QUIC connections. 1 to 1,000,000.
     pub connections: usize,
-    /// Handshakes of new connections that are under way at a time. 1 to 1,000,000.
+    /// Handshakes of new connections in progress. 1 to 1,000,000.
     pub handshakes: usize,
-    /// Calls that one connection may have in flight. 1 to 1,048,576.
+    /// Calls in flight on one connection. 1 to 1,048,576.
     pub calls_per_connection: usize,
 }
 
@@ -196,10 +195,10 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    /// Refuses values that cannot work, each by its key.
+    /// Rejects values that cannot work, each by its key.
     ///
     /// # Errors
-    /// The first key whose value cannot be used, with what it must be. Nothing was started.
+    /// The first key whose value cannot be used, and its allowed values. Nothing was started.
     pub fn check(&self) -> Result<(), ConfigError> {
         check_path("data_dir", &self.data_dir)?;
         check_range("threads", self.threads as u64, 1, 256)?;
@@ -240,11 +239,11 @@ impl Default for RpcConfig {
 }
 
 impl RpcConfig {
-    /// The address that others are told, as far as it is known before listening.
+    /// Returns the address announced to others, as far as it is known before listening.
     ///
     /// # Errors
-    /// The key, its value and what it must be: only the operator knows under which address others
-    /// reach this server.
+    /// The key, its value and its allowed values: only the operator knows the address under which
+    /// others reach this server.
     pub fn advertised(&self) -> Result<SocketAddr, ConfigError> {
         match self.advertise.as_str() {
             "" if self.listen.ip().is_unspecified() => Err(ConfigError::new(
@@ -296,7 +295,8 @@ impl Default for QuorumConfig {
 }
 
 impl QuorumConfig {
-    /// How many servers found the cluster together with this one; 0 where it founds none.
+    /// Returns the number of servers that found the cluster, this one included; 0 if it founds
+    /// none.
     pub fn founders(&self) -> u32 {
         match self.bootstrap_expect {
             1 if !self.join.is_empty() => 0,
@@ -304,7 +304,7 @@ impl QuorumConfig {
         }
     }
 
-    /// The id under which this server founds a cluster, if one is configured.
+    /// Returns the id under which this server founds a cluster, if one is configured.
     pub fn cluster_id(&self) -> Option<String> {
         (!self.cluster_id.is_empty()).then(|| self.cluster_id.to_lowercase())
     }

@@ -1,16 +1,17 @@
-//! The one loop that owns a server's frontend and core: takes what was posted, and carries out what
-//! they decide.
+//! The loop that owns a server's frontend and core: receives posted events, and carries out the
+//! frontend's actions.
 //!
 //! ```text
 //! event queue → [handle, handle, …, advance, decide] → log writes → the store's writer thread
 //!                                       [settle] → answers    → each connection's sink, one wake-up a turn
 //!                                                → changes    → dirty rows; checkpoints, compaction → the store
-//!                                  end of a turn → messages   → a line to each other server, one wake-up
+//!                                  end of a turn → messages   → a queue per other server, one wake-up
 //! ```
 //!
-//! While a commit is on its way to disk the loop goes on taking events, so that the next commit is
-//! a group. **Invariants:** nothing in here decides anything: see [`Frontend`]. Nothing waits for a
-//! disk or a peer; the only wait is for events, until the frontend wants to be woken.
+//! While a commit is on its way to disk the loop continues to receive events, so that the next
+//! commit is a group (group commit). **Invariants:** nothing is decided here: see [`Frontend`].
+//! Nothing waits for a disk or a peer; the only wait is for events, until the frontend's next
+//! deadline.
 
 mod connections;
 mod figures;
@@ -46,16 +47,16 @@ use std::time::{Instant, SystemTime};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-/// How many events one turn takes.
+/// The maximum number of events per turn.
 const EVENTS_PER_TURN: usize = 4_096;
 
-/// What the driver may take on.
+/// The driver's limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DriverLimits {
     pub(crate) watches: usize,
 }
 
-/// What a driver begins with.
+/// The parts of a new driver.
 pub(crate) struct DriverParts {
     pub(crate) core: Core,
     pub(crate) receiver: EventReceiver,
@@ -70,7 +71,7 @@ pub(crate) struct DriverParts {
     pub(crate) health: Health,
 }
 
-/// The loop with all that it owns.
+/// The driver and everything that it owns.
 pub(crate) struct Driver {
     frontend: Frontend,
     actions: Actions,
@@ -83,14 +84,14 @@ pub(crate) struct Driver {
     challenger: Challenger,
     started: Instant,
     peers: Arc<Peers>,
-    /// What the data folder says of the quorum.
+    /// The data folder's record of the quorum.
     record: Record,
     data_dir: PathBuf,
-    /// What the next turn begins with.
+    /// Events for the beginning of the next turn.
     next: Vec<Event>,
-    /// The task that tells the quorum where this server is now.
+    /// The task that announces this server's address to the quorum.
     announcing: Option<JoinHandle<()>>,
-    /// Who waits until this server may stop.
+    /// Notified when this server may stop.
     leaving: Option<oneshot::Sender<()>>,
     publisher: Publisher,
 }
@@ -140,7 +141,7 @@ impl Driver {
         }
     }
 
-    /// Runs until it is told to stop; then what was decided is on disk.
+    /// Runs until it is stopped; everything decided is on disk then.
     pub(crate) async fn run(mut self) {
         let mut events = Vec::new();
         let mut running = true;
@@ -148,7 +149,7 @@ impl Driver {
         let mut alarm = pin!(tokio::time::sleep_until(self.instant(wakes_at).into()));
         self.frontend.start(&mut self.actions);
         while running {
-            // What the last turn left to do must not wait for somebody to post something.
+            // Work left by the last turn must not wait for another event.
             if self.next.is_empty() {
                 self.receiver.arrive(&mut events, EVENTS_PER_TURN, alarm.as_mut()).await;
             } else {
@@ -160,12 +161,12 @@ impl Driver {
             SERVER.times.turn_events.observe(events.len() as f64);
             SERVER.counts.events.inc_by(events.len() as u64);
             for event in events.drain(..) {
-                // The rest of the events is taken all the same: each may free something.
+                // The remaining events are handled too: each may release something.
                 running &= self.take(event);
             }
             self.advance();
             self.frontend.decide(self.now(), &mut self.actions);
-            // The disk begins here, and works while the rest of the turn goes on.
+            // The disk starts here, and works during the rest of the turn.
             running &= self.carry_out();
             self.settle();
             running &= self.carry_out();
@@ -178,25 +179,25 @@ impl Driver {
                 alarm.as_mut().reset(self.instant(wakes_at).into());
             }
         }
-        // It waits for the disk.
+        // Waits for the disk.
         let store = self.store;
         let _ = tokio::task::spawn_blocking(move || store.close()).await;
     }
 
-    /// Takes one event; false when it says that this is the end.
+    /// Handles one event; returns `false` if the driver must end.
     fn take(&mut self, event: DriverEvent) -> bool {
         let event = match event {
             DriverEvent::Call { call, request, replies } => {
                 let (from, peer) = self.connections.begin(call, &replies);
                 Event::Call { from, peer, request }
             }
-            // The reader of a backup is a thread of the shell, which the frontend does not know.
+            // A backup's reader is a thread of the shell, unknown to the frontend.
             DriverEvent::Cancel(call) => {
                 self.backups.cancel(call);
                 Event::Cancel(call)
             }
             DriverEvent::Gone { from } => {
-                // First, so that no answer is put into a queue that nobody reads.
+                // First, so that no answer is put into a queue without a reader.
                 self.connections.forget(from);
                 self.backups.cancel_all(from);
                 Event::Disconnected(from)
@@ -212,7 +213,7 @@ impl Driver {
             DriverEvent::AgentAnswered(answer) => Event::AgentAnswered(*answer),
             DriverEvent::Removed => Event::Removed,
             DriverEvent::ReaderClosed => Event::ReaderClosed,
-            // The bootstrap loop's own news that came too late.
+            // A late event of the bootstrap loop.
             DriverEvent::Bootstrap(_) => return true,
             DriverEvent::Store(StoreEvent::Persisted(number)) => Event::Persisted(number),
             DriverEvent::Store(StoreEvent::Checkpointed(mark)) => Event::Checkpointed(mark),
@@ -252,12 +253,13 @@ impl Driver {
         }
     }
 
-    /// Carries out what the frontend wants; false when the store has ended.
+    /// Carries out the frontend's actions; returns `false` when the store has ended.
     fn carry_out(&mut self) -> bool {
         let mut actions = std::mem::take(&mut self.actions);
-        // Before anything leaves: nobody may remember more of this server than its next hello says.
+        // Before anything is sent: no peer may remember more of this server than its next hello
+        // contains.
         self.peers.note(self.frontend.core().log_position(), self.frontend.core().peer_memory());
-        // The disk first: it is at work while the answers are queued.
+        // The disk first: it works while the answers are queued.
         let alive = self.store_all(&mut actions.storage) && self.can_read();
         let now = Instant::now();
         for CallAnswer { to, response, kind } in actions.answers.drain(..) {
@@ -276,8 +278,8 @@ impl Driver {
         }
         let removed = actions.removed_rows.take();
         if !removed.is_empty() {
-            // To free very many rows takes longer than anybody may wait for this loop. Without a
-            // thread they are freed here.
+            // Freeing a large number of rows would block this loop for too long. If no thread can
+            // start, they are freed here.
             let _ = thread::Builder::new().name("row remover".into()).spawn(move || {
                 yield_to_others();
                 drop(removed);
@@ -306,37 +308,37 @@ impl Driver {
         if std::mem::take(&mut actions.may_leave)
             && let Some(left) = self.leaving.take()
         {
-            // Whoever waited may have gone.
+            // The caller may have gone.
             let _ = left.send(());
         }
         self.actions = actions;
         alive
     }
 
-    /// Whether this build can read what the cluster writes. Otherwise this server must stop: it
-    /// would only disturb the others.
+    /// Returns `true` if this build can read the cluster's state. Otherwise this server must stop,
+    /// so as not to disturb the others.
     fn can_read(&self) -> bool {
         if let Some(why) = self.frontend.core().unreadable() {
-            tracing::error!("this server stops, as it cannot read the state of its cluster: {why}");
+            tracing::error!("cannot read the state of the cluster, shutting down: {why}");
             return false;
         }
         true
     }
 
-    /// Tells other servers what this turn brought, and who they are now. Clients were told first:
-    /// with one thread nobody is sent anything before the turn ends, and what is woken first is
-    /// sent first.
+    /// Sends this turn's messages to other servers and updates their roster. Clients are served
+    /// first: on one thread nothing is sent before the turn ends, and the first task that is woken
+    /// sends first.
     fn speak_to_peers(&mut self) {
         if !self.actions.messages.is_empty() {
             let mut lost = Vec::new();
             self.peers.send(&mut self.actions.messages, &mut lost);
-            // The frontend is told between two turns, never while its actions are carried out.
+            // The frontend is notified between two turns, never while its actions are carried out.
             self.next.extend(lost.into_iter().map(Event::Unreachable));
         }
         if let Some(roster) = self.actions.roster.take() {
             self.notice_roster(roster);
         }
-        // The streams to servers that were removed are closed as soon as the roster says so.
+        // The streams to removed servers close as soon as the roster is updated.
         self.actions.removed_senders.clear();
         if let Some(fetch) = self.actions.fetch.take() {
             self.fetch(fetch);
@@ -346,7 +348,7 @@ impl Driver {
         self.challenger.tell_all(self.actions.mesh_items.drain(..));
     }
 
-    /// Hands over to the store, in order; false when it has ended.
+    /// Passes orders to the store in sequence; returns `false` when it has ended.
     fn store_all(&mut self, storage: &mut Vec<Storage>) -> bool {
         let mut writes = Vec::new();
         let own = self.frontend.core().own_memory();
@@ -357,7 +359,7 @@ impl Driver {
                 StoreOrder::Compact(index) => self.store.compact(index),
             }
         }
-        // Together, so that the log's thread is woken once and takes them with one commit.
+        // Together, so that the log's thread is woken once and takes them in one commit.
         writes.is_empty() || self.store.write(writes).is_ok()
     }
 
@@ -378,8 +380,8 @@ impl Driver {
         let state = self.frontend.core().state();
         let cluster_id = state.cluster_id().to_owned();
         self.peers.update(state.servers().map(Arc::as_ref), state.last_server());
-        // It tells what the roster may say by now, or an address that is no more; if it is still
-        // needed, it begins anew.
+        // The roster may contain its news by now, or its address may be outdated; if still needed,
+        // it starts again.
         if let Some(announcing) = self.announcing.take() {
             announcing.abort();
         }
@@ -392,16 +394,13 @@ impl Driver {
     fn fetch(&mut self, fetch: SnapshotFetch) {
         let SnapshotFetch { from, least } = fetch;
         let Some(address) = self.peers.address(from) else {
-            tracing::warn!(
-                server = from.0,
-                "cannot fetch a snapshot: the address of the server is not known"
-            );
-            // Told as given up: the leader tells of its snapshot again, and the address may be
+            tracing::warn!(server = from.0, "cannot fetch a snapshot: unknown server address");
+            // Reported as failed: the leader offers its snapshot again, and the address may be
             // known by then.
             return self.next.push(Event::SnapshotFetched(None));
         };
         let sender = self.sender.clone();
-        // By the record: the state of a server that joins is still empty.
+        // From the record: the state of a joining server is still empty.
         let cluster_id = self.record.membership().map(|membership| membership.cluster_id).unwrap_or_default();
         self.peers.spawn(|endpoint| Fetch { endpoint, from, address, least, cluster_id }.run(sender));
     }
@@ -414,18 +413,18 @@ impl Driver {
         }))
     }
 
-    /// Notes on disk why this server serves no more, beside the loop. Where that fails it serves no
-    /// more all the same, and is told again when it is started.
+    /// Records durably why this server no longer serves, outside the loop. If that fails, it still
+    /// serves no requests, and learns it again after a restart.
     fn keep_record(&self, why: &'static str) {
         let (record, folder) = (self.record.clone(), self.data_dir.clone());
         tokio::task::spawn_blocking(move || {
             if let Err(error) = record.write(&folder) {
-                tracing::error!(%error, "cannot write to disk that this server {why}");
+                tracing::error!(%error, "cannot record on disk that this server {why}");
             }
         });
     }
 
-    /// Microseconds since this driver began.
+    /// Microseconds since the start of this driver.
     fn now(&self) -> Time {
         Time(self.started.elapsed().as_micros() as u64)
     }
@@ -436,7 +435,7 @@ impl Driver {
 }
 
 fn wall_time() -> WallTime {
-    // A clock before 1970 must not stop the server: this time is for people only.
+    // A clock before 1970 must not stop the server: this time is only shown to users.
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     WallTime(since_1970.as_millis() as u64)
 }

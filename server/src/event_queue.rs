@@ -1,9 +1,9 @@
-//! The driver's bounded event queue, and the way its answers go back to each connection.
+//! The driver's bounded event queue, and the reply path to each connection.
 //!
-//! Many tasks and threads post, one task takes; until there is a quorum, one plain thread.
-//! **Invariants:** posting never blocks; calls beyond the limit come back to whoever posted them,
-//! while everything that frees something (a cancel, a vanished connection, a finished write) always
-//! gets in; an answer to a call that was cancelled is dropped here.
+//! Many tasks and threads post, one task receives; until there is a quorum, one plain thread.
+//! **Invariants:** posting never blocks; calls beyond the limit are returned to their sender
+//! (backpressure), while every event that releases something (a cancel, an ended connection, a
+//! finished write) is always accepted; an answer to a canceled call is dropped here.
 
 use crate::bootstrap::BootstrapEvent;
 use crate::metrics::SERVER;
@@ -29,73 +29,72 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Sleep;
 
-/// How many calls may wait for the driver, and as many messages of other servers: neither keeps the
-/// other out.
+/// The maximum number of calls queued for the driver, and of other servers' messages: neither kind
+/// displaces the other.
 pub const EVENT_QUEUE_LIMIT: usize = 16_384;
 
-/// How many calls of one connection may be unanswered, or answered and not yet sent, unless
-/// configured otherwise.
+/// The maximum number of calls of one connection that are unanswered, or answered and not yet sent,
+/// unless configured otherwise.
 pub const CALLS_PER_CONNECTION: usize = 65_536;
 
-/// What the driver is told.
+/// An input of the driver.
 #[derive(Debug)]
 pub enum DriverEvent {
-    /// Somebody asks. Every call is answered once through `replies`, unless it is cancelled before.
+    /// A call. It is answered once through `replies`, unless it is canceled before.
     Call {
-        /// Which of the connection's calls.
+        /// The call's id on its connection.
         call: CallId,
-        /// What is asked.
+        /// The request.
         request: Request,
-        /// Where the answer goes, and who asks.
+        /// The destination of the answer, and the caller.
         replies: ReplySink,
     },
-    /// Nobody waits for this call any more; a parked reader is to be freed.
+    /// The caller no longer waits for this call; a parked reader is to be freed.
     Cancel(CallRef),
     /// A connection ended, and all its calls with it.
     Gone {
-        /// Which connection.
+        /// The connection.
         from: Caller,
     },
-    /// Another server said something; it is the sender that its certificate names.
+    /// A message of another server, with the sender that its certificate names.
     Peer(ServerId, PeerMessage),
-    /// Another server remembers that this one had come so far, and it holds less.
+    /// Another server remembers a later position of this one than it holds.
     SetBack(ServerId, LogPosition),
-    /// The version of the program that another server runs, as it says itself.
+    /// The version of the program that another server reports.
     Version(ServerId, String),
-    /// What was on its way to another server may be lost.
+    /// Messages in flight to another server may be lost.
     Unreachable(ServerId),
-    /// A checkpoint was fetched from another server; none if it could not be.
+    /// A checkpoint was fetched from another server; `None` if that failed.
     SnapshotFetched(Option<Box<Fetched>>),
-    /// An agent was asked whether it lives.
+    /// An agent was challenged.
     Challenged {
-        /// What it was asked.
+        /// The challenge.
         challenge: Challenge,
-        /// What it said; none where it said nothing in time, or was not reached.
+        /// The answer; `None` if the agent did not answer in time, or was not reached.
         answer: Option<Box<NodeAnswer>>,
     },
-    /// A node answered an agent that was to ask it.
+    /// A node answered an agent that challenged it for this server.
     AgentAnswered(Box<NodeAnswer>),
-    /// Another server says that this one was removed from the quorum.
+    /// Another server reports that this one was removed from the quorum.
     Removed,
     /// A reader of a checkpoint is closed.
     ReaderClosed,
-    /// Something was heard of other servers while there is no quorum yet.
+    /// An event of the bootstrap, before there is a quorum.
     Bootstrap(BootstrapEvent),
-    /// Something happened in the store.
+    /// An event of the store.
     Store(StoreEvent),
-    /// This server is about to stop: if it leads, another one shall. Answered when there is nothing
-    /// left to do about it.
+    /// This server is about to stop: a leader hands over. Answered when nothing is left to do.
     Leave(oneshot::Sender<()>),
-    /// The driver shall finish.
+    /// The driver is to finish.
     Stop,
 }
 
 impl DriverEvent {
-    /// What it counts against [`EVENT_QUEUE_LIMIT`] as, if it does.
+    /// Returns the kind under which it counts against [`EVENT_QUEUE_LIMIT`], if any.
     fn limited(&self) -> Option<Limited> {
         match self {
-            // Only what others send without end is limited; everything else frees something or
-            // comes seldom.
+            // Limits only events that others send without bound; every other event is rare, or
+            // releases something.
             Self::Call { .. } => Some(Limited::Call),
             Self::Peer(..) => Some(Limited::Peer),
             _ => None,
@@ -103,7 +102,7 @@ impl DriverEvent {
     }
 }
 
-/// What may be too many.
+/// The limited kinds of events.
 #[derive(Clone, Copy, Debug)]
 enum Limited {
     Call = 0,
@@ -114,7 +113,7 @@ enum Limited {
 #[derive(Clone, Debug)]
 pub struct EventSender(Arc<QueueShared>);
 
-/// Takes what was posted; there is one.
+/// Receives posted events; there is one.
 #[derive(Debug)]
 pub struct EventReceiver(Arc<QueueShared>);
 
@@ -128,30 +127,29 @@ struct QueueShared {
 #[derive(Debug, Default)]
 struct EventQueue {
     events: VecDeque<DriverEvent>,
-    /// When the oldest of them was posted, or the driver was last here.
+    /// The post time of the oldest of them, or the driver's last visit.
     oldest: Option<Instant>,
-    /// How many calls wait, and how many messages of other servers.
+    /// The number of queued calls, and of other servers' messages.
     limited: [usize; 2],
-    /// Whether a thread waits for the first event.
+    /// `true` if a thread waits for the first event.
     thread_waits: bool,
-    /// The task that waits for it.
+    /// The task that waits for the first event.
     task: Option<Waker>,
 }
 
-/// Makes an event queue that takes up to `limit` calls and as many peer messages
-/// ([`EVENT_QUEUE_LIMIT`] in service).
+/// Creates an event queue of up to `limit` calls and as many peer messages ([`EVENT_QUEUE_LIMIT`]
+/// in service).
 pub fn event_queue(limit: usize) -> (EventSender, EventReceiver) {
     let shared = Arc::new(QueueShared { queue: Mutex::default(), news: Condvar::new(), limit });
     (EventSender(shared.clone()), EventReceiver(shared))
 }
 
 impl EventSender {
-    /// Posts one event. It comes back when the event queue is full, which happens to calls and peer
-    /// messages only.
+    /// Posts one event. A full queue returns it, which happens to calls and peer messages only.
     ///
     /// # Errors
-    /// The event itself: it was not queued, and nobody else answers for it. Whoever posted a call
-    /// answers that the server is overloaded; a peer message is dropped, as the network might.
+    /// The event itself: it was not queued, and is not answered elsewhere. The sender of a call
+    /// answers that the server is overloaded; a peer message is dropped, as on a network.
     pub fn post(&self, event: DriverEvent) -> Result<(), DriverEvent> {
         let mut queue = lock(&self.0.queue);
         let posted = queue.push(event, self.0.limit);
@@ -159,7 +157,7 @@ impl EventSender {
         posted
     }
 
-    /// Posts many under one lock and with one wake-up; gives back those that found no room.
+    /// Posts many events under one lock and with one wake-up; returns those that found no room.
     pub fn post_all(&self, events: impl IntoIterator<Item = DriverEvent>) -> Vec<DriverEvent> {
         let mut queue = lock(&self.0.queue);
         let refused = events.into_iter().filter_map(|event| queue.push(event, self.0.limit).err()).collect();
@@ -167,7 +165,7 @@ impl EventSender {
         refused
     }
 
-    /// How many events wait, for a gauge.
+    /// Returns the number of queued events, for a gauge.
     pub fn waiting(&self) -> usize {
         lock(&self.0.queue).events.len()
     }
@@ -190,8 +188,8 @@ impl EventSender {
 impl EventQueue {
     fn push(&mut self, event: DriverEvent, limit: usize) -> Result<(), DriverEvent> {
         if let Some(kind) = event.limited() {
-            // Each kind has a count of its own: a crowd of agents must not keep the leader's
-            // heartbeats out.
+            // Each kind has its own count: a crowd of agents must not displace the leader's
+            // heartbeats.
             let waiting = &mut self.limited[kind as usize];
             if *waiting >= limit {
                 return Err(event);
@@ -222,13 +220,13 @@ impl EventQueue {
 
 impl EventReceiver {
     /// Appends up to `at_most` events to `events`, in the order of their posting. Waits for the
-    /// first one until `deadline` is over, and in any case until the other tasks of this thread
-    /// have had their turn.
+    /// first one until `deadline`, and always until the other tasks of this thread have had their
+    /// turn.
     pub async fn arrive(&self, events: &mut Vec<DriverEvent>, at_most: usize, mut deadline: Pin<&mut Sleep>) {
         let mut gave_way = false;
         poll_fn(|context| {
-            // Once for each call: the other tasks of this thread post more, which the same turn
-            // then takes.
+            // Once per call: the other tasks of this thread post more, which the same turn then
+            // takes.
             let gives_way = !std::mem::replace(&mut gave_way, true);
             let mut queue = lock(&self.0.queue);
             if !queue.events.is_empty() && gives_way {
@@ -239,7 +237,7 @@ impl EventReceiver {
                 queue.take(events, at_most);
                 return Poll::Ready(());
             }
-            // Noted under the lock, so that no post comes between the look and the wait.
+            // Registered under the lock, so that no post comes between the check and the wait.
             if !queue.task.as_ref().is_some_and(|task| task.will_wake(context.waker())) {
                 queue.task = Some(context.waker().clone());
             }
@@ -249,7 +247,7 @@ impl EventReceiver {
         .await;
     }
 
-    /// Appends up to `at_most` events that are there.
+    /// Appends up to `at_most` queued events without waiting.
     pub fn take_now(&self, events: &mut Vec<DriverEvent>, at_most: usize) {
         lock(&self.0.queue).take(events, at_most);
     }
@@ -262,7 +260,7 @@ impl EventReceiver {
             if left == Duration::ZERO {
                 return;
             }
-            // Under the same lock as the look at the events: no post is missed.
+            // Under the same lock as the check for events: no post is missed.
             queue.thread_waits = true;
             let (woken, _) = self.0.news.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner);
             queue = woken;
@@ -272,7 +270,7 @@ impl EventReceiver {
     }
 }
 
-/// Where the answers to one connection's calls go; cheap to clone.
+/// The destination of the answers to one connection's calls; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ReplySink(Arc<ReplyQueue>);
 
@@ -294,21 +292,21 @@ struct Replies {
     gone: bool,
 }
 
-/// An answer that was queued.
+/// The result of queueing an answer.
 #[derive(Clone, Copy, Debug)]
 struct Pushed {
-    /// When its call arrived.
+    /// The arrival time of its call.
     arrived: Instant,
-    /// Whether the queue was empty before, so that somebody must be woken.
+    /// `true` if the queue was empty before, so that the connection must be woken.
     is_first: bool,
 }
 
-/// What goes back to a connection.
+/// An outgoing message on a connection.
 #[derive(Debug)]
 pub enum Outgoing {
     /// An answer.
     Response(Response),
-    /// An answer of very many rows, which the connection builds where nobody waits for it.
+    /// An answer with a large number of rows, which the connection builds in the background.
     LongRead(Box<LongRead>),
 }
 
@@ -318,35 +316,35 @@ impl From<Response> for Outgoing {
     }
 }
 
-/// What became of a call that a connection wants to begin.
+/// The result of beginning a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
     /// It may go to the driver.
     Yes,
     /// The connection has too many unanswered calls.
     TooMany,
-    /// The id belongs to a call that is not answered yet: the peer cannot count.
+    /// The id belongs to an unanswered call: a protocol error of the peer.
     Duplicate,
 }
 
 impl ReplySink {
-    /// Makes the sink of a new connection, which may have up to `call_limit` calls unanswered.
+    /// Creates the sink of a new connection, which may have up to `call_limit` calls unanswered.
     pub fn new(caller: Caller, peer: Peer, call_limit: usize) -> Self {
         let (state, ready, room) = (Mutex::default(), Notify::new(), Notify::new());
         Self(Arc::new(ReplyQueue { caller, peer: Arc::new(peer), call_limit, state, ready, room }))
     }
 
-    /// Which connection.
+    /// Returns the connection.
     pub fn caller(&self) -> Caller {
         self.0.caller
     }
 
-    /// Who is at its other end, as its certificate says.
+    /// Returns the peer that its certificate names.
     pub fn peer(&self) -> &Peer {
         &self.0.peer
     }
 
-    /// The same, shared.
+    /// Returns the same peer, shared.
     pub(crate) fn shared_peer(&self) -> Arc<Peer> {
         Arc::clone(&self.0.peer)
     }
@@ -369,7 +367,7 @@ impl ReplySink {
         }
     }
 
-    /// Queues an answer, where it is still wanted.
+    /// Queues an answer if it is still wanted.
     fn push(&self, call: CallId, outgoing: Outgoing) -> Option<Pushed> {
         let mut state = lock(&self.0.state);
         if state.gone {
@@ -380,10 +378,10 @@ impl ReplySink {
         Some(Pushed { arrived, is_first: state.queue.len() == 1 })
     }
 
-    /// Notes that a call begins, which arrived at this time.
+    /// Registers a call that begins, with its arrival time.
     pub fn begin(&self, call: CallId, arrived: Instant) -> Begun {
         let mut state = lock(&self.0.state);
-        // Also what is answered and not sent yet: a peer that does not read fills memory just so.
+        // Also counts unsent answers: a peer that does not read fills memory in the same way.
         if state.unanswered.len() + state.queue.len() >= self.0.call_limit {
             return Begun::TooMany;
         }
@@ -396,23 +394,22 @@ impl ReplySink {
         }
     }
 
-    /// Notes that nobody wants the answer; whether the call was still unanswered.
+    /// Drops interest in an answer; returns `true` if the call was still unanswered.
     pub fn cancel(&self, call: CallId) -> bool {
         lock(&self.0.state).unanswered.remove(&call).is_some()
     }
 
-    /// Whether somebody still waits for the answer to this call.
+    /// Returns `true` if the answer to this call is still awaited.
     pub fn awaits(&self, call: CallId) -> bool {
         lock(&self.0.state).unanswered.contains_key(&call)
     }
 
-    /// Notes that the connection is gone: what is not sent yet is dropped, and so is every later
-    /// answer.
+    /// Closes the sink: unsent answers are dropped, and so is every later answer.
     pub fn close(&self) {
         let mut state = lock(&self.0.state);
         *state = Replies { gone: true, ..Replies::default() };
         drop(state);
-        // The task that takes calls may wait here for ever otherwise.
+        // The task that receives calls could wait here forever otherwise.
         self.0.room.notify_waiters();
     }
 
@@ -428,10 +425,11 @@ impl ReplySink {
         }
     }
 
-    /// Waits until fewer than `answers` wait to be sent: a peer that does not read must not ask on.
+    /// Waits until fewer than `answers` are unsent: a peer that does not read must not send more
+    /// calls.
     pub async fn room(&self, answers: usize) {
         loop {
-            // Made before the look: whoever makes room in between must not be missed.
+            // Created before the check, so that room made in between is not missed.
             let room = self.0.room.notified();
             {
                 let state = lock(&self.0.state);
@@ -451,8 +449,8 @@ pub struct WakeList {
 }
 
 impl WakeList {
-    /// Puts an answer into its connection's queue. Nobody sees it before [`WakeList::deliver`].
-    /// When the call arrived, where its answer is still wanted.
+    /// Puts an answer into its connection's queue; it is sent by [`WakeList::deliver`]. Returns the
+    /// arrival time of the call if its answer is still wanted.
     pub fn answer(
         &mut self,
         replies: &ReplySink,
@@ -474,7 +472,7 @@ impl WakeList {
     }
 }
 
-/// A panic while a lock was held left nothing half done: each change below is one step.
+/// A panic under the lock leaves no partial change: each change below is one step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

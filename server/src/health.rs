@@ -1,71 +1,70 @@
-//! What the driver last said of itself, for whoever asks over HTTP while the driver is busy, or its
-//! disk stalls.
+//! The driver's last report, for HTTP requests while the driver is busy or its disk stalls.
 //!
-//! Whether a server can serve is decided by its frontend; here is only kept what it said, and
-//! noticed when it says nothing any more.
+//! The frontend decides if a server can serve. This module only keeps the report, and detects when
+//! reports stop.
 
 use lockmesh_core::frontend::NotReady;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A driver that has said nothing for so long is stuck: it speaks with every tick.
+/// A driver without a report for this time is stuck: it reports at every tick.
 const STUCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A server's health; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Health(Arc<Mutex<Phase>>);
 
-/// How far a server has come.
+/// The phase of a server's life.
 #[derive(Debug, Default)]
 enum Phase {
     /// There is no driver yet.
     #[default]
     Starting,
-    /// There is no driver yet, because this server waits for that.
+    /// There is no driver yet, because this server waits for the named event.
     Waiting(String),
     /// The driver runs.
     Running(Report),
-    /// There is no driver any more.
+    /// The driver has ended.
     Ended,
 }
 
-/// What a driver says of itself.
+/// A driver's report.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// When it says so.
+    /// The time of the report.
     pub(crate) at: Instant,
-    /// Why it cannot serve.
+    /// The reasons that it cannot serve.
     pub(crate) not_ready: Vec<NotReady>,
-    /// Since when its disk has been given writes and has not taken any.
+    /// The time since which its disk has had writes and made none durable.
     pub(crate) unpersisted_since: Option<Instant>,
 }
 
 impl Health {
-    /// The driver says how it is.
+    /// Stores the driver's report.
     pub(crate) fn report(&self, report: Report) {
         *self.phase() = Phase::Running(report);
     }
 
-    /// The server belongs to no cluster yet, and waits for that.
+    /// The server belongs to no cluster yet, and waits for `what`.
     pub(crate) fn wait(&self, what: &str) {
         let mut phase = self.phase();
-        // It is told again and again.
+        // Callers repeat the same text.
         if !matches!(&*phase, Phase::Waiting(known) if known == what) {
             *phase = Phase::Waiting(what.into());
         }
     }
 
-    /// There is no driver any more.
+    /// The driver has ended.
     pub(crate) fn end(&self) {
         *self.phase() = Phase::Ended;
     }
 
-    /// Whether there is a driver, or will be.
+    /// Returns `true` if there is a driver, or will be.
     pub(crate) fn is_live(&self) -> bool {
         !matches!(*self.phase(), Phase::Ended)
     }
 
-    /// Why the server cannot serve at `now`, in words; nothing where it can.
+    /// Returns the reasons that the server cannot serve at `now`; empty if it can.
     pub(crate) fn not_ready(&self, now: Instant) -> Vec<String> {
         match &*self.phase() {
             Phase::Starting => {
@@ -82,7 +81,7 @@ impl Health {
         }
     }
 
-    /// For how long the disk has been given writes and has not taken any.
+    /// Returns the time for which the disk has had writes and made none durable.
     pub(crate) fn unpersisted(&self) -> Duration {
         match &*self.phase() {
             Phase::Running(report) => {
@@ -92,13 +91,13 @@ impl Health {
         }
     }
 
-    /// A panic while it was held left plain data that is still whole.
+    /// A panic under the lock leaves plain data that is still valid.
     fn phase(&self) -> MutexGuard<'_, Phase> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Says that there is no driver any more, however that came.
+/// Reports the driver's end on drop, for any cause.
 pub(crate) struct EndGuard(pub(crate) Health);
 
 impl Drop for EndGuard {

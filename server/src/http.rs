@@ -1,14 +1,14 @@
-//! The port where monitoring reads a server's figures and health.
+//! The HTTP port for metrics and health.
 //!
 //! | path | answers |
 //! |---|---|
-//! | `/metrics` | all figures of the process, as Prometheus reads them |
-//! | `/health/live` | 200 as long as the server's driver runs or will run |
-//! | `/health/ready` | 200 while this server can serve, else 503 and why, one reason a line |
+//! | `/metrics` | all metrics of the process, in Prometheus' format |
+//! | `/health/live` | 200 while the server's driver runs or is about to run |
+//! | `/health/ready` | 200 while this server can serve, else 503 with one reason per line |
 //!
-//! It has a thread of its own, so that it answers while the driver is busy or waits for its disk.
-//! **Invariants:** it asks neither driver nor disk, it only reads what was last said; nothing can
-//! be changed through it; connections, the length of a head and the time that it takes are limited.
+//! It has its own thread, so that it answers while the driver is busy or waits for its disk.
+//! **Invariants:** it calls neither driver nor disk and only reads the last report; it is
+//! read-only; connections, the length of a head and its duration are limited.
 
 use crate::config::HttpConfig;
 use crate::health::Health;
@@ -35,16 +35,16 @@ use tokio::time::timeout;
 
 const PATHS: &str = "/metrics, /health/live and /health/ready";
 
-/// How long an accept loop rests after the system could not give it a connection.
+/// The pause of an accept loop after the system could not accept a connection.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
-/// How long a connection lives at most.
+/// The longest life of a connection.
 const CONNECTION_LIFETIME: Duration = Duration::from_secs(300);
 
 const TOO_MANY: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n\
-     as many connections are open as `http.max_connections` allows\n";
+     too many connections: the limit is `http.max_connections`\n";
 
-/// The port at work. It is closed when this is dropped.
+/// The open port. Dropping it closes it.
 #[derive(Debug)]
 pub(crate) struct HttpPort {
     address: SocketAddr,
@@ -53,7 +53,7 @@ pub(crate) struct HttpPort {
 }
 
 impl HttpPort {
-    /// Listens, where the configuration says so, and answers from now on.
+    /// Listens if configured, and starts to answer.
     pub(crate) fn open(config: &HttpConfig, health: &Health) -> io::Result<Option<Self>> {
         let Some(address) = config.listen else { return Ok(None) };
         let listener = StdTcpListener::bind(address)?;
@@ -64,16 +64,16 @@ impl HttpPort {
         let port = Port { config: config.clone(), health: health.clone() };
         let thread = thread::Builder::new().name("http".into());
         let thread = thread.spawn(move || port.serve(&runtime, listener, stopped))?;
-        tracing::info!(%address, "figures and health are at {PATHS}");
+        tracing::info!(%address, "serving metrics and health at {PATHS}");
         Ok(Some(Self { address, stop, thread }))
     }
 
-    /// Where it listens.
+    /// Returns the address listened on.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Closes it, and waits for that. Whoever asks right now hears nothing more.
+    /// Closes the port, and waits for that. Requests in progress get no answer.
     pub(crate) fn close(self) {
         drop(self.stop);
         if self.thread.join().is_err() {
@@ -82,7 +82,7 @@ impl HttpPort {
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Port {
     config: HttpConfig,
     health: Health,
@@ -93,11 +93,11 @@ impl Port {
         runtime.block_on(async {
             let listener = match TcpListener::from_std(listener) {
                 Ok(listener) => listener,
-                Err(error) => return tracing::error!("the HTTP port cannot be served: {error}"),
+                Err(error) => return tracing::error!("cannot serve the HTTP port: {error}"),
             };
             tokio::select! {
                 () = Arc::new(self).accept(listener) => {}
-                // Nothing is ever sent: the channel closes when the port shall.
+                // No value is ever sent: the channel closes to close the port.
                 _ = stopped => {}
             }
         });
@@ -135,10 +135,9 @@ impl Port {
                 .max_header_size(self.config.max_header_bytes)
                 .serve_connection(TokioIo::new(socket), answer)
         );
-        // A client that breaks off or talks nonsense is its own affair; hyper has told it what it
-        // could.
+        // Errors of a client are ignored; hyper has answered what it could.
         if timeout(CONNECTION_LIFETIME, connection.as_mut()).await.is_err() {
-            // One that reads no answer must not keep others out for ever; a scraper connects anew.
+            // A client that reads no answer must not block others forever; a scraper reconnects.
             connection.as_mut().graceful_shutdown();
             let _ = timeout(self.config.read_timeout, connection).await;
         }
@@ -147,10 +146,10 @@ impl Port {
     fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
         let path = request.uri().path();
         if !matches!(path, "/metrics" | "/health/live" | "/health/ready") {
-            return told(StatusCode::NOT_FOUND, format!("there is nothing here: ask for {PATHS}\n"));
+            return told(StatusCode::NOT_FOUND, format!("not found: use {PATHS}\n"));
         }
         if request.method() != Method::GET && request.method() != Method::HEAD {
-            let words = format!("{} is not taken: {PATHS} take GET and HEAD\n", request.method());
+            let words = format!("method {} is not allowed: {PATHS} accept GET and HEAD\n", request.method());
             let mut refusal = told(StatusCode::METHOD_NOT_ALLOWED, words);
             refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
             return refusal;
@@ -174,9 +173,9 @@ impl Port {
     }
 }
 
-/// A client that goes away first is told nothing.
+/// A client that disconnects first gets no answer.
 async fn turn_away(mut socket: TcpStream) {
-    // It fits the socket's buffer, so nobody waits for the client here.
+    // It fits the socket's buffer, so this does not wait for the client.
     let _ = socket.write_all(TOO_MANY.as_bytes()).await;
     let _ = socket.shutdown().await;
 }
@@ -210,7 +209,7 @@ mod tests {
         let mut socket = TcpStream::connect(port.address()).expect("it listens");
         socket.write_all(request.as_bytes()).expect("it reads");
         let mut answer = String::new();
-        // One that is cut off is judged by what came before.
+        // A response that is cut off is judged by its beginning.
         let _ = socket.read_to_string(&mut answer);
         answer
     }

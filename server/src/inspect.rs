@@ -1,7 +1,8 @@
-//! What a stopped server's data folder holds of the consensus: nothing is written, and no server
-//! can run meanwhile.
+//! Reads the consensus state in a stopped server's data folder. Writes nothing, and prevents the
+//! server from running meanwhile.
 //!
-//! It tells which of several survivors has the most, before one of them begins anew alone.
+//! The result shows which of several survivors has the longest log, before one of them restarts the
+//! cluster alone.
 
 use crate::stopped::{self, FolderError};
 use crate::store::{Formats, Inspected, Store};
@@ -11,13 +12,13 @@ use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::record::Server;
 use std::path::Path;
 
-/// How much of each file is kept in memory meanwhile.
+/// The cache of each file in bytes.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// What was found.
+/// The consensus state of a data folder.
 #[derive(Clone, Debug)]
 pub struct Inspection {
-    /// Whose folder it is.
+    /// The server of the folder.
     pub server: ServerId,
     /// Its cluster.
     pub cluster_id: String,
@@ -25,15 +26,15 @@ pub struct Inspection {
     pub hard_state: HardState,
     /// The last entry of the log. Of two servers the one with the higher pair has more.
     pub last: (Term, LogIndex),
-    /// The index and the term that the checkpoint of the state stands for.
+    /// The index and the term of the state's checkpoint.
     pub checkpoint: (LogIndex, Term),
     /// The last membership in the log, committed or not.
     pub membership: Membership,
     /// All servers that it knows of.
     pub servers: Vec<Server>,
-    /// How many of the newest commits of the log are gone that were acknowledged.
+    /// The number of the log's newest commits that were acknowledged and are lost.
     pub lost_commits: u64,
-    /// Whether a corruption check found its state to be corrupt.
+    /// `true` if a corruption check found its state to be corrupt.
     pub corrupt: bool,
     /// The formats of log and state.
     pub formats: Formats,
@@ -41,10 +42,10 @@ pub struct Inspection {
     pub record_format: u32,
 }
 
-/// Looks into the data folder of a server that is stopped.
+/// Inspects the data folder of a stopped server.
 ///
 /// # Errors
-/// Nothing is changed whatever happens.
+/// Nothing is ever changed.
 pub fn inspect(folder: &Path) -> Result<Inspection, FolderError> {
     let record = stopped::record(folder)?;
     let membership = record.membership().ok_or_else(|| FolderError::never_a_member(folder))?;

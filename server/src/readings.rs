@@ -1,5 +1,5 @@
-//! Figures of a server that are read when somebody asks: how full its queue is, whether it can
-//! serve, what its QUIC service has counted.
+//! Metrics that are read at scrape time: queue length, readiness, and the counters of the QUIC
+//! service.
 
 use crate::event_queue::EventSender;
 use crate::health::Health;
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-/// Shows the figures of a server. A second server in the same process shares the first one's names:
-/// what is read anew each time is shown of the first one.
+/// Registers the metrics of a server. A second server in the same process shares the first one's
+/// names: metrics read at scrape time show the first one.
 pub(crate) fn show_server(counters: &Arc<RpcCounters>, sender: &EventSender, health: &Health) {
     LazyLock::force(&SERVER);
     process::show();
@@ -25,20 +25,20 @@ pub(crate) fn show_server(counters: &Arc<RpcCounters>, sender: &EventSender, hea
     ));
     readings.push(Reading::gauge(
         "lockmesh_server_ready",
-        "1 where this server can serve, as /health/ready says",
+        "1 if this server is ready, as reported by /health/ready",
         move || f64::from(u8::from(own_health.not_ready(Instant::now()).is_empty())),
     ));
     readings.push(Reading::gauge(
         "lockmesh_server_unpersisted_seconds",
-        "For how long the disk has been given writes and has not taken any",
+        "Time for which the disk has had pending writes and made none durable",
         move || health.unpersisted().as_secs_f64(),
     ));
     if prometheus::register(Box::new(Readings(readings))).is_err() {
-        tracing::debug!("another server of this process is shown in the metrics already");
+        tracing::debug!("the metrics already show another server of this process");
     }
 }
 
-/// What the QUIC service counts.
+/// Returns the counters of the QUIC service.
 fn rpc_readings(counters: &Arc<RpcCounters>) -> Vec<Reading> {
     let counter = |name: &str, help, read: fn(&RpcCounters) -> u64| {
         let counters = Arc::clone(counters);
@@ -51,29 +51,29 @@ fn rpc_readings(counters: &Arc<RpcCounters>) -> Vec<Reading> {
     }
     let connections = Arc::clone(counters);
     vec![
-        Reading::gauge("lockmesh_rpc_connections", "QUIC connections that stand", move || {
+        Reading::gauge("lockmesh_rpc_connections", "Open QUIC connections", move || {
             load(&connections.connections) as f64
         }),
-        counter("call_frames", "Frames of calls that arrived", |all| load(&all.call_frames)),
-        counter("calls", "Calls that arrived", |all| load(&all.calls)),
-        counter("cancels", "Calls that their callers gave up", |all| load(&all.cancels)),
-        counter("reply_frames", "Frames of answers that were sent", |all| load(&all.reply_frames)),
-        counter("replies", "Answers that were sent", |all| load(&all.replies)),
-        counter("overloaded", "Calls turned away because a limit was reached", |all| load(&all.overloaded)),
-        counter("too_long", "Answers that fit no frame", |all| load(&all.too_long)),
-        counter("peer_frames", "Frames of other servers that arrived", |all| load(&all.peer_frames)),
-        counter("peer_messages", "Messages of other servers that arrived", |all| load(&all.peer_messages)),
-        counter("peer_dropped", "Messages of other servers that found no room", |all| {
+        counter("call_frames", "Frames of calls received", |all| load(&all.call_frames)),
+        counter("calls", "Calls received", |all| load(&all.calls)),
+        counter("cancels", "Calls canceled by their callers", |all| load(&all.cancels)),
+        counter("reply_frames", "Frames of answers sent", |all| load(&all.reply_frames)),
+        counter("replies", "Answers sent", |all| load(&all.replies)),
+        counter("overloaded", "Calls rejected because a limit was reached", |all| load(&all.overloaded)),
+        counter("too_long", "Answers that exceeded the frame limit", |all| load(&all.too_long)),
+        counter("peer_frames", "Frames received from other servers", |all| load(&all.peer_frames)),
+        counter("peer_messages", "Messages received from other servers", |all| load(&all.peer_messages)),
+        counter("peer_dropped", "Messages of other servers dropped because the queue was full", |all| {
             load(&all.peer_dropped)
         }),
-        refused("full", "Peers turned away because all connections were taken", |all| all.full.count()),
-        refused("crowded", "Peers turned away for now: very many handshakes were under way", |all| {
+        refused("full", "Peers rejected because all connections were in use", |all| all.full.count()),
+        refused("crowded", "Peers rejected for now because too many handshakes were in progress", |all| {
             all.crowded.count()
         }),
         refused("strangers", "Peers without a trusted certificate", |all| all.strangers.count()),
-        refused("denied", "Peers that wanted what their certificate does not allow", |all| {
+        refused("denied", "Peers whose certificate does not authorize their request", |all| {
             all.denied.count()
         }),
-        refused("malformed", "Peers that sent what cannot be understood", |all| all.malformed.count()),
+        refused("malformed", "Peers that sent malformed data", |all| all.malformed.count()),
     ]
 }

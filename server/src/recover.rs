@@ -1,9 +1,9 @@
-//! Begins anew from one server that survived, where the others are lost for ever: the last resort.
+//! Restarts a cluster from one surviving server after a permanent loss of quorum: the last resort.
 //!
-//! The survivor's log counts as committed, and the survivor as the only voter. What the others
-//! alone had is lost, and may have been acknowledged; so indexes and fencing tokens go on far above
-//! all that may have been given. **Nothing here can know whether the others are really lost**: if
-//! they still run, or are started again, there are two clusters.
+//! The survivor's log counts as committed, and the survivor as the only voter. Entries that only
+//! the others had are lost, and may have been acknowledged. Indexes and fencing tokens therefore
+//! continue far above all that may have been assigned. **No check can prove that the others are
+//! really lost**: if they still run, or are started again, there are two clusters (split brain).
 
 use crate::bootstrap::{self, BootstrapState};
 use crate::stopped::{self, FolderError};
@@ -20,26 +20,26 @@ use std::fmt;
 use std::path::Path;
 use std::sync::mpsc;
 
-/// How far indexes go on above the survivor's: more than a log can hold that nobody else has.
+/// The distance of new indexes from the survivor's: more than the lost servers' logs can hold.
 const INDEX_JUMP: u64 = 1 << 32;
 /// The same for fencing tokens.
 const FENCE_JUMP: u64 = 1 << 32;
-/// How much of each file is kept in memory meanwhile.
+/// The cache of each file in bytes.
 const CACHE_BYTES: usize = 64 << 20;
 
-/// What was recovered, for people.
+/// The result of a recovery, to be shown to operators.
 #[derive(Clone, Debug)]
 pub struct Recovery {
-    /// The server that is the only voter now.
+    /// The server that is now the only voter.
     pub server: Server,
     /// Its cluster.
     pub cluster_id: String,
     /// The last entry of its log, which counts as committed.
     pub index: LogIndex,
-    /// How many of its last entries it did not know to be committed.
+    /// The number of its last entries that it did not know to be committed.
     pub unsure: u64,
-    /// The servers that belong to the cluster no more. They must never be started again with the
-    /// data they have.
+    /// The servers that no longer belong to the cluster. They must never be started again with
+    /// their data.
     pub removed: Vec<Server>,
 }
 
@@ -48,37 +48,36 @@ pub struct Recovery {
 /// The other servers' data folders must be emptied before they are started again; then they join as
 /// new ones.
 ///
-/// With `accept_loss` also where the newest commits of its log are gone, which it had acknowledged.
+/// `accept_loss` also allows this if the newest commits of its log are lost, which it had
+/// acknowledged.
 ///
 /// # Errors
-/// The folder is as it was, unless the disk failed half-way: then recover again. The error names
-/// the file and what to do.
+/// The folder is unchanged, unless the disk failed half-way: then recover again. The error names
+/// the file and the remedy.
 pub fn recover(folder: &Path, accept_loss: bool) -> Result<Recovery, FolderError> {
     let held = Store::hold(folder)?;
     let mut record = stopped::record(folder)?;
     let BootstrapState::Member(membership) = &mut record.state else {
         return Err(FolderError::never_a_member(folder));
     };
-    // Opening would make a new store, and nothing could be recovered any more.
+    // Opening would create a new store, and prevent any recovery.
     if !held.has_store()? {
         return Err(FolderError::no_store(folder));
     }
     let recovery = begin_anew(&held, folder, membership, accept_loss)?;
     tracing::warn!("{recovery}");
     membership.servers = vec![recovery.server.clone()];
-    // A copy that begins anew is an original from here on.
+    // A copy becomes an original when it restarts the cluster.
     record.files = held.origins()?;
     if std::mem::take(&mut record.corrupt) {
-        tracing::warn!(
-            "the state of this server differed from that of the others: it counts as right from here on"
-        );
+        tracing::warn!("this server's state was found corrupt; it counts as correct from now on");
     }
     record.write(folder)?;
     Ok(recovery)
 }
 
-/// Writes what the only server of a cluster begins anew with: indexes and fencing tokens far above
-/// all that its store, or the original that it is a copy of, can have given.
+/// Writes the first state of a cluster of one server: indexes and fencing tokens far above all that
+/// its store, or the original of a copied store, can have assigned.
 pub(crate) fn begin_anew(
     held: &HeldFolder,
     folder: &Path,
@@ -93,7 +92,7 @@ pub(crate) fn begin_anew(
     let known = survivor.state.server(id).map(|row| (**row).clone());
     let known = known.or_else(|| membership.servers.iter().find(|server| server.id == id).cloned());
     let (true, Some(server)) = (survivor.mark.index.0 > 0, known) else {
-        return Err(FolderError::nothing(folder, "its server has learned nothing of its cluster yet"));
+        return Err(FolderError::nothing(folder, "its server has no state of its cluster yet"));
     };
     let others = survivor.state.servers().filter(|row| row.id != id);
     let recovery = Recovery {
@@ -112,8 +111,8 @@ impl fmt::Display for Recovery {
         let Self { server, cluster_id, index, unsure, removed } = self;
         write!(
             f,
-            "server {} ({}) is the only voter of the cluster {cluster_id} now. All that its log holds up to index {index} \
-             counts as committed, {unsure} entries of which it did not know that; what only the others held is lost.",
+            "server {} ({}) is the only voter of the cluster {cluster_id} now. Its log up to index {index} counts \
+             as committed, including {unsure} entries not known to be committed; entries that only the others held are lost.",
             server.id, server.node
         )?;
         for other in removed {
@@ -127,7 +126,7 @@ impl fmt::Display for Recovery {
     }
 }
 
-/// What the survivor's disk held, with its whole log applied.
+/// The survivor's state on disk, with its whole log applied.
 struct Survivor {
     hard_state: HardState,
     mark: SnapshotMeta,
@@ -138,8 +137,8 @@ impl Survivor {
     fn of_log(recovered: Recovered) -> Result<Self, FolderError> {
         let Recovered { hard_state, snapshot: mut mark, entries, mut state, .. } = recovered;
         let mut changes = Vec::new();
-        // The whole log counts, committed or not: what the others knew to be committed may be among
-        // it, and nobody can tell any more.
+        // The whole log counts, committed or not: it may include entries that only the others knew
+        // to be committed, and these cannot be distinguished.
         for entry in entries.iter().filter(|entry| entry.index > mark.index) {
             if let Some(proposal) = proposal(entry)? {
                 state.apply(entry.index, entry.term, &proposal, &mut changes);
@@ -156,7 +155,7 @@ impl Survivor {
     /// a crash: until the log is empty it leads to the checkpoint.
     fn write(mut self, store: Store, recovery: &Recovery) -> Result<(), FolderError> {
         let id = recovery.server.id;
-        // Rows only: an id without a row is never let in again.
+        // Only the rows are removed: an id without a row is never admitted again.
         for other in &recovery.removed {
             self.state.load(Change::Server(other.id, None));
         }
@@ -164,25 +163,25 @@ impl Survivor {
         self.state.load(Change::Fence(Fence(self.state.fence().0 + FENCE_JUMP)));
         let base = self.state.index_base() + INDEX_JUMP;
         self.state.load(Change::IndexBase(base));
-        // Somebody may know the index of a change that is lost: he must not wait for the next one
-        // after it.
+        // A client may know the index of a lost change: it must not wait for the next change after
+        // it.
         self.state.raise_indexes(LogIndex(self.mark.index.0 + base));
-        // Not by a change through the log, which would need the votes that are lost.
+        // Not through the log, which would need the lost votes.
         let mark = SnapshotMeta { membership: Membership::of_voters(&[id]), ..self.mark };
         let mut rows = DirtyRows::default();
         rows.record(Change::Cleared);
         rows.extend(self.state.rows());
-        // Above every term of this log, so that no entry of the new cluster is taken for one of the
-        // old.
+        // Above every term of this log, so that no entry of the new cluster is confused with an old
+        // one.
         let term = self.hard_state.term.max(mark.term).next();
         let hard_state = HardState { term, vote: ServerId(0), commit: mark.index };
         let (sender, events) = mpsc::sync_channel(16);
         let store = store.start(move |event| {
-            // Nobody waits any more where writing was given up.
+            // After an error the receiver is gone.
             let _ = sender.send(event);
         });
         let store = store.map_err(FolderError::Thread)?;
-        // First the checkpoint and then the reset, as with another server's snapshot.
+        // The checkpoint first, then the reset, as for another server's snapshot.
         store.install(mark.clone(), rows);
         store.write([LogWrite {
             number: 1,
@@ -210,7 +209,7 @@ fn until_written(store: StoreHandle, events: &mpsc::Receiver<StoreEvent>) -> Res
 }
 
 fn proposal(entry: &LogEntry) -> Result<Option<Proposal>, FolderError> {
-    // A change of membership says who voted before: of those only this server is left.
+    // A membership change lists the previous voters: only this server is left of them.
     if entry.kind != EntryKind::Normal || entry.data.is_empty() {
         return Ok(None);
     }

@@ -1,4 +1,4 @@
-//! The one file that starts what a server consists of, and stops it in the reverse order.
+//! Starts the parts of a server, and stops them in the reverse order.
 
 use crate::bootstrap::{BootstrapLoop, BootstrapState, Membership, Record};
 use crate::config::ServerConfig;
@@ -27,15 +27,15 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
-/// How long the leadership may take to be handed over before a server stops all the same.
+/// The timeout of a leadership handover before a server stops regardless.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long those who are connected are given to hear that a server stops.
+/// The time for connected peers to receive the notice that a server stops.
 const GOODBYE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// What a server must be given.
+/// The inputs of a server.
 #[derive(Debug)]
 pub struct ServerOptions {
-    /// What it was told.
+    /// Its configuration.
     pub config: ServerConfig,
     /// Its node's name.
     pub node: String,
@@ -45,56 +45,56 @@ pub struct ServerOptions {
     pub identity: Identity,
     /// A fresh UUID: the server's instance id, if its data folder is empty.
     pub instance_id: String,
-    /// Where its random draws begin.
+    /// The seed of its random draws.
     pub seed: u64,
-    /// What the secrets of the cluster's leases are derived from, if this server begins one:
-    /// random.
+    /// The random key from which the secrets of the cluster's leases are derived, if this server
+    /// begins one.
     pub lease_key: LeaseKey,
-    /// A socket to listen on that was bound before, instead of `rpc.listen`.
+    /// A socket that was bound before, to listen on instead of `rpc.listen`.
     pub socket: Option<UdpSocket>,
 }
 
-/// Why a server could not be started. Nothing was left running.
+/// The reason that a server could not start. Nothing was left running.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The data folder cannot be used.
     #[error(transparent)]
     ServerStart(#[from] StartError),
-    /// Other servers would not believe who this one is.
-    #[error("this is node {node}, but its certificate names {certified}: let `node.name` say the same")]
+    /// Other servers would reject this server's identity.
+    #[error("this is node {node}, but its certificate names {certified}: set `node.name` to match")]
     Certificate {
-        /// What the configuration says.
+        /// The configured name.
         node: NodeName,
-        /// What the certificate says.
+        /// The certificate's name.
         certified: NodeName,
     },
     /// The address cannot be used.
     #[error("cannot listen on {address} (UDP): {error}; choose another `rpc.listen`")]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// The address for figures and health cannot be used.
+    /// The address for metrics and health cannot be used.
     #[error(
-        "cannot listen on {address} (TCP) for figures and health: {error}; choose another `http.listen`, port 0 for any \
+        "cannot listen on {address} (TCP) for metrics and health: {error}; choose another `http.listen`, port 0 for any \
          free one, or \"\" for none"
     )]
     Http {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// No socket could be had to call other servers from.
-    #[error("cannot make a socket to call other servers from: {0}")]
+    /// The socket for calls to other servers cannot be created.
+    #[error("cannot create a socket for calls to other servers: {0}")]
     Dial(io::Error),
-    /// No thread could be had.
+    /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// The socket does not tell where it is.
-    #[error("cannot tell on which address it listens: {0}")]
+    /// The socket's address cannot be read.
+    #[error("cannot read the address of the socket: {0}")]
     Address(io::Error),
 }
 
@@ -104,11 +104,11 @@ impl From<StoreError> for ServerError {
     }
 }
 
-/// A server at work.
+/// A running server.
 #[derive(Debug)]
 pub struct Server {
     endpoint: Arc<Endpoint>,
-    /// Where other servers are called from.
+    /// The endpoint for calls to other servers.
     dialling: Arc<Endpoint>,
     address: SocketAddr,
     sender: EventSender,
@@ -121,19 +121,19 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the data folder and begins to serve; where there is no quorum yet, to look for one.
-    /// Must be called on a runtime.
+    /// Opens the data folder and starts to serve, or to look for a quorum. Must be called on a
+    /// runtime.
     ///
     /// # Errors
-    /// Nothing of the server runs, and the folder is free again. What the files hold is as it was,
-    /// but for what a first start makes anew. The error says what the operator must do.
+    /// No part of the server runs, and the folder is free again. The files are unchanged, except
+    /// those that a first start creates. The error contains the remedy.
     pub fn start(options: ServerOptions) -> Result<Self, ServerError> {
         let ServerOptions { config, node, node_id, identity, instance_id, seed, lease_key, socket } = options;
-        // First: while another process holds the folder nothing in it may even be looked at.
+        // First: while another process holds the folder, nothing in it may be read.
         let folder = Store::hold(&config.data_dir)?;
         let record = record(&config, &folder, instance_id)?;
         let node = NodeName::from(node);
-        // Before anything listens: others would refuse this server, and nobody here would say why.
+        // Before listening: other servers would reject this one, with no error here.
         check_certificate(&node, &identity)?;
         let endpoint = Arc::new(listen(&config, &identity, socket)?);
         let dialling = Arc::new(Endpoint::dial_only(&identity, &dial_options()).map_err(ServerError::Dial)?);
@@ -175,7 +175,7 @@ impl Server {
             peers: Arc::clone(&peers),
             health,
         };
-        // Before the service, so that whoever connects is answered by somebody.
+        // Before the service, so that every connection is answered.
         let (driver, ended) = start_driver(bootstrap_loop, start, receiver)?;
         let rpc = RpcOptions {
             connections: config.limits.connections,
@@ -192,68 +192,70 @@ impl Server {
         Ok(Self { endpoint, dialling, address, sender, peers, driver, ended, tasks, http, lives })
     }
 
-    /// Where it listens.
+    /// Returns the address listened on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it shows figures and health, if it does.
+    /// Returns the address for metrics and health, if configured.
     pub fn http_address(&self) -> Option<SocketAddr> {
         self.http.as_ref().map(HttpPort::address)
     }
 
-    /// Whether its driver has ended, which it does by itself only when it must not go on.
+    /// Returns `true` if its driver has ended. Without [`Server::stop`] that happens only on a
+    /// fatal error.
     pub fn has_ended(&self) -> bool {
         self.driver.is_finished()
     }
 
-    /// Waits until its driver ends by itself; why was logged.
+    /// Waits until its driver ends because of an error, which was logged.
     pub async fn ended(&self) {
-        // Nothing is ever sent: the channel closes when the driver goes.
+        // No value is ever sent: the channel closes when the driver ends.
         let _ = self.ended.clone().changed().await;
     }
 
-    /// Takes another certificate into use; connections that stand keep theirs.
+    /// Replaces the certificate; open connections keep theirs.
     pub fn replace_identity(&self, identity: &Identity) {
         self.endpoint.replace_identity(identity);
         self.dialling.replace_identity(identity);
         self.lives.send_replace(identity.lives().to_vec());
     }
 
-    /// Hands the leadership over if it has it, says goodbye, writes what was decided and closes the
-    /// files.
+    /// Hands over the leadership if it has it, notifies its peers, makes all decisions durable and
+    /// closes the files.
     pub async fn stop(self) {
         let Self { endpoint, dialling, sender, peers, driver, tasks, http, .. } = self;
         let (leave, left) = oneshot::channel();
-        // It always gets in; a driver that is gone has nothing to hand over.
+        // Never rejected for lack of room; a driver that has stopped has nothing to hand over.
         let _ = sender.post(DriverEvent::Leave(leave));
         if !driver.is_finished() && tokio::time::timeout(LEAVE_TIMEOUT, left).await.is_err() {
-            tracing::warn!("no other server took the leadership over in time: they will elect one");
+            tracing::warn!("leadership handover timed out; the other servers will elect a leader");
         }
-        // After the handover, for which messages had to leave; before the goodbye, so that nobody
-        // is dialled again.
+        // After the handover, which needs messages; before the notice, so that no peer is dialed
+        // again.
         peers.close();
-        let goodbye =
-            async { tokio::join!(endpoint.close("the server stops"), dialling.close("the server stops")) };
-        // Who does not hear it now will notice.
+        let goodbye = async {
+            tokio::join!(endpoint.close("server shutting down"), dialling.close("server shutting down"))
+        };
+        // A peer that misses the notice detects the end by its timeouts.
         let _ = tokio::time::timeout(GOODBYE_TIMEOUT, goodbye).await;
         tasks.iter().for_each(AbortHandle::abort);
-        // It always gets in; a driver that is gone has stopped.
+        // Never rejected for lack of room; a driver that is gone has stopped.
         let _ = sender.post(DriverEvent::Stop);
         if driver.await.is_err() {
-            tracing::error!("the driver did not end well");
+            tracing::error!("driver task panicked");
         }
         if let Some(http) = http {
-            // It waits for a thread.
+            // Waits for a thread.
             let _ = tokio::task::spawn_blocking(move || http.close()).await;
         }
     }
 }
 
-/// What the data folder says of the cluster; of an empty one, that it belongs to none.
+/// Returns the data folder's record of the cluster; a fresh one for an empty folder.
 fn record(config: &ServerConfig, folder: &HeldFolder, instance_id: String) -> Result<Record, StartError> {
     if let Some(record) = Record::read(&config.data_dir)? {
-        // A server that was removed must never serve again, also where its log has not heard of it.
+        // A removed server must never serve again, even if its log lacks the removal.
         if let Some(Membership { server, cluster_id, .. }) = record.membership().filter(|_| record.removed) {
             return Err(StartError::Removed { folder: config.data_dir.clone(), server, cluster_id });
         }
@@ -266,13 +268,12 @@ fn record(config: &ServerConfig, folder: &HeldFolder, instance_id: String) -> Re
         }
         return Ok(record);
     }
-    // Without the record nobody knows what it promised: to draw a new instance id would make it two
-    // servers.
+    // Without the record its promises are unknown: a new instance id would make it two servers.
     if folder.has_store()? {
         return Err(StartError::Unknown { folder: config.data_dir.clone(), file: Record::FILE });
     }
     let record = Record::fresh(instance_id);
-    // Nobody hears of a server that founds a cluster alone before it has promised that.
+    // A server that founds a cluster alone is unknown to others before it has promised that.
     if config.quorum.founders() != 1 {
         record.write(&config.data_dir)?;
     }
@@ -287,8 +288,8 @@ fn check_certificate(node: &NodeName, identity: &Identity) -> Result<(), ServerE
     Err(ServerError::Certificate { node: node.clone(), certified: certified.clone() })
 }
 
-/// Starts the task that drives all the rest, once there is a quorum. Where none has to be looked
-/// for, what keeps the driver from beginning is heard here.
+/// Starts the driver's task, once there is a quorum. If none has to be found, errors of the
+/// driver's start are returned here.
 fn start_driver(
     bootstrap_loop: BootstrapLoop,
     start: ServerStart,
@@ -296,18 +297,17 @@ fn start_driver(
 ) -> Result<(JoinHandle<()>, watch::Receiver<()>), ServerError> {
     let (ended_guard, ended) = watch::channel(());
     let guard = (EndGuard(start.health.clone()), ended_guard);
-    // Alone, or as a member, it goes on without others, so its errors can be told to whoever starts
-    // it.
+    // Alone, or as a member, it starts without others, so the caller can receive its errors.
     let must_wait = match &bootstrap_loop.record.state {
         BootstrapState::Free => bootstrap_loop.expect != 1,
         BootstrapState::Promised(plan) => plan.servers.len() > 1,
         BootstrapState::Admitted(_) | BootstrapState::Member(_) => false,
     };
     let driver = if must_wait {
-        // Both wait for the disk, the bootstrap loop for other servers too; a plain thread keeps
-        // nobody from ending.
+        // Both wait for the disk, the bootstrap loop for other servers too; a plain thread does not
+        // delay the runtime's end.
         let (sender, begun) = oneshot::channel();
-        // Nobody waits for it any more where the server was dropped.
+        // After the server was dropped, the receiver is gone.
         let bootstrap_loop = move || drop(sender.send(begin(bootstrap_loop, start, receiver)));
         std::thread::Builder::new()
             .name("lockmesh-bootstrap".into())
@@ -318,12 +318,12 @@ fn start_driver(
             match begun.await {
                 Ok(Ok(Some(driver))) => Box::pin(driver.run()).await,
                 Ok(Ok(None)) => {}
-                Ok(Err(error)) => tracing::error!(%error, "this server cannot go on"),
-                Err(_) => tracing::error!("this server cannot begin"),
+                Ok(Err(error)) => tracing::error!(%error, "fatal error, shutting down"),
+                Err(_) => tracing::error!("startup aborted"),
             }
         })
     } else {
-        let driver = begin(bootstrap_loop, start, receiver)?.expect("nobody told it to stop");
+        let driver = begin(bootstrap_loop, start, receiver)?.expect("no stop was requested");
         tokio::spawn(async move {
             let _guard = guard;
             Box::pin(driver.run()).await;
@@ -332,7 +332,7 @@ fn start_driver(
     Ok((driver, ended))
 }
 
-/// Waits for a quorum and opens what belongs to it; none when told to stop.
+/// Waits for a quorum and opens its store; `None` on a stop.
 fn begin(
     bootstrap_loop: BootstrapLoop,
     start: ServerStart,

@@ -1,4 +1,4 @@
-//! What a member of a quorum begins with: its store, its core, and the driver that owns them.
+//! The start of a member: its store, its core, and the driver that owns them.
 
 use crate::bootstrap::{BootstrapState, Membership, Record, RecordError};
 use crate::config::ServerConfig;
@@ -20,10 +20,10 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// How many writes may wait for their commit.
+/// The maximum number of writes that wait for their commit.
 const MAX_PENDING_PROPOSALS: usize = 65_536;
 
-/// Everything that must be known beside the record.
+/// The inputs of the start besides the record.
 #[derive(Debug)]
 pub(crate) struct ServerStart {
     pub(crate) config: ServerConfig,
@@ -36,51 +36,51 @@ pub(crate) struct ServerStart {
     pub(crate) health: Health,
 }
 
-/// Why a member could not begin.
+/// The reason that a member could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The data folder cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What the data folder says of the cluster cannot be used.
+    /// The data folder's record of the cluster cannot be used.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// Log and state are gone.
     #[error(
-        "{folder} says that this is server {server} of the cluster {cluster_id}, but its log and its state are gone, \
-         and what it voted is forgotten: empty the whole folder, so that it comes back as a new server"
+        "{folder} belongs to server {server} of the cluster {cluster_id}, but its log and its state are gone, \
+         and its votes are lost: empty the whole folder, so that it comes back as a new server"
     )]
     Emptied {
         /// The data folder.
         folder: PathBuf,
-        /// Which server it was.
+        /// The former server.
         server: ServerId,
-        /// Of which cluster.
+        /// Its cluster.
         cluster_id: String,
     },
     /// The server was removed from its quorum.
     #[error(
-        "{folder} is of server {server} of the cluster {cluster_id}, which was removed from the quorum: empty the whole \
+        "{folder} belongs to server {server} of the cluster {cluster_id}, which was removed from the quorum: empty the whole \
          folder, so that it joins as a new server"
     )]
     Removed {
         /// The data folder.
         folder: PathBuf,
-        /// Which server it was.
+        /// The former server.
         server: ServerId,
-        /// Of which cluster.
+        /// Its cluster.
         cluster_id: String,
     },
-    /// Log and state are there, and nothing says whose they are.
+    /// Log and state exist, but not the record of their owner.
     #[error(
-        "{folder} holds a log and a state, but no {file}, which says whose they are; if this is one of several \
+        "{folder} holds a log and a state, but no {file}, which names their server; if this is one of several \
          servers, empty the whole folder and start it: it joins as a new one; if it is alone, move the folder away, \
          start it, and restore a saved backup into it"
     )]
     Unknown {
         /// The data folder.
         folder: PathBuf,
-        /// The file.
+        /// The missing file.
         file: &'static str,
     },
     /// The state is another cluster's.
@@ -88,9 +88,9 @@ pub enum StartError {
     OtherCluster {
         /// The data folder.
         folder: PathBuf,
-        /// Whose state it is.
+        /// The cluster of the state.
         found: String,
-        /// Whose it should be.
+        /// The expected cluster.
         expected: String,
     },
     /// The configuration names another cluster than the data folder.
@@ -101,44 +101,44 @@ pub enum StartError {
     NotConfigured {
         /// The data folder.
         folder: PathBuf,
-        /// Whose server it holds.
+        /// The cluster of the folder.
         found: String,
-        /// Whose it should be.
+        /// The configured cluster.
         expected: String,
     },
     /// The files are copies, and the server is one of several.
     #[error(
         "{folder} is a copy: the log that server {server} of the cluster {cluster_id} left was {left}, the state {}, but \
-         these are {}, {}; a copy has forgotten what was voted and acknowledged since it was taken, and the original may \
+         these are {}, {}; a copy lacks the votes and acknowledgements made since it was taken, and the original may \
          still run; nothing was changed. Empty the whole folder and start the server: it joins as a new one. Only if it \
-         was stopped, then moved here whole, and nothing has run on the original since, say so with `lockmesh operator \
+         was stopped, then moved here whole, and nothing has run on the original since, accept it with `lockmesh operator \
          raft moved --data-dir {folder}`", .files.0.state, .files.1.log, .files.1.state, left = .files.0.log,
          folder = .folder.display()
     )]
     Copied {
         /// The data folder.
         folder: PathBuf,
-        /// Whose copy it is.
+        /// The server of the original.
         server: ServerId,
-        /// Of which cluster.
+        /// Its cluster.
         cluster_id: String,
-        /// What the files should be, and what they are.
+        /// The expected files, and the actual ones.
         files: Box<(Origins, Origins)>,
     },
-    /// A lone server's folder was copied, and cannot begin anew.
-    #[error("the data folder is a copy, and cannot begin anew: {0}")]
+    /// A lone server's folder was copied, and cannot be taken over.
+    #[error("the data folder is a copy, and cannot be taken over: {0}")]
     Copy(Box<FolderError>),
-    /// No thread could be had.
+    /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }
 
 impl ServerStart {
-    /// Opens the store, or makes it where this server has just become a member, and notes that it
-    /// is one.
+    /// Opens the store, or creates it if this server has just become a member, and records the
+    /// membership.
     ///
     /// # Panics
-    /// Where the record says that this server belongs to nothing.
+    /// If the record holds no membership.
     pub(crate) fn open(self, mut record: Record, receiver: EventReceiver) -> Result<Driver, StartError> {
         let membership = record.membership().expect("the bootstrap ends with a membership");
         let path = self.config.data_dir.clone();
@@ -162,14 +162,14 @@ impl ServerStart {
         record.write(&path)?;
         let post = self.sender.clone();
         let store = store.start(move |event| {
-            // Events always get in; when the driver is gone nobody is left to hear them.
+            // Never rejected for lack of room; a driver that has stopped needs no events.
             let _ = post.post(DriverEvent::Store(event));
         });
         let store = store.map_err(StartError::Thread)?;
         self.tell(&record, id, &cluster_id);
         let core = Core::new(self.core_config(id, &cluster_id, &servers), recovered);
         let own_record = Server { instance_id: record.instance_id.clone(), ..self.me.with_id(id) };
-        // Before the first hello, which says how far this server has come.
+        // Before the first hello, which contains this server's position.
         self.peers.note(core.log_position(), core.peer_memory());
         self.peers.begin(Me { id, cluster_id: cluster_id.clone(), address: own_record.address.clone() });
         self.peers.update(servers.iter(), servers.iter().map(|server| server.id).max().unwrap_or(id));
@@ -190,7 +190,7 @@ impl ServerStart {
         }))
     }
 
-    /// Says in the log which server of which cluster begins.
+    /// Logs the server and its cluster.
     fn tell(&self, record: &Record, id: ServerId, cluster_id: &str) {
         tracing::info!(
             cluster = cluster_id,
@@ -202,7 +202,7 @@ impl ServerStart {
         if record.corrupt {
             tracing::error!(
                 folder = %self.config.data_dir.display(), server = id.0,
-                "the state of this server is corrupt, as a corruption check has found: it votes and answers no agent. \
+                "the state of this server is corrupt, as found by a corruption check: it votes, but serves no agent. \
                  Stop it, empty the whole folder and start it: it joins as a new server"
             );
         }
@@ -228,11 +228,10 @@ impl ServerStart {
         }
     }
 
-    /// Goes on with a copy of a lone server's folder, above all that the original may have given;
-    /// refuses that of one of several servers, and changes nothing then.
+    /// Takes over a copy of a lone server's folder, above all that the original may have assigned.
+    /// Rejects a copy of one of several servers, and changes nothing then.
     ///
-    /// May be repeated: until the record names the new files, a crash only makes the server begin
-    /// anew once more.
+    /// May be repeated: until the record names the new files, a crash only repeats the takeover.
     fn take_copy(
         &self,
         membership: &Membership,
@@ -242,8 +241,8 @@ impl ServerStart {
         let folder = &self.config.data_dir;
         let found = self.folder.inspect(options)?;
         let voters = found.map(|found| membership_after(&found.recovered));
-        // By the last membership in the log, committed or not: where others ever voted, the
-        // original may have acknowledged with them what this copy lacks.
+        // By the last membership in the log, committed or not: if others ever voted, the original
+        // may have acknowledged entries with them that this copy lacks.
         if voters != Some(log::Membership::of_voters(&[membership.server])) {
             let Membership { server, cluster_id, .. } = membership.clone();
             let (folder, files) = (folder.clone(), Box::new(files));
@@ -251,7 +250,7 @@ impl ServerStart {
         }
         tracing::warn!(
             folder = %folder.display(),
-            "the data folder is a copy: indexes and fencing tokens go on far above all that the original has given; if \
+            "the data folder is a copy: indexes and fencing tokens continue far above those of the original; if \
              a server still runs on the original, stop it"
         );
         begin_anew(&self.folder, folder, membership, false)
@@ -259,16 +258,17 @@ impl ServerStart {
         Ok(())
     }
 
-    /// What a new store begins with.
+    /// Returns the first snapshot of a new store.
     fn first_snapshot(&self, record: &Record, membership: &Membership) -> Result<SnapshotMeta, StartError> {
         match &record.state {
-            // Its votes are forgotten with the files, so it must not come back under the same id.
+            // Its votes are lost with the files, so it must not come back under the same id.
             BootstrapState::Member(_) if !self.folder.has_store()? => Err(StartError::Emptied {
                 folder: self.config.data_dir.clone(),
                 server: membership.server,
                 cluster_id: membership.cluster_id.clone(),
             }),
-            // Every founder begins with the same membership, which no log has to agree on first.
+            // Every founder begins with the same membership, which needs no prior agreement in a
+            // log.
             BootstrapState::Promised(plan) => {
                 let voters: Vec<_> = plan.servers.iter().map(|server| server.id).collect();
                 Ok(Core::bootstrap_snapshot(&voters))

@@ -1,5 +1,4 @@
-//! What may be wrong with the data folder of a server that is stopped, for those who look into one
-//! or change it by hand.
+//! Errors of a stopped server's data folder, for the commands that read or change one.
 
 use crate::bootstrap::{Record, RecordError};
 use crate::store::StoreError;
@@ -7,36 +6,36 @@ use lockmesh_protocol::id::LogIndex;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a stopped server's folder was of no use. It is as it was, unless the disk failed half-way:
-/// then try again.
+/// The reason that a stopped server's folder cannot be used. It is unchanged, unless the disk
+/// failed half-way: then retry.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// Log or state cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What the folder says of the cluster cannot be used.
+    /// The folder's record of the cluster cannot be used.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// There is nothing to work with.
+    /// The folder holds no usable data.
     #[error("{folder}: {problem}")]
     Nothing {
         /// The data folder.
         folder: PathBuf,
-        /// What is missing.
+        /// The missing data.
         problem: &'static str,
     },
     /// An entry of the log cannot be read.
     #[error("entry {index} of the log cannot be read ({reason}): was it written by a newer version?")]
     Entry {
-        /// Which entry.
+        /// Its index.
         index: LogIndex,
-        /// What is wrong with it.
+        /// The decoding error.
         reason: String,
     },
-    /// The disk refused.
-    #[error("the disk refused, so try again: {0}")]
+    /// The disk rejected a write.
+    #[error("the disk rejected a write; try again: {0}")]
     Disk(String),
-    /// No thread could be had.
+    /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }
@@ -55,8 +54,8 @@ impl FolderError {
     }
 }
 
-/// The record of a folder, which must be there.
+/// Returns the record of a folder, which must exist.
 pub(crate) fn record(folder: &Path) -> Result<Record, FolderError> {
-    let nothing = || FolderError::nothing(folder, "there is no server's data in it");
+    let nothing = || FolderError::nothing(folder, "it holds no server data");
     Record::read(folder)?.ok_or_else(nothing)
 }

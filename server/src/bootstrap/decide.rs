@@ -1,16 +1,15 @@
-//! Cluster bootstrap: which servers are here, and what follows from it for a server that belongs to
-//! no cluster yet. Pure.
+//! Cluster bootstrap: decides the next step of a server that belongs to no cluster yet, from the
+//! servers that are present. Pure.
 //!
 //! A cluster begins once. Its first servers find each other, and the one with the lowest node id
-//! proposes a
-//! [`BootstrapPlan`]: the cluster's id and the voters. Each voter writes down that it promises this plan, and promises
-//! no other, ever. Raft begins only where all are known to have promised. So two clusters never
-//! begin with one voter in common, whoever crashes when; and any server that has promised can bring
-//! the same plan to its end.
+//! proposes a [`BootstrapPlan`]: the cluster's id and the voters. Each voter durably promises this
+//! plan, and never promises another one. Raft begins only after all voters are known to have
+//! promised. Two clusters therefore never begin with a common voter, in any order of crashes, and
+//! any server that has promised can complete the same plan.
 //!
-//! **Invariants:** a server is taken for what its instance id says, which its data folder keeps:
-//! one that was emptied is another server and is bound by nothing, and nothing that it promised
-//! counts. A server that belongs to nothing and hears a member of a cluster founds none: it joins.
+//! **Invariants:** a server is identified by its instance id, which its data folder keeps. An
+//! emptied server is another server, not bound by earlier promises. A server that belongs to no
+//! cluster and meets a member of one never founds a cluster: it joins.
 
 use lockmesh_protocol::bootstrap::{BootstrapPlan, Introduction, Standing};
 use lockmesh_protocol::id::ServerId;
@@ -19,23 +18,23 @@ use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A server that was not heard for so long is not here.
+/// A server is absent after this time without an introduction.
 const PRESENT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How many servers are listened to.
+/// The maximum number of other servers remembered.
 const MAX_SERVERS: usize = 64;
 
-/// What a server waits for that was told neither to found a cluster nor to join one.
-const NOTHING_CONFIGURED: &str = "waiting to be told which cluster to found or to join: set `quorum.bootstrap_expect` to \
+/// The reason to wait if no cluster to found or join is configured.
+const NOTHING_CONFIGURED: &str = "no cluster to found or to join is configured: set `quorum.bootstrap_expect` to \
     the number of servers that found a cluster (1 for a single server), or set `quorum.join`, or run `lockmesh operator \
     raft add` with this server's address on a host of the cluster";
 
-/// A server among others.
+/// The bootstrap state of one server, and the servers it has met.
 #[derive(Debug)]
 pub(crate) struct Bootstrap {
     me: NewServer,
     expect: u32,
     standing: Standing,
-    /// Whether this server asked a cluster to take it in: then it founds none.
+    /// `true` if this server asked a cluster to admit it: it no longer founds one.
     is_joining: bool,
     /// The id under which this server founds a cluster, if one is configured.
     cluster_id: Option<String>,
@@ -51,29 +50,30 @@ struct Heard {
     at: Time,
 }
 
-/// What follows from what was heard.
+/// The next step of the bootstrap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Somebody is still to come.
+    /// More servers are needed.
     Wait(String),
-    /// It will come to nothing until somebody does what is said here.
+    /// Blocked until an operator does what the text describes.
     Trouble(String),
-    /// Write down that this plan is promised, then say so with [`Bootstrap::promised`].
+    /// Record the promise of this plan durably, then call [`Bootstrap::promised`].
     Promise(BootstrapPlan),
     /// All have promised: Raft may begin.
     Begin(BootstrapPlan),
-    /// There is a cluster of this id: ask it to be taken in, at one of these addresses.
+    /// A cluster of this id exists: ask one of these addresses for admission.
     Join(String, Vec<String>),
 }
 
 impl Bootstrap {
-    /// `standing` is what was written down: free, or promised.
+    /// Returns the state of a server whose record holds `standing`: free, or promised.
     pub(crate) fn new(me: NewServer, expect: u32, standing: Standing) -> Self {
         let met = BTreeMap::new();
         Self { me, expect, standing, is_joining: false, cluster_id: None, has_addresses: false, met }
     }
 
-    /// Takes the configured cluster id, if there is one, and whether servers to join are named.
+    /// Sets the configured cluster id, if any; `has_addresses` is `true` if servers to join are
+    /// named.
     #[must_use]
     pub(crate) fn configured(self, cluster_id: Option<String>, has_addresses: bool) -> Self {
         Self { cluster_id, has_addresses, ..self }
@@ -84,48 +84,48 @@ impl Bootstrap {
         self.has_addresses = true;
     }
 
-    /// What this server says of itself.
+    /// Returns this server's own introduction.
     pub(crate) fn introduction(&self, now: Time) -> Introduction {
         let (server, standing) = (self.me.clone(), self.standing.clone());
         let knows = self.present(now).map(|other| other.server.address.clone()).collect();
         Introduction { server, expect: self.expect, standing, knows }
     }
 
-    /// Another server said who it is.
+    /// Processes another server's introduction.
     pub(crate) fn hear(&mut self, now: Time, introduction: Introduction) {
         let server = &introduction.server;
         if server.instance_id == self.me.instance_id {
             return;
         }
-        // A server that came back emptied is here instead of its earlier life.
+        // A server with an emptied data folder replaces its earlier instance.
         let replaced = |met: &Heard| {
             let other = &met.introduction.server;
             other.address == server.address && other.node.folded() == server.node.folded()
         };
-        // Kept for much longer than it counts as present: a promise that was heard once stays true.
+        // Kept for much longer than it counts as present: an observed promise stays valid.
         self.met.retain(|_, met| now.since(met.at) <= PRESENT_TIMEOUT * 30 && !replaced(met));
-        // A limit for what strangers can make this server remember.
+        // Bounds the memory that strangers can use.
         if self.met.len() < MAX_SERVERS {
             self.met.insert(server.instance_id.clone(), Heard { introduction, at: now });
         }
     }
 
-    /// What was decided was written down.
+    /// The promise of a plan is durable.
     pub(crate) fn promised(&mut self, plan: BootstrapPlan) {
         self.standing = Standing::Promised(plan);
     }
 
-    /// A cluster was asked to take this server in.
+    /// A cluster was asked to admit this server.
     pub(crate) fn joins(&mut self) {
         self.is_joining = true;
     }
 
-    /// Whether this server may be told to join somebody.
+    /// Returns `true` if this server may be invited to join a cluster.
     pub(crate) fn is_free(&self) -> bool {
         self.standing == Standing::Free
     }
 
-    /// What follows now.
+    /// Returns the next step.
     pub(crate) fn decide(&self, now: Time) -> Decision {
         match &self.standing {
             Standing::Promised(plan) => self.decide_promised(now, plan),
@@ -134,21 +134,21 @@ impl Bootstrap {
     }
 
     fn decide_free(&self, now: Time) -> Decision {
-        // First: with two servers that look alike every count below is wrong.
+        // First: with two indistinguishable servers, every count below is wrong.
         if let Some(trouble) = self.confusion(now) {
             return Decision::Trouble(trouble);
         }
         let members: Vec<_> = self.members(now).collect();
-        // In front of founding: whoever hears a member of a cluster founds none.
+        // Before founding: a server that meets a member of a cluster founds none.
         if let Some((first, _)) = members.first() {
             if let Some((other, _)) = members.iter().find(|(cluster, _)| cluster != first) {
                 return Decision::Trouble(format!(
-                    "there are two clusters here, {first} and {other}: let `quorum.join` name servers of one of them"
+                    "there are two clusters here, {first} and {other}: set `quorum.join` to servers of one of them"
                 ));
             }
             if let Some(wanted) = self.cluster_id.as_ref().filter(|wanted| wanted != first) {
                 return Decision::Trouble(format!(
-                    "{} belongs to the cluster {first}, but `quorum.cluster_id` is {wanted} here: let `quorum.join` name \
+                    "{} belongs to the cluster {first}, but `quorum.cluster_id` is {wanted} here: set `quorum.join` to \
                      servers of that cluster, or remove `quorum.cluster_id`",
                     named(members[0].1)
                 ));
@@ -156,33 +156,33 @@ impl Bootstrap {
             let addresses = members.iter().map(|(_, server)| server.address.clone()).collect();
             return Decision::Join((*first).clone(), addresses);
         }
-        // A cluster that was asked may have given this server an id already: to found another one
-        // would make two of it.
+        // A cluster that was asked may have assigned this server an id already. Founding another
+        // cluster would make it a member of two.
         if self.expect == 0 && !self.has_addresses && !self.is_joining {
             return Decision::Wait(NOTHING_CONFIGURED.into());
         }
         if self.is_joining || self.expect == 0 {
             return Decision::Wait("waiting for a server that belongs to a cluster".into());
         }
-        // A plan that somebody has promised stands, whoever else has come since.
+        // A plan that another server has promised stands, even if more servers have appeared since.
         if let Some(decision) = self.asked_to_promise(now) {
             return decision;
         }
         self.gather(now)
     }
 
-    /// Somebody has promised a plan with this server in it.
+    /// Returns the decision if another server has promised a plan with this server in it.
     fn asked_to_promise(&self, now: Time) -> Option<Decision> {
         let mut plans = self.present(now).filter_map(|other| match &other.standing {
             Standing::Promised(plan) => Some((plan, &other.server)),
             _ => None,
         });
         let (plan, other) = plans.next()?;
-        // By its own configuration this server waits for another number: people must say which is
+        // This server's configuration expects another number: an operator must decide which is
         // right.
         Some(if plan.servers.len() != self.expect as usize {
             Decision::Trouble(format!(
-                "{} founds a cluster of {} servers, but `quorum.bootstrap_expect` is {} here: set it alike",
+                "{} founds a cluster of {} servers, but `quorum.bootstrap_expect` is {} here: set the same value",
                 named(other),
                 plan.servers.len(),
                 self.expect
@@ -205,14 +205,14 @@ impl Bootstrap {
         })
     }
 
-    /// Nobody has promised anything yet.
+    /// Decides while no server has promised a plan.
     fn gather(&self, now: Time) -> Decision {
         let mut founders: Vec<&NewServer> = vec![&self.me];
-        // Servers that expect nobody only join: they are no founders.
+        // Servers that expect no founders only join.
         for other in self.present(now).filter(|other| other.expect != 0) {
             if other.expect != self.expect {
                 return Decision::Trouble(format!(
-                    "`quorum.bootstrap_expect` is {} here, but {} on {}: set it alike",
+                    "`quorum.bootstrap_expect` is {} here, but {} on {}: set the same value",
                     self.expect,
                     other.expect,
                     named(&other.server)
@@ -220,30 +220,33 @@ impl Bootstrap {
             }
             founders.push(&other.server);
         }
-        // The same order on each server, so that all agree who proposes and which id each gets.
+        // The same order on each server, so that all agree on the proposer and on the ids.
         founders.sort_by(|a, b| (&a.node_id, &a.instance_id).cmp(&(&b.node_id, &b.instance_id)));
         let names = founders.iter().map(|server| named(server)).collect::<Vec<_>>().join(", ");
         let expect = self.expect as usize;
-        // Any choice among them would leave one out against its configuration.
+        // Any choice among them would exclude one against its configuration.
         if founders.len() > expect {
             return Decision::Trouble(format!(
                 "{} servers want to found a cluster of {expect}: {names}. Set `quorum.bootstrap_expect` to 0 on those \
-                 that shall only join it",
+                 that are only to join it",
                 founders.len()
             ));
         }
         if founders.len() < expect {
             return Decision::Wait(format!(
-                "waiting for {} more of {expect} servers; here are {names}",
+                "waiting for {} more of {expect} servers; present: {names}",
                 expect - founders.len()
             ));
         }
         if let Some(trouble) = self.cluster_id.as_ref().and_then(|_| self.too_old(&founders)) {
             return Decision::Trouble(trouble);
         }
-        // One proposes, or two plans could each find some who promise them.
+        // Only one proposes: of two plans, each could find servers that promise it.
         if founders[0].instance_id != self.me.instance_id {
-            return Decision::Wait(format!("all are here: {names}; {} begins", named(founders[0])));
+            return Decision::Wait(format!(
+                "all founders are present: {names}; {} proposes",
+                named(founders[0])
+            ));
         }
         let ids = (1..).map(ServerId);
         let servers = ids.zip(&founders).map(|(id, server)| server.with_id(id)).collect();
@@ -253,24 +256,25 @@ impl Bootstrap {
         Decision::Promise(BootstrapPlan { cluster_id, servers })
     }
 
-    /// Why this server does not promise a plan under its cluster id: by that id agents know their
-    /// cluster, so all founders must mean the same one.
+    /// Returns why this server cannot promise a plan under its cluster id. Agents identify their
+    /// cluster by that id, so all founders must configure the same one.
     fn id_contradiction(&self, plan: &BootstrapPlan, other: &NewServer) -> Option<String> {
         let is_drawn = plan.server(&plan.cluster_id).is_some();
         let (theirs, ours) = match &self.cluster_id {
             Some(ours) if *ours == plan.cluster_id => return None,
             None if is_drawn => return None,
-            Some(ours) if is_drawn => ("an id of its own choice".to_owned(), ours.as_str()),
+            Some(ours) if is_drawn => ("a generated id".to_owned(), ours.as_str()),
             ours => (format!("the id {}", plan.cluster_id), ours.as_deref().unwrap_or("empty")),
         };
         Some(format!(
-            "{} founds a cluster under {theirs}, but `quorum.cluster_id` is {ours} here: set it alike on all founders, \
-             and empty the data folders of those that have promised another id",
+            "{} founds a cluster under {theirs}, but `quorum.cluster_id` is {ours} here: set the same value on all \
+             founders, and empty the data folders of those that have promised another id",
             named(other)
         ))
     }
 
-    /// Builds before the key would begin such a cluster with other numbers than this one.
+    /// Returns the reason to wait for builds before the key: they would begin such a cluster with
+    /// other indexes and fencing tokens.
     fn too_old(&self, founders: &[&NewServer]) -> Option<String> {
         let old = founders.iter().find(|founder| founder.format < self.me.format)?;
         Some(format!(
@@ -289,12 +293,12 @@ impl Bootstrap {
         }
         let mut missing = Vec::new();
         for voter in plan.servers.iter().filter(|voter| voter.instance_id != self.me.instance_id) {
-            // A promise is for ever, so it counts however long ago it was heard.
+            // A promise never expires, so it counts regardless of its age.
             let met = self.met.get(&voter.instance_id).map(|met| &met.introduction.standing);
             match met {
                 Some(Standing::Promised(theirs)) if theirs == plan => {}
                 Some(Standing::Free) | None => missing.push(voter),
-                // One voter has promised another plan and keeps to it, so this one can never begin.
+                // One voter is bound to another plan, so this one can never begin.
                 Some(_) => {
                     return Decision::Trouble(format!(
                         "this server has promised to found the cluster {}, but node {} has promised another one: stop \
@@ -304,7 +308,7 @@ impl Bootstrap {
                 }
             }
         }
-        // Every voter is bound to this plan now, and to no other: Raft may begin.
+        // Every voter is bound to this plan and to no other: Raft may begin.
         if missing.is_empty() {
             return Decision::Begin(plan.clone());
         }
@@ -321,7 +325,7 @@ impl Bootstrap {
         ))
     }
 
-    /// Two servers that cannot be told apart.
+    /// Returns an error if two servers are indistinguishable.
     fn confusion(&self, now: Time) -> Option<String> {
         let mut all: Vec<&NewServer> = vec![&self.me];
         all.extend(self.present(now).map(|other| &other.server));
@@ -330,7 +334,7 @@ impl Bootstrap {
         for (one, other) in pairs {
             if one.address == other.address {
                 return Some(format!(
-                    "{} and {} say that they are reached at the same address, {}: set `rpc.advertise` on both",
+                    "{} and {} advertise the same address, {}: set `rpc.advertise` on both",
                     one.node, other.node, one.address
                 ));
             }
@@ -359,7 +363,7 @@ impl Bootstrap {
     }
 }
 
-/// Why a plan cannot come to its end, as another server's introduction shows.
+/// Returns why a plan cannot be completed, given another server's introduction.
 fn contradiction(plan: &BootstrapPlan, other: &Introduction) -> Option<String> {
     let server = &other.server;
     if let Standing::Member { cluster_id, .. } = &other.standing

@@ -1,6 +1,5 @@
-//! The tasks that look for other servers: one a name that is looked up again and again, one an
-//! address that is called again and again. Both go on for ever and say what is wrong once for each
-//! change.
+//! Discovery: the tasks that find other servers. One task per name repeats its DNS lookup, and one
+//! task per address repeats the call. Both run until aborted and log each change once.
 
 use super::BootstrapEvent;
 use crate::event_queue::{DriverEvent, EventSender};
@@ -18,18 +17,18 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-/// How often a server that answers is asked again.
+/// The interval between introductions to a server that answers.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// How long to wait before one that does not answer is called again: at first, and at most.
+/// The backoff for a server that does not answer: the first and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
-/// How long an answer may take.
+/// The timeout of an answer.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a name is looked up that was found.
+/// The interval between lookups of a name that resolves.
 const LOOK_UP_INTERVAL: Duration = Duration::from_secs(2);
-/// How many names, and how many addresses, are tried.
+/// The maximum number of names, and of addresses, that are tried.
 const MAX_ADDRESSES: usize = 64;
 
-/// All such tasks; they end with this value.
+/// All discovery tasks; they end when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Discovery {
     endpoint: Arc<Endpoint>,
@@ -57,11 +56,11 @@ impl Discovery {
         Self { endpoint, sender, runtime, introduction, names: BTreeMap::new(), calls: BTreeMap::new() }
     }
 
-    /// Looks for servers there from now on.
+    /// Starts to look for servers at this name.
     pub(super) fn look_at(&mut self, name: &str) {
         let is_me = name == self.introduction.borrow().server.address;
-        // A limit, since others name the addresses: one that lies must not make this server call
-        // everybody.
+        // A limit, since others name the addresses: a false introduction must not make this server
+        // call arbitrary hosts.
         if !is_me && !self.names.contains_key(name) && self.names.len() < MAX_ADDRESSES {
             let task = look_up(name.to_owned(), self.sender.clone());
             let task = self.runtime.spawn(task).abort_handle();
@@ -69,8 +68,8 @@ impl Discovery {
         }
     }
 
-    /// A name stands for these addresses now: they are called, and those that nothing stands for no
-    /// longer.
+    /// A name resolved to these addresses. Calls new ones, and stops calling those that no name
+    /// resolves to.
     pub(super) fn resolved(&mut self, name: &str, addresses: Vec<SocketAddr>) {
         if let Some(known) = self.names.get_mut(name) {
             known.addresses = addresses;
@@ -96,9 +95,9 @@ impl Discovery {
         }
     }
 
-    /// What is said of this server from now on.
+    /// Replaces this server's own introduction.
     pub(super) fn say(&self, introduction: Introduction) {
-        // Woken only by news: each of the tasks would introduce this server again at once.
+        // Wakes the tasks only for a change: each of them introduces this server again at once.
         self.introduction.send_if_modified(|known| {
             let is_new = *known != introduction;
             if is_new {
@@ -123,7 +122,7 @@ async fn look_up(name: String, sender: EventSender) {
     loop {
         match resolve(&name).await {
             Ok(mut addresses) => {
-                // Resolvers give them in another order each time, which is no news.
+                // Resolvers return them in varying order, which is no change.
                 addresses.sort_unstable();
                 log.reset();
                 if addresses != known {
@@ -135,7 +134,7 @@ async fn look_up(name: String, sender: EventSender) {
             Err(error) => {
                 let reason = error.to_string();
                 if log.is_new(&reason) {
-                    tracing::warn!(%name, %reason, "cannot find a server by this name; retrying");
+                    tracing::warn!(%name, %reason, "cannot resolve the name of a server; retrying");
                 }
                 tokio::time::sleep(backoff.next_pause()).await;
             }
@@ -166,7 +165,7 @@ impl KnownAddress {
         }
     }
 
-    /// Introduces this server again and again; says what ended it.
+    /// Introduces this server repeatedly; returns the reason for the end.
     async fn introduce(
         &mut self,
         mut client: CallClient,
@@ -178,13 +177,13 @@ impl KnownAddress {
             let other = match client.call(request, TIMEOUT).await {
                 Ok(Response::Introduced(other)) => other,
                 Ok(Response::Unavailable(reason)) => return reason.to_string(),
-                Ok(other) => return format!("it answered something else: {other:?}"),
+                Ok(other) => return format!("unexpected answer: {other:?}"),
                 Err(error) => return error.to_string(),
             };
-            // What a server says of itself counts only as far as its certificate reaches.
+            // An introduction must match the server's certificate.
             if other.server.node.folded() != client.peer().node.folded() {
                 return format!(
-                    "it says that it is {}, but its certificate names {}",
+                    "the server introduced itself as {}, but its certificate names {}",
                     other.server.node,
                     client.peer()
                 );
@@ -192,7 +191,7 @@ impl KnownAddress {
             backoff.reset();
             log.reset();
             post(&self.sender, BootstrapEvent::Introduced(other));
-            // At once where this server has something new to say, as a promise: others wait for it.
+            // At once if this server's introduction changes, such as a promise: others wait for it.
             tokio::select! {
                 () = tokio::time::sleep(INTERVAL) => {}
                 _ = self.introduction.changed() => {}
@@ -201,7 +200,7 @@ impl KnownAddress {
     }
 }
 
-/// BootstrapEvent always gets in; a driver that is gone needs none.
+/// Posts an event, which is never rejected for lack of room. A driver that has stopped needs none.
 fn post(sender: &EventSender, news: BootstrapEvent) {
     let _ = sender.post(DriverEvent::Bootstrap(news));
 }

@@ -1,5 +1,5 @@
-//! Asking a quorum for something, wherever its leader is: to take this server in, or to note where
-//! it is now.
+//! Requests to a quorum, sent to its leader: to admit this server, or to record its current
+//! address.
 
 use super::BootstrapEvent;
 use crate::event_queue::{DriverEvent, EventSender};
@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long an answer may take: it waits for two commits.
+/// The timeout of an answer, which requires two commits.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long to wait before the next attempt: at first, and at most.
+/// The backoff between attempts: the first and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// How often a leader may be passed on to another one.
+/// The maximum number of redirects to another leader.
 const MAX_HINTS: usize = 4;
 
-/// Asks until a cluster takes this server in, then tells the driver.
+/// Retries until a cluster admits this server, then notifies the driver.
 pub(super) async fn join(
     endpoint: Arc<Endpoint>,
     sender: EventSender,
@@ -28,7 +28,7 @@ pub(super) async fn join(
 ) {
     let instance_id = me.instance_id.clone();
     let is_admitted = |response| match response {
-        // An answer to another instance would give this server somebody else's id.
+        // An answer to another instance would give this server another server's id.
         Response::Joined(joined) => {
             Some(joined).filter(|joined| is_of(joined, &instance_id) && joined.cluster_id == cluster_id)
         }
@@ -38,20 +38,20 @@ pub(super) async fn join(
         &endpoint,
         (&cluster_id, &addresses),
         Request::AddServer(me),
-        "joins the cluster",
+        "join the cluster",
         is_admitted,
     )
     .await;
-    // It always gets in; a driver that is gone needs it no more.
+    // This event is never rejected for lack of room, and a driver that has stopped needs no notice.
     let _ = sender.post(DriverEvent::Bootstrap(BootstrapEvent::Joined(joined)));
 }
 
-/// Whether the id that was given belongs to the server of this instance id.
+/// Returns `true` if the assigned id belongs to the server of this instance id.
 fn is_of(joined: &Joined, instance_id: &str) -> bool {
     joined.servers.iter().any(|server| server.id == joined.server && server.instance_id == instance_id)
 }
 
-/// Tells the leader where this server is now, until it knows.
+/// Sends this server's current address to the leader until it is recorded.
 pub(crate) async fn announce(
     endpoint: Arc<Endpoint>,
     cluster_id: String,
@@ -60,8 +60,8 @@ pub(crate) async fn announce(
 ) {
     let done = |response| matches!(response, Response::Done).then_some(());
     let request = Request::Announce(me);
-    call_until_done(&endpoint, (&cluster_id, &addresses), request, "tells where it is now", done).await;
-    tracing::info!("the quorum knows the address of this server");
+    call_until_done(&endpoint, (&cluster_id, &addresses), request, "announce own address", done).await;
+    tracing::info!("the quorum has recorded the address of this server");
 }
 
 async fn call_until_done<T>(
@@ -79,12 +79,12 @@ async fn call_until_done<T>(
             let reason = match ask_leader(endpoint, cluster_id, address, &request).await {
                 Ok(response) => match wanted(response) {
                     Some(wanted) => return wanted,
-                    None => "it answered something else".into(),
+                    None => "unexpected answer".into(),
                 },
                 Err(reason) => reason,
             };
             if log.is_new(&reason) {
-                tracing::warn!(address, %reason, "this server {what}: not done yet; retrying");
+                tracing::warn!(address, %reason, "cannot {what}; retrying");
             }
         }
         tokio::time::sleep(backoff.next_pause()).await;
@@ -93,8 +93,8 @@ async fn call_until_done<T>(
 
 /// Asks the server at an address, and the leader that it names.
 ///
-/// Each is asked first which cluster it is of: an address may be another cluster's by now, and that
-/// one would take this server in.
+/// Each server must first report its cluster: an address may belong to another cluster by now,
+/// which would admit this server.
 async fn ask_leader(
     endpoint: &Endpoint,
     cluster_id: &str,
@@ -108,7 +108,7 @@ async fn ask_leader(
         let mut client = connected.map_err(|error| error.to_string())?;
         compare_cluster(&mut client, cluster_id, &address).await?;
         match client.call(request.clone(), TIMEOUT).await.map_err(|error| error.to_string())? {
-            // Not to itself: a server that names its own address is about to learn better.
+            // Not to itself: a server that names its own address is about to learn the new leader.
             Response::Unavailable(Unavailable::NotLeader { leader: Some(leader) }) if leader != address => {
                 address = leader;
             }
@@ -116,10 +116,10 @@ async fn ask_leader(
             response => return Ok(response),
         }
     }
-    Err("each server takes another one for the leader".into())
+    Err("too many redirects: the servers disagree about the leader".into())
 }
 
-/// Refuses a server of another cluster.
+/// Rejects a server of another cluster.
 async fn compare_cluster(client: &mut CallClient, cluster_id: &str, address: &str) -> Result<(), String> {
     let answer = client.call(Request::Status, TIMEOUT).await.map_err(|error| error.to_string())?;
     match answer {
@@ -132,7 +132,7 @@ async fn compare_cluster(client: &mut CallClient, cluster_id: &str, address: &st
             status.cluster_id
         )),
         Response::Unavailable(reason) => Err(reason.to_string()),
-        other => Err(format!("the server at {address} does not tell its cluster: {other:?}")),
+        other => Err(format!("the server at {address} did not report its cluster: {other:?}")),
     }
 }
 
@@ -145,8 +145,8 @@ mod tests {
     use lockmesh_protocol::record::{NewServer, Server};
     use lockmesh_protocol::rpc::{Call, CallFrame, Request, Response, Status};
 
-    /// Serves one connection as a server of this cluster; returns the number of requests to do
-    /// something that it received.
+    /// Serves one connection as a server of this cluster; returns the number of received requests
+    /// other than `Status`.
     async fn serve(endpoint: &Endpoint, cluster_id: &str) -> usize {
         let connection = endpoint.accept().await.expect("it is open").handshake().await.expect("a server");
         let (_, mut sender, mut receiver) = connection.accept().await.expect("a stream");

@@ -1,5 +1,5 @@
-//! How servers become a quorum: they find each other, promise, and begin; or a server that comes
-//! later is taken in.
+//! Cluster formation: servers find each other, promise a plan, and begin Raft; a later server is
+//! admitted to the existing quorum.
 //!
 //! ```text
 //! free ── all are here, or one of them asks ──> promised ── all have promised ──> member: Raft begins
@@ -8,11 +8,11 @@
 //!
 //! | file | is |
 //! |---|---|
-//! | `decide.rs` | what follows from who is here; start with it |
-//! | `record.rs` | what is never forgotten of that |
-//! | `run.rs` | the driver's stand-in until there is a quorum |
+//! | `decide.rs` | the decisions, from the servers that are present; start with it |
+//! | `record.rs` | the durable record of them |
+//! | `run.rs` | the event loop that replaces the driver until there is a quorum |
 //! | `discovery.rs` | the tasks that look for other servers and introduce this one |
-//! | `join.rs` | the tasks that ask a quorum for something: to take this server in, or to note where it is |
+//! | `join.rs` | the tasks that ask a quorum to admit this server, or to record its address |
 
 mod decide;
 mod discovery;
@@ -30,8 +30,8 @@ use lockmesh_protocol::rpc::Joined;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// Returns the id of the cluster that the server of a data folder founds or belongs to; none before
-/// that is certain. The server may run.
+/// Returns the id of the cluster that the server of a data folder founds or belongs to; `None`
+/// before that is certain. The server may be running.
 ///
 /// # Errors
 /// The record of the folder cannot be read.
@@ -40,13 +40,13 @@ pub fn cluster_of(folder: &Path) -> Result<Option<String>, RecordError> {
     Ok(record.and_then(|record| record.membership()).map(|membership| membership.cluster_id))
 }
 
-/// What was heard while there is no quorum yet.
+/// An event of the bootstrap, before there is a quorum.
 #[derive(Debug)]
 pub enum BootstrapEvent {
-    /// A name stands for these addresses now.
+    /// A name resolved to these addresses.
     Resolved(String, Vec<SocketAddr>),
-    /// A server said who it is.
+    /// A server introduced itself.
     Introduced(Introduction),
-    /// A cluster took this server in.
+    /// A cluster admitted this server.
     Joined(Joined),
 }

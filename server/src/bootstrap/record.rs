@@ -1,7 +1,7 @@
-//! `quorum.json`: what a server must never forget of the cluster that it founds or belongs to.
+//! `quorum.json`: the durable record of the cluster that a server founds or belongs to.
 //!
-//! **Invariant:** what it says is durable before anybody hears of it or acts on it: an instance id
-//! before the first introduction, a promise before it is given, membership before Raft begins.
+//! **Invariant:** its content is durable before it is announced or acted on: an instance id before
+//! the first introduction, a promise before it is sent, membership before Raft begins.
 
 use crate::store::Origins;
 use lockmesh_net::files::FileError;
@@ -15,73 +15,74 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// The version of what this build reads and writes. The promise to read older ones begins with it.
+/// The version that this build reads and writes. The promise to read older versions begins with it.
 const VERSION: u32 = 2;
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Record {
     version: u32,
-    /// The server's instance id: drawn with the data folder.
+    /// The server's instance id, drawn with the data folder.
     pub(crate) instance_id: String,
     pub(crate) state: BootstrapState,
-    /// The store's files, as this server made or last used them: others are copies. None until it
-    /// was first a member, and in folders of versions that did not look.
+    /// The store's files, as this server made or last used them; any others are copies. `None`
+    /// before the first membership, and in folders of versions that did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) files: Option<Origins>,
-    /// Whether the server was removed from the quorum that it belonged to.
+    /// `true` if the server was removed from its quorum.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) removed: bool,
-    /// Whether a corruption check found that the server's state is corrupt.
+    /// `true` if a corruption check found that the server's state is corrupt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) corrupt: bool,
 }
 
-/// What every version of the file says.
+/// The part of the file that every version has.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
 }
 
-/// Where a server stands.
+/// The progress of a server's bootstrap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum BootstrapState {
-    /// It belongs to nothing.
+    /// The server belongs to no cluster.
     Free,
-    /// It founds this cluster, or none. Its store may have been made, but Raft has not begun.
+    /// The server founds this cluster, or none. Its store may exist, but Raft has not begun.
     Promised(BootstrapPlan),
-    /// A cluster has taken it in. Its store may have been made, but Raft has not begun.
+    /// A cluster has admitted the server. Its store may exist, but Raft has not begun.
     Admitted(Membership),
-    /// It belongs to a cluster, and its store is there.
+    /// The server belongs to a cluster, and its store exists.
     Member(Membership),
 }
 
-/// Who a server is in its cluster.
+/// A server's identity in its cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Membership {
     pub(crate) server: ServerId,
     pub(crate) cluster_id: String,
-    /// The servers when it became a member; the state knows better as soon as there is one.
+    /// The servers when it became a member; superseded by the replicated state.
     pub(crate) servers: Vec<Server>,
 }
 
-/// Why there is no record.
+/// The reason that a record cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The file cannot be read or written.
     #[error("cannot {doing} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A build before the first that promises to read its files for ever wrote it, or a newer one.
+    /// Written by a newer build, or by one older than the first that promises to read its files
+    /// forever.
     #[error(
         "{path} has version {found}, but this build reads version {known} only: start the lockmesh that wrote it, or \
          empty the whole data folder and start this one: if it is one of several servers it joins as a new one; nothing \
@@ -95,7 +96,7 @@ pub enum RecordError {
         /// The version that this build reads.
         known: u32,
     },
-    /// The file holds something else.
+    /// The file does not hold a record.
     #[error(
         "{path} is damaged ({reason}); if this is one of several servers, empty its whole data \
              folder and start it: it joins as a new one; if it is alone, move the folder away, start it, and restore a \
@@ -104,7 +105,7 @@ pub enum RecordError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The parse error.
         reason: String,
     },
 }
@@ -115,7 +116,7 @@ impl Record {
     /// The file's name while it is being written.
     pub(crate) const NEW_FILE: &str = "quorum.json.new";
 
-    /// The record of a new data folder.
+    /// Returns the record of a new data folder.
     pub(crate) fn fresh(instance_id: String) -> Self {
         Self {
             version: VERSION,
@@ -127,22 +128,21 @@ impl Record {
         }
     }
 
-    /// The version of the file's format.
+    /// Returns the version of the file's format.
     pub(crate) fn version(&self) -> u32 {
         self.version
     }
 
-    /// Reads the record of a data folder; none where there is no file.
+    /// Reads the record of a data folder; `None` if there is no file.
     pub(crate) fn read(folder: &Path) -> Result<Option<Self>, RecordError> {
         let path = folder.join(Self::FILE);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
-            // A new data folder: only that it is missing says so, every other error may hide a
-            // promise.
+            // A new data folder. Only a missing file proves it: any other error may hide a promise.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(RecordError::Io { doing: "read", path, source }),
         };
-        // Its version comes first: of another one nothing else is known.
+        // The version comes first: the fields of other versions are unknown.
         let version = serde_json::from_str::<Versioned>(&text).map(|record| record.version);
         if let Some(found) = version.ok().filter(|found| *found != VERSION) {
             return Err(RecordError::Version { path, found, known: VERSION });
@@ -151,7 +151,7 @@ impl Record {
         record.map(Some).map_err(|error| RecordError::Damaged { path, reason: error.to_string() })
     }
 
-    /// Makes the record durable, whole or not at all.
+    /// Makes the record durable, atomically.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), RecordError> {
         let path = folder.join(Self::FILE);
         self.write_and_rename(folder, &path).map_err(|source| RecordError::Io {
@@ -161,19 +161,20 @@ impl Record {
         })
     }
 
-    /// What the store's files should be and are, where they are others than this server left:
-    /// copies.
+    /// Returns the expected and the actual files of the store if they differ: they are copies.
     pub(crate) fn copied(&self, found: Option<Origins>) -> Option<(Origins, Origins)> {
-        // Before it was a member nothing was noted, and a crash while the store is made is no copy.
+        // Nothing is recorded before the membership, and a crash during the store's creation is no
+        // copy.
         let pair = matches!(self.state, BootstrapState::Member(_)).then_some(self.files?).zip(found)?;
         (pair.0 != pair.1).then_some(pair)
     }
 
-    /// Who this server is in its cluster, as soon as it has promised to found it or was taken in.
+    /// Returns this server's identity in its cluster, once it has promised to found it or was
+    /// admitted.
     pub(crate) fn membership(&self) -> Option<Membership> {
         match &self.state {
             BootstrapState::Free => None,
-            // A founder that is not in its own plan has none: the plan is from before its folder
+            // A founder that is not in its own plan has none: the plan dates from before its folder
             // was emptied.
             BootstrapState::Promised(plan) => Membership::of_founder(plan, &self.instance_id),
             BootstrapState::Admitted(membership) | BootstrapState::Member(membership) => {
@@ -186,11 +187,11 @@ impl Record {
         private::make_folder(folder).map_err(FileError::into_source)?;
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
-        // Beside the file and renamed over it: a crash leaves the old one or the new one.
+        // Written beside the file and renamed over it: a crash leaves the old one or the new one.
         let temporary = folder.join(Self::NEW_FILE);
         let mut file = private::create_file(&temporary)?;
         file.write_all(text.as_bytes())?;
-        // Before the rename: a name on disk must not stand for contents that are not.
+        // Before the rename: a name on disk must not refer to contents that are not.
         file.sync_all()?;
         fs::rename(&temporary, path)?;
         File::open(folder)?.sync_all()
@@ -198,7 +199,7 @@ impl Record {
 }
 
 impl Membership {
-    /// The membership of a founder; none if it is not in the plan.
+    /// Returns the membership of a founder; `None` if it is not in the plan.
     fn of_founder(plan: &BootstrapPlan, instance_id: &str) -> Option<Self> {
         let server = plan.server(instance_id)?.id;
         let BootstrapPlan { cluster_id, servers } = plan.clone();
@@ -248,8 +249,8 @@ mod tests {
     fn other_files_of_a_member_are_copies_and_unknown_ones_are_not() {
         let membership = Membership { server: ServerId(3), cluster_id: "c".into(), servers: Vec::new() };
         let mut record = Record::fresh("b".into());
-        // Files are made before the record says that their server is a member: a crash between the
-        // two is no copy.
+        // The files are made before the record says that their server is a member: a crash in
+        // between makes no copy.
         record.state = BootstrapState::Admitted(membership.clone());
         assert_eq!(record.copied(Some(files(2))), None);
         record.state = BootstrapState::Member(membership);
@@ -274,7 +275,7 @@ mod tests {
     #[test]
     fn a_record_of_another_version_is_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
-        // The first is what the builds wrote that had no versions of rows.
+        // The first was written by the builds that had no versions of rows.
         let others = [
             (
                 1,

@@ -1,5 +1,5 @@
-//! The driver's stand-in until this server belongs to a quorum: answers who asks, and brings the
-//! bootstrap to its end.
+//! The event loop that replaces the driver until this server belongs to a quorum: it answers calls
+//! and completes the bootstrap.
 
 use super::decide::{Bootstrap, Decision};
 use super::discovery::Discovery;
@@ -20,23 +20,23 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-/// How long nothing may be heard before it is looked again who is still here.
+/// The longest wait for an event before the present servers are evaluated again.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// How many events are taken at once.
+/// The maximum number of events per turn.
 const EVENTS_PER_TURN: usize = 1_024;
 
-/// What a server needs to find others.
+/// The inputs of the bootstrap.
 #[derive(Debug)]
 pub(crate) struct BootstrapLoop {
     pub(crate) folder: PathBuf,
     pub(crate) record: Record,
     pub(crate) me: NewServer,
     pub(crate) expect: u32,
-    /// Where others may be.
+    /// The addresses of other servers.
     pub(crate) join: Vec<String>,
     /// The id under which this server founds a cluster, if one is configured.
     pub(crate) cluster_id: Option<String>,
-    /// What monitoring is told meanwhile.
+    /// The health that monitoring sees meanwhile.
     pub(crate) health: Health,
     pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) sender: EventSender,
@@ -49,15 +49,15 @@ struct RunningLoop<'a> {
     bootstrap: Bootstrap,
     discovery: Discovery,
     wakes: WakeList,
-    /// The task that asks a cluster, and where it asks.
+    /// The task that asks a cluster for admission, and its addresses.
     joining: Option<(watch::Sender<Vec<String>>, AbortHandle)>,
     log: LogOnChange,
     began: Instant,
 }
 
 impl BootstrapLoop {
-    /// Waits until this server belongs to a quorum, and keeps in the record that it does; its store
-    /// is to be made next. None when the server was told to stop.
+    /// Waits until this server belongs to a quorum, and records that durably; its store is made
+    /// next. `None` if the server is stopped.
     pub(crate) fn wait(mut self, receiver: &EventReceiver) -> Result<Option<Record>, RecordError> {
         let standing = match &self.record.state {
             BootstrapState::Promised(plan) => Standing::Promised(plan.clone()),
@@ -73,7 +73,7 @@ impl BootstrapLoop {
             (Arc::clone(&self.endpoint), self.sender.clone(), self.runtime.clone());
         let mut discovery = Discovery::new(endpoint, sender, runtime, introduction);
         self.join.iter().for_each(|name| discovery.look_at(name));
-        // The others of the plan may not be in `quorum.join`, and without them it never begins.
+        // The others of the plan may not be in `quorum.join`, and the plan needs them to begin.
         if let BootstrapState::Promised(plan) = &self.record.state {
             plan.servers.iter().for_each(|server| discovery.look_at(&server.address));
         }
@@ -85,14 +85,14 @@ impl BootstrapLoop {
 }
 
 impl RunningLoop<'_> {
-    /// True at the end of the bootstrap, false when told to stop.
+    /// Returns `true` at the end of the bootstrap, `false` on a stop.
     fn run(mut self, receiver: &EventReceiver) -> Result<bool, RecordError> {
         let mut events = Vec::new();
         loop {
             if self.decide()? {
                 return Ok(true);
             }
-            // After the decision, so that a promise that was just written is told at once.
+            // After the decision, so that a new promise is announced at once.
             self.discovery.say(self.bootstrap.introduction(self.now()));
             receiver.take(&mut events, EVENTS_PER_TURN, Instant::now() + INTERVAL);
             let mut has_joined = false;
@@ -100,7 +100,7 @@ impl RunningLoop<'_> {
                 match event {
                     DriverEvent::Call { call, request, replies } => self.answer(call, request, &replies),
                     DriverEvent::Bootstrap(BootstrapEvent::Joined(joined)) => {
-                        // Durable before anybody hears of it, and before there is a store.
+                        // Durable before it is announced, and before the store exists.
                         self.keep(BootstrapState::Admitted(joined.into()))?;
                         has_joined = true;
                     }
@@ -110,28 +110,29 @@ impl RunningLoop<'_> {
                     DriverEvent::Bootstrap(BootstrapEvent::Resolved(name, addresses)) => {
                         self.discovery.resolved(&name, addresses);
                     }
-                    // A server that belongs to nothing leads nobody; a dropped sender says so.
+                    // A server without a cluster has no leadership to hand over; the dropped sender
+                    // reports that.
                     DriverEvent::Leave(_) => {}
                     DriverEvent::Stop => return Ok(false),
                     _ => {}
                 }
             }
             self.wakes.deliver();
-            // Not before all that was taken is answered: nobody else knows of these calls.
+            // Only after every received event is answered: no other task knows of these calls.
             if has_joined {
                 return Ok(true);
             }
         }
     }
 
-    /// Does what follows from who is here; true when the quorum can begin.
+    /// Carries out the next steps; returns `true` when the quorum can begin.
     fn decide(&mut self) -> Result<bool, RecordError> {
         loop {
             match self.bootstrap.decide(self.now()) {
                 Decision::Promise(plan) => {
-                    tracing::info!(cluster = plan.cluster_id, "this server promises to found the cluster");
-                    // On disk before it is told: a promise that a crash takes back could be given
-                    // to another plan.
+                    tracing::info!(cluster = plan.cluster_id, "promised to found the cluster");
+                    // On disk before it is announced: a promise lost in a crash could be given to
+                    // another plan.
                     self.keep(BootstrapState::Promised(plan.clone()))?;
                     for server in &plan.servers {
                         self.discovery.look_at(&server.address);
@@ -139,7 +140,10 @@ impl RunningLoop<'_> {
                     self.bootstrap.promised(plan);
                 }
                 Decision::Begin(plan) => {
-                    tracing::info!(cluster = plan.cluster_id, "all have promised: the cluster begins");
+                    tracing::info!(
+                        cluster = plan.cluster_id,
+                        "all founders have promised; starting the cluster"
+                    );
                     return Ok(true);
                 }
                 Decision::Join(cluster_id, addresses) => {
@@ -167,12 +171,12 @@ impl RunningLoop<'_> {
 
     fn begin_to_join(&mut self, cluster_id: String, addresses: Vec<String>) {
         self.bootstrap.joins();
-        self.bootstrap_loop.health.wait(&format!("this server asks to join the cluster {cluster_id}"));
+        self.bootstrap_loop.health.wait(&format!("waiting to join the cluster {cluster_id}"));
         if let Some((known, _)) = &self.joining {
             known.send_replace(addresses);
             return;
         }
-        tracing::info!("found a cluster: this server asks to join it");
+        tracing::info!("found a cluster; requesting admission");
         let BootstrapLoop { endpoint, sender, me, runtime, .. } = &*self.bootstrap_loop;
         let (known, addresses) = watch::channel(addresses);
         let task =
@@ -182,7 +186,7 @@ impl RunningLoop<'_> {
 
     fn hear(&mut self, introduction: Introduction) {
         self.discovery.look_at(&introduction.server.address);
-        // So that each founder finds all others, also where it was told of one only.
+        // So that each founder finds all others, even if it is configured with only one.
         introduction.knows.iter().for_each(|address| self.discovery.look_at(address));
         self.bootstrap.hear(self.now(), introduction);
     }
@@ -190,15 +194,15 @@ impl RunningLoop<'_> {
     fn answer(&mut self, call: CallId, request: Request, replies: &ReplySink) {
         let response = match request {
             Request::Introduce(introduction) => {
-                // Whoever calls is heard as whoever is called: one direction is enough where a
-                // firewall lies between.
+                // A caller counts like a server that was called: one direction is enough if a
+                // firewall blocks the other.
                 self.hear(introduction);
                 Response::Introduced(self.bootstrap.introduction(self.now()))
             }
-            // Only as long as it has promised nothing: a founder that joins another cluster would
-            // leave its own short of a vote.
+            // Only before it has promised a plan: a founder that joins another cluster would leave
+            // its own without a vote.
             Request::Invite(addresses) if self.bootstrap.is_free() => {
-                tracing::info!(addresses = addresses.join(" "), "an operator named servers to join");
+                tracing::info!(addresses = addresses.join(" "), "received servers to join from an operator");
                 addresses.iter().for_each(|address| self.discovery.look_at(address));
                 self.bootstrap.invited();
                 Response::Done
@@ -282,6 +286,6 @@ mod tests {
         let record = ended.expect("no panic").expect("it is kept").expect("it joined");
         assert!(matches!(record.state, BootstrapState::Admitted(_)));
         let answers = tokio::time::timeout(Duration::from_secs(10), replies.ready()).await;
-        assert_eq!(answers.expect("nobody else knows of the call").len(), 1);
+        assert_eq!(answers.expect("no other task knows of the call").len(), 1);
     }
 }

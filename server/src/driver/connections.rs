@@ -1,4 +1,4 @@
-//! Where the answers of the frontend go: the sinks of the connections that have called.
+//! The reply sinks of the connections that have called.
 
 use crate::event_queue::{Outgoing, ReplySink, WakeList};
 use lockmesh_core::frontend::{CallRef, Caller};
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The connections that have called and stand still.
+/// The open connections that have called.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     sinks: HashMap<Caller, ReplySink>,
@@ -16,25 +16,25 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Notes where the answer to a call goes; who called, in the frontend's terms.
+    /// Registers the sink for a call's answer; returns the caller in the frontend's terms.
     pub(super) fn begin(&mut self, call: CallId, replies: &ReplySink) -> (CallRef, Arc<Peer>) {
         let caller = replies.caller();
         self.sinks.entry(caller).or_insert_with(|| replies.clone());
         (CallRef { caller, call }, replies.shared_peer())
     }
 
-    /// The connection ended: its answers are wanted no more.
+    /// The connection ended: its answers are dropped.
     pub(super) fn forget(&mut self, caller: Caller) {
         self.sinks.remove(&caller);
     }
 
-    /// The sink of the connection that made a call; none where it ended.
+    /// Returns the sink of the connection that made a call; `None` if it ended.
     pub(super) fn of(&self, call: CallRef) -> Option<ReplySink> {
         self.sinks.get(&call.caller).cloned()
     }
 
-    /// Puts an answer into its connection's queue. Nobody sees it before [`Connections::deliver`].
-    /// When the call arrived, where its answer is still wanted.
+    /// Puts an answer into its connection's queue; it is sent by [`Connections::deliver`]. Returns
+    /// the arrival time of the call if its answer is still wanted.
     pub(super) fn answer(&mut self, to: CallRef, outgoing: impl Into<Outgoing>) -> Option<Instant> {
         let replies = self.sinks.get(&to.caller)?;
         self.wakes.answer(replies, to.call, outgoing)

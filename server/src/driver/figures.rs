@@ -1,5 +1,5 @@
-//! Shows where the server stands and what its frontend measured: in the metrics, and to those who
-//! ask for its health.
+//! Publishes the server's figures and its frontend's measurements: as metrics, and as the health
+//! report.
 
 use crate::health::{Health, Report};
 use crate::metrics::{MEMBER_STATUSES, SERVER, show_flag};
@@ -9,10 +9,10 @@ use lockmesh_core::state::MemberCounts;
 use lockmesh_protocol::id::NodeName;
 use std::time::{Duration, Instant};
 
-/// Shows figures; knows what it showed last.
+/// Publishes figures; remembers those published last.
 pub(super) struct Publisher {
     health: Health,
-    /// The servers that have series of their own.
+    /// The servers that have their own series.
     followers: Vec<NodeName>,
     leader_changes: u64,
 }
@@ -22,7 +22,7 @@ impl Publisher {
         Self { health, followers: Vec::new(), leader_changes: 0 }
     }
 
-    /// Shows where the server stands; the driver's time 0 was at `started`.
+    /// Publishes the server's figures; the driver's time 0 was at `started`.
     pub(super) fn show(&mut self, figures: &Figures, not_ready: Vec<NotReady>, started: Instant) {
         show_levels(figures);
         self.show_followers(&figures.followers);
@@ -36,8 +36,8 @@ impl Publisher {
         self.health.report(Report { at: Instant::now(), not_ready, unpersisted_since });
     }
 
-    /// Series of servers that this one does not lead go, so that nobody takes old figures for new
-    /// ones.
+    /// Removes the series of servers that this one does not lead, so that no dashboard shows stale
+    /// values.
     fn show_followers(&mut self, followers: &[FollowerFigures]) {
         let (lag, contact) = (&SERVER.levels.follower_lag, &SERVER.levels.follower_contact);
         if !self.followers.iter().eq(followers.iter().map(|follower| &follower.node)) {
@@ -85,7 +85,7 @@ fn show_levels(figures: &Figures) {
     }
 }
 
-/// Counts what a turn brought.
+/// Adds a turn's observations to the metrics.
 pub(super) fn count(observed: &Observed) {
     observed.commits.iter().for_each(|took| SERVER.times.commits.observe(took.as_secs_f64()));
     observed.lock_waits.iter().for_each(|took| SERVER.times.lock_waits.observe(took.as_secs_f64()));
@@ -117,7 +117,7 @@ pub(super) fn count(observed: &Observed) {
     }
 }
 
-/// Counts how long a request took.
+/// Records the duration of a request.
 pub(super) fn count_request(kind: AnswerKind, took: Duration) {
     let number = match kind {
         AnswerKind::Read => 0,

@@ -1,12 +1,12 @@
-//! What a server counts and measures, in the process's one registry, as Prometheus has it.
+//! The server's metrics, in the process's one Prometheus registry.
 //!
-//! Every part of the server may name these figures; they name no part of it. What is read anew each
-//! time is [`crate::readings`]'. The registry, its text and its units are
-//! [`lockmesh_net::metrics`]'.
+//! Every part of the server may use these metrics; they refer to no part of it. Metrics that are
+//! read at scrape time are in [`crate::readings`]. The registry, its text and its units are in
+//! [`lockmesh_net::metrics`].
 //!
-//! **Invariant:** every series is there from the start, at zero, but for those of other servers,
-//! which a leader alone has. `deploy/metrics.md` explains each to operators, and a test holds that
-//! page equal to what is served.
+//! **Invariant:** every series exists from the start, at zero, except per-peer series, which only a
+//! leader exports. `deploy/metrics.md` explains each to operators, and a test keeps that page equal
+//! to the exported metrics.
 
 mod server;
 

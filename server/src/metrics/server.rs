@@ -1,4 +1,4 @@
-//! The figures of this process's server; what each is stands in its help.
+//! The metrics of this process's server; each is described by its help.
 
 use lockmesh_core::observed::{ACCUSATION_OUTCOMES, EVENT_OUTCOMES, LOSS_CAUSES};
 use lockmesh_net::metrics::{SHORT_BUCKETS, WAIT_BUCKETS, registered};
@@ -11,13 +11,13 @@ use prometheus::{
 };
 use std::sync::LazyLock;
 
-/// Bounds of how many events a turn takes.
+/// The buckets of the number of events per turn.
 const TURN_BUCKETS: [f64; 8] = [0.0, 1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0];
 
-/// What a request to a server is, in the order of [`Times::requests`].
+/// The labels of a request's kind, in the order of [`Times::requests`].
 const REQUEST_KINDS: [&str; 4] = ["read", "blocking", "write", "other"];
 
-/// What became of commands, in words, in the order of [`Outcome`].
+/// The labels of a command's outcome, in the order of [`Outcome`].
 const OUTCOMES: [&str; 18] = [
     "done",
     "false",
@@ -39,7 +39,7 @@ const OUTCOMES: [&str; 18] = [
     "corrupt",
 ];
 
-/// What became of a command.
+/// The outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Done,
@@ -62,10 +62,10 @@ enum Outcome {
     Corrupt,
 }
 
-/// How members stand, in words for labels.
+/// The labels of a member's status.
 pub(crate) const MEMBER_STATUSES: [&str; 4] = ["alive", "restarting", "left", "failed"];
 
-/// The figures of this process's server.
+/// The metrics of this process's server.
 pub(crate) static SERVER: LazyLock<Server> = LazyLock::new(|| Server {
     times: Times::registered(),
     counts: Counts::registered(),
@@ -81,7 +81,7 @@ pub(crate) struct Server {
     pub(crate) levels: Levels,
 }
 
-/// How long things took, and how many came at once.
+/// Histograms of durations and batch sizes.
 pub(crate) struct Times {
     /// In the order of [`REQUEST_KINDS`].
     pub(crate) requests: [Histogram; REQUEST_KINDS.len()],
@@ -94,7 +94,7 @@ pub(crate) struct Times {
     pub(crate) turn_events: Histogram,
 }
 
-/// What only grows.
+/// Counters.
 pub(crate) struct Counts {
     pub(crate) events: IntCounter,
     /// In the order of [`Outcome`].
@@ -121,7 +121,7 @@ pub(crate) struct Counts {
     pub(crate) node_verdicts: [IntCounter; HealthWindow::ALL.len()],
 }
 
-/// What was said to agents, unasked.
+/// Counters of the requests and pushes that this server sends to agents.
 pub(crate) struct Agents {
     pub(crate) challenges: IntCounter,
     pub(crate) challenges_unanswered: IntCounter,
@@ -132,7 +132,7 @@ pub(crate) struct Agents {
     pub(crate) mesh_pushes_unsent: IntCounter,
 }
 
-/// How things stand.
+/// Gauges.
 pub(crate) struct Levels {
     pub(crate) term: IntGauge,
     pub(crate) is_leader: IntGauge,
@@ -167,26 +167,26 @@ pub(crate) struct Levels {
 
 impl Times {
     fn registered() -> Self {
-        let requests = histograms("request_seconds", "From a request's arrival to its answer", "kind");
+        let requests = histograms("request_seconds", "Time from a request's arrival to its answer", "kind");
         Self {
             requests: REQUEST_KINDS.map(|kind| requests.with_label_values(&[kind])),
             commits: short(
                 "commit_seconds",
-                "From the proposal of a batch of commands to its commit, on the leader",
+                "Time from proposing a batch of commands to its commit, on the leader",
             ),
-            fsyncs: short("fsync_seconds", "One commit of the log to disk"),
-            applies: short("apply_seconds", "Applying what was committed, a batch"),
-            checkpoints: short("checkpoint_seconds", "Writing a checkpoint of the state to disk"),
+            fsyncs: short("fsync_seconds", "Duration of one commit of the log to disk"),
+            applies: short("apply_seconds", "Duration of applying a batch of committed entries"),
+            checkpoints: short("checkpoint_seconds", "Duration of writing a checkpoint of the state to disk"),
             queue_waits: short(
                 "queue_wait_seconds",
-                "How long the oldest event of a turn waited for the driver",
+                "Time that the oldest event of a turn waited for the driver",
             ),
             lock_waits: histogram(
                 "lock_wait_seconds",
-                "From being enqueued for a lock to its grant",
+                "Time from joining a lock's queue to the grant",
                 &WAIT_BUCKETS,
             ),
-            turn_events: histogram("turn_events", "Events that one turn of the driver took", &TURN_BUCKETS),
+            turn_events: histogram("turn_events", "Events handled in one turn of the driver", &TURN_BUCKETS),
         }
     }
 }
@@ -201,59 +201,59 @@ impl Counts {
         );
         let renewals = counters(
             "lease_renewals_total",
-            "Renewals of nodes' leases that this server decided about as the leader, by outcome",
+            "Renewals of node leases that this server handled as the leader, by outcome",
             "outcome",
         );
         let verdicts = counters(
             "node_verdicts_total",
-            "Verdicts on silent nodes that were applied while this server led, by window",
+            "Verdicts on silent nodes applied while this server led, by window",
             "window",
         );
         let accusations = counters(
             "accusations_total",
-            "Nodes that agents in the mesh probed in vain and accused, by outcome",
+            "Suspicions reported by agents after failed probes in the mesh, by outcome",
             "outcome",
         );
         let user_events = counters("user_events_total", "User events of agents, by outcome", "outcome");
         let writes = counters("writes_total", "Commands answered, by outcome", "outcome");
         Self {
-            events: counter("events_total", "Events that the driver took"),
+            events: counter("events_total", "Events handled by the driver"),
             writes: OUTCOMES.map(|outcome| writes.with_label_values(&[outcome])),
             reads: counter("reads_total", "Queries answered"),
             leader_changes: counter(
                 "leader_changes_total",
-                "Leaders that this server saw after the first one",
+                "Leader changes seen by this server after the first leader",
             ),
             saved_by_agents: counter(
                 "node_checks_saved_by_agents_total",
-                "Answers of silent nodes that reached this leader through an agent first",
+                "Answers of silent nodes that reached this leader first through another agent",
             ),
             forged_answers: counter(
                 "forged_answers_total",
-                "Answers of silent nodes that were not made by the node: whoever handed them on has lied",
+                "Answers of silent nodes that the node did not make: the forwarding agent forged them",
             ),
             given_up_by_answer: counter(
                 "sessions_given_up_by_answer_total",
-                "Sessions that this leader ended because a node's answer to a challenge named them as given up",
+                "Sessions ended by this leader because a node's answer to a challenge listed them as given up",
             ),
             losses: LOSS_CAUSES.map(|cause| losses.with_label_values(&[cause])),
             locks_lost: LOSS_CAUSES.map(|cause| locks.with_label_values(&[cause])),
             renewals_acknowledged: renewals.with_label_values(&["acknowledged"]),
             renewals_refused: renewals.with_label_values(&["refused"]),
-            node_checks: counter("node_checks_total", "Checks of silent nodes that this leader opened"),
+            node_checks: counter("node_checks_total", "Checks of silent nodes opened by this leader"),
             accusations: ACCUSATION_OUTCOMES.map(|outcome| accusations.with_label_values(&[outcome])),
             user_events: EVENT_OUTCOMES.map(|outcome| user_events.with_label_values(&[outcome])),
             requests_timed_out: counter(
                 "requests_timed_out_total",
-                "Requests that waited for 6 s at this leader: their outcome is unknown",
+                "Requests that timed out after 6 s at this leader; their outcome is unknown",
             ),
             disk_stalls: counter(
                 "disk_stalls_total",
-                "Times that no write became durable for `storage.stall_timeout`",
+                "Disk stalls: no write became durable for `storage.stall_timeout`",
             ),
             mesh_syncs: counter(
                 "mesh_syncs_total",
-                "Agents that were told what they lacked of the mesh, each time",
+                "Replies to agents with the mesh news that they lacked (anti-entropy)",
             ),
             node_verdicts: HealthWindow::ALL.map(|window| verdicts.with_label_values(&[window.as_str()])),
         }
@@ -268,30 +268,24 @@ impl Counts {
 impl Agents {
     fn registered() -> Self {
         Self {
-            challenges: counter("challenges_total", "Agents that were asked whether they live, each time"),
+            challenges: counter("challenges_total", "Challenges sent to agents"),
             challenges_unanswered: counter(
                 "challenges_unanswered_total",
-                "Challenges to which the agent said nothing in time",
+                "Challenges that the agent did not answer in time",
             ),
             challenges_unsent: counter(
                 "challenges_unsent_total",
-                "Challenges that were not sent because too many were under way",
+                "Challenges not sent because too many were in flight",
             ),
-            questions: counter(
-                "agent_questions_total",
-                "Agents that were told to ask another node whether it lives, each time",
-            ),
+            questions: counter("agent_questions_total", "Requests to agents to challenge another node"),
             questions_unsent: counter(
                 "agent_questions_unsent_total",
-                "The same that were not told because too many were under way",
+                "Requests to challenge another node that were not sent because too many were in flight",
             ),
-            mesh_pushes: counter(
-                "mesh_pushes_total",
-                "Agents that were told at once what is new in the mesh, each time",
-            ),
+            mesh_pushes: counter("mesh_pushes_total", "Pushes of mesh news to agents"),
             mesh_pushes_unsent: counter(
                 "mesh_pushes_unsent_total",
-                "The same that were not told because too many were being told",
+                "Pushes of mesh news not sent because too many were in flight",
             ),
         }
     }
@@ -300,61 +294,61 @@ impl Agents {
 impl Levels {
     fn registered() -> Self {
         let follower = ["server"];
-        let members = labelled("members", "Agents that registered, by status", ["status"]);
+        let members = labelled("members", "Registered agents, by status", ["status"]);
         MEMBER_STATUSES.iter().for_each(|status| drop(members.with_label_values(&[status])));
-        let files = labelled("database_bytes", "The size of a database file", ["file"]);
+        let files = labelled("database_bytes", "Size of a database file in bytes", ["file"]);
         ["log", "state"].iter().for_each(|file| drop(files.with_label_values(&[file])));
         Self {
-            term: gauge("raft_term", "The term of this server"),
-            is_leader: gauge("is_leader", "1 where this server leads and serves"),
-            leader_known: gauge("leader_known", "1 where this server knows who leads"),
-            last_index: gauge("raft_last_index", "The last index of the log, on disk or not"),
-            commit_index: gauge("raft_commit_index", "The last committed index"),
-            applied_index: gauge("raft_applied_index", "The last applied index"),
+            term: gauge("raft_term", "Current Raft term of this server"),
+            is_leader: gauge("is_leader", "1 if this server leads and serves"),
+            leader_known: gauge("leader_known", "1 if this server knows the leader"),
+            last_index: gauge("raft_last_index", "Last index of the log, durable or not"),
+            commit_index: gauge("raft_commit_index", "Last committed index"),
+            applied_index: gauge("raft_applied_index", "Last applied index"),
             log_bytes: gauge("log_bytes", "Bytes of replicated log kept in memory"),
             follower_lag: labelled(
                 "follower_lag_entries",
-                "Entries that another server lacks, on the leader",
+                "Log entries that another server lacks, on the leader",
                 follower,
             ),
             follower_contact: seconds_labelled(
                 "follower_last_contact_seconds",
-                "How long ago another server was heard, on the leader",
+                "Time since the last message from another server, on the leader",
                 follower,
             ),
             sessions: gauge("sessions", "Sessions"),
-            locks_held: gauge("locks_held", "Keys that a session holds"),
+            locks_held: gauge("locks_held", "Keys locked by a session"),
             lock_waiters: gauge("lock_waiters", "Waiters in the queues of all locks"),
             keys: gauge("keys", "Keys"),
-            watches: gauge("watches", "Blocking queries that are parked"),
+            watches: gauge("watches", "Parked blocking queries"),
             members,
-            node_checks_open: gauge("node_checks_open", "Silent nodes that are asked, on the leader"),
+            node_checks_open: gauge("node_checks_open", "Open checks of silent nodes, on the leader"),
             nodes_without_renewals: gauge(
                 "nodes_without_renewals",
-                "Nodes that answer challenges and do not renew, on the leader",
+                "Nodes that answer challenges but do not renew, on the leader",
             ),
             node_brake: gauge(
                 "node_brake",
-                "1 where so many nodes are silent that this leader fails none before 15 seconds",
+                "1 if too many nodes are silent: this leader fails none of them before 15 seconds",
             ),
             mesh_members: gauge("mesh_members", "Agents in the mesh"),
-            mesh_cells: gauge("mesh_cells", "Cells of the mesh, each of 1,024 agents at most"),
-            gossip_key: gauge("gossip_key_number", "The number of the gossip key that is in use"),
+            mesh_cells: gauge("mesh_cells", "Cells of the mesh, each with at most 1,024 agents"),
+            gossip_key: gauge("gossip_key_number", "Number of the gossip key in use"),
             corrupt: gauge(
                 "corrupt",
-                "1 where a check found the state of this server to be corrupt: it answers no agent",
+                "1 if a corruption check found this server's state corrupt: it answers no agent",
             ),
             states_differ: gauge(
                 "states_differ",
-                "1 where this leader's newest corruption check found states that differ",
+                "1 if this leader's newest corruption check found different states",
             ),
             disk_healthy: gauge(
                 "disk_healthy",
-                "0 while the disk refuses writes or is stalled for `storage.stall_timeout`",
+                "0 while the disk rejects writes or is stalled for `storage.stall_timeout`",
             ),
             majority_can_write: gauge(
                 "majority_can_write",
-                "0 while the disks of a majority of the servers refuse writes, as far as this one knows",
+                "0 while the disks of a majority of servers reject writes, as far as this server knows",
             ),
             lowered_priority: gauge(
                 "lowered_election_priority",
@@ -363,18 +357,18 @@ impl Levels {
             database_bytes: files,
             certificate_expiry: registered(Gauge::new(
                 "lockmesh_server_certificate_expiry_timestamp_seconds",
-                "When the server's certificate, or the authority behind it, ends",
+                "Expiry time of the server's certificate or of its authority, whichever is earlier",
             )),
         }
     }
 
-    /// Shows the size of a database file, `log` or `state`.
+    /// Sets the size of a database file, `log` or `state`.
     pub(crate) fn show_database(&self, file: &str, bytes: u64) {
         self.database_bytes.with_label_values(&[file]).set(bytes.cast_signed());
     }
 }
 
-/// Shows whether something is so.
+/// Sets a gauge to 0 or 1.
 pub(crate) fn show_flag(gauge: &IntGauge, is_so: bool) {
     gauge.set(i64::from(is_so));
 }

@@ -1,4 +1,5 @@
-//! What servers say to each other on a Raft stream: a hello and its answer, then messages for ever.
+//! The messages on a Raft stream between servers: a hello and its answer, then Raft messages until
+//! its end.
 
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_core::setback::LogPosition;
@@ -9,22 +10,22 @@ use serde::{Deserialize, Serialize};
 /// The version of this program.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The first word on a stream, and the answer to it.
+/// The first message on a stream, and the answer to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Who speaks.
+    /// The sender.
     pub from: ServerId,
-    /// Whom it wants to speak to.
+    /// The intended receiver.
     pub to: ServerId,
     /// Their cluster.
     pub cluster_id: String,
-    /// Where the speaker is reached.
+    /// The address of the sender.
     pub address: String,
-    /// The version of the program that the speaker runs; words for people.
+    /// The version of the sender's program; shown to users only.
     pub version: String,
-    /// How far the speaker has come, as its disk has it or will have it in a moment.
+    /// The sender's position in the log, durable now or in a moment.
     pub position: LogPosition,
-    /// How far it knows the other one to have come.
+    /// The receiver's position as known to the sender.
     pub remembers: Option<LogPosition>,
 }
 

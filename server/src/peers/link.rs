@@ -1,4 +1,5 @@
-//! The task that keeps a stream to one other server: dials for ever, says hello, sends what waits.
+//! The task that keeps a stream to one other server: it dials until aborted, sends a hello, then
+//! sends queued messages.
 
 use super::Peers;
 use super::hello::HelloFrame;
@@ -16,16 +17,16 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How long one attempt may take, up to the answer to the hello.
+/// The timeout of one attempt, up to the answer to the hello.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long to wait between two attempts: at first, and at most.
+/// The backoff between two attempts: the first and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
-/// A connection that ends sooner than this was none.
+/// A connection that ends sooner than this counts as failed.
 const STABLE_WINDOW: Duration = Duration::from_secs(1);
-/// So many bytes of messages are encoded before they are sent.
+/// The bytes of messages that are encoded before they are sent.
 const BYTES_AT_ONCE: usize = 1 << 20;
 
-/// Everything that the task must know.
+/// The inputs of the task.
 pub(super) struct PeerLink {
     pub(super) peers: Weak<Peers>,
     /// This server.
@@ -53,22 +54,23 @@ impl PeerLink {
             let began = Instant::now();
             let connected = tokio::select! {
                 connected = try_each(&dialled, CONNECT_TIMEOUT, |address| self.say_hello(address)) => connected,
-                // It has just come back: what was sent to it before is lost, so it is called anew.
+                // The peer has just come back: messages sent to it before are lost, so this
+                // reconnects.
                 () = self.queue.reconnect_hint(&mut address) => continue,
             };
             let reason = match connected {
                 Ok((connection, sender, receiver)) => {
-                    tracing::info!(server = server.0, node = %self.node, address = dialled, "connected to the other server");
+                    tracing::info!(server = server.0, node = %self.node, address = dialled, "connected to server");
                     log.reset();
-                    // Only now: what was said before the hello would reach a server that may refuse
-                    // this one.
+                    // Only now: a message sent before the hello would reach a server that may
+                    // reject this one.
                     self.queue.up();
                     let reason = tokio::select! {
                         reason = self.send(sender) => reason,
                         reason = hear_the_end(receiver) => reason,
-                        _ = address.changed() => "it moved".into(),
+                        _ = address.changed() => "the address changed".into(),
                     };
-                    // Before it is closed here: the reason of the other side is lost with it.
+                    // Before closing here, which loses the other side's reason.
                     self.notice_removal(&connection);
                     connection.close(Close::Done, "");
                     reason
@@ -78,9 +80,10 @@ impl PeerLink {
             self.queue.down();
             self.tell_driver(server);
             if log.is_new(&reason) {
-                tracing::warn!(server = server.0, node = %self.node, address = dialled, %reason, "cannot reach the other server; retrying");
+                tracing::warn!(server = server.0, node = %self.node, address = dialled, %reason, "cannot connect to server; retrying");
             }
-            // A server that takes connections and drops them at once is not called without a pause.
+            // A server that accepts connections and drops them at once is not called without a
+            // pause.
             if began.elapsed() >= STABLE_WINDOW {
                 backoff.reset();
             }
@@ -91,13 +94,14 @@ impl PeerLink {
         }
     }
 
-    /// What was on its way may be lost. It always gets in, and the driver may be gone.
+    /// Messages in flight may be lost. The event is never rejected for lack of room, and the driver
+    /// may have stopped.
     fn tell_driver(&self, server: ServerId) {
         let _ = self.sender.post(DriverEvent::Unreachable(server));
     }
 
-    /// The other server may have closed the connection because this one was removed. It always gets
-    /// in.
+    /// The other server may have closed the connection because this one was removed. The event is
+    /// never rejected for lack of room.
     fn notice_removal(&self, connection: &Connection) {
         if connection.is_closed_by_removal() {
             let _ = self.sender.post(DriverEvent::Removed);
@@ -110,14 +114,14 @@ impl PeerLink {
             connection.close(Close::Denied, &reason);
             Err(LinkError::Stranger(reason))
         };
-        // An address can belong to another node by now; its certificate says so.
+        // An address can belong to another node by now; its certificate proves it.
         if connection.peer().node.folded() != self.node {
-            return stranger(format!("{} is there", connection.peer()));
+            return stranger(format!("found {} instead", connection.peer()));
         }
         let (mut sender, mut receiver) = connection.open(Purpose::Raft).await?;
         let closing = || LinkError::Lost("this server is closing".into());
         let peers = self.peers.upgrade().ok_or_else(closing)?;
-        // What it acknowledges after it has answered is no part of the answer.
+        // Read before the hello: acknowledgements after the peer's answer are no part of it.
         let remembered = peers.remembers(self.server);
         let hello = peers.hello_to(self.server).ok_or_else(closing)?;
         let mut queue = FrameQueue::default();
@@ -126,27 +130,27 @@ impl PeerLink {
         let answer = receiver.receive::<HelloFrame>().await;
         let answer = answer.inspect_err(|_| self.notice_removal(&connection))?;
         let Some(HelloFrame(answer)) = answer else {
-            return Err(LinkError::Lost("it finished the stream".into()));
+            return Err(LinkError::Lost("the server closed the stream".into()));
         };
         match answer.first() {
-            // Ids of two clusters mean nothing to each other.
+            // Ids of different clusters are not comparable.
             Some(answer) if answer.cluster_id != hello.cluster_id => {
                 let (theirs, ours) = (&answer.cluster_id, &hello.cluster_id);
-                return stranger(format!("a server of the cluster {theirs} is there, this one is of {ours}"));
+                return stranger(format!("the server belongs to the cluster {theirs}, this one to {ours}"));
             }
             Some(answer) if (answer.from, answer.to) == (self.server, self.me) => {
-                // Before a message leaves: a server that lost what it acknowledged must not count.
+                // Before a message is sent: a server that lost acknowledged entries must not count.
                 if let Err(set_back) = peers.compare(answer, remembered) {
                     return stranger(set_back.to_string());
                 }
                 peers.note_version(answer);
             }
-            _ => return stranger("another server is there".into()),
+            _ => return stranger("another server answered".into()),
         }
         Ok((connection, sender, receiver))
     }
 
-    /// Sends what waits, again and again; says what ended it.
+    /// Sends queued messages repeatedly; returns the reason for the end.
     async fn send(&self, mut sender: FrameSender) -> String {
         let mut queue = FrameQueue::default();
         let mut messages = Vec::new();
@@ -167,19 +171,19 @@ impl PeerLink {
     }
 
     fn encode(&self, queue: &mut FrameQueue, message: &PeerMessage) {
-        // Told as lost, so that the engine does not wait for an answer to it.
+        // Reported as lost, so that the engine does not wait for an answer to it.
         if let Err(error) = queue.push(message) {
-            tracing::error!(server = self.server.0, node = %self.node, %error, "a message to the other server fits no frame");
+            tracing::error!(server = self.server.0, node = %self.node, %error, "message exceeds the frame limit");
             self.tell_driver(self.server);
         }
     }
 }
 
-/// The other server says nothing after its hello; that the stream ended is heard here first.
+/// Waits for the end of the stream: the other server sends nothing after its hello.
 async fn hear_the_end(mut receiver: FrameReceiver) -> String {
     match receiver.receive::<HelloFrame>().await {
-        Ok(None) => "it finished the stream".into(),
-        Ok(Some(_)) => "it said hello twice".into(),
+        Ok(None) => "the server closed the stream".into(),
+        Ok(Some(_)) => "the server sent a second hello".into(),
         Err(error) => error.to_string(),
     }
 }
@@ -214,7 +218,7 @@ mod tests {
         let mut queue = FrameQueue::default();
         queue.push(&answer).expect("it is short");
         sender.send(queue.take()).await.expect("it listens");
-        // The caller closes it, whether it takes the answer or not.
+        // The caller closes it, whether it accepts the answer or not.
         let _ = receiver.receive::<HelloFrame>().await;
     }
 
@@ -241,8 +245,8 @@ mod tests {
         };
         for (from, cluster_id, refusal) in [
             (2, "c", None),
-            (2, "d", Some("a server of the cluster d is there, this one is of c")),
-            (3, "c", Some("another server is there")),
+            (2, "d", Some("the server belongs to the cluster d, this one to c")),
+            (3, "c", Some("another server answered")),
         ] {
             let link = link("s2");
             let hello = async { link.say_hello(address).await.map(drop).map_err(|error| error.to_string()) };

@@ -1,20 +1,20 @@
-//! The other servers: who they are, and the way of messages to them.
+//! The other servers: their identities, and the message queues to them.
 //!
 //! ```text
-//! driver ── one turn's messages ──> a bounded line a server ──> its task ──> one stream, many messages a frame
-//!        <── Unreachable: what was on its way to a server may be lost ──
+//! driver ── one turn's messages ──> a bounded queue per server ──> its task ──> one stream
+//!        <── Unreachable: messages in flight to a server may be lost ──
 //! ```
 //!
 //! | file | is |
 //! |---|---|
-//! | `mod.rs` | the roster: who may speak, and a line to each |
-//! | `queue.rs` | what waits to be sent to one server |
+//! | `mod.rs` | the roster: authentication, and a queue to each server |
+//! | `queue.rs` | the messages waiting for one server |
 //! | `link.rs` | the task that keeps a stream to one server |
-//! | `hello.rs` | how a stream begins |
+//! | `hello.rs` | the beginning of a stream |
 //!
-//! Each direction has a stream of its own, kept by the one who sends. **Invariants:** a server's
-//! word counts only if its certificate names the node that the roster has under its id; an id that
-//! was removed is never heard again.
+//! Each direction has its own stream, kept by the sender. **Invariants:** a server's message counts
+//! only if its certificate names the node that the roster has under its id; messages from a removed
+//! id are never accepted again.
 
 mod hello;
 mod link;
@@ -40,7 +40,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
 
-/// How connections to other servers are dialled: one that is silent for so long is dead.
+/// The options for dialing other servers: a connection that is silent for this long is dead.
 pub(crate) fn dial_options() -> QuicOptions {
     QuicOptions {
         idle_time: Duration::from_millis(1500),
@@ -49,10 +49,10 @@ pub(crate) fn dial_options() -> QuicOptions {
     }
 }
 
-/// What is kept of another server's version.
+/// The longest version text kept of another server.
 const MAX_VERSION_CHARS: usize = 64;
 
-/// The quorum's other servers as this one knows them.
+/// The quorum's other servers as known to this one.
 #[derive(Debug)]
 pub struct Peers {
     /// Itself, for its tasks.
@@ -66,14 +66,14 @@ pub struct Peers {
     departures: watch::Sender<()>,
 }
 
-/// How far this server has come, and how far it knows the others to have come.
+/// This server's log position, and the known positions of the others.
 #[derive(Debug, Default)]
 struct Positions {
     own: LogPosition,
     memory: PeerMemory,
 }
 
-/// Who this server is in its quorum.
+/// This server's identity in its quorum.
 #[derive(Clone, Debug)]
 pub(crate) struct Me {
     pub(crate) id: ServerId,
@@ -84,7 +84,7 @@ pub(crate) struct Me {
 #[derive(Debug, Default)]
 struct RosterRows {
     servers: BTreeMap<ServerId, RosterRow>,
-    /// The id given last, as far as this server knows.
+    /// The highest id assigned so far, as far as this server knows.
     last: ServerId,
 }
 
@@ -98,19 +98,19 @@ struct RosterRow {
     task: AbortHandle,
 }
 
-/// Why another server is not heard.
+/// The reason that another server is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// This server is not a member yet; the other one shall come again.
+    /// This server is not a member yet; the other one is to retry.
     NotYet,
-    /// It was removed from the quorum.
+    /// The other server was removed from the quorum.
     Removed,
-    /// It must not speak.
+    /// The other server is not allowed to connect.
     Denied(String),
 }
 
 impl Peers {
-    /// Knows nobody yet. Must be called on a runtime.
+    /// Creates an empty roster. Must be called on a runtime.
     pub(crate) fn new(endpoint: Arc<Endpoint>, sender: EventSender) -> Arc<Self> {
         let (me, rows) = (OnceLock::new(), RwLock::default());
         let (positions, runtime) = (Mutex::default(), Handle::current());
@@ -126,7 +126,7 @@ impl Peers {
         })
     }
 
-    /// This server is a member now.
+    /// Sets this server's identity when it becomes a member.
     ///
     /// # Panics
     /// The second time.
@@ -134,23 +134,23 @@ impl Peers {
         self.me.set(me).expect("a server becomes a member once");
     }
 
-    /// These are the servers, and this is the id given last. Does nothing before this server is a
+    /// Replaces the servers, and the highest assigned id. Does nothing before this server is a
     /// member.
     pub(crate) fn update<'a>(&self, servers: impl Iterator<Item = &'a Server>, last: ServerId) {
         let Some(me) = self.me.get() else { return };
         let mut rows = self.write();
-        // Never back: an id above it would be taken for a newcomer's.
+        // Never lower: a removed id above it would pass as a newcomer's.
         rows.last = rows.last.max(last);
         let mut gone = std::mem::take(&mut rows.servers);
         for server in servers.filter(|server| server.id != me.id) {
             let node = server.node.folded();
             let known = gone.remove(&server.id);
             let renamed = known.as_ref().filter(|row| row.node != node);
-            // Another node under the same id: its stream belongs to somebody else now.
+            // Another node under the same id: its stream now belongs to another server.
             renamed.inspect(|row| row.task.abort());
             let known = known.filter(|row| row.node == node);
             let mut row = known.unwrap_or_else(|| self.row(me, server.id, node, &server.address));
-            // Only where the roster itself moved: a hello may have told a newer address since.
+            // Only if the roster's address changed: a hello may have reported a newer one since.
             if row.listed != server.address {
                 row.listed.clone_from(&server.address);
                 row.queue.move_to(&server.address);
@@ -159,7 +159,7 @@ impl Peers {
         }
         let mut some_left = false;
         for (id, row) in gone {
-            // One that is not in the roster yet was heard from before this server learned of it.
+            // One that is not in the roster yet connected before this server learned of it.
             if row.listed.is_empty() && id > rows.last {
                 rows.servers.insert(id, row);
             } else {
@@ -173,13 +173,12 @@ impl Peers {
         }
     }
 
-    /// Wakes whoever listens to another server when some server has left the quorum.
+    /// Returns a receiver that wakes when a server has left the quorum.
     pub(crate) fn departures(&self) -> watch::Receiver<()> {
         self.departures.subscribe()
     }
 
-    /// Puts messages on their lines and wakes each once; notes in `lost` whom something was lost
-    /// to.
+    /// Queues messages and wakes each task once; adds to `lost` the receivers of lost messages.
     pub(crate) fn send(&self, messages: &mut Vec<(ServerId, PeerMessage)>, lost: &mut Vec<ServerId>) {
         let rows = self.read();
         let mut woken: Vec<ServerId> = Vec::new();
@@ -195,8 +194,8 @@ impl Peers {
         }
     }
 
-    /// Notes how far this server has come and how far it knows the others to have come, before its
-    /// messages leave.
+    /// Records this server's log position and the known positions of the others, before its
+    /// messages are sent.
     pub(crate) fn note(&self, own: LogPosition, memory: &PeerMemory) {
         let mut positions = self.positions();
         positions.own = own;
@@ -205,37 +204,38 @@ impl Peers {
         }
     }
 
-    /// How far another server is known to have come.
+    /// Returns the known log position of another server.
     pub(super) fn remembers(&self, server: ServerId) -> Option<LogPosition> {
         self.positions().memory.of(server)
     }
 
-    /// Compares what two servers that meet hold and remember of each other. `known` must have been
-    /// known before the other one wrote its hello: what it acknowledged since is no part of it.
+    /// Compares the positions that two servers hold and remember of each other. `known` must have
+    /// been read before the other one wrote its hello: later acknowledgements are no part of it.
     pub(super) fn compare(&self, hello: &Hello, known: Option<LogPosition>) -> Result<(), SetBack> {
         let Hello { from, to, position, remembers, .. } = hello;
-        // The other one remembers more of this server than it holds: the driver must silence it.
+        // The other one remembers a later position than this server holds: the driver must stop it
+        // from voting and answering.
         if let Some(set_back) = SetBack::find(*to, self.positions().own, *from, *remembers) {
-            // It always gets in, and the driver may be gone.
+            // Never rejected for lack of room; the driver may have stopped.
             let _ = self.sender.post(DriverEvent::SetBack(*from, set_back.known));
             return Err(set_back);
         }
-        // The other way round the other one has lost something, and is refused here.
+        // In the other direction the other server has lost entries, and is rejected here.
         SetBack::find(*from, *position, *to, known).map_or(Ok(()), Err)
     }
 
-    /// Tells the driver which version a server runs that was met.
+    /// Reports the version of a connected server to the driver.
     pub(super) fn note_version(&self, hello: &Hello) {
         let version = hello.version.chars().take(MAX_VERSION_CHARS).collect();
-        // It always gets in, and the driver may be gone.
+        // Never rejected for lack of room; the driver may have stopped.
         let _ = self.sender.post(DriverEvent::Version(hello.from, version));
     }
 
-    /// Whether another server may speak, and what it is told then.
+    /// Authenticates another server; returns the hello that answers it.
     pub(crate) fn admit(&self, hello: &Hello, peer: &Peer) -> Result<Hello, Refused> {
         let me = self.me.get().ok_or(Refused::NotYet)?;
         let denied = |reason: String| Err(Refused::Denied(reason));
-        // First, since ids mean nothing across clusters.
+        // First, since ids of different clusters are not comparable.
         if hello.cluster_id != me.cluster_id {
             return denied(format!(
                 "it belongs to the cluster {}, this server to {}: to make it join this one, stop it and empty its \
@@ -243,19 +243,19 @@ impl Peers {
                 hello.cluster_id, me.cluster_id
             ));
         }
-        // An address may belong to another server by now; what is meant for that one must not be
-        // counted here.
+        // An address may belong to another server by now; messages for that one must not be counted
+        // here.
         if hello.to != me.id {
-            return denied(format!("it looks for server {}, but this is server {}", hello.to, me.id));
+            return denied(format!("it expects server {}, but this is server {}", hello.to, me.id));
         }
-        // A copied data folder, or two servers of one configuration.
+        // A copied data folder, or two servers with one configuration.
         if hello.from == me.id {
             return denied(format!("it has the same id as this server, {}", me.id));
         }
         let node = peer.node.folded();
         let mut rows = self.write();
-        // An id above all that is known: this server may lag behind the log that names the
-        // newcomer. Once its row is known, it must be the same node.
+        // An id above all known ones: this server may lag behind the log that names the newcomer.
+        // Once its row is known, it must be the same node.
         if !rows.servers.contains_key(&hello.from) && hello.from > rows.last {
             let row = self.row(me, hello.from, node.clone(), &hello.address);
             rows.servers.insert(hello.from, RosterRow { listed: String::new(), ..row });
@@ -267,13 +267,13 @@ impl Peers {
                 peer.node, hello.from, row.node
             )),
             Some(row) => {
-                // Before it is let in: nothing that it says may count if its disk was set back.
+                // Before it is admitted: none of its messages may count if its disk was set back.
                 if let Err(set_back) = self.compare(hello, self.remembers(hello.from)) {
                     return denied(set_back.to_string());
                 }
                 row.queue.move_to(&hello.address);
-                // It is there, so a call to it is worth while at once: the next election may depend
-                // on it.
+                // The server is up, so calling it at once is worthwhile: the next election may
+                // depend on it.
                 row.queue.heard();
                 self.note_version(hello);
                 Ok(self.hello(me, hello.from))
@@ -281,22 +281,22 @@ impl Peers {
         }
     }
 
-    /// Whether a server that was admitted still belongs to the quorum.
+    /// Returns `true` if an admitted server still belongs to the quorum.
     pub(crate) fn is_member(&self, server: ServerId) -> bool {
         self.read().servers.contains_key(&server)
     }
 
-    /// Where another server is reached.
+    /// Returns the address of another server.
     pub(crate) fn address(&self, server: ServerId) -> Option<String> {
         self.read().servers.get(&server).map(|row| row.queue.address().borrow().clone())
     }
 
-    /// The way to the driver.
+    /// Returns the sender to the driver.
     pub(crate) fn sender(&self) -> &EventSender {
         &self.sender
     }
 
-    /// Begins a task that calls other servers.
+    /// Starts a task that calls other servers.
     pub(crate) fn spawn<F>(&self, task: impl FnOnce(Arc<Endpoint>) -> F) -> JoinHandle<()>
     where
         F: Future<Output = ()> + Send + 'static,
@@ -304,22 +304,22 @@ impl Peers {
         self.runtime.spawn(task(Arc::clone(&self.endpoint)))
     }
 
-    /// Ends all tasks. Who belongs to the quorum stays known: whoever is told that it does not,
-    /// while this server stops, would never serve again.
+    /// Ends all tasks. The roster stays: a server that received a removal while this one stops
+    /// would never serve again.
     pub(crate) fn close(&self) {
         self.read().servers.values().for_each(|row| row.task.abort());
     }
 
     fn hello(&self, me: &Me, to: ServerId) -> Hello {
         let positions = self.positions();
-        // Both at once, so that no acknowledgement comes between the two.
+        // Both under one lock, so that no acknowledgement comes between the two.
         let (position, remembers) = (positions.own, positions.memory.of(to));
         drop(positions);
         let Me { id: from, cluster_id, address } = me.clone();
         Hello { from, to, cluster_id, address, version: VERSION.into(), position, remembers }
     }
 
-    /// The first word to another server, as things stand now.
+    /// Returns the current hello to another server.
     pub(super) fn hello_to(&self, server: ServerId) -> Option<Hello> {
         Some(self.hello(self.me.get()?, server))
     }

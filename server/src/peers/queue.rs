@@ -1,22 +1,22 @@
-//! What waits to be sent to one other server: bounded, and thrown away while that one cannot be
-//! reached.
+//! The messages waiting for one other server: bounded, and dropped while that server is
+//! unreachable.
 
 use lockmesh_core::raft::message::PeerMessage;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, watch};
 
-/// How many messages may wait.
+/// The maximum number of queued messages.
 const MAX_MESSAGES: usize = 4_096;
-/// How many bytes of entries may wait.
+/// The maximum bytes of queued entries.
 const MAX_BYTES: usize = 64 << 20;
 
-/// The way from the driver to one other server.
+/// The queue from the driver to one other server.
 #[derive(Debug)]
 pub(super) struct PeerQueue {
     waiting: Mutex<Queued>,
     news: Notify,
     address: watch::Sender<String>,
-    /// The other server was heard: it is worth a call at once.
+    /// Notified when the other server connects: reconnecting at once is worthwhile.
     heard: Notify,
 }
 
@@ -33,14 +33,14 @@ impl PeerQueue {
         Self { waiting, news, address: watch::Sender::new(address), heard }
     }
 
-    /// Takes a message; false when it is lost, because the other server cannot be reached or too
-    /// much waits. Nobody is woken: see [`PeerQueue::wake`].
+    /// Queues a message; returns `false` if it is lost, because the other server is unreachable or
+    /// the queue is full. Wakes no task: see [`PeerQueue::wake`].
     pub(super) fn push(&self, message: PeerMessage) -> bool {
         let bytes: usize = message.entries.iter().map(|entry| entry.data.len()).sum();
         let mut waiting = self.waiting();
         let has_room = waiting.messages.len() < MAX_MESSAGES && waiting.bytes + bytes <= MAX_BYTES;
-        // Old messages are of no use to a server that comes back: the engine begins with what it
-        // has then.
+        // Old messages are useless to a server that comes back: the engine starts from its position
+        // then.
         if waiting.is_down || !has_room {
             return false;
         }
@@ -49,7 +49,7 @@ impl PeerQueue {
         true
     }
 
-    /// Wakes the one who sends, if there is something to send.
+    /// Wakes the sending task if there is something to send.
     pub(super) fn wake(&self) {
         if !self.waiting().messages.is_empty() {
             self.news.notify_one();
@@ -71,24 +71,24 @@ impl PeerQueue {
         }
     }
 
-    /// The other server can be reached.
+    /// The other server is reachable.
     pub(super) fn up(&self) {
         self.waiting().is_down = false;
     }
 
-    /// The other server cannot be reached: what waits is lost, and what comes.
+    /// The other server is unreachable: queued and later messages are lost.
     pub(super) fn down(&self) {
-        // What waits is lost too: the engine is told so, and begins with what it knows when the
-        // server is back.
+        // Queued messages are lost too: the engine is notified, and starts from the known position
+        // when the server is back.
         *self.waiting() = Queued { is_down: true, ..Queued::default() };
     }
 
-    /// Where the other server is now.
+    /// Returns the current address of the other server.
     pub(super) fn address(&self) -> watch::Receiver<String> {
         self.address.subscribe()
     }
 
-    /// The other server is at this address.
+    /// Sets the other server's address.
     pub(super) fn move_to(&self, address: &str) {
         self.address.send_if_modified(|known| {
             let is_new = known != address;
@@ -99,12 +99,12 @@ impl PeerQueue {
         });
     }
 
-    /// The other server was heard.
+    /// The other server has connected.
     pub(super) fn heard(&self) {
         self.heard.notify_one();
     }
 
-    /// Waits until the other server is heard, or moves.
+    /// Waits until the other server connects, or moves.
     pub(super) async fn reconnect_hint(&self, address: &mut watch::Receiver<String>) {
         tokio::select! {
             () = self.heard.notified() => {}

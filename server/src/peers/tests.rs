@@ -1,4 +1,4 @@
-//! Who may speak, and that what is said arrives.
+//! Authentication of servers, and delivery of their messages.
 
 use super::{Hello, Me, Peers, Refused, dial_options};
 use crate::event_queue::{DriverEvent, EventReceiver, event_queue};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-/// A server that speaks to others and has nothing else.
+/// A server with connections to others and nothing else.
 struct Place {
     peers: Arc<Peers>,
     receiver: EventReceiver,
@@ -51,7 +51,7 @@ impl Place {
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut events = Vec::new();
         while !events.iter().any(&wanted) {
-            assert!(Instant::now() < deadline, "waited in vain for {what}");
+            assert!(Instant::now() < deadline, "timed out waiting for {what}");
             self.receiver.take(&mut events, 100, deadline);
         }
     }
@@ -107,21 +107,25 @@ async fn who_speaks_is_who_the_roster_and_the_certificate_say() {
     let met = |event: &DriverEvent| matches!(event, DriverEvent::Version(ServerId(2), version) if version == "1.2.3");
     place.until("the version of the server that was met", met);
     assert!(admit(hello(2, 1, "other"), "s2").starts_with("it belongs to the cluster other"));
-    assert!(admit(hello(2, 3, "c"), "s2").contains("it looks for server 3"));
+    assert!(admit(hello(2, 3, "c"), "s2").contains("it expects server 3"));
     assert!(admit(hello(1, 1, "c"), "s1").contains("the same id as this server"));
     assert!(admit(hello(2, 1, "c"), "s4").contains("its certificate names the node s4"));
     for removed in [3, 5] {
         assert_eq!(admit(hello(removed, 1, "c"), "s3"), "removed");
     }
-    assert_eq!(admit(hello(6, 1, "c"), "s6"), "1 to 6", "this server has not heard of it yet");
+    assert_eq!(admit(hello(6, 1, "c"), "s6"), "1 to 6", "unknown to this server so far");
     assert!(admit(hello(6, 1, "c"), "s7").contains("its certificate names the node s7"));
     place.peers.update(servers[..2].iter(), ServerId(5));
     assert!(place.peers.is_member(ServerId(6)) && !place.peers.is_member(ServerId(4)));
     place.peers.update(servers.iter(), ServerId(6));
-    assert!(!place.peers.is_member(ServerId(6)), "it was removed before this server heard of it");
+    assert!(!place.peers.is_member(ServerId(6)), "removed before this server learned of it");
     place.peers.close();
     assert!(place.peers.is_member(ServerId(2)));
-    assert_eq!(admit(hello(2, 1, "c"), "s2"), "1 to 2", "whoever stops takes nobody else out of the quorum");
+    assert_eq!(
+        admit(hello(2, 1, "c"), "s2"),
+        "1 to 2",
+        "a stopping server removes no other one from the quorum"
+    );
     place.stop().await;
 }
 
@@ -134,7 +138,7 @@ async fn who_holds_less_than_the_other_remembers_is_refused_and_told() {
     let kind = MessageKind::AppendResponse;
     let acknowledgement = PeerMessage { kind, term: Term(5), index: LogIndex(650), ..acknowledgement };
     let mut memory = PeerMemory::default();
-    memory.note(acknowledgement.from, acknowledgement.certain_position().expect("it says how far"));
+    memory.note(acknowledgement.from, acknowledgement.certain_position().expect("it contains a position"));
     place.peers.note(at(5, 700), &memory);
     place.begin(1);
     place.peers.update([server(2, "127.0.0.1:2")].iter(), ServerId(2));
@@ -162,7 +166,7 @@ async fn who_holds_less_than_the_other_remembers_is_refused_and_told() {
     place.stop().await;
 }
 
-/// Says something again and again: what is said while the other one is away is lost.
+/// Sends the same message repeatedly: messages sent while the other server is down are lost.
 async fn say(peers: Arc<Peers>) {
     let mut pause = tokio::time::interval(Duration::from_millis(5));
     loop {
@@ -215,12 +219,12 @@ async fn a_server_that_was_removed_is_not_heard_on_the_stream_that_it_has() {
     });
     let other = other.await.expect("it arrives");
     let (mut heard, mut lost) = (Vec::new(), Vec::new());
-    // Before the other one had begun it may have been unreachable too: only what comes now counts.
+    // Before the other server had begun it may have been unreachable too: only later losses count.
     one.receiver.take_now(&mut lost, 100);
     lost.clear();
     other.peers.update(servers[1..].iter(), ServerId(2));
     let deadline = Instant::now() + Duration::from_secs(60);
-    // It says something else now, so that nothing of this was on its way before.
+    // Another message from now on, so that none of them was in flight before.
     let late =
         |event: &DriverEvent| matches!(event, DriverEvent::Peer(_, message) if message.index == LogIndex(7));
     while !lost.iter().any(|event| matches!(event, DriverEvent::Unreachable(ServerId(2)))) {
@@ -228,9 +232,9 @@ async fn a_server_that_was_removed_is_not_heard_on_the_stream_that_it_has() {
         let (to, message) = message(1, 2);
         one.peers.send(&mut vec![(to, PeerMessage { index: LogIndex(7), ..message })], &mut Vec::new());
         other.receiver.take_now(&mut heard, 100);
-        assert!(!heard.iter().any(late), "it is heard on");
+        assert!(!heard.iter().any(late), "messages still arrive");
         one.receiver.take_now(&mut lost, 100);
-        assert!(Instant::now() < deadline, "it was not told that nobody listens");
+        assert!(Instant::now() < deadline, "no loss was reported");
     }
     saying.abort();
     other.stop().await;

@@ -1,4 +1,4 @@
-//! One stream of calls: frames in, events to the driver, answers out.
+//! One stream of calls: receives frames, posts events to the driver, sends answers.
 
 use super::counters::one_more;
 use super::long::{Built, LongReads};
@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// A peer that lets so many answers wait is not asked for more calls until it has read some.
+/// The maximum number of unsent answers before the peer's next calls are received (backpressure).
 const ANSWERS_IN_LINE: usize = 4096;
 
-/// So many bytes of answers are encoded before they are sent.
+/// The bytes of answers that are encoded before they are sent.
 const BYTES_AT_ONCE: usize = 1 << 20;
 
 pub(super) struct Stream {
@@ -40,7 +40,7 @@ impl Stream {
         if let Err(LinkError::Malformed(what)) = ended {
             self.service.cut(&connection, &what);
         }
-        // First: an answer that comes now finds nobody, instead of a queue that grows.
+        // First: an answer that comes now is dropped, instead of growing a queue.
         self.replies.close();
         self.service.forget(self.replies.caller());
     }
@@ -53,11 +53,12 @@ impl Stream {
             let arrived = Instant::now();
             let events = calls.into_iter().filter_map(|call| self.event(call, arrived, &mut duplicate));
             let refused = self.service.sender.post_all(events);
-            // Refused at once and in words: a call that is dropped in silence would be waited for.
+            // Rejected at once, with a reason: the caller would wait for a call that is silently
+            // dropped.
             for event in refused {
                 self.shed(event);
             }
-            // After the others of the frame: they are begun, and are freed with the connection.
+            // After the others of the frame: they have begun, and are freed with the connection.
             if let Some(CallId(id)) = duplicate {
                 return Err(LinkError::Malformed(format!("call {id} twice")));
             }
@@ -66,7 +67,7 @@ impl Stream {
         Ok(())
     }
 
-    /// What the driver is told about a call; nothing if it is answered here.
+    /// Returns the driver's event for a call; `None` if it is answered here.
     fn event(&self, call: Call, arrived: Instant, duplicate: &mut Option<CallId>) -> Option<DriverEvent> {
         let (call, request) = match call {
             Call::Begin(call, request) => (call, request),
@@ -80,8 +81,8 @@ impl Stream {
             Begun::Yes => {}
             Begun::TooMany => {
                 one_more(&self.service.counters.overloaded);
-                let reason = "this connection has too many calls that are not answered";
-                // Its id is not noted, so the same call may be asked again later.
+                let reason = "too many unanswered calls on this connection";
+                // Its id is not registered, so the caller may retry the same call later.
                 self.replies.refuse(call, Unavailable::Overloaded(reason.into()));
                 return None;
             }
@@ -90,12 +91,13 @@ impl Stream {
                 return None;
             }
         }
-        // The frontend asks this again: here it is counted, and holds before there is a quorum too.
+        // The frontend checks this again: here it is counted, and it also applies before there is a
+        // quorum.
         if let Some(reason) = denied(self.replies.peer(), &request) {
             self.service
                 .counters
                 .denied
-                .count_and_warn(|| format!("refused {}: {reason}", self.replies.peer()));
+                .count_and_warn(|| format!("rejected {}: {reason}", self.replies.peer()));
             self.replies.answer(call, Response::Unavailable(Unavailable::Denied(reason)));
             return None;
         }
@@ -150,7 +152,7 @@ impl Stream {
 
     fn encode(&self, queue: &mut FrameQueue, answer: &(CallId, Response)) {
         one_more(&self.service.counters.replies);
-        // Too long for a frame: the caller is told so instead of waiting for ever.
+        // Too long for a frame: an error answers the caller, which would wait forever otherwise.
         if queue.push(answer).is_err() {
             one_more(&self.service.counters.too_long);
             queue.push(&(answer.0, too_long(MAX_FRAME_BYTES))).expect("a refusal is short");

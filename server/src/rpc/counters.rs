@@ -1,56 +1,55 @@
-//! What the QUIC service counts, for metrics; and warnings that cannot flood the log.
+//! The counters of the QUIC service, for metrics; and rate-limited warnings.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// At most one warning of a kind in this time.
+/// The minimum time between two warnings of a kind.
 const WARNING_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Counters of the service; all but `connections` only grow.
+/// Counters of the service; all except `connections` only grow.
 #[derive(Debug, Default)]
 pub struct RpcCounters {
-    /// Connections that stand now.
+    /// Open connections.
     pub connections: AtomicU64,
-    /// Frames of calls that arrived.
+    /// Frames of calls received.
     pub call_frames: AtomicU64,
-    /// Calls that arrived.
+    /// Calls received.
     pub calls: AtomicU64,
-    /// Calls that were cancelled by their caller.
+    /// Calls canceled by their caller.
     pub cancels: AtomicU64,
-    /// Frames of answers that were sent.
+    /// Frames of answers sent.
     pub reply_frames: AtomicU64,
-    /// Answers that were sent.
+    /// Answers sent.
     pub replies: AtomicU64,
-    /// Calls that were turned away because the driver's event queue or the connection's own limit
-    /// was full.
+    /// Calls rejected because the driver's event queue or the connection's own limit was full.
     pub overloaded: AtomicU64,
-    /// Answers that fit no frame, and were replaced by a refusal.
+    /// Answers that fit no frame, and were replaced by an error.
     pub too_long: AtomicU64,
-    /// Frames of other servers that arrived.
+    /// Frames of other servers received.
     pub peer_frames: AtomicU64,
-    /// Messages of other servers that arrived.
+    /// Messages of other servers received.
     pub peer_messages: AtomicU64,
-    /// Messages of other servers that were dropped because the driver's event queue was full.
+    /// Messages of other servers dropped because the driver's event queue was full.
     pub peer_dropped: AtomicU64,
-    /// Peers turned away because all connections were taken.
+    /// Peers rejected because all connections were in use.
     pub full: Refusals,
-    /// Peers turned away for now because very many handshakes were under way.
+    /// Peers rejected for now because too many handshakes were in progress.
     pub crowded: Refusals,
-    /// Peers without a certificate that is trusted here, or that did not finish the handshake.
+    /// Peers without a trusted certificate, or that did not finish the handshake.
     pub strangers: Refusals,
-    /// Peers that wanted what their certificate does not allow.
+    /// Peers whose certificate does not allow their request.
     pub denied: Refusals,
-    /// Peers that sent something that cannot be understood.
+    /// Peers that sent malformed data.
     pub malformed: Refusals,
 }
 
-/// Counts one event more.
+/// Adds one to a counter.
 pub(crate) fn one_more(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Refusals of a kind: each is counted, and one a second is said aloud.
+/// Rejections of a kind: each is counted, and one a second is logged.
 #[derive(Debug, Default)]
 pub struct Refusals {
     count: AtomicU64,
@@ -58,7 +57,7 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// How many there were.
+    /// Returns their number.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
@@ -68,12 +67,12 @@ impl Refusals {
         if let Some(unsaid) = self.due(count) {
             match unsaid {
                 0 => tracing::warn!("{}", text()),
-                unsaid => tracing::warn!("{} (and {unsaid} times more like this)", text()),
+                unsaid => tracing::warn!("{} (and {unsaid} similar warnings)", text()),
             }
         }
     }
 
-    /// How many were not said since the last one that was, if one may be said now.
+    /// Returns the number not logged since the last log line, if one may be logged now.
     fn due(&self, count: u64) -> Option<u64> {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();

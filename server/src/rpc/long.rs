@@ -1,9 +1,9 @@
-//! Answers of very many rows: built and encoded where nobody waits for it, one at a time for each
+//! Answers with a large number of rows: built and encoded in the background, one at a time for each
 //! connection.
 //!
-//! Encoding 8 MiB takes tens of milliseconds. The driver's loop, and everybody whose calls share
-//! this connection or this processor, must not stand still for so long, so it is done on a thread
-//! of its own, and on few of them at once.
+//! Encoding 8 MiB takes tens of milliseconds. The driver's loop, and calls that share this
+//! connection or this processor, must not stall for that long. The work is therefore done on its
+//! own thread, and on few threads at once.
 
 use lockmesh_core::state::{LongRead, too_long};
 use lockmesh_net::frame::Encoded;
@@ -13,20 +13,19 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-/// How many may wait on one connection: each keeps the pages from being freed that it will be built
-/// from.
+/// The maximum number waiting on one connection: each keeps the pages that it is built from.
 const WAITING_MAX: usize = 64;
 
-/// A part of the processors, so that something is left for everything else.
+/// One builder per this many processors, so that some are left for other work.
 const PROCESSORS_FOR_ONE: usize = 2;
 
-/// How many answers a server builds at once.
+/// Returns the permits for answers that a server builds at once.
 pub(super) fn permits() -> Semaphore {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     Semaphore::new((processors / PROCESSORS_FOR_ONE).max(1))
 }
 
-/// What one connection has to build.
+/// The long answers of one connection.
 #[derive(Debug)]
 pub(super) struct LongReads {
     permits: Arc<Semaphore>,
@@ -34,7 +33,7 @@ pub(super) struct LongReads {
     building: Option<JoinHandle<Built>>,
 }
 
-/// An answer as it is sent, and whether it was too long.
+/// An encoded answer, and `true` if it was too long.
 #[derive(Debug)]
 pub(super) struct Built {
     pub(super) answer: Encoded,
@@ -42,32 +41,31 @@ pub(super) struct Built {
 }
 
 impl LongReads {
-    /// Nothing yet.
+    /// Creates an empty queue.
     pub(super) fn new(permits: Arc<Semaphore>) -> Self {
         Self { permits, waiting: VecDeque::new(), building: None }
     }
 
-    /// Takes one; what to answer instead where too many wait.
+    /// Queues a long read; returns the error to answer with if too many wait.
     pub(super) fn take(&mut self, call: CallId, read: LongRead) -> Option<Response> {
         if self.waiting.len() >= WAITING_MAX {
-            let what = format!("{WAITING_MAX} long listings of this agent wait already");
+            let what = format!("too many queued long listings of this agent ({WAITING_MAX})");
             return Some(Response::Unavailable(Unavailable::Overloaded(what)));
         }
-        // In order, one at a time: a crowd of listings of one agent does not take all threads.
+        // In order, one at a time: one agent's listings cannot occupy all threads.
         self.waiting.push_back((call, read));
         self.begin();
         None
     }
 
-    /// The next that is built; never, while there is none. May be called again when it was not
-    /// waited for to the end.
+    /// Waits for the next answer that is built; pending if no answer is queued. Cancel safe.
     pub(super) async fn built(&mut self) -> Built {
-        // Never ready: the loop around it waits for answers of other kinds meanwhile.
+        // Never ready: the loop around it waits for other answers meanwhile.
         let Some(building) = &mut self.building else { return std::future::pending().await };
         let built = building.await;
         self.building = None;
         self.begin();
-        // It is cut off only where the whole server ends.
+        // It is canceled only when the whole server ends.
         let Ok(built) = built else { return std::future::pending().await };
         built
     }
@@ -79,7 +77,7 @@ impl LongReads {
         self.building = self.waiting.pop_front().map(|(call, read)| {
             let permits = Arc::clone(&self.permits);
             tokio::spawn(async move {
-                // Nobody closes it.
+                // The semaphore is never closed.
                 let permit = permits.acquire_owned().await;
                 let built = tokio::task::spawn_blocking(move || build(call, read)).await;
                 drop(permit);

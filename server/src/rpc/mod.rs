@@ -1,17 +1,16 @@
-//! The QUIC service in front of the driver: who may connect, who may ask what, and what is too
-//! much.
+//! The QUIC service in front of the driver: authentication, authorization and limits.
 //!
 //! | file | is |
 //! |---|---|
-//! | `mod.rs` | takes connections, lets in whom the certificates name, turns others away |
-//! | `service.rs` | what every stream needs |
-//! | `calls.rs` | one stream of calls: frames in, events to the driver, answers out |
-//! | `long.rs` | answers of very many rows, built beside everything else |
+//! | `mod.rs` | accepts connections by their certificates, and rejects others |
+//! | `service.rs` | the context of every stream |
+//! | `calls.rs` | one stream of calls: receives frames, posts events to the driver, sends answers |
+//! | `long.rs` | answers with a large number of rows, built in the background |
 //! | `raft.rs` | one stream of another server's messages |
-//! | `counters.rs` | what is counted, for metrics |
+//! | `counters.rs` | counters, for metrics |
 //!
-//! **Invariant:** nothing here waits for the driver while it keeps others from being heard, and a
-//! peer's bytes are never trusted further than its certificate reaches.
+//! **Invariant:** nothing here waits for the driver while it blocks other peers, and a peer's bytes
+//! are never trusted beyond its certificate.
 
 mod calls;
 pub mod counters;
@@ -29,27 +28,28 @@ use std::sync::atomic::Ordering;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 impl RpcService {
-    /// Takes connections until the endpoint is closed.
+    /// Accepts connections until the endpoint is closed.
     pub async fn run(self, endpoint: Arc<Endpoint>) {
         let permits = Arc::new(Semaphore::new(self.options.connections));
         let handshakes = Arc::new(Semaphore::new(self.options.handshakes));
         while let Some(arrival) = endpoint.accept().await {
-            // Before the handshake, which is what costs: a crowd must not take the processor too.
+            // Before the handshake, which is the expensive part: a crowd must not take the
+            // processor too.
             let Ok(permit) = permits.clone().try_acquire_owned() else {
                 let limit = self.options.connections;
                 self.counters.full.count_and_warn(|| {
-                    format!("turned {} away: all {limit} connections are taken", arrival.remote_address())
+                    format!("rejected {}: connection limit reached ({limit})", arrival.remote_address())
                 });
                 arrival.refuse();
                 continue;
             };
-            // Those that have begun must end before their callers give them up and begin anew: of a
-            // crowd that all begin at once none would.
+            // Handshakes in progress must end before their callers time out and start again: of a
+            // crowd that all start at once, none would finish.
             let Ok(turn) = handshakes.clone().try_acquire_owned() else {
                 let limit = self.options.handshakes;
                 self.counters.crowded.count_and_warn(|| {
                     format!(
-                        "turned {} away for now: {limit} handshakes are under way",
+                        "rejected {} for now: handshake limit reached ({limit})",
                         arrival.remote_address()
                     )
                 });
@@ -73,21 +73,21 @@ impl RpcService {
                 tracing::debug!(%remote, peer = %connection.peer(), reason, "disconnected");
                 return;
             }
-            // Whoever hung up first is no stranger, and worth no warning.
+            // A peer that hung up first is no stranger, and worth no warning.
             Ok(Err(LinkError::Withdrawn)) => return tracing::debug!(%remote, "{}", LinkError::Withdrawn),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => "the handshake took too long".into(),
+            Err(_) => "the handshake timed out".into(),
         };
-        self.counters.strangers.count_and_warn(|| format!("refused {remote}: {reason}"));
+        self.counters.strangers.count_and_warn(|| format!("rejected {remote}: {reason}"));
     }
 
-    /// Serves every stream of a connection until the connection ends, and says why it did.
+    /// Serves every stream of a connection until the connection ends; returns the reason.
     async fn serve(&self, connection: &Connection) -> String {
         loop {
             match connection.accept().await {
                 Ok((Purpose::Calls, sender, receiver)) => {
-                    // Counted here and never used again, so that an answer cannot reach another
-                    // connection's call.
+                    // Ids are never reused, so that an answer cannot reach another connection's
+                    // call.
                     let caller = Caller(self.last_caller.fetch_add(1, Ordering::Relaxed) + 1);
                     let limit = self.options.calls_per_connection;
                     let replies = ReplySink::new(caller, connection.peer().clone(), limit);
@@ -96,7 +96,7 @@ impl RpcService {
                 }
                 Ok((purpose, ..)) if !purpose.is_open_to(connection.peer().role) => {
                     return self
-                        .deny(connection, "its certificate is not a server's, so it may not speak Raft");
+                        .deny(connection, "its certificate is not a server's: Raft streams are not allowed");
                 }
                 Ok((Purpose::Raft, sender, receiver)) => {
                     let Some(peers) = self.peers.clone() else {
@@ -106,8 +106,8 @@ impl RpcService {
                         raft::RaftStream { service: self.clone(), peers, connection: connection.clone() };
                     tokio::spawn(stream.run(sender, receiver));
                 }
-                // Whoever sends what cannot be understood is cut off: nothing behind it can be
-                // trusted either.
+                // A peer that sends malformed data is disconnected: nothing after it can be trusted
+                // either.
                 Err(LinkError::Malformed(what)) => return self.cut(connection, &what),
                 Err(error) => return error.to_string(),
             }

@@ -1,5 +1,5 @@
-//! One stream of another server's messages: a hello that is verified, then frames, each one post to
-//! the driver.
+//! One stream of another server's messages: a verified hello, then frames, each posted to the
+//! driver as a whole.
 
 use super::counters::one_more;
 use super::service::RpcService;
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long the hello may take.
+/// The timeout of the hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) struct RaftStream {
@@ -32,9 +32,8 @@ impl RaftStream {
         let [hello] = hellos.as_slice() else { return self.cut("not one hello") };
         let answer = match self.peers.admit(hello, self.connection.peer()) {
             Ok(answer) => answer,
-            // No reproach: this server forms or joins a quorum still, and the other one comes
-            // again.
-            Err(Refused::NotYet) => return self.connection.close(Close::Done, "it is no member yet"),
+            // No error: this server still forms or joins a quorum, and the other one retries.
+            Err(Refused::NotYet) => return self.connection.close(Close::Done, "not a member yet"),
             Err(Refused::Removed) => return self.tell_removed(hello.from),
             Err(Refused::Denied(reason)) => {
                 self.service.deny(&self.connection, &reason);
@@ -54,30 +53,29 @@ impl RaftStream {
 
     async fn take_messages(&self, from: ServerId, mut receiver: FrameReceiver) -> Result<(), LinkError> {
         let counters = &self.service.counters;
-        // Subscribed before the first look, so that no removal is missed in between.
+        // Subscribed before the first check, so that no removal is missed in between.
         let mut departures = self.peers.departures();
         while let Some(PeerFrame(messages)) = self.next_frame(from, &mut receiver, &mut departures).await? {
             one_more(&counters.peer_frames);
             counters.peer_messages.fetch_add(messages.len() as u64, Ordering::Relaxed);
             let events = messages.into_iter().map(|message| DriverEvent::Peer(from, message));
-            // Too many are dropped and not waited for: the engine sends again, and others must be
-            // heard meanwhile.
+            // Excess messages are dropped, not waited for: the engine sends again, and other
+            // streams must be served meanwhile.
             let dropped = self.service.sender.post_all(events).len();
             counters.peer_dropped.fetch_add(dropped as u64, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// The next frame; none where the stream ended, or its server was removed: one that has nothing
-    /// to say is told too.
+    /// Returns the next frame; `None` if the stream ended, or its server was removed: an idle one
+    /// is notified too.
     async fn next_frame(
         &self,
         from: ServerId,
         receiver: &mut FrameReceiver,
         departures: &mut watch::Receiver<()>,
     ) -> Result<Option<PeerFrame>, LinkError> {
-        // Kept across the loop: a frame that is half read must not be lost when somebody else
-        // leaves.
+        // Kept across the loop: a partly read frame must not be lost when another server leaves.
         let mut frame = pin!(receiver.receive());
         loop {
             let frame = tokio::select! {
@@ -101,7 +99,7 @@ impl RaftStream {
         self.service
             .counters
             .denied
-            .count_and_warn(|| format!("refused {}: {reason}", self.connection.peer()));
+            .count_and_warn(|| format!("rejected {}: {reason}", self.connection.peer()));
         self.connection.close(Close::Removed, &reason);
     }
 

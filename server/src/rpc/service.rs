@@ -1,4 +1,4 @@
-//! What every stream of the service needs: the driver's event queue, the limits, the counters.
+//! The context of every stream of the service: the driver's event queue, the limits, the counters.
 
 use super::counters::{RpcCounters, one_more};
 use super::long;
@@ -10,16 +10,16 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// How much the service takes on.
+/// The limits of the service.
 #[derive(Clone, Debug)]
 pub struct RpcOptions {
-    /// Connections, those in their handshake among them.
+    /// Connections, including those in their handshake.
     pub connections: usize,
     /// Handshakes at the same time.
     pub handshakes: usize,
     /// Unanswered calls of one connection.
     pub calls_per_connection: usize,
-    /// How long a handshake may take.
+    /// The timeout of a handshake.
     pub handshake_time: Duration,
 }
 
@@ -42,12 +42,12 @@ pub struct RpcService {
     pub(super) counters: Arc<RpcCounters>,
     pub(super) last_caller: Arc<AtomicU64>,
     pub(super) peers: Option<Arc<Peers>>,
-    /// How many long answers may be built at once.
+    /// The permits for long answers that are built at once.
     pub(super) long_reads: Arc<Semaphore>,
 }
 
 impl RpcService {
-    /// Makes the service in front of this event queue.
+    /// Creates the service in front of this event queue.
     pub fn new(sender: EventSender, options: RpcOptions, counters: Arc<RpcCounters>) -> Self {
         let long_reads = Arc::new(long::permits());
         Self {
@@ -60,7 +60,7 @@ impl RpcService {
         }
     }
 
-    /// Lets other servers speak Raft, if these know them; without it nobody may.
+    /// Admits Raft streams of the servers that `peers` knows; none are admitted without it.
     #[must_use]
     pub fn with_peers(self, peers: Arc<Peers>) -> Self {
         Self { peers: Some(peers), ..self }
@@ -68,19 +68,20 @@ impl RpcService {
 
     pub(super) fn deny(&self, connection: &Connection, reason: &str) -> String {
         let (peer, remote) = (connection.peer(), connection.remote_address());
-        self.counters.denied.count_and_warn(|| format!("refused {peer} at {remote}: {reason}"));
+        self.counters.denied.count_and_warn(|| format!("rejected {peer} at {remote}: {reason}"));
         connection.close(Close::Denied, reason);
         reason.into()
     }
 
     pub(super) fn cut(&self, connection: &Connection, what: &str) -> String {
         let (peer, remote) = (connection.peer(), connection.remote_address());
-        self.counters.malformed.count_and_warn(|| format!("cut {peer} at {remote} off: it sent {what}"));
+        self.counters.malformed.count_and_warn(|| format!("disconnected {peer} at {remote}: it sent {what}"));
         connection.close(Close::Malformed, what);
         what.into()
     }
 
-    /// Frees all that the driver keeps for a caller. It always gets in, and the driver may be gone.
+    /// Frees everything that the driver keeps for a caller. The event is never rejected for lack of
+    /// room, and the driver may have stopped.
     pub(super) fn forget(&self, caller: Caller) {
         if self.sender.post(DriverEvent::Gone { from: caller }).is_err() {
             one_more(&self.counters.overloaded);

@@ -1,11 +1,11 @@
-//! The checksums of a snapshot: the one file of this crate that names sha2.
+//! The checksums of a snapshot: the only file of this crate that uses sha2.
 
 use sha2::{Digest as _, Sha256};
 
 /// A checksum.
 pub(super) type Digest = [u8; 32];
 
-/// The checksum of a part.
+/// Returns the checksum of a part.
 pub(super) fn of_part(number: u32, mark: &[u8], rows: &[u8]) -> Digest {
     let mut hash = Sha256::new();
     hash.update(number.to_be_bytes());
@@ -15,7 +15,7 @@ pub(super) fn of_part(number: u32, mark: &[u8], rows: &[u8]) -> Digest {
     hash.finalize().into()
 }
 
-/// The checksum of all parts, made of theirs.
+/// Returns the checksum of all parts, computed from theirs.
 pub(super) fn of_all(parts: &[Digest]) -> Digest {
     let mut hash = Sha256::new();
     for part in parts {

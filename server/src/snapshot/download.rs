@@ -1,16 +1,16 @@
-//! Snapshot transfer, the receiving side: which part is asked for, what of it is taken, when it is
-//! asked for again, and when it is given up.
+//! Snapshot transfer, the receiving side: decides which part to request, which parts to accept,
+//! when to retry, and when to give up.
 //!
 //! ```text
 //! request ──> answered ──┬── Ask        for the next part, on the same connection
 //!             lost ──────┼── AskAgain   after a pause, on another one; parts that have arrived stay
 //!                        ├── Done       the snapshot is whole
-//!                        └── GiveUp     the leader will say again that there is one
+//!                        └── GiveUp     the leader will offer one again
 //! ```
 //!
 //! A pure value: the task in `fetch.rs` has the clock and the connection, the simulator has its
-//! own. **Invariant:** what is done has every part, in order, from one reader, and every checksum
-//! is as that reader computed it.
+//! own. **Invariant:** a finished snapshot has every part, in order, from one reader, and every
+//! checksum is the one that this reader computed.
 
 use super::digest::{Digest, of_all, of_part};
 use crate::store::{DirtyRows, RowReader};
@@ -25,53 +25,53 @@ use lockmesh_protocol::time::Time;
 use lockmesh_protocol::wire;
 use std::time::Duration;
 
-/// How long one part may take; the first one waits for a checkpoint.
+/// The timeout of one part; the first one waits for a checkpoint.
 pub const PART_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long to wait before a lost connection is made anew: at first, and at most.
+/// The backoff before a lost connection is replaced: the first and the longest.
 const RECONNECT_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
-/// After so long without a part that counts it is given up.
+/// The download is given up after this time without an accepted part.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(15);
 
-/// A snapshot that was fetched, as it is wanted in memory and on disk.
+/// A fetched snapshot, in its forms for memory and disk.
 #[derive(Debug)]
 pub struct Fetched {
-    /// What it stands for.
+    /// The index, term and membership of the snapshot.
     pub mark: SnapshotMeta,
     /// The state that it holds.
     pub state: Box<State>,
-    /// The same as rows that take the place of all others.
+    /// The same as rows that replace all others.
     pub rows: DirtyRows,
-    /// How many bytes of rows came.
+    /// The bytes of rows received.
     pub bytes: usize,
 }
 
-/// What follows from an answer, or from there being none.
+/// The next step after an answer, or after a failure.
 #[derive(Debug)]
 pub enum DownloadStep {
-    /// The next part may be asked for at once.
+    /// Request the next part at once.
     Ask,
-    /// It is asked for again on another connection, after so long, for this reason.
+    /// Request it again on another connection, after this pause, for this reason.
     AskAgain(Duration, String),
-    /// It is here.
+    /// The snapshot is complete.
     Done(Box<Fetched>),
-    /// It is not to be had, for this reason.
+    /// The download failed for this reason.
     GiveUp(String),
 }
 
-/// A snapshot on its way.
+/// A snapshot download in progress.
 #[derive(Debug)]
 pub struct SnapshotDownload {
-    /// It must stand for this index or a later one.
+    /// The snapshot's index must be this one or a later one.
     least: LogIndex,
     parts: Parts,
     backoff: Backoff,
-    /// When it was begun, or the last part came that was of use when the connection was lost.
+    /// The start time, or the arrival of the last useful part when the connection was lost.
     heard: Time,
-    /// When the last part came on this connection.
+    /// The arrival of the last part on this connection.
     last_part: Option<Time>,
 }
 
-/// What has arrived so far.
+/// The parts received so far.
 #[derive(Debug)]
 struct Parts {
     reader: Option<u64>,
@@ -84,35 +84,34 @@ struct Parts {
 }
 
 impl SnapshotDownload {
-    /// Begins to fetch a snapshot of at least an index; `seed` makes its pauses differ from
-    /// others'.
+    /// Starts to fetch a snapshot of at least an index; `seed` randomizes its backoff.
     pub fn new(now: Time, least: LogIndex, seed: u64) -> Self {
         let backoff = Backoff::new(RECONNECT_BACKOFF, seed);
         Self { least, parts: Parts::new(), backoff, heard: now, last_part: None }
     }
 
-    /// What is to be asked next.
+    /// Returns the next request.
     pub fn request(&self) -> Request {
         let (snapshot, number) = (self.parts.reader, self.part_count());
         Request::SnapshotPart { snapshot, number, least: self.least }
     }
 
-    /// How many parts have arrived.
+    /// Returns the number of parts received.
     pub fn part_count(&self) -> u32 {
         self.parts.digests.len() as u32
     }
 
-    /// How many bytes have arrived.
+    /// Returns the number of bytes received.
     pub fn byte_count(&self) -> usize {
         self.parts.bytes
     }
 
-    /// The other server has answered [`SnapshotDownload::request`].
+    /// Processes the answer to [`SnapshotDownload::request`].
     pub fn answered(&mut self, now: Time, response: Response) -> DownloadStep {
         let taken = match response {
             Response::SnapshotPart(part) => self.parts.take(&part),
             Response::Unavailable(reason) => Err(reason.to_string()),
-            other => Err(format!("an answer that fits no snapshot: {other:?}")),
+            other => Err(format!("unexpected answer: {other:?}")),
         };
         match taken {
             Ok(None) => {
@@ -120,14 +119,14 @@ impl SnapshotDownload {
                 DownloadStep::Ask
             }
             Ok(Some(mark)) if mark.index >= self.least => DownloadStep::Done(Box::new(self.finish(mark))),
-            Ok(Some(_)) => self.begin_anew(now, "it is too old".into()),
+            Ok(Some(_)) => self.begin_anew(now, "the snapshot is too old".into()),
             Err(reason) => self.begin_anew(now, reason),
         }
     }
 
-    /// No answer came: what has arrived stays.
+    /// No answer came: the parts received so far stay.
     pub fn lost(&mut self, now: Time, reason: String) -> DownloadStep {
-        // As long as parts come on each connection there is progress, however often one is lost.
+        // A part on each connection is progress, however often connections are lost.
         if let Some(at) = self.last_part.take() {
             self.heard = at;
             self.backoff.reset();
@@ -135,15 +134,15 @@ impl SnapshotDownload {
         self.ask_again(now, reason)
     }
 
-    /// What has arrived is of no more use.
+    /// Discards the parts received so far.
     fn begin_anew(&mut self, now: Time, reason: String) -> DownloadStep {
-        // Parts of two readers never fit together: each reads its own moment.
+        // Parts of two readers never fit together: each reads its own version of the state.
         (self.parts, self.last_part) = (Parts::new(), None);
         self.ask_again(now, reason)
     }
 
     fn ask_again(&mut self, now: Time, reason: String) -> DownloadStep {
-        // The leader tells of its snapshot again, and may have a newer one by then.
+        // The leader offers its snapshot again, and may have a newer one by then.
         if now.since(self.heard) > GIVE_UP_AFTER {
             return DownloadStep::GiveUp(reason);
         }
@@ -164,24 +163,23 @@ impl Parts {
         Self { reader, mark, digests, rows, state: Box::new(State::new()), dirty, bytes: 0 }
     }
 
-    /// Takes a part; gives what the snapshot stands for when it is whole.
+    /// Accepts a part; returns the snapshot's metadata when it is complete.
     fn take(&mut self, part: &SnapshotPart) -> Result<Option<SnapshotMeta>, String> {
         let number = self.digests.len() as u32;
         if part.number != number || self.reader.is_some_and(|reader| reader != part.snapshot) {
-            return Err("it is another part than the one that was asked for".into());
+            return Err("received a part that was not requested".into());
         }
-        // Each part by itself, so that what is damaged is not loaded into the state.
+        // Each part is verified on its own, so that damaged data is not loaded into the state.
         if part.digest != of_part(number, &part.mark, &part.rows) {
-            return Err(format!("part {number} has another checksum than it should"));
+            return Err(format!("part {number} has a wrong checksum"));
         }
         let mark = wire::decode_bare::<(SnapshotMeta, (u32, Checksum)), MAX_FRAME_BYTES>(&part.mark);
         let (mark, (format, checksum)) =
-            mark.map_err(|error| format!("it does not say what it stands for: {error}"))?;
+            mark.map_err(|error| format!("invalid snapshot metadata: {error}"))?;
         if self.mark.as_ref().is_some_and(|known| *known != mark) {
-            return Err("its parts stand for different things".into());
+            return Err("the parts have different metadata".into());
         }
-        // Into memory and into the rows for the disk at once: the snapshot is passed through only
-        // once.
+        // Into memory and into the rows for the disk at once: the snapshot is read only once.
         for row in self.rows.take(&part.rows)? {
             self.state.load(row.clone());
             self.dirty.record(row);
@@ -192,14 +190,13 @@ impl Parts {
         self.digests.push(part.digest);
         match part.whole {
             None => Ok(None),
-            Some(_) if !self.rows.is_done() => Err("its last row has no end".into()),
+            Some(_) if !self.rows.is_done() => Err("the last row is incomplete".into()),
             Some(whole) if whole != of_all(&self.digests) => {
-                Err("the whole has another checksum than it should".into())
+                Err("the whole snapshot has a wrong checksum".into())
             }
-            // The parts arrived as they were read; this shows whether what was read was right.
+            // The parts arrived as they were read; this verifies that the read data was right.
             Some(_) if format == FORMAT && checksum != self.rows.checksum() => {
-                Err("the state on that server's disk is damaged: it has another checksum than was kept"
-                    .into())
+                Err("the state on that server's disk is damaged: its checksum does not match".into())
             }
             Some(_) => Ok(Some(mark)),
         }
@@ -251,7 +248,7 @@ mod tests {
     use lockmesh_protocol::time::Time;
     use std::time::Duration;
 
-    /// How a part is damaged, and what is said of it then.
+    /// A damage to a part, and the expected error.
     type Damage = (fn(&mut SnapshotPart), &'static str);
 
     const START: Time = Time(1_000_000);
@@ -260,7 +257,7 @@ mod tests {
         SnapshotDownload::new(START, LogIndex(7), 1)
     }
 
-    /// Which part of which reader is asked for.
+    /// Returns the reader and the part that are requested.
     fn wanted(download: &SnapshotDownload) -> (Option<u64>, u32) {
         match download.request() {
             Request::SnapshotPart { snapshot, number, least: LogIndex(7) } => (snapshot, number),
@@ -296,17 +293,17 @@ mod tests {
     #[test]
     fn whatever_is_damaged_is_not_taken() {
         let damages: [Damage; 6] = [
-            (|part| part.rows = Bytes::from_static(b"\0\0\0\x01x"), "has another checksum"),
-            (|part| part.mark = Bytes::from_static(b"x"), "has another checksum"),
+            (|part| part.rows = Bytes::from_static(b"\0\0\0\x01x"), "has a wrong checksum"),
+            (|part| part.mark = Bytes::from_static(b"x"), "has a wrong checksum"),
             (|part| part.snapshot = 6, "another part"),
             (|part| part.number = 0, "another part"),
-            (|part| part.whole = Some([0; 32]), "the whole has another checksum"),
+            (|part| part.whole = Some([0; 32]), "the whole snapshot has a wrong checksum"),
             (
                 |part| {
                     part.rows = Bytes::from_static(b"\0\0\0\x09x");
                     part.digest = of_part(1, &part.mark, &part.rows);
                 },
-                "its last row has no end",
+                "the last row is incomplete",
             ),
         ];
         for (damage, expected) in damages {
@@ -324,9 +321,9 @@ mod tests {
         let _ = download.answered(START, part(0));
         assert!(matches!(download.lost(START, "gone".into()), DownloadStep::AskAgain(..)));
         assert_eq!(wanted(&download), (Some(5), 1));
-        let refused = Response::Unavailable(Unavailable::Denied("this backup was let go".into()));
+        let refused = Response::Unavailable(Unavailable::Denied("this backup was closed".into()));
         assert!(matches!(download.answered(START, refused), DownloadStep::AskAgain(..)));
-        assert_eq!(wanted(&download), (None, 0), "it begins anew");
+        assert_eq!(wanted(&download), (None, 0), "it starts again");
     }
 
     #[test]
@@ -346,7 +343,7 @@ mod tests {
 
         let mut refused = download();
         let _ = refused.answered(START + tick, part(0));
-        let refusal = Response::Unavailable(Unavailable::Denied("this backup was let go".into()));
+        let refusal = Response::Unavailable(Unavailable::Denied("this backup was closed".into()));
         assert!(
             matches!(refused.answered(later + tick, refusal), DownloadStep::GiveUp(_)),
             "that part is of no use"

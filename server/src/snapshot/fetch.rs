@@ -1,5 +1,5 @@
-//! The task that asks another server for the parts of its snapshot: the connection and the clock of
-//! a [`SnapshotDownload`].
+//! The task that requests the parts of another server's snapshot: the connection and the clock of a
+//! [`SnapshotDownload`].
 
 use super::download::{DownloadStep, Fetched, PART_TIMEOUT, SnapshotDownload};
 use crate::event_queue::{DriverEvent, EventSender};
@@ -11,7 +11,7 @@ use lockmesh_protocol::time::Time;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often progress is told.
+/// The interval between progress messages.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A snapshot to be fetched.
@@ -19,20 +19,20 @@ pub(crate) struct Fetch {
     pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) from: ServerId,
     pub(crate) address: String,
-    /// It must stand for this index or a later one.
+    /// The snapshot's index must be this one or a later one.
     pub(crate) least: LogIndex,
-    /// It must be of this cluster: the address may be another one's by now.
+    /// The snapshot must be of this cluster: the address may be another one's by now.
     pub(crate) cluster_id: String,
 }
 
 impl Fetch {
-    /// Fetches the snapshot and tells the driver, also when it is given up.
+    /// Fetches the snapshot and notifies the driver, also of a failure.
     pub(crate) async fn run(self, sender: EventSender) {
         let began = Instant::now();
         tracing::info!(
             from = self.from.0,
             address = self.address,
-            "this server is too far behind: fetching a snapshot"
+            "too far behind the log; fetching a snapshot"
         );
         let fetched = self.fetch().await;
         match &fetched {
@@ -45,7 +45,7 @@ impl Fetch {
             ),
             Err(reason) => tracing::warn!(from = self.from.0, %reason, "cannot fetch the snapshot"),
         }
-        // It always gets in; a driver that is gone needs it no more.
+        // Never rejected for lack of room; a driver that has stopped needs no notice.
         let _ = sender.post(DriverEvent::SnapshotFetched(fetched.ok()));
     }
 
@@ -61,12 +61,12 @@ impl Fetch {
             };
             match step {
                 DownloadStep::Ask => self.tell_progress(&mut told, &download),
-                // On another connection: an answer to the question that was given up may still come
-                // on this one.
+                // On another connection: an answer to the abandoned request may still come on this
+                // one.
                 DownloadStep::AskAgain(after, reason) => {
                     client = None;
                     let parts = download.part_count();
-                    tracing::info!(from = self.from.0, parts, %reason, "asking for the snapshot again");
+                    tracing::info!(from = self.from.0, parts, %reason, "retrying the snapshot");
                     tokio::time::sleep(after).await;
                 }
                 DownloadStep::Done(fetched) if fetched.state.cluster_id() == self.cluster_id => {
@@ -82,13 +82,13 @@ impl Fetch {
         }
     }
 
-    /// Asks what the download wants next, on the connection that there is or on a new one.
+    /// Sends the download's next request, on the open connection or on a new one.
     async fn ask(
         &self,
         client: &mut Option<CallClient>,
         download: &SnapshotDownload,
     ) -> Result<Response, LinkError> {
-        // Taken out: after an error, or where this is dropped half-way, it is not used again.
+        // Taken out: after an error, or if this is dropped half-way, it is not used again.
         let mut connected = match client.take() {
             Some(connected) => connected,
             None => CallClient::connect_to(&self.endpoint, &self.address).await?,
@@ -117,7 +117,7 @@ mod tests {
     use lockmesh_protocol::rpc::{Call, CallFrame, Request, Response, SnapshotPart};
     use std::sync::Arc;
 
-    /// Serves parts, one a connection, and tells which were asked for.
+    /// Serves parts, one per connection, and returns the requested numbers.
     async fn one_part_a_connection(endpoint: Endpoint, parts: Vec<SnapshotPart>) -> Vec<u32> {
         let mut asked = Vec::new();
         while asked.len() < parts.len() {
@@ -136,15 +136,15 @@ mod tests {
                 .push(&(*call, Response::SnapshotPart(parts[*number as usize].clone())))
                 .expect("it is short");
             sender.send(queue.take()).await.expect("it listens");
-            // The next question comes in vain.
+            // The next request is not answered.
             let _ = receiver.receive::<CallFrame>().await;
             connection.close(Close::Done, "");
         }
         asked
     }
 
-    /// Fetches the sample snapshot for a server of this cluster, one part a connection; the result,
-    /// and the parts that were requested.
+    /// Fetches the sample snapshot for a server of this cluster, one part per connection. Returns
+    /// the result, and the parts that were requested.
     async fn fetched_for(cluster_id: &str) -> (Result<Box<crate::snapshot::Fetched>, String>, Vec<u32>) {
         let folder = tempfile::tempdir().unwrap();
         let identity =

@@ -1,8 +1,6 @@
-//! A checkpoint that is read: for another server with the checksums of what was read, or for an
-//! operator.
+//! A checkpoint being read: for another server with the checksums of the rows, or for an operator.
 //!
-//! A pure value over what it reads from: `backup.rs` gives each a thread of its own, the simulator
-//! has none.
+//! A pure value over its source: `backup.rs` runs each on its own thread, the simulator has none.
 
 use super::digest::{Digest, of_all, of_part};
 use crate::store::{Backup, Part, RawPart, StoreError};
@@ -14,25 +12,25 @@ use lockmesh_protocol::rpc::{BackupPart, Response, SnapshotPart, Unavailable};
 use lockmesh_protocol::wire::encode_into;
 use std::time::Duration;
 
-/// After this long without a question the reader of a backup is closed: an agent asks for the next
-/// part as soon as it has packed the last one, which takes well below a second.
+/// A backup's reader is closed after this time without a request. An agent requests the next part
+/// as soon as it has packed the last one, which takes well below a second.
 const BACKUP_TIMEOUT: Duration = Duration::from_secs(15);
-/// The same for a snapshot: a little more than the server that fetches it goes on asking.
+/// The same for a snapshot: a little more than the time for which the fetching server retries.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(20);
-/// The same for a reader that has read its last part, or whose caller gave up: it is kept only in
-/// case that the answer was lost, or that the caller comes back on another connection.
+/// The same for a reader that has read its last part, or whose caller gave up. It is kept in case
+/// the answer was lost, or the caller comes back on another connection.
 const LAST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A checkpoint that is read by parts.
+/// A checkpoint that is read in parts.
 pub struct CheckpointSource {
     rows: SourceKind,
-    /// Whether the last part was read.
+    /// `true` if the last part was read.
     is_finished: bool,
-    /// Whether its caller gave up, and has not asked again since.
+    /// `true` if its caller gave up, and has sent no request since.
     is_abandoned: bool,
 }
 
-/// For whom.
+/// The purpose of a reader.
 enum SourceKind {
     /// For an operator.
     Backup(Backup),
@@ -48,7 +46,7 @@ struct Snapshot {
 }
 
 impl CheckpointSource {
-    /// Reads a checkpoint for whoever wants it.
+    /// Creates the source of a reader.
     pub fn new(reader: CheckpointReader, checkpoint: Backup) -> Self {
         let rows = match reader {
             CheckpointReader::Backup => SourceKind::Backup(checkpoint),
@@ -57,8 +55,8 @@ impl CheckpointSource {
         Self { rows, is_finished: false, is_abandoned: false }
     }
 
-    /// After how long without a question it is closed: a server has room for few readers, and
-    /// whoever needs a snapshot must not wait for those that nobody reads any more.
+    /// Returns the idle time after which it is closed. A server has room for few readers, and a
+    /// snapshot must not wait for abandoned ones.
     pub fn timeout(&self) -> Duration {
         match &self.rows {
             _ if self.is_finished || self.is_abandoned => LAST_TIMEOUT,
@@ -67,14 +65,14 @@ impl CheckpointSource {
         }
     }
 
-    /// Whoever asked last gave up his question, or lost his connection. A server that fetches a
-    /// snapshot comes back for what it lacks; an operator who has hung up does not.
+    /// The last caller canceled its request, or lost its connection. A server that fetches a
+    /// snapshot comes back for the rest; an operator who has hung up does not.
     pub fn abandon(&mut self) {
         self.is_abandoned = matches!(self.rows, SourceKind::Backup(_));
     }
 
-    /// Answers with a part: any that was read before, or the one that follows. The number is the
-    /// reader's.
+    /// Answers with a part: any that was read before, or the next one. `reader` is the reader's
+    /// number.
     pub fn answer(&mut self, reader: u64, number: u32) -> Response {
         self.is_abandoned = false;
         let answer = match &mut self.rows {
@@ -83,7 +81,7 @@ impl CheckpointSource {
         };
         match answer {
             Ok(Some((part, is_last))) => {
-                // It may be asked for its last part again, so it stays for a while.
+                // The last part may be requested again, so the reader stays for a while.
                 self.is_finished |= is_last;
                 part
             }
@@ -92,9 +90,9 @@ impl CheckpointSource {
         }
     }
 
-    /// The answer to whoever asks a reader that is not there any more.
+    /// Returns the answer to a request for a closed reader.
     pub fn gone() -> Response {
-        refusal("this backup was let go: begin a new one")
+        refusal("this backup was closed: begin a new one")
     }
 }
 
@@ -128,8 +126,8 @@ fn backup_part(
     number: u32,
 ) -> Result<Option<(Response, bool)>, StoreError> {
     let Some(Part { mut rows, last }) = backup.part(number)? else { return Ok(None) };
-    // A backup lies about in other places than a data folder, and a restore keeps the keys that are
-    // there.
+    // A backup is stored in less protected places than a data folder, and a restore keeps the
+    // existing keys.
     rows.retain(|row| !matches!(row, Change::LeaseKey(_) | Change::GossipKey(_)));
     let (cluster_id, index, term) = (backup.cluster_id().into(), backup.mark().index, backup.mark().term);
     let part = BackupPart { backup: reader, cluster_id, index, term, number, last, rows };

@@ -1,7 +1,7 @@
-//! `state.redb`: the checkpoint of the state, one commit a checkpoint.
+//! `state.redb`: the checkpoint of the state, one commit per checkpoint.
 //!
-//! **Invariant:** one commit holds the rows, their checksum, the index they stand for, its term and
-//! the membership of exactly that index. Nothing else writes the checkpoint.
+//! **Invariant:** one commit holds the rows, their checksum, their index, its term and the
+//! membership of exactly that index. Nothing else writes the checkpoint.
 
 use super::error::StoreError;
 use super::file::{Reading, RedbFile, StoreFault, TableName, Writing, WritingTable};
@@ -20,7 +20,7 @@ use std::ops::Range;
 const ROWS: TableName = TableName::new("rows");
 const MARKS: TableName = TableName::new("mark");
 const MARK_KEY: &[u8] = b"mark";
-/// How far other servers had come; absent where none was ever heard.
+/// The known positions of other servers; absent if none was ever known.
 const PEERS_KEY: &[u8] = b"peers";
 /// The snapshot that the rows are a copy of; absent in checkpoints of versions that did not keep
 /// it.
@@ -29,7 +29,7 @@ const COPY_KEY: &[u8] = b"copy of";
 /// The checksum of the rows, and its format; absent in checkpoints of versions that kept none.
 const CHECKSUM_KEY: &[u8] = b"checksum";
 
-/// So many rows of a deleted tree leave the checkpoint in one portion.
+/// The number of rows of a deleted tree that are removed in one portion.
 const PORTION_ROWS: usize = 500;
 
 /// A part of a backup is closed when its rows reach this many bytes. One row may be longer.
@@ -39,18 +39,17 @@ pub(super) const PART_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct CheckpointStore {
     file: RedbFile,
-    /// The checksum of the rows when it was opened: for a checkpoint that does not hold it yet.
+    /// The checksum of the rows at opening: for a checkpoint that does not hold it yet.
     opened_with: Checksum,
 }
 
 impl CheckpointStore {
-    /// What a new checkpoint begins with.
+    /// Writes the first content of a new checkpoint.
     pub(super) fn fill(writing: &mut Writing<'_>, mark: &SnapshotMeta) -> Result<(), StoreFault> {
         writing.table(MARKS)?.put(MARK_KEY, &encode(mark))
     }
 
-    /// Reads a checkpoint that was opened, with the state that it holds, and compares it with its
-    /// checksum.
+    /// Reads the state of an opened checkpoint, and compares it with its checksum.
     pub(super) fn load(file: RedbFile) -> Result<(Self, SnapshotMeta, State), StoreError> {
         let reading = file.read()?;
         let mark = mark_of(&reading).map_err(|fault| file.fault(fault))?;
@@ -59,15 +58,16 @@ impl CheckpointStore {
             .each(ROWS, &[], |key, value| {
                 let row = decode(value)?;
                 if !rows::is_key_of(key, &row) {
-                    return Err(StoreFault::Damaged("a row lies under the name of another one".to_owned()));
+                    return Err(StoreFault::Damaged(
+                        "a row is stored under the key of another one".to_owned(),
+                    ));
                 }
                 sum.add(value);
                 state.load(row);
                 Ok(true)
             })
             .map_err(|fault| file.fault(fault))?;
-        // A row that is lost, or comes from elsewhere, may be sound by itself: only the sum of all
-        // shows it.
+        // A lost or foreign row may look valid on its own: only the sum of all rows reveals it.
         if let Some(kept) = checksum_of(&reading).map_err(|fault| file.fault(fault))?
             && kept != sum
         {
@@ -78,16 +78,16 @@ impl CheckpointStore {
         Ok((Self { file, opened_with: sum }, mark, state))
     }
 
-    /// The file behind the checkpoint.
+    /// Returns the file of the checkpoint.
     pub(super) fn file(&self) -> &RedbFile {
         &self.file
     }
 
-    /// Makes the checkpoint stand for `mark`, durably; the checksum of all its rows. May be called
-    /// again with the same after an error.
+    /// Moves the checkpoint to `mark`, durably; returns the checksum of all its rows. May be called
+    /// again with the same arguments after an error.
     ///
-    /// Deleted trees leave it first, in portions, all within the one commit: `rest` is called
-    /// between two of them, so that processor and disk are there for others too.
+    /// Deleted trees are removed first, in portions, all within the one commit. `rest` is called
+    /// between two of them, so that processor and disk are available to others.
     pub(super) fn write(
         &self,
         mark: &SnapshotMeta,
@@ -99,8 +99,7 @@ impl CheckpointStore {
             if dirty.cleared() {
                 writing.remove_table(ROWS)?;
             } else {
-                // What an attempt that failed has written may be there all the same, with its
-                // checksum.
+                // A failed attempt may have been written, together with its checksum.
                 let kept = writing.table(MARKS)?.get(CHECKSUM_KEY)?;
                 sum = decode_checksum(kept)?.unwrap_or(self.opened_with);
             }
@@ -112,47 +111,46 @@ impl CheckpointStore {
                 marks.put(COPY_KEY, &encode(&own.copy_of))?;
             }
             drop(marks);
-            // In the same commit: rows and the index that they stand for never part.
+            // In the same commit: rows and their index are never separated.
             Self::fill(writing, mark)
         })?;
         Ok(sum)
     }
 
-    /// What the server knew for itself when the checkpoint was made.
+    /// Returns the server's own memory at the time of the checkpoint.
     pub(super) fn own(&self) -> Result<OwnMemory, StoreError> {
         Ok(OwnMemory { peers: self.kept(PEERS_KEY)?, copy_of: self.kept(COPY_KEY)? })
     }
 
-    /// What is kept beside the rows; as empty as can be where it never was.
+    /// Returns a value kept beside the rows; its default if absent.
     fn kept<T: DeserializeOwned + Default>(&self, key: &[u8]) -> Result<T, StoreError> {
         let bytes = self.file.read()?.get(MARKS, key).map_err(|fault| self.file.fault(fault))?;
         let kept = bytes.map(|bytes| wire::decode_stored(&bytes)).transpose();
         Ok(kept.map_err(|error| self.file.damaged(error.to_string()))?.unwrap_or_default())
     }
 
-    /// Makes the file ready to be closed. What was committed stays, ready or not.
+    /// Prepares the file for closing. Commits stay durable even if this fails.
     pub(super) fn finish(&self) {
         let mark =
             self.file.read().and_then(|reading| mark_of(&reading).map_err(|fault| self.file.fault(fault)));
         match mark {
             Ok(mark) => self.file.finish(|writing| Self::fill(writing, &mark)),
-            Err(error) => tracing::warn!(%error, "cannot read the checkpoint any more"),
+            Err(error) => tracing::warn!(%error, "cannot read the checkpoint"),
         }
     }
 
-    /// Begins a backup of what the checkpoint holds now.
+    /// Begins a backup of the checkpoint's current content.
     pub(super) fn backup(&self) -> Result<Backup, StoreError> {
         let reading = self.file.read()?;
         let fault = |fault| self.file.fault(fault);
         let mark = mark_of(&reading).map_err(fault)?;
-        // A checkpoint of an older build has none, so the one that was counted when it was opened
-        // is told.
+        // A checkpoint of an older build has none, so this uses the one computed at opening.
         let checksum = checksum_of(&reading).map_err(fault)?.unwrap_or(self.opened_with);
         let RowKey(cluster_id_key) = rows::cluster_id_key();
         let cluster_id = match reading.get(ROWS, &cluster_id_key).map_err(fault)? {
             Some(bytes) => match decode(&bytes).map_err(fault)? {
                 Change::ClusterId(id) => id,
-                _ => return Err(self.file.damaged("the row of the cluster's id holds something else")),
+                _ => return Err(self.file.damaged("the row of the cluster's id has another type")),
             },
             None => String::new(),
         };
@@ -163,13 +161,11 @@ impl CheckpointStore {
 
 fn mark_of(reading: &Reading) -> Result<SnapshotMeta, StoreFault> {
     let bytes = reading.get(MARKS, MARK_KEY)?;
-    let bytes =
-        bytes.ok_or_else(|| StoreFault::Damaged("it does not say what index it stands for".to_owned()))?;
+    let bytes = bytes.ok_or_else(|| StoreFault::Damaged("its index is missing".to_owned()))?;
     wire::decode_stored(&bytes).map_err(|error| StoreFault::Damaged(error.to_string()))
 }
 
-/// The checksum that was kept with the rows; none where there is none that this build could
-/// compare.
+/// Returns the checksum kept with the rows; `None` if there is none that this build can compare.
 fn checksum_of(reading: &Reading) -> Result<Option<Checksum>, StoreFault> {
     decode_checksum(reading.get(MARKS, CHECKSUM_KEY)?)
 }
@@ -180,7 +176,7 @@ fn decode_checksum(bytes: Option<Vec<u8>>) -> Result<Option<Checksum>, StoreFaul
     Ok(kept.filter(|(format, _)| *format == checksum::FORMAT).map(|(_, sum)| sum))
 }
 
-/// Makes the rows what they shall be, and keeps their checksum: deleted trees go first.
+/// Writes the changed rows and their checksum: deleted trees go first.
 fn write_rows(
     table: &mut WritingTable<'_>,
     dirty: &DirtyRows,
@@ -215,12 +211,12 @@ fn decode(bytes: &[u8]) -> Result<Change, StoreFault> {
     Ok(format::decode(bytes)?)
 }
 
-/// Looks at a row's key and content; false where it has seen enough.
+/// Receives a row's key and content; returns `false` to stop.
 pub(super) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<bool, StoreFault> + 'a;
 
 /// Rows of a checkpoint as they were at one moment, in the order of their keys.
 pub(super) trait RowSource: Send {
-    /// Calls `visit` with each row from a key on, until it says `false`.
+    /// Calls `visit` with each row from a key on, until it returns `false`.
     fn each(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), StoreFault>;
 }
 
@@ -230,11 +226,11 @@ impl RowSource for Reading {
     }
 }
 
-/// A backup under way: the checkpoint as it was at one moment, in parts. Later checkpoints do not
+/// A backup in progress: the checkpoint as it was at one moment, in parts. Later checkpoints do not
 /// disturb it.
 ///
-/// While it lives the file cannot reuse the space of rows that change, so drop it when nobody asks
-/// any more.
+/// While it exists the file cannot reuse the space of rows that change, so drop it when it is no
+/// longer needed.
 pub struct Backup {
     path: std::path::PathBuf,
     rows: Box<dyn RowSource>,
@@ -243,27 +239,27 @@ pub struct Backup {
     cluster_id: String,
     /// A part is closed when its rows reach this many bytes. One row may be longer.
     part_bytes: usize,
-    /// Where each part that is known begins; none where the part before it was the last one.
+    /// The first key of each known part; `None` if the part before it was the last one.
     starts: Vec<Option<Vec<u8>>>,
-    /// The same for raw parts: a row, and how many bytes of it went before.
+    /// The same for raw parts: a row, and the number of its bytes in earlier parts.
     raw_starts: Vec<Option<(Vec<u8>, usize)>>,
 }
 
 /// A part of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Changes that set rows anew, at most about 1 MiB of them.
+    /// Changes that set rows, about 1 MiB at most.
     pub rows: Vec<Change>,
-    /// Whether no part follows.
+    /// `true` if no part follows.
     pub last: bool,
 }
 
-/// A part of a backup as it lies in the file.
+/// A part of a backup in the file's encoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawPart {
     /// A piece of the rows.
     pub rows: Vec<u8>,
-    /// Whether no part follows.
+    /// `true` if no part follows.
     pub last: bool,
 }
 
@@ -279,36 +275,36 @@ impl Backup {
         Self { path, rows, mark, checksum, cluster_id, part_bytes, starts, raw_starts }
     }
 
-    /// Closes parts sooner or later than usual.
+    /// Sets the size at which parts are closed.
     #[cfg(any(test, feature = "testing"))]
     pub fn in_parts_of(self, part_bytes: usize) -> Self {
         Self { part_bytes, ..self }
     }
 
-    /// What the backup stands for.
+    /// Returns the index, term and membership of the backup.
     pub fn mark(&self) -> &SnapshotMeta {
         &self.mark
     }
 
-    /// The checksum that was kept with the rows.
+    /// Returns the checksum kept with the rows.
     pub fn checksum(&self) -> Checksum {
         self.checksum
     }
 
-    /// The cluster that it is of; empty before the cluster's first command.
+    /// Returns the cluster's id; empty before the cluster's first command.
     pub fn cluster_id(&self) -> &str {
         &self.cluster_id
     }
 
-    /// Reads a part: any that was read before, or the one that follows; none where there is no such
-    /// part.
+    /// Reads a part: any that was read before, or the next one; `None` if there is no such part.
     ///
-    /// What a restore has gathered so far is left out: it is not part of the state yet. So are kept
-    /// replies, any of which may be longer than a part can be: whoever restores a backup keeps its
-    /// own.
+    /// The parts of an unfinished restore are left out: they do not belong to the state yet. Kept
+    /// replies are left out too, since one may exceed a part: a server that restores a backup keeps
+    /// its own.
     ///
     /// # Errors
-    /// The file cannot be read, or is damaged. What was read so far is no backup: begin a new one.
+    /// The file cannot be read, or is damaged. The parts read so far are no backup: begin a new
+    /// one.
     pub fn part(&mut self, number: u32) -> Result<Option<Part>, StoreError> {
         let Some(Some(start)) = self.starts.get(number as usize) else { return Ok(None) };
         let mut rows = Vec::new();
@@ -329,18 +325,18 @@ impl Backup {
             })
             .map_err(|fault| self.fault(fault))?;
         let last = next.is_none();
-        // A part may be asked for again; only a new one says where the next begins.
+        // A part may be requested again; only a new one sets the start of the next.
         if self.starts.len() == number as usize + 1 {
             self.starts.push(next);
         }
         Ok(Some(Part { rows, last }))
     }
 
-    /// Reads a part with all its rows as they lie in the file, as bytes for a [`super::RowReader`]:
-    /// any that was read before, or the one that follows; none where there is no such part.
+    /// Reads a part with all its rows in the file's encoding, as bytes for a [`super::RowReader`]:
+    /// any that was read before, or the next one; `None` if there is no such part.
     ///
     /// # Errors
-    /// The file cannot be read, or is damaged. What was read so far is no snapshot: begin a new
+    /// The file cannot be read, or is damaged. The parts read so far are no snapshot: begin a new
     /// one.
     pub fn raw_part(&mut self, number: u32) -> Result<Option<RawPart>, StoreError> {
         let Some(Some((start, skip))) = self.raw_starts.get(number as usize) else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Where the files are: a folder on a disk, held by one process at a time.
+//! The location of the files: a folder on a disk, held by one process at a time.
 
 use super::error::StoreError;
 use super::names::{LOG, NEW_LOG, NEW_STATE, STATE, TOLD};
@@ -13,26 +13,26 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The file whose lock says that the folder is in use.
+/// The file whose lock marks the folder as in use.
 const LOCK_FILE: &str = "lockmesh.lock";
 /// The file in which the process keeps its node's UUID.
 const NODE_FILE: &str = "node-id";
-/// How the names of files begin that were never finished.
+/// The prefix of the names of unfinished files.
 const DRAFT_PREFIX: &str = ".tmp";
 
-/// A place for files. What it did is durable after [`Disk::sync`] only.
+/// A place for files. Its changes are durable only after [`Disk::sync`].
 pub(super) trait Disk: Debug + Send + Sync {
-    /// How people call the file.
+    /// Returns the file's path, for messages.
     fn path(&self, name: &str) -> PathBuf;
-    /// Opens a file; none where it is missing.
+    /// Opens a file; `None` if it is missing.
     fn open(&self, name: &str) -> io::Result<Option<Box<dyn StorageBackend>>>;
-    /// Makes an empty file, in place of any that is there.
+    /// Creates an empty file, replacing any existing one.
     fn create(&self, name: &str) -> io::Result<Box<dyn StorageBackend>>;
-    /// Whether there is such a file.
+    /// Returns `true` if the file exists.
     fn exists(&self, name: &str) -> io::Result<bool>;
-    /// Gives a file another name, at once.
+    /// Renames a file atomically.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
-    /// Makes what became of the names durable.
+    /// Makes all changes of names durable.
     fn sync(&self) -> io::Result<()>;
 }
 
@@ -40,19 +40,19 @@ pub(super) trait Disk: Debug + Send + Sync {
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
-    /// Its lock is the hold.
+    /// Its lock holds the folder.
     _held: File,
 }
 
 impl Folder {
-    /// Makes the folder where it is missing, and takes hold of it.
+    /// Creates the folder if it is missing, and locks it.
     pub(super) fn hold(path: &Path) -> Result<Self, StoreError> {
         let fault = |doing| move |source| StoreError::Io { path: path.to_path_buf(), doing, source };
         private::make_folder(path).map_err(|error| fault("cannot make the folder")(error.into_source()))?;
-        // A folder of an older version, or one made by hand, may be open to everybody: it holds all
-        // values.
+        // A folder of an older version, or one made by hand, may be readable by other users: it
+        // holds all values.
         private::close(path, false, kind)
-            .map_err(|error| fault("cannot take other users' access from the folder")(error.into_source()))?;
+            .map_err(|error| fault("cannot revoke other users' access to the folder")(error.into_source()))?;
         let lock_path = path.join(LOCK_FILE);
         let lock = private::file_options()
             .create(true)
@@ -60,19 +60,18 @@ impl Folder {
             .write(true)
             .open(&lock_path)
             .map_err(fault("cannot open the lock file in the folder"))?;
-        // Before anything in it is read: two servers on one folder would both believe that they own
-        // the log.
+        // Before anything in it is read: two servers on one folder would both use the same log.
         take_lock(path, &lock)?;
         Ok(Self { path: path.to_path_buf(), _held: lock })
     }
 
-    /// Where a file comes from; none where it is missing.
+    /// Returns the origin of a file; `None` if it is missing.
     pub(super) fn origin(&self, name: &str) -> Result<Option<Origin>, StoreError> {
         let path = self.path(name);
         match File::open(&path).and_then(|file| Origin::of(&file)) {
             Ok(origin) => Ok(Some(origin)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(StoreError::Io { path, doing: "cannot tell when the file was made", source }),
+            Err(source) => Err(StoreError::Io { path, doing: "cannot read its creation time", source }),
         }
     }
 
@@ -84,21 +83,21 @@ impl Folder {
     }
 }
 
-/// What a server has in its folder: all values, and the ids of sessions, which are all it takes to
-/// release a lock.
+/// Classifies the files of a server's folder: they hold all values, and the ids of sessions, which
+/// suffice to release a lock.
 fn kind(name: &str) -> FolderEntry {
     let ours = [LOCK_FILE, LOG, STATE, NEW_LOG, NEW_STATE, TOLD, Record::FILE, Record::NEW_FILE, NODE_FILE];
     match name {
         _ if ours.contains(&name) || name.starts_with(DRAFT_PREFIX) => FolderEntry::Secret,
-        // The process's number may lie here too, and the root of a file system of its own has a
-        // folder for what it finds.
+        // The pid file may be here too, and the root of a separate file system has a folder for
+        // recovered files.
         "pid" | "lost+found" => FolderEntry::Public,
         _ if name.ends_with(".pid") => FolderEntry::Public,
         _ => FolderEntry::Foreign,
     }
 }
 
-/// Takes the lock that says that the folder is in use.
+/// Takes the lock that marks the folder as in use.
 fn take_lock(folder: &Path, lock: &File) -> Result<(), StoreError> {
     match lock.try_lock() {
         Ok(()) => Ok(()),
@@ -113,13 +112,13 @@ fn take_lock(folder: &Path, lock: &File) -> Result<(), StoreError> {
 #[derive(Debug)]
 pub(super) struct ReadOnlyFolder {
     path: PathBuf,
-    /// Its lock is the hold; none in a folder that no server ever ran on, such as a copy of some
-    /// files.
+    /// Its lock holds the folder; `None` in a folder that no server ever ran on, such as a copy of
+    /// some files.
     _held: Option<File>,
 }
 
 impl ReadOnlyFolder {
-    /// Takes hold of a folder, where nothing is made and nothing will be written.
+    /// Locks a folder in which nothing is created or written.
     pub(super) fn hold(path: &Path) -> Result<Self, StoreError> {
         let held = match File::open(path.join(LOCK_FILE)) {
             Ok(lock) => Some(lock),
@@ -164,7 +163,7 @@ impl Disk for ReadOnlyFolder {
     }
 }
 
-/// A file that is only read. The folder's lock keeps others from it.
+/// A file that is only read. The folder's lock keeps servers from it.
 #[derive(Debug)]
 struct ReadOnlyFile(File);
 
@@ -191,7 +190,7 @@ impl StorageBackend for ReadOnlyFile {
 }
 
 fn read_only() -> io::Error {
-    io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the folder is only looked at")
+    io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the folder is read-only")
 }
 
 impl Disk for Folder {
@@ -221,7 +220,7 @@ impl Disk for Folder {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // Renames are durable only when the folder itself is synced.
+        // Renames are durable only after the folder itself is synced.
         File::open(&self.path)?.sync_all()
     }
 }

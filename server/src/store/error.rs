@@ -1,42 +1,41 @@
-//! Why the store cannot be opened or written, in words for whoever must act.
+//! The errors of opening and writing the store, each with its remedy.
 //!
-//! **Invariant:** whatever refuses to open leaves every byte of the folder as it was.
+//! **Invariant:** an error while opening leaves every byte of the folder unchanged.
 
 use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use std::io;
 use std::path::PathBuf;
 
-/// What to do about a file that cannot be used.
+/// The remedy for a file that cannot be used.
 ///
-/// Never to put an older copy back: a server of a quorum would forget what it voted and
-/// acknowledged.
+/// Never an older copy: a server of a quorum would forget its votes and acknowledgements.
 const HOW_TO_GO_ON: &str = "nothing was changed; if this is one of several servers, empty its whole data folder and \
      start it: it joins as a new one; if it is alone, move the folder away, start it, and restore a saved backup into it";
 
-/// Why the store cannot be opened or written.
+/// The reason that the store cannot be opened or written.
 ///
-/// All but [`StoreError::Io`] and [`StoreError::Closed`] are fatal to the server's start: an
+/// All except [`StoreError::Io`] and [`StoreError::Closed`] are fatal to the server's start: an
 /// operator must act.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another process has the folder.
+    /// Another process holds the folder.
     #[error("{}: another lockmesh runs on this folder; stop it, or give this one a folder of its own", .0.display())]
     Held(PathBuf),
-    /// The file is something else.
+    /// The file is of another kind.
     #[error("{}: this is not a file of lockmesh ({reason}); {HOW_TO_GO_ON}", .path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What was found instead.
+        /// Its actual kind.
         reason: String,
     },
-    /// The file was ours, but is compacted, overwritten or otherwise broken.
+    /// The file was ours, but is truncated, overwritten or otherwise broken.
     #[error("{}: the file is damaged ({reason}); {HOW_TO_GO_ON}", .path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The kind of damage.
         reason: String,
     },
     /// A newer build wrote the file.
@@ -52,7 +51,7 @@ pub enum StoreError {
         /// The newest version that this build knows.
         known: u32,
     },
-    /// A build before the first that promises to read its formats for ever wrote the file.
+    /// Written by a build before the first that promises to read its formats forever.
     #[error(
         "{}: the file has format version {found}, but this build reads version {known} only: the promise to read older \
          folders begins with that one; keep the older lockmesh for this folder, or empty the whole data folder and start \
@@ -75,9 +74,9 @@ pub enum StoreError {
     OtherServer {
         /// The file.
         path: PathBuf,
-        /// Whose it is.
+        /// Its server.
         found: ServerId,
-        /// Who we are.
+        /// This server.
         expected: ServerId,
     },
     /// The two files were not made together.
@@ -88,17 +87,17 @@ pub enum StoreError {
         /// The checkpoint.
         checkpoints: PathBuf,
     },
-    /// Of the two files there is only one.
+    /// One of the two files is missing.
     #[error("{}: the file is missing, though {} is there; {HOW_TO_GO_ON}", .missing.display(), .present.display())]
     Missing {
-        /// The file that should be there.
+        /// The missing file.
         missing: PathBuf,
-        /// The file that is there.
+        /// The existing file.
         present: PathBuf,
     },
     /// The log does not reach back to the checkpoint.
     #[error(
-        "{} and {}: the checkpoints ends at index {checkpoint_index}, but the log begins behind index {base} (term {base_term}): \
+        "{} and {}: the checkpoint ends at index {checkpoint_index}, but the log begins behind index {base} (term {base_term}): \
          the checkpoint is older than its log; {HOW_TO_GO_ON}", .log.display(), .checkpoints.display()
     )]
     Gap {
@@ -106,19 +105,19 @@ pub enum StoreError {
         log: PathBuf,
         /// The checkpoint.
         checkpoints: PathBuf,
-        /// What the checkpoint stands for.
+        /// The checkpoint's index.
         checkpoint_index: LogIndex,
-        /// The last index that was compacted the log.
+        /// The last index that was compacted from the log.
         base: LogIndex,
         /// Its term.
         base_term: Term,
     },
-    /// Commits that were told as durable are not there any more.
+    /// Commits that were reported as durable are lost.
     #[error(
         "{}: the newest commits of the log are gone: it ends with commit {found}, but commit {told} was acknowledged, a \
          write or a vote; its page was damaged since, or the file is older than {}; nothing was changed; if this is one of \
          several servers, empty its whole data folder and start it: it joins as a new one; if it is alone, restore a saved \
-         backup into a new folder, or go on without what was lost by `lockmesh operator raft recover --accept-loss`",
+         backup into a new folder, or continue without the lost commits with `lockmesh operator raft recover --accept-loss`",
         .path.display(), super::names::TOLD
     )]
     Lost {
@@ -126,17 +125,17 @@ pub enum StoreError {
         path: PathBuf,
         /// Its newest commit.
         found: u64,
-        /// The newest that was told as durable.
+        /// The newest commit that was reported as durable.
         told: u64,
     },
-    /// The disk refused. Nothing that was acknowledged is lost; the store's threads go on trying.
+    /// The disk returned an error. No acknowledged write is lost; the store's threads retry.
     #[error("{}: {doing}: {source}", .path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What was tried.
+        /// The failed operation.
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The store was closed.
@@ -145,12 +144,12 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether trying again can help: an operator may free space or mend the disk meanwhile.
+    /// Returns `true` if a retry can help: an operator may free space or repair the disk meanwhile.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Io { .. })
     }
 
-    /// A log that begins behind its checkpoint.
+    /// Returns the error of a log that begins behind its checkpoint.
     pub(super) fn gap(
         log: PathBuf,
         checkpoints: PathBuf,

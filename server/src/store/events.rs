@@ -1,11 +1,11 @@
-//! What the store's threads tell the driver.
+//! The events that the store's threads report to the driver.
 
 use lockmesh_core::checksum::Checksum;
 pub use lockmesh_core::frontend::DiskHealth as StoreHealth;
 use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_protocol::id::LogIndex;
 
-/// What happened in the store. Told from the store's own threads, which wait for the listener: it
+/// An event of the store. Reported from the store's own threads, which wait for the listener: it
 /// must be quick.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreEvent {
@@ -15,6 +15,6 @@ pub enum StoreEvent {
     Checkpointed(SnapshotMeta),
     /// A checkpoint of exactly this index became durable, and this is its checksum.
     Summed(LogIndex, Checksum),
-    /// The disk refuses, or takes writes again.
+    /// The disk rejects writes, or accepts them again.
     Health(StoreHealth),
 }

@@ -1,16 +1,15 @@
-//! One redb file: opened with suspicion, written in whole commits, opened anew after an error.
+//! One redb file: verified when it is opened, written in whole commits, reopened after an error.
 //!
-//! This file, `guard.rs` and `disk.rs` are the ones that name redb. Every table maps bytes to
-//! bytes.
+//! Only this file, `guard.rs` and `disk.rs` use redb. Every table maps bytes to bytes.
 //!
-//! redb keeps two commits, and goes back to the older one where the newer is torn: a crash came
-//! before it was whole, so nobody was told of it. But a page of a finished commit may be lost as
-//! well while nobody looks, and redb cannot tell the two apart. Therefore [`RedbFile::finish`]
-//! commits once more, and both hold the same.
+//! redb keeps two commits, and goes back to the older one if the newer is torn: a crash interrupted
+//! it, so it was never reported as durable. But a page of a finished commit may also be lost later,
+//! and redb cannot distinguish the two. Therefore [`RedbFile::finish`] commits once more, so that
+//! both hold the same.
 //!
-//! **Invariant:** [`RedbFile::write`] has changed all or nothing, and when it returns `Ok` the
-//! change is durable. After an error it may have become durable all the same: whoever writes must
-//! be able to write the same again.
+//! **Invariant:** [`RedbFile::write`] changes all or nothing, and when it returns `Ok` the change
+//! is durable. After an error it may have become durable too: the caller must be able to write the
+//! same again.
 
 use super::disk::Disk;
 use super::error::StoreError;
@@ -30,15 +29,15 @@ use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Instant;
 
-/// The format of either file: how its tables are laid out. What lies in them has a version of its
-/// own, see [`lockmesh_protocol::format`]. Before 3 neither rows nor entries had one.
+/// The format of either file: the layout of its tables. Their contents have their own version, see
+/// [`lockmesh_protocol::format`]. Before 3 neither rows nor entries had one.
 pub(super) const FORMAT: u32 = 7;
 
 const META: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("meta");
 const FORMAT_KEY: &[u8] = b"format";
 const IDENTITY_KEY: &[u8] = b"identity";
 
-/// Which of the two files.
+/// The kind of a store file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Kind {
     /// `log.redb`.
@@ -47,42 +46,42 @@ pub(super) enum Kind {
     State,
 }
 
-/// What a file says of itself.
+/// The identity stored in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FileIdentity {
-    /// Which of the two it is.
+    /// The kind of the file.
     pub(super) kind: Kind,
     /// The same random number in both files of a pair.
     pub(super) pair: u128,
-    /// Whose it is.
+    /// The server of the file.
     pub(super) server: ServerId,
 }
 
-/// What a table is called.
+/// The name of a table.
 #[derive(Clone, Copy)]
 pub(super) struct TableName(TableDefinition<'static, &'static [u8], &'static [u8]>);
 
 impl Stored for FileIdentity {}
 
 impl TableName {
-    /// A table of that name.
+    /// Creates the name of a table.
     pub(super) const fn new(name: &'static str) -> Self {
         Self(TableDefinition::new(name))
     }
 }
 
-/// Why redb refused.
+/// An error of redb.
 #[derive(Debug)]
 pub(super) enum StoreFault {
-    /// The disk did.
+    /// The disk returned an error.
     Io(io::Error),
     /// The file is broken.
     Damaged(String),
-    /// A newer build wrote something in it.
+    /// A newer build wrote to it.
     NewerFormat {
         /// The version of its format.
         found: u32,
-        /// The newest that this build reads.
+        /// The newest version that this build reads.
         known: u32,
     },
 }
@@ -104,7 +103,7 @@ pub(super) struct RedbFile {
     disk: Arc<dyn Disk>,
     name: &'static str,
     cache_bytes: usize,
-    /// None while it could not be opened anew.
+    /// `None` while it could not be reopened.
     open: RwLock<Option<Opened>>,
 }
 
@@ -123,14 +122,14 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // Before redb closes the file, which would write a table of free space that it trusts
-        // blindly later.
+        // Before redb closes the file: it would write a table of free space that it later trusts
+        // without a check.
         self.guard.shut();
     }
 }
 
 impl RedbFile {
-    /// Opens a file without changing it; none where it is missing. Nothing reaches the disk before
+    /// Opens a file without changing it; `None` if it is missing. Nothing reaches the disk before
     /// [`RedbFile::release`].
     pub(super) fn open(
         disk: Arc<dyn Disk>,
@@ -143,7 +142,8 @@ impl RedbFile {
         Ok(Some(file))
     }
 
-    /// Makes a file with what `fill` writes, in place of any of that name, and closes it.
+    /// Creates a file with the content that `fill` writes, replacing any of that name, and closes
+    /// it.
     pub(super) fn create(
         disk: &dyn Disk,
         name: &'static str,
@@ -151,8 +151,8 @@ impl RedbFile {
         fill: impl FnOnce(&mut Writing<'_>) -> Result<(), StoreFault>,
     ) -> Result<(), StoreError> {
         let path = disk.path(name);
-        let backend = disk.create(name).map_err(io_error(&path, "cannot make the file"))?;
-        let failed = |fault| Self::failed(path.clone(), "cannot fill the new file", fault);
+        let backend = disk.create(name).map_err(io_error(&path, "cannot create the file"))?;
+        let failed = |fault| Self::failed(path.clone(), "cannot write the new file", fault);
         let guard = Guard::open(backend);
         let made = Opened::new(&Builder::new(), guard).map_err(|error| failed(error.into()))?;
         commit(&made.database, |writing| {
@@ -165,7 +165,7 @@ impl RedbFile {
         .map_err(failed)
     }
 
-    /// Lets what opening has repaired reach the disk: the file is ours and sound.
+    /// Writes the repairs made while opening to the disk: the file is ours and sound.
     pub(super) fn release(&self) -> Result<(), StoreError> {
         let path = self.path();
         let open = self.opened()?;
@@ -173,17 +173,17 @@ impl RedbFile {
         guard.release().map_err(io_error(&path, "cannot repair the file"))
     }
 
-    /// How people call the file.
+    /// Returns the file's path, for messages.
     pub(super) fn path(&self) -> PathBuf {
         self.disk.path(self.name)
     }
 
-    /// The version of the file's format.
+    /// Returns the version of the file's format.
     pub(super) fn format(&self) -> Result<u32, StoreError> {
         let path = self.path();
         let foreign = |reason: &str| StoreError::Foreign { path: path.clone(), reason: reason.to_owned() };
         let format = self.read()?.get(TableName(META), FORMAT_KEY).map_err(|fault| self.fault(fault))?;
-        let format = format.ok_or_else(|| foreign("it is a redb file of something else"))?;
+        let format = format.ok_or_else(|| foreign("it is a redb file of another program"))?;
         let format: [u8; 4] =
             format.as_slice().try_into().map_err(|_| foreign("its format has no number"))?;
         let found = u32::from_le_bytes(format);
@@ -194,7 +194,7 @@ impl RedbFile {
         }
     }
 
-    /// What the file says of itself.
+    /// Returns the identity stored in the file.
     pub(super) fn identity(&self) -> Result<FileIdentity, StoreError> {
         let path = self.path();
         let damaged = |reason: String| StoreError::Damaged { path: path.clone(), reason };
@@ -212,14 +212,14 @@ impl RedbFile {
         let open = self.opened()?;
         let opened =
             open.as_ref().ok_or_else(|| self.fault(StoreFault::Io(io::Error::other("not open yet"))))?;
-        // redb repeats only that there was an error; the guard knows which.
+        // redb repeats only that there was an error; the guard has its text.
         commit(&opened.database, change).map_err(|fault| match (fault, opened.guard.last_error()) {
             (StoreFault::Io(_), Some(error)) => self.fault(StoreFault::Io(io::Error::other(error))),
             (fault, _) => self.fault(fault),
         })
     }
 
-    /// Looks at what the last commit left; later commits do not disturb it.
+    /// Opens a view of the last commit; later commits do not disturb it.
     pub(super) fn read(&self) -> Result<Reading, StoreError> {
         let open = self.opened()?;
         let opened =
@@ -228,36 +228,36 @@ impl RedbFile {
         Ok(Reading { transaction })
     }
 
-    /// Opens the file anew after an error: redb takes nothing more until then.
+    /// Reopens the file after an error: redb accepts no writes until then.
     pub(super) fn reopen(&self) -> Result<(), StoreError> {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-        // A sync that failed may have lost what reading still shows.
+        // A failed sync may have lost data that reads still return.
         let rewrite = open.as_ref().is_none_or(|opened| opened.guard.sync_failed());
         // Closed first: the file's lock admits one opener.
         *open = None;
         let opened = self.open_held(rewrite)?.ok_or_else(|| {
-            self.fault(StoreFault::Io(io::Error::new(io::ErrorKind::NotFound, "the file has gone")))
+            self.fault(StoreFault::Io(io::Error::new(io::ErrorKind::NotFound, "the file was removed")))
         })?;
-        // At once: this file was found to be ours when it was opened first.
+        // At once: the first opening verified that this file is ours.
         opened.guard.release().map_err(io_error(&self.path(), "cannot repair the file"))?;
         *open = Some(opened);
         Ok(())
     }
 
-    /// Before the file is closed: commits what changes nothing, so that both of redb's commits hold
-    /// the same.
+    /// Prepares the file for closing: commits an unchanged state, so that both of redb's commits
+    /// hold the same.
     pub(super) fn finish(&self, same: impl FnOnce(&mut Writing<'_>) -> Result<(), StoreFault>) {
         if let Err(error) = self.write(same) {
-            tracing::warn!(%error, "closed without the last commit, which would have changed nothing");
+            tracing::warn!(%error, "closed without the final commit, which changes nothing");
         }
     }
 
-    /// A fault of this file, with its name.
+    /// Returns an error of this file, with its name.
     pub(super) fn fault(&self, fault: StoreFault) -> StoreError {
         Self::failed(self.path(), "cannot read or write the file", fault)
     }
 
-    /// What this file holds cannot be: it is damaged.
+    /// Returns the error of an invalid content: the file is damaged.
     pub(super) fn damaged(&self, reason: impl Into<String>) -> StoreError {
         StoreError::Damaged { path: self.path(), reason: reason.into() }
     }
@@ -279,20 +279,20 @@ impl RedbFile {
         let path = self.path();
         let backend = self.disk.open(self.name).map_err(io_error(&path, "cannot open the file"))?;
         let Some(backend) = backend else { return Ok(None) };
-        // redb would take an empty file for one that it should begin.
-        if backend.len().map_err(io_error(&path, "cannot measure the file"))? == 0 {
+        // redb would initialize an empty file.
+        if backend.len().map_err(io_error(&path, "cannot read the length of the file"))? == 0 {
             return Err(self.damaged("it is empty"));
         }
         let guard = Guard::holding(backend);
         if rewrite {
-            guard.rewrite().map_err(io_error(&path, "cannot write the file anew after a failed sync"))?;
+            guard.rewrite().map_err(io_error(&path, "cannot rewrite the file after a failed sync"))?;
         }
         let begun = Instant::now();
         let rolled_back = Rc::new(Cell::new(false));
         let told = Rc::clone(&rolled_back);
         let mut builder = Builder::new();
         builder.set_cache_size(self.cache_bytes);
-        // redb says by its progress whether it went back to the older commit: worth a word, since a
+        // redb's progress reveals whether it went back to the older commit. That is logged, since a
         // power cut explains it.
         builder.set_repair_callback(move |repair| told.set(told.get() || is_roll_back(repair.progress())));
         let opened = Opened::new(&builder, guard).map_err(|error| self.refused(error))?;
@@ -302,7 +302,7 @@ impl RedbFile {
         Ok(Some(opened))
     }
 
-    /// Why redb would not open the file.
+    /// Converts redb's error on opening.
     fn refused(&self, error: DatabaseError) -> StoreError {
         let path = self.path();
         match error {
@@ -311,25 +311,25 @@ impl RedbFile {
                 StoreError::Foreign { path, reason: format!("it is a redb file of version {version}") }
             }
             DatabaseError::Storage(StorageError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                StoreError::Foreign { path, reason: "it is no redb file".to_owned() }
+                StoreError::Foreign { path, reason: "it is not a redb file".to_owned() }
             }
             DatabaseError::Storage(StorageError::Io(error))
                 if error.kind() == io::ErrorKind::UnexpectedEof =>
             {
-                self.damaged("it is compacted")
+                self.damaged("it is truncated")
             }
             error => self.fault(error.into()),
         }
     }
 }
 
-/// Whether redb reports, by this progress, that the newest commit is torn and that it goes back to
+/// Returns `true` if this progress means that redb found the newest commit torn and goes back to
 /// the one before.
 fn is_roll_back(progress: f64) -> bool {
     progress > 0.2 && progress < 0.5
 }
 
-/// Names the file in an error of the system.
+/// Adds the file's name to an error of the system.
 pub(super) fn io_error(path: &std::path::Path, doing: &'static str) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.to_path_buf();
     move |source| StoreError::Io { path, doing, source }
@@ -348,25 +348,25 @@ fn commit(
     Ok(())
 }
 
-/// A commit that is being put together.
+/// A commit in preparation.
 pub(super) struct Writing<'a> {
     transaction: &'a redb::WriteTransaction,
 }
 
 impl Writing<'_> {
-    /// Opens a table, and makes it where it is missing.
+    /// Opens a table, and creates it if it is missing.
     pub(super) fn table(&self, name: TableName) -> Result<WritingTable<'_>, StoreFault> {
         Ok(WritingTable(self.transaction.open_table(name.0)?))
     }
 
-    /// Removes a table with all that it holds.
+    /// Removes a table with all its rows.
     pub(super) fn remove_table(&self, name: TableName) -> Result<(), StoreFault> {
         self.transaction.delete_table(name.0)?;
         Ok(())
     }
 }
 
-/// A table in a commit that is being put together.
+/// A table in a commit in preparation.
 pub(super) struct WritingTable<'a>(redb::Table<'a, &'static [u8], &'static [u8]>);
 
 impl WritingTable<'_> {
@@ -375,7 +375,7 @@ impl WritingTable<'_> {
         self.replace(key, value, |_| ())
     }
 
-    /// Sets a row, and shows what it held before, if it was there.
+    /// Sets a row, and passes its former content, if any, to `former`.
     pub(super) fn replace(
         &mut self,
         key: &[u8],
@@ -388,8 +388,8 @@ impl WritingTable<'_> {
         Ok(())
     }
 
-    /// Removes the first rows of a range, at most so many, and shows what they held; how many there
-    /// were.
+    /// Removes the first rows of a range, `at_most` of them, and passes their content to `former`;
+    /// returns the number removed.
     pub(super) fn remove_some(
         &mut self,
         start: &[u8],
@@ -405,12 +405,12 @@ impl WritingTable<'_> {
         Ok(removed)
     }
 
-    /// Removes a row, if it is there.
+    /// Removes a row, if it exists.
     pub(super) fn remove(&mut self, key: &[u8]) -> Result<(), StoreFault> {
         self.take_out(key, |_| ())
     }
 
-    /// Removes a row, and shows what it held, if it was there.
+    /// Removes a row, and passes its content, if any, to `former`.
     pub(super) fn take_out(&mut self, key: &[u8], former: impl FnOnce(&[u8])) -> Result<(), StoreFault> {
         if let Some(before) = self.0.remove(key)? {
             former(before.value());
@@ -418,7 +418,7 @@ impl WritingTable<'_> {
         Ok(())
     }
 
-    /// What a row holds.
+    /// Returns the content of a row.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreFault> {
         Ok(self.0.get(key)?.map(|value| value.value().to_vec()))
     }
@@ -430,13 +430,13 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// What a row holds; none also where there is no such table.
+    /// Returns the content of a row; `None` also if the table does not exist.
     pub(super) fn get(&self, table: TableName, key: &[u8]) -> Result<Option<Vec<u8>>, StoreFault> {
         let Some(ReadingTable(table)) = self.table(table)? else { return Ok(None) };
         Ok(table.get(key)?.map(|value| value.value().to_vec()))
     }
 
-    /// Calls `visit` with each row from a key on, in order, until it says `false`.
+    /// Calls `visit` with each row from a key on, in order, until it returns `false`.
     pub(super) fn each(
         &self,
         table: TableName,
@@ -477,7 +477,7 @@ impl From<redb::Error> for StoreFault {
     }
 }
 
-/// Every error of redb's is one of its own widest kind first.
+/// Each of redb's errors converts through its most general type.
 macro_rules! fault_from {
     ($($error:ty),+) => {
         $(impl From<$error> for StoreFault {

@@ -1,16 +1,16 @@
-//! What stands between redb and a file: nothing reaches the file before it is known to be ours and
-//! sound.
+//! A write barrier between redb and a file: nothing is written before the file is verified as ours
+//! and sound.
 //!
 //! redb repairs while it opens. A [`Guard`] holds those writes back in memory; only
-//! [`Guard::release`] lets them through, in the order in which they were made. So a file that is
-//! refused keeps every byte.
+//! [`Guard::release`] lets them through, in their order. A file that is rejected therefore keeps
+//! every byte.
 //!
 //! redb also writes while it closes: a table of free space, which it trusts at the next opening
-//! without looking whether it changed since. A guard that is shut lets none of that through. Then
-//! every opening looks at every page.
+//! without checking for later changes. A guard that is shut blocks these writes. Every opening then
+//! checks every page.
 //!
-//! **Invariant:** a guard never reorders: what redb wrote before a sync is on disk before what it
-//! wrote after it.
+//! **Invariant:** a guard never reorders: redb's writes before a sync are on disk before its later
+//! ones.
 
 use redb::{BackendError, StorageBackend};
 use std::io;
@@ -18,7 +18,7 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How much is read and written at once when a file is written anew.
+/// The bytes read and written at once when a file is rewritten.
 const REWRITE_BYTES: usize = 1 << 20;
 
 /// A file behind its guard; the clones are one guard.
@@ -28,12 +28,11 @@ pub(super) struct Guard(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     file: Box<dyn StorageBackend>,
-    /// What is held back; none where the file is trusted.
+    /// The writes held back; `None` if the file is trusted.
     held: Mutex<Option<Vec<HeldWrite>>>,
-    /// What the system said last when it refused.
+    /// The last error of the system.
     last_error: Mutex<Option<String>>,
-    /// Whether a sync failed: what it covered may never reach the disk, though reading still shows
-    /// it.
+    /// `true` if a sync failed: its data may never reach the disk, though reads still return it.
     sync_failed: AtomicBool,
 }
 
@@ -51,7 +50,7 @@ impl Guard {
         Self::new(file, Some(Vec::new()))
     }
 
-    /// Lets every write through at once: for a file that is being made.
+    /// Lets every write through at once: for a new file.
     pub(super) fn open(file: Box<dyn StorageBackend>) -> Self {
         Self::new(file, None)
     }
@@ -65,7 +64,7 @@ impl Guard {
         }))
     }
 
-    /// Lets what is held back through, and from now on everything.
+    /// Lets the held writes through, and every later one.
     ///
     /// After an error the rest stays held back: the file is then as after a crash, and must be
     /// opened again.
@@ -77,36 +76,34 @@ impl Guard {
                 HeldWrite::SetLength(length) => self.0.file.set_len(*length),
                 HeldWrite::Sync => self.sync_file(),
             };
-            // The first refusal ends it: what follows in order must not come before what is
-            // missing.
+            // The first error ends it: later writes must not come before a missing one.
             self.noted(done)?;
         }
-        // Only when all of it is through: until then reading must go on through what is held.
+        // Only when all writes are through: until then reads must include the held writes.
         *held = None;
         Ok(())
     }
 
-    /// Lets nothing through from now on: the file stays as the last commit left it.
+    /// Blocks all further writes: the file stays as the last commit left it.
     pub(super) fn shut(&self) {
-        // What was held already stays held: a file that was never released is not touched now
-        // either.
+        // Writes already held stay held: a file that was never released is not changed now either.
         self.held().get_or_insert_default();
     }
 
-    /// What the system said last when it refused.
+    /// Returns the last error of the system.
     pub(super) fn last_error(&self) -> Option<String> {
         lock(&self.0.last_error).clone()
     }
 
-    /// Whether a sync failed.
+    /// Returns `true` if a sync failed.
     pub(super) fn sync_failed(&self) -> bool {
         self.0.sync_failed.load(Ordering::Acquire)
     }
 
     /// Writes the whole file over itself and syncs it.
     ///
-    /// After a failed sync the system may have dropped writes and yet show them to readers. A file
-    /// that was written again as it is read is on disk as it is read, once this returns.
+    /// After a failed sync the system may have dropped writes and still return them to readers.
+    /// Once this returns, the file's content on disk equals the content read.
     pub(super) fn rewrite(&self) -> io::Result<()> {
         let length = self.0.file.len()?;
         let mut buffer = vec![0; REWRITE_BYTES];
@@ -127,8 +124,8 @@ impl Guard {
     fn sync_file(&self) -> io::Result<()> {
         let done = self.0.file.sync_data();
         if done.is_err() {
-            // Remembered for good: that a later sync succeeds says nothing of what the first one
-            // lost.
+            // Kept permanently: a later successful sync does not restore data lost by the first
+            // one.
             self.0.sync_failed.store(true, Ordering::Release);
         }
         done
@@ -143,7 +140,7 @@ impl Guard {
     }
 }
 
-/// A panic while a lock was held leaves plain data that is still whole.
+/// A panic under a lock leaves plain data that is still valid.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -164,8 +161,8 @@ impl StorageBackend for Guard {
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let held = self.held();
         match held.as_deref() {
-            // Some([])|Without the lock: most reads are of a file that holds nothing back, and many
-            // at once.
+            // Without the lock: most reads are of a file that holds nothing back, and many run at
+            // once.
             None | Some([]) => {
                 drop(held);
                 self.noted(self.0.file.read(offset, out))
@@ -183,7 +180,7 @@ impl StorageBackend for Guard {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        // Noted in its place: on release the file is synced where redb meant it to be.
+        // Recorded in sequence: on release the file is synced at redb's sync points.
         if let Some(operations) = &mut *self.held() {
             operations.push(HeldWrite::Sync);
             return Ok(());
@@ -228,7 +225,7 @@ impl StorageBackend for Guard {
     }
 }
 
-/// Reads what the file would hold if what is held back had been written.
+/// Reads the file's content with the held writes applied.
 fn read_through(
     file: &dyn StorageBackend,
     operations: &[HeldWrite],
@@ -258,12 +255,12 @@ fn read_through(
         }
     }
     if end > length {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file ends before what it should hold"));
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter than its content"));
     }
     Ok(())
 }
 
-/// Copies the part of `data`, which lies at `at`, that falls into `out`, which lies at `offset`.
+/// Copies the part of `data`, at offset `at`, that overlaps with `out`, at `offset`.
 fn overlay(out: &mut [u8], offset: u64, at: u64, data: &[u8]) {
     let from = at.max(offset);
     let to = (at + data.len() as u64).min(offset + out.len() as u64);

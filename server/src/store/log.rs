@@ -1,15 +1,15 @@
-//! `log.redb`: the log's entries and the hard state, one durable commit a batch.
+//! `log.redb`: the log's entries and the hard state, one durable commit per batch (group commit).
 //!
-//! All entries of a batch lie in one row under the first one's index, and the head (hard state and
-//! where the log was compacted) lies behind them under the highest key: the newest row and the head
-//! share a page, so that a small commit touches one page of one table.
+//! All entries of a batch are in one row under the first one's index. The head (hard state and
+//! compaction index) follows them under the highest key. The newest row and the head share a page,
+//! so that a small commit touches one page of one table.
 //!
 //! Each commit has a number, one more than the one before; `told.rs` remembers the newest that was
-//! told as durable.
+//! reported as durable.
 //!
 //! **Invariants:** rows follow each other without a gap, the first one right behind the base. The
 //! commit index on disk never goes back. The base never passes the durable checkpoint, which
-//! [`LogStore::compact`] is told.
+//! [`LogStore::compact`] receives.
 
 use super::error::StoreError;
 use super::file::{RedbFile, StoreFault, TableName, Writing};
@@ -28,7 +28,7 @@ const HEAD_KEY: [u8; 8] = [0xff; 8];
 /// A row is closed when its entries' data reach this many bytes. One entry may be longer.
 const ROW_BYTES: usize = 256 << 10;
 
-/// How many rows one commit compacts at most, so that compaction never holds up a batch.
+/// The maximum number of rows compacted in one commit, so that compaction never delays a batch.
 const COMPACT_ROWS: usize = 64;
 
 /// The log on disk. One thread writes it.
@@ -39,11 +39,11 @@ pub(super) struct LogStore {
     rows: VecDeque<LogRow>,
     /// Rows that end here or before are to be compacted.
     compact_to: LogIndex,
-    /// Where the number of each commit is noted; none before the log is trusted.
+    /// The file with the number of the newest commit; `None` before the log is trusted.
     told: Option<ToldFile>,
 }
 
-/// What is known of the log apart from its entries.
+/// The log's metadata apart from its entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LogHead {
     pub(super) hard_state: HardState,
@@ -63,27 +63,27 @@ struct LogRow {
     last_term: Term,
 }
 
-/// What one commit does.
+/// The changes of one commit.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct CommitPlan {
     head: LogHead,
-    /// Rows compacted at the front.
+    /// The number of rows compacted at the front.
     compact: usize,
-    /// Rows that stay, from the front.
+    /// The number of rows kept, from the front.
     keep: usize,
-    /// What the last row that stays becomes, where its tail is replaced.
+    /// The new content of the last kept row, if its tail is replaced.
     trimmed: Option<(LogRow, Vec<u8>)>,
     /// New rows.
     added: Vec<(LogRow, Vec<u8>)>,
 }
 
 impl LogStore {
-    /// What a new log begins with.
+    /// Writes the first content of a new log.
     pub(super) fn fill(writing: &mut Writing<'_>, head: &LogHead) -> Result<(), StoreFault> {
         writing.table(ROWS)?.put(&HEAD_KEY, &format::encode(head))
     }
 
-    /// Reads a log that was opened, with all its entries.
+    /// Reads all entries of an opened log.
     pub(super) fn load(file: RedbFile) -> Result<(Self, Vec<LogEntry>), StoreError> {
         let mut head: Option<LogHead> = None;
         let mut rows = VecDeque::new();
@@ -96,7 +96,7 @@ impl LogStore {
                     return Ok(true);
                 }
                 let LogBatch(batch) = format::decode(value)?;
-                // Each row against the one before: that one is missing shows in no row by itself.
+                // Each row is checked against the one before: no single row reveals a missing one.
                 rows.push_back(checked_row(key, &batch, entries.last())?);
                 entries.extend(batch);
                 Ok(true)
@@ -104,51 +104,51 @@ impl LogStore {
             .map_err(|fault| file.fault(fault))?;
         drop(reading);
         let head = head.ok_or_else(|| file.damaged("it has no hard state"))?;
-        // A gap between base and rows would be taken for entries that never were.
+        // A gap between base and rows would look like entries that never existed.
         if let Some(row) = rows.front().filter(|row| row.first != head.base.0.next()) {
             let reason =
-                format!("it was compacted at index {}, but goes on at index {}", head.base.0, row.first);
+                format!("it was compacted up to index {}, but continues at index {}", head.base.0, row.first);
             return Err(file.damaged(reason));
         }
         let compact_to = LogIndex(0);
         Ok((Self { file, head, rows, compact_to, told: None }, entries))
     }
 
-    /// From now on the number of each commit is noted: the log is trusted.
+    /// Starts to record the number of each commit: the log is trusted.
     pub(super) fn tell(&mut self, mut told: ToldFile) {
         // At once, since the file may be missing or older after a power cut.
         told.tell(self.head.commit_number);
         self.told = Some(told);
     }
 
-    /// Goes on without commits that were told as durable, up to the number `told`: numbers go on
-    /// behind it.
+    /// Accepts the loss of commits that were reported as durable, up to the number `told`: numbers
+    /// continue behind it.
     pub(super) fn accept_loss(&mut self, told: u64) -> Result<(), StoreError> {
-        // Above what was told, or the next start would find the log short again.
+        // Above the reported number, or the next start would find the log short again.
         self.head.commit_number = told;
         self.carry_out(CommitPlan { head: self.head, keep: self.rows.len(), ..CommitPlan::default() })
     }
 
-    /// The file behind the log.
+    /// Returns the file of the log.
     pub(super) fn file(&self) -> &RedbFile {
         &self.file
     }
 
-    /// What is durable of the hard state and the base.
+    /// Returns the durable hard state and base.
     pub(super) fn head(&self) -> LogHead {
         self.head
     }
 
-    /// Makes writes durable, all or none, in their order. May be called again with the same after
-    /// an error.
+    /// Makes writes durable, all or none, in their order. May be called again with the same
+    /// arguments after an error.
     ///
     /// # Panics
-    /// Where entries do not follow the log or would replace what was compacted: the engine has lost
-    /// its way.
+    /// If entries do not follow the log or would replace compacted ones: the engine's state is
+    /// invalid.
     pub(super) fn commit(&mut self, writes: &[LogWrite], least_commit: LogIndex) -> Result<(), StoreError> {
         let plan = self.plan(writes, least_commit)?;
-        // A commit costs a sync, also where it changes nothing, as for a commit index that is there
-        // already.
+        // A commit costs a sync even if it changes nothing, such as for a commit index that is
+        // durable already.
         let nothing = CommitPlan { head: self.head, keep: self.rows.len(), ..CommitPlan::default() };
         if plan != nothing {
             self.carry_out(plan)?;
@@ -156,43 +156,43 @@ impl LogStore {
         Ok(())
     }
 
-    /// Makes a plan durable, and notes that.
+    /// Makes a plan durable, and records its number.
     fn carry_out(&mut self, mut plan: CommitPlan) -> Result<(), StoreError> {
         plan.head.commit_number = self.head.commit_number + 1;
         let rows = &self.rows;
         self.file.write(|writing| plan.write(rows, writing))?;
-        // Only after the commit: where it failed, the same plan is worked out again from what was
-        // there.
+        // Only after the commit: if it fails, the same plan is computed again from the same state.
         self.adopt(plan);
-        // After the commit and before anybody is told: the file never names what is not durable.
+        // After the commit and before any report: the file never names a commit that is not
+        // durable.
         if let Some(told) = &mut self.told {
             told.tell(self.head.commit_number);
         }
         Ok(())
     }
 
-    /// Makes the file ready to be closed. What was committed stays, ready or not.
+    /// Prepares the file for closing. Commits stay durable even if this fails.
     pub(super) fn finish(&self) {
         self.file.finish(|writing| Self::fill(writing, &self.head));
     }
 
-    /// Marks everything up to an index, which the durable checkpoint holds already, as to be
-    /// compacted: a portion with each commit.
+    /// Marks everything up to an index for compaction, one portion with each commit; the durable
+    /// checkpoint contains it already.
     pub(super) fn compact(&mut self, up_to: LogIndex) {
         self.compact_to = self.compact_to.max(up_to);
     }
 
-    /// Whether there is a row left to compact.
+    /// Returns `true` if there is a row left to compact.
     pub(super) fn must_compact(&self) -> bool {
         self.rows.front().is_some_and(|row| row.last <= self.compact_to)
     }
 
-    /// Begins the log anew behind a checkpoint: the term and the vote stay.
+    /// Restarts the log behind a checkpoint: the term and the vote stay.
     pub(super) fn reset(&mut self, base: (LogIndex, Term)) -> Result<(), StoreError> {
         self.carry_out(CommitPlan { head: self.head.begun_anew(base), ..CommitPlan::default() })
     }
 
-    /// Works out what the writes come to.
+    /// Computes the commit of these writes.
     fn plan(&self, writes: &[LogWrite], least_commit: LogIndex) -> Result<CommitPlan, StoreError> {
         let mut head = self.head;
         let mut keep = self.rows.len();
@@ -200,11 +200,11 @@ impl LogStore {
         let mut tail: Vec<LogEntry> = Vec::new();
         // All writes at once: an entry that a later write replaces is never written.
         for write in writes {
-            // Whatever lies before it in this commit is of the log that the checkpoint replaces.
+            // Everything before it in this commit belongs to the log that the checkpoint replaces.
             if let Some(mark) = &write.reset {
                 head.base = (mark.index, mark.term);
-                // The checkpoint is of committed entries, so its index is too; the engine may not
-                // have said so yet.
+                // A checkpoint contains committed entries, so its index is committed too; the
+                // engine may not have recorded that yet.
                 head.hard_state.commit = head.hard_state.commit.max(mark.index);
                 (keep, replaced_from) = (0, None);
                 tail.clear();
@@ -212,16 +212,16 @@ impl LogStore {
             if let Some(first) = write.entries.first() {
                 append(&mut tail, &write.entries);
                 replaced_from = Some(replaced_from.map_or(first.index, |from| from.min(first.index)));
-                assert!(first.index > head.base.0, "an entry would replace what was compacted the log");
+                assert!(first.index > head.base.0, "an entry would replace compacted entries");
             }
             if let Some(hard_state) = write.hard_state {
-                // An older one may still be on its way when a checkpoint has raised the commit
+                // An older one may still be in flight when a checkpoint has raised the commit
                 // index.
                 let commit = hard_state.commit.max(head.hard_state.commit);
                 head.hard_state = HardState { commit, ..hard_state };
             }
         }
-        // A checkpoint waits for this index to be durable, with whichever write.
+        // A checkpoint waits until this index is durable, with any write.
         head.hard_state.commit = head.hard_state.commit.max(least_commit);
         let mut trimmed = None;
         if let Some(from) = replaced_from {
@@ -236,31 +236,31 @@ impl LogStore {
         // A row that is trimmed in this commit is not compacted in it.
         let whole = keep - usize::from(trimmed.is_some());
         while compact < COMPACT_ROWS.min(whole) && self.rows[compact].last <= self.compact_to {
-            // With the rows, in one commit: the term of the last compacted entry is what the next
-            // append is checked against (paper, 5.3).
+            // With the rows, in one commit: the next append is checked against the term of the last
+            // compacted entry (paper, 5.3).
             head.base = (self.rows[compact].last, self.rows[compact].last_term);
             compact += 1;
         }
         Ok(CommitPlan { head, compact, keep, trimmed, added: into_rows(tail) })
     }
 
-    /// What is left of the last row that is kept, where it reaches beyond the index from which the
-    /// log is replaced.
+    /// Returns the rest of the last kept row, if it extends beyond the index from which the log is
+    /// replaced.
     fn trim(&self, keep: usize, from: LogIndex) -> Result<Option<(LogRow, Vec<u8>)>, StoreError> {
         let Some(row) = keep.checked_sub(1).map(|last| self.rows[last]).filter(|row| row.last >= from) else {
             return Ok(None);
         };
-        // Only when a new leader replaces the end of the log (paper, 5.3), so it may cost a read.
+        // Only when a new leader replaces the end of the log (paper, 5.3), so a read is acceptable.
         let reading = self.file.read()?;
         let bytes = reading.get(ROWS, &key(row.first)).map_err(|fault| self.file.fault(fault))?;
-        let bytes = bytes.ok_or_else(|| self.file.damaged("a row of the log has gone"))?;
+        let bytes = bytes.ok_or_else(|| self.file.damaged("a row of the log is missing"))?;
         let batch = format::decode(&bytes).map_err(|error| self.file.fault(error.into()))?;
         let LogBatch(mut entries) = batch;
         entries.retain(|entry| entry.index < from);
         Ok(into_rows(entries).pop())
     }
 
-    /// Takes over what a plan made durable.
+    /// Updates the state in memory after a plan became durable.
     fn adopt(&mut self, plan: CommitPlan) {
         self.head = plan.head;
         self.rows.truncate(plan.keep);
@@ -274,13 +274,12 @@ impl LogStore {
 }
 
 impl LogHead {
-    /// What is left of it where the log begins anew behind a checkpoint: the term and the vote.
+    /// Returns the head of a log that restarts behind a checkpoint: the term and the vote stay.
     pub(super) fn begun_anew(self, base: (LogIndex, Term)) -> Self {
         let HardState { term, vote, .. } = self.hard_state;
-        // Term and vote stay, whatever became of the log: a vote that is forgotten could be given
-        // twice (paper, 5.2).
+        // Term and vote survive the log: a forgotten vote could be given twice (paper, 5.2).
         let hard_state = match term < base.1 {
-            // Nobody was voted for in a term that was never seen.
+            // No vote exists in a term that was never seen.
             true => HardState { term: base.1, vote: Default::default(), commit: base.0 },
             false => HardState { term, vote, commit: base.0 },
         };
@@ -301,8 +300,8 @@ impl CommitPlan {
     }
 }
 
-/// Adds entries to the tail that one commit writes; the first one's index replaces everything from
-/// there on.
+/// Adds entries to the tail written in one commit; they replace everything from the first one's
+/// index on.
 fn append(tail: &mut Vec<LogEntry>, entries: &[LogEntry]) {
     let first = entries.first().map(|entry| entry.index);
     tail.retain(|entry| Some(entry.index) < first);
@@ -312,7 +311,7 @@ fn append(tail: &mut Vec<LogEntry>, entries: &[LogEntry]) {
     tail.extend_from_slice(entries);
 }
 
-/// Divides entries that follow each other into rows.
+/// Divides consecutive entries into rows.
 fn into_rows(entries: Vec<LogEntry>) -> Vec<(LogRow, Vec<u8>)> {
     let mut rows = Vec::new();
     let mut batch: Vec<LogEntry> = Vec::new();
@@ -336,7 +335,7 @@ fn into_row(batch: Vec<LogEntry>) -> Option<(LogRow, Vec<u8>)> {
     Some((row, format::encode(&LogBatch(batch))))
 }
 
-/// Checks a row that was read against its key and the entry before it.
+/// Checks a row against its key and the entry before it.
 fn checked_row(key: &[u8], batch: &[LogEntry], before: Option<&LogEntry>) -> Result<LogRow, StoreFault> {
     let damaged = |reason: String| StoreFault::Damaged(reason);
     let key: [u8; 8] = key.try_into().map_err(|_| damaged("a row of the log has no index".to_owned()))?;
@@ -347,9 +346,11 @@ fn checked_row(key: &[u8], batch: &[LogEntry], before: Option<&LogEntry>) -> Res
         return Err(damaged(format!("index {expected} is missing in the log")));
     }
     for entry in batch {
-        // Terms never fall along a log (paper, 5.3): one that does is of another log.
+        // Terms never fall along a log (paper, 5.3): an entry with a lower term is of another log.
         if entry.index != expected || entry.term < term {
-            return Err(damaged(format!("the log's entry at index {expected} is another one")));
+            return Err(damaged(format!(
+                "the log's entry at index {expected} does not follow the one before"
+            )));
         }
         (expected, term) = (expected.next(), entry.term);
     }

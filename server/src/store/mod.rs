@@ -1,7 +1,7 @@
-//! The server's memory on disk: `log.redb`, the replicated log, and `state.redb`, a checkpoint of
-//! the state.
+//! The server's storage: `log.redb`, the replicated log, and `state.redb`, a checkpoint of the
+//! state.
 //!
-//! State = checkpoint + the log's suffix behind it. What a driver does with it:
+//! State = checkpoint + the log's suffix behind it. Its use by a driver:
 //!
 //! ```text
 //! let (store, recovered) = Store::open(folder, &StoreOptions { server, first_snapshot, cache_bytes })?;
@@ -14,16 +14,16 @@
 //! store.hand_over(Checkpoint { mark, rows, .. });      // about once a second, rows: DirtyRows
 //!     StoreEvent::Checkpointed(mark)             // durable: store.compact(min(its index, slowest follower))
 //!
-//! let mut backup = store.backup()?;       // what the newest durable checkpoint holds
-//! backup.part(0)?;                        // changes that set every row anew, at most about 1 MiB
+//! let mut backup = store.backup()?;       // the content of the newest durable checkpoint
+//! backup.part(0)?;                        // changes that set every row, about 1 MiB at most
 //!
-//! store.close();                          // writes what is queued, ends the threads
+//! store.close();                          // writes the queue, ends the threads
 //! ```
 //!
-//! Reading order: this file, `open.rs` (the pair and how it is recovered), `threads.rs` (who writes
-//! when), `log.rs`, `checkpoint.rs` with `rows.rs` and `pieces.rs`, and below them `file.rs`,
-//! `guard.rs`, `disk.rs`, which alone know redb. `testing/` is for tests and the simulator: a disk
-//! that fails on purpose, and the store without its threads.
+//! Reading order: this file, `open.rs` (the pair and its recovery), `threads.rs` (the writer
+//! threads), `log.rs`, `checkpoint.rs` with `rows.rs` and `pieces.rs`, and below them `file.rs`,
+//! `guard.rs`, `disk.rs`, the only users of redb. `testing/` is for tests and the simulator: a disk
+//! with faults, and the store without its threads.
 
 mod checkpoint;
 mod disk;
@@ -56,23 +56,23 @@ use lockmesh_protocol::id::ServerId;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A folder that this process holds; the clones are one hold.
+/// A folder that this process holds; the clones share one lock.
 #[derive(Clone, Debug)]
 pub struct HeldFolder(Arc<disk::Folder>);
 
 impl HeldFolder {
-    /// Whether any of a store's files is there.
+    /// Returns `true` if any of a store's files exists.
     ///
     /// # Errors
-    /// The disk does not say. Nothing was changed.
+    /// The disk cannot be read. Nothing was changed.
     pub fn has_store(&self) -> Result<bool, StoreError> {
         open::has_store(&*self.0)
     }
 
-    /// Where the two files come from; none where one of them is missing.
+    /// Returns the origins of the two files; `None` if one of them is missing.
     ///
     /// # Errors
-    /// The disk does not say. Nothing was changed.
+    /// The disk cannot be read. Nothing was changed.
     pub fn origins(&self) -> Result<Option<Origins>, StoreError> {
         let [log, state] = [names::LOG, names::STATE].map(|name| self.0.origin(name));
         Ok(log?.zip(state?).map(|(log, state)| Origins { log, state }))
@@ -81,8 +81,8 @@ impl HeldFolder {
     /// See [`Store::inspect`].
     ///
     /// # Errors
-    /// A file cannot be used; the error names it and what to do. Every byte of the folder is as it
-    /// was.
+    /// A file cannot be used; the error names it and the remedy. Every byte of the folder is
+    /// unchanged.
     pub fn inspect(&self, options: &StoreOptions) -> Result<Option<Inspected>, StoreError> {
         let disk: Arc<dyn disk::Disk> = Arc::clone(&self.0) as _;
         open::inspect(&disk, options.server, options.cache_bytes)
@@ -98,21 +98,21 @@ impl HeldFolder {
 }
 
 impl Store {
-    /// Takes hold of a folder, and makes it where it is missing. Nobody else can until the hold is
-    /// dropped.
+    /// Locks a folder, and creates it if it is missing. No other process can lock it until the
+    /// result is dropped.
     ///
     /// # Errors
-    /// Another process holds the folder, or it cannot be made. Nothing in it was looked at.
+    /// Another process holds the folder, or it cannot be created. Nothing in it was read.
     pub fn hold(folder: &Path) -> Result<HeldFolder, StoreError> {
         Ok(HeldFolder(Arc::new(disk::Folder::hold(folder)?)))
     }
 
-    /// Reads what a server would begin with in a folder; none where there is no store.
+    /// Reads the state with which a server would start in a folder; `None` if there is no store.
     /// Nothing is written, and no server can use the folder meanwhile.
     ///
     /// # Errors
-    /// Another process holds the folder, or a file cannot be used; the error names it and what to
-    /// do. Every byte of the folder is as it was.
+    /// Another process holds the folder, or a file cannot be used; the error names it and the
+    /// remedy. Every byte of the folder is unchanged.
     pub fn inspect(
         folder: &Path,
         server: ServerId,
@@ -122,14 +122,13 @@ impl Store {
         open::inspect(&disk, server, cache_bytes)
     }
 
-    /// Opens the store in a folder, or makes a new one where there is none, and reads all that it
-    /// holds.
+    /// Opens the store in a folder, or creates it if it is missing, and reads its whole content.
     ///
-    /// The folder is held until the store is closed. A file that is refused keeps every byte.
+    /// The folder is held until the store is closed. A rejected file keeps every byte.
     ///
     /// # Errors
-    /// An operator must act, unless [`StoreError::is_transient`]: the error names the file and what
-    /// to do.
+    /// An operator must act, unless [`StoreError::is_transient`]: the error names the file and the
+    /// remedy.
     pub fn open(folder: &Path, options: &StoreOptions) -> Result<(Self, Recovered), StoreError> {
         Self::hold(folder)?.open(options)
     }
@@ -137,7 +136,7 @@ impl Store {
     /// Starts the threads that write. `listener` is called from them and must never block.
     ///
     /// # Errors
-    /// The system gives no thread. Nothing was written, and the files are closed.
+    /// The system cannot start a thread. Nothing was written, and the files are closed.
     pub fn start(
         self,
         listener: impl Fn(StoreEvent) + Send + Sync + 'static,

@@ -4,9 +4,9 @@
 pub(super) const LOG: &str = "log.redb";
 /// The checkpoint's file.
 pub(super) const STATE: &str = "state.redb";
-/// The log while it is made.
+/// The log during its creation.
 pub(super) const NEW_LOG: &str = "log.redb.new";
-/// The checkpoint while it is made.
+/// The checkpoint during its creation.
 pub(super) const NEW_STATE: &str = "state.redb.new";
-/// What was told of the newest commits.
+/// The number of the newest commit that was reported as durable.
 pub(super) const TOLD: &str = "log.told";

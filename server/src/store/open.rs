@@ -1,11 +1,12 @@
-//! Opening the pair of files: making it, checking it, and bringing log and checkpoint together.
+//! Opening the pair of files: creation, verification, and recovery of the state from log and
+//! checkpoint.
 //!
 //! **Invariant:** nothing is written to either file before both are known to be ours, whole, and of
 //! one pair.
 //!
-//! A new pair is made under other names and then renamed, the checkpoint first. So a crash on the
-//! way leaves either nothing under the real names, or a checkpoint and beside it its log, which has
-//! only its name still to get.
+//! A new pair is created under other names and then renamed, the checkpoint first. A crash on the
+//! way therefore leaves either nothing under the real names, or a checkpoint and its complete log,
+//! which only has to be renamed.
 
 use super::checkpoint::CheckpointStore;
 use super::disk::Disk;
@@ -21,22 +22,22 @@ use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What a store must know to be opened.
+/// The inputs of opening a store.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// Whose store it is; files of another server are refused.
+    /// The server of the store; files of another server are rejected.
     pub server: ServerId,
-    /// What a new store begins with: index 1, term 1 and the first membership where a cluster is
-    /// founded, all zero where a server joins one. The log then begins behind it, and it counts as
+    /// The first snapshot of a new store: index 1, term 1 and the first membership if a cluster is
+    /// founded, all zero if a server joins one. The log then begins behind it, and it counts as
     /// committed.
     pub first_snapshot: SnapshotMeta,
-    /// How many bytes of each file are kept in memory at most.
+    /// The cache of each file in bytes.
     pub cache_bytes: usize,
-    /// Whether a log is taken that has lost commits which were told as durable.
+    /// `true` to accept a log that has lost commits which were reported as durable.
     pub accept_loss: bool,
 }
 
-/// Both files, open and checked.
+/// Both files, open and verified.
 #[derive(Debug)]
 pub struct Store {
     pub(super) log: LogStore,
@@ -44,16 +45,16 @@ pub struct Store {
     pub(super) durable_checkpoint: LogIndex,
 }
 
-/// Opens the pair in a place that nobody else uses, or makes it where there is none.
+/// Opens the pair in a place that no other process uses, or creates it if it is missing.
 pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store, Recovered), StoreError> {
-    let exists = |name| disk.exists(name).map_err(io_error(&disk.path(name), "cannot look for the file"));
+    let exists = |name| disk.exists(name).map_err(io_error(&disk.path(name), "cannot check for the file"));
     match (exists(LOG)?, exists(STATE)?) {
         (true, true) => {}
         (false, false) => create(&*disk, options)?,
         // The checkpoint is renamed first, so a crash in between leaves this and the log under its
-        // new name.
+        // draft name.
         (false, true) => finish_creation(&disk, options.cache_bytes)?,
-        // No crash of ours leaves this; and the log alone is not enough, since it was compacted
+        // No crash of ours leaves this; and the log alone does not suffice, since it was compacted
         // behind the checkpoint.
         (true, false) => {
             return Err(StoreError::Missing { missing: disk.path(STATE), present: disk.path(LOG) });
@@ -61,7 +62,7 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
     }
     let Pair { mut log, checkpoints, mut entries, mark, state, reset, pair, lost } =
         Pair::load(&disk, options.server, options.cache_bytes)?;
-    // Before the first write: a log that is refused keeps every byte.
+    // Before the first write: a rejected log keeps every byte.
     if let Some(told) = lost.filter(|_| !options.accept_loss) {
         return Err(StoreError::Lost { path: log.file().path(), found: log.head().commit_number, told });
     }
@@ -73,24 +74,24 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
         tracing::warn!(
             found,
             told,
-            "acknowledged commits of the log are gone: going on without them, as told"
+            "acknowledged commits of the log are lost; continuing without them as requested"
         );
         log.accept_loss(told)?;
     }
-    // Only a log that is trusted may say how far it is.
+    // Only a trusted log may report its position.
     log.tell(ToldFile::new(Arc::clone(&disk), pair));
     // Left by a crash between the checkpoint of another server's snapshot and the reset of the log
     // that follows it.
     if reset {
         tracing::warn!(
             index = mark.index.0,
-            "the log does not lead to the checkpoint: it begins anew behind it"
+            "the log does not lead to the checkpoint; restarting it behind the checkpoint"
         );
         log.reset((mark.index, mark.term))?;
         entries.clear();
     } else {
-        // Mostly this changes nothing, since a checkpoint waits for its commit index. The engine
-        // relies on it, so it is made sure of.
+        // Usually changes nothing, since a checkpoint waits for its commit index. The engine relies
+        // on it, so it is enforced.
         log.commit(&[], mark.index)?;
     }
     let LogHead { hard_state, base, .. } = log.head();
@@ -103,7 +104,8 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
     Ok((Store { log, checkpoints, durable_checkpoint: recovered.snapshot.index }, recovered))
 }
 
-/// Reads what a server would begin with; none where there is no store. Nothing is written.
+/// Reads the state with which a server would start; `None` if there is no store. Nothing is
+/// written.
 pub(super) fn inspect(
     disk: &Arc<dyn Disk>,
     server: ServerId,
@@ -127,38 +129,38 @@ pub(super) fn inspect(
     Ok(Some(Inspected { recovered, formats, lost_commits }))
 }
 
-/// What a store holds that nobody works with.
+/// The contents of a store that is not in use.
 #[derive(Debug)]
 pub struct Inspected {
-    /// What a server would begin with.
+    /// The state with which a server would start.
     pub recovered: Recovered,
     /// The formats of the two files.
     pub formats: Formats,
-    /// How many of the newest commits that were told as durable are gone.
+    /// The number of lost commits that were reported as durable.
     pub lost_commits: u64,
 }
 
 /// The formats of the two files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Formats {
-    /// Of `log.redb`.
+    /// The format of `log.redb`.
     pub log: u32,
-    /// Of `state.redb`.
+    /// The format of `state.redb`.
     pub state: u32,
 }
 
-/// The two files as they were found: ours, whole and of one pair. Nothing was written to them yet.
+/// The two files as found: ours, whole and of one pair. Nothing was written to them yet.
 struct Pair {
     log: LogStore,
     checkpoints: CheckpointStore,
     entries: Vec<LogEntry>,
     mark: SnapshotMeta,
     state: State,
-    /// Whether the log does not lead to the checkpoint, so that it must begin anew behind it.
+    /// `true` if the log does not lead to the checkpoint and must restart behind it.
     reset: bool,
     /// The number that the two have in common.
     pair: u128,
-    /// The newest commit that was told as durable, where the log ends before it.
+    /// The newest commit that was reported as durable, if the log ends before it.
     lost: Option<u64>,
 }
 
@@ -176,29 +178,30 @@ impl Pair {
     }
 }
 
-/// Makes a new pair.
+/// Creates a new pair.
 fn create(disk: &dyn Disk, options: &StoreOptions) -> Result<(), StoreError> {
     let mark = &options.first_snapshot;
     let identity = |kind, pair| FileIdentity { kind, pair, server: options.server };
-    // A number that no other pair has.
-    let pair = random::bytes().map_err(io_error(&disk.path(""), "cannot name the new store"))?;
+    // A random number, unique to this pair.
+    let pair =
+        random::bytes().map_err(io_error(&disk.path(""), "cannot draw a random number for the new store"))?;
     let pair = u128::from_le_bytes(pair);
     RedbFile::create(disk, NEW_STATE, &identity(Kind::State, pair), |writing| {
         CheckpointStore::fill(writing, mark)
     })?;
-    // What the checkpoint stands for counts as committed: every founder begins with the same.
+    // The snapshot counts as committed: every founder begins with the same.
     let hard_state = HardState { term: mark.term, vote: ServerId(0), commit: mark.index };
     let head = LogHead { hard_state, base: (mark.index, mark.term), commit_number: 1 };
     RedbFile::create(disk, NEW_LOG, &identity(Kind::Log, pair), |writing| LogStore::fill(writing, &head))?;
-    // Both files whole before either has its name.
+    // Both files are complete before either is renamed.
     sync(disk)?;
     rename(disk, NEW_STATE, STATE)?;
     rename(disk, NEW_LOG, LOG)?;
-    tracing::info!(folder = %disk.path("").display(), "made a new store");
+    tracing::info!(folder = %disk.path("").display(), "created a new store");
     Ok(())
 }
 
-/// Gives the log its name, where a crash came between the two renames.
+/// Renames the log after a crash between the two renames.
 fn finish_creation(disk: &Arc<dyn Disk>, cache_bytes: usize) -> Result<(), StoreError> {
     let missing = || StoreError::Missing { missing: disk.path(LOG), present: disk.path(STATE) };
     let log = RedbFile::open(Arc::clone(disk), NEW_LOG, cache_bytes)?.ok_or_else(missing)?;
@@ -233,7 +236,7 @@ fn open_file(
     RedbFile::open(Arc::clone(disk), name, cache_bytes)?.ok_or_else(missing)
 }
 
-/// Both files are what their names say, belong together, and to this server.
+/// Verifies that both files match their names, each other, and this server.
 fn check_pair(log: &RedbFile, checkpoints: &RedbFile, server: ServerId) -> Result<u128, StoreError> {
     let (log_identity, state_identity) = (log.identity()?, checkpoints.identity()?);
     for (file, identity, kind) in
@@ -245,11 +248,11 @@ fn check_pair(log: &RedbFile, checkpoints: &RedbFile, server: ServerId) -> Resul
         }
     }
     let pair = log_identity.pair;
-    // Two files of different stores may both be sound, and lead to nothing together.
+    // Two files of different stores may both be valid, but form no state together.
     if pair != state_identity.pair {
         return Err(StoreError::Mismatched { log: log.path(), checkpoints: checkpoints.path() });
     }
-    // Another server's votes and acknowledgements say nothing of what this one gave.
+    // Another server's votes and acknowledgements do not count for this one.
     match [(log, log_identity), (checkpoints, state_identity)].into_iter().find(|(_, id)| id.server != server)
     {
         Some((file, id)) => {
@@ -259,7 +262,7 @@ fn check_pair(log: &RedbFile, checkpoints: &RedbFile, server: ServerId) -> Resul
     }
 }
 
-/// Whether the log must begin anew behind the checkpoint, since it does not lead to it. Refuses a
+/// Returns `true` if the log does not lead to the checkpoint and must restart behind it. Rejects a
 /// log that begins only behind it.
 fn check_fit(
     head: LogHead,
@@ -268,7 +271,7 @@ fn check_fit(
     (log, checkpoints): (PathBuf, PathBuf),
 ) -> Result<bool, StoreError> {
     let (base, base_term) = head.base;
-    // Entries between the two are gone: no state can be made of what is left.
+    // Entries between the two are lost: the rest forms no state.
     if mark.index < base {
         return Err(StoreError::gap(log, checkpoints, mark, head.base));
     }
@@ -277,7 +280,7 @@ fn check_fit(
     Ok(term_at(entries, (base, base_term), mark.index) != Some(mark.term))
 }
 
-/// The term of an entry that lies at or behind the base.
+/// Returns the term of an entry at or behind the base.
 fn term_at(entries: &[LogEntry], base: (LogIndex, Term), index: LogIndex) -> Option<Term> {
     match index.0.checked_sub(base.0.0)? {
         0 => Some(base.1),
@@ -285,10 +288,10 @@ fn term_at(entries: &[LogEntry], base: (LogIndex, Term), index: LogIndex) -> Opt
     }
 }
 
-/// Whether either file is there.
+/// Returns `true` if either file exists.
 pub(super) fn has_store(disk: &dyn Disk) -> Result<bool, StoreError> {
     for name in [LOG, STATE] {
-        if disk.exists(name).map_err(io_error(&disk.path(name), "cannot look for the file"))? {
+        if disk.exists(name).map_err(io_error(&disk.path(name), "cannot check for the file"))? {
             return Ok(true);
         }
     }

@@ -1,8 +1,8 @@
-//! Where a file comes from: a copy of it is another file, though every byte is the same.
+//! The origin of a file: it distinguishes a file from its copies, even if every byte is the same.
 //!
-//! A server whose data folder was copied may have an original that ran on, and knows nothing of
-//! what that one voted and acknowledged. Deleting a file and copying it back keeps its path and its
-//! device, and often its inode, but never the time at which the file was made.
+//! The original of a copied data folder may have run on, and the copy knows nothing of the
+//! original's later votes and acknowledgements. Deleting a file and copying it back keeps its path
+//! and its device, and often its inode, but never its creation time.
 
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 
-/// Where the two files of a store come from.
+/// The origins of the two files of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Origins {
@@ -20,24 +20,24 @@ pub struct Origins {
     pub state: Origin,
 }
 
-/// What tells a file from its copies. Never the path or the device: both may change when a machine
-/// starts anew.
+/// The property that distinguishes a file from its copies. Never the path or the device: both may
+/// change when a machine restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// When it was made: seconds since 1970, and nanoseconds.
+    /// Its creation time: seconds since 1970, and nanoseconds.
     Made(i64, u32),
-    /// Its inode, where the file system keeps no times of birth.
+    /// Its inode, if the file system keeps no creation times.
     Inode(u64),
 }
 
 impl Origin {
-    /// The origin of an open file.
+    /// Returns the origin of an open file.
     pub(super) fn of(file: &File) -> io::Result<Self> {
         let found = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME | StatxFlags::INO)?;
         let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
         let birth = found.stx_btime;
-        // Some file systems say that they keep it, and give zero.
+        // Some file systems claim support, and return zero.
         Ok(match has_birth && birth.tv_sec != 0 {
             true => Self::Made(birth.tv_sec, birth.tv_nsec),
             false => Self::Inode(found.stx_ino),

@@ -1,8 +1,8 @@
-//! Rows of the checkpoint as a stream of bytes in pieces of one size: what one server sends to
+//! Rows of the checkpoint as a stream of bytes in pieces of one size, sent from one server to
 //! another.
 //!
-//! Each row stands behind its length in four bytes. A piece may end anywhere, within a row too,
-//! since a row may be longer than anything that can be sent at once.
+//! Each row follows its length in four bytes. A piece may end anywhere, even within a row, since a
+//! row may exceed the size of a message.
 
 use lockmesh_core::checksum::Checksum;
 use lockmesh_protocol::change::Change;
@@ -11,11 +11,11 @@ use lockmesh_protocol::format;
 /// The bytes of a row's length.
 const LENGTH_BYTES: usize = 4;
 
-/// A piece that is put together.
+/// A piece in preparation.
 pub(super) struct RowPiece {
     bytes: Vec<u8>,
     limit: usize,
-    /// How many bytes of the next row went before.
+    /// The number of the next row's bytes in earlier pieces.
     skip: usize,
 }
 
@@ -24,7 +24,8 @@ impl RowPiece {
         Self { bytes: Vec::new(), limit, skip }
     }
 
-    /// Appends a row, as far as there is room; says how far that was where its end did not fit.
+    /// Appends as much of a row as fits; returns the number of its bytes sent so far if its end did
+    /// not fit.
     pub(super) fn append(&mut self, row: &[u8]) -> Option<usize> {
         let length = u32::try_from(row.len()).expect("the file holds no row of 4 GiB").to_be_bytes();
         let skip = std::mem::take(&mut self.skip);
@@ -42,21 +43,21 @@ impl RowPiece {
     }
 }
 
-/// Puts rows together again.
+/// Reassembles rows.
 #[derive(Debug, Default)]
 pub struct RowReader {
-    /// The beginning of a row whose end has not come.
+    /// The beginning of an incomplete row.
     begun: Vec<u8>,
-    /// Of the rows that have ended.
+    /// The checksum of the complete rows.
     checksum: Checksum,
 }
 
 impl RowReader {
-    /// Takes a piece and gives the rows that end in it.
+    /// Accepts a piece and returns the rows that end in it.
     ///
     /// # Errors
-    /// The bytes are no rows that this build reads. Nothing of the piece was given: fetch the whole
-    /// anew with another reader.
+    /// The bytes are no rows that this build reads. No row of the piece was returned: fetch the
+    /// whole snapshot again with another reader.
     pub fn take(&mut self, piece: &[u8]) -> Result<Vec<Change>, String> {
         self.begun.extend_from_slice(piece);
         let mut rows = Vec::new();
@@ -73,12 +74,12 @@ impl RowReader {
         Ok(rows)
     }
 
-    /// The checksum of the rows that were given.
+    /// Returns the checksum of the returned rows.
     pub fn checksum(&self) -> Checksum {
         self.checksum
     }
 
-    /// Whether no row has begun that has not ended.
+    /// Returns `true` if no row is incomplete.
     pub fn is_done(&self) -> bool {
         self.begun.is_empty()
     }
@@ -96,8 +97,8 @@ mod tests {
     use lockmesh_protocol::change::Change;
     use lockmesh_protocol::id::Fence;
 
-    /// Sends rows in pieces of one size, as a file is read: from the row, and the place in it,
-    /// where the last ended.
+    /// Sends rows in pieces of one size, as a file is read: from the row and offset at which the
+    /// last piece ended.
     fn sent(rows: &[Change], limit: usize) -> Vec<Vec<u8>> {
         let rows: Vec<_> = rows.iter().map(encode).collect();
         let (mut pieces, mut next) = (Vec::new(), Some((0, 0)));

@@ -1,4 +1,5 @@
-//! How a [`Change`] becomes a row of the checkpoint, and what changed since the last checkpoint.
+//! The encoding of a [`Change`] as a row of the checkpoint, and the rows changed since the last
+//! checkpoint.
 //!
 //! **Invariant:** equal rows have equal keys, different rows different ones: a row's key is a
 //! letter for its kind, then the parts of its name. Keys never change their form within a format
@@ -13,21 +14,21 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
-/// A row's address in the checkpoint.
+/// A row's key in the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RowKey(pub(super) Vec<u8>);
 
-/// The kind of the rows that a restore is gathering.
+/// The kind of the rows of an unfinished restore.
 pub(super) const RESTORE_PART: u8 = b'r';
-/// The kind of the replies that are kept for agents that ask again.
+/// The kind of the replies kept for retries of agents.
 pub(super) const REPLY: u8 = b'p';
 /// The kind of the one row that holds the cluster's id.
 const CLUSTER_ID: u8 = b'u';
 
-/// The kinds of rows that go when everything under a prefix is deleted.
+/// The kinds of rows that are removed when everything under a prefix is deleted.
 const OF_TREES: [u8; 2] = [b'e', b't'];
 
-/// What a change does to the checkpoint: for tests that replay changes one by one.
+/// The effect of a change on the checkpoint: for tests that replay changes one by one.
 #[cfg(test)]
 pub(super) enum Effect {
     /// Sets the row, or removes it.
@@ -48,18 +49,18 @@ pub(super) fn effect(change: &Change) -> Effect {
     }
 }
 
-/// Where the rows lie that go when everything under a prefix is deleted.
+/// Returns the ranges of the rows removed when everything under a prefix is deleted.
 fn ranges_of(prefix: &str) -> [Range<RowKey>; 2] {
     OF_TREES.map(|kind| {
         let start = named(kind, prefix);
         let mut end = start.clone();
-        // A letter or a byte of UTF-8: neither is the last one there is.
+        // A letter or a byte of UTF-8: neither is 0xff.
         *end.0.last_mut().expect("a key begins with its kind") += 1;
         start..end
     })
 }
 
-/// A row's kind and name, as its change holds them: what its key is made of.
+/// A row's kind and name, borrowed from its change: the parts of its key.
 #[derive(PartialEq, Eq, Hash)]
 struct RowAddress<'a>(u8, RowName<'a>);
 
@@ -74,8 +75,8 @@ enum RowName<'a> {
     Numbers(u64, u64),
 }
 
-/// The row that a change is about, and whether it is there afterwards; none where the change is
-/// about many.
+/// Returns the row of a change, and `true` if it exists afterwards; `None` for a change of many
+/// rows.
 fn address(change: &Change) -> Option<(RowAddress<'_>, bool)> {
     let (kind, name, present) = match change {
         Change::Entry(key, row) => (b'e', RowName::Text(key.as_str()), row.is_some()),
@@ -130,23 +131,23 @@ impl RowAddress<'_> {
     }
 }
 
-/// The key of the row that a change sets or removes; none where it is about many.
+/// Returns the key of the row that a change sets or removes; `None` for a change of many rows.
 #[cfg(any(test, feature = "testing"))]
 pub(super) fn key(change: &Change) -> Option<RowKey> {
     address(change).map(|(address, _)| address.key())
 }
 
-/// The key of the row that holds the cluster's id.
+/// Returns the key of the row that holds the cluster's id.
 pub(super) fn cluster_id_key() -> RowKey {
     numbered(CLUSTER_ID, &[])
 }
 
-/// Whether a row of the checkpoint lies where it belongs.
+/// Returns `true` if a row of the checkpoint is stored under its own key.
 pub(super) fn is_key_of(key: &[u8], row: &Change) -> bool {
     address(row).is_some_and(|(address, present)| present && address.key().0 == key)
 }
 
-/// What a row of the checkpoint holds: the change that sets it, behind the version of its format.
+/// Encodes a row of the checkpoint: the change that sets it, behind the version of its format.
 pub(super) fn encode(change: &Change) -> Vec<u8> {
     format::encode(change)
 }
@@ -158,7 +159,7 @@ fn named(kind: u8, name: &str) -> RowKey {
     RowKey(key)
 }
 
-/// The first name's length comes first, since a name may hold any byte.
+/// The first name's length comes first, since a name may contain any byte.
 fn paired(kind: u8, first: &str, second: &str) -> RowKey {
     let mut key = Vec::with_capacity(9 + first.len() + second.len());
     key.push(kind);
@@ -168,15 +169,14 @@ fn paired(kind: u8, first: &str, second: &str) -> RowKey {
     RowKey(key)
 }
 
-/// The queue position is as long in every row, so it can stand behind a name that may hold any
-/// byte.
+/// The queue position has a fixed length, so it can follow a name that may contain any byte.
 fn in_queue(kind: u8, key: &str, queue_position: LogIndex) -> RowKey {
     let mut row = named(kind, key);
     row.0.extend_from_slice(&queue_position.0.to_be_bytes());
     row
 }
 
-/// Big-endian, so that rows lie in the order of their numbers.
+/// Big-endian, so that rows are in the order of their numbers.
 fn numbered(kind: u8, numbers: &[u64]) -> RowKey {
     let mut key = vec![kind];
     for number in numbers {
@@ -197,44 +197,42 @@ fn table_number(table: Table) -> u64 {
     }
 }
 
-/// How many changes of one turn are sorted in that turn.
+/// The maximum number of changes of one turn that are sorted in that turn.
 const SORTED_AT_ONCE: usize = 8_192;
-/// After so many that are not, it is done after all: where no checkpoint comes to do it.
+/// The number of unsorted changes that forces sorting, if no checkpoint does it first.
 const UNSORTED_MAX: usize = 100_000;
 
-/// The rows that changed since the last checkpoint, the newest content of each. No larger than the
+/// The rows changed since the last checkpoint, with the newest content of each. No larger than the
 /// state.
 ///
-/// Every write of the server passes through here, so it costs little: rows lie in no order until a
-/// checkpoint wants one, and a row that came and went in between is not heard of at all.
+/// Every write of the server passes through here, so it must be cheap: rows are unordered until a
+/// checkpoint needs them, and a row that was set and removed in between is left out.
 #[derive(Clone, Debug, Default)]
 pub struct DirtyRows {
-    /// Whether every row that is not listed here is gone.
+    /// `true` if every row that is not listed here was removed.
     cleared: bool,
     rows: HashSet<DirtyRow>,
-    /// The prefixes under which every key and tombstone was deleted, and at which of the changes
-    /// that were taken.
+    /// The prefixes whose keys and tombstones were all deleted, each with the number of that
+    /// change.
     trees: BTreeMap<Key, u64>,
-    /// How many changes were taken.
+    /// The number of changes so far.
     taken: u64,
-    /// Changes of many rows at once, and all that came behind them: sorted into the rows by who
-    /// writes them.
+    /// Batches of many changes, and all later ones: sorted into the rows by the writing thread.
     unsorted: Vec<Vec<Change>>,
-    /// How many changes these are.
+    /// The number of these changes.
     unsorted_len: usize,
-    /// What the server knew for itself. No row: it differs from server to server.
+    /// The server's own memory. Not a row: it differs from server to server.
     own: Option<OwnMemory>,
 }
 
-/// The newest content of a row. It stands for the row itself: another content of the same row is
-/// its equal.
+/// The newest content of a row. Compared by the row's key: two contents of the same row are equal.
 #[derive(Clone, Debug)]
 struct DirtyRow {
-    /// What sets it or removes it; never [`Change::Cleared`].
+    /// The change that sets or removes it; never [`Change::Cleared`].
     change: Change,
-    /// Whether the checkpoint certainly holds nothing under its key.
+    /// `true` if the checkpoint certainly has no row under its key.
     is_new: bool,
-    /// Which of the changes that were taken it is.
+    /// The number of the change.
     number: u64,
 }
 
@@ -268,11 +266,10 @@ impl Hash for DirtyRow {
 }
 
 impl CheckpointRows for DirtyRows {
-    /// Very many are taken as they are, which costs nothing here and now.
+    /// Large batches are stored unsorted, which costs nothing in the turn.
     fn record_all(&mut self, changes: Vec<Change>) {
         let are_many = changes.len() > SORTED_AT_ONCE || !self.unsorted.is_empty();
-        // Beyond a limit they are sorted here after all, or they would take more memory than the
-        // state.
+        // Beyond a limit they are sorted here, or they would take more memory than the state.
         if are_many && self.unsorted_len < UNSORTED_MAX {
             self.unsorted_len += changes.len();
             self.unsorted.extend((!changes.is_empty()).then_some(changes));
@@ -286,7 +283,7 @@ impl CheckpointRows for DirtyRows {
         self.own = Some(own.clone());
     }
 
-    /// Keeps room for as much again.
+    /// Reserves room for as many rows again.
     fn take(&mut self) -> Self {
         let rows = HashSet::with_capacity(self.rows.len());
         std::mem::replace(self, Self { rows, ..Self::default() })
@@ -298,9 +295,9 @@ impl CheckpointRows for DirtyRows {
     }
 
     fn absorb(&mut self, mut later: Self) {
-        // Before the two are joined: what is not sorted has no number among the others yet.
+        // Before the two are joined: unsorted changes have no number among the others yet.
         later.sort();
-        // The later one knows more; what the server knew before is only kept where it says nothing.
+        // The later value is newer; the earlier one is kept only if it is absent.
         later.own = later.own.or(self.own.take());
         if later.cleared {
             *self = later;
@@ -308,8 +305,8 @@ impl CheckpointRows for DirtyRows {
         }
         self.own = later.own;
         self.sort();
-        // Numbers go on behind the earlier ones, so that a tree deleted later still outranks a row
-        // set before it.
+        // Numbers continue behind the earlier ones, so that a tree deleted later still overrides a
+        // row set before it.
         let before = self.taken;
         self.taken += later.taken;
         self.trees.extend(later.trees.into_iter().map(|(prefix, number)| (prefix, before + number)));
@@ -318,13 +315,13 @@ impl CheckpointRows for DirtyRows {
 }
 
 impl DirtyRows {
-    /// Takes a change, in log order.
+    /// Adds a change, in log order.
     pub fn record(&mut self, change: Change) {
         self.sort();
         self.sort_in(change);
     }
 
-    /// Sorts what was taken as it was.
+    /// Sorts the unsorted changes.
     pub(super) fn sort(&mut self) {
         self.unsorted_len = 0;
         std::mem::take(&mut self.unsorted).into_iter().flatten().for_each(|change| self.sort_in(change));
@@ -338,8 +335,7 @@ impl DirtyRows {
                 self.trees.clear();
                 self.rows.clear();
             }
-            // Rows under it that came before stay until they are listed: this must not look for
-            // them.
+            // Earlier rows under it stay until they are listed: a search here would be too slow.
             Change::TreeDeleted(prefix) => drop(self.trees.insert(prefix, self.taken)),
             change => {
                 let is_new = is_made_once(&change);
@@ -350,56 +346,57 @@ impl DirtyRows {
 
     fn put(&mut self, row: DirtyRow) {
         if row.is_present() {
-            // New only if the checkpoint does not hold it, as it would where it was removed and set
+            // New only if the checkpoint does not hold it. It would if the row was removed and set
             // again within one checkpoint.
             let is_new = row.is_new && !self.rows.contains(&row);
             self.rows.replace(DirtyRow { is_new, ..row });
             return;
         }
         let before = self.rows.take(&row);
-        // A row that came and went between two checkpoints need not be heard of.
+        // A row that was set and removed between two checkpoints is left out.
         let is_in_checkpoint = !self.cleared && !before.is_some_and(|before| before.is_new);
         if is_in_checkpoint {
             self.rows.insert(DirtyRow { is_new: false, ..row });
         }
     }
 
-    /// Whether a checkpoint would change no row.
+    /// Returns `true` if a checkpoint would change no row.
     pub fn is_empty(&self) -> bool {
         self.row_count() == 0
     }
 
-    /// What the server knows for itself, if that is to be kept.
+    /// Returns the server's own memory, if it is to be kept.
     pub fn own(&self) -> Option<&OwnMemory> {
         self.own.as_ref()
     }
 
-    /// Whether the checkpoint is emptied before the rows are written.
+    /// Returns `true` if the checkpoint is emptied before the rows are written.
     pub(super) fn cleared(&self) -> bool {
         self.cleared
     }
 
-    /// Where all rows are to be removed, before any is written.
+    /// Returns the ranges in which all rows are to be removed, before any is written.
     pub(super) fn ranges(&self) -> impl Iterator<Item = Range<RowKey>> {
         self.trees.keys().flat_map(|prefix| ranges_of(prefix.as_str()))
     }
 
-    /// The rows in the order of their keys, once they are sorted; `None` for one that is to be
-    /// removed.
+    /// Returns the rows in the order of their keys, once they are sorted; `None` for one that is to
+    /// be removed.
     pub(super) fn rows(&self) -> Vec<(RowKey, Option<&Change>)> {
         let mut rows: Vec<_> = self.standing().map(DirtyRow::listed).collect();
         rows.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         rows
     }
 
-    /// The rows but for those that went with a tree later.
+    /// Returns the rows except those that were deleted with a tree later.
     fn standing(&self) -> impl Iterator<Item = &DirtyRow> {
         debug_assert!(self.unsorted.is_empty(), "rows are sorted before they are listed");
         let lengths: BTreeSet<usize> = self.trees.keys().map(|prefix| prefix.as_str().len()).collect();
         self.rows.iter().filter(move |row| !self.went_with_a_tree(row, &lengths))
     }
 
-    /// What does to a state that is kept in memory what the rows would do to its checkpoint.
+    /// Returns changes with the same effect on a state in memory as the rows have on its
+    /// checkpoint.
     #[cfg(any(test, feature = "testing"))]
     pub fn into_changes(mut self) -> Vec<Change> {
         self.sort();
@@ -412,7 +409,7 @@ impl DirtyRows {
 }
 
 impl DirtyRows {
-    /// Whether everything under a prefix of the row's key was deleted later.
+    /// Returns `true` if everything under a prefix of the row's key was deleted later.
     fn went_with_a_tree(&self, row: &DirtyRow, lengths: &BTreeSet<usize>) -> bool {
         let (Change::Entry(key, _) | Change::Tombstone(key, _)) = &row.change else { return false };
         let mut prefixes = lengths.iter().filter_map(|length| key.as_str().get(..*length));
@@ -420,8 +417,8 @@ impl DirtyRows {
     }
 }
 
-/// Whether a row of this kind is made only where there is none, and never changed until it goes:
-/// the state's promise.
+/// Returns `true` if a row of this kind is only set if absent, and never changed until it is
+/// removed: a guarantee of the state.
 fn is_made_once(change: &Change) -> bool {
     matches!(change, Change::Session(..) | Change::Reply(..) | Change::Loss(..))
 }

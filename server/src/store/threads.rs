@@ -1,15 +1,13 @@
-//! The store at work: a thread that writes the log, a thread that writes the checkpoint, and what
-//! they wait for.
+//! The store's threads: one writes the log (group commit), one writes the checkpoint.
 //!
 //! ```text
-//! driver ── write ──> queue ──> log thread ── one commit for all that waits ──> Persisted
+//! driver ── write ──> queue ──> log thread ── one commit for all queued writes ──> Persisted
 //!        ─ checkpoint ─> slot ─> checkpoint thread ── commit index durable? one commit ──> Checkpoint
 //! ```
 //!
-//! What may be written when, and what is tried again after how long, [`WriteQueue`] decides: here
-//! are only the threads that ask it, the files, and the waiting. The checkpoint's thread lets
-//! others go first: of all clients only backups wait for it, and beside them a server that takes a
-//! snapshot.
+//! [`WriteQueue`] decides the order of writes and the backoff of retries: this module has only the
+//! threads, the files, and the waiting. The checkpoint's thread has a low priority: only backups
+//! wait for it, and servers that install a snapshot.
 
 use super::checkpoint::{Backup, CheckpointStore};
 use super::error::StoreError;
@@ -30,36 +28,36 @@ use std::time::{Duration, Instant};
 
 pub use lockmesh_core::write_queue::MAX_QUEUED_WRITES;
 
-/// How long the checkpoint's thread rests between two portions of rows that it removes: about as
-/// long as one takes.
+/// The pause of the checkpoint's thread between two portions of removed rows: about as long as one
+/// takes.
 const PORTION_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A checkpoint to be made.
+/// A checkpoint to be written.
 type Checkpoint = lockmesh_core::write_queue::Checkpoint<DirtyRows>;
 
-/// What the driver holds of a store at work. Closes it when dropped.
+/// The driver's handle of a running store. Closes it when dropped.
 pub struct StoreHandle {
     shared: Arc<StoreShared>,
     checkpoints: Arc<CheckpointStore>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What the threads and the driver share.
+/// The state shared by the threads and the driver.
 struct StoreShared {
     state: Mutex<WriterState>,
-    /// Told when there is something for the log's thread.
+    /// Notified when there is work for the log's thread.
     log_news: Condvar,
-    /// Told when there is something for the checkpoint's thread.
+    /// Notified when there is work for the checkpoint's thread.
     checkpoint_news: Condvar,
-    /// Told when there is room for more writes, and somebody waits for it.
+    /// Notified when there is room for more writes, and a writer waits for it.
     room: Condvar,
     listener: Box<dyn Fn(StoreEvent) + Send + Sync>,
 }
 
-/// What there is to do, and who waits for it.
+/// The queued work, and its waiters.
 struct WriterState {
     queue: WriteQueue<DirtyRows>,
-    /// Whether somebody waits until fewer writes are queued.
+    /// `true` if a writer waits for room in the queue.
     waits_for_room: bool,
 }
 
@@ -95,24 +93,24 @@ impl StoreHandle {
         Ok(handle)
     }
 
-    /// Queues log writes. They become durable in this order; [`StoreEvent::Persisted`] tells how
-    /// far.
+    /// Queues log writes. They become durable in this order; [`StoreEvent::Persisted`] reports the
+    /// progress.
     ///
-    /// Waits only while [`MAX_QUEUED_WRITES`] wait already. A write that resets the log waits, and
+    /// Waits only while [`MAX_QUEUED_WRITES`] are queued. A write that resets the log waits, and
     /// all behind it, until the checkpoint that it names is durable: [`StoreHandle::install`] that
     /// first.
     ///
     /// # Errors
-    /// [`StoreError::Closed`]: this write and those behind it were not queued, those before it are
-    /// written still. A disk that refuses is no error here: the thread tries again, and
-    /// [`StoreEvent::Health`] tells.
+    /// Returns [`StoreError::Closed`]: this write and those behind it were not queued, earlier ones
+    /// are still written. An error of the disk is no error here: the thread retries, and
+    /// [`StoreEvent::Health`] reports it.
     pub fn write(&self, writes: impl IntoIterator<Item = LogWrite>) -> Result<(), StoreError> {
         let mut state = self.shared.state();
         for write in writes {
-            // The driver waits here, and with it everybody whose events it does not take: that is
-            // the backpressure of the disk.
+            // The driver waits here, and with it all senders of its events: the disk's
+            // backpressure.
             while state.queue.is_full() {
-                // The log's thread may not know yet of what fills the queue.
+                // The log's thread may not have been notified of the queued writes yet.
                 self.shared.log_news.notify_one();
                 state.waits_for_room = true;
                 state = wait(&self.shared.room, state);
@@ -128,49 +126,48 @@ impl StoreHandle {
         Ok(())
     }
 
-    /// How many log writes wait for the disk.
+    /// Returns the number of queued log writes.
     pub fn queued_writes(&self) -> usize {
         self.shared.state().queue.queued_writes()
     }
 
-    /// Makes the checkpoint stand for an index of another server's, to which the own log does not
-    /// lead. The rows begin with [`lockmesh_protocol::change::Change::Cleared`]; a
+    /// Moves the checkpoint to an index of another server's snapshot, to which this server's log
+    /// does not lead. The rows begin with [`lockmesh_protocol::change::Change::Cleared`]; a
     /// [`LogWrite::reset`] to the same mark must follow.
     pub fn install(&self, mark: SnapshotMeta, rows: DirtyRows) {
         self.hand_over(Checkpoint { mark, rows, installed: true, is_exact: false });
     }
 
-    /// Makes a checkpoint as soon as the checkpoint thread is free. What it has not begun yet is
-    /// joined to it, but to one that is exact nothing is, so this never waits.
+    /// Queues a checkpoint for the checkpoint thread. A queued one that has not begun is merged
+    /// with it, unless that one is exact, so this never waits.
     pub(crate) fn hand_over(&self, newer: Checkpoint) {
         self.shared.state().queue.hand_over(newer);
         self.shared.checkpoint_news.notify_one();
     }
 
-    /// Lets the log go up to an index, or up to the durable checkpoint if that is less; a little
+    /// Compacts the log up to an index, or up to the durable checkpoint if that is less; a portion
     /// with each commit. Rows are compacted whole, so a few entries before the index may stay.
     pub fn compact(&self, up_to: LogIndex) {
         self.shared.state().queue.compact(up_to);
         self.shared.log_news.notify_one();
     }
 
-    /// Whether the disk takes writes.
+    /// Returns the health of the disk.
     pub fn health(&self) -> StoreHealth {
         health(&self.shared.state().queue)
     }
 
-    /// Begins a backup of what the durable checkpoint holds. A newer one is had by a checkpoint
-    /// first.
+    /// Begins a backup of the durable checkpoint. For newer content, make a checkpoint first.
     ///
     /// # Errors
-    /// The checkpoint cannot be read. The store is as it was.
+    /// The checkpoint cannot be read. The store is unchanged.
     pub fn backup(&self) -> Result<Backup, StoreError> {
         self.checkpoints.backup()
     }
 
-    /// Writes what is queued, ends the threads and closes the files.
+    /// Writes the queue, ends the threads and closes the files.
     ///
-    /// A disk that refuses is not waited for: what it has not taken was not acknowledged.
+    /// Does not wait for a failing disk: its pending writes were never acknowledged.
     pub fn close(self) {
         drop(self);
     }
@@ -189,7 +186,7 @@ impl Drop for StoreHandle {
 }
 
 impl StoreShared {
-    /// A panic while the lock was held leaves plain data that is still whole.
+    /// A panic under the lock leaves plain data that is still valid.
     fn state(&self) -> MutexGuard<'_, WriterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -200,8 +197,8 @@ impl StoreShared {
         }
     }
 
-    /// Tries a write until the disk takes it; false where the store was closed before it did. The
-    /// attempt is told whether it is a repetition: then the file must be opened anew first.
+    /// Retries a write until the disk accepts it; returns `false` if the store was closed first.
+    /// `attempt` receives `true` for a retry: then the file must be reopened first.
     fn retry_until_written(
         &self,
         writer: StoreWriter,
@@ -209,10 +206,10 @@ impl StoreShared {
     ) -> bool {
         let mut done = attempt(false);
         while let Err(error) = done {
-            tracing::error!(%error, "the disk refuses; trying again");
+            tracing::error!(%error, "write failed; retrying");
             let mut state = self.state();
             let (backoff, is_news) = state.queue.refused(writer, error.to_string());
-            // Before the pause, so that a leader can step down while the disk still refuses.
+            // Before the pause, so that a leader can step down while the disk still fails.
             self.tell_health(state, is_news);
             if !self.pause(writer, backoff) {
                 return false;
@@ -225,18 +222,18 @@ impl StoreShared {
         true
     }
 
-    /// Waits; false where the store is being closed.
+    /// Waits; returns `false` if the store is being closed.
     fn pause(&self, writer: StoreWriter, backoff: Duration) -> bool {
         let news = match writer {
             StoreWriter::Log => &self.log_news,
             StoreWriter::Checkpoint => &self.checkpoint_news,
         };
-        // Woken at once where the store is closed, whatever is left of the pause.
+        // Woken at once when the store is closed, before the pause ends.
         let waited = news.wait_timeout_while(self.state(), backoff, |state| !state.queue.is_closing());
         !waited.unwrap_or_else(PoisonError::into_inner).0.queue.is_closing()
     }
 
-    /// Tells the listener where the health of the whole has changed.
+    /// Reports the store's health to the listener if it has changed.
     fn tell_health(&self, state: MutexGuard<'_, WriterState>, is_news: bool) {
         let now = health(&state.queue);
         // The listener is never called under the lock that the driver and both threads need.
@@ -255,23 +252,23 @@ fn wait<'a>(news: &Condvar, state: MutexGuard<'a, WriterState>) -> MutexGuard<'a
     news.wait(state).unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says at the end of a thread that it is gone, so that the other one does not wait for it.
+/// Reports the end of a thread on drop, so that the other one does not wait for it.
 struct Leaving<'a>(&'a StoreShared, StoreWriter);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        // A thread goes early only where it panicked.
+        // A thread ends early only after a panic.
         self.0.state().queue.end(self.1);
         self.0.tell_everybody();
     }
 }
 
-/// The log thread: one commit for all that waits, again and again.
+/// The log thread: repeatedly makes one commit for all queued writes.
 fn write_log(mut log: LogStore, shared: &StoreShared) {
     let _leaving = Leaving(shared, StoreWriter::Log);
     while let Some(LogCommit { writes, least_commit }) = next_commit(&mut log, shared) {
         let written = shared.retry_until_written(StoreWriter::Log, |again| {
-            // After an error redb takes nothing more, and what it wrote before may be there or not.
+            // After an error redb accepts no writes, and its earlier ones may be durable or not.
             if again {
                 log.file().reopen()?;
             }
@@ -281,16 +278,13 @@ fn write_log(mut log: LogStore, shared: &StoreShared) {
             Ok(())
         });
         if !written {
-            tracing::warn!(
-                writes = writes.len(),
-                "closed while the disk refused: these writes are not durable"
-            );
-            // Without the last commit: the file is in doubt, and the next start looks at it with
-            // suspicion.
+            tracing::warn!(writes = writes.len(), "closed while writes failed; these writes are not durable");
+            // Without the final commit: the file's state is uncertain, and the next start verifies
+            // it.
             return;
         }
         let mut state = shared.state();
-        // Asked before the commit index moves: afterwards the same checkpoint waits no more.
+        // Read before the commit index moves: afterwards the same checkpoint no longer waits.
         let checkpoint_waits = state.queue.checkpoint_waits();
         let last = state.queue.committed(log.head().hard_state.commit);
         drop(state);
@@ -304,8 +298,8 @@ fn write_log(mut log: LogStore, shared: &StoreShared) {
     log.finish();
 }
 
-/// Waits for something to commit: writes, a commit index, or rows to compact. None where there will
-/// be nothing more.
+/// Waits for something to commit: writes, a commit index, or rows to compact. `None` when the store
+/// is closed.
 fn next_commit(log: &mut LogStore, shared: &StoreShared) -> Option<LogCommit> {
     let mut state = shared.state();
     loop {
@@ -336,11 +330,11 @@ fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared, files:
             if again {
                 checkpoints.file().reopen()?;
             }
-            // At the end of the store there is nobody left to make room for.
+            // The pause ends at once when the store is closed.
             let rest = || {
                 shared.pause(StoreWriter::Checkpoint, PORTION_INTERVAL);
             };
-            // The sum of the attempt that succeeds: a failed one may have counted half of it.
+            // The sum of the successful attempt: a failed one may have counted half of it.
             sum = checkpoints.write(&checkpoint.mark, &checkpoint.rows, rest)?;
             Ok(())
         });
@@ -351,7 +345,7 @@ fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared, files:
         tracing::debug!(index = checkpoint.mark.index.0, rows, took_ms, "the checkpoint is durable");
         SERVER.times.checkpoints.observe(begun.elapsed().as_secs_f64());
         show_sizes(files);
-        // Before the driver is told, so that a compaction that follows finds the checkpoint
+        // Before the driver is notified, so that a compaction that follows finds the checkpoint
         // durable.
         shared.state().queue.checkpointed();
         // A reset may wait for exactly this checkpoint.
@@ -365,7 +359,7 @@ fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared, files:
     checkpoints.finish();
 }
 
-/// Shows how long the files are. One that cannot be asked keeps the size that it had.
+/// Publishes the sizes of the files. A file that cannot be read keeps its last size.
 fn show_sizes(files: &[(&str, PathBuf)]) {
     for (file, path) in files {
         if let Ok(found) = fs::metadata(path) {
@@ -374,7 +368,7 @@ fn show_sizes(files: &[(&str, PathBuf)]) {
     }
 }
 
-/// Waits for a checkpoint, and until it may be made. None where there will be no more.
+/// Waits for a checkpoint, and until it may be written. `None` when the store is closed.
 fn next_checkpoint(shared: &StoreShared) -> Option<Checkpoint> {
     let mut state = shared.state();
     loop {
@@ -384,7 +378,7 @@ fn next_checkpoint(shared: &StoreShared) -> Option<Checkpoint> {
         if state.queue.may_end(StoreWriter::Checkpoint) {
             return None;
         }
-        // The log's thread may be asleep, and would not know that a commit index is wanted.
+        // The log's thread may be asleep, and must learn that a commit index is needed.
         if state.queue.checkpoint_waits() {
             shared.log_news.notify_one();
         }

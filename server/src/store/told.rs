@@ -1,12 +1,12 @@
-//! `log.told`: the number of the newest commit of the log that was told as durable.
+//! `log.told`: the number of the log's newest commit that was reported as durable.
 //!
-//! redb finds its newest commit torn and goes back to the one before, which is right after a power
-//! cut: nobody was told of it. But a newest page that was damaged later looks the same to it, and
-//! then an acknowledged write, or a vote, would be gone without a word. This file knows better: a
-//! log that ends before the number in it has lost what was told.
+//! After a power cut redb finds its newest commit torn and goes back to the one before. That is
+//! right: the torn commit was never reported. But a newest page that was damaged later looks the
+//! same to redb, and an acknowledged write, or a vote, would be lost silently. This file detects
+//! it: a log that ends before the recorded number has lost reported commits.
 //!
-//! It is never synced. A process that is killed leaves it whole; after a power cut it may be older,
-//! torn or missing, and then it only knows less. **Invariant:** it never names a commit that is not
+//! The file is never synced. A killed process leaves it intact; after a power cut it may be older,
+//! torn or missing, and then detects less. **Invariant:** it never names a commit that is not
 //! durable.
 
 use super::disk::Disk;
@@ -15,28 +15,28 @@ use redb::StorageBackend;
 use std::io;
 use std::sync::Arc;
 
-/// The version of what this build writes.
+/// The version that this build writes.
 const VERSION: u32 = 1;
 /// Version, pair, number, checksum.
 const BYTES: usize = 4 + 16 + 8 + 8;
 
-/// The file, to write to. What cannot be written is said once; the log does not wait for it.
+/// The file, for writing. A failed write is logged once; the log does not wait for it.
 #[derive(Debug)]
 pub(super) struct ToldFile {
     disk: Arc<dyn Disk>,
-    /// The pair of the store's files: a number of another store means nothing.
+    /// The pair of the store's files: a number of another store is meaningless.
     pair: u128,
     file: Option<Box<dyn StorageBackend>>,
     is_failing: bool,
 }
 
 impl ToldFile {
-    /// The file of a pair, where there is one or where it can be made.
+    /// Returns the file of a pair; it is opened or created by the first write.
     pub(super) fn new(disk: Arc<dyn Disk>, pair: u128) -> Self {
         Self { disk, pair, file: None, is_failing: false }
     }
 
-    /// Writes the number of a commit that is durable.
+    /// Writes the number of a durable commit.
     pub(super) fn tell(&mut self, number: u64) {
         match self.write(number) {
             Ok(()) => self.is_failing = false,
@@ -46,7 +46,7 @@ impl ToldFile {
                     let file = self.disk.path(TOLD);
                     tracing::warn!(
                         file = %file.display(), %error,
-                        "cannot note the newest commit: if its page is damaged, that may go unseen at the next start"
+                        "cannot record the newest commit; damage to its page may go undetected at the next start"
                     );
                 }
             }
@@ -66,7 +66,7 @@ impl ToldFile {
     }
 }
 
-/// The number of the newest commit of a pair that was told; 0 where nothing says so.
+/// Returns the number of a pair's newest reported commit; 0 if unknown.
 pub(super) fn read(disk: &dyn Disk, pair: u128) -> io::Result<u64> {
     let Some(file) = disk.open(TOLD)? else { return Ok(0) };
     let mut bytes = [0; BYTES];
@@ -75,7 +75,7 @@ pub(super) fn read(disk: &dyn Disk, pair: u128) -> io::Result<u64> {
     }
     file.read(0, &mut bytes)?;
     let number = u64::from_le_bytes(bytes[20..28].try_into().expect("eight bytes are eight bytes"));
-    // What was torn, or is another store's, or a newer version's, tells nothing.
+    // A file that is torn, of another store, or of a newer version counts as unknown.
     Ok(if bytes == encode(pair, number) { number } else { 0 })
 }
 
@@ -89,7 +89,7 @@ fn encode(pair: u128, number: u64) -> [u8; BYTES] {
     bytes
 }
 
-/// FNV-1a: it has only to tell torn from whole.
+/// FNV-1a: it only has to detect torn writes.
 fn checksum(bytes: &[u8]) -> u64 {
     let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)

@@ -1,4 +1,4 @@
-//! How a quorum comes to be, and that it outlives a server.
+//! The formation of a quorum, and its survival of a server's loss.
 
 use crate::cluster::{Cluster, members, until};
 use lockmesh_protocol::id::{LogIndex, ServerId};
@@ -66,7 +66,7 @@ async fn a_server_whose_votes_are_forgotten_does_not_start() {
         std::fs::remove_file(cluster.data_dir(2).join(file)).expect("it was there");
     }
     let refusal = cluster.try_start(2).expect_err("it must not vote again").to_string();
-    assert!(refusal.contains("what it voted is forgotten: empty the whole folder"), "{refusal}");
+    assert!(refusal.contains("its votes are lost: empty the whole folder"), "{refusal}");
     cluster.end().await;
 }
 
@@ -101,7 +101,7 @@ async fn five_servers_serve_with_two_of_them_dead() {
     cluster.end().await;
 }
 
-/// Makes a server's record say again what it said right after its promise.
+/// Resets a server's record to its state right after the promise.
 fn back_to_the_promise(folder: &Path) {
     let path = folder.join("quorum.json");
     let text = std::fs::read_to_string(&path).expect("it is a member");
@@ -169,7 +169,7 @@ async fn founders_that_were_stopped_while_they_waited_found_the_cluster_later() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_founder_whose_certificate_names_another_node_founds_nothing() {
-    // Alone, no other server would refuse it.
+    // Alone, no other server would reject it.
     let mut cluster = Cluster::new(1, |_| {});
     cluster.rename(1, "s9");
     let refusal = cluster.try_start(1).expect_err("it is not s9").to_string();
@@ -181,7 +181,7 @@ async fn a_founder_whose_certificate_names_another_node_founds_nothing() {
     cluster.end().await;
 }
 
-/// Lets a server's record name another cluster.
+/// Changes the cluster id in a server's record.
 fn rename_cluster(folder: &Path, cluster_id: &str) {
     let path = folder.join("quorum.json");
     let text = std::fs::read_to_string(&path).expect("it is a member");
@@ -197,7 +197,7 @@ async fn a_folder_of_another_cluster_is_refused_with_both_ids() {
     cluster.start(1);
     let own = cluster.until_status("it has an id", |status| !status.cluster_id.is_empty()).await.cluster_id;
     let folder = cluster.data_dir(1);
-    // The id is compared with the checkpoint's, which is written beside the driver.
+    // The id is compared with the checkpoint's, which is written in the background.
     loop {
         cluster.put("job", "kept").await;
         cluster.stop(1).await;

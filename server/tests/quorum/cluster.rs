@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// After so long a test is told that what it waits for does not happen.
+/// The time after which a test fails because an expected event is missing.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Servers `s1`, `s2`, … with their places; some may be down.
+/// Servers `s1`, `s2`, … with their addresses; some may be down.
 pub(crate) struct Cluster {
     folder: TempDir,
     agent: Identity,
@@ -41,7 +41,7 @@ struct Place {
     server: Option<Server>,
 }
 
-/// Waits until something is there.
+/// Waits until `look` returns a value.
 pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
     let deadline = Instant::now() + TIMEOUT;
     if let Some(found) = look().await {
@@ -53,11 +53,10 @@ pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look
             return found;
         }
     }
-    panic!("waited in vain until {what}");
+    panic!("timed out waiting until {what}");
 }
 
-/// With `LOCKMESH_TEST_LOG` in the environment the servers' logs are shown: for somebody who looks
-/// for a fault.
+/// Prints the servers' logs if `LOCKMESH_TEST_LOG` is set in the environment, for debugging.
 fn show_logs_if_wanted() {
     if std::env::var_os("LOCKMESH_TEST_LOG").is_some() {
         // Another test of this process may have done so already.
@@ -65,7 +64,7 @@ fn show_logs_if_wanted() {
     }
 }
 
-/// An address that no other test and no port 0 is given: below the ports that the system gives out.
+/// Returns an address that no other test uses: below the ports that the system assigns for port 0.
 fn free_address() -> SocketAddr {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let first = u64::from(std::process::id()) * 131;
@@ -79,7 +78,8 @@ fn free_address() -> SocketAddr {
 }
 
 impl Cluster {
-    /// `count` servers that are not started, with the configuration of each changed by `tune`.
+    /// Creates `count` servers that are not started, with the configuration of each changed by
+    /// `tune`.
     pub(crate) fn new(count: usize, tune: fn(&mut ServerConfig)) -> Self {
         show_logs_if_wanted();
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -99,7 +99,7 @@ impl Cluster {
         Self { folder, agent, endpoint, servers, sequence, agent_number, tune }
     }
 
-    /// `count` servers that found a cluster together, all started.
+    /// Starts `count` servers that found a cluster together.
     pub(crate) async fn founded(count: usize, tune: fn(&mut ServerConfig)) -> Self {
         let mut this = Self::new(count, tune);
         for number in 1..=count {
@@ -110,7 +110,7 @@ impl Cluster {
         this
     }
 
-    /// What a server is told of the quorum: how many found it, and where it looks for others.
+    /// Configures a server's quorum: the number of founders, and the servers to join.
     pub(crate) fn configure(&mut self, number: usize, bootstrap_expect: u32, join: &[usize]) {
         let join = join.iter().map(|other| self.address(*other).to_string()).collect();
         self.servers[number - 1].quorum = QuorumConfig { bootstrap_expect, join, ..QuorumConfig::default() };
@@ -127,7 +127,7 @@ impl Cluster {
         self.servers[number - 1].server = Some(started.expect("the server starts"));
     }
 
-    /// Starts a server, if it can.
+    /// Starts a server, if it can start.
     pub(crate) fn try_start(&mut self, number: usize) -> Result<Server, lockmesh_server::ServerError> {
         let data_dir = self.data_dir(number);
         let place = &mut self.servers[number - 1];
@@ -151,8 +151,8 @@ impl Cluster {
         })
     }
 
-    /// Waits until the port of a server that was refused at its start is free: its endpoint closes
-    /// in the background.
+    /// Waits until the port of a server that failed to start is free: its endpoint closes in the
+    /// background.
     pub(crate) async fn until_port_is_free(&self, number: usize) {
         let address = self.servers[number - 1].address;
         while UdpSocket::bind(address).is_err() {
@@ -168,7 +168,7 @@ impl Cluster {
         until("its port is free", || async { UdpSocket::bind(address).ok() }).await;
     }
 
-    /// Takes away all that a stopped server knew.
+    /// Removes the data folder of a stopped server.
     pub(crate) fn empty(&self, number: usize) {
         std::fs::remove_dir_all(self.data_dir(number)).expect("it was there");
     }
@@ -195,7 +195,7 @@ impl Cluster {
         (1..=self.servers.len()).filter(|number| self.servers[number - 1].server.is_some())
     }
 
-    /// Asks a server over a connection of its own.
+    /// Sends a request to a server over a new connection.
     pub(crate) async fn ask(&self, number: usize, request: Request) -> Result<Response, String> {
         let text = |error: lockmesh_net::LinkError| error.to_string();
         let connection = self.endpoint.connect(self.address(number), Role::Server).await.map_err(text)?;
@@ -215,7 +215,7 @@ impl Cluster {
         }
     }
 
-    /// The number of the server that leads and serves.
+    /// Returns the number of the server that leads and serves.
     pub(crate) async fn leader(&self) -> usize {
         until("somebody leads", || async {
             for number in self.up() {
@@ -229,7 +229,7 @@ impl Cluster {
         .await
     }
 
-    /// Waits until the servers' own words of the quorum are as wanted, at the leader.
+    /// Waits until the leader's status of the quorum is as wanted.
     pub(crate) async fn until_status(&self, what: &str, is_so: impl Fn(&Status) -> bool) -> Status {
         until(what, || async {
             let status = self.status(self.leader().await).await?;
@@ -238,7 +238,7 @@ impl Cluster {
         .await
     }
 
-    /// Waits until a server has applied all that the leader had committed.
+    /// Waits until a server has applied everything that the leader had committed.
     pub(crate) async fn until_caught_up(&self, number: usize) -> Status {
         let wanted = self.until_status("there is a leader", |_| true).await.commit_index;
         until(&format!("s{number} has applied {wanted}"), || async {
@@ -248,7 +248,7 @@ impl Cluster {
         .await
     }
 
-    /// Asks the leader until it does what it is asked.
+    /// Sends a request to the leader until it succeeds.
     pub(crate) async fn ask_leader(&self, request: Request) -> Response {
         until("the leader answers", || async {
             match self.ask(self.leader().await, request.clone()).await {
@@ -297,7 +297,7 @@ impl Cluster {
         }
     }
 
-    /// What a server holds under a key.
+    /// Returns a server's value of a key.
     pub(crate) async fn value(&self, number: usize, key: &str, consistency: Consistency) -> Option<String> {
         let request = Request::Read { query: Query::Entry(Key::from(key)), consistency, blocking: None };
         match self.ask(number, request).await {
@@ -319,7 +319,7 @@ impl Cluster {
     }
 }
 
-/// The ids of a status's voters, and of its learners.
+/// Returns the ids of a status's voters, and of its learners.
 pub(crate) fn members(status: &Status) -> (Vec<ServerId>, Vec<ServerId>) {
     let (voters, learners): (Vec<_>, Vec<_>) = status.servers.iter().partition(|server| server.voter);
     let ids = |servers: Vec<&lockmesh_protocol::rpc::ServerStatus>| servers.iter().map(|s| s.id).collect();

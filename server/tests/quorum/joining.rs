@@ -1,4 +1,4 @@
-//! Servers that come later, come back emptied, move, or were away for too long.
+//! Servers that join later, come back emptied, move, or were away for too long.
 
 use crate::cluster::{Cluster, members, until};
 use lockmesh_protocol::id::ServerId;
@@ -90,7 +90,7 @@ async fn a_server_behind_the_compacted_log_fetches_an_checkpoint() {
     assert!(after.first_index > before.last_index, "it followed no log that was compacted: {after:?}");
     assert_eq!(cluster.value(away, "kept", Consistency::Stale).await.as_deref(), Some("from the beginning"));
     assert_eq!(cluster.value(away, "job/39", Consistency::Stale).await, Some(long.clone()));
-    // What it fetched is on its disk too, and it is as good a voter as before.
+    // The fetched snapshot is on its disk too, and it is a full voter again.
     cluster.stop(away).await;
     cluster.start(away);
     cluster.until_caught_up(away).await;
@@ -129,7 +129,7 @@ async fn one_survivor_can_begin_anew_and_take_the_emptied_others_in() {
     let status = cluster.until_status("it leads alone", |status| members(status).0.len() == 1).await;
     assert_eq!((status.servers.len(), status.servers[0].node.as_str()), (1, "s1"));
     assert_eq!(cluster.value(1, "job", Consistency::Default).await.as_deref(), Some("survived"));
-    // Somebody may know of a write that only the others had.
+    // A client may know of a write that only the others had.
     let lost = Blocking { index: before.index.next(), wait: Duration::from_secs(1) };
     let (query, consistency) = (Query::Entry("job".into()), Consistency::Default);
     let request = Request::Read { query, consistency, blocking: Some(lost) };
@@ -155,12 +155,8 @@ async fn a_leader_that_stops_hands_over_first() {
     let after = cluster.status(other).await.expect("it answers");
     assert!(
         after.leader.is_some_and(|leader| leader != ServerId(first as u64)),
-        "nobody had to notice: {after:?}"
+        "no failure was detected: {after:?}"
     );
-    assert_eq!(
-        after.term,
-        before.term.next(),
-        "one election, and nobody stood for it but the one that was asked"
-    );
+    assert_eq!(after.term, before.term.next(), "one election, with the requested candidate only");
     cluster.end().await;
 }

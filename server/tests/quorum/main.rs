@@ -1,5 +1,5 @@
-//! Three and five real servers: they find each other, agree, lose one, take it back, and take in
-//! new ones.
+//! Three and five real servers: they find each other, elect a leader, lose a server, recover it,
+//! and admit new ones.
 
 mod bootstrap;
 mod cluster;

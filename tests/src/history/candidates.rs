@@ -1,5 +1,4 @@
-//! What may have happened without anybody having been told: unanswered writes, and ends of
-//! sessions.
+//! Unobserved acts: unanswered writes, and expired sessions.
 
 use super::model::Model;
 use super::operation::{
@@ -9,29 +8,29 @@ use super::queue::Asked;
 use super::replay::Facts;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many of them are considered to explain one index.
+/// The maximum number of them considered to explain one index.
 const CONSIDERED: usize = 32;
 
-/// Something that may have happened.
+/// A possible act.
 #[derive(Clone, Debug)]
 pub(super) enum Act<'h> {
     /// A write took effect.
     Write(&'h Operation),
-    /// A session ended by itself.
+    /// A session expired.
     End(String),
-    /// The session that held this key ended by itself.
+    /// The session that held this key expired.
     EndHolder(String),
-    /// The sessions that held these keys ended by themselves, each at some time.
+    /// The sessions that held these keys expired, each at some time.
     EndHolders(Vec<String>),
-    /// The lock-delay of this key was over.
+    /// The lock-delay of this key ended.
     Open(String),
-    /// What waited in vain for a key left its queue, or gave back what it was granted.
+    /// A client without a reported grant left a key's queue, or released its grant.
     Leave(Leaver),
-    /// Something that changed none of the keys that were looked at.
+    /// An act that changed none of the observed keys.
     Elsewhere,
 }
 
-/// A wait that ended without a grant that its client was told of.
+/// A wait that ended without a grant reported to its client.
 #[derive(Clone, Debug)]
 pub(super) struct Leaver {
     pub(super) key: String,
@@ -39,17 +38,17 @@ pub(super) struct Leaver {
     pub(super) asked: Asked,
 }
 
-/// Some leave the queue of a closed lock.
+/// Departures from the queue of a closed lock.
 #[derive(Clone, Debug)]
 pub(super) struct Parting {
     pub(super) key: String,
-    /// How many leave.
+    /// The number of waiters that leave.
     pub(super) leave: usize,
 }
 
 impl Parting {
-    /// Whether some of these leave the queue of a closed lock: it is not known then which of them
-    /// were granted it.
+    /// Returns a value if some of these leave the queue of a closed lock: it is not known then
+    /// which of them were granted it.
     pub(super) fn of(leavers: &[Leaver], model: &Model) -> Option<Self> {
         let key = leavers.iter().map(|leaver| &leaver.key).find(|key| model.is_closed(key))?;
         let leave = leavers.iter().filter(|leaver| leaver.key == *key).count();
@@ -66,26 +65,25 @@ impl<'h> Act<'h> {
     }
 }
 
-/// All that may have happened, by what it touches.
+/// All possible acts, by the keys and sessions that they touch.
 pub(super) struct Candidates<'h> {
     facts: &'h Facts<'h>,
-    /// Writes that may have taken effect without their clients having been told where, by the keys
-    /// that they name.
+    /// Writes that may have taken effect at an index unknown to their clients, by their keys.
     by_key: BTreeMap<&'h str, Vec<&'h Operation>>,
-    /// The same by the sessions that they name.
+    /// The same by their sessions.
     by_session: BTreeMap<&'h str, Vec<&'h Operation>>,
     /// Those of them that delete by prefix.
     trees: Vec<&'h Operation>,
-    /// Everything that would write a value to a key, whatever became of it.
+    /// All operations that would write a value to a key, with any outcome.
     writers: BTreeMap<(String, String), Vec<&'h Operation>>,
-    /// The last sign of life of each session: when the request began that was answered so.
+    /// The last proof that each session was alive: the start of the request with that answer.
     signs_of_life: BTreeMap<&'h str, Moment>,
-    /// When each wait had its answer that ended without a grant; none for one that had no answer.
+    /// The answer time of each wait that ended without a grant; `None` if it was not answered.
     in_vain: BTreeMap<u64, Option<Moment>>,
 }
 
 impl<'h> Candidates<'h> {
-    /// `thorough` takes in what hardly ever happens.
+    /// Collects the acts; `thorough` includes very rare ones.
     pub(super) fn new(facts: &'h Facts<'h>, thorough: bool) -> Self {
         let (by_key, by_session, trees) = Default::default();
         let mut all = Self {
@@ -133,8 +131,8 @@ impl<'h> Candidates<'h> {
         }
     }
 
-    /// The writes that may have happened unseen at an index, and touch any of these keys and
-    /// sessions. What was not answered mostly took effect soon, if at all, so the latest come
+    /// Returns the writes that may have happened unobserved at an index, and touch any of these
+    /// keys and sessions. An unanswered write mostly took effect soon, if ever, so the latest come
     /// first.
     fn touching<'k>(
         &self,
@@ -165,7 +163,7 @@ impl<'h> Candidates<'h> {
         found
     }
 
-    /// What may have happened at an index of which only later observations tell.
+    /// Returns the acts that may have happened at an index known only from later observations.
     pub(super) fn explaining(
         &self,
         index: u64,
@@ -180,14 +178,14 @@ impl<'h> Candidates<'h> {
                 ends.extend(self.leavers(&sighting.seen.key, model).map(Act::Leave));
             }
         }
-        // Of a key whose creation is known by its later versions only, the value is not known.
+        // The value of a key is unknown if its creation is known only from later versions.
         let seen = |key: &String| self.facts.evidence.at(index).any(|sighting| sighting.seen.key == *key);
         let born: BTreeSet<&str> =
             self.facts.evidence.born_at(index).filter(|key| !seen(key)).map(String::as_str).collect();
         let handed = self.handed(index, model);
         for key in &handed {
             ends.push(Act::EndHolder(key.clone()));
-            // What closed it may itself be unheard of.
+            // The lock may have been closed by an unobserved act.
             ends.push(Act::Open(key.clone()));
             ends.extend(self.leavers(key, model).map(Act::Leave));
         }
@@ -217,8 +215,8 @@ impl<'h> Candidates<'h> {
         elsewhere.into_iter().chain(writes).chain(ends.iter().cloned()).take(CONSIDERED).collect()
     }
 
-    /// The keys whose lock was granted at an index to somebody who may have waited for it, also
-    /// unheard of so far.
+    /// Returns the keys whose lock was granted at an index to a session that may have waited for
+    /// it, including an unobserved wait.
     fn handed(&self, index: u64, model: &Model) -> BTreeSet<String> {
         let told = self.facts.evidence.grants_at(index).map(|told| &told.key);
         let seen = self.facts.evidence.at(index).map(|sighting| &sighting.seen);
@@ -229,7 +227,8 @@ impl<'h> Candidates<'h> {
         told.chain(seen.map(|seen| &seen.key)).cloned().collect()
     }
 
-    /// Those in a key's queue, or who hold it after a wait, that nobody was told of.
+    /// Returns the waiters in a key's queue, and its holder after a wait, without a grant reported
+    /// to their clients.
     fn leavers<'m>(&'m self, key: &'m str, model: &'m Model) -> impl Iterator<Item = Leaver> + 'm {
         let leaver =
             |session: &str, asked| Leaver { key: key.to_owned(), session: session.to_owned(), asked };
@@ -242,7 +241,7 @@ impl<'h> Candidates<'h> {
         waits.chain(held.map(move |(session, asked)| leaver(session, asked)))
     }
 
-    /// Those of them whose clients had been told before an index.
+    /// Returns those of them whose clients were answered before an index.
     pub(super) fn have_left(&self, index: u64, model: &Model) -> Vec<Leaver> {
         let earliest = self.facts.times.earliest(index);
         let has_left = |by: Option<u64>| {
@@ -263,7 +262,8 @@ impl<'h> Candidates<'h> {
         waits.chain(held).collect()
     }
 
-    /// The keys that are there in the model, but were seen to be absent right after an index.
+    /// Returns the keys that exist in the model, but were absent in an observation right after an
+    /// index.
     fn gone<'m>(&'m self, index: u64, model: &'m Model) -> BTreeSet<&'m str> {
         let mut gone = BTreeSet::new();
         for snapshot in self.facts.evidence.snapshots_at(index) {
@@ -281,7 +281,7 @@ impl<'h> Candidates<'h> {
         gone
     }
 
-    /// The keys and sessions that bear on what happened at an index.
+    /// Returns the keys and sessions related to an index.
     pub(super) fn concern(&self, index: u64, acts: &[Act<'_>], model: &Model) -> Concern {
         let mut concern = Concern::default();
         let evidence = &self.facts.evidence;
@@ -294,8 +294,8 @@ impl<'h> Candidates<'h> {
         concern
     }
 
-    /// What may have happened unseen before an index, and bears on what happened there; adds what
-    /// that concerns.
+    /// Returns the acts that may have happened unobserved before an index, and affect it; adds
+    /// their keys and sessions to the concern.
     pub(super) fn unseen(
         &self,
         index: u64,
@@ -303,7 +303,8 @@ impl<'h> Candidates<'h> {
         model: &Model,
         is_placed: impl Fn(u64) -> bool,
     ) -> Vec<Act<'h>> {
-        // What a write concerns brings in further writes: who made its session, who held its key.
+        // The keys and sessions of a write add further writes: the creation of its session,
+        // acquires of its key.
         let mut writes: Vec<&Operation> = Vec::new();
         for _ in 0..2 {
             let (keys, sessions) = (concern.keys.iter(), concern.sessions.iter());
@@ -319,7 +320,7 @@ impl<'h> Candidates<'h> {
             model.session(session).is_some_and(|wish| self.may_end(session, wish, latest).is_ok())
         });
         let ends = ends.map(|session| Act::End(session.clone()));
-        // Many keys may have gone with their holders before anybody looked.
+        // Many keys may have been deleted with their holders before any observation.
         let gone: Vec<String> = self.gone(index, model).into_iter().map(str::to_owned).collect();
         let all_gone = (gone.len() > 1).then_some(Act::EndHolders(gone));
         let leaves = concern.keys.iter().flat_map(|key| self.leavers(key, model)).map(Act::Leave);
@@ -329,7 +330,7 @@ impl<'h> Candidates<'h> {
         acts.chain(writes.into_iter().map(Act::Write)).take(CONSIDERED).collect()
     }
 
-    /// Whether what happened at an index bears on these keys and sessions.
+    /// Returns `true` if an index is related to these keys and sessions.
     pub(super) fn bears_on(&self, index: u64, answered: Option<&Operation>, concern: &Concern) -> bool {
         let mut seen = self.facts.evidence.at(index).map(|sighting| &sighting.seen.key);
         answered.is_some_and(|operation| concern.is_touched_by(operation))
@@ -337,13 +338,13 @@ impl<'h> Candidates<'h> {
             || self.facts.evidence.born_at(index).any(|key| concern.keys.contains(key))
     }
 
-    /// Whether a session may have ended by itself by this time; an error says why not.
+    /// Checks if a session may have expired by this time; an error contains the reason why not.
     pub(super) fn may_end(&self, session: &str, wish: &SessionWish, latest: Moment) -> Result<(), String> {
         if wish.fragile {
             return Ok(());
         }
         if wish.ttl_ms == 0 {
-            return Err(format!("session {session} does not end by itself"));
+            return Err(format!("session {session} does not expire"));
         }
         let last_sign = self.signs_of_life.get(session).copied().unwrap_or_default();
         if latest.0 < last_sign.0 + wish.ttl_ms * 1_000_000 {
@@ -356,7 +357,7 @@ impl<'h> Candidates<'h> {
         Ok(())
     }
 
-    /// Everything in the history that would write this value, whatever became of it.
+    /// Returns all operations in the history that would write this value, with any outcome.
     pub(super) fn writers_of(&self, seen: &Seen) -> &[&'h Operation] {
         let written = seen.value.clone().map(|value| (seen.key.clone(), value));
         let found = written.and_then(|written| self.writers.get(&written));
@@ -364,9 +365,9 @@ impl<'h> Candidates<'h> {
     }
 }
 
-/// Whether a write may have taken effect at an index that its client was not told: if it was not
-/// answered, or, hardly ever, if it was answered that the lock is not held, which is also the
-/// answer to a repeated acquire whose hold is over.
+/// Returns `true` if a write may have taken effect at an index unknown to its client: if it was not
+/// answered, or, very rarely, if the answer was that the lock is not held, which also answers a
+/// repeated acquire whose hold is over.
 fn may_have_happened(operation: &Operation, thorough: bool) -> bool {
     let is_acquire = matches!(operation.write(), Some(Write::Kv(KvWrite::Acquire { .. })));
     match &operation.outcome {
@@ -376,7 +377,7 @@ fn may_have_happened(operation: &Operation, thorough: bool) -> bool {
     }
 }
 
-/// Whether a write may free the lock of one of these keys.
+/// Returns `true` if a write may free the lock of one of these keys.
 fn frees(write: &KvWrite, keys: &BTreeSet<String>) -> bool {
     match write {
         KvWrite::Release { key, .. } | KvWrite::Delete { key } | KvWrite::DeleteCas { key, .. } => {
@@ -429,7 +430,7 @@ impl Concern {
     }
 }
 
-/// The key and the value that a write puts into it.
+/// Returns the key and the value that a write stores in it.
 pub(super) fn written(write: &KvWrite) -> Option<(&str, &str)> {
     match write {
         KvWrite::Set { key, value }
@@ -441,7 +442,7 @@ pub(super) fn written(write: &KvWrite) -> Option<(&str, &str)> {
     }
 }
 
-/// The writes to keys that an operation is made of.
+/// Returns the key writes of an operation.
 pub(super) fn kv_writes(operation: &Operation) -> impl Iterator<Item = &KvWrite> {
     let (one, many) = match operation.write() {
         Some(Write::Kv(write)) => (Some(write), None),
@@ -455,7 +456,7 @@ pub(super) fn kv_writes(operation: &Operation) -> impl Iterator<Item = &KvWrite>
     one.into_iter().chain(of_steps)
 }
 
-/// The keys that an operation names.
+/// Returns the keys of an operation.
 pub(super) fn keys_of(operation: &Operation) -> impl Iterator<Item = &str> {
     let written = kv_writes(operation).filter_map(key_of);
     let read = match &operation.request {
@@ -480,7 +481,7 @@ pub(super) fn keys_of(operation: &Operation) -> impl Iterator<Item = &str> {
     written.chain(read).chain(looked_at.iter().map(String::as_str))
 }
 
-/// The one key that a write names.
+/// Returns the one key of a write.
 pub(super) fn key_of(write: &KvWrite) -> Option<&str> {
     match write {
         KvWrite::Set { key, .. }

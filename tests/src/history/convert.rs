@@ -1,7 +1,7 @@
-//! Commands, replies and entries in the words of a history: for those who drive the core itself,
-//! without HTTP.
+//! Conversion of commands, replies and entries into those of a history: for tests that drive the
+//! core directly, without HTTP.
 //!
-//! Only words are changed here; what a command does is nobody's business in this file.
+//! Only types are converted; this file knows nothing of a command's effects.
 
 use super::operation::{KvWrite, Reply, Seen, SessionWish, TxnStep, Write};
 use lockmesh_protocol::command::{Command, KvCommand, KvVerb, NewEntry, TxnKv, TxnOp};
@@ -9,7 +9,8 @@ use lockmesh_protocol::record::{Behavior, Entry, SessionSpec};
 use lockmesh_protocol::reply::{Reply as Answer, TxnResult};
 use std::time::Duration;
 
-/// A client's command; none for what no client asks, or what histories do not hold.
+/// Converts a client's command; `None` for commands that no client sends, or that histories do not
+/// contain.
 pub fn write(command: &Command) -> Option<Write> {
     match command {
         Command::Kv(command) => kv_write(command).map(Write::Kv),
@@ -20,7 +21,7 @@ pub fn write(command: &Command) -> Option<Write> {
     }
 }
 
-/// An answer; none for those that histories do not hold.
+/// Converts a reply; `None` for those that histories do not contain.
 pub fn reply(answer: &Answer) -> Option<Reply> {
     Some(match answer {
         Answer::Done => Reply::Done,
@@ -36,7 +37,7 @@ pub fn reply(answer: &Answer) -> Option<Reply> {
     })
 }
 
-/// An entry with its value.
+/// Converts an entry with its value.
 pub fn seen(entry: &Entry) -> Seen {
     Seen { value: Some(text(&entry.value)), ..seen_without_value(entry) }
 }
@@ -52,7 +53,8 @@ fn seen_without_value(entry: &Entry) -> Seen {
     }
 }
 
-/// What a transaction shows: an empty value means that it wrote there, or read an empty one.
+/// Converts a transaction's result: an empty value means that the step wrote, or read an empty
+/// value.
 fn txn_result(result: &TxnResult) -> Option<Seen> {
     match result {
         TxnResult::Kv(entry) if entry.value.is_empty() => Some(seen_without_value(entry)),

@@ -1,58 +1,60 @@
-//! What clients saw: every version of every key that anybody was shown, by the index that made it.
+//! The clients' observations: every version of every key that a client saw, by the index that
+//! created it.
 //!
-//! An entry that was shown with modify index M proves that something wrote it at M, whether or not
-//! the writer was ever answered. So this is what tells which of the unknown writes took effect, and
-//! where. The index that comes with an absent key, or with a listing of everything, is that of the
-//! newest change to any key: such an answer is exact at that index. So is a listing in which there
-//! is nothing: its index is that of the newest delete under its prefix, or of any key.
+//! An entry with modify index M proves that a write happened at M, even if the writer was never
+//! answered. The evidence therefore shows which of the unknown writes took effect, and at which
+//! index. The index returned with an absent key, or with a listing of everything, is that of the
+//! newest change to any key: such an answer is exact at that index. So is an empty listing: its
+//! index is that of the newest delete under its prefix, or of any key.
 
 use super::operation::{KvWrite, Moment, Operation, Outcome, Query, Read, Reply, Request, Seen, Write};
 use super::verdict::Violation;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A version of a key, as somebody was shown it.
+/// A version of a key, as a client saw it.
 #[derive(Clone, Debug)]
 pub(super) struct Sighting {
     pub(super) seen: Seen,
-    /// The operation that was shown it first.
+    /// The first operation that saw it.
     pub(super) by: u64,
-    /// When the first one to be shown it had its answer.
+    /// The answer time of the first operation to be answered with it.
     pub(super) until: Moment,
 }
 
-/// What all keys that were asked for were right after an index.
+/// The values of all requested keys right after an index.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     pub(super) query: Query,
     pub(super) shown: Vec<Seen>,
-    /// The operation that was shown it.
+    /// The operation that saw it.
     pub(super) by: u64,
 }
 
-/// A grant after a wait, as its client was told.
+/// A grant after a wait, as reported to its client.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     pub(super) key: String,
     pub(super) value: String,
     pub(super) session: String,
     pub(super) fence: u64,
-    /// The operation that was told.
+    /// The operation that received the report.
     pub(super) by: u64,
 }
 
-/// Everything that was seen.
+/// All observations.
 #[derive(Debug, Default)]
 pub(super) struct Evidence {
     /// By modify index, then key.
     versions: BTreeMap<u64, BTreeMap<String, Sighting>>,
-    /// The indexes at which a key was created, as its later versions tell.
+    /// The indexes at which a key was created, according to its later versions.
     births: BTreeMap<u64, BTreeSet<String>>,
     snapshots: BTreeMap<u64, Vec<Snapshot>>,
     grants: BTreeMap<u64, Vec<Told>>,
 }
 
 impl Evidence {
-    /// Gathers what all operations saw. Two that saw the same version must have seen the same.
+    /// Gathers the observations of all operations. Two observations of one version must be the
+    /// same.
     pub(super) fn gather(operations: &[Operation]) -> (Self, Vec<Violation>) {
         let (mut evidence, mut violations) = (Self::default(), Vec::new());
         for operation in operations {
@@ -67,7 +69,7 @@ impl Evidence {
                 if Some(seen.create_index) != own_index {
                     evidence.births.entry(seen.create_index).or_default().insert(seen.key.clone());
                 }
-                // What a transaction shows of its own writes may have been overwritten by its next
+                // A transaction's results of its own writes may have been overwritten by its next
                 // step.
                 if Some(seen.modify_index) != own_index {
                     violations.extend(evidence.add(operation, seen));
@@ -77,28 +79,28 @@ impl Evidence {
         (evidence, violations)
     }
 
-    /// All indexes that prove something.
+    /// Returns all indexes with evidence.
     pub(super) fn indexes(&self) -> impl Iterator<Item = u64> {
         let versions = self.versions.keys().chain(self.births.keys());
         versions.chain(self.snapshots.keys()).chain(self.grants.keys()).copied()
     }
 
-    /// The versions that were made at an index.
+    /// Returns the versions that were created at an index.
     pub(super) fn at(&self, index: u64) -> impl Iterator<Item = &Sighting> {
         self.versions.get(&index).into_iter().flat_map(BTreeMap::values)
     }
 
-    /// The keys that were created at an index.
+    /// Returns the keys that were created at an index.
     pub(super) fn born_at(&self, index: u64) -> impl Iterator<Item = &String> {
         self.births.get(&index).into_iter().flatten()
     }
 
-    /// What was exactly so right after an index.
+    /// Returns the observations that are exact right after an index.
     pub(super) fn snapshots_at(&self, index: u64) -> impl Iterator<Item = &Snapshot> {
         self.snapshots.get(&index).into_iter().flatten()
     }
 
-    /// The grants after a wait that happened at an index.
+    /// Returns the grants after a wait that happened at an index.
     pub(super) fn grants_at(&self, index: u64) -> impl Iterator<Item = &Told> {
         self.grants.get(&index).into_iter().flatten()
     }
@@ -132,8 +134,8 @@ fn told_of_grant(operation: &Operation) -> Option<(u64, Told)> {
     Some((*at, Told { key, value, session, fence: *fence, by: operation.number }))
 }
 
-/// What an answer proves of the state right after its index. An index of 1 is also sent where
-/// nothing was ever written.
+/// Returns the exact state that an answer proves right after its index. An index of 1 is also
+/// returned if nothing was ever written.
 fn snapshot(operation: &Operation) -> Option<(u64, Snapshot)> {
     let Request::Read(Read { query, .. }) = &operation.request else { return None };
     let Outcome::Answered { index: Some(index), reply: Reply::Entries(shown) } = &operation.outcome else {
@@ -148,7 +150,7 @@ fn snapshot(operation: &Operation) -> Option<(u64, Snapshot)> {
     (is_exact && *index > 1).then(|| (*index, snapshot()))
 }
 
-/// The entries that an operation was shown.
+/// Returns the entries that an operation saw.
 pub(super) fn seen_by(operation: &Operation) -> &[Seen] {
     match operation.reply() {
         Some(Reply::Entries(seen) | Reply::Txn(seen)) => seen,

@@ -1,4 +1,4 @@
-//! Fencing tokens: every grant's is above those of all grants before it in the log.
+//! Fencing tokens: every grant's token is above those of all grants before it in the log.
 
 use super::candidates::kv_writes;
 use super::model::{Grant, Place};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn fences(operations: &[Operation], grants: &[Grant]) -> Vec<Violation> {
     let rule = "fencing tokens only grow";
-    // Where an acquire was not answered, the next one of the same session may have been told of
+    // After an unanswered acquire, the next one of the same session may have been answered with
     // that older hold.
     let unanswered = operations.iter().filter(|operation| operation.is_unknown()).flat_map(kv_writes);
     let may_be_older: BTreeSet<(&str, &str)> = unanswered
@@ -28,7 +28,7 @@ pub(super) fn fences(operations: &[Operation], grants: &[Grant]) -> Vec<Violatio
             violations.push(violation(rule, fence, other, grant, "the same token"));
         }
     }
-    // In the order of the tokens the places must not go back.
+    // In the order of the tokens the log positions must not go back.
     let mut before: Option<(u64, &Grant)> = None;
     for (fence, grant) in taken.iter().filter(|(_, grant)| is_certain(grant)) {
         if let Some((lower, other)) = before
@@ -44,7 +44,7 @@ pub(super) fn fences(operations: &[Operation], grants: &[Grant]) -> Vec<Violatio
     violations
 }
 
-/// The last index at which it can have happened.
+/// Returns the last index at which it can have happened.
 fn latest(place: Place) -> u64 {
     match place {
         Place::At(index) => index,

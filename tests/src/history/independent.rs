@@ -1,15 +1,15 @@
-//! The same histories through a checker of linearizability that others wrote, key by key.
+//! A second check of the same histories with a third-party linearizability checker, key by key.
 //!
 //! `todc-utils` searches for *any* order of the operations on one key that agrees with real time
-//! and with a small specification of a key that has a value and a holder. It knows nothing of log
-//! indexes, of our replay, or of how we place what was not answered: only times, values and holders
-//! go in. Because its search takes time that grows fast with the operations that overlap, it is fed
-//! short histories only.
+//! and with a small specification of a key with a value and a holder. It knows nothing of log
+//! indexes, of our replay, or of our placement of unanswered operations: its only inputs are times,
+//! values and holders. Its search takes time that grows fast with overlapping operations, so it
+//! receives short histories only.
 //!
-//! A history of several keys is linearizable only if the history of each key is, so transactions
-//! and deletes by prefix take part in the history of every key that they touch. What was not
-//! answered ends after everything else: it may be placed anywhere behind its beginning, or last,
-//! where it bothers nobody.
+//! A history of several keys is linearizable only if the history of each key is. Transactions and
+//! deletes by prefix are therefore part of the history of every key that they touch. An unanswered
+//! operation ends after all others: it may be placed anywhere behind its beginning, or last, where
+//! it has no effect on other operations.
 
 use super::candidates::{key_of, keys_of, kv_writes, written};
 use super::evidence::seen_by;
@@ -21,26 +21,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use todc_utils::{Action, Specification, WGLChecker};
 
-/// The longest history of one key that is tried.
+/// The longest history of one key that is checked.
 const MOST_OPERATIONS: usize = 400;
-/// The most operations of one key that were not answered.
+/// The maximum number of unanswered operations on one key.
 const MOST_OPEN: usize = 8;
 
-/// One operation on one key, with the time that it took.
+/// One operation on one key, with its start and end.
 #[derive(Clone, Debug)]
 struct Span {
     begun: Moment,
-    /// None for one that was not answered.
+    /// `None` for an unanswered one.
     ended: Option<Moment>,
     operation: KeyOperation,
 }
 
-/// What became of all keys of a history.
+/// The results for all keys of a history.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
-    /// How many were checked.
+    /// The number of checked keys.
     pub(super) checked: u64,
-    /// How many have too long a history.
+    /// The number of keys whose history is too long.
     pub(super) too_long: u64,
     pub(super) violations: Vec<Violation>,
 }
@@ -72,7 +72,7 @@ fn is_linearizable(spans: Vec<Span>) -> bool {
     if spans.is_empty() {
         return true;
     }
-    // Every operation is a process of its own. At the same moment calls come first: such operations
+    // Every operation is its own process. At the same moment calls come first: such operations
     // overlap.
     let mut events = Vec::with_capacity(spans.len() * 2);
     for (process, span) in spans.into_iter().enumerate() {
@@ -85,16 +85,16 @@ fn is_linearizable(spans: Vec<Span>) -> bool {
     WGLChecker::<Key>::is_linearizable(todc_utils::History::from_actions(actions))
 }
 
-/// A history, seen from single keys.
+/// A history, projected onto single keys.
 struct Projection<'h> {
     operations: &'h [Operation],
-    /// The operations that name each key.
+    /// The operations on each key.
     by_key: BTreeMap<&'h str, BTreeSet<usize>>,
-    /// What a key was at an index, as somebody was shown or was told of an own write.
+    /// The state of a key at an index, observed by a read or known from a client's own write.
     versions: BTreeMap<(&'h str, u64), State>,
-    /// Keys to which some value was written twice, so that values do not tell versions apart.
+    /// Keys to which one value was written twice, so that values do not identify versions.
     ambiguous: BTreeSet<&'h str>,
-    /// How each session was wished for.
+    /// The requested properties of each session.
     wishes: BTreeMap<&'h str, &'h SessionWish>,
 }
 
@@ -127,7 +127,7 @@ impl<'h> Projection<'h> {
         self.by_key.keys().copied()
     }
 
-    /// What an operation tells about versions and sessions.
+    /// Records an operation's observations of versions and sessions.
     fn learn(&mut self, operation: &'h Operation) {
         for seen in seen_by(operation) {
             if let Some(value) = &seen.value {
@@ -159,8 +159,8 @@ impl<'h> Projection<'h> {
         }
     }
 
-    /// Deletes and reads by prefix, and ends of sessions, take part in the history of every key
-    /// that they touch.
+    /// Adds deletes and reads by prefix, and ends of sessions, to the history of every key that
+    /// they touch.
     fn spread(&mut self) {
         let mut locked: BTreeMap<&str, BTreeSet<&'h str>> = BTreeMap::new();
         for operation in self.operations {
@@ -187,7 +187,7 @@ impl<'h> Projection<'h> {
         }
     }
 
-    /// All operations on a key, and their numbers.
+    /// Returns all operations on a key, and their numbers.
     fn of_key(&self, key: &str) -> (Vec<Span>, Vec<u64>) {
         let (mut spans, mut numbers) = (Vec::new(), Vec::new());
         for operation in self.by_key[key].iter().map(|at| &self.operations[*at]) {
@@ -205,8 +205,8 @@ impl<'h> Projection<'h> {
         let mut push =
             |ended, projected| spans.push(Span { begun: operation.begun, ended, operation: projected });
         match (&operation.request, operation.reply()) {
-            // Who waits in vain may have been granted the lock, and have given it back before
-            // anybody was told.
+            // A waiter without a reported grant may have been granted the lock, and have released
+            // it unobserved.
             (Request::Write(Write::Kv(KvWrite::Enqueue { key: of, value, session })), _)
                 if of == key && operation.waits_in_vain() && is_possible(operation) =>
             {
@@ -218,7 +218,8 @@ impl<'h> Projection<'h> {
                 push(ended, KeyOperation::Read(state_in(seen, key)));
             }
             (Request::Write(Write::DestroySession(session)), _) if is_possible(operation) => {
-                // Its own end is the earlier of the two where it may end by itself, too: see below.
+                // A requested end is the earlier of the two if the session may also expire: see
+                // below.
                 if let Some(wish) = self.wishes.get(session.as_str()) {
                     push(ended, KeyOperation::Ended { session: session.clone(), deletes: wish.deletes });
                 }
@@ -246,7 +247,7 @@ impl<'h> Projection<'h> {
             None => None,
             Some(_) if in_txn => Some(true),
             Some(Reply::Granted { .. } | Reply::GrantedLater { .. } | Reply::Succeeded(true)) => Some(true),
-            // It is not known when it was granted what it waited for, if it ever was.
+            // The grant after the wait, if there was one, has an unknown index.
             Some(Reply::Queued) => None,
             Some(Reply::Succeeded(false)) => Some(false),
             Some(_) => return None,
@@ -276,7 +277,8 @@ impl<'h> Projection<'h> {
         }
     }
 
-    /// What a key was at an index, if that is known and tells it apart from all else that it was.
+    /// Returns the state of a key at an index, if it is known and differs from all its other
+    /// states.
     fn version(&self, key: &str, index: u64) -> Option<State> {
         match index {
             0 => Some(None),
@@ -302,7 +304,7 @@ fn released(value: String, session: String, told: Option<bool>) -> KeyOperation 
     }
 }
 
-/// The session that was made, or may have been.
+/// Returns the session that was created, or may have been.
 fn made(operation: &Operation) -> Option<&str> {
     match (operation.write(), &operation.outcome) {
         (_, Outcome::Answered { reply: Reply::Session(id), .. }) => Some(id),
@@ -315,7 +317,7 @@ fn may_end_by_itself(wish: &SessionWish) -> bool {
     wish.fragile || wish.ttl_ms > 0
 }
 
-/// Whether it took effect, or may have.
+/// Returns `true` if it took effect, or may have.
 fn is_possible(operation: &Operation) -> bool {
     operation.is_unknown() || operation.reply().is_some_and(|reply| !matches!(reply, Reply::Refused(_)))
 }
@@ -340,37 +342,37 @@ fn prefixes_of(operation: &Operation) -> impl Iterator<Item = &str> {
     read.into_iter().chain(deleted)
 }
 
-/// A key: its value and who holds it; none while it is absent.
+/// The state of a key: its value and holder; `None` while it is absent.
 type State = Option<(String, Option<String>)>;
 
-/// What one operation did to one key, and what it was told.
+/// The effect of one operation on one key, and its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum KeyOperation {
-    /// Was shown the key.
+    /// Read the key.
     Read(State),
-    /// Wrote a value, whatever was there.
+    /// Wrote a value unconditionally.
     Set(String),
-    /// Wrote a value where the key was like this.
+    /// Wrote a value because the key had this state.
     Swapped(State, String),
-    /// Did not, because the key was not like this.
+    /// Did not write, because the key did not have this state.
     NotSwapped(State),
-    /// Wrote where it was as expected, if it was; nobody was told.
+    /// Wrote if the key had this state; the answer is unknown.
     MaySwap(State, String),
-    /// Took the lock.
+    /// Acquired the lock.
     Acquired { value: String, session: String },
-    /// Took the lock or not; nobody was told.
+    /// Acquired the lock or not; the answer is unknown.
     MayAcquire { value: String, session: String },
-    /// Was told that another holds it.
+    /// Was rejected because another session holds it.
     Held { session: String },
-    /// Gave the lock back.
+    /// Released the lock.
     Released { value: String, session: String },
-    /// Gave it back or not; nobody was told.
+    /// Released it or not; the answer is unknown.
     MayRelease { value: String, session: String },
-    /// Was told that it does not hold it.
+    /// Was rejected because the session does not hold it.
     NotHeld { session: String },
-    /// Was deleted.
+    /// Deleted the key.
     Deleted,
-    /// Its holder's session ended, if this is its holder: it is released, or deleted.
+    /// The session ended: if it holds the key, the key is released, or deleted.
     Ended { session: String, deletes: bool },
 }
 

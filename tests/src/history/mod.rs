@@ -1,22 +1,22 @@
-//! Recorded histories, and two checkers that hold them to what was promised.
+//! Recorded histories, and two linearizability checkers that compare them with the guarantees.
 //!
 //! In reading order:
 //!
 //! | module | is |
 //! |---|---|
-//! | `operation` | what a history is made of, free of HTTP and of the product's own types |
-//! | `convert` | the same from the product's own words, for those who drive the core itself |
-//! | `recorder` | writes down what clients ask and are told |
-//! | `verdict` | what a check found |
-//! | `model` , `queue` , `txn` | keys, sessions, locks, delays and who waits, written anew from the rules |
-//! | `evidence` | the versions of keys that clients were shown |
-//! | `candidates` , `replay` | all writes in the order of the log, and what became of those that were not answered |
-//! | `timeline` | what every key was, from one index to the next |
+//! | `operation` | the parts of a history, free of HTTP and of the product's own types |
+//! | `convert` | the same from the product's own types, for tests that drive the core directly |
+//! | `recorder` | records the clients' requests and answers |
+//! | `verdict` | the result of a check |
+//! | `model` , `queue` , `txn` | keys, sessions, locks, delays and waiters, reimplemented from the rules |
+//! | `evidence` | the versions of keys that clients saw |
+//! | `candidates` , `replay` | all writes in the order of the log, and the outcomes of unanswered ones |
+//! | `timeline` | the states of every key, from one index to the next |
 //! | `order` , `reads` | real time against the log: reads by their bounds, watches |
 //! | `sessions` , `fences` | sessions by time; fencing tokens |
-//! | `independent` | short histories of single keys, through a checker of linearizability that others wrote |
+//! | `independent` | short histories of single keys, through a third-party linearizability checker |
 //!
-//! **Invariant:** nothing here asks the product what would have been right.
+//! **Invariant:** nothing here uses the product to determine a correct result.
 
 mod candidates;
 pub mod convert;
@@ -45,20 +45,20 @@ use std::time::Duration;
 pub use recorder::Recorder;
 pub use verdict::{Counts, Verdict, Violation};
 
-/// What some clients asked and were told. It must be whole: what it leaves out looks like a fault
-/// where it shows.
+/// The requests and answers of some clients. It must be complete: a missing operation looks like a
+/// fault elsewhere.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
     /// All operations, in the order in which they began.
     pub operations: Vec<Operation>,
 }
 
-/// What a check takes for granted.
+/// The assumptions of a check.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// How long after a change was acknowledged a watch of its key may still sleep.
+    /// The longest time from the acknowledgement of a change to the answer of a watch of its key.
     pub wake_limit: Duration,
-    /// Whether the histories of single keys also go through the independent checker, which takes
+    /// `true` to also check the histories of single keys with the independent checker, which takes
     /// more time.
     pub independently: bool,
 }
@@ -70,16 +70,16 @@ impl Default for Bounds {
 }
 
 impl History {
-    /// A history of these operations, in whatever order they come.
+    /// Creates a history of these operations, in any order.
     pub fn new(mut operations: Vec<Operation>) -> Self {
         operations.sort_by_key(|operation| (operation.begun, operation.number));
         Self { operations }
     }
 
-    /// Writes it as lines of JSON, one an operation.
+    /// Writes it as lines of JSON, one per operation.
     ///
     /// # Errors
-    /// `to` takes no more. It may hold a part of the operations.
+    /// `to` cannot be written. It may contain a part of the operations.
     pub fn write(&self, mut to: impl Write) -> io::Result<()> {
         for operation in &self.operations {
             serde_json::to_writer(&mut to, operation)?;
@@ -88,17 +88,17 @@ impl History {
         to.flush()
     }
 
-    /// Reads what [`History::write`] wrote.
+    /// Reads the output of [`History::write`].
     ///
     /// # Errors
-    /// `from` cannot be read, or a line of it is no operation. Nothing is kept of those before it.
+    /// `from` cannot be read, or a line of it is no operation. Earlier operations are discarded.
     pub fn read(from: impl BufRead) -> io::Result<Self> {
         let operations = from.lines().map(|line| Ok(serde_json::from_str(&line?)?));
         Ok(Self::new(operations.collect::<io::Result<_>>()?))
     }
 }
 
-/// Holds a history to everything that was promised.
+/// Checks a history against all guarantees.
 pub fn check(history: &History) -> Verdict {
     check_within(history, &Bounds::default())
 }

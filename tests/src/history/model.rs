@@ -1,13 +1,13 @@
-//! A model of keys, sessions, locks and delays, written anew from the rules, that carries out
-//! writes one by one.
+//! A model of keys, sessions, locks and delays, reimplemented from the rules, that executes writes
+//! one by one.
 //!
-//! It shares nothing with the product's state. A write is carried out together with what its client
-//! was told, if it was told anything, and an answer that the rules do not give is an error that
-//! says what they give. Everything is written into one list from which any moment can be had back:
-//! that is how a guess is undone.
+//! It shares nothing with the product's state. A write is executed together with its client's
+//! answer, if there is one. An answer that contradicts the rules is an error that contains the
+//! right one. All changes are recorded in one list, which can restore any earlier moment: a wrong
+//! guess is undone with it.
 //!
-//! What it cannot know it holds open: whether a lock-delay is over (an answer tells), and the index
-//! of a write that nobody ever saw (a range). Who waits for a lock is in `queue`.
+//! Unknown facts stay open: the end of a lock-delay (an answer reveals it), and the index of an
+//! unobserved write (a range). The waiters of a lock are in `queue`.
 
 use super::operation::{KvWrite, Moment, Reply, Seen, SessionWish, Write};
 use super::queue::{Asked, Waiter};
@@ -17,12 +17,12 @@ use std::fmt;
 /// Longer lock-delays count as this.
 const LONGEST_LOCK_DELAY_MS: u64 = 60_000;
 
-/// Where in the log something took effect.
+/// A position in the log at which an act took effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// At this index.
     At(u64),
-    /// Somewhere behind `after` and before `before`; nobody saw where.
+    /// Unobserved, somewhere behind `after` and before `before`.
     Between { after: u64, before: u64 },
 }
 
@@ -34,7 +34,7 @@ impl Place {
         }
     }
 
-    /// The first index at which it has certainly taken effect.
+    /// Returns the first index at which it has certainly taken effect.
     pub(super) fn latest(self) -> u64 {
         match self {
             Self::At(index) => index,
@@ -42,7 +42,7 @@ impl Place {
         }
     }
 
-    /// The same place, which is known to be behind another.
+    /// Returns the same position, given that it is behind another.
     fn behind(self, other: Place) -> Self {
         match self {
             Self::At(_) => self,
@@ -67,13 +67,13 @@ impl fmt::Display for Place {
     }
 }
 
-/// One step of the log: where, when at the earliest and at the latest, and whose.
+/// One step of the log: its position, its earliest and latest time, and its operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) place: Place,
     pub(super) earliest: Moment,
     pub(super) latest: Moment,
-    /// The operation; none for what nobody asked for.
+    /// The operation; `None` for an act without a request.
     pub(super) by: Option<u64>,
 }
 
@@ -85,15 +85,14 @@ pub(super) struct Entry {
     pub(super) lock_index: u64,
     pub(super) created: Place,
     pub(super) modified: Place,
-    /// Which grant stands, or stood last.
+    /// The current grant, or the last one.
     grant: Option<usize>,
-    /// Where somebody asked to wait for this grant; none once its session has acquired the lock
-    /// again.
+    /// The request that waited for this grant; `None` once its session has acquired the lock again.
     pub(super) awaited: Option<Asked>,
 }
 
 impl Entry {
-    /// Whether somebody may have seen it like this.
+    /// Returns `true` if a client may have observed this state.
     pub(super) fn is(&self, seen: &Seen) -> bool {
         seen.value.as_ref().is_none_or(|value| *value == self.value)
             && self.session == seen.session
@@ -121,21 +120,20 @@ pub(super) struct Grant {
     pub(super) session: String,
     pub(super) place: Place,
     pub(super) by: Option<u64>,
-    /// Its fencing token, once somebody was told.
+    /// Its fencing token, once a client has received it.
     pub(super) fence: Option<u64>,
 }
 
-/// A key that is closed by a lock-delay, unless that is over.
+/// A key that is closed by a lock-delay, unless the delay has ended.
 #[derive(Clone, Debug)]
 pub(super) struct Closed {
-    /// When the delay began, at the earliest. None where it is not certain that there was one: the
-    /// key was deleted while it was held, and the holder's session may have ended unseen before
-    /// that.
+    /// The earliest start of the delay. `None` if it is not certain that there was one: the key was
+    /// deleted while it was held, and the holder's session may have ended unobserved before that.
     since: Option<Moment>,
     delay_ms: u64,
 }
 
-/// What undoes a change.
+/// The inverse of a change.
 #[derive(Clone, Debug)]
 pub(super) enum Undo {
     Entry(String, Option<Entry>),
@@ -150,12 +148,12 @@ pub(super) enum Undo {
 #[derive(Debug, Default)]
 pub(super) struct Model {
     entries: BTreeMap<String, Entry>,
-    /// The keys that are held after a wait. They are asked for at every index, and there may be
-    /// very many keys.
+    /// The keys that are held after a wait. They are queried at every index, and there may be a
+    /// very large number of keys.
     held_after_wait: BTreeSet<String>,
     sessions: BTreeMap<String, SessionWish>,
     closed: BTreeMap<String, Closed>,
-    /// Who waits for each lock, in the order of coming.
+    /// The waiters of each lock, in the order of arrival.
     queues: BTreeMap<String, Vec<Waiter>>,
     pub(super) grants: Vec<Grant>,
     undo: Vec<Undo>,
@@ -170,12 +168,12 @@ impl Model {
         self.sessions.get(id)
     }
 
-    /// The present moment, to come back to.
+    /// Returns a mark of the present state.
     pub(super) fn mark(&self) -> usize {
         self.undo.len()
     }
 
-    /// Goes back to a moment.
+    /// Returns to the state of a mark.
     pub(super) fn rewind(&mut self, mark: usize) {
         while self.undo.len() > mark {
             match self.undo.pop().expect("it is longer than the mark") {
@@ -189,12 +187,12 @@ impl Model {
         }
     }
 
-    /// The keys and sessions that changed since a moment, in order.
+    /// Returns the changes of keys and sessions since a mark, in order.
     pub(super) fn changes_since(&self, mark: usize) -> &[Undo] {
         &self.undo[mark..]
     }
 
-    /// Carries out a write; an error says what its client should have been told instead.
+    /// Executes a write; an error contains the right answer to its client.
     pub(super) fn carry_out(
         &mut self,
         step: Step,
@@ -239,7 +237,7 @@ impl Model {
         Err(format!("{right} was expected"))
     }
 
-    /// Ends a session, if it lives, and grants what it held to who waits.
+    /// Ends a session, if it is alive, and grants its locks to their waiters.
     pub(super) fn end_session(&mut self, step: Step, id: &str) {
         let before = self.mark();
         self.end_alone(step, id);
@@ -269,12 +267,12 @@ impl Model {
         }
     }
 
-    /// Whether a key may be closed by a lock-delay.
+    /// Returns `true` if a key may be closed by a lock-delay.
     pub(super) fn may_be_closed(&self, key: &str) -> bool {
         self.closed.contains_key(key)
     }
 
-    /// Somebody was let in, so the delay was over.
+    /// A grant proves that the delay was over.
     pub(super) fn open(&mut self, step: Step, key: &str) -> Result<(), String> {
         let Some(closed) = self.closed.get(key) else { return Ok(()) };
         let delay_ms = closed.delay_ms;
@@ -321,7 +319,7 @@ impl Model {
         }
     }
 
-    /// An acquire outside of a transaction, and whether its client was told right.
+    /// Executes an acquire outside of a transaction, and checks the answer.
     fn acquire_told(
         &mut self,
         step: Step,
@@ -377,7 +375,7 @@ impl Model {
         Acquired::Granted(grant)
     }
 
-    /// A client was told a grant's fence.
+    /// Records a grant's fence that a client received.
     pub(super) fn learn(&mut self, grant: usize, fence: u64) -> Result<(), String> {
         match self.grants[grant].fence {
             Some(known) if known != fence => Err(format!("fence {known} was expected, of the same hold")),
@@ -442,7 +440,7 @@ impl Model {
         range.take_while(move |(key, _)| key.starts_with(prefix))
     }
 
-    /// The one rule of writing: what is there already is not written again.
+    /// The one rule of writing: an unchanged entry is not written again.
     pub(super) fn write(&mut self, step: Step, key: &str, value: &str, change: impl FnOnce(&mut Entry)) {
         let existing = self.entries.get(key);
         let mut entry = existing.cloned().unwrap_or_else(|| Entry {
@@ -475,18 +473,17 @@ impl Model {
         put(&mut self.entries, key, entry)
     }
 
-    /// The queue of a key.
+    /// Returns the queue of a key.
     pub(super) fn queue(&self, key: &str) -> &[Waiter] {
         self.queues.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// All queues.
+    /// Returns all queues.
     pub(super) fn queues(&self) -> impl Iterator<Item = (&String, &Vec<Waiter>)> {
         self.queues.iter()
     }
 
-    /// All locks that are held after a wait, by whom, where it was asked for, and by which
-    /// operation.
+    /// Returns all locks that are held after a wait: key, session, request and operation.
     pub(super) fn awaited(&self) -> impl Iterator<Item = (&String, &String, Asked, Option<u64>)> {
         self.held_after_wait.iter().filter_map(|key| {
             let entry = self.entries.get(key)?;
@@ -499,19 +496,19 @@ impl Model {
         self.undo.push(Undo::Queue(key.to_owned(), old));
     }
 
-    /// The lock that a key's entry stands for, if it is held: its grant.
+    /// Returns the grant of a key's lock, if it is held.
     pub(super) fn grant_of(&self, key: &str) -> Option<usize> {
         self.entries.get(key).filter(|entry| entry.session.is_some())?.grant
     }
 
-    /// Notes that somebody waited for the grant that stands.
+    /// Records that a session waited for the current grant.
     pub(super) fn note_awaited(&mut self, key: &str, asked: Asked) {
         if let Some(entry) = self.entries.get(key).cloned() {
             self.put_entry(key, Some(Entry { awaited: Some(asked), ..entry }));
         }
     }
 
-    /// Whether a key is certainly closed by a lock-delay, unless that is over.
+    /// Returns `true` if a key is certainly closed by a lock-delay, unless the delay has ended.
     pub(super) fn is_closed(&self, key: &str) -> bool {
         self.closed.get(key).is_some_and(|closed| closed.since.is_some())
     }
@@ -527,13 +524,13 @@ impl Model {
     }
 }
 
-/// How an attempt to take a lock ended.
+/// The result of an attempt to acquire a lock.
 pub(super) enum Acquired {
     /// The session holds it, by this grant.
     Granted(usize),
     /// Another session holds it.
     HeldBy(String),
-    /// There is no such session.
+    /// The session does not exist.
     NoSession,
 }
 

@@ -1,8 +1,8 @@
-//! What a history is made of: who asked what, when, and what became of it.
+//! The parts of a history: clients, requests, times, and outcomes.
 //!
-//! Nothing here knows HTTP, the wire or the product's own types: a recorder of real clusters and a
-//! simulator fill in the same forms. Flags of entries are left out; whoever records must leave them
-//! at 0.
+//! Nothing here depends on HTTP, the wire or the product's own types: a recorder of real clusters
+//! and a simulator both produce them. Flags of entries are left out; a recorded client must leave
+//! them at 0.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -18,72 +18,72 @@ impl fmt::Display for Moment {
     }
 }
 
-/// One request of one client, from when it was sent until the client knew more or gave up.
+/// One request of one client, from its sending until the answer or the client's timeout.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Operation {
     /// Its number, unique in the history.
     pub number: u64,
-    /// Who asked. A client has one request under way at a time.
+    /// The client. It has one request in flight at a time.
     pub client: u32,
-    /// When the request left, at the earliest.
+    /// The earliest time at which the request was sent.
     pub begun: Moment,
-    /// When its answer had come, at the latest.
+    /// The latest time at which the answer was received.
     pub ended: Moment,
-    /// What was asked.
+    /// The request.
     pub request: Request,
-    /// What became of it.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 
-/// What a client asks.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
-    /// Something that has a position in the log.
+    /// A request that has a position in the log.
     Write(Write),
-    /// Something that looks at the state.
+    /// A request that reads the state.
     Read(Read),
-    /// Keeps a session alive.
+    /// Renews a session.
     Renew(String),
 }
 
-/// Something that has a position in the log.
+/// A request that has a position in the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Write {
     /// To one key, or all under a prefix.
     Kv(KvWrite),
     /// Several, all or none.
     Txn(Vec<TxnStep>),
-    /// Makes a session.
+    /// Creates a session.
     CreateSession(SessionWish),
     /// Ends a session.
     DestroySession(String),
 }
 
-/// A write to one key, or to all under a prefix. Its own values tell it apart best: give each write
-/// another.
+/// A write to one key, or to all under a prefix. Distinct values identify writes best: give each
+/// write its own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the fields are the nouns of the variant's sentence")]
 pub enum KvWrite {
-    /// Whatever is there.
+    /// Unconditionally.
     Set { key: String, value: String },
     /// If the modify index is this one; 0 for an absent key.
     Cas { key: String, value: String, expected: u64 },
-    /// Takes a lock.
+    /// Acquires a lock.
     Acquire { key: String, value: String, session: String },
-    /// Takes a lock, or waits for it in its queue.
+    /// Acquires a lock, or waits for it in its queue.
     Enqueue { key: String, value: String, session: String },
-    /// Gives up what the `Enqueue` at an index asked for: the place, or the lock that was granted
-    /// in it.
+    /// Gives up the result of the `Enqueue` at an index: the queue position, or the lock that was
+    /// granted to it.
     Leave { key: String, session: String, asked: u64 },
-    /// Gives up the position that the `Enqueue` at an index asked for, and nothing else.
+    /// Gives up the queue position of the `Enqueue` at an index, and nothing else.
     StopWaiting { key: String, session: String, asked: u64 },
-    /// Gives a lock back.
+    /// Releases a lock.
     Release { key: String, value: String, session: String },
-    /// One key.
+    /// Deletes one key.
     Delete { key: String },
-    /// One key, if its modify index is this one, or it is absent.
+    /// Deletes one key, if its modify index is this one, or it is absent.
     DeleteCas { key: String, expected: u64 },
-    /// All keys that start with this.
+    /// Deletes all keys with this prefix.
     DeleteTree { prefix: String },
 }
 
@@ -93,37 +93,37 @@ pub enum KvWrite {
 pub enum TxnStep {
     /// Changes something.
     Write(KvWrite),
-    /// Reads a key that must be there.
+    /// Reads a key that must exist.
     Get { key: String },
-    /// Reads all keys that start with this.
+    /// Reads all keys with this prefix.
     GetTree { prefix: String },
     /// Fails unless the modify index is this one.
     CheckIndex { key: String, index: u64 },
     /// Fails unless this session holds the key.
     CheckSession { key: String, session: String },
-    /// Fails if the key is there.
+    /// Fails if the key exists.
     CheckNotExists { key: String },
 }
 
-/// A session as its creator wants it.
+/// The requested properties of a session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SessionWish {
-    /// Its id, where the one who asks drew it; else the answer tells.
+    /// Its id, if the client drew it; otherwise the answer contains it.
     pub id: Option<String>,
-    /// Whether its keys are deleted at its end; else they are released.
+    /// `true` if its keys are deleted at its end; otherwise they are released.
     pub deletes: bool,
-    /// How long its keys stay closed after its end, in milliseconds; 0 for not at all.
+    /// The lock-delay of its keys after its end, in milliseconds; 0 for none.
     pub lock_delay_ms: u64,
-    /// How long it lives at least without being renewed, in milliseconds; 0 for ever.
+    /// Its minimum lifetime without a renewal, in milliseconds; 0 for unlimited.
     pub ttl_ms: u64,
-    /// Whether it may end at any time for reasons that the history does not hold, such as a check.
+    /// `true` if it may end at any time for reasons outside the history, such as a check.
     pub fragile: bool,
 }
 
-/// Something that looks at the state.
+/// A request that reads the state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Read {
-    /// At what.
+    /// The query.
     pub query: Query,
     /// Any server's state of any age, instead of the newest.
     pub stale: bool,
@@ -131,31 +131,31 @@ pub struct Read {
     pub after: Option<u64>,
 }
 
-/// What is looked at.
+/// The subject of a read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Query {
     /// One key.
     Key(String),
-    /// All keys that start with this.
+    /// All keys with this prefix.
     Prefix(String),
     /// These keys, at one moment.
     Together(Vec<String>),
-    /// Whether a session lives.
+    /// The existence of a session.
     Session(String),
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Outcome {
     /// It was answered.
     Answered {
-        /// For a write, its place in the log; only a refusal may lack it. For a read, the query's
-        /// index.
+        /// For a write, its position in the log; only a rejection may lack it. For a read, the
+        /// query's index.
         index: Option<u64>,
         /// The answer.
         reply: Reply,
     },
-    /// The client was told that it changed nothing and never will, for this reason.
+    /// Certainly without effect, now and later, for this reason.
     CertainlyNot(String),
     /// It may have taken effect, or may do so later, or never.
     Unknown(String),
@@ -165,30 +165,30 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the fields are the nouns of the variant's sentence")]
 pub enum Reply {
-    /// Done, and there is nothing to say.
+    /// Done, without further data.
     Done,
-    /// Whether a write took effect.
+    /// `true` if a write took effect.
     Succeeded(bool),
-    /// The lock is the session's, under this fencing token.
+    /// The session holds the lock, under this fencing token.
     Granted { fence: u64 },
     /// The lock is free, but closed by a lock-delay.
     Delayed,
-    /// There is a place in the lock's queue, and that is all that the client was told.
+    /// The session has a position in the lock's queue; the client received no grant.
     Queued,
-    /// There was a place in the lock's queue, in which the lock was granted at a later index, under
-    /// this fencing token.
+    /// The session had a position in the lock's queue, and was granted the lock at a later index,
+    /// under this fencing token.
     GrantedLater { at: u64, fence: u64 },
     /// The new session.
     Session(String),
-    /// The transaction took effect, and saw this. Values are left out where it wrote.
+    /// The transaction took effect, and read this. Values are left out for writes.
     Txn(Vec<Seen>),
     /// The transaction changed nothing, because of these steps.
     TxnFailed(Vec<u32>),
-    /// The state refused, in its own words.
+    /// The state rejected the request, with this text.
     Refused(String),
-    /// The entries that are there, in order of their keys.
+    /// The existing entries, in the order of their keys.
     Entries(Vec<Seen>),
-    /// Whether the session lives.
+    /// `true` if the session is alive.
     Alive(bool),
 }
 
@@ -197,11 +197,11 @@ pub enum Reply {
 pub struct Seen {
     /// Its key.
     pub key: String,
-    /// Its value; none where the answer leaves it out.
+    /// Its value; `None` if the answer leaves it out.
     pub value: Option<String>,
-    /// Who holds the lock.
+    /// The holder of the lock.
     pub session: Option<String>,
-    /// How often the lock was granted.
+    /// The number of grants of the lock.
     pub lock_index: u64,
     /// The index that created it.
     pub create_index: u64,
@@ -210,7 +210,7 @@ pub struct Seen {
 }
 
 impl Operation {
-    /// The place in the log of a write that was answered.
+    /// Returns the position in the log of an answered write.
     pub fn write_index(&self) -> Option<u64> {
         match (&self.request, &self.outcome) {
             (Request::Write(_), Outcome::Answered { index, .. }) => *index,
@@ -218,7 +218,7 @@ impl Operation {
         }
     }
 
-    /// The last index that the answer to a write names: its own, or that of a grant after a wait.
+    /// Returns the last index in the answer to a write: its own, or that of a grant after a wait.
     pub fn last_index(&self) -> Option<u64> {
         match self.reply() {
             Some(Reply::GrantedLater { at, .. }) => Some(*at),
@@ -226,8 +226,8 @@ impl Operation {
         }
     }
 
-    /// Whether a lock is asked for here, and the client was not told that it got it: what it may
-    /// have got was taken back.
+    /// Returns `true` for a request for a lock without a reported grant: a possible grant was
+    /// released.
     pub fn waits_in_vain(&self) -> bool {
         let waits = matches!(self.write(), Some(Write::Kv(KvWrite::Enqueue { .. })));
         waits
@@ -237,7 +237,7 @@ impl Operation {
             )
     }
 
-    /// The write, if it is one.
+    /// Returns the write, if it is one.
     pub fn write(&self) -> Option<&Write> {
         match &self.request {
             Request::Write(write) => Some(write),
@@ -245,7 +245,7 @@ impl Operation {
         }
     }
 
-    /// The answer, if there was one.
+    /// Returns the answer, if there is one.
     pub fn reply(&self) -> Option<&Reply> {
         match &self.outcome {
             Outcome::Answered { reply, .. } => Some(reply),
@@ -253,7 +253,7 @@ impl Operation {
         }
     }
 
-    /// Whether nobody knows what became of it.
+    /// Returns `true` if its outcome is unknown.
     pub fn is_unknown(&self) -> bool {
         matches!(self.outcome, Outcome::Unknown(_))
     }

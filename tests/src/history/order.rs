@@ -1,24 +1,24 @@
-//! Real time against the log: what ended before something else began comes before it.
+//! Real time against the log: an operation that ended before another one began precedes it.
 //!
-//! One sweep over all beginnings and ends. Every operation that has a position in the order of the
-//! log (a write at its index, a read of the newest state at the first place where the state was as
-//! it was shown) must lie behind all that had ended when it began. Taking the *first* place for a
-//! read is never wrong: places only bound what comes later from below.
+//! One sweep over all beginnings and ends. Some operations have a position in the order of the log:
+//! a write at its index, a read of the newest state at the first position whose state matches its
+//! answer. Each of them must be behind all operations that had ended when it began. The *first*
+//! position of a read is never wrong: positions only bound later operations from below.
 
 use super::evidence::seen_by;
 use super::operation::{Moment, Operation, Outcome, Request};
 use super::verdict::Violation;
 use std::collections::BTreeMap;
 
-/// A place in the log below which something cannot lie, and the operation that shows it.
+/// The lowest possible log position of an operation, and the operation that proves it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Floor {
     pub(super) index: u64,
     pub(super) by: u64,
 }
 
-/// Goes through all operations by time: `place` says where each one lies, given its floor. Returns
-/// the floors.
+/// Visits all operations by time; `place` returns the position of each one, given its floor.
+/// Returns the floors.
 pub(super) fn sweep(
     operations: &[Operation],
     mut place: impl FnMut(&Operation, Floor) -> Option<u64>,
@@ -44,13 +44,13 @@ pub(super) fn sweep(
     floors
 }
 
-/// The floors that follow from indexes alone, before anything was replayed.
+/// Returns the floors that follow from indexes alone, before any replay.
 pub(super) fn floors(operations: &[Operation]) -> BTreeMap<u64, Floor> {
     sweep(operations, |operation, _| known_index(operation))
 }
 
-/// An index that an operation has certainly seen or made: the newest state was at least there when
-/// it ended.
+/// Returns an index that an operation has certainly read or created: the newest state was at least
+/// that new when it ended.
 pub(super) fn known_index(operation: &Operation) -> Option<u64> {
     let Outcome::Answered { index, .. } = &operation.outcome else { return None };
     match &operation.request {
@@ -61,7 +61,7 @@ pub(super) fn known_index(operation: &Operation) -> Option<u64> {
     }
 }
 
-/// Every acknowledged write has an index of its own.
+/// Checks that every acknowledged write has its own index.
 pub(super) fn indexes_are_distinct(operations: &[Operation]) -> Vec<Violation> {
     let rule = "every acknowledged write has an index of its own";
     let (mut taken, mut violations) = (BTreeMap::new(), Vec::new());
@@ -90,13 +90,13 @@ fn is_refusal(reply: &super::operation::Reply) -> bool {
     matches!(reply, super::operation::Reply::Refused(_))
 }
 
-/// When each index was applied at the earliest and at the latest, as the answers to its neighbours
-/// tell.
+/// The earliest and the latest time at which each index was applied, derived from the answers to
+/// its neighbors.
 #[derive(Debug, Default)]
 pub(super) struct Times {
-    /// By index: the latest beginning of anything up to it.
+    /// By index: the latest beginning of any operation up to it.
     earliest: BTreeMap<u64, Moment>,
-    /// By index: the earliest end of anything from it on.
+    /// By index: the earliest end of any operation from it on.
     latest: BTreeMap<u64, Moment>,
 }
 
@@ -106,7 +106,7 @@ impl Times {
         let spans: BTreeMap<u64, (Moment, Moment)> =
             writes.map(|(index, write)| (index, (write.begun, write.ended))).collect();
         let mut times = Self::default();
-        // Whoever saw an index had it applied before its answer came.
+        // An index is applied before an answer that contains it.
         for operation in operations {
             if let Some(index) = known_index(operation) {
                 let latest = times.latest.entry(index).or_insert(operation.ended);

@@ -1,23 +1,23 @@
-//! Queues in the model: whoever waits for a lock gets it in turn, from the command that frees it.
+//! Queues in the model: waiters are granted a lock in turn, by the command that frees it.
 //!
-//! A waiter that was told nothing, or that it waited in vain, may have left at any time before its
-//! answer; if it was granted the lock before that, leaving gives the lock back.
+//! A waiter that received no answer, or no grant, may have left at any time before its answer. If
+//! it was granted the lock before that, leaving releases the lock.
 
 use super::evidence::Told;
 use super::model::{Acquired, Entry, Grant, Model, Place, Step, Undo};
 use super::operation::Reply;
 use std::collections::BTreeSet;
 
-/// By what a wait is known.
+/// The identity of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Asked {
     /// The index of the request.
     At(u64),
-    /// The operation, where it is not known at which index it took effect.
+    /// The operation, if its index is unknown.
     By(u64),
 }
 
-/// A session that waits.
+/// A waiting session.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Waiter {
     pub(super) session: String,
@@ -36,7 +36,7 @@ impl Asked {
 }
 
 impl Model {
-    /// Takes a lock or a position in its queue, and whether the client was told right.
+    /// Acquires a lock or a position in its queue, and checks the client's answer.
     pub(super) fn enqueue_told(
         &mut self,
         step: Step,
@@ -82,7 +82,7 @@ impl Model {
         }
     }
 
-    /// The last place; whoever is in the queue already keeps its own.
+    /// Adds a waiter at the end; a session that is in the queue already keeps its position.
     fn queue_up(&mut self, step: Step, key: &str, value: &str, session: &str) {
         let (value, session) = (value.to_owned(), session.to_owned());
         let waiter = Waiter { value, session, asked: Asked::new(step), by: step.by };
@@ -94,7 +94,7 @@ impl Model {
         self.put_queue(key, queue);
     }
 
-    /// Gives up a place, or the lock that was granted in it. What that is answered with.
+    /// Gives up a queue position, or the lock that was granted to it. Returns the answer.
     pub(super) fn leave(&mut self, step: Step, key: &str, session: &str, asked: Asked) -> Reply {
         if self.stop_waiting(key, session, asked) {
             return Reply::Succeeded(true);
@@ -107,7 +107,7 @@ impl Model {
         Reply::Done
     }
 
-    /// Gives up a place; false where there is none any more.
+    /// Gives up a queue position; returns `false` if it has none.
     pub(super) fn stop_waiting(&mut self, key: &str, session: &str, asked: Asked) -> bool {
         let mut queue = self.queue(key).to_vec();
         let before = queue.len();
@@ -119,7 +119,7 @@ impl Model {
         has_left
     }
 
-    /// Whoever gives back what it does not hold waits for it no more.
+    /// A release by a session that does not hold the lock removes its wait.
     pub(super) fn leave_queue(&mut self, key: &str, session: &str) {
         let waits = |waiter: &Waiter| waiter.session == session;
         if self.queue(key).iter().any(waits) {
@@ -128,7 +128,7 @@ impl Model {
         }
     }
 
-    /// What a leaver gives back is granted to the next. Whether there was anything to give up.
+    /// Grants a leaver's lock to the next waiter. Returns `true` if there was anything to give up.
     pub(super) fn leave_and_grant(&mut self, step: Step, key: &str, session: &str, asked: Asked) -> bool {
         let before = self.mark();
         let left = self.leave(step, key, session, asked);
@@ -136,7 +136,7 @@ impl Model {
         left != Reply::Succeeded(false)
     }
 
-    /// A lock-delay is over, and the lock goes to who waits for it.
+    /// Ends a lock-delay, and grants the lock to the first waiter.
     pub(super) fn open_and_grant(&mut self, step: Step, key: &str) -> Result<(), String> {
         let before = self.mark();
         self.open(step, key)?;
@@ -144,7 +144,7 @@ impl Model {
         Ok(())
     }
 
-    /// A session that ended waits for nothing.
+    /// Removes an ended session from all queues.
     pub(super) fn leave_all_queues(&mut self, session: &str) {
         let waits = |queue: &[Waiter]| queue.iter().any(|waiter| waiter.session == session);
         let keys: Vec<String> =
@@ -156,7 +156,7 @@ impl Model {
         }
     }
 
-    /// Grants every lock that has become free since a moment to the first who waits for it.
+    /// Grants every lock that has become free since a mark to its first waiter.
     pub(super) fn grant_freed(&mut self, step: Step, since: usize) {
         let touched = self.changes_since(since).iter().filter_map(|change| match change {
             Undo::Entry(key, _) | Undo::Closed(key, _) => Some(key.clone()),
@@ -180,19 +180,19 @@ impl Model {
         }
     }
 
-    /// Whether a lock is held as a waiter was told, by a grant at this index.
+    /// Checks that a lock is held as reported to a waiter, by a grant at this index.
     pub(super) fn is_granted(&mut self, index: u64, told: &Told) -> Result<(), String> {
         let Told { key, value, session, fence, .. } = told;
         let held = self.entry(key).filter(|entry| entry.session.as_ref() == Some(session));
         let written = held.is_some_and(|entry| entry.value == *value);
         let Some(grant) = self.grant_of(key).filter(|_| written) else {
             let there = self.entry(key).map_or("absent".into(), Entry::to_string);
-            return Err(format!("{session} was told of a grant of {key}, but it should be {there}"));
+            return Err(format!("{session} received a grant of {key}, but it should be {there}"));
         };
         let Grant { place, .. } = self.grants[grant];
         match place.may_be(index) {
             true => self.learn(grant, *fence),
-            false => Err(format!("{session} was told of a grant of {key}, but holds it since {place}")),
+            false => Err(format!("{session} received a grant of {key}, but holds it since {place}")),
         }
     }
 }

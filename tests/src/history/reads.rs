@@ -1,5 +1,5 @@
-//! Reads against the timeline: what a read of the newest state may return, what any read may, and
-//! watches.
+//! Reads against the timeline: the allowed results of reads of the newest state, of stale reads,
+//! and of watches.
 
 use super::History;
 use super::evidence::seen_by;
@@ -45,7 +45,7 @@ pub(super) fn real_time_order(history: &History, replayed: &Replayed) -> Vec<Vio
     violations
 }
 
-/// Checks that every stale read shows a state that was there at some time before it ended.
+/// Checks that every stale read shows a state that existed at some time before it ended.
 pub(super) fn stale_reads(history: &History, timeline: &Timeline) -> Vec<Violation> {
     let rule = "a stale read shows a state that was there";
     // The lowest index of any write that began at a time or later: a read that ended before cannot
@@ -78,8 +78,7 @@ pub(super) fn stale_reads(history: &History, timeline: &Timeline) -> Vec<Violati
     violations
 }
 
-/// Checks that a watch never goes back behind the index that it was given, and does not sleep
-/// through a change.
+/// Checks that a watch never goes back behind its given index, and does not miss a change.
 pub(super) fn watches(history: &History, timeline: &Timeline, wake_limit: Duration) -> Vec<Violation> {
     let by_number: BTreeMap<u64, &Operation> =
         history.operations.iter().map(|operation| (operation.number, operation)).collect();
@@ -92,8 +91,8 @@ pub(super) fn watches(history: &History, timeline: &Timeline, wake_limit: Durati
             violations.push(Violation::new("a watch never goes back", &[operation.number], text));
         }
         let Query::Key(key) = query else { continue };
-        // The first change behind what it knew, if its writer was answered: that answer is when it
-        // was there.
+        // The first change behind the watch's index, if its writer was answered: that answer bounds
+        // the time of the change.
         let change = timeline.stages(key).iter().find(|stage| stage.from.earliest() > *after);
         let Some(writer) = change.and_then(|stage| by_number.get(&stage.by?)) else { continue };
         let known = writer.ended.max(operation.begun);
@@ -110,8 +109,8 @@ pub(super) fn watches(history: &History, timeline: &Timeline, wake_limit: Durati
     violations
 }
 
-/// The keys that are there at the end, or were, and that no read of the newest state saw after the
-/// last write.
+/// Returns the keys that ever existed, and that no read of the newest state saw after the last
+/// write.
 pub(super) fn unread_at_end<'t>(history: &History, timeline: &'t Timeline) -> BTreeSet<&'t str> {
     let writes = history.operations.iter().filter(|operation| operation.write().is_some());
     let last = writes.map(|write| write.ended).max().unwrap_or_default();
@@ -133,7 +132,7 @@ fn is_of_keys(read: &Read) -> bool {
     !matches!(read.query, Query::Session(_))
 }
 
-/// The first place at or behind `from` where everything was as the read shows it.
+/// Returns the first position at or behind `from` where every key matches the read.
 fn first_place(timeline: &Timeline, operation: &Operation, read: &Read, from: u64) -> Option<u64> {
     let Some(Reply::Entries(shown)) = operation.reply() else { return None };
     let find = |key: &str| -> Option<&Seen> { shown.iter().find(|seen| seen.key == key) };
@@ -159,7 +158,7 @@ fn first_place(timeline: &Timeline, operation: &Operation, read: &Read, from: u6
     }
 }
 
-/// What a read should have shown.
+/// Describes the expected answer to a read.
 fn expected(timeline: &Timeline, read: &Read, from: u64) -> String {
     let keys: Vec<&str> = match &read.query {
         Query::Key(key) => vec![key],

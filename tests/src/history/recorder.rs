@@ -1,4 +1,4 @@
-//! Records what clients in several threads ask and are told, on one clock.
+//! Records the requests and answers of clients in several threads, on one clock.
 //!
 //! It must never reorder: a request is recorded as begun before it is sent, and as ended after its
 //! answer was read.
@@ -19,7 +19,7 @@ pub struct Recorder {
 struct Book {
     last_number: u64,
     ended: Vec<Operation>,
-    /// What was not answered yet, as if it never were.
+    /// Unanswered operations, recorded as if they were never answered.
     under_way: BTreeMap<u64, Operation>,
 }
 
@@ -30,12 +30,12 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// The time that has passed since this recorder was made.
+    /// Returns the time since the creation of this recorder.
     pub fn now(&self) -> Moment {
         Moment(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Asks and writes down what became of it.
+    /// Sends a request and records its outcome.
     pub fn run(&self, client: u32, request: Request, ask: impl FnOnce(&Request) -> Outcome) -> Outcome {
         let number = self.begin(client, request.clone());
         let outcome = ask(&request);
@@ -46,7 +46,7 @@ impl Recorder {
         outcome
     }
 
-    /// Everything so far; what is still under way is unknown.
+    /// Returns all operations so far; those in flight have an unknown outcome.
     pub fn history(&self) -> History {
         let now = self.now();
         let book = self.book();
@@ -55,7 +55,7 @@ impl Recorder {
         History::new(book.ended.iter().cloned().chain(under_way).collect())
     }
 
-    /// How many operations have ended so far.
+    /// Returns the number of operations that have ended.
     pub fn count(&self) -> usize {
         self.book().ended.len()
     }

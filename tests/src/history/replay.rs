@@ -1,17 +1,17 @@
-//! Replays all writes in the order of the log against the model, and finds out about those that
-//! were never answered.
+//! Replays all writes in the order of the log against the model, and infers the outcomes of
+//! unanswered ones.
 //!
-//! An answered write has its index. Every other index that somebody saw an entry of was made by a
-//! write that nobody was answered, or by the end of a session that nobody asked for: the first that
-//! explains what was seen is taken. Where an answered write does not agree with the model,
-//! something unseen happened before it: again the first few unanswered writes and ends of sessions
-//! that explain it are taken. Where such a choice turns out wrong, the next one is tried. What
-//! nothing explains is a violation. Unanswered writes that explain nothing never happened.
+//! An answered write has its index. Every other observed index was created by an unanswered write,
+//! or by an expired session: the first act that explains the observation is accepted. If an
+//! answered write does not agree with the model, an unobserved act happened before it: again the
+//! first few unanswered writes and ends of sessions that explain it are accepted. If such a choice
+//! turns out wrong, the next one is tried. An index without an explanation is a violation.
+//! Unanswered writes that explain nothing never happened.
 //!
-//! It takes linear time as long as clients are answered; each write that was not answered adds a
-//! small search. A search that looks in the wrong place can be very long, so it deepens step by
-//! step: everything is tried with few steps before anything is tried with many. An explanation that
-//! needs two unseen acts is then found before all are weighed that need one.
+//! It takes linear time if clients are answered; each unanswered write adds a small search. A
+//! search in the wrong place can be very long, so the depth increases step by step (iterative
+//! deepening): everything is tried with few steps before anything is tried with many. An
+//! explanation with two unobserved acts is then found before all those with one are tried.
 
 use super::candidates::{Act, Candidates, Concern, Leaver, Parting};
 use super::evidence::{Evidence, Snapshot};
@@ -22,36 +22,36 @@ use super::timeline::{Stage, Timeline};
 use super::verdict::Violation;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many unseen acts may come together before an index: few are tried first, everywhere, and
+/// The maximum number of unobserved acts before one index: few are tried first, everywhere, and
 /// then more.
 const TOGETHER: usize = 4;
-/// How many are tried to explain one index.
+/// The maximum number of attempts to explain one index.
 const TRIES: usize = 5_000;
-/// How many earlier indexes are called in question where nothing explains one.
+/// The maximum number of earlier indexes that are revised if one has no explanation.
 const RETREATS: usize = 16;
-/// How far back they may be.
+/// Their maximum distance.
 const LOOK_BACK: usize = 2_000;
-/// How many are tried in all before giving up; what is left unexplained then is a violation.
+/// The maximum number of attempts in total; anything unexplained then is a violation.
 const TIMEOUT: usize = 50_000;
-/// How many steps a replay may take at first, besides one for each index; each time that is too
-/// few, ten times as many.
+/// The initial limit of a replay's steps, besides one for each index; each time that is too low,
+/// ten times as many.
 const FIRST_STEPS: usize = 10_000;
 
-/// What a replay found out.
+/// The result of a replay.
 pub(super) struct Replayed {
     pub(super) timeline: Timeline,
-    /// Where the unanswered writes took effect that did.
+    /// The positions of the unanswered writes that took effect.
     pub(super) placed: BTreeMap<u64, Place>,
-    /// How many sessions ended that nobody had asked to.
+    /// The number of sessions that ended without a request.
     pub(super) ends_inferred: u64,
     pub(super) grants: Vec<Grant>,
-    /// How many steps were taken: indexes explained, over again too, and unseen acts tried.
+    /// The number of steps: indexes explained, including repetitions, and unobserved acts tried.
     pub(super) steps: u64,
-    /// What cannot be explained. The timeline ends there.
+    /// The unexplained index. The timeline ends there.
     pub(super) violation: Option<Violation>,
 }
 
-/// Everything about a history that a replay looks up.
+/// The facts of a history that a replay uses.
 pub(super) struct Facts<'h> {
     pub(super) operations: &'h [Operation],
     pub(super) evidence: Evidence,
@@ -63,22 +63,22 @@ struct Replay<'h> {
     facts: &'h Facts<'h>,
     answered: BTreeMap<u64, &'h Operation>,
     candidates: Candidates<'h>,
-    /// Every index at which something happened that somebody knows of.
+    /// Every index with a known act.
     indexes: Vec<u64>,
     model: Model,
     stages: Vec<(String, Stage)>,
     placed: Vec<(u64, Place)>,
     placed_numbers: BTreeSet<u64>,
     ends_inferred: u64,
-    /// Choices that can be made otherwise: the place in the list of indexes, and how many
-    /// explanations were tried there.
+    /// Choices with alternatives: the position in the list of indexes, and the number of
+    /// explanations tried there.
     forks: BTreeMap<usize, usize>,
     /// The moment before each index.
     moments: Vec<Moments>,
-    /// The places from which earlier ones were called in question.
+    /// The positions from which earlier ones were revised.
     retreated: BTreeSet<usize>,
-    /// The places at which it is not known whether a closed lock was granted to those who left its
-    /// queue: its key.
+    /// The positions at which a closed lock may have been granted to waiters that left its queue:
+    /// its key.
     parted: BTreeMap<usize, String>,
     together: usize,
     budget: usize,
@@ -86,20 +86,20 @@ struct Replay<'h> {
     most_steps: usize,
 }
 
-/// The search for what explains one index.
+/// The search for the explanation of one index.
 struct Search<'h> {
     index: u64,
-    /// What may have happened there.
+    /// The acts that may have happened there.
     acts: Vec<Act<'h>>,
-    /// What may have happened unseen before.
+    /// The unobserved acts that may have happened before.
     unseen: Vec<Act<'h>>,
     left_to_skip: usize,
     tries: usize,
-    /// What is wrong with the first explanation.
+    /// The error of the first explanation.
     error: Option<String>,
 }
 
-/// The lengths of all that grows, to go back to.
+/// The lengths of all growing lists, to return to.
 #[derive(Clone, Copy)]
 struct Moments {
     model: usize,
@@ -108,7 +108,7 @@ struct Moments {
     ends_inferred: u64,
 }
 
-/// Replays a history. It ends with an explanation of all of it, or once no replay was cut short.
+/// Replays a history. It ends with a complete explanation, or when no replay was cut short.
 pub(super) fn replay(facts: &Facts<'_>) -> Replayed {
     let (mut most_steps, mut steps) = (FIRST_STEPS, 0);
     let mut open: Vec<usize> = (1..=TOGETHER).collect();
@@ -122,7 +122,7 @@ pub(super) fn replay(facts: &Facts<'_>) -> Replayed {
             cut_short.extend(is_cut_short.then_some(together));
             match &replayed.violation {
                 None => return replayed,
-                // The one that tried most tells what cannot be explained.
+                // The replay that tried most reports the violation.
                 Some(_) if together == TOGETHER => unexplained = Some(replayed),
                 Some(_) => {}
             }
@@ -135,7 +135,7 @@ pub(super) fn replay(facts: &Facts<'_>) -> Replayed {
     }
 }
 
-/// A replay with so many unseen acts together at most, and whether it ended because it would have
+/// Runs a replay with at most `together` unobserved acts at once; returns `true` if it would have
 /// taken too many steps.
 fn replay_with(facts: &Facts<'_>, together: usize, most_steps: usize) -> (Replayed, bool) {
     let answered: BTreeMap<u64, &Operation> =
@@ -178,7 +178,7 @@ fn replay_with(facts: &Facts<'_>, together: usize, most_steps: usize) -> (Replay
 impl<'h> Replay<'h> {
     fn run(&mut self) -> Option<Violation> {
         let (mut at, mut skipped) = (0, 0);
-        // What a reader shall see is how far the best explanation came.
+        // The reported violation is the furthest one reached.
         let mut furthest: Option<(usize, Violation)> = None;
         while at < self.indexes.len() {
             self.moments.truncate(at);
@@ -201,8 +201,8 @@ impl<'h> Replay<'h> {
         None
     }
 
-    /// Carries out what happened at an index, by the first explanation after `skipped` others that
-    /// agrees with everything.
+    /// Executes the acts of an index, by the first explanation after `skipped` others that agrees
+    /// with everything.
     fn explain(&mut self, at: usize, skipped: usize) -> Result<(), Violation> {
         let index = self.indexes[at];
         let leavers = self.candidates.have_left(index, &self.model);
@@ -213,7 +213,7 @@ impl<'h> Replay<'h> {
         let ways = parting.as_ref().map_or(1, |parting| parting.leave + 1);
         let moment = self.moment();
         let mut violation = None;
-        // Each way in which they left is tried before another explanation of what followed.
+        // Each way in which they left is tried before another explanation of later acts.
         for number in skipped.. {
             self.rewind(moment);
             if number >= skipped + ways {
@@ -235,7 +235,7 @@ impl<'h> Replay<'h> {
         Err(violation.expect("one way was tried"))
     }
 
-    /// The same once those have left who had to; whether there may be other explanations.
+    /// The same after the required departures; returns `true` if there may be other explanations.
     fn explain_rest(&mut self, at: usize, skipped: usize) -> Result<bool, Violation> {
         let index = self.indexes[at];
         let acts = match self.answered.get(&index) {
@@ -258,13 +258,13 @@ impl<'h> Replay<'h> {
         if self.retreated.insert(at) {
             self.retreat(at, &concern);
         }
-        let error = search.error.as_deref().unwrap_or("nobody is known to have written anything there");
+        let error = search.error.as_deref().unwrap_or("no known write happened there");
         Err(self.violation(index, error))
     }
 
-    /// Whoever was told before an index that it had waited in vain has left by then. A closed lock
-    /// may have opened when so many of those who wait for it were still there: it is granted to one
-    /// after the other as they leave.
+    /// Removes the waiters that were answered without a grant before an index. A closed lock may
+    /// have opened while some of them still waited: it is granted to one after the other as they
+    /// leave.
     fn let_go(
         &mut self,
         index: u64,
@@ -281,14 +281,14 @@ impl<'h> Replay<'h> {
                 }
                 still_there -= 1;
             }
-            // What it held is given back, and so changes.
+            // Its lock is released, which changes the state.
             let _ = self.carry_out(step, &Act::Leave(leaver.clone()));
         }
         Ok(())
     }
 
-    /// Something unseen may have happened even before earlier indexes that bear on this one, though
-    /// they agreed without.
+    /// Revises earlier indexes related to this one: an unobserved act may have happened even before
+    /// those, though they agreed without it.
     fn retreat(&mut self, from: usize, concern: &Concern) {
         let bears = |at: &usize| {
             let index = self.indexes[*at];
@@ -300,7 +300,7 @@ impl<'h> Replay<'h> {
         }
     }
 
-    /// Carries out this many unseen acts, and then one that explains the index; or nothing at all.
+    /// Executes this many unobserved acts, and then one that explains the index; or nothing.
     fn find(&mut self, search: &mut Search<'h>, together: usize) -> bool {
         let moment = self.moment();
         if together == 0 {
@@ -378,7 +378,7 @@ impl<'h> Replay<'h> {
             Act::EndHolders(keys) => {
                 for key in keys {
                     let holder = self.model.entry(key).and_then(|entry| entry.session.clone());
-                    // Who cannot have ended did not.
+                    // If the holder cannot have expired, it did not.
                     holder.map(|holder| self.end(step, &holder));
                 }
             }
@@ -393,7 +393,7 @@ impl<'h> Replay<'h> {
             Act::End(session) => self.end(step, &session.clone())?,
             Act::EndHolder(key) => {
                 let holder = self.model.entry(key).and_then(|entry| entry.session.clone());
-                self.end(step, &holder.ok_or_else(|| format!("{key} is held by nobody"))?)?;
+                self.end(step, &holder.ok_or_else(|| format!("{key} is not held"))?)?;
             }
         }
         let changed = self.model.changes_since(mark).iter().filter_map(|change| match change {
@@ -407,7 +407,7 @@ impl<'h> Replay<'h> {
         Ok(())
     }
 
-    /// Ends a session that nobody is known to have ended, if it may have ended by itself.
+    /// Ends a session without a known request, if it may have expired.
     fn end(&mut self, step: Step, session: &str) -> Result<(), String> {
         let Some(wish) = self.model.session(session) else { return Err(format!("{session} does not live")) };
         self.candidates.may_end(session, wish, step.latest)?;
@@ -416,7 +416,7 @@ impl<'h> Replay<'h> {
         Ok(())
     }
 
-    /// Whether the model is now as everybody saw it at this index.
+    /// Checks that the model agrees with all observations at this index.
     fn agrees(&self, index: u64) -> Result<(), String> {
         for sighting in self.facts.evidence.at(index) {
             let seen = &sighting.seen;
@@ -439,7 +439,7 @@ impl<'h> Replay<'h> {
         Ok(())
     }
 
-    /// Whether the keys that were asked for are what was shown, and no others are there.
+    /// Checks that the requested keys match the answer, and that no others exist.
     fn agrees_with(&self, snapshot: &Snapshot) -> Result<(), String> {
         let by = snapshot.by;
         let unexpected = |key: &str| match snapshot.shown.iter().find(|seen| seen.key == key) {

@@ -1,16 +1,16 @@
-//! Sessions by time alone: none dies before its end was asked for or its time was over, none lives
-//! after its end.
+//! Sessions by time alone: none ends before a request for its end or its TTL, none is alive after
+//! its end.
 
 use super::candidates::kv_writes;
 use super::operation::{KvWrite, Moment, Operation, Outcome, Query, Reply, Request, SessionWish, Write};
 use super::verdict::Violation;
 use std::collections::BTreeMap;
 
-/// Everything that is known of a session.
+/// The known facts of a session.
 #[derive(Default)]
 struct Life<'h> {
     wish: Option<&'h SessionWish>,
-    /// The answer to its creation. Before it the session need not be there.
+    /// The answer to its creation. Before it the session need not exist.
     made: Option<&'h Operation>,
     /// The operation that showed it alive and began last.
     alive: Option<&'h Operation>,
@@ -18,9 +18,9 @@ struct Life<'h> {
     renewed: Moment,
     /// The operation that showed it dead and ended first.
     dead: Option<&'h Operation>,
-    /// The first request to end it that may have been carried out: when it began.
+    /// The start of the first request to end it that may have been executed.
     asked_to_end: Option<Moment>,
-    /// The first request to end it that was answered.
+    /// The first answered request to end it.
     ended: Option<&'h Operation>,
 }
 
@@ -133,7 +133,7 @@ fn died_early(session: &str, life: &Life<'_>) -> Option<Violation> {
     let asked = life.asked_to_end.is_some_and(|asked| asked <= dead.ended);
     let over = wish.ttl_ms > 0 && dead.ended.0 >= life.renewed.0 + wish.ttl_ms * 1_000_000;
     (!asked && !over && !wish.fragile).then(|| {
-        let text = format!("{session} was renewed at {} and nobody ended it, yet: {dead}", life.renewed);
+        let text = format!("{session} was renewed at {} and no client ended it, yet: {dead}", life.renewed);
         Violation::new("a session lives until its end", &[dead.number], text)
     })
 }

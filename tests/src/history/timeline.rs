@@ -1,16 +1,16 @@
-//! What every key was, from one index to the next.
+//! The states of every key, from one index to the next.
 
 use super::model::{Entry, Place};
 use super::operation::Seen;
 use std::collections::BTreeMap;
 
-/// What a key was from an index on.
+/// The state of a key from an index on.
 #[derive(Clone, Debug)]
 pub(super) struct Stage {
     pub(super) from: Place,
-    /// None for an absent key.
+    /// `None` for an absent key.
     pub(super) entry: Option<Entry>,
-    /// Whose write made it; none for what nobody asked for.
+    /// The operation that created it; `None` for an act without a request.
     pub(super) by: Option<u64>,
 }
 
@@ -21,8 +21,8 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
-    /// From stages in the order of the log. Of several at one place only the last was ever there to
-    /// be seen.
+    /// Builds it from stages in the order of the log. Of several at one index only the last was
+    /// ever observable.
     pub(super) fn new(stages: Vec<(String, Stage)>) -> Self {
         let mut keys: BTreeMap<String, Vec<Stage>> = BTreeMap::new();
         for (key, stage) in stages {
@@ -51,8 +51,8 @@ impl Timeline {
             .take_while(move |key| key.starts_with(prefix))
     }
 
-    /// The first place at or behind `from` where the key can have been as it was seen; none if
-    /// there is no such place.
+    /// Returns the first position at or behind `from` where the key can have been observed in this
+    /// state; `None` if there is no such position.
     pub(super) fn first_match(&self, key: &str, seen: Option<&Seen>, from: u64) -> Option<u64> {
         let stages = self.stages(key);
         let matches = |entry: Option<&Entry>| match (entry, seen) {
@@ -65,7 +65,7 @@ impl Timeline {
         if seen.is_none() && from < first_begins {
             return Some(from);
         }
-        // Stages that ended before `from` need no look; those that may still be there do.
+        // Skips stages that ended before `from`; uncertain ones are included.
         let passed = stages.partition_point(|stage| stage.from.latest() <= from).saturating_sub(2);
         (passed..stages.len()).find_map(|number| {
             let stage = &stages[number];

@@ -1,10 +1,10 @@
-//! Transactions in the model: every step is tried, and if any fails, nothing has happened.
+//! Transactions in the model: every step is tried, and if any fails, nothing is changed.
 
 use super::model::{Acquired, Model, Step};
 use super::operation::{KvWrite, Reply, Seen, TxnStep};
 
 impl Model {
-    /// Carries out a transaction; an error says what its client should have been told instead.
+    /// Executes a transaction; an error contains the right answer to its client.
     pub(super) fn txn(&mut self, step: Step, steps: &[TxnStep], told: Option<&Reply>) -> Result<(), String> {
         if self.is_refused_for_delays(step, steps, told)? {
             return Ok(());
@@ -28,8 +28,8 @@ impl Model {
         }
     }
 
-    /// Whether lock-delays explain why it failed: then nothing was tried. Else all its locks were
-    /// open.
+    /// Returns `true` if lock-delays explain its failure: then no step was tried. Otherwise all its
+    /// locks were open.
     fn is_refused_for_delays(
         &mut self,
         step: Step,
@@ -53,7 +53,7 @@ impl Model {
         Ok(false)
     }
 
-    /// One step: the keys that its result shows, or none if it fails.
+    /// Executes one step: returns the keys of its result, or `None` if it fails.
     fn txn_step(&mut self, step: Step, txn_step: &TxnStep) -> Option<Vec<String>> {
         let (holds, shown) = match txn_step {
             TxnStep::Write(write) => return self.txn_write(step, write),
@@ -90,8 +90,8 @@ impl Model {
         holds.then(|| shown.cloned().into_iter().collect())
     }
 
-    /// Whether these keys could be seen like that. A key that is shown more than once is held to
-    /// its last showing.
+    /// Checks that these keys match the results. A key with several results must match the last
+    /// one.
     fn told_right(&self, keys: &[String], results: &[Seen]) -> Result<(), String> {
         let shown: Vec<&String> = results.iter().map(|seen| &seen.key).collect();
         if shown != keys.iter().collect::<Vec<_>>() {

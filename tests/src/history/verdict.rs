@@ -1,17 +1,17 @@
-//! What a check found: the violations, each with the operations that show it, and how much was
-//! looked at.
+//! The result of a check: the violations, each with the operations that prove it, and the numbers
+//! of checked operations.
 
 use serde::Serialize;
 use std::fmt;
 
-/// A promise that a history shows to be broken.
+/// A broken guarantee.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// Which promise, in a few words.
+    /// The guarantee, in a few words.
     pub rule: &'static str,
-    /// The operations that show it, by number.
+    /// The operations that prove it, by number.
     pub operations: Vec<u64>,
-    /// What was seen, and what was expected.
+    /// The observation, and the expectation.
     pub text: String,
 }
 
@@ -27,33 +27,33 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What a check looked at.
+/// The numbers of checked operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// All operations.
     pub operations: u64,
-    /// Writes that were answered.
+    /// Answered writes.
     pub acknowledged: u64,
-    /// Operations of which it is certain that they changed nothing.
+    /// Operations that certainly had no effect.
     pub certainly_not: u64,
-    /// Writes of which it is unknown.
+    /// Writes with an unknown outcome.
     pub unknown: u64,
-    /// How many of those took effect, as later observations show.
+    /// Unknown writes that took effect, according to later observations.
     pub unknown_placed: u64,
-    /// Ends of sessions that nobody asked for, as later observations show.
+    /// Ends of sessions without a request, according to later observations.
     pub ends_inferred: u64,
-    /// Reads of the newest state, watches among them.
+    /// Reads of the newest state, including watches.
     pub reads: u64,
     /// Reads of any state.
     pub stale_reads: u64,
     /// Reads that waited for a change.
     pub watches: u64,
-    /// Locks that were granted.
+    /// Granted locks.
     pub grants: u64,
-    /// The steps that the replay took: indexes that it explained, over again too, and unseen acts
-    /// that it tried.
+    /// The steps of the replay: indexes explained, including repetitions, and unobserved acts
+    /// tried.
     pub steps: u64,
-    /// Keys at the end that nobody read after the last write.
+    /// Keys at the end that no client read after the last write.
     pub unread_at_end: u64,
     /// Keys whose histories went through the independent checker.
     pub keys_checked_independently: u64,
@@ -61,17 +61,17 @@ pub struct Counts {
     pub keys_too_long: u64,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Verdict {
-    /// How much was looked at.
+    /// The numbers of checked operations.
     pub counts: Counts,
-    /// What is wrong.
+    /// The violations.
     pub violations: Vec<Violation>,
 }
 
 impl Verdict {
-    /// Fails with every violation, unless there is none.
+    /// Fails with all violations, if there are any.
     #[track_caller]
     pub fn expect_clean(&self) {
         let lines: Vec<String> = self.violations.iter().map(Violation::to_string).collect();

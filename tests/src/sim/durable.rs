@@ -57,7 +57,7 @@ impl Durable {
             self.entries.clear();
         }
         if let Some(first) = write.entries.first() {
-            assert!(first.index > self.base.0, "an entry would replace a compacted one");
+            assert!(first.index > self.base.0, "an entry would replace compacted entries");
             assert!(first.index <= self.last_index().next(), "entries must follow the log without a gap");
             self.entries.truncate((first.index.0 - self.base.0.0 - 1) as usize);
         }

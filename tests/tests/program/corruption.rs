@@ -147,7 +147,7 @@ fn a_server_whose_state_differs_answers_no_agent_and_joins_once_emptied() {
     let config = home.join("server.toml");
     let config = config.to_str().expect("it is text");
     let mut s1 = Process::lockmesh(&["server", "--config", config]);
-    s1.says("the state of this server is corrupt, as a corruption check has found");
+    s1.says("the state of this server is corrupt, as found by a corruption check");
     s1.kill();
     assert!(shell(&format!("rm -r {place}")));
     let mut s1 = Process::lockmesh(&["server", "--config", config]);

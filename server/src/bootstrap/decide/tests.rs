@@ -1,4 +1,4 @@
-//! Stories of servers that meet, and storms in which they crash, come back and are emptied at any
+//! Stories of servers that meet, and storms in which they crash, restart and are emptied at any
 //! moment.
 
 use super::{Bootstrap, Decision};
@@ -58,12 +58,12 @@ fn wait(bootstrap: &Bootstrap) -> String {
 fn the_one_with_the_lowest_id_begins_and_the_others_follow() {
     let (mut a, mut b) = (free("a", 3), free("b", 3));
     hear(&mut a, "b", 3, Standing::Free);
-    assert_eq!(wait(&a), "waiting for 1 more of 3 servers; here are a at a:8300, b at b:8300");
+    assert_eq!(wait(&a), "waiting for 1 more of 3 servers; present: a at a:8300, b at b:8300");
     for (bootstrap, other) in [(&mut a, "b"), (&mut b, "a")] {
         hear(bootstrap, other, 3, Standing::Free);
         hear(bootstrap, "c", 3, Standing::Free);
     }
-    assert!(wait(&b).ends_with("a at a:8300 begins"));
+    assert!(wait(&b).ends_with("a at a:8300 proposes"));
     let wanted = plan(&["a", "b", "c"]);
     assert_eq!(a.decide(NOW), Decision::Promise(wanted.clone()));
     a.promised(wanted.clone());
@@ -111,7 +111,7 @@ fn a_server_that_finds_a_cluster_joins_it_whatever_it_expects() {
 fn what_cannot_come_to_an_end_is_said() {
     let mut a = free("a", 3);
     hear(&mut a, "b", 5, Standing::Free);
-    assert_eq!(trouble(&a), "`quorum.bootstrap_expect` is 3 here, but 5 on b at b:8300: set it alike");
+    assert_eq!(trouble(&a), "`quorum.bootstrap_expect` is 3 here, but 5 on b at b:8300: set the same value");
     let mut a = free("a", 2);
     for name in ["b", "c"] {
         hear(&mut a, name, 2, Standing::Free);
@@ -134,7 +134,7 @@ fn servers_that_cannot_be_told_apart_are_said() {
     twin.server.address = "a:8300".into();
     let mut a = free("a", 3);
     a.hear(NOW, twin);
-    assert!(trouble(&a).contains("reached at the same address, a:8300"));
+    assert!(trouble(&a).contains("advertise the same address, a:8300"));
 }
 
 #[test]
@@ -175,10 +175,10 @@ fn no_server_founds_a_cluster_unless_it_is_told_to() {
     assert_eq!(wait(&a), "waiting for a server that belongs to a cluster");
     let a = free("a", 0).configured(None, true);
     assert_eq!(wait(&a), "waiting for a server that belongs to a cluster");
-    // Nor does another one that waits make it a founder.
+    // Another waiting server does not make it a founder either.
     let mut a = free("a", 0);
     hear(&mut a, "b", 0, Standing::Free);
-    assert!(wait(&a).starts_with("waiting to be told"));
+    assert!(wait(&a).starts_with("no cluster to found"));
 }
 
 #[test]
@@ -200,8 +200,8 @@ fn a_cluster_is_rebuilt_under_the_configured_id_if_all_founders_agree() {
     );
     assert!(trouble(&follow(free("b", 2), &wanted)).contains("`quorum.cluster_id` is empty here"));
     let drawn = trouble(&follow(given("b", "old"), &plan(&["a", "b"])));
-    assert!(drawn.contains("an id of its own choice, but `quorum.cluster_id` is old here"), "{drawn}");
-    // A build that does not know the key would begin with other numbers.
+    assert!(drawn.contains("a generated id, but `quorum.cluster_id` is old here"), "{drawn}");
+    // A build that does not know the key would begin with other indexes and fencing tokens.
     let mut old_build = introduction("b", 2, Standing::Free);
     old_build.server.format = 0;
     let mut a = given("a", "old");
@@ -260,8 +260,8 @@ impl Draws {
     }
 }
 
-/// Lets `count` servers meet, of which `expect` found a cluster, and gives what has begun: by
-/// cluster, who.
+/// Lets `count` servers meet, of which `expect` found a cluster. Returns the founders of each
+/// cluster that began.
 fn storm(seed: u64, count: usize, expect: u32, emptying: bool) -> BTreeMap<String, BTreeSet<String>> {
     let mut draws = Draws(seed);
     let mut nodes: Vec<_> = (0..count).map(|name| Node::new(name, 0, expect)).collect();

@@ -1,7 +1,7 @@
-//! A disk in memory that loses its power, or its space, at a chosen operation.
+//! A disk in memory with fault injection: it loses its power, or its space, at a chosen operation.
 //!
-//! What was not synced when the power goes survives only in part: each 512-byte sector of each
-//! write by itself, changes of a file's length and of names up to some point in their order.
+//! Unsynced data survives a power cut only in part: each 512-byte sector of each write
+//! independently, changes of a file's length and of names up to some point in their order.
 
 use crate::store::disk::Disk;
 use redb::StorageBackend;
@@ -12,22 +12,20 @@ use std::sync::{Arc, Mutex};
 
 const SECTOR_BYTES: usize = 512;
 
-/// What the disk does wrong.
+/// A fault of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// From the operation of this number on, nothing works.
+    /// All operations from this number on fail.
     PowerCut(u64),
-    /// Operations of these numbers that would write find no room; half of what they write may be
-    /// there.
+    /// Writing operations with these numbers find no room; half of their data may be written.
     Full(u64, u64),
     /// No write to the file of this name finds room.
     FileFull(&'static str),
-    /// The syncs among the operations of these numbers fail, and drop what they should have
-    /// written.
+    /// The syncs among the operations of these numbers fail, and drop their data.
     LostSync(u64, u64),
 }
 
-/// What survives of what was not synced.
+/// The part of the unsynced data that survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survival {
     /// Nothing of it.
@@ -73,21 +71,21 @@ enum Pending {
 }
 
 impl FaultyDisk {
-    /// How many operations that can fail there were.
+    /// Returns the number of operations so far that can fail.
     pub fn operations(&self) -> u64 {
-        self.0.lock().expect("nobody panics while it is held").operations
+        self.0.lock().expect("no thread panics while holding it").operations
     }
 
-    /// Counts operations from zero again, and fails as told.
+    /// Counts operations from zero again, with this fault.
     pub fn fail(&self, failure: Option<Failure>) {
-        let mut platter = self.0.lock().expect("nobody panics while it is held");
+        let mut platter = self.0.lock().expect("no thread panics while holding it");
         platter.operations = 0;
         platter.failure = failure;
     }
 
-    /// The disk as it is found when the power is back; this one is left as it is.
+    /// Returns the disk after a power cut; this one is unchanged.
     pub fn after_power_cut(&self, survival: Survival) -> Self {
-        let old = self.0.lock().expect("nobody panics while it is held").clone();
+        let old = self.0.lock().expect("no thread panics while holding it").clone();
         let mut draw = Draw(match survival {
             Survival::Torn(seed) => seed,
             Survival::Nothing | Survival::Everything => 0,
@@ -105,35 +103,35 @@ impl FaultyDisk {
         Self(Arc::new(Mutex::new(Platter { files, names, durable_names, ..Platter::default() })))
     }
 
-    /// A copy of its own, with everything durable.
+    /// Returns an independent copy, with everything durable.
     pub fn copy(&self) -> Self {
         self.after_power_cut(Survival::Everything)
     }
 
-    /// The names and what the files hold.
+    /// Returns the names and the contents of the files.
     pub fn contents(&self) -> BTreeMap<String, Vec<u8>> {
-        let platter = self.0.lock().expect("nobody panics while it is held");
+        let platter = self.0.lock().expect("no thread panics while holding it");
         platter.names.iter().map(|(name, file)| (name.clone(), platter.files[*file].live.clone())).collect()
     }
 
-    /// Puts a file there, durably.
+    /// Stores a file, durably.
     pub fn put(&self, name: &str, bytes: Vec<u8>) {
-        let mut platter = self.0.lock().expect("nobody panics while it is held");
+        let mut platter = self.0.lock().expect("no thread panics while holding it");
         let file = platter.files.len();
         platter.files.push(Content { live: bytes.clone(), durable: bytes, pending: Vec::new() });
         platter.names.insert(name.to_owned(), file);
         platter.durable_names.insert(name.to_owned(), file);
     }
 
-    /// Takes a file away, durably.
+    /// Removes a file, durably.
     pub fn remove(&self, name: &str) {
-        let mut platter = self.0.lock().expect("nobody panics while it is held");
+        let mut platter = self.0.lock().expect("no thread panics while holding it");
         platter.names.remove(name);
         platter.durable_names.remove(name);
     }
 
     fn change_names(&self, change: impl FnOnce(&mut Platter)) -> io::Result<()> {
-        let mut platter = self.0.lock().expect("nobody panics while it is held");
+        let mut platter = self.0.lock().expect("no thread panics while holding it");
         platter.count(false)?;
         change(&mut platter);
         let names = platter.names.clone();
@@ -148,7 +146,7 @@ impl Disk for FaultyDisk {
     }
 
     fn open(&self, name: &str) -> io::Result<Option<Box<dyn StorageBackend>>> {
-        let platter = self.0.lock().expect("nobody panics while it is held");
+        let platter = self.0.lock().expect("no thread panics while holding it");
         Ok(platter.names.get(name).map(|file| {
             let file = FaultyFile { disk: self.clone(), file: *file };
             Box::new(file) as Box<dyn StorageBackend>
@@ -166,7 +164,7 @@ impl Disk for FaultyDisk {
     }
 
     fn exists(&self, name: &str) -> io::Result<bool> {
-        Ok(self.0.lock().expect("nobody panics while it is held").names.contains_key(name))
+        Ok(self.0.lock().expect("no thread panics while holding it").names.contains_key(name))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -177,7 +175,7 @@ impl Disk for FaultyDisk {
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut platter = self.0.lock().expect("nobody panics while it is held");
+        let mut platter = self.0.lock().expect("no thread panics while holding it");
         platter.count(false)?;
         platter.durable_names = platter.names.clone();
         platter.pending_names.clear();
@@ -186,7 +184,7 @@ impl Disk for FaultyDisk {
 }
 
 impl Platter {
-    /// Counts an operation, and fails it if it is its turn.
+    /// Counts an operation, and fails it if the fault includes it.
     fn count(&mut self, writes: bool) -> io::Result<()> {
         let number = self.operations;
         self.operations += 1;
@@ -211,8 +209,8 @@ impl Platter {
         }
     }
 
-    /// Whether the operation counted last is the one at which the power goes: it may still have
-    /// been done.
+    /// Returns `true` if the power was cut at the last counted operation: it may still have been
+    /// done.
     fn is_last_gasp(&self) -> bool {
         matches!(self.failure, Some(Failure::PowerCut(at)) if self.operations == at + 1)
     }
@@ -262,7 +260,7 @@ struct FaultyFile {
 
 impl FaultyFile {
     fn content<T>(&self, look: impl FnOnce(&mut Platter, usize) -> T) -> T {
-        look(&mut self.disk.0.lock().expect("nobody panics while it is held"), self.file)
+        look(&mut self.disk.0.lock().expect("no thread panics while holding it"), self.file)
     }
 }
 
@@ -300,9 +298,10 @@ impl StorageBackend for FaultyFile {
             if let Some(Failure::LostSync(from, to)) = platter.failure
                 && (from..to).contains(&number)
             {
-                // Readers go on seeing what will never reach the disk, unless it is written again.
+                // Reads still return data that will never reach the disk, unless it is written
+                // again.
                 content.pending.clear();
-                return Err(io::Error::other("the disk lost what it was given"));
+                return Err(io::Error::other("the disk lost the data"));
             }
             content.settle();
             Ok(())
@@ -328,7 +327,7 @@ impl StorageBackend for FaultyFile {
 }
 
 impl Content {
-    /// What was pending is on the disk; what a failed sync dropped is not.
+    /// Makes pending changes durable, except those that a failed sync dropped.
     fn settle(&mut self) {
         for pending in self.pending.drain(..) {
             match pending {
@@ -344,11 +343,11 @@ impl Content {
     }
 }
 
-/// Small, seeded and the same everywhere.
+/// A small random source: seeded, and the same on every platform.
 pub struct Draw(pub u64);
 
 impl Draw {
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

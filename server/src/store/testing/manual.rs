@@ -1,5 +1,4 @@
-//! Both files of a store, written when whoever drives them says so: the two writers without their
-//! threads.
+//! Both files of a store, written on the caller's thread: the two writers without their threads.
 
 use super::disk::FaultyDisk;
 use crate::store::checkpoint::CheckpointStore;
@@ -11,19 +10,18 @@ use lockmesh_core::write_queue::LogCommit;
 use lockmesh_protocol::id::{LogIndex, Term};
 use std::sync::Arc;
 
-/// A store whose writers wait to be told. What a disk has refused is to be told again, as the
-/// threads do.
+/// A store whose caller makes the writes. A failed write must be repeated, as the threads do.
 #[derive(Debug)]
 pub struct ManualStore {
     log: LogStore,
     checkpoints: CheckpointStore,
-    /// Whether each file must be opened anew, since the disk has refused the last write.
+    /// `true` if the file must be reopened, since its last write failed.
     log_failed: bool,
     checkpoint_failed: bool,
 }
 
 impl ManualStore {
-    /// Opens the store on a disk, or makes it there.
+    /// Opens the store on a disk, or creates it there.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -32,7 +30,8 @@ impl ManualStore {
         Ok((Self { log, checkpoints, log_failed: false, checkpoint_failed: false }, recovered))
     }
 
-    /// Lets the log go up to an index with the next commits; whether one is wanted for that.
+    /// Marks the log for compaction up to an index with the next commits; returns `true` if a
+    /// commit is needed for that.
     pub fn compact(&mut self, up_to: LogIndex) -> bool {
         self.log.compact(up_to);
         self.log.must_compact()
@@ -41,8 +40,8 @@ impl ManualStore {
     /// Makes a commit of the log durable.
     ///
     /// # Errors
-    /// The disk refused. Nothing new counts as durable: give the same again, which opens the file
-    /// anew first.
+    /// The disk returned an error. Nothing new counts as durable: call it again with the same
+    /// commit, which reopens the file first.
     pub fn commit(&mut self, commit: &LogCommit) -> Result<(), StoreError> {
         if std::mem::replace(&mut self.log_failed, true) {
             self.log.file().reopen()?;
@@ -52,11 +51,11 @@ impl ManualStore {
         Ok(())
     }
 
-    /// Makes a checkpoint durable; the checksum of all its rows.
+    /// Makes a checkpoint durable; returns the checksum of all its rows.
     ///
     /// # Errors
-    /// The disk refused. Nothing new counts as durable: give the same again, which opens the file
-    /// anew first.
+    /// The disk returned an error. Nothing new counts as durable: call it again with the same
+    /// checkpoint, which reopens the file first.
     pub fn checkpoint(&mut self, mark: &SnapshotMeta, rows: &mut DirtyRows) -> Result<Checksum, StoreError> {
         if std::mem::replace(&mut self.checkpoint_failed, true) {
             self.checkpoints.file().reopen()?;
@@ -67,12 +66,12 @@ impl ManualStore {
         Ok(checksum)
     }
 
-    /// The hard state that is durable.
+    /// Returns the durable hard state.
     pub fn hard_state(&self) -> HardState {
         self.log.head().hard_state
     }
 
-    /// The entry before the log's first.
+    /// Returns the entry before the log's first.
     pub fn base(&self) -> (LogIndex, Term) {
         self.log.head().base
     }
@@ -80,7 +79,7 @@ impl ManualStore {
     /// Begins to read the durable checkpoint.
     ///
     /// # Errors
-    /// The checkpoint cannot be read. The store is as it was.
+    /// The checkpoint cannot be read. The store is unchanged.
     pub fn backup(&self) -> Result<Backup, StoreError> {
         self.checkpoints.backup()
     }

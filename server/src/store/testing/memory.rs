@@ -1,4 +1,4 @@
-//! A backup of a state that is in memory: the same parts as one of a file has.
+//! A backup of a state in memory: it has the same parts as a backup of a file.
 
 use crate::store::checkpoint::{RowSource, Visit};
 use crate::store::file::StoreFault;
@@ -10,7 +10,7 @@ use lockmesh_core::raft::log::SnapshotMeta;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// The rows as they would lie in the file.
+/// The rows as they would be stored in the file.
 struct MemoryRows(BTreeMap<Vec<u8>, Vec<u8>>);
 
 impl RowSource for MemoryRows {
@@ -24,7 +24,7 @@ impl RowSource for MemoryRows {
     }
 }
 
-/// A backup of a state as it is now.
+/// Returns a backup of the current state.
 pub fn backup_of(mark: SnapshotMeta, state: &State) -> Backup {
     let row = |change| {
         let RowKey(key) = rows::key(&change).expect("a state is made of rows");

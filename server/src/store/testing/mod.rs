@@ -1,10 +1,10 @@
-//! The store for tests and the simulator: on a disk that fails on purpose, and without threads.
+//! The store for tests and the simulator: on a disk with faults, and without threads.
 //!
 //! | file | is |
 //! |---|---|
-//! | `disk.rs` | a disk in memory that loses its power, its space, or what it was given |
-//! | `manual.rs` | both files, written when whoever drives them says so |
-//! | `memory.rs` | a backup of a state that is in memory |
+//! | `disk.rs` | a disk in memory that loses its power, its space, or its data |
+//! | `manual.rs` | both files, written on the caller's thread |
+//! | `memory.rs` | a backup of a state in memory |
 //! | `threaded.rs` | checkpoints by hand of a store with threads |
 
 mod disk;

@@ -12,7 +12,7 @@ mod work;
 use lockmesh_protocol::id::{AgentNumber, CellNumber, Generation, LogIndex, WallTime};
 use lockmesh_protocol::record::{Agent, Incarnation, MemberStatus};
 
-/// An agent with a node id of one's choice.
+/// Returns an agent with a chosen node id.
 fn agent(number: AgentNumber, node: &str, node_id: String) -> Agent {
     Agent {
         number,

@@ -4,11 +4,11 @@ use super::script::{Model, Step, StoreWriter, open_disk};
 use crate::store::Store;
 use crate::store::testing::{Draw, Failure, FaultyDisk, Survival};
 
-/// How far a run came before the disk failed.
+/// The progress of a run before the disk failed.
 struct Run {
-    /// What was acknowledged, and that with the step that was not.
+    /// The acknowledged state, and the same with the failed step applied.
     possible: Vec<Model>,
-    /// The steps that are left.
+    /// The remaining steps.
     left: Vec<Step>,
 }
 
@@ -29,7 +29,7 @@ fn run(disk: &FaultyDisk, mut model: Model, steps: &[Step]) -> Run {
     Run { possible: vec![model], left: Vec::new() }
 }
 
-/// Opens what a power cut left, and finds which of the possible pasts it holds.
+/// Opens the disk after a power cut, and finds the possible state that it holds.
 fn recover(disk: &FaultyDisk, possible: &[Model], context: &str) -> (Store, Model) {
     let (store, recovered) = open_disk(disk).unwrap_or_else(|error| panic!("{context}: {error}"));
     let mut reasons = Vec::new();
@@ -42,7 +42,7 @@ fn recover(disk: &FaultyDisk, possible: &[Model], context: &str) -> (Store, Mode
     panic!("{context}: {reasons:?}");
 }
 
-/// Steps of a seed, and how many operations of the disk they take from an empty folder to the
+/// Returns the steps of a seed, and the number of disk operations from an empty folder to the
 /// close.
 fn scripted(seed: u64, count: usize) -> (Vec<Step>, u64) {
     let steps = StoreWriter::new(seed).steps(count);
@@ -52,8 +52,7 @@ fn scripted(seed: u64, count: usize) -> (Vec<Step>, u64) {
     (steps, disk.operations())
 }
 
-/// Cuts the power at every operation, opens what is left, and goes on with the steps that were not
-/// done.
+/// Cuts the power at every operation, opens the rest, and runs the remaining steps.
 fn cut_at_every_operation(seed: u64, count: usize) {
     let (steps, operations) = scripted(seed, count);
     for cut in 0..operations {
@@ -65,7 +64,7 @@ fn cut_at_every_operation(seed: u64, count: usize) {
             let context = format!("seed {seed}, cut at {cut}, {survival:?}");
             let found = disk.after_power_cut(survival);
             let (mut store, mut model) = recover(&found, &run.possible, &context);
-            // It goes on as if nothing had happened.
+            // The store works as before.
             for step in &run.left {
                 step.run(&mut store).unwrap_or_else(|error| panic!("{context}: {error}"));
                 model.apply(step);
@@ -81,15 +80,15 @@ fn a_power_cut_at_any_operation_loses_nothing_that_was_acknowledged() {
     (0..2).for_each(|seed| cut_at_every_operation(seed, 20));
 }
 
-/// A checkpoint of another server's takes the place of everything, and the log begins anew behind
-/// it: two files, one after the other, with a cut before, between and after.
+/// Another server's checkpoint replaces everything, and the log restarts behind it: two files, one
+/// after the other, with a cut before, between and after.
 #[test]
 fn a_power_cut_at_any_operation_of_an_install_loses_nothing_that_was_acknowledged() {
     let resets =
         |step: &Step| matches!(step, Step::Write(writes) if writes.iter().any(|write| write.reset.is_some()));
     let installs = |seed: &u64| {
         let steps = StoreWriter::new(*seed).steps(12);
-        // Not the last one: what follows must be written behind the new base.
+        // Not the last one: the next step must be written behind the new base.
         steps[..steps.len() - 1].iter().any(resets)
     };
     let seeds: Vec<u64> = (100..1_000).filter(installs).take(2).collect();
@@ -130,7 +129,7 @@ fn a_disk_that_is_full_at_any_operation_loses_nothing_and_goes_on() {
             refusals += step.retry_until_written(&mut store);
             model.apply(step);
         }
-        // A power cut now finds every step.
+        // After a power cut now, every step is found.
         let context = format!("full from {from}");
         recover(&disk.after_power_cut(Survival::Nothing), &[model], &context);
     }
@@ -149,7 +148,7 @@ fn what_a_failed_sync_dropped_is_written_again() {
         for step in &steps {
             refusals += step.retry_until_written(&mut store);
             model.apply(step);
-            // Only what was really written is there after a cut.
+            // After a cut only data that was really written is found.
             let context = format!("lost from {from}");
             if refusals > 0 && from % 8 == 0 {
                 recover(&disk.after_power_cut(Survival::Nothing), &[model.clone()], &context);

@@ -1,4 +1,4 @@
-//! Files that must be refused, by name and without changing a byte.
+//! Files that must be rejected, by name and without changing a byte.
 
 use super::script::{Model, Step, StoreWriter, open_disk, options, snapshot_rows};
 use crate::store::file::{
@@ -14,7 +14,7 @@ use lockmesh_protocol::id::{Generation, LogIndex, ServerId};
 use lockmesh_protocol::record::Agent;
 use std::sync::Arc;
 
-/// A store of some age, closed properly or not, and what is in it.
+/// Returns a store with some content, closed properly or not, and its model.
 fn aged(seed: u64, closed: bool) -> (FaultyDisk, Model) {
     let disk = FaultyDisk::default();
     let (mut store, _) = open_disk(&disk).expect("nothing is wrong with it");
@@ -31,7 +31,7 @@ fn aged(seed: u64, closed: bool) -> (FaultyDisk, Model) {
     (disk.after_power_cut(Survival::Nothing), model)
 }
 
-/// Opens what must be refused, and sees that nothing was changed.
+/// Opens a store that must be rejected, and verifies that nothing was changed.
 fn refusal(disk: &FaultyDisk) -> StoreError {
     let before = disk.contents();
     let error = open_disk(disk).expect_err("this must be refused");
@@ -40,15 +40,15 @@ fn refusal(disk: &FaultyDisk) -> StoreError {
     error
 }
 
-/// Such a refusal, in words that name the file and tell what to do.
+/// Expects such an error, with a text that names the file and the remedy.
 fn refusal_of(disk: &FaultyDisk, name: &str, words: &str) {
     let text = refusal(disk).to_string();
     assert!(text.contains(&format!("/faulty/{name}:")), "it names {name}: {text}");
-    assert!(text.contains(words), "it says {words:?}: {text}");
-    assert!(text.contains("nothing was changed"), "it says what became of the files: {text}");
-    // An older copy of one server's folder has forgotten votes, and that would be two leaders of
-    // one term.
-    assert!(!text.contains("copy"), "it never says to put a copy back: {text}");
+    assert!(text.contains(words), "it contains {words:?}: {text}");
+    assert!(text.contains("nothing was changed"), "it describes the state of the files: {text}");
+    // An older copy of a server's folder has forgotten votes, and would allow two leaders of one
+    // term.
+    assert!(!text.contains("copy"), "it never advises restoring a copy: {text}");
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_redb_file_of_something_else_is_refused() {
         drop(redb::Database::create(other.path()).expect("a file for the test"));
         let disk = disk.copy();
         disk.put(name, std::fs::read(other.path()).expect("a file for the test"));
-        refusal_of(&disk, name, "a redb file of something else");
+        refusal_of(&disk, name, "a redb file of another program");
     }
 }
 
@@ -150,7 +150,7 @@ fn an_older_checkpoint_under_a_log_that_was_compacted_is_refused() {
     while store.log.head().base.0.0 < 3 {
         for step in writer.steps(10) {
             step.run(&mut store).expect("nothing is wrong with it");
-            // The checkpoint as it was before anything was compacted.
+            // The checkpoint before anything was compacted.
             if checkpoints.is_none() && matches!(step, Step::Checkpoint(..)) {
                 checkpoints = Some(disk.contents()[STATE].clone());
             }
@@ -202,7 +202,7 @@ fn a_file_with_a_wrong_byte_is_refused_or_whole() {
             refused += u32::from(!refused_or_whole(&disk, &model, &context));
         }
     }
-    // The others are in pages that are free, or in one of two commits that hold the same.
+    // The others are in free pages, or in one of two commits with the same content.
     assert!(refused > 30, "wrong bytes were found: {refused}");
 }
 
@@ -215,7 +215,8 @@ fn a_row_that_is_another_one_than_was_written_is_refused() {
     let (RowKey(key), row) = held.next().expect("it holds something");
     let (RowKey(other), _) = held.next().expect("it holds more");
     drop(store);
-    // Whole pages with good checksums, as a flaw below the file system or in redb would leave them.
+    // Whole pages with valid checksums, as a fault below the file system or in redb would leave
+    // them.
     let tampered = |tamper: &dyn Fn(&mut WritingTable<'_>) -> Result<(), StoreFault>| {
         let disk = disk.copy();
         let file =
@@ -230,10 +231,10 @@ fn a_row_that_is_another_one_than_was_written_is_refused() {
     refusal_of(&without, STATE, "the checksum of its rows is");
     refusal_of(&tampered(&|table| table.put(&key, &changed)), STATE, "the checksum of its rows is");
     let moved = tampered(&|table| table.put(&other, &encode(&row)));
-    refusal_of(&moved, STATE, "a row lies under the name of another one");
+    refusal_of(&moved, STATE, "a row is stored under the key of another one");
 }
 
-/// Another row in the same place.
+/// Returns another content of the same row.
 fn changed(row: &Change) -> Change {
     match row {
         Change::Agent(number, Some(agent)) => {
@@ -268,7 +269,7 @@ fn a_checkpoint_of_a_version_that_kept_no_checksum_gets_one_with_the_next_checkp
     model.explains(&store, &recovered).expect("with all its rows");
 }
 
-/// Whether a store that somebody damaged was opened: then it holds all that it must.
+/// Returns `true` if a damaged store was opened: then it must be complete.
 fn refused_or_whole(disk: &FaultyDisk, model: &Model, context: &str) -> bool {
     let before = disk.contents();
     match open_disk(disk) {
@@ -285,7 +286,7 @@ fn refused_or_whole(disk: &FaultyDisk, model: &Model, context: &str) -> bool {
     }
 }
 
-/// A store that was killed right behind its last commit, with what its log was before that commit.
+/// Returns a store killed right after its last commit, with its log from before that commit.
 fn killed(seed: u64) -> (FaultyDisk, Vec<u8>, Model) {
     let disk = FaultyDisk::default();
     let (mut store, _) = open_disk(&disk).expect("nothing is wrong with it");
@@ -335,8 +336,8 @@ fn a_newest_commit_that_was_told_and_damaged_since_is_refused_in_words() {
     assert!(lost > 100, "{lost} were refused for their loss, {whole} were whole");
 }
 
-/// Gives both files the head that a build wrote which had no versions of rows: the format's number,
-/// and behind it the identity as that build encoded it.
+/// Gives both files the head of a build that had no versions of rows: the format's number, and
+/// behind it the identity in that build's encoding.
 fn as_older_build(disk: &FaultyDisk, (log, state): (u32, u32)) {
     for (name, kind, format) in [(LOG, 0_u8, log), (STATE, 1, state)] {
         let file =
@@ -405,7 +406,7 @@ fn a_folder_admits_one_store() {
     drop(store);
     drop(Store::open(folder.path(), &options()).expect("it is free again"));
 
-    // Somebody else may hold one of the files without knowing of the folder's lock.
+    // Another process may hold one of the files without knowing of the folder's lock.
     let reader = redb::Database::open(folder.path().join(STATE)).expect("it is free");
     let error = Store::open(folder.path(), &options()).expect_err("a file is held");
     assert!(matches!(&error, StoreError::Held(path) if path.ends_with(STATE)), "{error}");

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Names that are easily taken for one another once they are put together.
+/// Names that are easily confused with each other when they are concatenated.
 const NAMES: [&str; 8] = ["", "a", "ab", "b", "a\0b", "\0", "bc", "é"];
 
 fn name(draw: &mut Draw) -> &'static str {
@@ -62,7 +62,7 @@ fn change(draw: &mut Draw) -> Change {
     }
 }
 
-/// A reply is made where there is none: one that is there goes instead.
+/// A reply is only set if absent: an existing one is removed instead.
 fn once(change: Change, rows: &BTreeMap<RowKey, Change>) -> Change {
     match (&change, effect(&change)) {
         (Change::Reply(agent, sequence, _), Effect::Row(key, _)) if rows.contains_key(&key) => {
@@ -87,7 +87,7 @@ fn agent(number: u32) -> Agent {
     super::agent(AgentNumber(number), "n", format!("id-{number}"))
 }
 
-/// Changes, made in the state and in what is replayed too.
+/// Returns random changes, also applied to the state and to the replay.
 fn made(
     count: u64,
     draw: &mut Draw,
@@ -118,11 +118,11 @@ fn a_checkpoint_holds_what_a_replay_of_all_changes_holds() {
         let mut state = State::default();
         for index in 2..10 {
             let mut dirty = DirtyRows::default();
-            // Some in one go, some handed over while another checkpoint was under way.
+            // Some at once, some handed over while another checkpoint was in progress.
             for _ in 0..=draw.below(3) {
                 let mut later = DirtyRows::default();
                 for _ in 0..draw.below(4) {
-                    // Sometimes so many at once that they are not sorted until they are written.
+                    // Sometimes a batch that is large enough to stay unsorted until it is written.
                     let count = if draw.below(20) == 0 { 9_000 } else { draw.below(20) };
                     later.record_all(made(count, &mut draw, &mut state, &mut replayed));
                 }
@@ -171,7 +171,7 @@ fn a_deleted_tree_takes_what_came_before_it_and_nothing_else() {
     assert_eq!(dirty.ranges().count(), 0);
 }
 
-/// More rows than leave at once: the portions are steps within one commit.
+/// More rows than one portion holds: the portions are steps within one commit.
 #[test]
 fn a_large_tree_leaves_the_checkpoint_in_portions_of_one_commit() {
     let disk = FaultyDisk::default();
@@ -188,7 +188,7 @@ fn a_large_tree_leaves_the_checkpoint_in_portions_of_one_commit() {
     let rest = || {
         rests += 1;
         let seen = store.checkpoints.backup().expect("the checkpoint can be read");
-        assert_eq!(seen.mark(), &mark(2), "nobody sees half of it");
+        assert_eq!(seen.mark(), &mark(2), "no reader sees half of it");
     };
     store.checkpoints.write(&mark(3), &dirty, rest).expect("the disk is good");
     assert_eq!(rests, 3);

@@ -1,4 +1,4 @@
-//! Scripts of what a server does with its store, and a model of what must be found afterwards.
+//! Scripts of a server's operations on its store, and a model of the expected content.
 
 use crate::store::rows::{Effect, RowKey, effect};
 use crate::store::testing::{Draw, FaultyDisk};
@@ -14,21 +14,21 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// One thing that a server does with its store.
+/// One operation of a server on its store.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Write(Vec<LogWrite>),
-    /// What goes before every checkpoint.
+    /// The commit index that precedes every checkpoint.
     Commit(LogIndex),
     Checkpoint(SnapshotMeta, Vec<Change>),
     Compact(LogIndex),
 }
 
-/// What the store must hold.
+/// The expected content of the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Model {
     pub(super) hard_state: HardState,
-    /// The log behind the oldest base there can be.
+    /// The log behind the lowest possible base.
     entries: BTreeMap<LogIndex, LogEntry>,
     base: (LogIndex, Term),
     mark: SnapshotMeta,
@@ -46,7 +46,7 @@ pub(super) fn open_disk(disk: &FaultyDisk) -> Result<(Store, Recovered), StoreEr
 }
 
 impl Step {
-    /// Does it.
+    /// Runs the step.
     pub(super) fn run(&self, store: &mut Store) -> Result<(), StoreError> {
         match self {
             Self::Write(writes) => store.log.commit(writes, LogIndex(0)),
@@ -63,8 +63,8 @@ impl Step {
         }
     }
 
-    /// Does it as the store's threads do: again, after opening the file anew, until the disk takes
-    /// it.
+    /// Runs the step like the store's threads: reopens the file and retries until the disk accepts
+    /// it. Returns the number of failures.
     pub(super) fn retry_until_written(&self, store: &mut Store) -> u64 {
         let mut refusals = 0;
         let mut done = self.run(store);
@@ -84,14 +84,14 @@ impl Step {
 }
 
 impl Model {
-    /// A new store.
+    /// Returns the model of a new store.
     pub(super) fn new() -> Self {
         let mark = options().first_snapshot;
         let hard_state = HardState { term: mark.term, vote: ServerId(0), commit: mark.index };
         Self { hard_state, base: (mark.index, mark.term), mark, ..Self::default() }
     }
 
-    /// What a step changes.
+    /// Applies a step.
     pub(super) fn apply(&mut self, step: &Step) {
         match step {
             Step::Write(writes) => writes.iter().for_each(|write| self.write(write)),
@@ -134,7 +134,8 @@ impl Model {
         self.entries.get(&index).map(|entry| entry.term)
     }
 
-    /// What opening makes of it: a log that does not lead to the checkpoint begins anew behind it.
+    /// Returns the model after opening: a log that does not lead to the checkpoint restarts behind
+    /// it.
     fn opened(&self) -> Self {
         let mut opened = self.clone();
         if self.term_at(self.mark.index) == Some(self.mark.term) {
@@ -151,7 +152,8 @@ impl Model {
         opened
     }
 
-    /// Whether this is what was found; the log may have been cut anywhere up to the checkpoint.
+    /// Compares the model with the recovered store; the log may have been compacted anywhere up to
+    /// the checkpoint.
     pub(super) fn explains(&self, store: &Store, recovered: &Recovered) -> Result<(), String> {
         let model = self.opened();
         let check = |right: bool, what: &str| if right { Ok(()) } else { Err(what.to_owned()) };
@@ -172,19 +174,19 @@ impl Model {
             behind == recovered.entries,
             &format!("{} entries behind {base} instead of {}", recovered.entries.len(), behind.len()),
         )?;
-        // What the engine needs at start.
+        // The requirements of the engine at start.
         let last = recovered.entries.last().map_or(base, |entry| entry.index);
         check(recovered.snapshot.index <= recovered.hard_state.commit, "applied beyond the commit index")?;
         check(recovered.hard_state.commit <= last, "committed beyond the log")
     }
 }
 
-/// What is left of rows when ranges of them go.
+/// Removes ranges of rows.
 pub(super) fn remove_ranges(rows: &mut BTreeMap<RowKey, Change>, ranges: &[Range<RowKey>]) {
     rows.retain(|key, _| !ranges.iter().any(|range| range.contains(key)));
 }
 
-/// All rows of the checkpoint.
+/// Returns all rows of the checkpoint.
 pub(super) fn snapshot_rows(store: &Store) -> BTreeMap<RowKey, Change> {
     let mut checkpoints = store.checkpoints.backup().expect("the checkpoint can be read");
     let (mut reader, mut rows) = (RowReader::default(), BTreeMap::new());
@@ -204,8 +206,8 @@ pub(super) fn snapshot_rows(store: &Store) -> BTreeMap<RowKey, Change> {
     rows
 }
 
-/// Makes up what a server does: appends, replaced tails, checkpoints, compactions, snapshots of
-/// another server's.
+/// Generates a server's operations: appends, replaced tails, checkpoints, compactions, snapshots of
+/// another server.
 pub(super) struct StoreWriter {
     draw: Draw,
     number: u64,
@@ -236,12 +238,12 @@ impl StoreWriter {
         steps
     }
 
-    /// A vote in a new term.
+    /// Returns a vote in a new term.
     pub(super) fn vote_step(&mut self) -> Step {
         Step::Write(vec![self.vote()])
     }
 
-    /// Some entries.
+    /// Returns some entries.
     pub(super) fn append_step(&mut self) -> Step {
         Step::Write(vec![self.append()])
     }
@@ -277,7 +279,7 @@ impl StoreWriter {
         self.commit += self.draw.below(uncommitted + 1);
         let with_hard_state = self.draw.below(3) != 0;
         if !with_hard_state {
-            // Nobody was told of a commit index that is not in the write.
+            // A commit index that is not in the write was never reported.
             self.commit = self.commit.min(self.log.len() as u64);
         }
         self.write(None, entries, true)

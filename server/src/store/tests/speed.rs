@@ -1,5 +1,5 @@
-//! How long the store takes, on the disk that `TMPDIR` names. For people: nothing here can fail by
-//! time.
+//! Benchmarks of the store, on the disk that `TMPDIR` names. They only print: no duration can fail
+//! them.
 //!
 //! `cargo test --release -p lockmesh-server --lib store::tests::speed -- --ignored --nocapture`
 
@@ -45,7 +45,7 @@ fn report(what: &str, mut times: Vec<Duration>) {
     println!("{what}: median {:?}, 99 % {:?}, longest {:?}", at(0.5), at(0.99), times[times.len() - 1]);
 }
 
-/// What the disk itself takes.
+/// Measures the disk alone.
 fn bare_appends(folder: &Path) -> Vec<Duration> {
     let mut file = File::create(folder.join("bare")).expect("a file for the test");
     let append = |_| {
@@ -87,7 +87,7 @@ fn commits_checkpoints_and_opening() {
     }
     let mut dirty = DirtyRows::default();
     dirty.extend((0..200_000).map(reply));
-    // The checkpoint must not lie behind what was compacted the log.
+    // The checkpoint must not be behind the log's compaction index.
     let mut index = last - 200;
     let mut checkpoint = |store: &Store, dirty: &DirtyRows| {
         index += 1;
@@ -115,7 +115,7 @@ fn commits_checkpoints_and_opening() {
     println!("opened with {} entries and 200,000 rows in {:?}", recovered.entries.len(), begun.elapsed());
 }
 
-/// A checkpoint as it would be if nobody kept a checksum.
+/// Writes a checkpoint as it would be without a checksum.
 fn without_checksum(
     checkpoints: &CheckpointStore,
     mark: &SnapshotMeta,
@@ -149,7 +149,7 @@ fn what_the_checksum_costs() {
             dirty.sort();
             index += 1;
             let mark = SnapshotMeta { index: LogIndex(index), ..options().first_snapshot };
-            // Now this one first, now the other.
+            // Each of the two goes first in turn.
             for place in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
                 let (checkpoints, begun) = (&stores[place].checkpoints, Instant::now());
                 match place {

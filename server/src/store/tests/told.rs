@@ -1,5 +1,4 @@
-//! The note of the newest commit: read back, and never believed where it is torn or another
-//! store's.
+//! The record of the newest commit: it is read back, and rejected if it is torn or another store's.
 
 use crate::store::disk::Disk;
 use crate::store::names::TOLD;

@@ -1,5 +1,5 @@
-//! What a turn of the driver costs in the core and in the dirty rows. For people: nothing here can
-//! fail by time.
+//! Benchmarks of a driver turn's cost in the core and in the dirty rows. They only print: no
+//! duration can fail them.
 //!
 //! `cargo test --release -p lockmesh-server --lib store::tests::turns -- --ignored --nocapture`
 
@@ -20,17 +20,17 @@ use std::time::{Duration, Instant};
 
 const SESSIONS: u32 = 100_000;
 const DOOMED: u32 = 10_000;
-/// How many puts a turn takes.
+/// The number of puts per turn.
 const BATCH: usize = 64;
 const PUTS: u32 = 200_000;
 
-/// A leader that is alone, whose disk is endlessly fast.
+/// A leader that is alone, with an infinitely fast disk.
 struct Leader {
     core: Core,
     outbox: Outbox,
     dirty: DirtyRows,
     sequence: u64,
-    /// What the core took, and what the dirty rows took.
+    /// The time spent in the core, and in the dirty rows.
     took: [Duration; 2],
     changes: usize,
 }
@@ -108,7 +108,7 @@ impl Leader {
         self.core.handle(Time(1_000_000), Input::CheckpointDurable(mark), &mut self.outbox);
     }
 
-    /// Runs something and tells what it cost, once a checkpoint has taken everything from before.
+    /// Runs a workload and prints its cost, after a checkpoint has taken all earlier changes.
     fn measure(&mut self, what: &str, count: u32, work: impl FnOnce(&mut Self)) {
         self.checkpoint();
         (self.took, self.changes) = Default::default();

@@ -1,5 +1,4 @@
-//! The store's threads at work: group commits, checkpoints, compactions, backups, trouble with the
-//! disk, the end.
+//! The store's threads: group commits, checkpoints, compactions, backups, disk errors, and closing.
 
 use super::script::{Model, Step, StoreWriter, open_disk, options};
 use crate::store::file::RedbFile;
@@ -20,7 +19,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
-/// Longer than anything here takes: only a test that fails waits for it.
+/// Longer than any step here takes: only a failing test waits for it.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn start(store: Store) -> (StoreHandle, Receiver<StoreEvent>) {
@@ -40,7 +39,7 @@ fn wait_for(events: &Receiver<StoreEvent>, wanted: impl Fn(&StoreEvent) -> bool)
     }
 }
 
-/// A write of one entry; the commit index follows it by one.
+/// Returns a write of one entry; the commit index follows it by one.
 fn write(number: u64) -> LogWrite {
     let entry = LogEntry {
         index: LogIndex(number + 1),
@@ -81,7 +80,7 @@ fn writes_that_wait_together_share_a_commit() {
     disk.fail(None);
     store.write((1..=1_000).map(write)).expect("it is open");
     wait_for(&events, |event| *event == StoreEvent::Persisted(1_000));
-    // Each commit syncs once; alone they would have been a thousand.
+    // Each commit syncs once; one at a time would have been a thousand.
     assert!(disk.operations() < 500, "{} operations", disk.operations());
     store.close();
     let (_, recovered) = open_disk(&disk).expect("nothing is wrong with it");
@@ -108,7 +107,7 @@ fn a_server_finds_on_a_real_folder_what_it_left() {
     model.explains(&store, &recovered).expect("what was left is found");
 }
 
-/// Gives a step to the threads; the commit index before a checkpoint is their own affair.
+/// Passes a step to the threads, which write the commit index before a checkpoint themselves.
 fn run_step(store: &StoreHandle, events: &Receiver<StoreEvent>, step: Step) {
     match step {
         Step::Write(writes) => {
@@ -135,7 +134,7 @@ fn the_checksum_of_exactly_one_index_is_told_whatever_comes_behind() {
     let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
     store.write((1..=4).map(write)).expect("it is open");
     let [first, exact, last] = [agent(1, 10), agent(2, 20), agent(1, 30)];
-    // Its commit index comes last of all, so that all three wait together.
+    // Its commit index comes last, so that all three wait together.
     store.checkpoint(mark(2), dirty([first.clone()]));
     store.checkpoint_exactly(mark(3), dirty([exact.clone()]));
     store.checkpoint(mark(4), dirty([last.clone()]));
@@ -173,14 +172,14 @@ fn a_checkpoint_makes_its_commit_index_durable_first() {
     let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
     store.write((1..=5).map(write)).expect("it is open");
     wait_for(&events, |event| *event == StoreEvent::Persisted(5));
-    // Index 6 was applied, but the newest hard state on disk knows of 5 only.
+    // Index 6 was applied, but the newest hard state on disk has only 5.
     store.checkpoint(mark(6), dirty([reply(1, 10)]));
     wait_for(&events, |event| is_checkpoint(event, LogIndex(6)));
-    // An older one on its way does not take it back.
+    // An older one in flight does not revert it.
     store.write([LogWrite { entries: Vec::new(), number: 6, ..write(5) }]).expect("it is open");
     wait_for(&events, |event| *event == StoreEvent::Persisted(6));
     store.close();
-    // As it lies there, before opening would make up for it.
+    // Read as stored, before opening would correct it.
     let file = RedbFile::open(Arc::new(disk.clone()), LOG, 1 << 20).expect("it opens").expect("it is there");
     let (log, _) = LogStore::load(file).expect("nothing is wrong with it");
     assert_eq!(log.head().hard_state.commit, LogIndex(6));
@@ -198,7 +197,7 @@ fn a_checkpoint_waits_for_its_commit_index() {
     disk.fail(Some(Failure::FileFull(LOG)));
     store.checkpoint(mark(6), dirty([reply(1, 10)]));
     wait_for(&events, |event| matches!(event, StoreEvent::Health(StoreHealth::Failing(_))));
-    // Closing gives the checkpoint every chance; the disk would take it.
+    // Closing gives the checkpoint every chance; the disk would accept it.
     store.close();
     disk.fail(None);
     let (_, recovered) = open_disk(&disk).expect("nothing is wrong with it");
@@ -218,7 +217,7 @@ fn the_log_is_compacted_behind_the_durable_checkpoint_only() {
     store.checkpoint(mark(100), DirtyRows::default());
     wait_for(&events, |event| is_checkpoint(event, LogIndex(100)));
     store.compact(LogIndex(200));
-    // A little is compacted with each commit, and each entry lies in a row of its own.
+    // A portion is compacted with each commit, and each entry is in its own row.
     for number in 301..=400 {
         store.write([write(number)]).expect("it is open");
         wait_for(&events, |event| *event == StoreEvent::Persisted(number));
@@ -237,7 +236,7 @@ fn a_checkpoint_that_joins_a_waiting_one_keeps_the_rows_of_both() {
     wait_for(&events, |event| *event == StoreEvent::Persisted(8));
     disk.fail(Some(Failure::FileFull(LOG)));
     store.checkpoint(mark(9), dirty([reply(1, 10)]));
-    // Now the checkpoint's thread waits for the log's, and what comes next waits for both.
+    // Now the checkpoint's thread waits for the log's, and later checkpoints wait for both.
     wait_for(&events, |event| matches!(event, StoreEvent::Health(StoreHealth::Failing(_))));
     store.checkpoint(mark(10), dirty([reply(2, 10)]));
     store.checkpoint(mark(11), dirty([reply(3, 10)]));

@@ -1,4 +1,4 @@
-//! The three services side by side: one is measured after the other, again and again.
+//! The three services side by side: measured in turn, round after round.
 
 use crate::cluster::etcd::Etcd;
 use crate::cluster::failover::kill_leader;
@@ -29,7 +29,7 @@ impl System {
     /// All, in the order in which they take turns.
     pub(crate) const ALL: [Self; 3] = [Self::Lockmesh, Self::Etcd, Self::ZooKeeper];
 
-    /// Its name.
+    /// Returns its name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Lockmesh => "Lockmesh",
@@ -39,7 +39,7 @@ impl System {
     }
 }
 
-/// A service that runs.
+/// A running service.
 #[derive(Debug)]
 enum Contestant {
     Lockmesh(Lockmesh),
@@ -47,7 +47,7 @@ enum Contestant {
     ZooKeeper(ZooKeeper),
 }
 
-/// The same expression for whichever service it is.
+/// Evaluates the same expression for any of the services.
 macro_rules! each {
     ($contestant:expr, $cluster:ident => $value:expr) => {
         match $contestant {
@@ -102,7 +102,7 @@ impl Contestant {
     }
 }
 
-/// One window of one service.
+/// Measures one window of one service.
 async fn measure<C: Cluster>(
     cluster: &mut C,
     step: Step,
@@ -131,7 +131,7 @@ async fn measure<C: Cluster>(
     })
 }
 
-/// Starts all that take part, measures everything, and ends them.
+/// Starts all selected services, measures everything, and stops them.
 pub(crate) async fn run(options: &Options, folder: &Path, progress: &Progress) -> io::Result<Report> {
     let plan = options.plan();
     let mut report = Report::new(options, &plan, folder)?;
@@ -156,7 +156,7 @@ pub(crate) async fn run(options: &Options, folder: &Path, progress: &Progress) -
     }
     for round in 1..=plan.kills {
         progress.say(&format!("killing leaders, {round} of {}", plan.kills));
-        // Without its one server Lockmesh has nobody to go on with.
+        // Lockmesh with one server has no failover.
         let survives = |system: System| system != System::Lockmesh || options.servers() == 3;
         let contestants = contestants.iter_mut().filter(|contestant| survives(contestant.system()));
         kill_leaders(contestants, &mut report, progress).await;
@@ -164,7 +164,7 @@ pub(crate) async fn run(options: &Options, folder: &Path, progress: &Progress) -
     Ok(report)
 }
 
-/// Puts and locks that do not count: Java compiles what runs often, and all make their files.
+/// Runs puts and locks that are not measured: Java compiles hot code, and all create their files.
 async fn warm_up(
     contestants: &mut [Contestant],
     plan: &Plan,
@@ -180,7 +180,8 @@ async fn warm_up(
     Ok(())
 }
 
-/// All rounds of a measurement, the services in turn. What fails is told and does not end the rest.
+/// Measures all rounds of a step, the services in turn. A failure is reported and does not end the
+/// rest.
 async fn measure_step(
     contestants: &mut [Contestant],
     step: Step,

@@ -1,17 +1,17 @@
-//! Latencies, as they are collected and as they are told. Pure.
+//! Histograms of latencies, and medians. Pure.
 
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
-/// The longest latency that is told apart from longer ones.
+/// The longest latency that is recorded exactly.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// How long operations took, with three digits.
+/// Durations of operations, with three digits.
 #[derive(Clone, Debug)]
 pub(crate) struct Latencies(Histogram<u64>);
 
 impl Latencies {
-    /// None yet.
+    /// Creates an empty collection.
     pub(crate) fn new() -> Self {
         let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
         let histogram = Histogram::new_with_bounds(1_000, longest, 3);
@@ -28,23 +28,23 @@ impl Latencies {
         self.0.add(&other.0).expect("all collections have the same bounds");
     }
 
-    /// How many there are.
+    /// Returns their number.
     pub(crate) fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// What this part of them stayed within, in milliseconds; 0 when there are none.
+    /// Returns a quantile in milliseconds; 0 if there are none.
     pub(crate) fn milliseconds(&self, quantile: f64) -> f64 {
         self.0.value_at_quantile(quantile) as f64 / 1e6
     }
 
-    /// The longest, in milliseconds.
+    /// Returns the longest, in milliseconds.
     pub(crate) fn max_milliseconds(&self) -> f64 {
         self.0.max() as f64 / 1e6
     }
 }
 
-/// The middle one of some figures; 0 of none.
+/// Returns the median; 0 of none.
 pub(crate) fn median(figures: &[f64]) -> f64 {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! What is measured on: the machine, its disk, the date. A figure without them says nothing.
+//! The machine, its disk, and the date of a measurement. A figure without them is meaningless.
 
 use serde::Serialize;
 use std::fs::{self, File};
@@ -6,34 +6,33 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// File systems that are memory; by their numbers in `statfs(2)`.
+/// File systems in memory, by their numbers in `statfs(2)`.
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// How often the disk is asked to make something durable.
+/// The number of syncs measured.
 const SYNCS: usize = 200;
 
-/// The machine, for people.
+/// The machine, for the report.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Machine {
-    /// When this was, in UTC.
+    /// The date and time, in UTC.
     pub(crate) date: String,
     /// The processors' name.
     pub(crate) processor: String,
-    /// How many there are.
+    /// The number of processors.
     pub(crate) processors: usize,
     /// Memory in MiB.
     pub(crate) memory_mib: u64,
     /// The kernel's release.
     pub(crate) kernel: String,
-    /// How long `fdatasync` takes behind 4 KiB in the folder of the data, in the middle, in
-    /// milliseconds.
+    /// The median duration of `fdatasync` after 4 KiB in the data folder, in milliseconds.
     pub(crate) sync_p50_ms: f64,
-    /// And in the worst of a hundred.
+    /// The 99th percentile of the same.
     pub(crate) sync_p99_ms: f64,
 }
 
 impl Machine {
-    /// Looks at this machine, and at the disk that a folder is on.
+    /// Describes this machine, and the disk of a folder.
     pub(crate) fn look(folder: &Path) -> io::Result<Self> {
         if IN_MEMORY.contains(&(rustix::fs::statfs(folder)?.f_type as u64)) {
             let text =
@@ -56,7 +55,7 @@ impl Machine {
         })
     }
 
-    /// In one line.
+    /// Renders it in one line.
     pub(crate) fn line(&self) -> String {
         format!(
             "{} UTC, {} x {}, {} MiB, Linux {}, fdatasync p50 {:.3} ms, p99 {:.3} ms",
@@ -79,7 +78,7 @@ fn word_of<'a>(text: &'a str, name: &str) -> &'a str {
     line_of(text, name).split_whitespace().next().unwrap_or_default()
 }
 
-/// The median and the 99th percentile of `fdatasync`, in milliseconds.
+/// Returns the median and the 99th percentile of `fdatasync`, in milliseconds.
 fn measure_sync(folder: &Path) -> io::Result<(f64, f64)> {
     let path = folder.join("sync");
     let mut file = File::create(&path)?;

@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures and prints; `false` when something failed on the way.
+/// Measures and prints; returns `false` if something failed on the way.
 fn measure(options: &Options) -> io::Result<bool> {
     process::raise_open_files_limit();
     let folder = options.folder()?;

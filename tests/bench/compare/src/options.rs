@@ -6,12 +6,12 @@ use crate::work::Work;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Lockmesh, etcd and ZooKeeper under the same work on this machine, three nodes each, every one
+/// Compare Lockmesh, etcd and ZooKeeper under the same work on this machine, three nodes each, all
 /// with fsync on
 ///
-/// Without a command: closed loops in interleaved rounds, then the leaders are killed. Progress is
-/// told on stderr, the figures on stdout. `tests/bench/compare/setup` fetches etcd and ZooKeeper;
-/// `cargo build --release` makes Lockmesh.
+/// Without a command: closed loops in interleaved rounds, then the leaders are killed. Progress
+/// goes to stderr, figures to stdout. `tests/bench/compare/setup` fetches etcd and ZooKeeper;
+/// `cargo build --release` builds Lockmesh.
 #[derive(clap::Parser, Clone, Debug)]
 #[command(name = "lockmesh-compare", version)]
 pub(crate) struct Options {
@@ -20,7 +20,7 @@ pub(crate) struct Options {
     /// Print JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// About 4 minutes instead of 12: two rounds of one second, no stale reads, three kills
+    /// Take about 4 minutes instead of 12: two rounds of one second, no stale reads, three kills
     #[arg(long)]
     quick: bool,
     /// Only these services
@@ -29,34 +29,34 @@ pub(crate) struct Options {
     /// Only this work
     #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',')]
     work: Vec<Work>,
-    /// So many clients at once, one measurement each [default: 1,16,64,256; hand-off 2,64]
+    /// Concurrent clients, one measurement per number [default: 1,16,64,256; hand-off 2,64]
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096))]
     clients: Vec<u32>,
-    /// How many rounds of each measurement
+    /// Number of rounds of each measurement
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    /// How long each measurement takes in each round
+    /// Duration of each measurement in each round
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     seconds: Option<Duration>,
-    /// How often each leader is killed
+    /// Number of times each leader is killed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100))]
     kills: Option<u32>,
-    /// Have the clients of etcd and ZooKeeper speak to all nodes in turn instead of to the leader
+    /// Connect the clients of etcd and ZooKeeper to all nodes in turn instead of to the leader
     #[arg(long)]
     pub(crate) spread: bool,
-    /// How many clients of etcd share a connection, as within one process
+    /// Number of etcd clients that share a connection, as within one process
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     sharing: u32,
-    /// How many Lockmesh servers: 3, or 1 for a look at what replication costs
+    /// Number of Lockmesh servers: 3, or 1 to measure the cost of replication
     #[arg(long, value_name = "N", global = true, default_value_t = 3, value_parser = servers)]
     servers: u32,
     /// The `lockmesh` binary [default: beside this program]
     #[arg(long, value_name = "FILE", global = true)]
     lockmesh: Option<PathBuf>,
-    /// Where the setup has unpacked etcd and ZooKeeper [default: target/compare]
+    /// Folder into which the setup has unpacked etcd and ZooKeeper [default: target/compare]
     #[arg(long, value_name = "DIR", global = true)]
     tools: Option<PathBuf>,
-    /// Where to make the temporary folder with all data; must be on a disk
+    /// Parent of the temporary folder with all data; must be on a disk
     #[arg(long, value_name = "DIR", global = true)]
     data: Option<PathBuf>,
     /// Keep the temporary folder, with all logs
@@ -64,57 +64,57 @@ pub(crate) struct Options {
     pub(crate) keep: bool,
 }
 
-/// What else there is to measure.
+/// Other measurements.
 #[derive(clap::Subcommand, Clone, Debug)]
 pub(crate) enum Command {
-    /// Lockmesh alone, with very many sessions and locks
+    /// Measure Lockmesh alone, with very large numbers of sessions and locks
     Large(LargeArgs),
-    /// Lockmesh alone: how long others wait while somebody lists or deletes very many keys
+    /// Measure Lockmesh alone: the latency of other clients during large listings and deletes
     Bystanders(BystandersArgs),
 }
 
-/// How much is a lot.
+/// The sizes of the large measurement.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct LargeArgs {
-    /// How many sessions, each of which holds one lock
+    /// Number of sessions, each of which holds one lock
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=2_000_000))]
     pub(crate) locks: u32,
-    /// How many locks the node holds that is destroyed
+    /// Number of locks held by the node that is destroyed
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) doomed: u32,
-    /// How long 64 clients work before memory is looked at; 0 leaves that out
+    /// Minutes for which 64 clients work before memory is measured; 0 skips this
     #[arg(long, value_name = "MINUTES", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1440))]
     pub(crate) minutes: u32,
-    /// How many elections are measured
+    /// Number of elections measured
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(crate) elections: u32,
 }
 
-/// How much is listed and deleted.
+/// The sizes of listings and deletes.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct BystandersArgs {
-    /// How many keys are listed
+    /// Number of keys listed
     #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..=5_000_000))]
     pub(crate) keys: u32,
-    /// How many keys one request deletes; 0 leaves that out
+    /// Number of keys that one request deletes; 0 skips this
     #[arg(long, value_name = "N", default_value_t = 400_000, value_parser = clap::value_parser!(u32).range(0..=5_000_000))]
     pub(crate) deleted: u32,
-    /// How many bytes their values have
+    /// Size of their values in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=6_000))]
     pub(crate) value: u32,
-    /// How many of the deleted keys are locked
+    /// Number of deleted keys that are locked
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub(crate) held: u32,
-    /// How many of the deleted keys are watched
+    /// Number of deleted keys that are watched
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub(crate) watched: u32,
-    /// How many clients list
+    /// Number of clients that list
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) listers: u32,
-    /// How many of the others write
+    /// Number of other clients that write
     #[arg(long = "writers", value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) clients: u32,
-    /// How long they do while nothing is deleted
+    /// Seconds for which the other clients are measured while nothing is deleted
     #[arg(long = "window", value_name = "SECONDS", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(crate) seconds: u32,
 }
@@ -122,13 +122,13 @@ pub(crate) struct BystandersArgs {
 /// One measurement, made in every round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// What the clients do.
+    /// The clients' work.
     pub(crate) work: Work,
-    /// How many there are.
+    /// The number of clients.
     pub(crate) clients: usize,
 }
 
-/// What to measure, in order, and for how long.
+/// The measurements in order, and their duration.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
     pub(crate) steps: Vec<Step>,
@@ -139,13 +139,13 @@ pub(crate) struct Plan {
 }
 
 impl Options {
-    /// The services that take part.
+    /// Returns the selected services.
     pub(crate) fn systems(&self) -> Vec<System> {
         let takes_part = |system: &System| self.only.is_empty() || self.only.contains(system);
         System::ALL.into_iter().filter(takes_part).collect()
     }
 
-    /// What to measure.
+    /// Returns the measurements.
     pub(crate) fn plan(&self) -> Plan {
         let wanted = |work: &Work| match self.work.is_empty() {
             true => !self.quick || *work != Work::StaleReads,
@@ -157,7 +157,7 @@ impl Options {
             counts.into_iter().map(move |clients| Step { work, clients })
         });
         let (rounds, seconds, kills) = if self.quick { (2, 1, 3) } else { (3, 2, 10) };
-        // Who asks for some work alone has not asked for kills.
+        // A selection of work excludes the kills.
         let kills = if self.work.is_empty() { kills } else { 0 };
         Plan {
             steps: steps.collect(),
@@ -168,7 +168,7 @@ impl Options {
         }
     }
 
-    /// Where the programs are.
+    /// Returns the locations of the programs.
     pub(crate) fn tools(&self) -> std::io::Result<Tools> {
         let lockmesh = match &self.lockmesh {
             Some(file) => file.clone(),
@@ -178,7 +178,7 @@ impl Options {
         Ok(Tools { lockmesh, packages: self.tools.clone().unwrap_or(target) })
     }
 
-    /// A temporary folder for everything.
+    /// Creates a temporary folder for everything.
     pub(crate) fn folder(&self) -> std::io::Result<tempfile::TempDir> {
         let parent = self.data.clone().unwrap_or_else(std::env::temp_dir);
         let mut folder = tempfile::Builder::new().prefix("lockmesh-compare-").tempdir_in(parent)?;
@@ -186,12 +186,12 @@ impl Options {
         Ok(folder)
     }
 
-    /// How many clients of etcd share a connection.
+    /// Returns the number of etcd clients that share a connection.
     pub(crate) fn sharing(&self) -> usize {
         self.sharing as usize
     }
 
-    /// How many Lockmesh servers there are.
+    /// Returns the number of Lockmesh servers.
     pub(crate) fn servers(&self) -> usize {
         self.servers as usize
     }

@@ -1,8 +1,8 @@
-//! Processes that this program starts, and nothing else: started, watched, killed, and gone when it
-//! is.
+//! The processes that this program starts, and no others: started, monitored, killed, and stopped
+//! with it.
 //!
-//! Each is started through `setpriv`, which has the kernel kill it when this program ends in
-//! whatever way.
+//! Each is started through `setpriv`, so that the kernel kills it when this program ends for any
+//! reason.
 
 use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process, setrlimit};
 use serde::Serialize;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How often is looked whether something has come about.
+/// The interval between checks of a condition.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The unit of processor time in `/proc`, fixed for programs since Linux 2.6.
@@ -23,7 +23,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// A program that can be started, killed and started again.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// What it is called in reports.
+    /// Its name in reports.
     pub(crate) name: String,
     command: Vec<OsString>,
     log: PathBuf,
@@ -31,7 +31,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// A program with its arguments; both its outputs go into the log.
+    /// Describes a program with its arguments; both its outputs go into the log.
     pub(crate) fn new<A: Into<OsString>>(
         name: impl Into<String>,
         command: impl IntoIterator<Item = A>,
@@ -57,30 +57,30 @@ impl Program {
         self.end(Signal::KILL)
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends `SIGTERM`, and waits until it has ended.
     pub(crate) fn terminate(&mut self) -> io::Result<()> {
         self.end(Signal::TERM)
     }
 
     fn end(&mut self, signal: Signal) -> io::Result<()> {
         let Some(mut child) = self.child.take() else { return Ok(()) };
-        // One that has ended by itself cannot be signalled, and need not be.
+        // A process that has already ended cannot be signaled, and need not be.
         let _ = kill_process(Pid::from_child(&child), signal);
         child.wait().map(drop)
     }
 
-    /// The end of its log, when it has ended by itself.
+    /// Returns the end of its log, if it has ended unexpectedly.
     fn obituary(&mut self) -> Option<String> {
         let status = self.child.as_mut()?.try_wait().ok().flatten()?;
         Some(format!("{} ended with {status}; its log:\n{}", self.name, tail(&self.log)))
     }
 
-    /// Where its outputs go.
+    /// Returns the file of its outputs.
     pub(crate) fn log(&self) -> &Path {
         &self.log
     }
 
-    /// What it uses; nothing when it does not run.
+    /// Returns its resource usage; `None` if it is not running.
     pub(crate) fn usage(&self) -> Option<Usage> {
         Usage::of(self.child.as_ref()?.id())
     }
@@ -88,32 +88,32 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Nobody is left to be told.
+        // Errors in a destructor cannot be reported.
         let _ = self.kill();
     }
 }
 
-/// Allows this program, and those that it starts, as many open files as the system does.
+/// Raises the limit of open files of this program and its children to the system's maximum.
 pub(crate) fn raise_open_files_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // What cannot be had is told by the first connection that fails.
+    // A failure shows in the first connection that fails.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// What a process uses.
+/// The resource usage of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Usage {
-    /// Memory that it has now, in MiB.
+    /// Its present memory in MiB.
     pub(crate) memory_mib: f64,
-    /// The most that it had, in MiB.
+    /// Its peak memory in MiB.
     pub(crate) peak_mib: f64,
-    /// Processor time since it began, in seconds.
+    /// Processor time since its start, in seconds.
     pub(crate) cpu_seconds: f64,
 }
 
 impl Usage {
-    /// Of a process that runs.
+    /// Reads the usage of a running process.
     fn of(number: u32) -> Option<Self> {
         let folder = PathBuf::from(format!("/proc/{number}"));
         let status = fs::read_to_string(folder.join("status")).ok()?;
@@ -121,7 +121,7 @@ impl Usage {
         Self::parse(&status, &stat)
     }
 
-    /// Of this program.
+    /// Reads the usage of this program.
     pub(crate) fn own() -> Self {
         Self::of(std::process::id()).unwrap_or_default()
     }
@@ -132,7 +132,7 @@ impl Usage {
             let kib: f64 = line.split_whitespace().next()?.parse().ok()?;
             Some(kib / 1024.0)
         };
-        // The name before it may hold anything, even brackets; 11 fields behind it comes the time
+        // The name before it may contain anything, even brackets; 11 fields behind it is the time
         // in user mode.
         let (_, fields) = stat.rsplit_once(')')?;
         let ticks: f64 =
@@ -142,8 +142,7 @@ impl Usage {
     }
 }
 
-/// Waits until something has come about. Fails when it takes too long, or when one of the programs
-/// ends.
+/// Waits until a condition holds. Fails after a timeout, or when one of the programs ends.
 pub(crate) async fn wait_until<'a>(
     what: &str,
     timeout: Duration,
@@ -152,7 +151,7 @@ pub(crate) async fn wait_until<'a>(
 ) -> io::Result<()> {
     let deadline = Instant::now() + timeout;
     let mut programs: Vec<&mut Program> = programs.into_iter().collect();
-    // A look may hang on a server that is half there.
+    // A check may hang on a server that is partly started.
     while !tokio::time::timeout(Duration::from_secs(2), look()).await.unwrap_or(false) {
         if let Some(obituary) = programs.iter_mut().find_map(|program| program.obituary()) {
             return Err(io::Error::other(format!("{what}: {obituary}")));
@@ -167,7 +166,7 @@ pub(crate) async fn wait_until<'a>(
     Ok(())
 }
 
-/// The last lines of a file.
+/// Returns the last lines of a file.
 fn tail(path: &Path) -> String {
     const LINES: usize = 15;
     let text = fs::read(path).unwrap_or_default();
@@ -176,7 +175,7 @@ fn tail(path: &Path) -> String {
     lines[lines.len().saturating_sub(LINES)..].join("\n")
 }
 
-/// Ports of loopback that nobody listens on, all different, for TCP and UDP alike.
+/// Returns free ports of loopback, all different, for TCP and UDP alike.
 pub(crate) fn free_ports<const N: usize>() -> io::Result<[u16; N]> {
     let mut held = Vec::new();
     let mut ports = [0; N];

@@ -1,20 +1,20 @@
-//! What is said while it runs: on stderr, with the time since the start.
+//! Progress messages: on stderr, with the time since the start.
 
 use std::time::Instant;
 
-/// Says what happens.
+/// Prints progress messages.
 #[derive(Debug)]
 pub(crate) struct Progress {
     begun: Instant,
 }
 
 impl Progress {
-    /// Begins to count the time.
+    /// Starts the clock.
     pub(crate) fn new() -> Self {
         Self { begun: Instant::now() }
     }
 
-    /// Says something.
+    /// Prints a message.
     pub(crate) fn say(&self, text: &str) {
         let seconds = self.begun.elapsed().as_secs();
         eprintln!("[{:02}:{:02}] {text}", seconds / 60, seconds % 60);

@@ -1,5 +1,4 @@
-//! What a run found: figures, ratios, kills, processes; as tables for people and as JSON for
-//! programs.
+//! The report of a run: figures, ratios, kills, processes; as readable tables and as JSON.
 
 use crate::contest::System;
 use crate::latency::{Latencies, median};
@@ -14,7 +13,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// One window, as it was measured.
+/// One measured window.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
     pub(crate) latencies: Latencies,
@@ -32,14 +31,14 @@ pub(crate) struct Figure {
     pub(crate) system: System,
     /// Operations in all rounds.
     pub(crate) operations: u64,
-    /// A second, over all rounds.
+    /// Operations per second, over all rounds.
     pub(crate) per_second: f64,
-    /// A second, in each round.
+    /// Operations per second, in each round.
     pub(crate) rounds: Vec<f64>,
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
     pub(crate) max_ms: f64,
-    /// Processors that the generator used, in the mean.
+    /// Processors that the generator used, on average.
     pub(crate) generator_cpus: f64,
     /// Processors that all of the service's processes used.
     pub(crate) service_cpus: f64,
@@ -86,7 +85,7 @@ impl Figure {
     }
 }
 
-/// How long nobody could write after each kill of a leader.
+/// The time without writes after each kill of a leader.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Kills {
     pub(crate) system: System,
@@ -94,18 +93,18 @@ pub(crate) struct Kills {
 }
 
 impl Kills {
-    /// In the middle, in milliseconds.
+    /// Returns the median in milliseconds.
     pub(crate) fn median(&self) -> f64 {
         median(&self.ms)
     }
 
-    /// At worst, in milliseconds.
+    /// Returns the maximum in milliseconds.
     pub(crate) fn max(&self) -> f64 {
         self.ms.iter().copied().fold(0.0, f64::max)
     }
 }
 
-/// A process before the work and behind it.
+/// The usage of a process before and after the work.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ProcessUsage {
     pub(crate) name: String,
@@ -113,23 +112,23 @@ pub(crate) struct ProcessUsage {
     pub(crate) end: Usage,
 }
 
-/// Everything that a run found.
+/// All results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
     pub(crate) versions: Vec<String>,
-    /// How it was measured.
+    /// The settings of the measurement.
     pub(crate) settings: String,
     pub(crate) figures: Vec<Figure>,
     pub(crate) kills: Vec<Kills>,
     pub(crate) processes: Vec<ProcessUsage>,
     pub(crate) targets: Vec<Target>,
-    /// What went wrong.
+    /// The failures.
     pub(crate) failures: Vec<String>,
 }
 
 impl Report {
-    /// Looks at the machine; nothing is measured yet.
+    /// Describes the machine; nothing is measured yet.
     pub(crate) fn new(options: &Options, plan: &Plan, folder: &Path) -> io::Result<Self> {
         let connected = if options.spread { "all nodes in turn" } else { "the leader" };
         let settings = format!(
@@ -153,7 +152,7 @@ impl Report {
         })
     }
 
-    /// The figure of a service, made if it is not there yet.
+    /// Returns the figure of a service, created if it is missing.
     pub(crate) fn figure(&mut self, step: Step, system: System) -> &mut Figure {
         let is_it = |figure: &Figure| is_of(figure, step) && figure.system == system;
         let at = self.figures.iter().position(is_it).unwrap_or_else(|| {
@@ -163,13 +162,13 @@ impl Report {
         &mut self.figures[at]
     }
 
-    /// The figure of a service, if it was measured.
+    /// Returns the figure of a service, if it was measured.
     pub(crate) fn find(&self, work: Work, clients: usize, system: System) -> Option<&Figure> {
         let step = Step { work, clients };
         self.figures.iter().find(|figure| is_of(figure, step) && figure.system == system)
     }
 
-    /// A process by its name, made if it is not there yet.
+    /// Returns a process by its name, created if it is missing.
     pub(crate) fn process(&mut self, name: &str) -> &mut ProcessUsage {
         let at = self.processes.iter().position(|process| process.name == name).unwrap_or_else(|| {
             let (start, end) = (Usage::default(), Usage::default());
@@ -179,12 +178,12 @@ impl Report {
         &mut self.processes[at]
     }
 
-    /// Holds the figures against what is to be reached.
+    /// Compares the figures with the targets.
     pub(crate) fn judge(&mut self) {
         self.targets = targets::judge(self);
     }
 
-    /// One measurement in one line.
+    /// Renders one measurement in one line.
     pub(crate) fn summary(&self, step: Step) -> String {
         let of = self.figures.iter().filter(|figure| is_of(figure, step));
         let parts = of.map(|figure| {
@@ -194,7 +193,7 @@ impl Report {
         format!("  {}", parts.collect::<Vec<_>>().join("; "))
     }
 
-    /// All of it, as Markdown that can be read as it is.
+    /// Renders everything as readable Markdown.
     pub(crate) fn render(&self) -> String {
         let mut text = format!("{}\n", self.machine.line());
         for version in &self.versions {
@@ -289,8 +288,8 @@ fn is_of(figure: &Figure, step: Step) -> bool {
     figure.work == step.work && figure.clients == step.clients
 }
 
-/// How many times ours is better: in operations a second, for hand-off in the time that one takes;
-/// with the worst and the best round where rounds can be told apart.
+/// Returns the ratio in Lockmesh's favor: of operations per second, or of hand-off times; with the
+/// worst and the best round if rounds can be distinguished.
 fn ratio(ours: &Figure, theirs: &Figure) -> String {
     if ours.operations == 0 || theirs.operations == 0 {
         return String::new();
@@ -303,7 +302,7 @@ fn ratio(ours: &Figure, theirs: &Figure) -> String {
     format!("{:.2} ({least:.2}-{most:.2})", ours.per_second / theirs.per_second)
 }
 
-/// A number without fractions, with commas.
+/// Formats a number without fractions, with commas.
 fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();
@@ -316,7 +315,7 @@ fn thousands(number: f64) -> String {
     text
 }
 
-/// A Markdown table whose columns stand below each other; the first row is its head.
+/// Formats a Markdown table with aligned columns; the first row is its head.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cell = |row: &Vec<String>, at: usize| row.get(at).map_or(0, |cell| cell.chars().count());
@@ -348,7 +347,7 @@ fn work_name<S: Serializer>(work: &Work, serializer: S) -> Result<S::Ok, S::Erro
 pub(crate) mod tests {
     use super::*;
 
-    /// A report without figures.
+    /// Returns a report without figures.
     pub(crate) fn empty() -> Report {
         let machine = Machine {
             date: "2026-11-21 10:00".into(),
@@ -371,7 +370,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Adds a round of one second in which operations of this length were done.
+    /// Adds a round of one second with operations of this duration.
     pub(crate) fn add(report: &mut Report, step: Step, system: System, operations: u32, ms: u64) {
         let mut latencies = Latencies::new();
         (0..operations).for_each(|_| latencies.record(Duration::from_millis(ms)));

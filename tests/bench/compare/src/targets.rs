@@ -1,22 +1,22 @@
-//! What is to be reached, held against what was measured.
+//! The performance targets, compared with the measurements.
 
 use crate::contest::System;
 use crate::report::{Report, table};
 use crate::work::Work;
 use serde::Serialize;
 
-/// One thing to reach.
+/// One target.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Target {
-    /// What, and how much of it.
+    /// The quantity, and its target value.
     pub(crate) what: String,
-    /// What was measured.
+    /// The measured value.
     pub(crate) measured: f64,
-    /// Whether that is enough.
+    /// `true` if the target is reached.
     pub(crate) reached: bool,
 }
 
-/// Operations a second that must be at least so many times as many as another service's.
+/// The smallest allowed ratios of operations per second to another service's.
 const RATES: [(Work, usize, System, f64); 5] = [
     (Work::Cycles, 256, System::Etcd, 7.0),
     (Work::Cycles, 256, System::ZooKeeper, 2.5),
@@ -25,19 +25,19 @@ const RATES: [(Work, usize, System, f64); 5] = [
     (Work::Reads, 64, System::Etcd, 4.0),
 ];
 
-/// Latencies in the middle that must be no longer than another service's.
+/// Median latencies that must not exceed another service's.
 const LATENCIES: [(Work, usize, System); 3] = [
     (Work::Cycles, 1, System::ZooKeeper),
     (Work::Handoff, 2, System::ZooKeeper),
     (Work::Handoff, 64, System::ZooKeeper),
 ];
 
-/// How long nobody may be able to write when the leader is killed: in the middle, and ever; in
+/// The longest allowed time without writes after the leader is killed: median and maximum, in
 /// milliseconds.
 const KILL_MEDIAN_MS: f64 = 400.0;
 const KILL_MAX_MS: f64 = 1000.0;
 
-/// Judges whatever was measured; what was not is left out.
+/// Judges all measurements; missing ones are left out.
 pub(crate) fn judge(report: &Report) -> Vec<Target> {
     let pair = |work, clients, system| {
         let find = |system| report.find(work, clients, system).filter(|figure| figure.operations > 0);
@@ -66,7 +66,7 @@ pub(crate) fn judge(report: &Report) -> Vec<Target> {
     rates.chain(latencies).chain(kills).collect()
 }
 
-/// The judgement as a table; nothing when there is none.
+/// Renders the targets as a table; empty if there are no targets.
 pub(crate) fn render(targets: &[Target]) -> String {
     if targets.is_empty() {
         return String::new();

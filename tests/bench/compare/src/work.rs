@@ -1,8 +1,8 @@
-//! What is measured: the closed loops, and the hand-off of a lock that all want.
+//! The workloads: closed loops, and the hand-off of a contended lock.
 //!
-//! A client has one operation under way. Operations count from their beginning to their end, and
-//! only those that lie within the window; connecting and preparing happens before it, tidying up
-//! behind it.
+//! A client has one operation in flight. Operations count from their beginning to their end, and
+//! only if they are within the window. Connecting and preparing happens before it, cleanup behind
+//! it.
 
 use crate::client::Client;
 use crate::latency::Latencies;
@@ -13,38 +13,38 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// How much of a window's length passes before it, so that connections and caches are warm.
+/// The warm-up before the window, as a part of its length, so that connections and caches are warm.
 const WARM_UP: f64 = 0.15;
 
-/// How long a holder keeps the lock that all want: long enough for the others to be waiting again.
+/// The time for which a holder keeps the contended lock: long enough for the others to queue again.
 pub(crate) const HOLD: Duration = Duration::from_millis(10);
 
-/// How many clients connect at once.
+/// The number of clients that connect at once.
 const NEWCOMERS: usize = 16;
 
-/// What a client does in its loop.
+/// The work of a client's loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum Work {
-    /// Writes of 256 bytes to a key of its own
+    /// Writes of 256 bytes to the client's own key
     Puts,
-    /// Linearizable reads of a key of its own
+    /// Linearizable reads of the client's own key
     Reads,
-    /// Reads of a key of its own that may be stale
+    /// Possibly stale reads of the client's own key
     StaleReads,
-    /// Takes a lock of its own and gives it back
+    /// Acquires and releases of the client's own lock
     Cycles,
-    /// Begins a session and ends it
+    /// Creation and end of a session
     Churn,
-    /// All want one lock: from its release to the next holder's knowing
+    /// One contended lock: from its release to the next holder's grant
     Handoff,
 }
 
 impl Work {
-    /// All of it.
+    /// All kinds of work.
     pub(crate) const ALL: [Self; 6] =
         [Self::Puts, Self::Reads, Self::StaleReads, Self::Cycles, Self::Churn, Self::Handoff];
 
-    /// Its name in tables.
+    /// Returns its name in tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Puts => "puts",
@@ -56,18 +56,18 @@ impl Work {
         }
     }
 
-    /// How many clients do it at once, one measurement each.
+    /// Returns the numbers of concurrent clients, one measurement each.
     pub(crate) fn clients(self) -> &'static [usize] {
         if self == Self::Handoff { &[2, 64] } else { &[1, 16, 64, 256] }
     }
 }
 
-/// What came of one window.
+/// The result of one window.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
-    /// How long the operations took.
+    /// The latencies of the operations.
     pub(crate) latencies: Latencies,
-    /// How long the window was.
+    /// The length of the window.
     pub(crate) window: Duration,
 }
 
@@ -105,7 +105,7 @@ pub(crate) async fn run<C: Client>(
     Ok(Outcome { latencies, window: length })
 }
 
-/// Connects clients, a few at a time.
+/// Connects clients, a few at once.
 async fn connect<C: Client>(site: &Rc<C::Site>, work: Work, count: usize) -> io::Result<Vec<C>> {
     let mut clients = Vec::with_capacity(count);
     for first in (0..count).step_by(NEWCOMERS) {
@@ -143,7 +143,7 @@ struct Window {
     end: Instant,
 }
 
-/// Takes down how long the operations within a window took.
+/// Records the latencies of the operations within a window.
 #[derive(Clone, Debug)]
 struct Meter {
     window: Window,
@@ -151,7 +151,7 @@ struct Meter {
 }
 
 impl Meter {
-    /// Takes an operation down; `false` when the time is over.
+    /// Records an operation; returns `false` when the time is over.
     fn note(&self, begun: Instant) -> bool {
         let now = Instant::now();
         if begun >= self.window.begin && now <= self.window.end {
@@ -178,14 +178,14 @@ async fn repeat<C: Client>(mut client: C, meter: Meter, work: Work) -> io::Resul
     }
 }
 
-/// What contenders for one lock know of each other, besides what the service tells them.
+/// The state that contenders for one lock share, besides the service.
 #[derive(Debug, Default)]
 struct Contest {
-    /// When the last holder began to release.
+    /// The time at which the last holder began to release.
     released: Cell<Option<Instant>>,
-    /// Whether somebody holds the lock.
+    /// `true` while a client holds the lock.
     held: Cell<bool>,
-    /// How often it was granted.
+    /// The number of grants.
     grants: Cell<u64>,
     granted: Notify,
 }
@@ -200,8 +200,8 @@ impl Contest {
         Ok(self.released.take())
     }
 
-    /// Waits until somebody else was granted the lock, so that who gives it back does not take it
-    /// again.
+    /// Waits until another client was granted the lock, so that the releasing client does not
+    /// acquire it again.
     async fn passed_on(&self, grants: u64, end: Instant) {
         while self.grants.get() == grants {
             let granted = self.granted.notified();
@@ -212,15 +212,15 @@ impl Contest {
     }
 }
 
-/// One of those who want the same lock. After the window each takes it once more and leaves.
+/// Runs one contender for the lock. After the window each acquires it once more and leaves.
 async fn contend<C: Client>(mut client: C, meter: Meter, contest: Rc<Contest>) -> io::Result<C> {
     loop {
         client.acquire().await?;
         let released = contest.grant()?;
         let in_time = released.is_none_or(|released| meter.note(released));
         let goes_on = in_time && Instant::now() < meter.window.end;
-        // Also behind the window: who finds the lock free and does not get it waits longer than who
-        // finds it held.
+        // Also behind the window: a client that finds the lock free but does not get it waits
+        // longer than one that finds it held.
         tokio::time::sleep(HOLD).await;
         let grants = contest.grants.get();
         contest.held.set(false);
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(over.latencies.borrow().count(), 0);
     }
 
-    /// A service in memory: locks are a mutex, all else is done at once.
+    /// A service in memory: locks are a mutex, all other operations return at once.
     struct Fake {
         lock: Rc<Mutex<()>>,
         held: Option<tokio::sync::OwnedMutexGuard<()>>,

@@ -1,5 +1,5 @@
-//! Those who list, again and again, on a thread of their own: what they receive shall not keep the
-//! others' clock waiting.
+//! Clients that list repeatedly, on their own thread: their responses must not delay the other
+//! clients' measurements.
 
 use crate::client::lockmesh::Wire;
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::task::{JoinSet, LocalSet};
 
-/// After a connection that broke.
+/// The pause after a broken connection.
 const FAILURE_BACKOFF: Duration = Duration::from_millis(100);
 
-/// How often each status was answered; 0 is for none.
+/// The number of responses by status; 0 is for a missing response.
 type Statuses = BTreeMap<u16, u64>;
 
 /// Clients in closed loops.
@@ -24,7 +24,7 @@ pub(super) struct Listers {
 }
 
 impl Listers {
-    /// Lets so many send the same request until they are stopped.
+    /// Starts `count` clients that send the same request until they are stopped.
     pub(super) fn start(socket: &Path, count: u32, request: Vec<u8>) -> Self {
         let (over, socket) = (Arc::new(AtomicBool::new(false)), socket.to_owned());
         let told = Arc::clone(&over);
@@ -35,7 +35,7 @@ impl Listers {
         Self { over, thread }
     }
 
-    /// Stops them; what they were answered.
+    /// Stops them; returns their responses as text.
     pub(super) fn stop(self) -> io::Result<String> {
         self.over.store(true, Ordering::Relaxed);
         let statuses = self.thread.join().map_err(|_| io::Error::other("the listers' thread panicked"))??;

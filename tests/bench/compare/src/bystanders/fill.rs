@@ -1,4 +1,4 @@
-//! Makes many keys, locks some of them, and parks readers on others.
+//! Creates many keys, locks some of them, and parks readers on others.
 
 use super::session;
 use crate::client::lockmesh::Wire;
@@ -12,26 +12,25 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// What all these keys begin with.
+/// The prefix of all these keys.
 pub(super) const PREFIX: &str = "/v1/kv/mass/";
 
-/// How many keys one transaction writes.
+/// The number of keys that one transaction writes.
 const KEYS_A_TXN: u32 = 64;
 
-/// How many clients write, lock or begin to watch at once.
+/// The number of clients that write, lock or start watches at once.
 const CLIENTS: u32 = 8;
 
-/// How many locks a session holds.
+/// The number of locks that a session holds.
 const LOCKS_A_SESSION: usize = 100;
 
-/// After how many keys progress is told.
+/// The number of keys between two progress messages.
 const TELL: u32 = 100_000;
 
-/// How often a refused transaction is sent again, and after which pause: a load may cost an
-/// election.
+/// The retries of a rejected transaction, and the pause between them: a load may cause an election.
 const RETRIES: (u32, Duration) = (30, Duration::from_millis(500));
 
-/// How long an agent may take until it serves.
+/// The longest time until an agent serves.
 const START: Duration = Duration::from_secs(30);
 
 /// Waits until an agent serves.
@@ -91,12 +90,12 @@ fn transaction(keys: std::ops::Range<u32>, value: &str) -> String {
     body + "]"
 }
 
-/// The name of a key: in the order of their numbers.
+/// Returns the name of a key: names sort in the order of their numbers.
 fn name(number: u32) -> String {
     format!("mass/{number:08}")
 }
 
-/// Sends until it is taken.
+/// Retries a request until it succeeds.
 async fn insist(wire: &mut Wire, socket: &Path, request: &[u8]) -> io::Result<()> {
     let mut tries = 0;
     loop {
@@ -110,13 +109,13 @@ async fn insist(wire: &mut Wire, socket: &Path, request: &[u8]) -> io::Result<()
     }
 }
 
-/// Keys spread evenly over all of them.
+/// Returns keys spread evenly over all of them.
 fn spread(keys: u32, count: u32) -> Vec<u32> {
     let count = count.min(keys);
     (0..count).map(|at| (u64::from(at) * u64::from(keys) / u64::from(count)) as u32).collect()
 }
 
-/// Locks so many of the keys.
+/// Locks `count` of the keys.
 pub(super) async fn lock(socket: &Path, keys: u32, count: u32) -> io::Result<()> {
     let numbers = spread(keys, count);
     let mut clients = JoinSet::new();
@@ -143,7 +142,7 @@ pub(super) async fn lock(socket: &Path, keys: u32, count: u32) -> io::Result<()>
 /// Readers that wait for a key to change.
 pub(super) struct Watchers(JoinSet<io::Result<()>>);
 
-/// Parks a reader on each of so many keys.
+/// Parks a reader on each of `count` keys.
 pub(super) async fn watch(socket: &Path, keys: u32, count: u32) -> io::Result<Watchers> {
     let mut watchers = JoinSet::new();
     for number in spread(keys, count) {
@@ -158,7 +157,7 @@ pub(super) async fn watch(socket: &Path, keys: u32, count: u32) -> io::Result<Wa
 }
 
 impl Watchers {
-    /// How many have been woken.
+    /// Returns the number of readers woken so far.
     pub(super) async fn woken(mut self) -> io::Result<u32> {
         let mut woken = 0;
         while let Some(done) = self.0.try_join_next() {

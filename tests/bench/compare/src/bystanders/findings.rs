@@ -1,4 +1,4 @@
-//! How long others waited, phase by phase.
+//! The latencies of other clients, phase by phase.
 
 use super::others::{Seen, WORKS};
 use crate::cluster::Cluster;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::io;
 use std::path::Path;
 
-/// How long one kind of requests took in one phase.
+/// The latencies of one kind of request in one phase.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Line {
     phase: String,
@@ -21,11 +21,11 @@ pub(crate) struct Line {
     p50_ms: f64,
     p99_ms: f64,
     max_ms: f64,
-    /// What became of those who listed or deleted.
+    /// The results of the clients that listed or deleted.
     meanwhile: String,
 }
 
-/// Everything.
+/// All findings.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Findings {
     machine: Machine,
@@ -38,7 +38,7 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// Nothing yet.
+    /// Creates empty findings.
     pub(super) fn new(folder: &Path, version: &str, args: &BystandersArgs) -> io::Result<Self> {
         Ok(Self {
             machine: Machine::look(folder)?,
@@ -51,7 +51,7 @@ impl Findings {
         })
     }
 
-    /// Tells what the others saw in a phase.
+    /// Adds the other clients' latencies in a phase.
     pub(super) fn tell(&mut self, phase: &str, seen: &[Seen; 3], meanwhile: String) {
         for (work, seen) in WORKS.iter().zip(seen) {
             let count = seen.latencies.count();
@@ -69,12 +69,12 @@ impl Findings {
         }
     }
 
-    /// Tells something else.
+    /// Adds a note.
     pub(super) fn note(&mut self, text: String) {
         self.notes.push(text);
     }
 
-    /// Tells the memory of all servers.
+    /// Adds the memory of all servers.
     pub(super) fn note_memory(&mut self, cluster: &mut Lockmesh, when: &str) {
         let servers = cluster.servers();
         let usage = cluster.programs().iter().take(servers).filter_map(|program| program.usage());
@@ -82,7 +82,7 @@ impl Findings {
         self.note(format!("memory of the servers {when}: {} MiB", memory.join(", ")));
     }
 
-    /// All of it, as Markdown that can be read as it is.
+    /// Renders everything as readable Markdown.
     pub(crate) fn render(&self) -> String {
         let head = ["phase", "requests", "count", "failed", "p50 ms", "p99 ms", "max ms", "meanwhile"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];

@@ -1,14 +1,15 @@
-//! Lockmesh alone: how long others wait while somebody lists or deletes very much.
+//! Lockmesh alone: the latencies of other clients while one lists or deletes a very large number of
+//! keys.
 //!
 //! | module | is |
 //! |---|---|
 //! | [`fill`] | many keys, locks on some of them, readers that are parked on others |
-//! | [`others`] | those who write and read meanwhile |
-//! | [`abuse`] | those who list, on a thread of their own |
-//! | [`findings`] | how long the others waited |
+//! | [`others`] | the clients that write and read meanwhile |
+//! | [`abuse`] | the clients that list, on their own thread |
+//! | [`findings`] | the latencies of the other clients |
 //!
-//! The others and those who list have different agents, so that only servers and processors are
-//! shared.
+//! The other clients and those that list use different agents, so that they share only servers and
+//! processors.
 
 mod abuse;
 mod fill;
@@ -28,20 +29,20 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long everything rests before something is measured: checkpoints of what was loaded are over.
+/// The pause before a measurement: checkpoints of the loaded keys are over.
 const REST: Duration = Duration::from_secs(5);
 
-/// How long the others work before a delete begins, and after it was answered.
+/// The time for which the other clients run before a delete begins, and after its response.
 const AROUND: Duration = Duration::from_secs(3);
 
-/// The agents whose stale reads are measured. Each asks a server of its own choice, so that
-/// followers are among these.
+/// The number of agents whose stale reads are measured. Each selects its own server, so that these
+/// include followers.
 const READERS: usize = 4;
 
-/// All that takes part.
+/// The participants of the benchmark.
 struct Stage<'a> {
     cluster: Lockmesh,
-    /// The agent of those who list, delete and wait.
+    /// The agent of the clients that list, delete and wait.
     abused: PathBuf,
     others: Others,
     args: &'a BystandersArgs,
@@ -49,7 +50,7 @@ struct Stage<'a> {
     findings: Findings,
 }
 
-/// Everything in turn.
+/// Runs all phases in turn.
 pub(crate) async fn run(
     options: &Options,
     args: &BystandersArgs,
@@ -76,7 +77,7 @@ pub(crate) async fn run(
 }
 
 impl Stage<'_> {
-    /// What is felt of listings.
+    /// Measures the effect of listings.
     async fn lists(&mut self) -> io::Result<()> {
         self.load(self.args.keys).await?;
         let length = Duration::from_secs(u64::from(self.args.seconds));
@@ -98,7 +99,7 @@ impl Stage<'_> {
         self.delete("delete of as many keys", self.args.keys).await
     }
 
-    /// What is felt of deletes.
+    /// Measures the effect of deletes.
     async fn deletes(&mut self) -> io::Result<()> {
         if self.args.deleted == 0 {
             return Ok(());
@@ -150,7 +151,7 @@ impl Stage<'_> {
     }
 }
 
-/// The request that makes a session for locks.
+/// Returns the request that creates a session for locks.
 fn session() -> Vec<u8> {
     session_request_with_ttl("24h", "")
 }

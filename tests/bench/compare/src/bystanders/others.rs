@@ -1,4 +1,4 @@
-//! Those who write and read while somebody lists or deletes: how long each of their requests takes.
+//! Clients that write and read while one lists or deletes: the duration of each of their requests.
 
 use crate::client::Client;
 use crate::client::lockmesh::{Lockmesh as Worker, Site};
@@ -11,26 +11,26 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// A reader rests for so long between two reads: it looks, and is no load.
+/// The pause of a reader between two reads: it measures, and causes no load.
 const READER_INTERVAL: Duration = Duration::from_millis(2);
 
-/// After a request that failed.
+/// The pause after a failed request.
 const FAILURE_BACKOFF: Duration = Duration::from_millis(20);
 
-/// What they do, in the order of the findings.
+/// The kinds of work, in the order of the findings.
 pub(super) const WORKS: [Work; 3] = [Work::Puts, Work::Reads, Work::StaleReads];
 
-/// Who they are.
+/// The other clients.
 #[derive(Debug)]
 pub(super) struct Others {
-    /// The agent of those who write in closed loops, and of one who reads.
+    /// The agent of the clients that write in closed loops, and of one that reads.
     pub(super) writers: PathBuf,
     pub(super) writer_count: u32,
-    /// The agents of those who read whatever the server at hand has.
+    /// The agents of the clients that make stale reads.
     pub(super) readers: Vec<PathBuf>,
 }
 
-/// How long one kind of work took.
+/// The latencies of one kind of work.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) latencies: Latencies,
@@ -44,7 +44,7 @@ struct Meter {
 }
 
 impl Others {
-    /// Lets them work until something is over; what came of that, and what they saw, by [`WORKS`].
+    /// Runs the clients until a future ends; returns its result, and their latencies by [`WORKS`].
     pub(super) async fn work<T>(&self, something: impl Future<Output = T>) -> io::Result<(T, [Seen; 3])> {
         let meters = WORKS
             .map(|_| Rc::new(Meter { latencies: RefCell::new(Latencies::new()), failures: Cell::new(0) }));
@@ -93,7 +93,7 @@ impl Others {
     }
 }
 
-/// Connects, also while nobody leads: a client for reads writes its key first.
+/// Connects, with retries while there is no leader: a client for reads writes its key first.
 async fn connect(site: &Rc<Site>, number: usize, work: Work) -> io::Result<Worker> {
     let deadline = Instant::now() + crate::cluster::TIMEOUT;
     loop {
@@ -110,7 +110,7 @@ async fn one(client: &mut Worker, work: Work) -> io::Result<()> {
         Work::Puts => client.put().await,
         Work::Reads => client.read().await,
         _ => match client.read_stale().await {
-            // A server that is behind has not heard of the key.
+            // A server that lags does not have the key yet.
             Err(error) if error.to_string().contains("not there") => Ok(()),
             other => other,
         },

@@ -1,13 +1,13 @@
 //! A client of etcd: KV, leases, and the mutex of the official clients' `concurrency` package.
 //!
-//! The mutex is a key below the lock's prefix, bound to a lease. Whoever made the oldest key holds
-//! the lock; everybody else watches the key that was made just before their own. One transaction
-//! both stands in line and tells who is first, so that a free lock costs one call, and giving it
-//! back another.
+//! The mutex is a key below the lock's prefix, bound to a lease. The client with the oldest key
+//! holds the lock; each other client watches the key created just before its own. One transaction
+//! both joins the queue and returns the first client, so that a free lock costs one call, and a
+//! release another.
 //!
-//! The official mutex begins its watch at a revision that is there already, as is done here. etcd
-//! 3.4 serves such watches in rounds 100 ms apart until they have caught up; who has waited for
-//! less than that is told late.
+//! The official mutex starts its watch at an existing revision, as is done here. etcd 3.4 serves
+//! such watches in rounds 100 ms apart until they have caught up; a client that has waited for less
+//! than that is notified late.
 
 use super::grpc::{Grpc, Stream};
 use super::{Client, LIFETIME, values};
@@ -19,20 +19,20 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
-/// Where etcd is, and the connections that its clients share.
+/// The addresses of etcd, and the connections that its clients share.
 #[derive(Debug)]
 pub(crate) struct Site {
-    /// The members that are spoken to, in turn.
+    /// The members that receive requests, in turn.
     pub(crate) targets: Vec<SocketAddr>,
-    /// How many clients share a connection, as they do within a process that uses the official
+    /// The number of clients that share a connection, as within a process that uses the official
     /// client.
     pub(crate) sharing: usize,
-    /// The connections that are in use, by their number.
+    /// The open connections, by their number.
     pub(crate) connections: RefCell<BTreeMap<usize, Weak<Grpc>>>,
 }
 
 impl Site {
-    /// The connection of a client: its group's, made by the first that comes.
+    /// Returns the connection of a client's group; the first client creates it.
     async fn connection(&self, client: usize) -> io::Result<Rc<Grpc>> {
         let number = client / self.sharing;
         let known = self.connections.borrow().get(&number).and_then(Weak::upgrade);
@@ -52,12 +52,12 @@ pub(crate) struct Etcd {
     puts: [Vec<u8>; 2],
     get: Vec<u8>,
     get_stale: Vec<u8>,
-    /// What its keys in line are bound to; 0 where the work is not about locks.
+    /// The lease of its queue keys; 0 if the work uses no locks.
     lease: u64,
     prefix: Vec<u8>,
     stand_in_line: Vec<u8>,
     leave: Vec<u8>,
-    /// Opened by the first wait, as the official client does.
+    /// Opened by the first wait, as in the official client.
     watches: Option<Stream>,
 }
 
@@ -154,7 +154,7 @@ impl Etcd {
             if watched.created {
                 current = Some(watched.id);
             }
-            // What still comes of watches that were cancelled is about other keys.
+            // Late events of canceled watches concern other keys.
             if current != Some(watched.id) {
                 continue;
             }

@@ -1,8 +1,8 @@
-//! gRPC over HTTP/2 without TLS: one connection, any number of calls and streams at once.
+//! gRPC over HTTP/2 without TLS: one connection, any number of concurrent calls and streams.
 //!
-//! Two tasks serve a connection. What many callers send in one turn leaves in one write, and what
-//! arrives in one read wakes all its callers. A call that is dropped is cancelled. A connection
-//! that breaks fails all its calls.
+//! Two tasks serve a connection. Messages that callers send in one turn share one write, and the
+//! responses of one read wake all their callers. Dropping a call cancels it. A connection that
+//! breaks fails all its calls.
 
 use crate::wire::etcd::Method;
 use crate::wire::http2::{self, Frame, Requests};
@@ -20,7 +20,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, spawn_local};
 
-/// How much is received until the peer is given leave for as much again.
+/// The received bytes after which the peer's window is extended by as much.
 const LEAVE: u32 = 1 << 30;
 
 /// A connection. Dropping it closes it.
@@ -33,9 +33,9 @@ pub(crate) struct Grpc {
 #[derive(Debug)]
 struct Shared {
     state: RefCell<State>,
-    /// There is something to send.
+    /// Notified when there is something to send.
     written: Notify,
-    /// More may be sent.
+    /// Notified when more may be sent.
     granted: Notify,
 }
 
@@ -45,14 +45,14 @@ struct State {
     out: Vec<u8>,
     next_stream: u32,
     streams: HashMap<u32, Slot>,
-    /// How much may be sent, in all, and on a new stream.
+    /// The bytes that may be sent, in total, and on a new stream.
     window: i64,
     first_window: i64,
     received: u32,
     broken: Option<String>,
 }
 
-/// What is known of a stream.
+/// The state of a stream.
 #[derive(Debug)]
 struct Slot {
     received: Vec<u8>,
@@ -87,12 +87,12 @@ impl Grpc {
         Ok(Self { shared, tasks: [reader, writer] })
     }
 
-    /// Makes a call with one message and gives the one message of the answer.
+    /// Makes a call with one message and returns the one message of the response.
     pub(crate) async fn call(&self, method: Method, message: &[u8]) -> io::Result<Vec<u8>> {
         let mut stream = self.begin(method);
         stream.write(message, true).await?;
         let answer = stream.next().await?;
-        answer.ok_or_else(|| io::Error::other(format!("etcd refused {}: its log says why", method.path())))
+        answer.ok_or_else(|| io::Error::other(format!("etcd refused {}: see its log", method.path())))
     }
 
     /// Opens a stream of messages in both directions.
@@ -107,7 +107,7 @@ impl Grpc {
         Stream { shared: Rc::clone(&self.shared), number }
     }
 
-    /// Whether it has broken.
+    /// Returns `true` if it has broken.
     pub(crate) fn is_broken(&self) -> bool {
         self.shared.state.borrow().broken.is_some()
     }
@@ -133,7 +133,7 @@ impl Stream {
         self.write(message, false).await
     }
 
-    /// Waits until flow control lets a message pass, and puts it among what is sent next.
+    /// Waits until flow control admits a message, and adds it to the next write.
     async fn write(&self, message: &[u8], ends: bool) -> io::Result<()> {
         let length = i64::try_from(http2::GRPC_HEAD + message.len()).unwrap_or(i64::MAX);
         loop {
@@ -199,7 +199,7 @@ impl State {
         self.streams.values_mut().for_each(Slot::wake);
     }
 
-    /// Takes in what the peer sent; says whether more may be sent now.
+    /// Processes a frame of the peer; returns `true` if more may be sent now.
     fn take(&mut self, frame: Frame<'_>) -> io::Result<bool> {
         match frame {
             Frame::Data { stream, bytes, ends } => {
@@ -275,7 +275,7 @@ async fn read(shared: Rc<Shared>, mut half: OwnedReadHalf) {
     shared.granted.notify_waiters();
 }
 
-/// Takes all whole frames out of the buffer.
+/// Removes all whole frames from the buffer.
 fn take_all(shared: &Shared, buffer: &mut Vec<u8>) -> io::Result<()> {
     let mut state = shared.state.borrow_mut();
     let (mut at, mut more) = (0, false);
@@ -293,7 +293,7 @@ fn take_all(shared: &Shared, buffer: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes whatever there is to send, until the connection breaks.
+/// Writes all pending bytes, until the connection breaks.
 async fn write(shared: Rc<Shared>, mut half: OwnedWriteHalf) {
     let mut sending = Vec::new();
     loop {
@@ -314,7 +314,7 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::task::LocalSet;
 
-    /// A server that answers the first stream with a message in two pieces, refuses the second, and
+    /// A server that answers the first stream with a message in two pieces, rejects the second, and
     /// hangs up.
     async fn serve(listener: TcpListener) {
         let (mut stream, _) = listener.accept().await.expect("a connection");
@@ -344,7 +344,7 @@ mod tests {
             let connection = Grpc::connect(address).await.expect("connected");
             assert_eq!(connection.call(Method::Put, b"one").await.expect("an answer"), b"answ");
             let refused = connection.call(Method::Put, b"two").await.expect_err("no message").to_string();
-            assert_eq!(refused, "etcd refused /etcdserverpb.KV/Put: its log says why");
+            assert_eq!(refused, "etcd refused /etcdserverpb.KV/Put: see its log");
             assert!(connection.shared.state.borrow().streams.is_empty(), "slots go with their streams");
             let mut stream = connection.begin(Method::Watch);
             stream.send(b"three").await.expect("sent");

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-/// The longest wait of one request, as the client library has it.
+/// The longest wait of one request, as in the client library.
 const WAIT: &str = "60s";
 
-/// How often a connection is tried while the agent's queue of newcomers is full.
+/// The number of connection attempts while the agent's accept queue is full.
 const KNOCKS: usize = 500;
 
-/// Where the agent is.
+/// The address of the agent.
 #[derive(Debug)]
 pub(crate) struct Site {
     /// Its Unix socket.
@@ -47,13 +47,13 @@ impl Wire {
         }
     }
 
-    /// Sends a request and waits for the answer; anything but 200 and 404 is an error.
+    /// Sends a request and waits for the response; any status except 200 and 404 is an error.
     pub(crate) async fn exchange(&mut self, request: &[u8]) -> io::Result<Head> {
         let head = self.ask(request).await?;
         if matches!(head.status, 200 | 404) { Ok(head) } else { Err(self.refused(head)) }
     }
 
-    /// Sends a request and waits for the answer, whatever it is.
+    /// Sends a request and waits for the response of any status.
     pub(crate) async fn ask(&mut self, request: &[u8]) -> io::Result<Head> {
         let begun = Instant::now();
         self.stream.write_all(request).await?;
@@ -71,12 +71,12 @@ impl Wire {
         }
     }
 
-    /// The body of the answer that came last.
+    /// Returns the body of the last response.
     pub(crate) fn body(&self, head: Head) -> &[u8] {
         &self.buffer[head.body..head.end]
     }
 
-    /// A header of the answer that came last, by its name in lower case.
+    /// Returns a header of the last response, by its name in lower case.
     pub(crate) fn header(&self, head: Head, name: &str) -> Option<String> {
         let text = std::str::from_utf8(&self.buffer[..head.body]).ok()?;
         let fields = text.lines().filter_map(|line| line.split_once(':'));
@@ -84,7 +84,7 @@ impl Wire {
         found.map(|(_, value)| value.trim().to_owned())
     }
 
-    /// Sends a request whose answer must be `true`.
+    /// Sends a request whose response must be `true`.
     pub(crate) async fn succeed(&mut self, request: &[u8]) -> io::Result<()> {
         match self.grants(request).await? {
             true => Ok(()),
@@ -92,13 +92,13 @@ impl Wire {
         }
     }
 
-    /// Sends a request whose answer is `true` or not.
+    /// Sends a request; returns `true` if the response is `true`.
     async fn grants(&mut self, request: &[u8]) -> io::Result<bool> {
         let head = self.exchange(request).await?;
         Ok(self.body(head).trim_ascii() == b"true")
     }
 
-    /// Makes a session; the body is its description in JSON.
+    /// Creates a session; the body of the request is its description in JSON.
     pub(crate) async fn new_session(&mut self, request: &[u8]) -> io::Result<String> {
         let head = self.exchange(request).await?;
         let id = http1::session_id(self.body(head)).and_then(|id| std::str::from_utf8(id).ok());
@@ -111,24 +111,24 @@ impl Wire {
     }
 }
 
-/// The request that makes a session which outlives any measurement.
+/// Returns the request for a session that outlives any measurement.
 fn session_request() -> Vec<u8> {
     session_request_with_ttl(&format!("{}s", LIFETIME.as_secs()), "")
 }
 
-/// The request that makes a session with this time to live; what else is said of it is JSON that
-/// begins with a comma.
+/// Returns the request for a session with this TTL; `more` is further JSON that begins with a
+/// comma.
 pub(crate) fn session_request_with_ttl(ttl: &str, more: &str) -> Vec<u8> {
     let body = format!(r#"{{"Name":"compare","TTL":"{ttl}","LockDelay":"0s","NodeChecks":[]{more}}}"#);
     request("PUT", "/v1/session/create", body.as_bytes())
 }
 
-/// The request that ends a session.
+/// Returns the request that ends a session.
 fn destroy_request(session: &str) -> Vec<u8> {
     request("PUT", &format!("/v1/session/destroy/{session}"), b"")
 }
 
-/// An application with a connection of its own.
+/// An application with its own connection.
 #[derive(Debug)]
 pub(crate) struct Lockmesh {
     wire: Wire,
@@ -136,7 +136,7 @@ pub(crate) struct Lockmesh {
     read: Vec<u8>,
     read_stale: Vec<u8>,
     new_session: Vec<u8>,
-    /// What holds locks, where the work is about locks.
+    /// The session that holds locks, if the work uses locks.
     session: String,
     acquire: Vec<u8>,
     /// The same, waiting in the lock's queue.
@@ -145,7 +145,7 @@ pub(crate) struct Lockmesh {
 }
 
 impl Lockmesh {
-    /// How long the slowest request took since this was last asked.
+    /// Returns the longest request since the last call.
     pub(crate) fn take_longest(&mut self) -> Duration {
         std::mem::take(&mut self.wire.longest)
     }
@@ -206,8 +206,7 @@ impl Client for Lockmesh {
         self.wire.succeed(&destroy_request(&session)).await
     }
 
-    /// As the client library: one request, which waits in the lock's queue and is answered by its
-    /// grant.
+    /// As in the client library: one request, which waits in the lock's queue until the grant.
     async fn acquire(&mut self) -> io::Result<()> {
         while !self.wire.grants(&self.enqueue).await? {}
         Ok(())
@@ -237,7 +236,7 @@ mod tests {
     use super::*;
     use tokio::net::UnixListener;
 
-    /// An agent that sends these answers, one for each request.
+    /// An agent that sends these responses, one for each request.
     async fn agent(listener: UnixListener, answers: &'static [&'static str]) -> Vec<String> {
         let (mut stream, _) = listener.accept().await.expect("a connection");
         let mut asked = Vec::new();

@@ -1,5 +1,4 @@
-//! Clients of the three services: what one of them does, over one persistent connection, as its own
-//! protocol has it.
+//! Clients of the three services: each uses one persistent connection with its own protocol.
 //!
 //! | module | is |
 //! |---|---|
@@ -8,7 +7,8 @@
 //! | [`grpc`] | connections that carry many calls at once, as the official client's do |
 //! | [`zookeeper`] | a session for each client, and the standard recipe for locks |
 //!
-//! All run on the generator's one thread, and send bytes that were made before the clock runs.
+//! All run on the generator's one thread, and send bytes that were prepared before the clock
+//! starts.
 
 pub(crate) mod etcd;
 pub(crate) mod grpc;
@@ -20,24 +20,23 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How many bytes a value has.
+/// The bytes of a value.
 pub(crate) const VALUE_SIZE: usize = 256;
 
-/// How long sessions and leases live by themselves: longer than any measurement.
+/// The TTL of sessions and leases: longer than any measurement.
 const LIFETIME: Duration = Duration::from_secs(600);
 
-/// Two values, so that a write always changes something.
+/// Returns two values, so that a write always changes something.
 fn values() -> [Vec<u8>; 2] {
     [vec![b'a'; VALUE_SIZE], vec![b'b'; VALUE_SIZE]]
 }
 
 /// One application. Errors end the measurement.
 pub(crate) trait Client: Sized + 'static {
-    /// Where the service is, and what its clients share.
+    /// The address of the service, and the resources that its clients share.
     type Site: 'static;
 
-    /// Connects the client of this number, and prepares all that its work needs before the clock
-    /// runs.
+    /// Connects the client of this number, and prepares its work before the clock starts.
     async fn connect(site: &Rc<Self::Site>, number: usize, work: Work) -> io::Result<Self>;
 
     /// Writes its key.
@@ -46,21 +45,21 @@ pub(crate) trait Client: Sized + 'static {
     /// Reads its key, linearizably.
     async fn read(&mut self) -> io::Result<()>;
 
-    /// Reads its key from whatever the server at hand has.
+    /// Reads its key from the connected server, possibly stale.
     async fn read_stale(&mut self) -> io::Result<()>;
 
-    /// Takes the lock that is its own and gives it back.
+    /// Acquires its own lock and releases it.
     async fn cycle(&mut self) -> io::Result<()>;
 
-    /// Begins a session and ends it.
+    /// Creates a session and ends it.
     async fn churn(&mut self) -> io::Result<()>;
 
-    /// Takes the lock that all want, however long that takes.
+    /// Acquires the contended lock, without a time limit.
     async fn acquire(&mut self) -> io::Result<()>;
 
-    /// Gives the lock that all want back.
+    /// Releases the contended lock.
     async fn release(&mut self) -> io::Result<()>;
 
-    /// Ends what was begun at the service.
+    /// Ends its session or lease at the service.
     async fn close(self) -> io::Result<()>;
 }

@@ -1,9 +1,9 @@
 //! A client of ZooKeeper: one session on one TCP connection, and the standard recipe for locks.
 //!
-//! The recipe: make an ephemeral sequential node below the lock; list the nodes; who has the lowest
-//! number holds the lock, everybody else watches the node just before their own and lists again
-//! when it is gone; delete the node to give the lock back. A linearizable read is `sync` and
-//! `getData`, sent together; the server keeps their order.
+//! The recipe: create an ephemeral sequential node below the lock and list the nodes. The client
+//! with the lowest number holds the lock. Each other client watches the node just before its own
+//! and lists again when it is gone. Deleting the node releases the lock. A linearizable read is
+//! `sync` and `getData`, sent together; the server keeps their order.
 
 use super::{Client, values};
 use crate::wire::jute::{self, Kind};
@@ -17,19 +17,19 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long a session lives when nothing is heard of it; servers allow at most 20 ticks of 2 s.
+/// The timeout of a session; servers allow at most 20 ticks of 2 s.
 const SESSION: Duration = Duration::from_secs(30);
 
-/// After how long without an answer to a linearizable read the server is reminded of it.
+/// The time without a response to a linearizable read after which the server gets a ping.
 const NUDGE: Duration = Duration::from_millis(100);
 
-/// Everything is below this node.
+/// The root node of all others.
 const ROOT: &str = "/compare";
 
-/// Where ZooKeeper is.
+/// The addresses of ZooKeeper.
 #[derive(Debug)]
 pub(crate) struct Site {
-    /// The servers that are spoken to, in turn.
+    /// The servers that receive requests, in turn.
     pub(crate) targets: Vec<SocketAddr>,
 }
 
@@ -41,11 +41,11 @@ pub(crate) struct Session {
     /// The packets at the beginning of the buffer that were read already.
     read: usize,
     number: i32,
-    /// Events that came while an answer was waited for. Each client watches one node at a time.
+    /// Events received while waiting for a response. Each client watches one node at a time.
     events: usize,
 }
 
-/// What an answer says.
+/// A response.
 struct Answer<'a> {
     error: i32,
     record: &'a [u8],
@@ -61,7 +61,7 @@ impl Answer<'_> {
 }
 
 impl Session {
-    /// Connects and begins a session.
+    /// Connects and creates a session.
     pub(crate) async fn begin(server: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(server).await?;
         stream.set_nodelay(true)?;
@@ -80,7 +80,7 @@ impl Session {
         self.ask(&mut jute::close_session()).await?.check("closeSession")
     }
 
-    /// Sends a request and waits for its answer.
+    /// Sends a request and waits for its response.
     async fn ask(&mut self, request: &mut [u8]) -> io::Result<Answer<'_>> {
         let number = self.next_number();
         jute::renumber(request, number);
@@ -93,7 +93,7 @@ impl Session {
         self.number
     }
 
-    /// Waits for the answer to the request of this number.
+    /// Waits for the response to the request of this number.
     async fn answer(&mut self, number: i32) -> io::Result<Answer<'_>> {
         loop {
             let (from, to) = self.packet().await?;
@@ -110,10 +110,10 @@ impl Session {
         }
     }
 
-    /// As [`Session::answer`], but reminds the server when nothing comes for a while.
+    /// As [`Session::answer`], but sends a ping if nothing arrives for a while.
     ///
-    /// ZooKeeper 3.8 now and then forgets a `sync` with a read right behind it, about once in
-    /// 40,000 times, until anything else arrives; a lone session would wait until it expires.
+    /// ZooKeeper 3.8 sometimes forgets a `sync` with a read right behind it, about once in 40,000
+    /// times, until another packet arrives; a lone session would wait until it expires.
     async fn answer_insisting(&mut self, number: i32) -> io::Result<Answer<'_>> {
         loop {
             match timeout(NUDGE, self.fill()).await {
@@ -147,8 +147,7 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for a packet, and says where in the buffer it is, without its length. Cancelling loses
-    /// nothing.
+    /// Waits for a packet; returns its range in the buffer, without its length. Cancel safe.
     async fn packet(&mut self) -> io::Result<(usize, usize)> {
         let length = self.fill().await?;
         let at = self.read;
@@ -156,8 +155,7 @@ impl Session {
         Ok((at + 4, at + length))
     }
 
-    /// Waits until the next packet is in the buffer, and says how long it is. Cancelling loses
-    /// nothing.
+    /// Waits until the next packet is in the buffer; returns its length. Cancel safe.
     async fn fill(&mut self) -> io::Result<usize> {
         loop {
             let unread = &self.buffer[self.read..];
@@ -174,12 +172,12 @@ impl Session {
         }
     }
 
-    /// Whether the packet in the buffer answers a ping.
+    /// Returns `true` if the packet in the buffer answers a ping.
     fn next_is_ping(&self) -> bool {
         jute::head(&self.buffer[self.read + 4..]).is_ok_and(|(head, _)| head.number == jute::PING)
     }
 
-    /// Makes a node that stays, if it is not there.
+    /// Creates a persistent node, if it is missing.
     async fn ensure(&mut self, path: &str) -> io::Result<()> {
         let answer = self.ask(&mut jute::create(path, b"", Kind::Persistent)).await?;
         if answer.error == jute::NODE_EXISTS { Ok(()) } else { answer.check("create") }
@@ -198,7 +196,7 @@ pub(crate) struct ZooKeeper {
     lock: String,
     create: Vec<u8>,
     children: Vec<u8>,
-    /// One's own node in line.
+    /// This client's node in the queue.
     node: String,
 }
 
@@ -276,8 +274,8 @@ impl Client for ZooKeeper {
             let mut watch = jute::exists_and_watch(&format!("{}/{before}", self.lock));
             let answer = self.session.ask(&mut watch).await?;
             if answer.error == jute::NO_NODE {
-                // It went meanwhile. The watch stays for a node of that name, which never comes
-                // again.
+                // It was deleted meanwhile. The watch stays for a node of that name, which is never
+                // created again.
                 continue;
             }
             answer.check("exists")?;
@@ -305,7 +303,7 @@ impl ZooKeeper {
         Ok(())
     }
 
-    /// The node in line just before one's own; `None` when one is the first.
+    /// Returns the node just before this client's own; `None` if its own is the first.
     async fn before(&mut self) -> io::Result<Option<String>> {
         let answer = self.session.ask(&mut self.children).await?;
         answer.check("getChildren")?;

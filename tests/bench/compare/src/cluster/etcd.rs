@@ -1,4 +1,4 @@
-//! Three members of etcd, as Debian builds it.
+//! Three members of etcd, from Debian's build.
 
 use super::{Cluster, TIMEOUT, Targets, Tools};
 use crate::client::etcd::{Etcd as EtcdClient, Site};
@@ -11,11 +11,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::rc::Rc;
 
-/// How far behind a member may be to count as caught up.
+/// The largest lag of a member that counts as caught up.
 const LAG: u64 = 100;
 
-/// The largest database. The default of 2 GiB is for clusters whose history is compacted while they
-/// run.
+/// The largest database. The default of 2 GiB is for clusters whose history is compacted at
+/// runtime.
 const QUOTA_BYTES: &str = "8589934592";
 
 /// The service.
@@ -28,7 +28,7 @@ pub(crate) struct Etcd {
 }
 
 impl Etcd {
-    /// Starts three members in a fresh folder; so many clients will share a connection.
+    /// Starts three members in a fresh folder; `sharing` clients will share a connection.
     pub(crate) async fn start(tools: &Tools, folder: &Path, sharing: usize) -> io::Result<Self> {
         let program = tools.unpacked("usr/bin/etcd")?;
         fs::create_dir_all(folder)?;
@@ -80,7 +80,7 @@ impl Etcd {
     }
 }
 
-/// Whether all know one leader and none lags.
+/// Returns `true` if all know the same leader and none lags.
 fn are_settled(statuses: &[Status]) -> bool {
     let newest = statuses.iter().map(|status| status.applied).max().unwrap_or(0);
     let leader = statuses.first().map_or(0, |status| status.leader);
@@ -115,7 +115,7 @@ impl Cluster for Etcd {
     }
 
     fn site(&self, targets: Targets) -> Rc<Site> {
-        // Those who write in spite of a dead leader must not all hang on one connection.
+        // Clients that write despite a dead leader must not all depend on one connection.
         let sharing = if matches!(targets, Targets::Without(_)) { 1 } else { self.sharing };
         Rc::new(Site { targets: targets.of(&self.clients), sharing, connections: Default::default() })
     }

@@ -1,8 +1,8 @@
-//! How long nobody can write when the leader is killed.
+//! Failover: the time without writes after the leader is killed.
 //!
-//! From the moment before `SIGKILL` until the first write has succeeded that began after the leader
-//! was gone. Writes begin one after another at a steady pace, whatever became of those before, so
-//! that none that hangs hides another.
+//! Measured from just before `SIGKILL` to the first successful write that began after the leader
+//! was gone. Writes start at a steady pace, regardless of earlier ones, so that a hanging write
+//! hides no other.
 
 use super::{Cluster, Targets};
 use crate::client::Client;
@@ -12,19 +12,19 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// The time between the beginnings of two writes: the figure is no finer than that.
+/// The time between the starts of two writes: the resolution of the figure.
 const PACE: Duration = Duration::from_millis(5);
 
-/// How long one write is waited for.
+/// The timeout of one write.
 const ATTEMPT: Duration = Duration::from_secs(3);
 
-/// How long a service may be without a leader until this is given up.
+/// The longest time without a leader before this is given up.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Keys that are written, one through each of the two nodes that stay.
+/// The number of keys written, one through each of the two remaining nodes.
 const KEYS: usize = 2;
 
-/// Kills the leader, says how long nobody could write, and brings it back.
+/// Kills the leader, returns the time without writes, and restarts it.
 pub(crate) async fn kill_leader<C: Cluster>(cluster: &mut C) -> io::Result<Duration> {
     cluster.settle().await?;
     let site = cluster.site(Targets::All);
@@ -43,7 +43,7 @@ pub(crate) async fn kill_leader<C: Cluster>(cluster: &mut C) -> io::Result<Durat
     took
 }
 
-/// The time from a moment until the first write that succeeds.
+/// Returns the time from a moment to the first successful write.
 pub(crate) async fn first_write<C: Client>(site: &Rc<C::Site>, since: Instant) -> io::Result<Duration> {
     let mut attempts = JoinSet::new();
     let mut pace = tokio::time::interval(PACE);

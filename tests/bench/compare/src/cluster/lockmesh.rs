@@ -1,4 +1,4 @@
-//! Three Lockmesh servers and an agent, each with its certificate, from nothing.
+//! Three Lockmesh servers and an agent, each with its certificate, in a fresh folder.
 
 use super::{Cluster, TIMEOUT, Targets, Tools};
 use crate::client::lockmesh::{Lockmesh as LockmeshClient, Site, Wire};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
 
-/// How many servers there are.
+/// The number of servers.
 pub(crate) const SERVERS: usize = 3;
 
 /// The service.
@@ -24,7 +24,7 @@ pub(crate) struct Lockmesh {
     version: String,
 }
 
-/// What `/v1/operator/raft/configuration` says of the servers.
+/// The response of `/v1/operator/raft/configuration`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Configuration {
@@ -41,9 +41,9 @@ struct Server {
 }
 
 impl Configuration {
-    /// Whether there is a leader, and this many servers vote, all of which have the log up to an
-    /// index. The former life of a server that was emptied votes until it is taken out: until then
-    /// nothing is settled.
+    /// Returns `true` if there is a leader and this many servers vote, all of which have the log up
+    /// to an index. The earlier instance of an emptied server votes until it is removed: until then
+    /// the cluster is not settled.
     fn is_settled(&self, servers: usize, index: u64) -> bool {
         let voters: Vec<&Server> = self.servers.iter().filter(|server| server.voter).collect();
         let all_have = voters.iter().all(|server| server.last_index >= index);
@@ -87,7 +87,7 @@ impl Lockmesh {
         Ok(cluster)
     }
 
-    /// Starts one more agent, and gives its Unix socket.
+    /// Starts one more agent, and returns its Unix socket.
     pub(crate) fn add_agent(&mut self, tools: &Tools, name: &str) -> io::Result<PathBuf> {
         let socket = self.folder.join(format!("{name}.sock"));
         let config = agent_config(&self.folder, name, &socket, &self.addresses);
@@ -97,12 +97,12 @@ impl Lockmesh {
         Ok(socket)
     }
 
-    /// The first agent's Unix socket.
+    /// Returns the first agent's Unix socket.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The folder of a server's data.
+    /// Returns the folder of a server's data.
     pub(crate) fn data(&self, server: usize) -> PathBuf {
         self.folder.join(format!("s{}", server + 1)).join("data")
     }
@@ -113,32 +113,33 @@ impl Lockmesh {
         serde_json::from_slice(wire.body(head)).map_err(io::Error::other)
     }
 
-    /// How many servers there are.
+    /// Returns the number of servers.
     pub(crate) fn servers(&self) -> usize {
         self.addresses.len()
     }
 
-    /// Whether a server votes and is known to have the log up to an index.
+    /// Returns `true` if a server votes and is known to have the log up to an index.
     pub(crate) async fn has(&self, server: usize, index: u64) -> io::Result<bool> {
         let address = &self.addresses[server];
-        // One that was emptied is there twice until its former life is taken out of the quorum.
+        // An emptied server is listed twice until its earlier instance is removed from the quorum.
         let is_there = |known: &Server| &known.address == address && known.voter && known.last_index >= index;
         Ok(self.configuration().await?.servers.iter().any(is_there))
     }
 
-    /// Writes a key, and gives an index of the log that a server has only together with that write.
+    /// Writes a key, and returns an index of the log that a server has only together with that
+    /// write.
     pub(crate) async fn write_something(&self) -> io::Result<u64> {
         let mut wire = Wire::connect(&self.socket).await?;
         wire.succeed(&request("PUT", "/v1/kv/compare/something", b"x")).await?;
         Ok(self.configuration().await?.servers.iter().map(|server| server.last_index).max().unwrap_or(0))
     }
 
-    /// The processes, for a while in which both they and this are needed.
+    /// Takes the processes, while they are needed together with this value.
     pub(crate) fn take_programs(&mut self) -> Vec<Program> {
         std::mem::take(&mut self.programs)
     }
 
-    /// The processes are back.
+    /// Returns the processes.
     pub(crate) fn give_programs(&mut self, programs: Vec<Program>) {
         self.programs = programs;
     }
@@ -164,7 +165,8 @@ impl Cluster for Lockmesh {
 
     async fn settle(&mut self) -> io::Result<()> {
         let servers = self.addresses.len();
-        // What is known of one that is away stays as it was: only news show that it is back.
+        // The known state of a stopped server stays unchanged: only a new write shows that it is
+        // back.
         let mut news = None;
         let mut programs = std::mem::take(&mut self.programs);
         let settled = wait_until("Lockmesh", TIMEOUT, &mut programs, async || {
@@ -183,12 +185,12 @@ impl Cluster for Lockmesh {
     }
 
     fn site(&self, _: Targets) -> Rc<Site> {
-        // The agent finds its own way.
+        // The agent finds a server itself.
         Rc::new(Site { socket: self.socket.clone() })
     }
 }
 
-/// A role's program, with its certificate and its configuration.
+/// Returns a role's program, with its certificate and its configuration.
 fn role(program: &Path, folder: &Path, role: &str, node: &str, config: &str) -> io::Result<Program> {
     let authority = folder.join("ca");
     let authority = authority.to_str().ok_or_else(|| io::Error::other("a folder whose name is not text"))?;
@@ -199,7 +201,7 @@ fn role(program: &Path, folder: &Path, role: &str, node: &str, config: &str) -> 
     Ok(Program::new(format!("lockmesh {role} {node}"), command, folder.join(format!("{node}.log"))))
 }
 
-/// Runs `lockmesh operator tls`; the words end with the flag that names the folder to write to.
+/// Runs `lockmesh operator tls`; `words` end with the flag that names the output folder.
 fn certify(program: &Path, folder: &Path, words: &[&str], out: &str) -> io::Result<()> {
     let made = Command::new(program).args(["operator", "tls"]).args(words).arg(folder.join(out)).output()?;
     match made.status.success() {
@@ -208,7 +210,7 @@ fn certify(program: &Path, folder: &Path, words: &[&str], out: &str) -> io::Resu
     }
 }
 
-/// Paths and names hold no quotes: they are those of a temporary folder.
+/// Paths and names contain no quotes: they are those of a temporary folder.
 fn common_config(folder: &Path, role: &str, node: &str) -> String {
     let folder = folder.display();
     format!(
@@ -239,7 +241,7 @@ fn agent_config(folder: &Path, node: &str, socket: &Path, servers: &[String]) ->
     config
 }
 
-/// The version, and the commit where the binary was built from the sources at hand.
+/// Returns the version, and the commit if the binary was built from these sources.
 fn version(program: &Path) -> io::Result<String> {
     let told = Command::new(program).arg("version").output()?;
     let told = String::from_utf8_lossy(&told.stdout);

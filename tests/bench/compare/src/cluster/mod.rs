@@ -1,16 +1,16 @@
-//! The three services, each of three nodes: started from nothing on free ports, asked who leads,
-//! killed, restarted.
+//! The three services, each of three nodes: started in fresh folders on free ports, queried for
+//! their leader, killed, restarted.
 //!
 //! | module | is |
 //! |---|---|
 //! | [`lockmesh`] | three servers and an agent, with their certificates |
-//! | [`etcd`] | three members, as Debian builds them |
+//! | [`etcd`] | three members, from Debian's build |
 //! | [`zookeeper`] | three servers on Debian's Java |
-//! | [`failover`] | how long nobody can write when the leader is killed |
+//! | [`failover`] | the time without writes after the leader is killed |
 //!
 //! Every node makes its writes durable before it acknowledges them, which is the default of all
-//! three, and all keep their data on the same disk. Settings are defaults, but for limits that the
-//! work would run into.
+//! three, and all keep their data on the same disk. Settings are defaults, except limits that the
+//! work would reach.
 
 pub(crate) mod etcd;
 pub(crate) mod failover;
@@ -24,22 +24,22 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long a service may take until it serves; generous, for loaded machines.
+/// The longest time until a service serves; generous, for loaded machines.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Which nodes clients speak to.
+/// The nodes that clients connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Targets {
     /// The leader alone.
     Leader(usize),
     /// All in turn.
     All,
-    /// All but one.
+    /// All except one.
     Without(usize),
 }
 
 impl Targets {
-    /// The nodes out of a list that are spoken to.
+    /// Returns the targets out of a list of nodes.
     fn of<T: Copy>(self, nodes: &[T]) -> Vec<T> {
         let wanted = |at: &usize| match self {
             Self::Leader(leader) => *at == leader,
@@ -50,17 +50,17 @@ impl Targets {
     }
 }
 
-/// Where the programs are that are measured.
+/// The locations of the measured programs.
 #[derive(Clone, Debug)]
 pub(crate) struct Tools {
     /// The `lockmesh` binary.
     pub(crate) lockmesh: PathBuf,
-    /// What `tests/bench/compare/setup` has unpacked.
+    /// The folder unpacked by `tests/bench/compare/setup`.
     pub(crate) packages: PathBuf,
 }
 
 impl Tools {
-    /// A file of the unpacked packages.
+    /// Returns a file of the unpacked packages.
     fn unpacked(&self, path: &str) -> io::Result<PathBuf> {
         let file = self.packages.join("root").join(path);
         match file.exists() {
@@ -72,7 +72,7 @@ impl Tools {
         }
     }
 
-    /// The version of an unpacked package.
+    /// Returns the version of an unpacked package.
     fn version(&self, package: &str) -> io::Result<String> {
         let versions = std::fs::read_to_string(self.packages.join("versions"))?;
         let of = |line: &str| line.strip_prefix(package)?.strip_prefix(' ').map(str::to_owned);
@@ -82,22 +82,22 @@ impl Tools {
 
 /// A service of several nodes.
 pub(crate) trait Cluster {
-    /// What speaks to it.
+    /// Its client.
     type Client: Client;
 
-    /// What it is, for people.
+    /// Returns its name and version, for the report.
     fn version(&self) -> &str;
 
-    /// Its processes: the nodes in order, then whatever else there is.
+    /// Returns its processes: the nodes in order, then any others.
     fn programs(&mut self) -> &mut [Program];
 
-    /// Which node leads.
+    /// Returns the leading node.
     async fn leader(&self) -> io::Result<usize>;
 
     /// Waits until every node serves and has caught up.
     async fn settle(&mut self) -> io::Result<()>;
 
-    /// Where clients connect to.
+    /// Returns the addresses for clients.
     fn site(&self, targets: Targets) -> Rc<<Self::Client as Client>::Site>;
 }
 

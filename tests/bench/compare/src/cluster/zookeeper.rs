@@ -1,4 +1,4 @@
-//! Three ZooKeeper servers, as Debian packages them, on Debian's Java.
+//! Three ZooKeeper servers, from Debian's packages, on Debian's Java.
 
 use super::{Cluster, TIMEOUT, Targets, Tools};
 use crate::client::zookeeper::{Site, ZooKeeper as ZooKeeperClient};
@@ -13,8 +13,8 @@ use std::rc::Rc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// What the server's class path names, in the order of its manifest; the web server is left out,
-/// since it is off.
+/// The server's class path, in the order of its manifest; the web server is left out, since it is
+/// off.
 const JARS: [&str; 19] = [
     "zookeeper",
     "zookeeper-jute",
@@ -37,7 +37,7 @@ const JARS: [&str; 19] = [
     "snappy-java",
 ];
 
-/// The heap that ZooKeeper's own start script gives.
+/// The heap size of ZooKeeper's own start script.
 const HEAP: &str = "-Xmx1000m";
 
 /// The service.
@@ -88,8 +88,8 @@ impl ZooKeeper {
     }
 }
 
-/// The sample configuration that ZooKeeper ships, with a limit less. `forceSync` is on unless told
-/// otherwise.
+/// Returns ZooKeeper's sample configuration, without one of its limits. `forceSync` is on by
+/// default.
 fn config(data: &Path, client: u16, servers: &str) -> String {
     format!(
         "tickTime=2000\ninitLimit=10\nsyncLimit=5\ndataDir={}\nclientPort={client}\nclientPortAddress=127.0.0.1\n\
@@ -114,7 +114,7 @@ fn java_version() -> io::Result<String> {
     Ok(told.lines().next().unwrap_or_default().replace('"', ""))
 }
 
-/// Sends one of the commands that are a word of four letters.
+/// Sends one of the four-letter commands.
 async fn ask(server: SocketAddr, word: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(server).await?;
     stream.write_all(word.as_bytes()).await?;
@@ -123,12 +123,12 @@ async fn ask(server: SocketAddr, word: &str) -> io::Result<String> {
     Ok(answer)
 }
 
-/// The role that a server gives itself: `leader`, `follower`, or nothing while it does not serve.
+/// Returns the role that a server reports: `leader`, `follower`, or empty while it does not serve.
 fn mode(answer: &str) -> &str {
     answer.lines().find_map(|line| line.strip_prefix("Mode: ")).unwrap_or_default().trim()
 }
 
-/// How many followers have caught up, as the leader counts them.
+/// Returns the number of followers that have caught up, as reported by the leader.
 fn synced_followers(answer: &str) -> u32 {
     let line = answer.lines().find_map(|line| line.strip_prefix("zk_synced_followers"));
     line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Makes sessions, each of which holds a lock.
+//! Creates sessions, each of which holds a lock.
 
 use crate::client::lockmesh::{Wire, session_request_with_ttl};
 use crate::progress::Progress;
@@ -9,27 +9,27 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use tokio::task::JoinSet;
 
-/// How many clients make them.
+/// The number of clients that create them.
 const CLIENTS: usize = 64;
 
-/// The longest time to live that a session may have: these have to outlast everything.
+/// The longest TTL that a session may have: these have to outlive all measurements.
 const TTL: &str = "24h";
 
-/// After how many of them progress is told.
+/// The number of sessions between two progress messages.
 const TELL: u32 = 20_000;
 
-/// Puts a node into the catalog.
+/// Adds a node to the catalog.
 pub(super) async fn register(socket: &Path, node: &str) -> io::Result<()> {
     let body = format!(r#"{{"Node":"{node}","Address":"127.0.0.9"}}"#);
     Wire::connect(socket).await?.succeed(&request("PUT", "/v1/catalog/register", body.as_bytes())).await
 }
 
-/// The path of a lock.
+/// Returns the path of a lock.
 pub(super) fn lock(prefix: &str, number: u32) -> String {
     format!("/v1/kv/large/{prefix}-{number}")
 }
 
-/// Makes so many sessions on a node, the agent's own unless another is named, and a lock for each.
+/// Creates `count` sessions on a node, by default the agent's own, and a lock for each.
 pub(super) async fn fill(
     socket: &Path,
     prefix: &str,

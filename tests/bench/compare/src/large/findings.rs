@@ -1,4 +1,4 @@
-//! What was found, line by line, with its limit where there is one.
+//! The findings, line by line, with their limits.
 
 use crate::cluster::Cluster;
 use crate::cluster::lockmesh::Lockmesh;
@@ -12,34 +12,34 @@ use std::path::Path;
 /// One line.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Finding {
-    /// What was measured.
+    /// The measured quantity.
     pub(crate) what: String,
-    /// How much it is.
+    /// Its value.
     pub(crate) figure: f64,
-    /// Of what.
+    /// Its unit.
     pub(crate) unit: &'static str,
-    /// How much it may be.
+    /// The largest allowed value.
     pub(crate) limit: Option<f64>,
 }
 
-/// Everything.
+/// All findings.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Findings {
     pub(crate) machine: Machine,
     pub(crate) version: String,
     pub(crate) findings: Vec<Finding>,
-    /// The limits that were not kept.
+    /// The limits that were exceeded.
     pub(crate) failures: Vec<String>,
 }
 
 impl Findings {
-    /// Nothing yet.
+    /// Creates empty findings.
     pub(super) fn new(folder: &Path, version: &str) -> io::Result<Self> {
         let (machine, version) = (Machine::look(folder)?, version.to_owned());
         Ok(Self { machine, version, findings: Vec::new(), failures: Vec::new() })
     }
 
-    /// Tells something.
+    /// Adds a finding.
     pub(super) fn tell(
         &mut self,
         what: impl Into<String>,
@@ -54,7 +54,7 @@ impl Findings {
         self.findings.push(Finding { what, figure, unit, limit });
     }
 
-    /// Tells the memory of every process, with limits for servers and for the agent.
+    /// Adds the memory of every process, with limits for servers and for the agent.
     pub(super) fn look(&mut self, cluster: &mut Lockmesh, stage: &str, limits: [f64; 2]) {
         let servers = cluster.servers();
         for (number, program) in cluster.programs().iter().enumerate() {
@@ -64,7 +64,7 @@ impl Findings {
         }
     }
 
-    /// Tells the memory of every process.
+    /// Adds the memory of every process.
     pub(super) fn look_freely(&mut self, cluster: &mut Lockmesh, stage: &str) {
         self.look(cluster, stage, [f64::INFINITY; 2]);
     }
@@ -73,7 +73,7 @@ impl Findings {
         self.tell(format!("memory of {name}, {stage}"), usage.memory_mib, "MiB", limit);
     }
 
-    /// All of it, as Markdown that can be read as it is.
+    /// Renders everything as readable Markdown.
     pub(crate) fn render(&self) -> String {
         let mut rows = vec![["what", "figure", "limit", ""].map(str::to_owned).to_vec()];
         for finding in &self.findings {

@@ -1,12 +1,12 @@
-//! Lockmesh alone, with very many sessions and locks: memory, checkpoints, starts, catching up,
-//! elections, and whether the end of a node with many locks is felt by anybody else.
+//! Lockmesh alone, with a very large number of sessions and locks: memory, checkpoints, starts,
+//! catching up, elections, and the effect of a node's end with many locks on other clients.
 //!
 //! | module | is |
 //! |---|---|
-//! | [`fill`] | makes sessions, each of which holds a lock |
+//! | [`fill`] | creates sessions, each of which holds a lock |
 //! | [`recovery`] | servers that are killed, restarted, emptied |
-//! | [`stall`] | the end of a node, while others work |
-//! | [`findings`] | what was found |
+//! | [`stall`] | the end of a node, while other clients work |
+//! | [`findings`] | the findings |
 
 mod fill;
 mod findings;
@@ -25,21 +25,21 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a service rests before it is looked at as an idle one.
+/// The pause before a service is measured as idle.
 const REST: Duration = Duration::from_secs(10);
 
-/// How long one kind of work is done until it is the next one's turn.
+/// The time for one kind of work before the next one's turn.
 const SLICE: Duration = Duration::from_secs(10);
 
-/// The checkpoint's thread tells at this level how long a checkpoint took.
+/// At this level the checkpoint's thread logs the duration of a checkpoint.
 const LOG_LEVEL: &str = "info,lockmesh_server::store=debug";
 
-/// The most memory of a server idle, of one that has worked, and of an idle agent, in MiB.
+/// The memory limits of an idle server, of one after work, and of an idle agent, in MiB.
 const IDLE_SERVER_MIB: f64 = 20.0;
 const BUSY_SERVER_MIB: f64 = 100.0;
 const IDLE_AGENT_MIB: f64 = 12.0;
 
-/// Everything in turn.
+/// Runs all measurements in turn.
 pub(crate) async fn run(
     options: &Options,
     args: &LargeArgs,
@@ -70,7 +70,7 @@ pub(crate) async fn run(
     Ok(findings)
 }
 
-/// All kinds of work in turn, until it is enough.
+/// Runs all kinds of work in turn, until the end time.
 async fn toil(cluster: &Lockmesh, end: Instant) -> io::Result<()> {
     let site = cluster.site(Targets::All);
     for work in [Work::Cycles, Work::Puts, Work::Churn, Work::Reads].into_iter().cycle() {
@@ -84,7 +84,7 @@ async fn toil(cluster: &Lockmesh, end: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// Sessions and locks, and what they cost.
+/// Creates sessions and locks, and measures their cost.
 async fn fill(
     cluster: &mut Lockmesh,
     args: &LargeArgs,
@@ -113,7 +113,7 @@ async fn fill(
     Ok(())
 }
 
-/// Starts, catching up, elections.
+/// Measures starts, catching up, and elections.
 async fn recover(
     cluster: &mut Lockmesh,
     args: &LargeArgs,

@@ -1,4 +1,4 @@
-//! Servers that are killed, restarted, emptied, and how long they take to be of use again.
+//! Servers that are killed, restarted, emptied, and the time until they are useful again.
 
 use crate::cluster::lockmesh::Lockmesh;
 use crate::cluster::{Cluster, TIMEOUT};
@@ -7,34 +7,34 @@ use std::fs;
 use std::io;
 use std::time::Instant;
 
-/// What is done to a follower before it is started again.
+/// The way in which a follower is stopped before its restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// It is asked to stop.
+    /// With `SIGTERM`.
     Terminate,
-    /// `kill -9`.
+    /// With `kill -9`.
     Kill,
-    /// `kill -9`, and all its data is deleted.
+    /// With `kill -9`, and all its data is deleted.
     Empty,
 }
 
-/// How long a start took, in seconds from the process's beginning.
+/// The duration of a start, in seconds from the start of the process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Restart {
-    /// Until it said that it listens.
+    /// Until it logged that it listens.
     pub(super) listens: f64,
-    /// Until the leader knows that it has what was written while it was away.
+    /// Until the leader knows that it has the write made while it was down.
     pub(super) caught_up: f64,
 }
 
-/// A checkpoint, as a server's log tells it.
+/// A checkpoint, as logged by a server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Checkpoint {
     pub(super) rows: f64,
     pub(super) took_ms: f64,
 }
 
-/// Stops a follower, writes something, starts it again.
+/// Stops a follower, writes a key, restarts the follower.
 pub(super) async fn restart(cluster: &mut Lockmesh, way: Way) -> io::Result<Restart> {
     cluster.settle().await?;
     let leader = cluster.leader().await?;
@@ -70,14 +70,14 @@ fn says_listens(log: &str) -> bool {
     log.contains("the server listens")
 }
 
-/// How long the servers' logs are now.
+/// Returns the current lengths of the servers' logs.
 pub(super) fn log_ends(cluster: &mut Lockmesh) -> Vec<usize> {
     let servers = cluster.servers();
     let length = |log| fs::metadata(log).map_or(0, |metadata| metadata.len() as usize);
     cluster.programs()[..servers].iter().map(|program| length(program.log())).collect()
 }
 
-/// The checkpoints that the servers' logs tell of behind these marks.
+/// Returns the checkpoints in the servers' logs behind these marks.
 pub(super) fn checkpoints(cluster: &mut Lockmesh, marks: &[usize]) -> io::Result<Vec<Checkpoint>> {
     let mut found = Vec::new();
     for (program, mark) in cluster.programs().iter().zip(marks) {

@@ -1,4 +1,4 @@
-//! The end of a node with many locks, while others work: how long does anybody else wait?
+//! The end of a node with many locks, while other clients work: measures their longest request.
 
 use super::fill;
 use super::findings::Findings;
@@ -18,13 +18,13 @@ use tokio::task::JoinSet;
 /// The node that is destroyed.
 pub(super) const NODE: &str = "doomed";
 
-/// How long the others work before the node ends, and after it has.
+/// The time for which the other clients work before the node's end, and after it.
 const AROUND: Duration = Duration::from_secs(5);
 
-/// The longest that anybody else may wait, in milliseconds.
+/// The longest allowed request of another client, in milliseconds.
 const LONGEST_MS: f64 = 50.0;
 
-/// What the others do, one client each.
+/// The work of the other clients, one client each.
 const OTHERS: [Work; 4] = [Work::Puts, Work::Reads, Work::Cycles, Work::Churn];
 
 /// The longest request of one of them, before the node's end and since.
@@ -34,14 +34,14 @@ struct Longest {
     since: Cell<Duration>,
 }
 
-/// What the others are told.
+/// The signals to the other clients.
 #[derive(Debug, Default)]
 struct Signals {
     destroying: Cell<bool>,
     over: Cell<bool>,
 }
 
-/// Destroys the node, and tells how long that took and how long others waited.
+/// Destroys the node, and reports the duration and the other clients' longest requests.
 pub(super) async fn destroy(cluster: &Lockmesh, locks: u32, findings: &mut Findings) -> io::Result<()> {
     let signals = Rc::new(Signals::default());
     let longest: Rc<[Longest; 4]> = Rc::default();
@@ -89,13 +89,13 @@ async fn one(client: &mut Worker, work: Work, signals: &Signals, longest: &Longe
         Work::Cycles => client.cycle().await?,
         _ => client.churn().await?,
     }
-    // What was under way when the end began counts as since.
+    // A request in flight when the end began counts as since.
     let cell = if signals.destroying.get() { &longest.since } else { &longest.before };
     cell.set(cell.get().max(client.take_longest()));
     Ok(())
 }
 
-/// How many of some of the node's locks are held.
+/// Returns the number of held locks in a sample of the node's locks.
 async fn held(socket: &Path, locks: u32) -> io::Result<u32> {
     const LOOKS: u32 = 100;
     let mut wire = Wire::connect(socket).await?;

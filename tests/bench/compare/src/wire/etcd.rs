@@ -1,11 +1,11 @@
-//! etcd's messages, as far as the work needs them; numbers of fields as in etcd 3.4's `rpc.proto`
+//! The subset of etcd's messages that the work needs; field numbers as in etcd 3.4's `rpc.proto`
 //! and `kv.proto`.
 
 use super::malformed;
 use super::protobuf::{Message, read};
 use std::io;
 
-/// What can be called.
+/// The methods that are called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     /// Reads keys.
@@ -18,19 +18,19 @@ pub(crate) enum Method {
     Txn,
     /// A stream of events.
     Watch,
-    /// Makes a lease.
+    /// Creates a lease.
     LeaseGrant,
     /// Ends a lease and deletes its keys.
     LeaseRevoke,
-    /// What a member knows of itself.
+    /// Returns a member's status.
     Status,
 }
 
 impl Method {
-    /// How many there are.
+    /// The number of methods.
     pub(crate) const COUNT: usize = 8;
 
-    /// Its path in gRPC.
+    /// Returns its path in gRPC.
     pub(crate) fn path(self) -> &'static str {
         match self {
             Self::Range => "/etcdserverpb.KV/Range",
@@ -45,7 +45,7 @@ impl Method {
     }
 }
 
-/// The end of the range of all keys that begin with a prefix.
+/// Returns the end of the range of all keys with a prefix.
 fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     if let Some(last) = end.last_mut() {
@@ -59,17 +59,18 @@ pub(crate) fn put(key: &[u8], value: &[u8], lease: u64) -> Message {
     Message::default().bytes(1, key).bytes(2, value).number(3, lease)
 }
 
-/// `RangeRequest` of one key, linearizable unless any member may answer from what it has.
+/// `RangeRequest` of one key; linearizable unless `serializable`, which any member answers from its
+/// own state.
 pub(crate) fn get(key: &[u8], serializable: bool) -> Message {
     Message::default().bytes(1, key).number(7, u64::from(serializable))
 }
 
-/// `RangeRequest` of the first-made key below a prefix.
+/// `RangeRequest` of the first-created key below a prefix.
 fn first_created(prefix: &[u8]) -> Message {
     Message::default().bytes(1, prefix).bytes(2, &prefix_end(prefix)).number(3, 1).number(5, 1).number(6, 2)
 }
 
-/// `RangeRequest` of the last-made key below a prefix that is not newer than a revision.
+/// `RangeRequest` of the last-created key below a prefix that is not newer than a revision.
 pub(crate) fn last_created(prefix: &[u8], not_after: u64) -> Message {
     let range = Message::default().bytes(1, prefix).bytes(2, &prefix_end(prefix)).number(3, 1);
     range.number(5, 2).number(6, 2).number(13, not_after)
@@ -80,11 +81,11 @@ pub(crate) fn delete(key: &[u8]) -> Message {
     Message::default().bytes(1, key)
 }
 
-/// `TxnRequest` by which the official clients' mutex stands in line: if the own key is not there,
-/// make it; tell who is first in line.
+/// `TxnRequest` with which the official clients' mutex joins the queue: creates the client's key if
+/// it is missing, and returns the first key of the queue.
 pub(crate) fn stand_in_line(key: &[u8], prefix: &[u8], lease: u64) -> Message {
     let is_missing = Message::default().number(2, 1).bytes(3, key);
-    // The compared revision is 0, which must be written because it says what is compared.
+    // The compared revision is 0, which must be written because it selects the comparison.
     let is_missing = is_missing.finish().into_iter().chain([5 << 3, 0]).collect::<Vec<u8>>();
     let owner = Message::default().message(1, &first_created(prefix));
     let make = Message::default().message(2, &put(key, b"", lease));
@@ -93,7 +94,7 @@ pub(crate) fn stand_in_line(key: &[u8], prefix: &[u8], lease: u64) -> Message {
     txn.message(3, &look).message(3, &owner)
 }
 
-/// `WatchRequest` that begins a watch of one key behind a revision.
+/// `WatchRequest` that starts a watch of one key behind a revision.
 pub(crate) fn watch(key: &[u8], start_revision: u64) -> Message {
     Message::default().message(1, &Message::default().bytes(1, key).number(3, start_revision))
 }
@@ -103,7 +104,7 @@ pub(crate) fn cancel_watch(id: u64) -> Message {
     Message::default().message(2, &Message::default().number(1, id))
 }
 
-/// `LeaseGrantRequest`; the lifetime is in seconds.
+/// `LeaseGrantRequest`; the TTL is in seconds.
 pub(crate) fn grant_lease(seconds: u64) -> Message {
     Message::default().number(1, seconds)
 }
@@ -113,7 +114,7 @@ pub(crate) fn revoke_lease(lease: u64) -> Message {
     Message::default().number(1, lease)
 }
 
-/// The id in a `LeaseGrantResponse`.
+/// Returns the id in a `LeaseGrantResponse`.
 pub(crate) fn granted_lease(response: &[u8]) -> io::Result<u64> {
     let mut lease = 0;
     read(response, |field, value| {
@@ -124,16 +125,16 @@ pub(crate) fn granted_lease(response: &[u8]) -> io::Result<u64> {
     if lease == 0 { Err(malformed("etcd granted no lease")) } else { Ok(lease) }
 }
 
-/// What is read of a `RangeResponse`.
+/// The needed fields of a `RangeResponse`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     /// The store's revision.
     pub(crate) revision: u64,
-    /// The first key found and the revision that made it.
+    /// The first key found and the revision that created it.
     pub(crate) first: Option<(Vec<u8>, u64)>,
 }
 
-/// Reads a `RangeResponse`.
+/// Parses a `RangeResponse`.
 pub(crate) fn found(response: &[u8]) -> io::Result<Found> {
     let (mut header, mut first) = (&[][..], None);
     read(response, |field, value| match field {
@@ -166,16 +167,16 @@ fn revision(header: &[u8]) -> io::Result<u64> {
     Ok(revision)
 }
 
-/// Where one stands in line after [`stand_in_line`].
+/// A client's queue position after [`stand_in_line`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The revision that made one's own key.
+    /// The revision that created the client's own key.
     pub(crate) mine: u64,
-    /// The revision that made the first key in line; 0 when there is none.
+    /// The revision that created the first key in the queue; 0 if the queue is empty.
     pub(crate) first: u64,
 }
 
-/// Reads the `TxnResponse` to [`stand_in_line`].
+/// Parses the `TxnResponse` to [`stand_in_line`].
 pub(crate) fn place(response: &[u8]) -> io::Result<Place> {
     let (mut header, mut made, mut answers) = (&[][..], false, [&[][..]; 2]);
     let mut count = 0;
@@ -204,10 +205,10 @@ pub(crate) fn place(response: &[u8]) -> io::Result<Place> {
     Ok(Place { mine, first: range(answers[1])? })
 }
 
-/// What is read of a `WatchResponse`.
+/// The needed fields of a `WatchResponse`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Watched {
-    /// Which watch it is about.
+    /// The id of the watch.
     pub(crate) id: u64,
     /// The watch begins.
     pub(crate) created: bool,
@@ -217,7 +218,7 @@ pub(crate) struct Watched {
     pub(crate) deleted: bool,
 }
 
-/// Reads a `WatchResponse`.
+/// Parses a `WatchResponse`.
 pub(crate) fn watched(response: &[u8]) -> io::Result<Watched> {
     let mut watched = Watched::default();
     let mut events = Vec::new();
@@ -234,18 +235,18 @@ pub(crate) fn watched(response: &[u8]) -> io::Result<Watched> {
     Ok(watched)
 }
 
-/// What is read of a `StatusResponse`.
+/// The needed fields of a `StatusResponse`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Status {
     /// The member that answers.
     pub(crate) member: u64,
-    /// The leader that it knows, 0 for none.
+    /// The leader known to it, 0 for none.
     pub(crate) leader: u64,
     /// The log index up to which it has applied.
     pub(crate) applied: u64,
 }
 
-/// Reads a `StatusResponse`.
+/// Parses a `StatusResponse`.
 pub(crate) fn status(response: &[u8]) -> io::Result<Status> {
     let mut status = Status::default();
     let mut header = &[][..];

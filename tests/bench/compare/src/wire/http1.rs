@@ -1,25 +1,26 @@
-//! HTTP/1.1 as a Lockmesh agent speaks it: a status line, headers with a `Content-Length`, a body.
+//! The subset of HTTP/1.1 that a Lockmesh agent uses: a status line, headers with a
+//! `Content-Length`, a body.
 //!
-//! Chunked answers are refused by name instead of being misread.
+//! Chunked responses are rejected with an error instead of being misread.
 
 use super::malformed;
 use std::io;
 
-/// The largest answer that is understood.
+/// The largest accepted response.
 const MAX_ANSWER: usize = 64 << 20;
 
-/// An answer's head, and where its body is.
+/// The head of a response, and the range of its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     /// The status.
     pub(crate) status: u16,
-    /// Where the body begins.
+    /// The start of the body.
     pub(crate) body: usize,
-    /// Where it ends, and with it the answer.
+    /// The end of the body and of the response.
     pub(crate) end: usize,
 }
 
-/// One request, ready to be sent again and again.
+/// Returns one request, ready to be sent repeatedly.
 pub(crate) fn request(method: &str, target: &str, body: &[u8]) -> Vec<u8> {
     let head =
         format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", body.len());
@@ -28,7 +29,7 @@ pub(crate) fn request(method: &str, target: &str, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Reads the head of an answer; `None` when it is not all there yet.
+/// Parses the head of a response; `None` if it is incomplete.
 pub(crate) fn head(bytes: &[u8]) -> io::Result<Option<Head>> {
     let Some(at) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { return Ok(None) };
     let mut lines = bytes[..at].split(|byte| *byte == b'\n');
@@ -52,17 +53,17 @@ pub(crate) fn head(bytes: &[u8]) -> io::Result<Option<Head>> {
     Ok(Some(Head { status, body: at + 4, end: at + 4 + length }))
 }
 
-/// The session that holds a key, in the body of a read of that key.
+/// Returns the session that holds a key, from the body of a read of that key.
 pub(crate) fn holder(body: &[u8]) -> Option<&[u8]> {
     quoted(body, br#""Session":""#)
 }
 
-/// The id in the answer to the creation of a session.
+/// Returns the id in the response to the creation of a session.
 pub(crate) fn session_id(body: &[u8]) -> Option<&[u8]> {
     quoted(body, br#""ID":""#)
 }
 
-/// What stands between a mark and the next quotation mark. Ids need no unescaping.
+/// Returns the text between a mark and the next quotation mark. Ids need no unescaping.
 fn quoted<'a>(body: &'a [u8], mark: &[u8]) -> Option<&'a [u8]> {
     let at = body.windows(mark.len()).position(|window| window == mark)? + mark.len();
     let length = body[at..].iter().position(|byte| *byte == b'"')?;

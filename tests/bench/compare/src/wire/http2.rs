@@ -1,29 +1,29 @@
-//! HTTP/2 as a gRPC client needs it: frames, and header blocks that grow short once a connection
-//! has warmed up.
+//! The subset of HTTP/2 that a gRPC client needs: frames, and header blocks that become short on a
+//! warm connection.
 //!
-//! Headers of answers are not decoded. A unary call that went well is a message followed by the end
-//! of its stream, one that failed is the end without a message; the server's log says why.
+//! Headers of responses are not decoded. A successful unary call is a message followed by the end
+//! of its stream, a failed one is the end without a message; the server's log has the reason.
 
 use super::etcd::Method;
 use super::malformed;
 use std::io;
 
-/// What a client sends before anything else.
+/// The first bytes that a client sends.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The largest window that flow control allows: answers are never held back by us.
+/// The largest window that flow control allows: responses are never delayed by this client.
 pub(crate) const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 
-/// The window that every stream and every connection begins with.
+/// The initial window of every stream and every connection.
 pub(crate) const FIRST_WINDOW: i64 = 65_535;
 
-/// The longest frame that a peer takes without being asked.
+/// The longest frame that a peer accepts by default.
 pub(crate) const MAX_FRAME: usize = 16_384;
 
-/// Length of a frame's head.
+/// The length of a frame's head.
 pub(crate) const FRAME_HEAD: usize = 9;
 
-/// Length of what gRPC puts before a message.
+/// The length of gRPC's prefix of a message.
 pub(crate) const GRPC_HEAD: usize = 5;
 
 const DATA: u8 = 0;
@@ -43,25 +43,24 @@ const HEADER_TABLE_SIZE: u16 = 1;
 const ENABLE_PUSH: u16 = 2;
 const INITIAL_WINDOW_SIZE: u16 = 4;
 
-/// What a peer may have sent, as far as it matters.
+/// The frames of a peer, as far as they matter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Frame<'a> {
     /// A piece of a stream's messages.
     Data { stream: u32, bytes: &'a [u8], ends: bool },
     /// Headers, undecoded.
     Headers { stream: u32, ends: bool },
-    /// A stream that was broken off.
+    /// A stream that was reset.
     Reset { stream: u32 },
-    /// Settings that want to be acknowledged; the window that new streams begin with, where it says
-    /// so.
+    /// Settings that must be acknowledged; the initial window of new streams, if included.
     Settings { window: Option<u32> },
-    /// A ping that wants to be answered with the same bytes.
+    /// A ping that must be answered with the same bytes.
     Ping([u8; 8]),
-    /// The peer takes no new streams.
+    /// The peer accepts no new streams.
     GoAway,
-    /// More may be sent; on stream 0, in all.
+    /// More may be sent; on stream 0, in total.
     Window { stream: u32, more: u32 },
-    /// Nothing that matters.
+    /// Any other frame.
     Other,
 }
 
@@ -73,7 +72,7 @@ fn head(out: &mut Vec<u8>, length: usize, kind: u8, flags: u8, stream: u32) {
     out.extend_from_slice(&stream.to_be_bytes());
 }
 
-/// Appends what opens a connection: no pushes, and windows that never hold an answer back.
+/// Appends the opening of a connection: no pushes, and windows that never delay a response.
 pub(crate) fn open(out: &mut Vec<u8>) {
     out.extend_from_slice(PREFACE);
     head(out, 12, SETTINGS, 0, 0);
@@ -84,7 +83,7 @@ pub(crate) fn open(out: &mut Vec<u8>) {
     window_update(out, LARGEST_WINDOW - 65_535);
 }
 
-/// Appends leave for the peer to send this much more on the connection.
+/// Appends a window update: the peer may send this much more on the connection.
 pub(crate) fn window_update(out: &mut Vec<u8>, more: u32) {
     head(out, 4, WINDOW_UPDATE, 0, 0);
     out.extend_from_slice(&more.to_be_bytes());
@@ -101,14 +100,14 @@ pub(crate) fn answer_ping(out: &mut Vec<u8>, bytes: [u8; 8]) {
     out.extend_from_slice(&bytes);
 }
 
-/// Appends that a stream is given up.
+/// Appends the reset of a canceled stream.
 pub(crate) fn cancel(out: &mut Vec<u8>, stream: u32) {
     const CANCEL: u32 = 8;
     head(out, 4, RESET, 0, stream);
     out.extend_from_slice(&CANCEL.to_be_bytes());
 }
 
-/// Appends a gRPC message; `ends` when it is the last of its stream.
+/// Appends a gRPC message; `ends` is set for the last of its stream.
 pub(crate) fn message(out: &mut Vec<u8>, stream: u32, message: &[u8], ends: bool) {
     let length = u32::try_from(message.len()).expect("messages are short");
     head(out, GRPC_HEAD + message.len(), DATA, if ends { END_STREAM } else { 0 }, stream);
@@ -117,20 +116,20 @@ pub(crate) fn message(out: &mut Vec<u8>, stream: u32, message: &[u8], ends: bool
     out.extend_from_slice(message);
 }
 
-/// The request headers of a connection: what was sent once is a byte from then on.
+/// The request headers of a connection: a repeated header takes one byte.
 #[derive(Clone, Debug)]
 pub(crate) struct Requests {
     authority: String,
-    /// How many entries the peer's table was given.
+    /// The number of entries added to the peer's table.
     entries: usize,
-    /// Which of them are the headers that all requests have, once they were sent.
+    /// The entries of the headers common to all requests, once they were sent.
     common: Option<[usize; 3]>,
-    /// Which of them are the methods' paths.
+    /// The entries of the methods' paths.
     paths: [Option<usize>; Method::COUNT],
 }
 
 impl Requests {
-    /// Of a fresh connection to this host and port.
+    /// Creates the headers of a fresh connection to this host and port.
     pub(crate) fn new(authority: String) -> Self {
         Self { authority, entries: 0, common: None, paths: [None; Method::COUNT] }
     }
@@ -139,7 +138,7 @@ impl Requests {
     pub(crate) fn begin(&mut self, out: &mut Vec<u8>, stream: u32, method: Method) {
         let at = out.len();
         head(out, 0, HEADERS, END_HEADERS, stream);
-        // `:method: POST` and `:scheme: http`, from the table that all peers share.
+        // `:method: POST` and `:scheme: http`, from the static table.
         out.extend_from_slice(&[0x83, 0x86]);
         match self.paths[method as usize] {
             Some(entry) => self.known(out, entry),
@@ -162,7 +161,7 @@ impl Requests {
         out[at..at + 3].copy_from_slice(&length[1..]);
     }
 
-    /// Appends a header whose name is in the shared table, and has the peer remember it.
+    /// Appends a header whose name is in the static table, and adds it to the peer's table.
     fn named(&mut self, out: &mut Vec<u8>, name: u8, value: &str) -> usize {
         out.push(name);
         text(out, value);
@@ -170,7 +169,7 @@ impl Requests {
         self.entries - 1
     }
 
-    /// Appends a header that the peer remembers; the newest entry has the number 62.
+    /// Appends a header of the peer's table; the newest entry has the number 62.
     fn known(&self, out: &mut Vec<u8>, entry: usize) {
         let number = u8::try_from(62 + self.entries - 1 - entry).expect("there are few headers");
         out.push(0x80 | number);
@@ -183,7 +182,7 @@ fn text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// The first frame in `bytes` and its length; `None` when it is not all there yet.
+/// Parses the first frame in `bytes` and returns its length; `None` if it is incomplete.
 pub(crate) fn parse(bytes: &[u8]) -> io::Result<Option<(Frame<'_>, usize)>> {
     let Some((head, rest)) = bytes.split_first_chunk::<FRAME_HEAD>() else { return Ok(None) };
     let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
@@ -215,7 +214,7 @@ fn frame(kind: u8, flags: u8, stream: u32, body: &[u8]) -> io::Result<Frame<'_>>
     })
 }
 
-/// The window that streams begin with, if the settings say so.
+/// Returns the initial window of streams, if the settings include it.
 fn settings(body: &[u8]) -> io::Result<Option<u32>> {
     let mut window = None;
     for setting in body.chunks(6) {
@@ -232,7 +231,7 @@ fn settings(body: &[u8]) -> io::Result<Option<u32>> {
     Ok(window)
 }
 
-/// The gRPC message at the beginning of `bytes` and its end; `None` when it is not all there yet.
+/// Returns the gRPC message at the beginning of `bytes` and its end; `None` if it is incomplete.
 pub(crate) fn first_message(bytes: &[u8]) -> io::Result<Option<&[u8]>> {
     let Some((head, rest)) = bytes.split_first_chunk::<GRPC_HEAD>() else { return Ok(None) };
     if head[0] != 0 {

@@ -1,7 +1,7 @@
-//! ZooKeeper's records: big-endian numbers, and lengths before everything that has one.
+//! ZooKeeper's records: big-endian numbers, and length prefixes of variable fields.
 //!
-//! A packet is its length, a header, and one record. Requests are made once and sent again and
-//! again; only the number in the header changes ([`renumber`]).
+//! A packet is its length, a header, and one record. Requests are prepared once and sent
+//! repeatedly; only the number in the header changes ([`renumber`]).
 
 use super::malformed;
 use std::io;
@@ -27,21 +27,21 @@ pub(crate) const PING: i32 = -2;
 
 /// No error.
 pub(crate) const OK: i32 = 0;
-/// The node is not there.
+/// The node does not exist.
 pub(crate) const NO_NODE: i32 = -101;
-/// The node is there already.
+/// The node exists already.
 pub(crate) const NODE_EXISTS: i32 = -110;
 
-/// How long a node lives, and how it is named.
+/// The lifetime of a node, and its naming.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Until it is deleted.
     Persistent = 0,
-    /// Until its session ends; a number that grows is put behind its name.
+    /// Until its session ends; an increasing number is appended to its name.
     EphemeralSequential = 3,
 }
 
-/// The largest packet that is understood.
+/// The largest accepted packet.
 const MAX_PACKET: usize = 16 << 20;
 
 /// A packet that is being written.
@@ -85,7 +85,7 @@ impl Packet {
     }
 }
 
-/// A new session that ends when nothing was heard of it for so many milliseconds.
+/// Creates a session that expires after this many milliseconds of silence.
 pub(crate) fn connect(timeout_ms: i32) -> Vec<u8> {
     const PROTOCOL: i32 = 0;
     const LAST_SEEN: i64 = 0;
@@ -94,39 +94,39 @@ pub(crate) fn connect(timeout_ms: i32) -> Vec<u8> {
     packet.bytes(&[0; 16]).flag(false).finish()
 }
 
-/// Makes a node that everybody may do everything with.
+/// Creates a node with all permissions for all users.
 pub(crate) fn create(path: &str, data: &[u8], kind: Kind) -> Vec<u8> {
     const ALL: i32 = 31;
     let packet = Packet::request(0, Operation::Create).bytes(path.as_bytes()).bytes(data);
     packet.int(1).int(ALL).bytes(b"world").bytes(b"anyone").int(kind as i32).finish()
 }
 
-/// Deletes a node, whatever its version.
+/// Deletes a node, regardless of its version.
 pub(crate) fn delete(path: &str) -> Vec<u8> {
     Packet::request(0, Operation::Delete).bytes(path.as_bytes()).int(-1).finish()
 }
 
-/// Writes a node's data, whatever its version.
+/// Writes a node's data, regardless of its version.
 pub(crate) fn set_data(path: &str, data: &[u8]) -> Vec<u8> {
     Packet::request(0, Operation::SetData).bytes(path.as_bytes()).bytes(data).int(-1).finish()
 }
 
-/// Reads a node's data from the server at hand.
+/// Reads a node's data from the connected server.
 pub(crate) fn data(path: &str) -> Vec<u8> {
     Packet::request(0, Operation::GetData).bytes(path.as_bytes()).flag(false).finish()
 }
 
-/// Looks whether a node is there, and asks for an event when that changes.
+/// Checks if a node exists, and requests an event when that changes.
 pub(crate) fn exists_and_watch(path: &str) -> Vec<u8> {
     Packet::request(0, Operation::Exists).bytes(path.as_bytes()).flag(true).finish()
 }
 
-/// Lists the names of the nodes below one.
+/// Lists the names of the child nodes.
 pub(crate) fn children(path: &str) -> Vec<u8> {
     Packet::request(0, Operation::GetChildren).bytes(path.as_bytes()).flag(false).finish()
 }
 
-/// Has the server at hand catch up with the leader.
+/// Makes the connected server catch up with the leader.
 pub(crate) fn sync(path: &str) -> Vec<u8> {
     Packet::request(0, Operation::Sync).bytes(path.as_bytes()).finish()
 }
@@ -136,18 +136,18 @@ pub(crate) fn ping() -> Vec<u8> {
     Packet::request(PING, Operation::Ping).finish()
 }
 
-/// Ends the session and deletes what lives as long as it.
+/// Ends the session and deletes its ephemeral nodes.
 pub(crate) fn close_session() -> Vec<u8> {
     Packet::request(0, Operation::CloseSession).finish()
 }
 
-/// Gives a request its number.
+/// Sets a request's number.
 pub(crate) fn renumber(request: &mut [u8], number: i32) {
     request[4..8].copy_from_slice(&number.to_be_bytes());
 }
 
-/// The length of the packet that `bytes` begin with, its own length of 4 included; `None` when that
-/// is not there yet.
+/// Returns the length of the packet at the beginning of `bytes`, its 4-byte prefix included; `None`
+/// if the prefix is incomplete.
 pub(crate) fn packet_length(bytes: &[u8]) -> io::Result<Option<usize>> {
     let Some(length) = bytes.first_chunk::<4>() else { return Ok(None) };
     match usize::try_from(i32::from_be_bytes(*length)) {
@@ -156,16 +156,16 @@ pub(crate) fn packet_length(bytes: &[u8]) -> io::Result<Option<usize>> {
     }
 }
 
-/// The head of an answer or an event.
+/// The head of a response or an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// Of the request that is answered, [`EVENT`] or [`PING`].
+    /// The number of the answered request, [`EVENT`] or [`PING`].
     pub(crate) number: i32,
-    /// [`OK`], or why not.
+    /// [`OK`], or an error.
     pub(crate) error: i32,
 }
 
-/// Reads the head of a packet, without its length, and gives the record behind it.
+/// Parses the head of a packet, without its length, and returns the record behind it.
 pub(crate) fn head(packet: &[u8]) -> io::Result<(Head, &[u8])> {
     let mut rest = packet;
     let number = int(&mut rest)?;
@@ -174,18 +174,18 @@ pub(crate) fn head(packet: &[u8]) -> io::Result<(Head, &[u8])> {
     Ok((Head { number, error }, rest))
 }
 
-/// The time-out in milliseconds in the answer to [`connect`]; 0 when there is no session.
+/// Returns the timeout in milliseconds in the response to [`connect`]; 0 if there is no session.
 pub(crate) fn connected(mut packet: &[u8]) -> io::Result<i32> {
     int(&mut packet)?;
     int(&mut packet)
 }
 
-/// A record that is a path, or begins with data.
+/// Parses a record that is a path, or begins with data.
 pub(crate) fn text(mut record: &[u8]) -> io::Result<&[u8]> {
     bytes(&mut record)
 }
 
-/// A record that is a list of names.
+/// Parses a record that is a list of names.
 pub(crate) fn names(mut record: &[u8]) -> io::Result<Vec<&[u8]>> {
     let count = int(&mut record)?;
     (0..count).map(|_| bytes(&mut record)).collect()
@@ -205,7 +205,7 @@ fn int(rest: &mut &[u8]) -> io::Result<i32> {
 }
 
 fn bytes<'a>(rest: &mut &'a [u8]) -> io::Result<&'a [u8]> {
-    // A length of -1 stands for no bytes at all.
+    // A length of -1 means absent bytes.
     let length = int(rest)?.max(0);
     take(rest, usize::try_from(length).expect("not below 0"))
 }

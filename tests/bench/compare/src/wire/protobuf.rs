@@ -1,5 +1,4 @@
-//! Protocol Buffers, as far as etcd's messages need them: varints, bytes, and messages within
-//! messages.
+//! The subset of Protocol Buffers that etcd's messages need: varints, bytes, and nested messages.
 
 use super::malformed;
 use std::io;
@@ -9,7 +8,7 @@ use std::io;
 pub(crate) struct Message(Vec<u8>);
 
 impl Message {
-    /// A number; 0 is the default and not written.
+    /// Adds a number; 0 is the default and not written.
     pub(crate) fn number(mut self, field: u32, value: u64) -> Self {
         if value != 0 {
             self.varint(u64::from(field) << 3);
@@ -18,8 +17,7 @@ impl Message {
         self
     }
 
-    /// Bytes, text, or a message that was written before; written even when empty, as a message
-    /// within must be.
+    /// Adds bytes, text, or an encoded message; written even if empty, as a nested message must be.
     pub(crate) fn bytes(mut self, field: u32, value: &[u8]) -> Self {
         self.varint(u64::from(field) << 3 | 2);
         self.varint(value.len() as u64);
@@ -27,12 +25,12 @@ impl Message {
         self
     }
 
-    /// A message within.
+    /// Adds a nested message.
     pub(crate) fn message(self, field: u32, value: &Message) -> Self {
         self.bytes(field, &value.0)
     }
 
-    /// What was written.
+    /// Returns the encoded message.
     pub(crate) fn finish(self) -> Vec<u8> {
         self.0
     }
@@ -56,12 +54,12 @@ pub(crate) enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The number, 0 for anything else.
+    /// Returns the number, 0 for anything else.
     pub(crate) fn number(self) -> u64 {
         if let Self::Number(number) = self { number } else { 0 }
     }
 
-    /// The bytes, none for anything else.
+    /// Returns the bytes, empty for anything else.
     pub(crate) fn bytes(self) -> &'a [u8] {
         if let Self::Bytes(bytes) = self { bytes } else { &[] }
     }
