@@ -239,6 +239,25 @@ fn a_lease_that_ended_promises_nothing_more_and_takes_nothing_back() {
 }
 
 #[test]
+fn a_session_is_suspended_while_its_agent_leaves_and_confirmed_if_it_stays() {
+    let mut story = Story::safe();
+    story.pass(100 * MS);
+    let kept = LeaseState { renewed: Some(story.now), ..LeaseState::default() };
+    let leaving = LeaseState { is_leaving: true, ..kept.clone() };
+    story.tell(Input::Lease(leaving.clone()));
+    assert_eq!((story.state(), story.events.event().deadline), (SessionState::Suspended, Some(story.now)));
+    assert!(story.reason().contains("leaving"), "{}", story.reason());
+    story.pass(SECOND);
+    story.tell(Input::Lease(LeaseState { renewed: Some(story.now), ..leaving }));
+    assert!(!story.events.wants_read(), "it may end at any moment");
+    assert_eq!(story.state(), SessionState::Suspended);
+    story.tell(Input::Lease(kept));
+    assert!(story.events.wants_read());
+    story.read(story.now, THERE);
+    assert_eq!((story.state(), story.reason()), (SessionState::Safe, ""));
+}
+
+#[test]
 fn an_agent_that_was_just_started_vouches_for_nothing() {
     let mut story =
         Story { events: SessionEvents::new(START, LeaseState::default(), START, THERE), now: START };

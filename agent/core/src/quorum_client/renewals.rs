@@ -162,6 +162,11 @@ impl Renewals {
         self.unrenewed_since
     }
 
+    /// Sets whether this agent leaves the cluster.
+    pub(super) fn set_leaving(&mut self, is_leaving: bool) {
+        self.state.is_leaving = is_leaving;
+    }
+
     /// Returns the lease that guards rely on.
     pub(super) fn state(&self) -> &LeaseState {
         &self.state
