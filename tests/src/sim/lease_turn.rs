@@ -21,6 +21,8 @@ pub struct LeaseTurn {
     pub renewals: Vec<Renewal>,
     /// Answers of nodes to it, or to jurors that report to it.
     pub answers: Vec<Renewal>,
+    /// Answers that other agents passed on, forged ones included.
+    pub passed_on: Vec<Renewal>,
     /// Acknowledgements of another server, which it relays.
     pub relayed: Vec<LeaseAck>,
     /// The acknowledgements that it sent.
@@ -46,6 +48,7 @@ impl LeaseTurn {
                 self.answers.extend(answers);
                 self.relayed.extend(acknowledged);
             }
+            DriverEvent::AgentAnswered(answer) => self.passed_on.push(answer.renewal),
             DriverEvent::Challenged(challenge, Some(answer)) => {
                 let is_answer =
                     (answer.renewal.lease, answer.renewal.nonce) == (challenge.lease, challenge.nonce);

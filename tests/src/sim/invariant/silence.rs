@@ -3,7 +3,8 @@
 //! very many nodes are silent (I8), nor after an election.
 //!
 //! A renewal counts from any relay. An answer to a juror counts if it belongs to the open check, as
-//! the leader's own questions show.
+//! the leader's own questions show; so does one that another agent passed on, unless it is forged.
+//! Each check is closed by the first answer.
 
 use super::{Fact, Invariant, Scene, ensure};
 use crate::sim::lease_turn::LeaseTurn;
@@ -77,7 +78,9 @@ impl Silence {
         for renewal in turn.renewals.iter().filter(|_| !is_new) {
             leader.hear(now, renewal, "its renewal arrived");
         }
-        for answer in turn.answers.iter().filter(|_| !is_new) {
+        let is_genuine = |answer: &&Renewal| scene.history.state().is_authentic(answer);
+        let passed_on = turn.passed_on.iter().filter(is_genuine);
+        for answer in turn.answers.iter().chain(passed_on).filter(|_| !is_new) {
             if leader.nonces.get(&answer.lease) == Some(&answer.nonce) {
                 leader.hear(now, answer, "a juror had its answer");
             }
