@@ -40,7 +40,7 @@ impl World {
 
     /// Crashes an agent, which is then restarted.
     pub(super) fn restart_agent(&mut self, agent: usize) {
-        self.held.fault_at(agent, self.stage.now);
+        self.fault_at(agent);
         self.bereave(agent);
         self.agents[agent].restart(&mut self.stage, &mut self.judge);
         self.hang_up(agent);
@@ -50,7 +50,7 @@ impl World {
     pub(super) fn end_agent(&mut self, agent: usize, life: u64) {
         // It may have died meanwhile: the connections of its next life continue.
         if self.agents[agent].life == life {
-            self.held.fault_at(agent, self.stage.now);
+            self.fault_at(agent);
             self.bereave(agent);
             self.agents[agent].end(&mut self.stage, &mut self.judge);
             self.hang_up(agent);
@@ -75,20 +75,20 @@ impl World {
     }
 
     fn stop_agent(&mut self, agent: usize, length: Duration) {
-        self.held.fault_at(agent, self.stage.now);
+        self.fault_at(agent);
         self.stage.hit(Mark::AgentStopped);
         self.stage.say(|| format!("agent {agent} is paused for {length:?}"));
         self.agents[agent].stop(&mut self.stage, length);
     }
 
     fn suspend_host(&mut self, agent: usize, length: Duration) {
-        self.held.fault_at(agent, self.stage.now);
+        self.fault_at(agent);
         self.stage.say(|| format!("agent {agent}'s host is suspended for {length:?}"));
         self.agents[agent].suspend_host(&mut self.stage, length);
     }
 
     fn kill_host(&mut self, agent: usize, downtime: Duration) {
-        self.held.fault_at(agent, self.stage.now);
+        self.fault_at(agent);
         self.stage.say(|| format!("agent {agent}'s host dies, and comes back after {downtime:?}"));
         self.agents[agent].lose_host(&mut self.stage, &mut self.judge, downtime);
         self.hang_up(agent);
@@ -119,7 +119,7 @@ impl World {
 
     /// Cuts a host off from all others, in one direction or both.
     fn isolate_host(&mut self, agent: usize, length: Duration) {
-        self.held.fault_at(agent, self.stage.now);
+        self.fault_at(agent);
         self.stage.hit(Mark::HostIsolated);
         let (is_deaf, is_mute) =
             *self.stage.draw.pick(&[(true, true), (true, true), (true, false), (false, true)]);
@@ -143,7 +143,7 @@ impl World {
             return;
         };
         self.stage.hit(Mark::AgentCopied);
-        self.held.fault_at(agent, self.stage.now);
+        self.fault_at(agent);
         self.stage.say(|| format!("a copy of agent {agent} registers"));
         // The servers refuse the copy as long as the agent answers them.
         if self.stage.draw.once_in(2) {

@@ -104,6 +104,12 @@ impl World {
         running.filter(|process| self.is_reached(agent, process)).any(is_disturbed)
     }
 
+    /// Returns `true` if an agent has a connection to a running server, or could have one.
+    pub(super) fn reaches_a_server(&self, agent: usize) -> bool {
+        let mut running = self.machines.values().filter_map(|machine| machine.process.as_ref());
+        running.any(|process| self.is_reached(agent, process))
+    }
+
     fn is_reached(&self, agent: usize, process: &Process) -> bool {
         let (here, there) = (Place::Agent(agent), Place::Server(process.id));
         let network = &self.stage.network;

@@ -2,12 +2,13 @@
 //! windows plus two seconds, each lock of a guard is believed in by its guard or has passed on.
 //! This is checked ten times a second throughout a run.
 //!
-//! A fault counts from its beginning. A fault of one host concerns the locks of that host. A fault
-//! of servers or of the network between them, and a new leader (which restarts every window),
-//! concern all locks. While no leader can commit, every lock waits: that fault counts as new until
-//! it is over. A write that a leader refuses because its queue is full is a fault of the host that
-//! sent it. While the brake is on, the servers' windows are the longest one. A guard that releases
-//! by its own choice has the same time, counted from the release.
+//! A fault counts from its beginning. A fault of one host concerns the locks of that host, and of
+//! the hosts that reach no server themselves: they live through the other hosts. A fault of servers
+//! or of the network between them, and a new leader (which restarts every window), concern all
+//! locks. While no leader can commit, every lock waits: that fault counts as new until it is over.
+//! A write that a leader refuses because its queue is full is a fault of the host that sent it.
+//! While the brake is on, the servers' windows are the longest one. A guard that releases by its
+//! own choice has the same time, counted from the release.
 //!
 //! Three cases have a different bound:
 //! - If the guard's own process died or is paused while its host runs, the node's lease does not
@@ -64,7 +65,7 @@ impl HeldLocks {
         self.everywhere = now;
     }
 
-    /// Notes the start of a fault of one host.
+    /// Notes the start of a fault that concerns one host.
     pub(super) fn fault_at(&mut self, agent: usize, now: Time) {
         self.at_host.insert(agent, now);
     }
@@ -76,6 +77,17 @@ impl HeldLocks {
 }
 
 impl World {
+    /// Notes the start of a network or agent fault of one host. It also concerns the hosts that may
+    /// be reached only through this one.
+    pub(super) fn fault_at(&mut self, agent: usize) {
+        let now = self.stage.now;
+        self.held.fault_at(agent, now);
+        let others = (0..self.agents.len()).filter(|other| !self.reaches_a_server(*other));
+        for other in others.collect::<Vec<_>>() {
+            self.held.fault_at(other, now);
+        }
+    }
+
     /// Checks all locks, and schedules the next check.
     pub(super) fn look_at_held(&mut self) {
         if self.stage.plan.guards.per_agent == 0 {

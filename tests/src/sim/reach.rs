@@ -173,7 +173,7 @@ impl World {
         });
         closed.iter().for_each(|(link, port)| self.stage.network.close(*link, *port));
         self.stage.after(length, Event::Mend(Mend::Ports(closed)));
-        self.held.fault_at(agent, self.stage.now);
+        self.fault_at(agent);
     }
 
     /// Pauses or crashes all servers, or a majority of them, for the same time.
