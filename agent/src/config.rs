@@ -77,6 +77,9 @@ pub struct HttpConfig {
     /// Whether requests of operators are accepted over TCP although there is a Unix socket: without
     /// one they always are.
     pub operator_over_tcp: bool,
+    /// Whether requests that carry a token are rejected with 403. Otherwise the token is ignored,
+    /// with one warning per client: there are no ACLs.
+    pub refuse_tokens: bool,
     /// The Unix socket's path; empty for none.
     pub socket: PathBuf,
     /// The socket's permissions, octal.
@@ -277,6 +280,7 @@ impl Default for HttpConfig {
             allow_non_loopback: false,
             allowed_hosts: Vec::new(),
             operator_over_tcp: false,
+            refuse_tokens: false,
             socket: "/run/lockmesh/agent.sock".into(),
             socket_mode: FileMode(0o660),
             socket_group: String::new(),

@@ -1,6 +1,7 @@
 //! What every request is served from.
 
 use super::audit::Audit;
+use super::token::Tokens;
 use crate::checks::Checks;
 use crate::events::Events;
 use crate::node::Identity;
@@ -10,7 +11,6 @@ use crate::upstream::Upstream;
 use lockmesh_protocol::lease::HealthWindow;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How much a client may ask for. Sizes in bytes.
@@ -100,7 +100,7 @@ pub struct Api {
     /// send them.
     pub operator_socket: Option<PathBuf>,
     pub(super) audit: Audit,
-    token_seen: AtomicBool,
+    pub(super) tokens: Tokens,
 }
 
 impl Api {
@@ -121,7 +121,7 @@ impl Api {
             allowed_hosts: Vec::new(),
             operator_socket: None,
             audit: Audit::default(),
-            token_seen: AtomicBool::new(false),
+            tokens: Tokens::default(),
         }
     }
 
@@ -149,12 +149,10 @@ impl Api {
         Self { operator_socket, ..self }
     }
 
-    /// Says once in the agent's life that tokens have no meaning yet.
-    pub(super) fn note_token(&self) {
-        if !self.token_seen.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                "a client sent a token: tokens are accepted but not looked at, since there are no access rules yet"
-            );
-        }
+    /// The same, with requests that carry a token rejected, if `refuse` is set. Otherwise tokens
+    /// are ignored.
+    #[must_use]
+    pub fn with_tokens_refused(self, refuse: bool) -> Self {
+        Self { tokens: Tokens::new(refuse), ..self }
     }
 }

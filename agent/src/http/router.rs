@@ -13,6 +13,7 @@ use super::endpoint::table::{ROUTES, Right, Route};
 use super::go::{path, query};
 use super::host;
 use super::peer::Peer;
+use super::token;
 use crate::metrics;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -85,11 +86,10 @@ async fn guarded(
         let words = format!("method {} not allowed", head.method);
         return allowing(Failure::new(StatusCode::METHOD_NOT_ALLOWED, words).into_response(), route);
     };
-    if params.non_empty("token").is_some()
-        || head.headers.contains_key("x-consul-token")
-        || head.headers.contains_key(header::AUTHORIZATION)
+    if token::is_sent(&head.headers, &params)
+        && let Err(failure) = api.tokens.judge(peer)
     {
-        api.note_token();
+        return failure.into_response();
     }
     let call = Call { api, peer, head, tail, params };
     let answer = match right {

@@ -42,6 +42,38 @@ async fn paths_that_lead_nowhere_say_so() {
 }
 
 #[tokio::test]
+async fn tokens_are_ignored_unless_they_are_to_be_refused() {
+    async fn ask(stand: &Stand, method: &str, uri: &str, header: Option<(&str, &str)>) -> super::Reply {
+        let mut request = http::Request::builder().method(method).uri(uri);
+        if let Some((name, value)) = header {
+            request = request.header(name, value);
+        }
+        stand.send(request.body(crate::http::Body::empty()).unwrap()).await
+    }
+    let mut stand = Stand::new();
+    let tokens = [
+        ("/v1/kv/a", Some(("x-consul-token", "junk"))),
+        ("/v1/kv/a", Some(("authorization", "Bearer junk"))),
+        ("/v1/kv/a?token=junk", None),
+    ];
+    for (uri, header) in tokens {
+        ask(&stand, "PUT", uri, header).await.is(200, "true");
+        ask(&stand, "DELETE", uri, header).await.is(200, "true");
+    }
+    let api = std::sync::Arc::get_mut(&mut stand.api).expect("nothing else has it");
+    api.tokens = crate::http::token::Tokens::new(true);
+    for (uri, header) in tokens {
+        let refused = ask(&stand, "PUT", uri, header).await;
+        refused.failed(403, "refused");
+        let text = refused.text();
+        assert!(text.contains("ACLs are not implemented") && text.contains("http.refuse_tokens"), "{text}");
+    }
+    assert_eq!(stand.get("/v1/kv/a").await.status, 404, "nothing was written");
+    ask(&stand, "PUT", "/v1/kv/a", None).await.is(200, "true");
+    ask(&stand, "PUT", "/v1/kv/a", Some(("authorization", "Basic dDp0"))).await.is(200, "true");
+}
+
+#[tokio::test]
 async fn unclean_paths_are_sent_to_the_clean_one() {
     let stand = Stand::new();
     for (path, clean) in [
