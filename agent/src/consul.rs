@@ -20,13 +20,13 @@ pub struct Row {
     pub names: &'static [&'static str],
     /// The feature, as a noun phrase.
     pub feature: &'static str,
-    /// What to use.
+    /// The replacement.
     pub remedy: Remedy,
     /// Status and text of a route, if Consul has fixed ones for a feature that is disabled.
     pub disabled: Option<(u16, &'static str)>,
 }
 
-/// What to do without a name of Consul.
+/// The replacement for a name of Consul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// Lockmesh has the feature under this name.
@@ -101,7 +101,7 @@ mod tests {
     fn markdown(rows: &[Row]) -> String {
         let mut text = String::from("| Consul | feature | Lockmesh |\n|---|---|---|\n");
         for row in rows {
-            // `/v1/query` stands for `/v1/query/` too.
+            // `/v1/query` includes `/v1/query/` for readers.
             let repeats = |name: &str| name.strip_suffix('/').is_some_and(|bare| row.names.contains(&bare));
             let names = row.names.iter().filter(|name| !repeats(name)).map(|name| format!("`{name}`"));
             let names = names.collect::<Vec<_>>().join(", ");

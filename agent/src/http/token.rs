@@ -19,21 +19,21 @@ const MAX_CLIENTS: usize = 1_024;
 const REFUSED: &str = "ACLs are not implemented in Lockmesh, and `http.refuse_tokens` is set: send the request without a \
                        token, or set `http.refuse_tokens = false` in the agent's configuration to have tokens ignored";
 
-/// A client, whichever of its connections and processes it uses.
+/// A client, with all its connections and processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Client {
     Address(IpAddr),
     User(Option<u32>),
 }
 
-/// What becomes of tokens, and the clients that were warned.
+/// The treatment of tokens, and the clients that were warned.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
     refuse: bool,
     warned: Mutex<BTreeSet<Client>>,
 }
 
-/// What a client that sent a token causes in the log.
+/// The warning in the log about a client that sent a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Warning {
     /// Its first token.

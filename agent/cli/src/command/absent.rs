@@ -1,5 +1,5 @@
-//! What is printed for a command or an option of Consul that Lockmesh does not have, instead of
-//! clap's tip: clap suggests the name that is spelled most like it.
+//! Errors for a command or an option of Consul that Lockmesh does not have. They take the place of
+//! clap's tip, which suggests the name with the most similar spelling.
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};

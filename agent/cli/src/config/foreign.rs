@@ -1,5 +1,5 @@
 //! Configuration files in Consul's formats, JSON and HCL: not read, but searched for keys, so that
-//! the error says what each one is here.
+//! the error has a remedy for each one.
 //!
 //! The search knows strings, comments, braces and brackets, and nothing else of the two formats.
 
@@ -8,8 +8,8 @@ use lockmesh_agent::consul;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Why a file that is not TOML is rejected, with the keys of Consul in it; none if it is not one of
-/// Consul's formats.
+/// The reason to reject a file that is not TOML, with the keys of Consul in it; none if it is not
+/// in one of Consul's formats.
 pub(super) fn rejection(file: &Path, text: &str) -> Option<String> {
     let extension = file.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let format = match extension.to_ascii_lowercase().as_str() {

@@ -1,5 +1,5 @@
-//! What to do about a key that does not exist: the name it has here if Consul has it, similar keys,
-//! or the keys of its section.
+//! Remedies for a key that does not exist: its name in Lockmesh if it is one of Consul's, similar
+//! keys, or the keys of its section.
 
 use lockmesh_agent::consul;
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ pub(super) struct Key {
     pub(super) is_section: bool,
 }
 
-/// How a key is written.
+/// The notation of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spelling {
     /// `http.tcp`
@@ -41,7 +41,7 @@ impl Spelling {
         }
     }
 
-    /// A path as this spelling can tell it from others.
+    /// A path in the form in which this spelling distinguishes it from others.
     fn plain(self, path: &str) -> String {
         match self {
             Self::Dotted => path.into(),
@@ -51,7 +51,7 @@ impl Spelling {
 }
 
 /// The unknown keys of a file, a line each; none if all are known. A feature of Consul is listed
-/// once, whatever number of keys it has.
+/// once, also if it has several keys.
 pub(super) fn of_file(mut keys: Vec<Key>, known: &[String]) -> Option<String> {
     keys.sort_by_key(|key| key.line);
     let mut features = BTreeSet::new();
@@ -68,8 +68,8 @@ pub(super) fn of_file(mut keys: Vec<Key>, known: &[String]) -> Option<String> {
     }
 }
 
-/// `true` for a key that exists, and for one whose value is of the wrong kind: the parser reports
-/// that.
+/// `true` for a key that exists, and for one whose value is of the wrong kind, which the parser
+/// reports.
 fn is_known(key: &Key, known: &[String]) -> bool {
     let inside = |inner: &str, outer: &str| {
         inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -93,7 +93,7 @@ pub(super) fn listed(mut lines: Vec<String>) -> String {
     lines.join("\n")
 }
 
-/// Why an unknown key is rejected, and what to do.
+/// The reason to reject an unknown key, and a remedy.
 pub(super) fn explain(name: &str, known: &[String], spelling: Spelling) -> String {
     let unknown = match spelling {
         Spelling::Dotted => format!("unknown key `{name}`"),
@@ -150,7 +150,7 @@ fn consul_key(name: &str, spelling: Spelling) -> Option<(&'static str, &'static 
 }
 
 /// The keys, or sections, that a misspelt name may mean: the nearest ones by the whole path, or by
-/// the last word in whatever section.
+/// the last word in any section.
 fn similar<'k>(name: &str, known: &'k [String], spelling: Spelling) -> Vec<&'k str> {
     let name = spelling.plain(name);
     let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
