@@ -27,7 +27,9 @@ pub(super) fn rejection(file: &Path, text: &str) -> Option<String> {
             lines.push(format!("line {line}: unknown key {}", row.explain(name)));
         }
     }
-    let problem = format!("this is {format}, but Lockmesh reads TOML: write a new file from the defaults");
+    let problem = format!(
+        "this is {format}, but Lockmesh reads TOML: write a new file with the keys that differ from their defaults"
+    );
     if lines.is_empty() { Some(problem) } else { Some(format!("{problem}\n{}", listed(lines))) }
 }
 
