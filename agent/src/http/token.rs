@@ -69,14 +69,12 @@ impl Tokens {
                 listener = peer.listener(),
                 uid,
                 address,
-                "ignored a token: ACLs are not implemented; set http.refuse_tokens to reject such requests"
+                reject_with = "http.refuse_tokens",
+                "ignored a token, because ACLs are not implemented"
             ),
         }
         if warning == Warning::Last {
-            tracing::warn!(
-                clients = MAX_CLIENTS,
-                "too many clients send tokens; no warning for further ones"
-            );
+            tracing::warn!(clients = MAX_CLIENTS, "suppressing warnings about tokens of further clients");
         }
         if self.refuse { Err(Failure::new(StatusCode::FORBIDDEN, REFUSED)) } else { Ok(()) }
     }
