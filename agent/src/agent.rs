@@ -126,6 +126,7 @@ impl Agent {
             .with_events(Arc::clone(&events))
             .with_reload(reload)
             .with_operator_socket(config.http.operator_socket().map(PathBuf::from))
+            .with_tokens_refused(config.http.refuse_tokens)
             .with_allowed_hosts(config.http.allowed_hosts);
         let check_sync = tokio::spawn(Arc::clone(&checks).run(stopping.clone()));
         let session_watches = Arc::clone(&api.session_watches);

@@ -76,6 +76,9 @@ pub struct HttpConfig {
     /// `true` if operator requests are accepted over TCP even if there is a Unix socket; without a
     /// socket they always are.
     pub operator_over_tcp: bool,
+    /// `true` to reject requests that carry a token with 403. Otherwise the token is ignored,
+    /// with one warning per client: there are no ACLs.
+    pub refuse_tokens: bool,
     /// The path of the Unix socket; empty for none.
     pub socket: PathBuf,
     /// The socket's permissions, octal.
@@ -277,6 +280,7 @@ impl Default for HttpConfig {
             allow_non_loopback: false,
             allowed_hosts: Vec::new(),
             operator_over_tcp: false,
+            refuse_tokens: false,
             socket: "/run/lockmesh/agent.sock".into(),
             socket_mode: FileMode(0o660),
             socket_group: String::new(),

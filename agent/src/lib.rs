@@ -17,6 +17,7 @@
 //! | `session_watches.rs`, `boot_clock.rs` | sessions that guards on this host follow, and the clock of their deadlines |
 //! | `upstream/` | connections, callers and the clock around `agent/core`, which decides |
 //! | `config.rs`, `config/` | settings of an agent |
+//! | `consul.rs`, `consul/` | Consul's routes, commands, options and keys that Lockmesh does not have |
 //! | `pin.rs` | the file with the agent's cluster |
 //! | `node.rs` | the identity of this machine |
 //! | `incarnation.rs` | identity of this process within this boot |
@@ -32,6 +33,7 @@ pub mod agent;
 mod boot_clock;
 pub mod checks;
 pub mod config;
+pub mod consul;
 pub mod error;
 pub mod events;
 pub mod http;

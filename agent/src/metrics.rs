@@ -265,6 +265,7 @@ const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 8] = [
             "host",
             "operator_over_tcp",
             "snapshot_size",
+            "token",
             "txn_operations",
             "value_size",
             "watched_sessions",

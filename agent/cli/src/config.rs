@@ -3,14 +3,20 @@
 //!
 //! A key of section `http` named `tcp` is `http.tcp` in `--set http.tcp=…` and
 //! `LOCKMESH_CONFIG_HTTP_TCP` in the environment. Whatever is not a key is refused: in the file
-//! with its line, in the environment and on the command line by its name.
+//! with its line, in the environment and on the command line by its name. `config/unknown.rs` says
+//! what to do about it, `config/foreign.rs` for files in Consul's formats.
+
+mod foreign;
+mod unknown;
 
 use lockmesh_agent::config::AgentConfig;
 use lockmesh_net::config::{ConfigError, LogConfig, TlsConfig};
 use lockmesh_server::config::ServerConfig;
 use serde::{Serialize, de::DeserializeOwned};
 use std::path::{Path, PathBuf};
+use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
+use unknown::{Key, Spelling};
 
 /// What every variable that sets a key begins with.
 pub const PREFIX: &str = "LOCKMESH_CONFIG_";
@@ -97,7 +103,15 @@ pub enum LoadError {
         /// Why.
         error: std::io::Error,
     },
-    /// The file is not TOML, has an unknown key or a value of the wrong kind.
+    /// The file has unknown keys, or is in a format of Consul's.
+    #[error("{}: {problem}", file.display())]
+    Keys {
+        /// Which file.
+        file: PathBuf,
+        /// Which keys, with their lines and what to do about them.
+        problem: String,
+    },
+    /// The file is not TOML, or has a value of the wrong kind.
     #[error("{}: {error}", file.display())]
     File {
         /// Which file.
@@ -134,7 +148,7 @@ pub fn load<T: Role>(sources: &Sources) -> Result<T, LoadError> {
         if let Some(key) = name.strip_prefix(PREFIX) {
             // Variables have no dots: an underscore stands for one, or for itself.
             let matches = |path: &str| path.replace('.', "_").eq_ignore_ascii_case(key);
-            set::<T>(&mut table, name, matches, value)?;
+            set::<T>(&mut table, name, (key, Spelling::Variable), matches, value)?;
         }
     }
     for setting in &sources.settings {
@@ -143,7 +157,7 @@ pub fn load<T: Role>(sources: &Sources) -> Result<T, LoadError> {
             origin: origin.clone(),
             problem: "write it as key=value, for example http.tcp=127.0.0.1:8501".into(),
         })?;
-        set::<T>(&mut table, &origin, |path| path == key, value)?;
+        set::<T>(&mut table, &origin, (key, Spelling::Dotted), |path| path == key, value)?;
     }
     let config = deserialize::<T>(table, "the configuration")?;
     config.check()?;
@@ -179,9 +193,33 @@ pub fn differences<T: Role>(one: &T, other: &T) -> Vec<String> {
 /// their line.
 fn parse<T: Role>(file: &Path, text: &str) -> Result<Table, LoadError> {
     let failed = |error| LoadError::File { file: file.into(), error: Box::new(error) };
-    // As a whole first: only the type knows which keys there are, and only here have they lines.
+    let rejected = |problem| LoadError::Keys { file: file.into(), problem };
+    let document = DeTable::parse(text).map_err(|error| match foreign::rejection(file, text) {
+        Some(problem) => rejected(problem),
+        None => failed(error),
+    })?;
+    let mut found = Vec::new();
+    keys(document.get_ref(), "", text, &mut found);
+    if let Some(problem) = unknown::of_file(found, &paths(&table_of(&T::default()))) {
+        return Err(rejected(problem));
+    }
+    // As a whole first: only here have values of the wrong kind lines.
     toml::from_str::<T>(text).map_err(failed)?;
     text.parse().map_err(failed)
+}
+
+/// All keys of a file with their lines; of a section that is empty, the section.
+fn keys(table: &DeTable<'_>, prefix: &str, text: &str, found: &mut Vec<Key>) {
+    for (name, value) in table.iter() {
+        let path = format!("{prefix}{}", name.get_ref());
+        match value.get_ref() {
+            DeValue::Table(inner) if !inner.is_empty() => keys(inner, &format!("{path}."), text, found),
+            value => {
+                let line = text[..name.span().start].matches('\n').count() + 1;
+                found.push(Key { path, line, is_section: matches!(value, DeValue::Table(_)) });
+            }
+        }
+    }
 }
 
 fn table_of<T: Role>(config: &T) -> Table {
@@ -203,16 +241,18 @@ fn merge(into: &mut Table, from: Table) {
 fn set<T: Role>(
     table: &mut Table,
     origin: &str,
+    (name, spelling): (&str, Spelling),
     wanted: impl Fn(&str) -> bool,
     text: &str,
 ) -> Result<(), LoadError> {
     let failed = |problem: String| LoadError::Setting { origin: origin.into(), problem };
     let defaults = table_of(&T::default());
-    let path = paths(&defaults)
-        .into_iter()
+    let known = paths(&defaults);
+    let path = known
+        .iter()
         .find(|path| wanted(path))
-        .ok_or_else(|| failed("there is no such key; deploy/config has a file with all of them".into()))?;
-    let place = at(table, &path).expect("every key has a default");
+        .ok_or_else(|| failed(unknown::explain(name, &known, spelling)))?;
+    let place = at(table, path).expect("every key has a default");
     *place = match place {
         // Numbers are grouped as in the file: `1_000`.
         Value::Integer(_) => Value::Integer(
@@ -339,14 +379,82 @@ mod tests {
     #[test]
     fn an_unknown_key_is_refused_where_it_stands() {
         let unknown = complaint("[http]\ntcp = \"\"\nsokket = \"/s\"\n", &[], &[]);
-        assert!(unknown.contains("line 3") && unknown.contains("unknown field `sokket`"), "{unknown}");
+        assert!(
+            unknown.ends_with(": line 3: unknown key `http.sokket`; did you mean `http.socket`?"),
+            "{unknown}"
+        );
         let unknown = complaint("[nodes]\n", &[], &[]);
-        assert!(unknown.contains("line 1") && unknown.contains("`nodes`"), "{unknown}");
+        assert!(unknown.ends_with(": line 1: unknown key `nodes`; did you mean `node`?"), "{unknown}");
+        let unknown = complaint("[nodes]\nname = \"n\"\n", &[], &[]);
+        assert!(
+            unknown.ends_with(": line 2: unknown key `nodes.name`; did you mean `node.name`?"),
+            "{unknown}"
+        );
         let unknown = complaint("", &[("LOCKMESH_CONFIG_HTTP_SOKKET", "/s")], &[]);
-        assert!(unknown.starts_with("LOCKMESH_CONFIG_HTTP_SOKKET: there is no such key"), "{unknown}");
+        assert_eq!(
+            unknown,
+            "LOCKMESH_CONFIG_HTTP_SOKKET: unknown key; did you mean `LOCKMESH_CONFIG_HTTP_SOCKET`?"
+        );
+        let unknown = complaint("", &[("LOCKMESH_CONFIG_PORTS_HTTP", "8500")], &[]);
+        assert!(unknown.contains("`ports.http` of Consul") && unknown.contains("`http.tcp`"), "{unknown}");
         let unknown = complaint("", &[], &["http.sokket=/s"]);
-        assert!(unknown.starts_with("--set http.sokket=/s: there is no such key"), "{unknown}");
-        assert!(complaint("", &[], &["http=1"]).contains("no such key"), "a section is not a key");
+        assert_eq!(unknown, "--set http.sokket=/s: unknown key `http.sokket`; did you mean `http.socket`?");
+        let section = complaint("", &[], &["http=1"]);
+        assert!(section.contains("`http` is a section: its keys are `http.allow_non_loopback`"), "{section}");
+    }
+
+    #[test]
+    fn keys_of_consul_are_told_what_they_are_here_all_at_once() {
+        let text = "datacenter = \"dc1\"\nretry_join = [\"a\"]\n[ports]\nhttp = 8500\ndns = 8600\n[acl]\n\
+                    enabled = true\ndefault_policy = \"deny\"\n";
+        let all = complaint(text, &[], &[]);
+        let lines: Vec<_> = all.lines().collect();
+        assert_eq!(lines.len(), 6, "one a feature:\n{all}");
+        assert!(lines[0].ends_with(": 5 unknown keys"), "{all}");
+        assert_eq!(
+            lines[1],
+            "line 1: unknown key `datacenter` of Consul (name of the datacenter): here it is `node.datacenter`"
+        );
+        assert!(lines[2].starts_with("line 2: unknown key `retry_join` of Consul"), "{all}");
+        assert!(lines[3].starts_with("line 4: unknown key `ports.http` of Consul"), "{all}");
+        assert!(
+            lines[4].starts_with("line 5: unknown key `ports.dns` of Consul (DNS): not in Lockmesh"),
+            "{all}"
+        );
+        assert!(lines[5].starts_with("line 7: unknown key `acl` of Consul (ACLs): not in Lockmesh"), "{all}");
+    }
+
+    #[test]
+    fn a_file_in_consuls_formats_is_refused_with_its_keys() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for (name, text) in [
+            ("consul.json", "{\n  \"server\": true,\n  \"ports\": {\"dns\": 8600}\n}\n"),
+            ("consul.hcl", "# HCL\nserver = true\nports { dns = 8600 }\n"),
+        ] {
+            let file = folder.path().join(name);
+            std::fs::write(&file, text).expect("it can be written");
+            let sources = Sources { file: Some(file), ..Sources::default() };
+            let refused = load::<ServerConfig>(&sources).expect_err("it is not TOML").to_string();
+            assert!(refused.contains("Lockmesh reads TOML"), "{refused}");
+            assert!(refused.contains("\nline 2: unknown key `server` of Consul"), "{refused}");
+            assert!(refused.contains("\nline 3: unknown key `ports.dns` of Consul"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn the_remedies_for_keys_of_consul_name_keys() {
+        let mut known = paths(&table_of(&AgentConfig::default()));
+        known.extend(paths(&table_of(&ServerConfig::default())));
+        for row in lockmesh_agent::consul::KEYS.iter().chain(lockmesh_agent::consul::OPTIONS) {
+            let remedy = row.remedy.to_string();
+            for quoted in remedy.split('`').skip(1).step_by(2) {
+                let key = quoted.strip_prefix("--set ").unwrap_or(quoted).split(['=', ' ']).next();
+                let key = key.unwrap_or_default();
+                let others = ["GET", "PUT", "lockmesh", "ping", "KEY"];
+                let is_key = !key.starts_with(['-', '/']) && !others.contains(&key);
+                assert!(!is_key || known.iter().any(|path| path == key), "{key:?} of {row:?}");
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The context of every request.
 
 use super::audit::Audit;
+use super::token::Tokens;
 use crate::checks::Checks;
 use crate::events::Events;
 use crate::node::Identity;
@@ -10,7 +11,6 @@ use crate::upstream::Upstream;
 use lockmesh_protocol::lease::HealthWindow;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Limits on client requests. Sizes in bytes.
@@ -98,7 +98,7 @@ pub struct Api {
     /// The only socket that accepts operator requests; `None` if every client may send them.
     pub operator_socket: Option<PathBuf>,
     pub(super) audit: Audit,
-    token_seen: AtomicBool,
+    pub(super) tokens: Tokens,
 }
 
 impl Api {
@@ -119,7 +119,7 @@ impl Api {
             allowed_hosts: Vec::new(),
             operator_socket: None,
             audit: Audit::default(),
-            token_seen: AtomicBool::new(false),
+            tokens: Tokens::default(),
         }
     }
 
@@ -147,10 +147,10 @@ impl Api {
         Self { operator_socket, ..self }
     }
 
-    /// Logs once per process that tokens are ignored.
-    pub(super) fn note_token(&self) {
-        if !self.token_seen.swap(true, Ordering::Relaxed) {
-            tracing::warn!("a client sent a token, which is ignored: ACLs are not implemented");
-        }
+    /// The same, with requests that carry a token rejected, if `refuse` is set. Otherwise tokens
+    /// are ignored.
+    #[must_use]
+    pub fn with_tokens_refused(self, refuse: bool) -> Self {
+        Self { tokens: Tokens::new(refuse), ..self }
     }
 }

@@ -25,6 +25,7 @@
 //! | [`router`] | from a request to an endpoint and back |
 //! | `call` | a request as endpoints see it: parameters, consistency, body |
 //! | `answer` | responses and failures, with Consul's headers |
+//! | `token` | requests with a token: rejected, or served with one warning per client |
 //! | [`archive`] | the file format of a backup |
 //! | `event_stream` | a response that stays open, with one event after the other |
 //! | `file_body` | a response that is read from a file |
@@ -54,6 +55,7 @@ mod guard;
 mod host;
 mod peer;
 mod shapes;
+mod token;
 
 pub use api::{Api, HttpLimits};
 pub use body::Body;

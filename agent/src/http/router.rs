@@ -13,6 +13,8 @@ use super::endpoint::table::{ROUTES, Right, Route};
 use super::go::{path, query};
 use super::host;
 use super::peer::Peer;
+use super::token;
+use crate::consul::{self, Row};
 use crate::metrics;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -20,6 +22,7 @@ use http::{Method, Request, Response, StatusCode};
 use std::time::Instant;
 
 const DEFAULT_ACL_POLICY: HeaderName = HeaderName::from_static("x-consul-default-acl-policy");
+const ABSENT: StatusCode = StatusCode::NOT_IMPLEMENTED;
 const NO_SUCH_ENDPOINT: &str = "Invalid URL path: not a recognized HTTP API endpoint\n";
 const NO_VERSION: &str =
     "Invalid URL path: if attempting to use the HTTP API, ensure the path starts with '/v1/'\n";
@@ -57,9 +60,10 @@ async fn answer(api: &Api, peer: Peer, head: &Parts, body: Body) -> (Response<Bo
     }
     let Some((route, tail)) = find(&decoded) else {
         // Go's router takes `/v1/kv` for a misspelled `/v1/kv/`.
-        return match below(&decoded) {
-            Some(clean) => (redirect(head, &clean), "redirect"),
-            None => (unknown(&decoded), "unknown"),
+        return match (below(&decoded), consul::route(&decoded)) {
+            (Some(clean), _) => (redirect(head, &clean), "redirect"),
+            (None, Some(row)) => (absent(head, &decoded, row), "absent"),
+            (None, None) => (unknown(&decoded), "unknown"),
         };
     };
     let mut response = guarded((api, peer), head, route, tail, body).await;
@@ -85,11 +89,10 @@ async fn guarded(
         let words = format!("method {} not allowed", head.method);
         return allowing(Failure::new(StatusCode::METHOD_NOT_ALLOWED, words).into_response(), route);
     };
-    if params.non_empty("token").is_some()
-        || head.headers.contains_key("x-consul-token")
-        || head.headers.contains_key(header::AUTHORIZATION)
+    if token::is_sent(&head.headers, &params)
+        && let Err(failure) = api.tokens.judge(peer)
     {
-        api.note_token();
+        return failure.into_response();
     }
     let call = Call { api, peer, head, tail, params };
     let answer = match right {
@@ -176,6 +179,18 @@ fn redirect(head: &Parts, to: &str) -> Response<Body> {
     response
 }
 
+/// A route of Consul whose feature Lockmesh does not have. 501, because clients take a 404 for an
+/// answer: that there is no such service, or no such query.
+fn absent(head: &Parts, path: &str, row: &Row) -> Response<Body> {
+    let failure = match row.disabled {
+        Some((status, text)) => Failure::new(StatusCode::from_u16(status).unwrap_or(ABSENT), text),
+        None => Failure::new(ABSENT, row.explain(&format!("{} {path}", head.method))),
+    };
+    let mut response = failure.into_response();
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
 fn unknown(path: &str) -> Response<Body> {
     // The client expects Consul's web page.
     if path == "/" {
@@ -228,6 +243,13 @@ mod tests {
     fn a_path_without_its_slash_is_sent_there() {
         assert_eq!(below("/v1/kv").as_deref(), Some("/v1/kv/"));
         assert_eq!(below("/v1/nonsense"), None);
+    }
+
+    #[test]
+    fn no_route_is_served_and_said_to_be_absent() {
+        for name in consul::ROUTES.iter().flat_map(|row| row.names) {
+            assert!(find(name).is_none(), "{name} is served: remove it from consul/table.rs");
+        }
     }
 
     #[test]

@@ -161,7 +161,7 @@ fn a_server_that_cannot_begin_is_named_with_its_reason() {
     }
     let data = folder.path().to_str().expect("text");
     let (code, _, said) = run(&["dev", "--http", "127.0.0.1:0", "--servers", "3", "--data-dir", data]);
-    assert!(code == 1 && said.contains("unknown field `nonsense`"), "{code} {said}");
+    assert!(code == 1 && said.contains("unknown key `http.nonsense`"), "{code} {said}");
 }
 
 /// Returns the paths below a folder that other users may read or enter. Sockets have their own

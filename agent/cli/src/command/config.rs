@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn a_wrong_file_is_refused_with_the_line() {
         let refused = judged("[http]\ntcpp = \"\"\n", Some("agent")).expect_err("no such key");
-        assert!(refused.contains("line 2") && refused.contains("`tcpp`"), "{refused}");
+        assert!(refused.contains("line 2") && refused.contains("`http.tcpp`"), "{refused}");
         let refused = judged("[http]\ntcpp = \"\"\n", None).expect_err("no such key");
         assert!(refused.contains("As an agent's: ") && refused.contains("As a server's: "), "{refused}");
         assert!(judged("[http]\ntcp = \"\"\n", Some("server")).is_err());

@@ -8,6 +8,7 @@
 //! | module | is |
 //! |---|---|
 //! | [`spelling`] | Consul's spelling of options, made ours |
+//! | `absent` | Consul's commands and options that Lockmesh does not have, with a remedy |
 //! | [`context`] | where the agent is, from flags and environment |
 //! | [`error`], [`output`] | what is said on stderr and stdout |
 //! | [`dev`], [`agent`], [`server`] | the processes that stay |
@@ -15,6 +16,7 @@
 //! | [`supervise`] | what starts the programs of `lock`, `elect`, `semaphore` and `watch`, and ends them |
 //! | [`members`], [`leave`], [`force_leave`], [`join`], [`operator`], [`reload`], [`config`], [`bench`], [`version`], [`completions`] | what operators do |
 
+mod absent;
 pub mod agent;
 pub mod bench;
 pub mod completions;
@@ -180,7 +182,9 @@ fn understand_any(arguments: Vec<OsString>) -> Result<Invocation, clap::Error> {
     let mut command = command();
     command.build();
     let arguments = spelling::rewrite(arguments, &command);
-    let matches = command.try_get_matches_from(arguments)?;
+    let matches = command
+        .try_get_matches_from_mut(&arguments)
+        .map_err(|error| absent::explained(error, &arguments, &command))?;
     Invocation::from_arg_matches(&matches)
 }
 

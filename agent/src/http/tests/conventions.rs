@@ -38,7 +38,70 @@ async fn paths_that_lead_nowhere_say_so() {
     let text = "Invalid URL path: if attempting to use the HTTP API, ensure the path starts with '/v1/'\n";
     stand.get("/nonsense").await.is(404, text);
     assert_eq!(stand.get("/").await.status, 200);
-    stand.get("/v1/agent/monitor").await.is(404, "Invalid URL path: not a recognized HTTP API endpoint\n");
+}
+
+#[tokio::test]
+async fn a_feature_that_only_consul_has_is_named_with_a_remedy() {
+    let stand = Stand::new();
+    for (method, path, feature, remedy) in [
+        ("PUT", "/v1/agent/service/register", "services of an agent", "PUT /v1/catalog/register"),
+        ("GET", "/v1/agent/service/web-1", "services of an agent", "keep Consul"),
+        ("GET", "/v1/query", "prepared queries", "keep Consul"),
+        ("POST", "/v1/query", "prepared queries", "keep Consul"),
+        ("GET", "/v1/query/web/execute", "prepared queries", "keep Consul"),
+        ("GET", "/v1/agent/connect/ca/leaf/web", "service mesh", "service mesh for it"),
+        ("GET", "/v1/agent/monitor", "streamed logs", "stderr"),
+        ("GET", "/v1/operator/keyring", "gossip keyring", "here it is `GET /v1/operator/gossip`"),
+        ("GET", "/ui/dc1/services", "web page", "lockmesh locks"),
+    ] {
+        let absent = stand.call(method, path, "").await;
+        absent.failed(501, "refused");
+        let text = absent.text();
+        assert!(text.starts_with(&format!("`{method} {path}` of Consul ({feature}")), "{text}");
+        assert!(text.contains(remedy), "{text}");
+        assert_eq!(absent.header("x-content-type-options"), Some("nosniff"));
+    }
+    for (method, path) in
+        [("GET", "/v1/acl/tokens"), ("PUT", "/v1/acl/bootstrap"), ("PUT", "/v1/agent/token/default")]
+    {
+        stand.call(method, path, "{").await.is(401, "ACL support disabled");
+    }
+    for removed in ["/v1/acl/list", "/v1/acl/rules/translate", "/v1/internal/ui/nodes"] {
+        stand.get(removed).await.is(404, "Invalid URL path: not a recognized HTTP API endpoint\n");
+    }
+    assert_eq!(stand.get("/v1/agent/connect/ca/roots").await.status, 200, "Lockmesh has this one");
+}
+
+#[tokio::test]
+async fn tokens_are_ignored_unless_they_are_to_be_refused() {
+    async fn ask(stand: &Stand, method: &str, uri: &str, header: Option<(&str, &str)>) -> super::Reply {
+        let mut request = http::Request::builder().method(method).uri(uri);
+        if let Some((name, value)) = header {
+            request = request.header(name, value);
+        }
+        stand.send(request.body(crate::http::Body::empty()).unwrap()).await
+    }
+    let mut stand = Stand::new();
+    let tokens = [
+        ("/v1/kv/a", Some(("x-consul-token", "junk"))),
+        ("/v1/kv/a", Some(("authorization", "Bearer junk"))),
+        ("/v1/kv/a?token=junk", None),
+    ];
+    for (uri, header) in tokens {
+        ask(&stand, "PUT", uri, header).await.is(200, "true");
+        ask(&stand, "DELETE", uri, header).await.is(200, "true");
+    }
+    let api = std::sync::Arc::get_mut(&mut stand.api).expect("nothing else has it");
+    api.tokens = crate::http::token::Tokens::new(true);
+    for (uri, header) in tokens {
+        let refused = ask(&stand, "PUT", uri, header).await;
+        refused.failed(403, "refused");
+        let text = refused.text();
+        assert!(text.contains("ACLs are not implemented") && text.contains("http.refuse_tokens"), "{text}");
+    }
+    assert_eq!(stand.get("/v1/kv/a").await.status, 404, "nothing was written");
+    ask(&stand, "PUT", "/v1/kv/a", None).await.is(200, "true");
+    ask(&stand, "PUT", "/v1/kv/a", Some(("authorization", "Basic dDp0"))).await.is(200, "true");
 }
 
 #[tokio::test]

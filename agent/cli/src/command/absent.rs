@@ -1,0 +1,118 @@
+//! Errors for a command or an option of Consul that Lockmesh does not have. They take the place of
+//! clap's tip, which suggests the name with the most similar spelling.
+
+use clap::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use lockmesh_agent::consul;
+use std::ffi::OsString;
+
+/// The same error; or, if the arguments name something that only Consul has, one that names the
+/// feature and a remedy.
+pub(super) fn explained(error: clap::Error, arguments: &[OsString], root: &Command) -> clap::Error {
+    if !matches!(error.kind(), ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument) {
+        return error;
+    }
+    let own: Vec<&str> =
+        arguments.iter().skip(1).map(|argument| argument.to_str().unwrap_or_default()).collect();
+    let words: Vec<&str> = own.iter().copied().take_while(|word| !word.starts_with('-')).collect();
+    let found = match consul::command(&words) {
+        Some(found) if error.kind() == ErrorKind::InvalidSubcommand => vec![found],
+        _ => options(&error, &own, words.first().copied().unwrap_or_default(), root),
+    };
+    if found.is_empty() {
+        return error;
+    }
+    let lines: Vec<_> = found.into_iter().map(|(name, row)| row.explain(name)).collect();
+    clap::Error::raw(error.kind(), format!("{}\n", lines.join("\n")))
+}
+
+/// Options that only Consul has: of `agent` and `server`, and without a command, all of them; of
+/// any other command, which may be followed by a child's options, the one that clap rejected.
+fn options(
+    error: &clap::Error,
+    arguments: &[&str],
+    command: &str,
+    root: &Command,
+) -> Vec<(&'static str, &'static consul::Row)> {
+    let rejected = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(argument)) => argument.as_str(),
+        _ => return Vec::new(),
+    };
+    let name = |argument: &str| -> Option<String> {
+        let name = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-'))?;
+        Some(name.split('=').next().unwrap_or(name).into())
+    };
+    let (command, candidates) = match command {
+        "" | "agent" | "server" => ("agent", arguments),
+        other => (other, std::slice::from_ref(&rejected)),
+    };
+    let is_known = |option: &str| {
+        let own = root.find_subcommand(arguments.first().copied().unwrap_or_default());
+        own.is_some_and(|own| own.get_arguments().any(|argument| argument.get_long() == Some(option)))
+    };
+    let names = candidates.iter().filter_map(|argument| name(argument)).filter(|option| !is_known(option));
+    let mut found: Vec<_> = names.filter_map(|option| consul::option(command, &option)).collect();
+    found.dedup_by_key(|(name, _)| *name);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    fn understood(line: &[&str]) -> Result<super::super::Invocation, clap::Error> {
+        super::super::understand(["lockmesh"].iter().chain(line).map(OsString::from))
+    }
+
+    #[test]
+    fn what_only_consul_has_is_named_with_a_remedy() {
+        for (line, told) in [
+            (
+                ["services", "register", "-name=web"].as_slice(),
+                "`services` of Consul (service registration): not in",
+            ),
+            (&["catalog", "nodes"], "here it is `lockmesh members`"),
+            (&["acl", "bootstrap"], "`acl` of Consul (ACLs): not in Lockmesh"),
+            (&["config", "read", "-kind", "x", "-name", "y"], "`config read` of Consul (service mesh)"),
+            (&["snapshot", "agent"], "`snapshot agent` of Consul"),
+            (&["monitor", "-log-level=debug"], "journalctl"),
+            (&["tls", "ca", "create"], "`lockmesh operator tls init`"),
+            (&["agent", "-dev"], "`agent -dev` of Consul (development mode): here it is `lockmesh dev`"),
+            (&["-dev"], "here it is `lockmesh dev`"),
+            (
+                &["agent", "-server", "-bind", "10.0.0.1"],
+                "here it is `lockmesh server`\n`agent -bind` of Consul",
+            ),
+            (&["server", "-bootstrap-expect=3", "-client=::"], "`agent -client` of Consul"),
+            (&["agent", "--config-dir", "/etc/consul.d"], "`--config FILE`, one TOML file"),
+            (&["agent", "-config-file=consul.hcl"], "`--config FILE`, one TOML file"),
+            (&["kv", "get", "-namespace=x", "key"], "`-namespace` of Consul (Consul Enterprise)"),
+        ] {
+            let error = understood(line).expect_err("Lockmesh does not have it");
+            let text = error.to_string();
+            assert!(
+                text.contains(told) && text.starts_with("error: ") && text.ends_with('\n'),
+                "{line:?}: {text}"
+            );
+            assert!(!text.contains("bootstrap-expect"), "Lockmesh has it: {text}");
+            assert_eq!(error.exit_code(), 2, "{line:?}");
+        }
+        for line in
+            [["nonsense"].as_slice(), &["agent", "-nonsense"], &["lock", "-nonsense", "n", "sh", "-dev"]]
+        {
+            let text = understood(line).expect_err("it makes no sense").to_string();
+            assert!(!text.contains("Consul"), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_command_exists_and_is_said_to_be_absent() {
+        let mut root = super::super::command();
+        root.build();
+        for name in lockmesh_agent::consul::COMMANDS.iter().flat_map(|row| row.names) {
+            let words = name.split(' ');
+            let found = words.clone().try_fold(&root, |command, word| command.find_subcommand(word));
+            assert!(found.is_none(), "`{name}` exists: remove it from consul/table.rs");
+        }
+    }
+}
