@@ -3,13 +3,13 @@
 //! This is the only file that names the library for regular expressions.
 //!
 //! The syntax is Go's, because Consul's users write for Go: unanchored, `\w` and `\d` are ASCII,
-//! and matching is linear (no back references, no look-around). Unlike in Go, `.` matches one byte,
-//! and an `é` is two. A pattern that becomes too large when compiled is rejected, so that an event
-//! costs its receivers only a moment.
+//! and matching is linear (no back references, no look-around). Unlike in Go, `(?i)` folds ASCII only
+//! and there are no Unicode classes. A pattern that becomes too large when compiled is rejected, so
+//! that an event costs its receivers only a moment.
 
 use lockmesh_protocol::gossip::event::EventFilters;
 use lockmesh_protocol::record::Service;
-use regex::bytes::{Regex, RegexBuilder};
+use regex_lite::{Regex, RegexBuilder};
 
 /// The maximum size of a compiled pattern, in bytes.
 const MAX_PATTERN_BYTES: usize = 64 << 10;
@@ -58,7 +58,7 @@ impl EventFilter {
     /// Returns `true` if the filters select the host with this name and these services.
     pub fn matches(&self, node: &str, services: &[Service]) -> bool {
         let fits = |pattern: &Option<Regex>, text: &str| {
-            pattern.as_ref().is_none_or(|pattern| pattern.is_match(text.as_bytes()))
+            pattern.as_ref().is_none_or(|pattern| pattern.is_match(text))
         };
         let is_chosen = |service: &Service| {
             let has_tag = || service.tags.iter().any(|tag| fits(&self.tag, tag));
@@ -74,19 +74,9 @@ fn pattern(which: &'static str, text: &str) -> Result<Option<Regex>, FilterError
         return Ok(None);
     }
     let mut builder = RegexBuilder::new(text);
-    builder.unicode(false).size_limit(MAX_PATTERN_BYTES).nest_limit(MAX_NESTING);
-    builder.build().map(Some).map_err(|error| FilterError::Invalid { which, reason: in_a_line(&error) })
-}
-
-/// The library's message is several lines with a marker under the mistake; the reason is the last
-/// one.
-fn in_a_line(error: &regex::Error) -> String {
-    let text = match error {
-        regex::Error::CompiledTooBig(_) => "the regular expression becomes too large".to_owned(),
-        other => other.to_string(),
-    };
-    let reason = text.lines().next_back().unwrap_or_default();
-    format!("error parsing regexp: {}", reason.strip_prefix("error: ").unwrap_or(reason))
+    builder.size_limit(MAX_PATTERN_BYTES).nest_limit(MAX_NESTING);
+    let invalid = |error| FilterError::Invalid { which, reason: format!("error parsing regexp: {error}") };
+    builder.build().map(Some).map_err(invalid)
 }
 
 #[cfg(test)]
@@ -139,7 +129,7 @@ mod tests {
             |node, service, tag| EventFilter::new(&filters(node, service, tag)).expect_err("no sense");
         assert_eq!(error("", "", "v1").to_string(), "Cannot provide tag filter without service filter");
         let said = error("web[", "", "").to_string();
-        assert_eq!(said, "Invalid node filter: error parsing regexp: unclosed character class");
+        assert_eq!(said, "Invalid node filter: error parsing regexp: found unclosed character class");
         assert!(error("", "(", "").to_string().starts_with("Invalid service filter: error parsing regexp: "));
         assert!(error("", "x", "*").to_string().starts_with("Invalid tag filter: error parsing regexp: "));
     }
