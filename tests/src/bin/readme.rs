@@ -4,8 +4,7 @@
 //! Usage: `readme [PAGE…]`; the default is all pages of [`readme::PAGES`]. Needs root: it runs in a
 //! sandbox with its own network and an empty `/tmp`, so that the ports and folders of the documents
 //! are free. `cargo build --release` runs first, outside, because the sandbox has no network.
-//! `cargo run --release` of README.md then uses that build. Optimization is reduced, which saves
-//! minutes and changes no output.
+//! `cargo run --release` of README.md then uses that build.
 
 use lockmesh_tests::hosts::sandbox;
 use lockmesh_tests::readme::{self, Place};
@@ -14,13 +13,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
-
-/// The profile of the build and of the terminals.
-const PROFILE: [(&str, &str); 3] = [
-    ("CARGO_PROFILE_RELEASE_LTO", "off"),
-    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"),
-    ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
-];
 
 fn main() -> ExitCode {
     let mut pages: Vec<String> = std::env::args().skip(1).collect();
@@ -35,10 +27,10 @@ fn main() -> ExitCode {
 fn build_and_enter(pages: &[String]) -> Result<ExitCode, String> {
     let pages: Vec<OsString> = pages.iter().map(OsString::from).collect();
     let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--quiet", "--release", "--locked"]).envs(PROFILE).current_dir(tree());
+    cargo.args(["build", "--quiet", "--release", "--locked"]).current_dir(tree());
     match cargo.status() {
         Ok(status) if status.success() => {
-            sandbox::enter(&pages, &PROFILE.map(|(name, value)| (name, OsString::from(value))))
+            sandbox::enter(&pages, &[])
         }
         Ok(status) => Err(format!("`cargo build --release` failed ({status})")),
         Err(error) => Err(format!("cannot start cargo: {error}")),
