@@ -1,10 +1,10 @@
-//! How a configuration is put together: defaults < file < environment < flags. The one file that
-//! names toml.
+//! The merged configuration: defaults < file < environment < flags. The one file that names toml.
 //!
-//! A key of section `http` named `tcp` is `http.tcp` in `--set http.tcp=…` and
-//! `LOCKMESH_CONFIG_HTTP_TCP` in the environment. Whatever is not a key is refused: in the file
-//! with its line, in the environment and on the command line by its name.
+//! The key `tcp` of the section `http` is `http.tcp` in `--set http.tcp=…` and
+//! `LOCKMESH_CONFIG_HTTP_TCP` in the environment. Unknown keys are an error: in the file with the
+//! line number, in the environment and on the command line with the name.
 
+use crate::telemetry::TelemetryError;
 use lockmesh_agent::config::AgentConfig;
 use lockmesh_net::config::{ConfigError, LogConfig, TlsConfig};
 use lockmesh_server::config::ServerConfig;
@@ -12,7 +12,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
-/// What every variable that sets a key begins with.
+/// The prefix of all variables that set a key.
 pub const PREFIX: &str = "LOCKMESH_CONFIG_";
 
 /// The configuration of a role.
@@ -64,12 +64,12 @@ role!(AgentConfig, |this: &mut AgentConfig, from: &AgentConfig| {
 });
 role!(ServerConfig, |_: &mut ServerConfig, _: &ServerConfig| {});
 
-/// Where a configuration comes from besides its defaults.
+/// The sources of a configuration, besides its defaults.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// The file, where there is one.
     pub file: Option<PathBuf>,
-    /// The process's environment; only what begins with [`PREFIX`] is looked at.
+    /// The environment of the process; only variables with [`PREFIX`] are used.
     pub environment: Vec<(String, String)>,
     /// `key=value` from the command line.
     pub settings: Vec<String>,
@@ -79,30 +79,30 @@ impl Sources {
     /// A file, this process's environment and settings from its command line.
     pub fn of_process(file: Option<PathBuf>, settings: Vec<String>) -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-            // A variable that is no text is none of ours.
+            // A variable that is not text is not one of ours.
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
         Self { file, environment: std::env::vars_os().filter_map(text).collect(), settings }
     }
 }
 
-/// Why there is no configuration.
+/// The error of an invalid configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be read.
     #[error("cannot read the configuration file {}: {error}", file.display())]
     Unreadable {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The error of the system.
         error: std::io::Error,
     },
     /// The file is not TOML, has an unknown key or a value of the wrong kind.
     #[error("{}: {error}", file.display())]
     File {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What and where, with the line.
+        /// The error, with the line number.
         error: Box<toml::de::Error>,
     },
     /// A variable or a flag names no key, or its value is of the wrong kind.
@@ -110,19 +110,21 @@ pub enum LoadError {
     Setting {
         /// The variable or the flag.
         origin: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// A value cannot work.
-    #[error("the configuration is refused: {0}")]
+    /// A value is out of range.
+    #[error("invalid configuration: {0}")]
     Refused(#[from] ConfigError),
+    /// The log level does not exist.
+    #[error("invalid configuration: {0}")]
+    Level(TelemetryError),
 }
 
 /// Puts a configuration together and checks it.
 ///
 /// # Errors
-/// Nothing is taken, not even what is right: the error names the file and line, the variable or the
-/// flag to put right.
+/// The error names the file and line, the variable or the flag. Nothing is applied.
 pub fn load<T: Role>(sources: &Sources) -> Result<T, LoadError> {
     let mut table = table_of(&T::default());
     if let Some(file) = &sources.file {
@@ -132,7 +134,7 @@ pub fn load<T: Role>(sources: &Sources) -> Result<T, LoadError> {
     }
     for (name, value) in &sources.environment {
         if let Some(key) = name.strip_prefix(PREFIX) {
-            // Variables have no dots: an underscore stands for one, or for itself.
+            // Variable names have no dots: an underscore stands for a dot or for itself.
             let matches = |path: &str| path.replace('.', "_").eq_ignore_ascii_case(key);
             set::<T>(&mut table, name, matches, value)?;
         }
@@ -147,6 +149,7 @@ pub fn load<T: Role>(sources: &Sources) -> Result<T, LoadError> {
     }
     let config = deserialize::<T>(table, "the configuration")?;
     config.check()?;
+    crate::telemetry::check_level(config.log()).map_err(LoadError::Level)?;
     Ok(config)
 }
 
@@ -199,6 +202,33 @@ fn merge(into: &mut Table, from: Table) {
     }
 }
 
+/// The error of an unknown key, with the key that has the most similar name.
+fn no_such_key(defaults: &Table, origin: &str) -> String {
+    let key = origin.strip_prefix("--set ").unwrap_or(origin).split('=').next().unwrap_or_default();
+    let key = key.strip_prefix(PREFIX).map_or(key.into(), str::to_lowercase);
+    let names = paths(defaults).into_iter();
+    let closest = names.map(|path| (distance(&key.replace('.', "_"), &path.replace('.', "_")), path)).min();
+    match closest {
+        Some((distance, path)) if distance <= 3 => format!("there is no such key; did you mean `{path}`?"),
+        _ => "there is no such key; `lockmesh config validate` checks a file".into(),
+    }
+}
+
+/// The number of inserted, deleted or replaced bytes between two names.
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, byte) in one.bytes().enumerate() {
+        let mut corner = row[0];
+        row[0] = at + 1;
+        for (column, wanted) in other.bytes().enumerate() {
+            let replaced = corner + usize::from(byte != wanted);
+            corner = row[column + 1];
+            row[column + 1] = replaced.min(row[column] + 1).min(corner + 1);
+        }
+    }
+    row[other.len()]
+}
+
 /// Sets the one key whose path is wanted to the value that a text spells for a value of its kind.
 fn set<T: Role>(
     table: &mut Table,
@@ -211,7 +241,7 @@ fn set<T: Role>(
     let path = paths(&defaults)
         .into_iter()
         .find(|path| wanted(path))
-        .ok_or_else(|| failed("there is no such key; deploy/config has a file with all of them".into()))?;
+        .ok_or_else(|| failed(no_such_key(&defaults, origin)))?;
     let place = at(table, &path).expect("every key has a default");
     *place = match place {
         // Numbers are grouped as in the file: `1_000`.
@@ -347,6 +377,11 @@ mod tests {
         let unknown = complaint("", &[], &["http.sokket=/s"]);
         assert!(unknown.starts_with("--set http.sokket=/s: there is no such key"), "{unknown}");
         assert!(complaint("", &[], &["http=1"]).contains("no such key"), "a section is not a key");
+        assert!(unknown.ends_with("did you mean `http.socket`?"), "{unknown}");
+        let unknown = complaint("", &[("LOCKMESH_CONFIG_HTTP_SOKET", "/s")], &[]);
+        assert!(unknown.ends_with("did you mean `http.socket`?"), "{unknown}");
+        let unknown = complaint("", &[], &["bind_addr=10.0.0.5"]);
+        assert!(!unknown.contains("did you mean"), "{unknown}");
     }
 
     #[test]

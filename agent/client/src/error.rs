@@ -43,7 +43,7 @@ pub enum Error {
     },
     /// It failed on its way, or the agent is Consul's and does not say: a write may or may not have
     /// been done. Look before trying again, unless it may be done twice.
-    #[error("failed, and it may have been done all the same ({status}): {text}")]
+    #[error("unknown whether the request was carried out ({status}): {text}")]
     UnknownOutcome {
         /// The HTTP status.
         status: u16,
@@ -170,7 +170,7 @@ fn advice(address: &Address) -> &'static str {
             "is `lockmesh agent` or `lockmesh dev` running, is this its socket, and may this user open it?"
         }
         Address::Tcp { .. } => {
-            "is `lockmesh agent` or `lockmesh dev` running there? LOCKMESH_HTTP_ADDR names another place"
+            "is `lockmesh agent` or `lockmesh dev` running? Set LOCKMESH_HTTP_ADDR if the agent listens elsewhere"
         }
     }
 }

@@ -34,7 +34,7 @@ pub enum ListenError {
     /// Somebody has it.
     #[error(
         "{address} is in use by another process: stop that one (Consul's agent takes port 8500 too), \
-         or choose another address with --http"
+         or choose another `http.tcp`"
     )]
     InUse {
         /// The address.
@@ -50,12 +50,12 @@ pub enum ListenError {
     },
     /// Somebody answers on the Unix socket.
     #[error(
-        "another agent is listening on {}: stop it, or choose another path with --socket",
+        "another agent is listening on {}: stop it, or choose another `http.socket`",
         .0.display()
     )]
     SocketInUse(PathBuf),
     /// There is a file that is no socket.
-    #[error("{} exists and is no socket: move it away, or choose another path with --socket", .0.display())]
+    #[error("{} exists and is no socket: move it away, or choose another `http.socket`", .0.display())]
     NotASocket(PathBuf),
     /// No such group.
     #[error("there is no group {0:?} on this machine: name one that is in /etc/group")]
