@@ -1,4 +1,4 @@
-//! `lockmesh version`: which build this is.
+//! `lockmesh version`: version, commit and wire version.
 
 use super::error::CliError;
 use super::output::{print_json, print_line};
@@ -6,7 +6,7 @@ use lockmesh_agent::agent::{COMMIT, VERSION};
 use lockmesh_protocol::wire;
 use std::process::ExitCode;
 
-/// Say which build this is
+/// Show version, commit and wire version
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Print JSON
@@ -17,7 +17,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// The version could not be printed whole.
+/// The output has no reader.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     if args.json {
         let build = serde_json::json!({ "Version": VERSION, "Commit": COMMIT, "WireVersion": wire::VERSION });
