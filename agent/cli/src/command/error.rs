@@ -1,13 +1,15 @@
 //! Errors of commands, and the exit codes of the process.
 //!
-//! A text names what failed, the cause, and what to do. Errors are printed in [`super::report`] only.
+//! A text names what failed, the cause, and what to do. Errors are printed in [`super::report`]
+//! only.
 
 use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
 
 /// The exit codes of the commands that run a program while they hold something, for their help.
-/// They end with the code of their program, so their own errors have codes that programs rarely use.
+/// They end with the code of their program, so their own errors have codes that programs rarely
+/// use.
 pub const HOLDER_EXIT_CODES: &str = "\
 Exit codes:
   COMMAND's own, 128+N if signal N killed it; or, if COMMAND did not run to its end:

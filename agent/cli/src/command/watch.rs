@@ -31,8 +31,8 @@ const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::f
 
 /// Print a view of the data, or run a command for each change
 ///
-/// A single COMMAND argument is run by a shell; several are a program and its arguments. It gets the
-/// view as JSON on stdin, and its index in LOCKMESH_INDEX. If it fails, the watch ends.
+/// A single COMMAND argument is run by a shell; several are a program and its arguments. It gets
+/// the view as JSON on stdin, and its index in LOCKMESH_INDEX. If it fails, the watch ends.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// View: key, keyprefix, nodes, services, service, checks or event

@@ -32,8 +32,8 @@ use watchers::Crowd;
 /// Measure an agent
 ///
 /// Each client has one connection and one pending request. With `handoff` a client is a pair of
-/// contenders for one lock, which wait in its queue (`wait=`). Results are in milliseconds; progress
-/// is printed on stderr.
+/// contenders for one lock, which wait in its queue (`wait=`). Results are in milliseconds;
+/// progress is printed on stderr.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Scenarios to measure [default: all except watchers]

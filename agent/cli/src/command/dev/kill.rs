@@ -28,9 +28,9 @@ const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
 /// Kill one process of `lockmesh dev --nodes` or `--servers`, and show the failover
 ///
 /// An agent (n1, n2, …) stands for its host. The output follows the locks of its node, with the
-/// seconds since the kill, and ends with the causes of the losses. Applications on that node are not
-/// killed. After a server (s1, s2, …) the output shows the new leader. The process gets SIGKILL,
-/// after a check that it belongs to this folder.
+/// seconds since the kill, and ends with the causes of the losses. Applications on that node are
+/// not killed. After a server (s1, s2, …) the output shows the new leader. The process gets
+/// SIGKILL, after a check that it belongs to this folder.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// Process to kill: agent n1, n2, … or server s1, s2, …

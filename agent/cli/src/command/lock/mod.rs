@@ -30,8 +30,8 @@ use std::time::Duration;
 ///
 /// `lockmesh lock NAME -- COMMAND ARG…` runs the command as it is. Without `--` a shell runs it, as
 /// with `consul lock`. The command gets CONSUL_LOCK_HELD=true and the fencing token LOCKMESH_FENCE
-/// in its environment. If the lock is lost, its process group is sent SIGTERM, and SIGKILL 5s later;
-/// SIGKILL immediately if the lock may already have passed on.
+/// in its environment. If the lock is lost, its process group is sent SIGTERM, and SIGKILL 5s
+/// later; SIGKILL immediately if the lock may already have passed on.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Maximum number of holders; more than one makes it a semaphore
@@ -196,8 +196,8 @@ pub async fn hold_and_run(
 }
 
 /// The time from SIGTERM to SIGKILL for a program whose `lockmesh lock` was killed. The session
-/// lives for at least half of its TTL, because it was renewed by then, and a lock-delay follows: the
-/// program has ended before the lock is granted to another session.
+/// lives for at least half of its TTL, because it was renewed by then, and a lock-delay follows:
+/// the program has ended before the lock is granted to another session.
 pub(super) fn orphan_grace(ttl: Option<Duration>, lock_delay: Option<Duration>) -> Duration {
     // Without a TTL the window decides, and its default is never shorter.
     let ttl = ttl.unwrap_or(DEFAULT_TTL);

@@ -26,7 +26,8 @@ enum Command {
     /// Rotate to the next key
     ///
     /// Agents get the new key within 30s. Meanwhile they accept the previous and the next key. A
-    /// second rotation within a minute is rejected, because it would exclude agents without the first.
+    /// second rotation within a minute is rejected, because it would exclude agents without the
+    /// first.
     Rotate,
 }
 

@@ -15,7 +15,8 @@ use lockmesh_server::moved::moved;
 pub(super) struct Args {
     #[command(flatten)]
     folder: DataFolder,
-    /// Confirm that the server was stopped before the move, and that the original was not used since
+    /// Confirm that the server was stopped before the move, and that the original was not used
+    /// since
     #[arg(long)]
     yes_nothing_ran_since: bool,
 }

@@ -1,7 +1,8 @@
 //! `lockmesh operator snapshot`: backups of the whole state.
 //!
-//! `save` and `restore` go through the agent; `inspect` reads a file without it. A backup from stdin
-//! or for stdout is buffered in an unnamed temporary file, and verified as a whole before use.
+//! `save` and `restore` go through the agent; `inspect` reads a file without it. A backup from
+//! stdin or for stdout is buffered in an unnamed temporary file, and verified as a whole before
+//! use.
 
 use super::super::confirm::confirm;
 use super::super::context::{ConnectionArgs, ConsistencyArgs};
@@ -63,7 +64,8 @@ enum Command {
 ///
 /// # Errors
 /// `save` replaces a file only with a complete and verified backup. After a failed `restore` the
-/// state is unchanged; without an answer the outcome is unknown, and must be checked before a retry.
+/// state is unchanged; without an answer the outcome is unknown, and must be checked before a
+/// retry.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     match args.command {
         Command::Save { connection, file, consistency } => {
