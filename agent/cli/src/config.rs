@@ -4,7 +4,6 @@
 //! `LOCKMESH_CONFIG_HTTP_TCP` in the environment. Unknown keys are an error: in the file with the
 //! line number, in the environment and on the command line with the name.
 
-use crate::telemetry::TelemetryError;
 use lockmesh_agent::config::AgentConfig;
 use lockmesh_net::config::{ConfigError, LogConfig, TlsConfig};
 use lockmesh_server::config::ServerConfig;
@@ -116,9 +115,6 @@ pub enum LoadError {
     /// A value is out of range.
     #[error("invalid configuration: {0}")]
     Refused(#[from] ConfigError),
-    /// The log level does not exist.
-    #[error("invalid configuration: {0}")]
-    Level(TelemetryError),
 }
 
 /// Puts a configuration together and checks it.
@@ -149,7 +145,6 @@ pub fn load<T: Role>(sources: &Sources) -> Result<T, LoadError> {
     }
     let config = deserialize::<T>(table, "the configuration")?;
     config.check()?;
-    crate::telemetry::check_level(config.log()).map_err(LoadError::Level)?;
     Ok(config)
 }
 

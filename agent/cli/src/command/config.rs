@@ -3,6 +3,7 @@
 use super::error::CliError;
 use super::output::print_line;
 use crate::config::{Role, Sources, load};
+use crate::telemetry::check_level;
 use lockmesh_agent::config::AgentConfig;
 use lockmesh_server::config::ServerConfig;
 use std::path::{Path, PathBuf};
@@ -63,7 +64,10 @@ fn fail<T>(complaint: String) -> Result<T, CliError> {
 
 fn complaint<T: Role>(file: &Path) -> Option<String> {
     let sources = Sources { file: Some(file.into()), ..Sources::default() };
-    load::<T>(&sources).err().map(|error| error.to_string())
+    match load::<T>(&sources) {
+        Ok(config) => check_level(config.log()).err().map(|error| error.to_string()),
+        Err(error) => Some(error.to_string()),
+    }
 }
 
 #[cfg(test)]

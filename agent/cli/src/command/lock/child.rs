@@ -228,6 +228,12 @@ impl Child {
         }
         if self.is_any_left() {
             self.signal(Signal::KILL);
+            // The other members of the group end a moment later, unless the system is stuck.
+            let deadline = Instant::now() + GRACE;
+            while self.is_any_left() && Instant::now() < deadline {
+                sleep(GROUP_POLL).await;
+                self.reap();
+            }
         }
         self.reaped().await
     }

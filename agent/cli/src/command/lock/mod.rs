@@ -26,6 +26,9 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// The maximum length of a session's name that is made from a command.
+const NAME_LENGTH: usize = 100;
+
 /// Hold a lock while a command runs
 ///
 /// `lockmesh lock NAME -- COMMAND ARG…` runs the command as it is. Without `--` a shell runs it, as
@@ -140,7 +143,7 @@ pub async fn hold_and_run(
 ) -> Result<ExitCode, CliError> {
     let words = program.words()?;
     let client = context.client()?;
-    let session = options.session(&program.name, &words);
+    let session = options.session(program.described());
     session.check().map_err(CliError::usage)?;
     let name = program.prefix();
     let (wanted, awaited) = if holders == 1 && !always_semaphore {
@@ -235,14 +238,13 @@ impl Options {
         }
     }
 
-    fn session(&self, name: &str, words: &[OsString]) -> SessionOptions {
-        let command = words.join(&OsString::from(" "));
-        let described = || format!("lockmesh lock for '{}' at '{name}'", command.to_string_lossy());
+    /// The options of the session, which is named `described` unless it was given a name.
+    fn session(&self, described: String) -> SessionOptions {
         SessionOptions {
             ttl: self.ttl,
             lock_delay: self.lock_delay,
             health_window: self.window,
-            ..SessionOptions::named(self.session_name.clone().unwrap_or_else(described))
+            ..SessionOptions::named(self.session_name.clone().unwrap_or(described))
         }
     }
 
@@ -281,6 +283,16 @@ impl ProgramArgs {
     /// The name without slashes at its ends, as `consul lock` takes it.
     fn prefix(&self) -> &str {
         self.name.trim_start_matches('/').trim_end_matches('/')
+    }
+
+    /// The command as it was given, for people: at most [`NAME_LENGTH`] characters.
+    fn described(&self) -> String {
+        let words = if self.child.is_empty() { &self.command } else { &self.child };
+        let text = words.join(&OsString::from(" ")).to_string_lossy().into_owned();
+        match text.char_indices().nth(NAME_LENGTH) {
+            Some((end, _)) => format!("{}…", &text[..end]),
+            None => text,
+        }
     }
 
     /// The program and its arguments.
@@ -398,11 +410,11 @@ mod tests {
             parse("lockmesh lock --timeout 1m30s --ttl 30s --lock-delay 0 /a/ -- sh -c exit").expect("good");
         assert_eq!(args.options.wait_limit(), WaitLimit::Within(Duration::from_secs(90)));
         assert_eq!(args.program.prefix(), "a");
-        let session = args.options.session("a", &[]);
+        let session = args.options.session(String::new());
         assert_eq!((session.ttl, session.lock_delay), (Some(Duration::from_secs(30)), Some(Duration::ZERO)));
         assert_eq!(parse("lockmesh lock a -- x").expect("good").options.wait_limit(), WaitLimit::Endless);
         let args = parse("lockmesh lock --window fast --on-jeopardy=term a -- x").expect("good");
-        assert_eq!(args.options.session("a", &[]).health_window, Some(HealthWindow::Fast));
+        assert_eq!(args.options.session(String::new()).health_window, Some(HealthWindow::Fast));
         assert_eq!(args.options.on_jeopardy, OnJeopardy::Terminate);
         assert_eq!(parse("lockmesh lock a -- x").expect("good").options.on_jeopardy, OnJeopardy::Ignore);
         assert_eq!(parse("lockmesh lock --once a -- x").expect("good").options.wait_limit(), WaitLimit::Once);
@@ -416,6 +428,19 @@ mod tests {
         assert_eq!(words(&args)[1..], ["-c", "echo $HOME"]);
         let args = parse("lockmesh lock --shell=true a -- echo $HOME").expect("good");
         assert_eq!(words(&args)[1..], ["-c", "echo $HOME"]);
+    }
+
+    #[test]
+    fn a_session_is_named_after_its_command() {
+        let name = |line: &str| {
+            let args = parse(line).expect("good");
+            args.options.session(args.program.described()).name
+        };
+        assert_eq!(name("lockmesh lock a -- report --all"), "report --all");
+        assert_eq!(name("lockmesh lock a report $DAY"), "report $DAY");
+        assert_eq!(name("lockmesh lock --name nightly a -- report"), "nightly");
+        let long = name(&format!("lockmesh lock a -- {}", "x".repeat(101)));
+        assert_eq!((long.chars().count(), long.ends_with('…')), (101, true));
     }
 
     #[test]
@@ -445,7 +470,7 @@ mod tests {
     fn a_ttl_that_is_too_short_for_the_window_is_refused() {
         let check = |line: &str| {
             let args = parse(&format!("lockmesh lock {line} a -- x")).expect("the shape is good");
-            args.options.session("a", &[]).check().map_err(|error| error.to_string())
+            args.options.session(String::new()).check().map_err(|error| error.to_string())
         };
         let refused = check("--window safe --ttl 25s").expect_err("it is too short");
         assert!(refused.contains("choose a TTL of 26s or more"), "{refused}");
