@@ -43,7 +43,8 @@ fn how_a_program_ends_is_told() {
         let lock = ["lock", &at(&server), "children/ends", "--", "sh", "-c", text];
         assert_eq!(run(&lock).0, code, "{text}");
     }
-    let lock = |option: &str| run(&["lock", &at(&server), option, "children/ends", "--", "sh", "-c", "exit 3"]).0;
+    let lock =
+        |option: &str| run(&["lock", &at(&server), option, "children/ends", "--", "sh", "-c", "exit 3"]).0;
     assert_eq!([lock("--ignore-exit-code"), lock("--child-exit-code")], [0, 2]);
     let (code, _, said) = run(&["lock", &at(&server), "children/ends", "--", "/no/such/program"]);
     assert_eq!(code, 127);
