@@ -18,17 +18,18 @@
 //! |---|---|
 //! | 1 | everything else |
 //! | 2 | [`Command::GiveUpSession`](crate::command::Command::GiveUpSession) and [`LossCause::GivenUp`](crate::record::LossCause::GivenUp) |
+//! | 3 | [`LossCause::KeyDeleted`](crate::record::LossCause::KeyDeleted), and a history of losses that is kept by cause |
 //!
-//! How to add version 3:
+//! How to add version 4:
 //!
 //! 1. An enum gets its new variant at its end, and
-//!    [`Command::since`](crate::command::Command::since) says 3 for a new command: it is not
-//!    proposed before the cluster is at 3. [`Stored::version`] says 3 for each value that holds a
+//!    [`Command::since`](crate::command::Command::since) says 4 for a new command: it is not
+//!    proposed before the cluster is at 4. [`Stored::version`] says 4 for each value that holds a
 //!    new variant.
-//! 2. A struct that changes is copied as it was into a module `v2` beside it, with a `From<v2::It>`
+//! 2. A struct that changes is copied as it was into a module `v3` beside it, with a `From<v3::It>`
 //!    for the new one, and [`Stored::decode_version`] of the type that holds it reads the older
-//!    versions as `v2` and converts.
-//! 3. [`NEWEST`] becomes 3, and the samples of version 3 are recorded beside those of the others,
+//!    versions as `v3` and converts.
+//! 3. [`NEWEST`] becomes 4, and the samples of version 4 are recorded beside those of the others,
 //!    which stay.
 
 use crate::change::Change;
@@ -41,7 +42,7 @@ use serde::de::DeserializeOwned;
 pub const FIRST: u8 = 1;
 
 /// The newest version that this build reads.
-pub const NEWEST: u8 = 2;
+pub const NEWEST: u8 = 3;
 
 /// Why stored bytes cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

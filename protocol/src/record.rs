@@ -521,6 +521,8 @@ pub enum LossCause {
         /// The time since the last acknowledged renewal.
         silent_for: Duration,
     },
+    /// A key was deleted while its session held it. The session lives.
+    KeyDeleted,
 }
 
 /// Why a lock was lost: one line of the bounded loss history.

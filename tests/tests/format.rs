@@ -1,9 +1,9 @@
 //! Samples of everything that is stored or replicated must be read for ever, each as what it was.
-//! `format/v1.txt`, and `v2.txt` for what version 1 cannot hold, have one encoded sample a line, in
-//! hexadecimal behind its name. A variant that was removed, renamed or moved, or a struct that
-//! changed, fails by that name. The newest version's samples are also written again to the same
-//! bytes, and every variant has one. `UPDATE_SAMPLES=1` adds those that are missing and never
-//! changes a line.
+//! `format/v1.txt`, and `v2.txt` and `v3.txt` for what older versions cannot hold, have one encoded
+//! sample per line, in hexadecimal behind its name. A variant that was removed, renamed or moved,
+//! or a struct that changed, fails by that name. The newest version's samples are also written
+//! again to the same bytes, and every variant has one. `UPDATE_SAMPLES=1` adds those that are
+//! missing and never changes a line.
 
 use lockmesh_core::Proposal;
 use lockmesh_core::raft::log::{EntryKind, LogBatch};
@@ -22,7 +22,7 @@ use std::path::Path;
 
 /// The samples of all versions, by their names.
 fn recorded() -> BTreeMap<String, String> {
-    let texts = [include_str!("format/v1.txt"), include_str!("format/v2.txt")];
+    let texts = [include_str!("format/v1.txt"), include_str!("format/v2.txt"), include_str!("format/v3.txt")];
     let lines = texts.into_iter().flat_map(str::lines).filter(|line| !line.starts_with('#'));
     let pairs = lines.map(|line| line.split_once(' ').expect("a line is a name and its bytes"));
     pairs.map(|(name, bytes)| (name.to_owned(), bytes.to_owned())).collect()
@@ -191,6 +191,7 @@ fn covers_by_words(commands: &[Command], rows: &[Change]) {
         "NodeForcedToLeave",
         "NodeReaped",
         "GivenUp",
+        "KeyDeleted",
     ];
     has_all::<LossCause>(&shown, &causes);
     has_all::<HealthWindow>(&shown, &["Fast", "Default", "Safe"]);

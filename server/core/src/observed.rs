@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// Why sessions are lost, in the order of [`Losses`], in words for labels.
-pub const LOSS_CAUSES: [&str; 11] = [
+pub const LOSS_CAUSES: [&str; 12] = [
     "destroyed",
     "ttl_expired",
     "check_critical",
@@ -26,6 +26,7 @@ pub const LOSS_CAUSES: [&str; 11] = [
     "node_forced_to_leave",
     "node_reaped",
     "given_up",
+    "key_deleted",
 ];
 
 /// What became of accusations of agents in the mesh, in the order of [`Accusation`], in words for
@@ -179,13 +180,14 @@ impl Observer {
 
     fn lost(&mut self, loss: &Loss) {
         let losses = &mut self.observed.losses[number_of(&loss.cause)];
-        losses.sessions += 1;
+        // The session of a deleted key lives.
+        losses.sessions += u64::from(loss.cause != LossCause::KeyDeleted);
         losses.locks += loss.key_count;
     }
 }
 
 /// The index of a cause in [`LOSS_CAUSES`].
-fn number_of(cause: &LossCause) -> usize {
+pub(crate) fn number_of(cause: &LossCause) -> usize {
     match cause {
         LossCause::Destroyed => 0,
         LossCause::TtlExpired => 1,
@@ -198,6 +200,7 @@ fn number_of(cause: &LossCause) -> usize {
         LossCause::NodeForcedToLeave => 8,
         LossCause::NodeReaped => 9,
         LossCause::GivenUp { .. } => 10,
+        LossCause::KeyDeleted => 11,
     }
 }
 

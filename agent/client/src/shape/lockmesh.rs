@@ -49,7 +49,8 @@ pub struct Loss {
     /// Its node.
     pub node: String,
     /// `destroyed`, `ttl-expired`, `check-critical`, `check-deregistered`, `node-deregistered`,
-    /// `node-failed`, `host-replaced`, `node-left`, `node-forced-to-leave` or `node-reaped`.
+    /// `node-failed`, `host-replaced`, `node-left`, `node-forced-to-leave`, `node-reaped`,
+    /// `given-up` or, of a key that was deleted while its session lives on, `key-deleted`.
     pub cause: String,
     /// The check, where it was one.
     #[serde(rename = "CheckID")]
