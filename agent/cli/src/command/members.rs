@@ -44,6 +44,9 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         (false, false) => args.table.print(&table(&members))?,
     }
     if !args.json {
+        if lacks_leader(&members) {
+            warn("no lease details: there is no leader, or a new one; the status may be out of date");
+        }
         members.iter().filter_map(advice).for_each(|advice| warn(&advice));
     }
     Ok(ExitCode::SUCCESS)
@@ -63,6 +66,12 @@ fn advice(member: &Member) -> Option<String> {
              guards give up their locks. Check its network to the servers (UDP, both ways)"
         )
     })
+}
+
+/// `true` if members of ours come without leases, which only the leader knows.
+fn lacks_leader(members: &[Member]) -> bool {
+    let mut ours = members.iter().filter(|member| !member.state.is_empty()).peekable();
+    ours.peek().is_some() && ours.all(|member| member.node_lease.is_none())
 }
 
 fn is_cut_off(member: &Member) -> bool {
@@ -222,6 +231,17 @@ mod tests {
         let advised = advice(&known(4, "failed")).unwrap_or_default();
         assert!(advised.ends_with("lockmesh force-leave n1"), "{advised}");
         assert_eq!(advice(&known(1, "alive")), None);
+    }
+
+    #[test]
+    fn a_list_without_leases_is_told_from_one_of_consuls_agent() {
+        let member =
+            |state: &str, node_lease| Member { state: state.into(), node_lease, ..Member::default() };
+        let leased = member("alive", Some(NodeLease::default()));
+        assert!(lacks_leader(&[member("alive", None), member("failed", None)]));
+        assert!(!lacks_leader(&[member("alive", None), leased]));
+        assert!(!lacks_leader(&[member("", None)]), "Consul's agents know of no leases");
+        assert!(!lacks_leader(&[]));
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! `lockmesh version`: version, commit and wire version.
+//! `lockmesh version`: version, commit, wire version and format.
 
 use super::error::CliError;
 use super::output::{print_json, print_line};
 use lockmesh_agent::agent::{COMMIT, VERSION};
-use lockmesh_protocol::wire;
+use lockmesh_protocol::{format, wire};
 use std::process::ExitCode;
 
-/// Show version, commit and wire version
+/// Show version, commit, wire version and the newest format
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Print JSON
@@ -20,10 +20,15 @@ pub struct Args {
 /// The output has no reader.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     if args.json {
-        let build = serde_json::json!({ "Version": VERSION, "Commit": COMMIT, "WireVersion": wire::VERSION });
-        print_json(&build)?;
+        print_json(&serde_json::json!({
+            "Version": VERSION,
+            "Commit": COMMIT,
+            "WireVersion": wire::VERSION,
+            "Format": format::NEWEST,
+        }))?;
     } else {
-        print_line(&format!("lockmesh {VERSION}, commit {COMMIT}, wire version {}", wire::VERSION))?;
+        let (wire, format) = (wire::VERSION, format::NEWEST);
+        print_line(&format!("lockmesh {VERSION}, commit {COMMIT}, wire version {wire}, format {format}"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

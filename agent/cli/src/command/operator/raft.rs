@@ -19,7 +19,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// List the servers with their state
+    /// List the servers with their state; exit code 1 if there is no leader
     ListPeers {
         #[command(flatten)]
         connection: ConnectionArgs,
@@ -94,10 +94,13 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     match args.command {
         Command::Inspect(_) | Command::Moved(_) | Command::Recover(_) => {}
         Command::ListPeers { json, table: layout, consistency, .. } => {
-            let quorum = seen(&client, &consistency.read()).await?;
+            let (quorum, has_leader) = seen(&client, &consistency.read()).await?;
             match json {
                 true => print_json(&quorum)?,
                 false => layout.print(&table(&quorum))?,
+            }
+            if !has_leader {
+                return Ok(ExitCode::FAILURE);
             }
         }
         Command::Add(online) => add::run(&online.args, &client).await?,
@@ -123,8 +126,8 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
 }
 
 /// The quorum as its leader sees it; if there is no leader, and no other consistency was requested,
-/// as the nearest server does.
-async fn seen(client: &Client, read: &Read) -> Result<Quorum, Error> {
+/// as the nearest server does. `false` in the second case.
+async fn seen(client: &Client, read: &Read) -> Result<(Quorum, bool), Error> {
     match client.operator().servers(read).await {
         // A chosen consistency is not replaced by another one.
         Err(error @ (Error::Unavailable { .. } | Error::UnknownOutcome { .. }))
@@ -132,9 +135,9 @@ async fn seen(client: &Client, read: &Read) -> Result<Quorum, Error> {
         {
             let quorum = client.operator().servers(&Read::stale()).await?;
             warn(&format!("{error}; showing the state known to the nearest server"));
-            Ok(quorum)
+            Ok((quorum, false))
         }
-        answer => answer,
+        answer => answer.map(|quorum| (quorum, true)),
     }
 }
 
