@@ -16,6 +16,7 @@ use lockmesh_agent_core::session_watch::{Found, Input, LINGER, Orders, READ_WAIT
 use lockmesh_net::random::seed;
 use lockmesh_protocol::id::{LogIndex, NodeName, SessionId};
 use lockmesh_protocol::query::{Blocking, Consistency, Query, Rows};
+use lockmesh_protocol::record::{Loss, LossCause};
 use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
 use std::collections::HashMap;
@@ -164,7 +165,8 @@ impl SessionWatches {
         let Ok(Rows::Losses(losses)) = answer.as_ref().map(|answer| &answer.rows) else {
             return "the session is gone; the reason could not be looked up".into();
         };
-        match losses.iter().find(|loss| loss.session == session) {
+        let is_end = |loss: &&Arc<Loss>| loss.session == session && loss.cause != LossCause::KeyDeleted;
+        match losses.iter().find(is_end) {
             Some(loss) => loss_in_words(loss),
             None => "the session does not exist: it ended long ago, or was never created".into(),
         }

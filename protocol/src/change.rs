@@ -86,7 +86,11 @@ impl Change {
     /// Returns the oldest version of the [`format`](crate::format) that supports it.
     pub fn since(&self) -> u8 {
         match self {
-            Self::Loss(_, Some(loss)) if matches!(loss.cause, LossCause::GivenUp { .. }) => 2,
+            Self::Loss(_, Some(loss)) => match loss.cause {
+                LossCause::GivenUp { .. } => 2,
+                LossCause::KeyDeleted => 3,
+                _ => 1,
+            },
             _ => 1,
         }
     }

@@ -18,19 +18,21 @@
 //! |---|---|
 //! | 1 | everything else |
 //! | 2 | [`Command::GiveUpSession`] and [`LossCause::GivenUp`] |
+//! | 3 | [`LossCause::KeyDeleted`], and a history of losses that is kept by cause |
 //!
 //! [`Command::GiveUpSession`]: crate::command::Command::GiveUpSession
 //! [`LossCause::GivenUp`]: crate::record::LossCause::GivenUp
+//! [`LossCause::KeyDeleted`]: crate::record::LossCause::KeyDeleted
 //!
-//! To add version 3:
+//! To add version 4:
 //!
 //! 1. Append the new variant to its enum. [`Command::since`](crate::command::Command::since)
-//!    returns 3 for a new command, which is not proposed before the cluster is at 3.
-//!    [`Stored::version`] returns 3 for each value that contains a new variant.
-//! 2. Copy the old form of a struct that changes into a module `v2` beside it, with a
-//!    `From<v2::It>` for the new one. [`Stored::decode_version`] of the type that contains it
-//!    decodes older versions as `v2` and converts.
-//! 3. Set [`NEWEST`] to 3, and record the samples of version 3 beside the others, which stay.
+//!    returns 4 for a new command, which is not proposed before the cluster is at 4.
+//!    [`Stored::version`] returns 4 for each value that contains a new variant.
+//! 2. Copy the old form of a struct that changes into a module `v3` beside it, with a
+//!    `From<v3::It>` for the new one. [`Stored::decode_version`] of the type that contains it
+//!    decodes older versions as `v3` and converts.
+//! 3. Set [`NEWEST`] to 4, and record the samples of version 4 beside the others, which stay.
 
 use crate::change::Change;
 use crate::rpc::MAX_FRAME_BYTES;
@@ -42,7 +44,7 @@ use serde::de::DeserializeOwned;
 pub const FIRST: u8 = 1;
 
 /// The newest version that this build reads.
-pub const NEWEST: u8 = 2;
+pub const NEWEST: u8 = 3;
 
 /// The reason why stored bytes cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

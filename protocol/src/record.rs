@@ -523,6 +523,8 @@ pub enum LossCause {
         /// The time since the last acknowledged renewal.
         silent_for: Duration,
     },
+    /// A key was deleted while its session held it. The session lives.
+    KeyDeleted,
 }
 
 /// The loss of a session's locks: one entry of the bounded loss history.

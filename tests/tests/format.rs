@@ -1,5 +1,5 @@
 //! Everything that is stored or replicated stays readable forever. `format/v1.txt`, and `v2.txt`
-//! for data that version 1 cannot represent, have one encoded sample per line, in hexadecimal after
+//! and `v3.txt` for data that older versions cannot represent, have one encoded sample per line, in hexadecimal after
 //! its name. If a variant was removed, renamed or moved, or a struct was changed, the sample with
 //! that name fails. The newest version's samples must also encode to the same bytes, and every
 //! variant has one. `UPDATE_SAMPLES=1` adds missing samples and never changes a line.
@@ -21,7 +21,7 @@ use std::path::Path;
 
 /// Returns the samples of all versions, by name.
 fn recorded() -> BTreeMap<String, String> {
-    let texts = [include_str!("format/v1.txt"), include_str!("format/v2.txt")];
+    let texts = [include_str!("format/v1.txt"), include_str!("format/v2.txt"), include_str!("format/v3.txt")];
     let lines = texts.into_iter().flat_map(str::lines).filter(|line| !line.starts_with('#'));
     let pairs = lines.map(|line| line.split_once(' ').expect("a line is a name and its bytes"));
     pairs.map(|(name, bytes)| (name.to_owned(), bytes.to_owned())).collect()
@@ -190,6 +190,7 @@ fn covers_by_words(commands: &[Command], rows: &[Change]) {
         "NodeForcedToLeave",
         "NodeReaped",
         "GivenUp",
+        "KeyDeleted",
     ];
     has_all::<LossCause>(&shown, &causes);
     has_all::<HealthWindow>(&shown, &["Fast", "Default", "Safe"]);

@@ -11,20 +11,18 @@ use lockmesh_agent::config::AgentConfig;
 use lockmesh_agent::node::NodeIdentity;
 use lockmesh_net::Identity;
 
-/// Runs an agent until the process is told to stop. What it was told came from `sources`, and is
-/// read there again when it is asked to reload. With `until_stdin_ends` the end of standard input
-/// tells it to stop too.
+/// Runs an agent until a signal stops the process. Its configuration came from `sources`, which a
+/// reload reads again. With `until_stdin_ends` the end of standard input stops it, too.
 ///
 /// # Errors
-/// The agent cannot start. Nothing of it runs; the error names the key, file or address and what to
-/// do.
+/// The agent cannot start. The error names the key, file or address, and what to do.
 pub async fn run(config: AgentConfig, sources: Sources, until_stdin_ends: bool) -> Result<(), RunError> {
-    // First: no signal kills a start half-way, it is looked at once the agent serves.
+    // First, so that no signal kills a partial start; signals are handled once the agent serves.
     let (mut signals, reload) = Signals::new()?;
     if until_stdin_ends {
         signals.stop_with_stdin();
     }
-    // Where the node's UUID is configured, nothing is kept yet, and there need be no folder.
+    // With a configured UUID nothing is stored yet, and the folder need not exist.
     if config.node.id.is_empty() || config.data_dir.exists() {
         data_folder::prepare_for_agent(&config.data_dir, config.http.socket_path())?;
     }
@@ -50,7 +48,7 @@ pub async fn run(config: AgentConfig, sources: Sources, until_stdin_ends: bool) 
     let leave = async || agent.leave().await;
     let ending = signals.serve(agent.ready(), || tracing::info!("ready"), reload, leave).await;
     if leave_on_terminate && ending == Ending::Terminated {
-        // It is stopped all the same: the log says why it did not leave.
+        // It stops even if it cannot leave; the log has the reason.
         let _ = agent.leave().await;
     }
     agent.stop().await;

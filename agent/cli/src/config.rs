@@ -1,10 +1,10 @@
-//! How a configuration is put together: defaults < file < environment < flags. The one file that
-//! names toml.
+//! The merged configuration: defaults < file < environment < flags. The one file that names toml.
 //!
-//! A key of section `http` named `tcp` is `http.tcp` in `--set http.tcp=…` and
-//! `LOCKMESH_CONFIG_HTTP_TCP` in the environment. Whatever is not a key is refused: in the file
-//! with its line, in the environment and on the command line by its name. `config/unknown.rs` says
-//! what to do about it, `config/foreign.rs` for files in Consul's formats.
+//! The key `tcp` of the section `http` is `http.tcp` in `--set http.tcp=…` and
+//! `LOCKMESH_CONFIG_HTTP_TCP` in the environment. Unknown keys are an error: in the file with the
+//! line number, in the environment and on the command line with the name.
+//! `config/unknown.rs` suggests what to do about them, `config/foreign.rs` for files in Consul's
+//! formats.
 
 mod foreign;
 mod unknown;
@@ -18,7 +18,7 @@ use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 use unknown::{Key, Spelling};
 
-/// What every variable that sets a key begins with.
+/// The prefix of all variables that set a key.
 pub const PREFIX: &str = "LOCKMESH_CONFIG_";
 
 /// The configuration of a role.
@@ -70,12 +70,12 @@ role!(AgentConfig, |this: &mut AgentConfig, from: &AgentConfig| {
 });
 role!(ServerConfig, |_: &mut ServerConfig, _: &ServerConfig| {});
 
-/// Where a configuration comes from besides its defaults.
+/// The sources of a configuration, besides its defaults.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// The file, where there is one.
     pub file: Option<PathBuf>,
-    /// The process's environment; only what begins with [`PREFIX`] is looked at.
+    /// The environment of the process; only variables with [`PREFIX`] are used.
     pub environment: Vec<(String, String)>,
     /// `key=value` from the command line.
     pub settings: Vec<String>,
@@ -85,22 +85,22 @@ impl Sources {
     /// A file, this process's environment and settings from its command line.
     pub fn of_process(file: Option<PathBuf>, settings: Vec<String>) -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-            // A variable that is no text is none of ours.
+            // A variable that is not text is not one of ours.
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
         Self { file, environment: std::env::vars_os().filter_map(text).collect(), settings }
     }
 }
 
-/// Why there is no configuration.
+/// The error of an invalid configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be read.
     #[error("cannot read the configuration file {}: {error}", file.display())]
     Unreadable {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The error of the system.
         error: std::io::Error,
     },
     /// The file has unknown keys, or is in a format of Consul's.
@@ -114,9 +114,9 @@ pub enum LoadError {
     /// The file is not TOML, or has a value of the wrong kind.
     #[error("{}: {error}", file.display())]
     File {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What and where, with the line.
+        /// The error, with the line number.
         error: Box<toml::de::Error>,
     },
     /// A variable or a flag names no key, or its value is of the wrong kind.
@@ -124,19 +124,18 @@ pub enum LoadError {
     Setting {
         /// The variable or the flag.
         origin: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// A value cannot work.
-    #[error("the configuration is refused: {0}")]
+    /// A value is out of range.
+    #[error("invalid configuration: {0}")]
     Refused(#[from] ConfigError),
 }
 
 /// Puts a configuration together and checks it.
 ///
 /// # Errors
-/// Nothing is taken, not even what is right: the error names the file and line, the variable or the
-/// flag to put right.
+/// The error names the file and line, the variable or the flag. Nothing is applied.
 pub fn load<T: Role>(sources: &Sources) -> Result<T, LoadError> {
     let mut table = table_of(&T::default());
     if let Some(file) = &sources.file {
@@ -146,7 +145,7 @@ pub fn load<T: Role>(sources: &Sources) -> Result<T, LoadError> {
     }
     for (name, value) in &sources.environment {
         if let Some(key) = name.strip_prefix(PREFIX) {
-            // Variables have no dots: an underscore stands for one, or for itself.
+            // Variable names have no dots: an underscore stands for a dot or for itself.
             let matches = |path: &str| path.replace('.', "_").eq_ignore_ascii_case(key);
             set::<T>(&mut table, name, (key, Spelling::Variable), matches, value)?;
         }

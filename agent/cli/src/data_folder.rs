@@ -9,10 +9,10 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// The file whose lock says that an agent uses the folder.
+/// The lock file of an agent that uses the folder.
 const LOCK_FILE: &str = "agent.lock";
 
-/// Why a data folder cannot be had alone.
+/// The reason why a data folder cannot be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum HoldError {
     /// An agent runs on it.
@@ -23,7 +23,7 @@ pub enum HoldError {
     Lock {
         /// The lock's file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -81,14 +81,14 @@ pub(crate) fn prepare_for_member(folder: &Path, socket: Option<&Path>) -> Result
 
 fn kind_of_rest(name: &str) -> FolderEntry {
     match name {
-        // What was never finished, and what the root of a file system of its own has.
+        // Files of an interrupted start, and of the root of a file system.
         _ if name.starts_with(".tmp") => FolderEntry::Secret,
         "lost+found" => FolderEntry::Public,
         _ => FolderEntry::Foreign,
     }
 }
 
-/// Whether a folder is called as those of servers or agents are: `s1`, `s2`, …, `n1`, `n2`, …
+/// `true` if a folder has a name as of servers or agents: `s1`, `s2`, …, `n1`, `n2`, …
 fn is_numbered(name: &str, letter: char) -> bool {
     let number = name.strip_prefix(letter).unwrap_or_default();
     matches!(number.len(), 1 | 2) && number.bytes().all(|byte| byte.is_ascii_digit())
@@ -110,7 +110,7 @@ fn prepare(
     private::close(folder, reachable, kind)
 }
 
-/// Whether whoever wants to open the socket has to pass through the folder.
+/// `true` if the path of the socket leads through the folder.
 fn leads_to(folder: &Path, socket: &Path) -> bool {
     let real = |path: &Path| fs::canonicalize(path).or_else(|_| std::path::absolute(path));
     let place = socket.parent().map(|parent| if parent == Path::new("") { Path::new(".") } else { parent });

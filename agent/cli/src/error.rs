@@ -1,17 +1,17 @@
-//! Why a role of the program cannot start, or does not go on.
+//! Errors of agents and servers that cannot start or continue.
 
 use crate::data_folder::HoldError;
 use lockmesh_agent::error::AgentError;
 use lockmesh_agent::node::NodeError;
 use std::io;
 
-/// Why a process that runs an agent, a server or both could not start, or stopped by itself.
+/// The reason why an agent or a server could not start, or stopped without a request.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The agent cannot start.
     #[error(transparent)]
     Agent(#[from] AgentError),
-    /// It cannot be said who this machine is.
+    /// The identity of this host cannot be determined.
     #[error(transparent)]
     Node(#[from] NodeError),
     /// The certificate cannot be used.
@@ -23,12 +23,12 @@ pub enum RunError {
     /// The data folder can be neither made nor closed to other users.
     #[error(transparent)]
     Folder(#[from] lockmesh_net::files::FileError),
-    /// The system refuses something.
+    /// The system rejected an action.
     #[error("{doing}: {error}")]
     System {
-        /// What was tried.
+        /// The failed action.
         doing: String,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
     /// The folder of `lockmesh dev`, or a process of it, cannot be used.
@@ -40,7 +40,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// What the system refused.
+    /// An action that the system rejected.
     pub fn system(doing: impl Into<String>, error: io::Error) -> Self {
         Self::System { doing: doing.into(), error }
     }

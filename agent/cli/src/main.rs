@@ -1,4 +1,4 @@
-//! The `lockmesh` binary, as a table of contents: arguments, logs, one runtime, one command.
+//! The `lockmesh` binary, as a table of contents: arguments, then one command.
 //!
 //! Nothing is decided here; every command is a module of [`lockmesh_cli::command`].
 
@@ -6,12 +6,8 @@ use lockmesh_cli::command;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let invocation = match command::parse(std::env::args_os()) {
-        Ok(invocation) => invocation,
-        Err(answered) => return answered,
-    };
-    match command::execute(invocation) {
-        Ok(code) => code,
-        Err(error) => command::report(&error),
+    match command::parse(std::env::args_os()) {
+        Ok(invocation) => command::execute(invocation),
+        Err(code) => code,
     }
 }

@@ -1,4 +1,4 @@
-//! The file that tells others the number of this process while it runs.
+//! The file with the process id of this process while it runs.
 
 use std::fs;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Whoever reads a number that is nobody's any more finds no such process.
+        // A stale process id would name no process, or another one.
         let _ = fs::remove_file(&self.0);
     }
 }

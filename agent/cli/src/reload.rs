@@ -1,7 +1,7 @@
-//! Certificates and the log level, taken into use anew while the process runs.
+//! Reload of certificates and of the log level in a running process.
 //!
-//! **Invariant:** everything new is read and checked before anything old is let go. What is broken
-//! is refused whole, with its reason, and everything stays as it was.
+//! **Invariant:** all new settings are read and checked before any old one is replaced. An invalid
+//! configuration is rejected as a whole, with the reason.
 
 use crate::config::{Role, Sources, differences, load};
 use crate::telemetry;
@@ -9,7 +9,7 @@ use lockmesh_agent::reload::Outcome;
 use lockmesh_net::{Identity, IdentityFiles};
 use std::time::SystemTime;
 
-/// What a role was told, and where to look again.
+/// The configuration of a role, with its sources.
 #[derive(Debug)]
 pub struct Reloadable<T> {
     sources: Sources,
@@ -18,7 +18,7 @@ pub struct Reloadable<T> {
 }
 
 impl<T: Role> Reloadable<T> {
-    /// What is in use now.
+    /// The current configuration.
     pub fn new(sources: Sources, config: T, identity: Identity) -> Self {
         Self { sources, config, identity }
     }
@@ -28,12 +28,11 @@ impl<T: Role> Reloadable<T> {
         &self.config
     }
 
-    /// Reads everything again. A good certificate that is another one than before goes to
+    /// Reads all sources again. A valid certificate that differs from the current one is passed to
     /// `replace`.
     ///
     /// # Errors
-    /// What is read anew is broken. Everything stays as it was, and the error says what to put
-    /// right.
+    /// The new configuration is invalid. The current one is kept; the error names the cause.
     pub fn reload(&mut self, replace: impl FnOnce(&Identity)) -> Outcome {
         let config: T = load(&self.sources).map_err(|error| error.to_string())?;
         let mut changes = Vec::new();
@@ -67,17 +66,17 @@ impl<T: Role> Reloadable<T> {
                 })
             }
             "upstream.cluster_id" => Some("upstream.cluster_id is in use".into()),
-            // Told with the certificate, if another one lies there.
+            // Reported with the certificate, if that has changed.
             key if key.starts_with("tls.") => None,
             key => Some(format!("{key} has changed, which takes a restart")),
         }
     }
 }
 
-/// The identity in these files, if it is good and another one than that in use.
+/// The identity in these files, if it is valid and differs from the current one.
 ///
 /// # Errors
-/// The files cannot be used, or are the certificate of somebody else. The identity in use stays.
+/// The files cannot be used, or their certificate names another node. The current identity is kept.
 pub fn fresh_identity(in_use: &Identity, files: &IdentityFiles) -> Result<Option<Identity>, String> {
     let fresh = Identity::load(files).map_err(|error| error.to_string())?;
     // This process is registered, and known to others, as who it was when it started.
@@ -88,12 +87,12 @@ pub fn fresh_identity(in_use: &Identity, files: &IdentityFiles) -> Result<Option
     Ok((!fresh.is_same_as(in_use)).then_some(fresh))
 }
 
-/// The changes, or that there are none.
+/// The changes, or a message that there are none.
 pub fn or_nothing(changes: Vec<String>) -> Vec<String> {
     if changes.is_empty() { vec!["nothing has changed".into()] } else { changes }
 }
 
-/// What is said of a certificate that was taken into use.
+/// The message for a replaced certificate.
 pub fn told(identity: &Identity) -> String {
     let now = SystemTime::now();
     // The authority behind a certificate may end before it.

@@ -1,4 +1,4 @@
-//! A server as a process of its own: the `server` role of the one binary.
+//! A server as its own process: the `server` role of the binary.
 
 use crate::config::Sources;
 use crate::error::RunError;
@@ -12,13 +12,12 @@ use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_server::config::ServerConfig;
 use lockmesh_server::{Server, ServerOptions};
 
-/// Runs a server until the process is told to stop. What it was told came from `sources`, and is
-/// read there again on SIGHUP. With `until_stdin_ends` the end of standard input tells it to stop
-/// too.
+/// Runs a server until a signal stops the process. Its configuration came from `sources`, which
+/// SIGHUP reads again. With `until_stdin_ends` the end of standard input stops it, too.
 ///
 /// # Errors
-/// The server cannot start, or had to stop by itself: nothing of it runs. The error, or the log
-/// before it, says what the operator must do.
+/// The server cannot start, or stopped after a fatal error. The error, or the log before it, names
+/// the cause and what to do.
 pub async fn run(config: ServerConfig, sources: Sources, until_stdin_ends: bool) -> Result<(), RunError> {
     let (mut signals, _) = Signals::new()?;
     if until_stdin_ends {
@@ -35,9 +34,9 @@ pub async fn run(config: ServerConfig, sources: Sources, until_stdin_ends: bool)
         let event = tokio::select! {
             event = signals.next() => event,
             () = server.ended() => {
-                // What runs around the driver still has to end in order.
+                // The tasks around the driver still have to end in order.
                 server.stop().await;
-                return Err(RunError::Server("it cannot go on; the last lines of its log say why".into()));
+                return Err(RunError::Server("fatal error, stopped; the last lines of the log have the cause".into()));
             }
         };
         let Event::Reload(order) = event else { break };

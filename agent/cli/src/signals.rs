@@ -1,5 +1,5 @@
-//! What a running process is asked: to end, by SIGTERM or SIGINT; to reload, by SIGHUP or by a
-//! request of its own API; to leave the cluster and end, by such a request alone.
+//! Requests to a running process: stop (SIGTERM, SIGINT), reload (SIGHUP or a request of its API),
+//! and leave the cluster (a request of its API).
 
 use crate::error::RunError;
 use lockmesh_agent::reload::{self, Asking, LeaveOrder, Order, Outcome, ReloadOrder};
@@ -21,7 +21,7 @@ pub struct Signals {
     stdin_end: Option<oneshot::Receiver<()>>,
 }
 
-/// What is asked.
+/// A request.
 #[derive(Debug)]
 pub enum Event {
     /// To end.
@@ -32,12 +32,12 @@ pub enum Event {
     Leave(LeaveOrder),
 }
 
-/// Why a process ends.
+/// The reason for the end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// By SIGTERM: whoever runs it stops it.
+    /// By SIGTERM, from the service manager.
     Terminated,
-    /// By SIGINT, or because whoever started it is gone.
+    /// By SIGINT, or because its parent process has ended.
     Interrupted,
     /// Its node has left the cluster.
     Left,
@@ -65,8 +65,8 @@ impl Signals {
         Ok((this, asking))
     }
 
-    /// Takes the end of standard input for the wish to stop: whoever holds its other end started
-    /// this process, and is gone.
+    /// Stops the process at the end of standard input, when the parent process that holds the other
+    /// end has ended.
     pub fn stop_with_stdin(&mut self) {
         let (life, end) = oneshot::channel();
         self.stdin_end = Some(end);
@@ -87,8 +87,7 @@ impl Signals {
                 tracing::info!("terminated: stopping");
                 return Event::Stop(Ending::Terminated);
             }
-            // A terminal that is closed says the same as somebody who wants a reload, but is not
-            // there any more.
+            // A closed terminal sends SIGHUP as well, without a request to reload.
             _ = self.hangup.recv() => match self.on_terminal && !stderr().is_terminal() {
                 true => {}
                 false => return Event::Reload(ReloadOrder::of_nobody()),
@@ -102,8 +101,8 @@ impl Signals {
         Event::Stop(Ending::Interrupted)
     }
 
-    /// Reloads whenever that is asked, until the process shall end, by a signal or because `leave`
-    /// succeeded; says once when it is ready.
+    /// Handles reload requests until the process has to end, by a signal or after a successful
+    /// `leave`; reports once that it is ready.
     pub async fn serve(
         mut self,
         ready: impl Future<Output = ()>,

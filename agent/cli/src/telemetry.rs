@@ -21,23 +21,22 @@ pub const LEVEL_VARIABLE: &str = "LOCKMESH_LOG";
 /// The filter in use, once there is one.
 static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
-/// Why logs cannot be set up.
+/// The error of an invalid log level.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{origin} is {text:?}, but must be a level such as `info`, or levels by module as `info,lockmesh_agent=debug`"
 )]
 pub struct TelemetryError {
-    /// Where the level was given.
+    /// The key or variable with the level.
     origin: &'static str,
-    /// What was given.
+    /// The invalid level.
     text: String,
 }
 
 /// Sends logs to stderr from now on. A second call in one process changes nothing.
 ///
 /// # Errors
-/// The level is none. Nothing is logged differently; the error names the key or variable to put
-/// right.
+/// The level is invalid; the error names the key or variable. Nothing is changed.
 pub fn start(config: &LogConfig) -> Result<(), TelemetryError> {
     let (filter, handle) = reload::Layer::new(filter(variable(), &config.level)?);
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
@@ -56,8 +55,7 @@ pub fn start(config: &LogConfig) -> Result<(), TelemetryError> {
     Ok(())
 }
 
-/// Whether stderr is the journal of systemd, which then says so in `JOURNAL_STREAM`: device and
-/// inode.
+/// `true` if stderr is the journal of systemd, whose device and inode are in `JOURNAL_STREAM`.
 fn is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     // A child inherits the variable, and may have its stderr elsewhere.
@@ -65,8 +63,8 @@ fn is_journal() -> bool {
         .is_ok_and(|file| stream == format!("{}:{}", file.st_dev, file.st_ino))
 }
 
-/// Text for the journal: each line begins with its priority (`<4>` is a warning, as syslog counts),
-/// so that `journalctl -p warning` finds it. The journal knows the time by itself.
+/// Text for the journal: each line begins with its priority (`<4>` is a warning, as in syslog), so
+/// that `journalctl -p warning` finds it. The journal adds the time.
 struct JournalFormat(Format<Full, ()>);
 
 impl Default for JournalFormat {
@@ -106,10 +104,18 @@ fn priority(level: Level) -> u8 {
     }
 }
 
-/// Logs at another level from now on; a wrong one is refused, and the level in use stays.
+/// Checks the configured level alone.
 ///
 /// # Errors
-/// The level is none. The one in use stays.
+/// There is no such level.
+pub fn check_level(config: &LogConfig) -> Result<(), TelemetryError> {
+    filter(None, &config.level).map(|_| ())
+}
+
+/// Replaces the log level.
+///
+/// # Errors
+/// The level is invalid. The current one is kept.
 pub fn replace_level(config: &LogConfig) -> Result<(), TelemetryError> {
     let filter = filter(variable(), &config.level)?;
     if let Some(handle) = FILTER.get() {
@@ -156,7 +162,7 @@ mod tests {
     use super::*;
     use tracing::Level;
 
-    /// What is written, as the journal gets it.
+    /// The output in the form of the journal.
     #[derive(Clone, Default)]
     struct Written(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 

@@ -41,7 +41,7 @@ pub enum Error {
     },
     /// The request failed on its way, or a Consul agent replied without an outcome: a write may or
     /// may not have been done. Read the state before retrying, unless the write is idempotent.
-    #[error("the request failed, but it may have been carried out ({status}): {text}")]
+    #[error("unknown whether the request was carried out ({status}): {text}")]
     UnknownOutcome {
         /// The HTTP status.
         status: u16,
@@ -165,7 +165,7 @@ fn advice(address: &Address) -> &'static str {
             "is `lockmesh agent` or `lockmesh dev` running, is this its socket, and may this user open it?"
         }
         Address::Tcp { .. } => {
-            "is `lockmesh agent` or `lockmesh dev` running there? LOCKMESH_HTTP_ADDR sets another address"
+            "is `lockmesh agent` or `lockmesh dev` running? Set LOCKMESH_HTTP_ADDR if the agent listens elsewhere"
         }
     }
 }

@@ -34,7 +34,7 @@ pub enum ListenError {
     /// The address is in use.
     #[error(
         "{address} is in use by another process: stop that one (Consul's agent takes port 8500 too), \
-         or choose another address with --http"
+         or choose another `http.tcp`"
     )]
     InUse {
         /// The address.
@@ -50,12 +50,12 @@ pub enum ListenError {
     },
     /// The Unix socket has a live listener.
     #[error(
-        "another agent is listening on {}: stop it, or choose another path with --socket",
+        "another agent is listening on {}: stop it, or choose another `http.socket`",
         .0.display()
     )]
     SocketInUse(PathBuf),
     /// The path is a file that is not a socket.
-    #[error("{} exists and is not a socket: move it, or choose another path with --socket", .0.display())]
+    #[error("{} exists and is not a socket: move it, or choose another `http.socket`", .0.display())]
     NotASocket(PathBuf),
     /// There is no such group.
     #[error("unknown group {0:?}: choose one that is in /etc/group")]

@@ -269,6 +269,7 @@ pub(super) fn loss(loss: &Loss) -> shape::lockmesh::Loss {
         LossCause::NodeForcedToLeave => ("node-forced-to-leave", None),
         LossCause::NodeReaped => ("node-reaped", None),
         LossCause::GivenUp { .. } => ("given-up", None),
+        LossCause::KeyDeleted => ("key-deleted", None),
     };
     let (health_window, confirmed_by, silent_for) = match &loss.cause {
         LossCause::NodeFailed { window, confirmed_by, silent_for } => (

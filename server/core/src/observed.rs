@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// Label values for the causes of lost sessions, in the order of [`Losses`].
-pub const LOSS_CAUSES: [&str; 11] = [
+pub const LOSS_CAUSES: [&str; 12] = [
     "destroyed",
     "ttl_expired",
     "check_critical",
@@ -25,6 +25,7 @@ pub const LOSS_CAUSES: [&str; 11] = [
     "node_forced_to_leave",
     "node_reaped",
     "given_up",
+    "key_deleted",
 ];
 
 /// Label values for the outcomes of mesh agents' suspicions, in the order of [`Accusation`].
@@ -177,13 +178,14 @@ impl Observer {
 
     fn lost(&mut self, loss: &Loss) {
         let losses = &mut self.observed.losses[number_of(&loss.cause)];
-        losses.sessions += 1;
+        // The session of a deleted key lives.
+        losses.sessions += u64::from(loss.cause != LossCause::KeyDeleted);
         losses.locks += loss.key_count;
     }
 }
 
 /// Returns the index of a cause in [`LOSS_CAUSES`].
-fn number_of(cause: &LossCause) -> usize {
+pub(crate) fn number_of(cause: &LossCause) -> usize {
     match cause {
         LossCause::Destroyed => 0,
         LossCause::TtlExpired => 1,
@@ -196,6 +198,7 @@ fn number_of(cause: &LossCause) -> usize {
         LossCause::NodeForcedToLeave => 8,
         LossCause::NodeReaped => 9,
         LossCause::GivenUp { .. } => 10,
+        LossCause::KeyDeleted => 11,
     }
 }
 

@@ -11,12 +11,13 @@ use lockmesh_protocol::command::{
 };
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{
-    AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId, Term, WallTime,
+    AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId, SessionId, Term,
+    WallTime,
 };
 use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::{
-    Behavior, Entry, Lock, LockDelay, Loss, NewServer, Node, SessionSpec, Waiter,
+    Behavior, Entry, Lock, LockDelay, Loss, LossCause, NewServer, Node, SessionSpec, Waiter,
 };
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::sync::Arc;
@@ -181,6 +182,65 @@ fn the_loss_history_is_a_ring() {
     assert_eq!(losses.len() as u64, LOSSES_KEPT);
     assert_eq!(losses[0].session, session(&format!("s{}", LOSSES_KEPT + 4)));
     assert_eq!(losses.last().map(|loss| loss.session), Some(session("s5")));
+}
+
+/// Neither a flood of sessions without locks nor one of another cause pushes out a loss.
+#[test]
+fn the_loss_history_is_kept_by_cause() {
+    let mut cluster = Cluster::new();
+    cluster.apply(Command::RaiseFormat(3));
+    let mut lose = |name: &str, keys: &[&str], end: fn(SessionId) -> Command| {
+        cluster.create_session(name);
+        keys.iter().for_each(|key| drop(cluster.apply(acquire(key, name))));
+        cluster.apply(end(session(name)));
+    };
+    lose("given-up", &["a"], |session| Command::GiveUpSession {
+        session,
+        silent_for: Duration::from_secs(3),
+    });
+    for number in 0..LOSSES_KEPT + 5 {
+        lose(&format!("idle-{number}"), &[], Command::DestroySession);
+    }
+    for number in 0..LOSSES_KEPT {
+        lose(&format!("destroyed-{number}"), &[&format!("b/{number}")], Command::DestroySession);
+    }
+    let losses = cluster.losses();
+    assert_eq!(losses.len() as u64, LOSSES_KEPT);
+    assert_eq!(losses.last().map(|loss| loss.session), Some(session("given-up")));
+    let idle = losses.iter().filter(|loss| loss.key_count == 0).count() as u64;
+    assert!(idle.abs_diff(LOSSES_KEPT / 2) <= 1, "both floods keep their newest: {idle}");
+    assert_eq!(cluster.state.check(), Ok(()));
+}
+
+/// A key that is deleted while a session holds it is a loss of that session, which lives on.
+#[test]
+fn a_deleted_key_is_a_loss_of_its_holder() {
+    let mut cluster = Cluster::new();
+    cluster.create_session("s1");
+    let contender = format!("sem/{}", session("s1"));
+    for key in ["a", "tree/a", "tree/b", &contender] {
+        cluster.apply(acquire(key, "s1"));
+    }
+    let delete = |key: &str| Command::Kv(KvCommand::Delete(Key::from(key)));
+    cluster.apply(delete("a"));
+    assert_eq!(cluster.losses(), [], "an older build in the cluster could not read it");
+    cluster.apply(Command::RaiseFormat(3));
+    cluster.apply(acquire("a", "s1"));
+    cluster.apply(delete("a"));
+    cluster.apply(delete("a"));
+    cluster.apply(delete(&contender));
+    cluster.apply(Command::Kv(KvCommand::DeleteTree(Key::from("tree/"))));
+    let losses = cluster.losses();
+    let keys = |loss: &Loss| loss.keys.iter().map(|(key, _)| key.to_string()).collect::<Vec<_>>();
+    assert_eq!(
+        losses.iter().map(|loss| keys(loss)).collect::<Vec<_>>(),
+        [vec!["tree/a", "tree/b"], vec!["a"]]
+    );
+    assert!(losses.iter().all(|loss| loss.cause == LossCause::KeyDeleted && loss.session == session("s1")));
+    assert_eq!(losses[1].keys[0].1, Fence(5), "the fence of the deleted grant");
+    cluster.apply(Command::DestroySession(session("s1")));
+    assert_eq!(cluster.losses()[0].key_count, 0, "nothing was held at its end");
+    assert_eq!(cluster.state.check(), Ok(()));
 }
 
 /// The gathered parts of a restore survive a restart.

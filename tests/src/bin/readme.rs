@@ -29,9 +29,7 @@ fn build_and_enter(pages: &[String]) -> Result<ExitCode, String> {
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--quiet", "--release", "--locked"]).current_dir(tree());
     match cargo.status() {
-        Ok(status) if status.success() => {
-            sandbox::enter(&pages, &[])
-        }
+        Ok(status) if status.success() => sandbox::enter(&pages, &[]),
         Ok(status) => Err(format!("`cargo build --release` failed ({status})")),
         Err(error) => Err(format!("cannot start cargo: {error}")),
     }

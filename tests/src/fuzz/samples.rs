@@ -188,6 +188,7 @@ pub fn changes() -> Vec<Change> {
         LossCause::NodeForcedToLeave,
         LossCause::NodeReaped,
         LossCause::GivenUp { silent_for: Duration::from_millis(3_000) },
+        LossCause::KeyDeleted,
     ];
     let statuses = [MemberStatus::Restarting, MemberStatus::Left, MemberStatus::Failed].map(|status| {
         let agent = Agent { status, ..(*agent()).clone() };
@@ -594,7 +595,7 @@ fn new_server() -> NewServer {
         node_id: "9b1e".into(),
         address: "127.0.0.1:8300".into(),
         instance_id: "5c0d".into(),
-        format: format::NEWEST,
+        format: 2,
     }
 }
 

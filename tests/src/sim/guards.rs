@@ -302,7 +302,7 @@ fn is_forced_leave(past: &Past) -> bool {
 /// Returns the sessions that ended with these changes.
 fn ended_sessions(changes: &[Change]) -> impl Iterator<Item = SessionId> {
     changes.iter().filter_map(|change| match change {
-        Change::Loss(_, Some(loss)) => Some(loss.session),
+        Change::Loss(_, Some(loss)) if loss.cause != LossCause::KeyDeleted => Some(loss.session),
         _ => None,
     })
 }

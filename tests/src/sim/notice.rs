@@ -140,7 +140,8 @@ impl World {
                     | LossCause::HostReplaced
                     | LossCause::NodeLeft
                     | LossCause::NodeReaped
-                    | LossCause::GivenUp { .. } => {}
+                    | LossCause::GivenUp { .. }
+                    | LossCause::KeyDeleted => {}
                 }
             }
             Change::Cleared => {

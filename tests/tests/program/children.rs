@@ -40,19 +40,51 @@ fn a_program_that_ignores_sigterm_ends_before_the_lock_of_its_killed_starter_pas
 fn how_a_program_ends_is_told() {
     let server = shared();
     for (text, code) in [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("kill -TERM $$", 143)] {
-        let lock = ["lock", &at(&server), "--pass-exit-code", "children/ends", "--", "sh", "-c", text];
+        let lock = ["lock", &at(&server), "children/ends", "--", "sh", "-c", text];
         assert_eq!(run(&lock).0, code, "{text}");
     }
+    let lock =
+        |option: &str| run(&["lock", &at(&server), option, "children/ends", "--", "sh", "-c", "exit 3"]).0;
+    assert_eq!([lock("--ignore-exit-code"), lock("--child-exit-code")], [0, 2]);
     let (code, _, said) = run(&["lock", &at(&server), "children/ends", "--", "/no/such/program"]);
-    assert_eq!(code, 1);
+    assert_eq!(code, 127);
     assert!(said.contains("cannot start /no/such/program: No such file"), "{said}");
+    let (code, _, said) = run(&["lock", &at(&server), "children/ends", "--", "/etc/passwd"]);
+    assert_eq!(code, 126, "{said}");
+}
+
+#[test]
+fn errors_of_a_lock_have_codes_apart_from_those_of_its_program() {
+    let server = shared();
+    let (address, name) = (at(&server), "children/codes");
+    let sleep = ["lock", &address, "--name", "the holder", name, "--", "sleep", "600"];
+    let holder = Process::lockmesh(&[&sleep[..1], &["--verbose"], &sleep[1..]].concat());
+    holder.says("holding it, fence ");
+    let (code, _, said) = run(&["lock", &address, "--once", name, "--", "true"]);
+    assert_eq!(code, 120);
+    assert!(said.contains("children/codes not acquired: held by \"the holder\" on "), "{said}");
+    assert_eq!(run(&["lock", &address, "--child-exit-code", "--once", name, "--", "true"]).0, 1);
+    let waiter = Process::lockmesh(&["lock", &address, "--verbose", name, "--", "true"]);
+    waiter.says("waiting for children/codes: held by \"the holder\" on ");
+    waiter.signal("INT");
+    assert_eq!(waiter.ends(), 122);
+    let sessions = server.client().get("/v1/lockmesh/locks?prefix=children/codes").expect(200).json();
+    let session = sessions[0]["Session"].as_str().expect("it is held").to_owned();
+    assert_eq!(run(&["session", "destroy", &address, &session]).0, 0);
+    assert_eq!(holder.ends(), 121);
+    let (code, _, said) = run(&["session", "destroy", &address, &session]);
+    assert!(code == 1 && said.contains("not found"), "{code} {said}");
+    let (code, _, said) = run(&["lock", &address, "--once", name, "--", "true"]);
+    assert!(code == 120 && said.contains("lock-delay, about "), "{code} {said}");
+    assert_eq!(run(&["--http-addr=127.0.0.1:1", "lock", name, "--", "true"]).0, 123);
+    assert_eq!(run(&["lock", &address, "--nonsense", name, "--", "true"]).0, 125);
 }
 
 #[test]
 fn a_signal_reaches_the_program_of_a_lock() {
     let server = shared();
     let text = "trap 'echo passed on; exit 5' USR1; echo runs; while :; do sleep 0.05; done";
-    let lock = ["lock", &at(&server), "--pass-exit-code", "children/signal", "--", "sh", "-c", text];
+    let lock = ["lock", &at(&server), "children/signal", "--", "sh", "-c", text];
     let holder = Process::lockmesh(&lock);
     holder.says("runs");
     holder.signal("USR1");

@@ -42,7 +42,7 @@ fn a_copy_of_one_of_several_servers_is_refused_in_words_and_joins_once_emptied()
     }
     let moved = ["operator", "raft", "moved", "--data-dir", place];
     let (code, _, said) = run(&moved);
-    assert!(code == 2 && said.contains("nothing was done yet"), "{said}");
+    assert!(code == 2 && said.contains("nothing was changed"), "{said}");
 
     // The original has not run since, so the copy may replace it.
     let (code, told, said) = run(&[&moved[..], &["--yes-nothing-ran-since"]].concat());

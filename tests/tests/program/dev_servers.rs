@@ -102,7 +102,7 @@ fn a_second_start_finds_everything_where_it_was() {
     first.client().set("kept", "for the next start");
     let reloaded = first.client().put("/v1/agent/reload", "").expect(200);
     let changes = reloaded.any_case("X-Lockmesh-Reloaded").expect("the changes are listed");
-    assert!(changes.contains("s3 is told to reload too"), "{changes}");
+    assert!(changes.contains("s3: reload requested"), "{changes}");
     let log = folder.path().join("s3/log");
     wait_until(|| fs::read_to_string(&log).expect("it has a log").contains("reloaded: nothing has changed"));
     let addresses =

@@ -372,9 +372,9 @@ fn the_ttl_of_a_lock_fits_the_window_that_is_its_agent_s_default() {
     let nodes = Nodes::new();
     let _agent = nodes.agent("web-1", &["--set", "session.default_health_window=safe"]);
     let (code, _, said) = nodes.command("web-1", &["lock", "--ttl", "15s", "job", "--", "true"]);
-    assert!(code == 2 && said.contains("this agent's `session.default_health_window`"), "{code} {said}");
+    assert!(code == 125 && said.contains("this agent's `session.default_health_window`"), "{code} {said}");
     let (code, _, said) = nodes.command("web-1", &["elect", "--window", "safe", "--ttl", "25s", "job"]);
-    assert!(code == 2 && said.contains("choose a TTL of 26s or more"), "{code} {said}");
+    assert!(code == 125 && said.contains("choose a TTL of 26s or more"), "{code} {said}");
 
     let client = nodes.client("web-1");
     let Address::Unix(socket) = &client.address else { unreachable!("it listens there alone") };

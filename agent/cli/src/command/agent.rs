@@ -11,22 +11,21 @@ use std::process::ExitCode;
 /// Start an agent: the local API of a host
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The configuration file; without one the defaults stand
+    /// Configuration file [default: built-in defaults]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Set a key of the configuration, for example --set http.tcp=127.0.0.1:8501
+    /// Set a configuration key, such as http.tcp=127.0.0.1:8501; repeatable
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
-    /// Stop when standard input ends: for a process that starts agents and must not leave them
-    /// behind
+    /// Stop when standard input ends, for a process that starts agents
     #[arg(long, hide = true)]
     until_stdin_ends: bool,
 }
 
-/// Runs until the process is told to stop.
+/// Runs until a signal stops the process.
 ///
 /// # Errors
-/// The agent cannot start: nothing of it runs, and the error says what to put right.
+/// The agent cannot start; the error names the cause.
 pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let sources = Sources::of_process(args.config, args.settings);
     let config: AgentConfig = load(&sources).map_err(CliError::usage)?;

@@ -6,13 +6,11 @@ use super::output::print_bytes;
 use clap_complete::Shell;
 use std::process::ExitCode;
 
-/// Print a script that completes commands and options in a shell
-///
-/// bash: lockmesh completions bash > /etc/bash_completion.d/lockmesh
+/// Print a completion script for a shell
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// bash, zsh, fish, elvish or powershell
-    #[arg(value_name = "SHELL")]
+    /// Shell: bash, zsh, fish, elvish or powershell
+    #[arg(value_name = "SHELL", hide_possible_values = true)]
     shell: Shell,
 }
 

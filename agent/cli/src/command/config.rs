@@ -1,15 +1,15 @@
-//! `lockmesh config validate`: reads a configuration file as `agent` or `server` would, and starts
-//! nothing.
+//! `lockmesh config validate`: checks a configuration file as `agent` or `server` would.
 
 use super::error::CliError;
 use super::output::print_line;
 use crate::config::{Role, Sources, load};
+use crate::telemetry::check_level;
 use lockmesh_agent::config::AgentConfig;
 use lockmesh_server::config::ServerConfig;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Look at configuration files
+/// Check configuration files
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -18,13 +18,13 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Check a configuration file; the environment is left out
+    /// Check a configuration file as `agent` or `server` would, without the environment
     Validate {
-        /// The file
+        /// Configuration file
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Whose configuration it is: agent or server [default: whichever it fits]
-        #[arg(long, value_name = "ROLE", value_parser = ["agent", "server"])]
+        /// Role: agent or server [default: the one that fits]
+        #[arg(long, value_name = "ROLE", value_parser = ["agent", "server"], hide_possible_values = true)]
         role: Option<String>,
     },
 }
@@ -32,8 +32,7 @@ enum Command {
 /// Runs the command.
 ///
 /// # Errors
-/// The file cannot be used, and what is wrong with it; or the verdict could not be printed. The
-/// file is as it was.
+/// The configuration is invalid, or the output has no reader.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     let Command::Validate { file, role } = args.command;
     print_line(&verdict(&file, role.as_deref())?)?;
@@ -41,30 +40,34 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
 }
 
 fn verdict(file: &Path, role: Option<&str>) -> Result<String, CliError> {
-    let good = |role: &str| format!("{} is a good configuration of {role}", file.display());
+    let good = |role: &str| format!("{}: configuration is valid ({role})", file.display());
     match role {
-        Some("agent") => complaint::<AgentConfig>(file).map_or(Ok(good("an agent")), fail),
-        Some(_) => complaint::<ServerConfig>(file).map_or(Ok(good("a server")), fail),
+        Some("agent") => complaint::<AgentConfig>(file).map_or(Ok(good("agent")), fail),
+        Some(_) => complaint::<ServerConfig>(file).map_or(Ok(good("server")), fail),
         None => match (complaint::<AgentConfig>(file), complaint::<ServerConfig>(file)) {
-            (None, None) => Ok(good("an agent, and of a server")),
-            (None, Some(_)) => Ok(good("an agent")),
-            (Some(_), None) => Ok(good("a server")),
-            // What is wrong for both, as with a file that cannot be read, is said once.
+            (None, None) => Ok(good("agent and server")),
+            (None, Some(_)) => Ok(good("agent")),
+            (Some(_), None) => Ok(good("server")),
+            // An error of both roles, such as an unreadable file, is printed once.
             (Some(agent), Some(server)) if agent == server => fail(agent),
-            (Some(agent), Some(server)) => fail(format!(
-                "neither an agent's nor a server's.\nAs an agent's: {agent}\nAs a server's: {server}"
-            )),
+            (Some(agent), Some(server)) => {
+                fail(format!("the configuration is valid for neither role\nagent: {agent}\nserver: {server}"))
+            }
         },
     }
 }
 
 fn fail<T>(complaint: String) -> Result<T, CliError> {
-    Err(CliError::failed(complaint.trim_end()))
+    // The exit code of an agent or a server with this file.
+    Err(CliError::usage(complaint.trim_end()))
 }
 
 fn complaint<T: Role>(file: &Path) -> Option<String> {
     let sources = Sources { file: Some(file.into()), ..Sources::default() };
-    load::<T>(&sources).err().map(|error| error.to_string())
+    match load::<T>(&sources) {
+        Ok(config) => check_level(config.log()).err().map(|error| error.to_string()),
+        Err(error) => Some(error.to_string()),
+    }
 }
 
 #[cfg(test)]
@@ -79,9 +82,9 @@ mod tests {
 
     #[test]
     fn a_file_is_known_by_its_keys() {
-        assert!(judged("[http]\ntcp = \"\"\n", None).expect("good").ends_with("an agent"));
-        assert!(judged("[limits]\nwatches = 5\n", None).expect("good").ends_with("a server"));
-        assert!(judged("[node]\nname = \"n\"\n", None).expect("good").ends_with("an agent, and of a server"));
+        assert!(judged("[http]\ntcp = \"\"\n", None).expect("good").ends_with("(agent)"));
+        assert!(judged("[limits]\nwatches = 5\n", None).expect("good").ends_with("(server)"));
+        assert!(judged("[node]\nname = \"n\"\n", None).expect("good").ends_with("(agent and server)"));
     }
 
     #[test]
@@ -89,8 +92,10 @@ mod tests {
         let refused = judged("[http]\ntcpp = \"\"\n", Some("agent")).expect_err("no such key");
         assert!(refused.contains("line 2") && refused.contains("`http.tcpp`"), "{refused}");
         let refused = judged("[http]\ntcpp = \"\"\n", None).expect_err("no such key");
-        assert!(refused.contains("As an agent's: ") && refused.contains("As a server's: "), "{refused}");
+        assert!(refused.contains("\nagent: ") && refused.contains("\nserver: "), "{refused}");
         assert!(judged("[http]\ntcp = \"\"\n", Some("server")).is_err());
+        let refused = judged("[log]\nlevel = \"verbose\"\n", None).expect_err("no such level");
+        assert!(refused.contains("`log.level`"), "{refused}");
         let refused = verdict(Path::new("/nowhere.toml"), None).expect_err("there is none").to_string();
         assert_eq!(refused.matches("/nowhere.toml").count(), 1, "{refused}");
     }

@@ -1,18 +1,18 @@
-//! A question before what cannot be undone.
+//! A confirmation before irreversible actions.
 //!
-//! Asked on a terminal only. Scripts that were written for Consul's CLI, which asks nothing, run as
-//! they are: without a terminal as standard input the answer is yes.
+//! Asked only on a terminal. Scripts for Consul's CLI, which asks nothing, run unchanged: without a
+//! terminal as standard input the answer is yes.
 
 use super::context::Context;
 use super::error::CliError;
 use lockmesh_client::Read;
 use std::io::{self, BufRead, IsTerminal, Write};
 
-/// Asks whether to go on, unless `is_sure` or standard input is no terminal. `danger` begins after
+/// Asks for confirmation, unless `is_sure` or standard input is not a terminal. `danger` follows
 /// the name of the cluster: "loses …".
 ///
 /// # Errors
-/// The answer was not yes, or the cluster cannot be named. Nothing was changed.
+/// The answer was not yes, or the cluster's id is unknown. Nothing was changed.
 pub(super) async fn confirm(context: &Context, is_sure: bool, danger: &str) -> Result<(), CliError> {
     if is_sure || !io::stdin().is_terminal() {
         return Ok(());
@@ -26,7 +26,7 @@ pub(super) async fn confirm(context: &Context, is_sure: bool, danger: &str) -> R
     }
 }
 
-/// Whether the answer is the whole word.
+/// `true` if the answer is the whole word.
 fn is_agreed(question: &str, input: &mut impl BufRead, output: &mut impl Write) -> io::Result<bool> {
     write!(output, "{question}\nType yes to continue: ")?;
     output.flush()?;

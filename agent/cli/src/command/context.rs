@@ -1,8 +1,8 @@
-//! What every command that talks to the agent is given: where the agent is and how to speak to it.
+//! The context of a command that connects to the agent: the agent's address and the token.
 //!
-//! Decided once, from flags, then `LOCKMESH_*`, then `CONSUL_*`, then defaults; no command looks at
-//! the environment for these again. What cannot be honoured is refused by its name, never ignored:
-//! by the client library, which knows the variables.
+//! Resolved once, from flags, then `LOCKMESH_*`, then `CONSUL_*`, then defaults; no command reads
+//! these variables again. The client library knows the variables, and rejects unsupported ones by
+//! name.
 
 use super::error::CliError;
 use lockmesh_client::{Client, Read, Settings};
@@ -12,43 +12,43 @@ use std::str::FromStr;
 
 pub use lockmesh_client::Address;
 
-/// The socket that is tried first where nobody says where the agent is.
+/// The socket that is tried first if no address is given.
 pub const DEFAULT_SOCKET: &str = "/run/lockmesh/agent.sock";
 
 const ADDRESS_VARIABLES: [&str; 2] = ["LOCKMESH_HTTP_ADDR", "CONSUL_HTTP_ADDR"];
 
 const HEADING: &str = "Reaching the agent";
 
-/// Options of every command that talks to the agent.
+/// Options of every command that connects to the agent.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct ConnectionArgs {
-    /// Where the agent is: `host:port`, `http://host:port` or `unix:///path`
+    /// Agent address: `host:port`, `http://host:port` or `unix:///path`
     ///
-    /// Without it LOCKMESH_HTTP_ADDR, then CONSUL_HTTP_ADDR, then /run/lockmesh/agent.sock if it
+    /// Default: LOCKMESH_HTTP_ADDR, then CONSUL_HTTP_ADDR, then /run/lockmesh/agent.sock if it
     /// answers, then 127.0.0.1:8500.
     #[arg(long, value_name = "ADDR", global = true, help_heading = HEADING)]
     http_addr: Option<String>,
-    /// The token to send [env: LOCKMESH_HTTP_TOKEN, CONSUL_HTTP_TOKEN]
+    /// Token to send [env: LOCKMESH_HTTP_TOKEN, CONSUL_HTTP_TOKEN]
     #[arg(long, value_name = "TOKEN", global = true, help_heading = HEADING)]
     token: Option<String>,
-    /// A file with the token [env: CONSUL_HTTP_TOKEN_FILE]
+    /// File with the token [env: CONSUL_HTTP_TOKEN_FILE]
     #[arg(long, value_name = "FILE", global = true, help_heading = HEADING, conflicts_with = "token")]
     token_file: Option<PathBuf>,
 }
 
-/// How fresh an answer must be.
+/// The consistency of a read.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct ConsistencyArgs {
-    /// Let any server answer, however far behind
+    /// Allow a stale answer from any server
     #[arg(long, conflicts_with = "consistent")]
     stale: bool,
-    /// Let the leader make sure first that it still is the leader
+    /// Linearizable read
     #[arg(long)]
     consistent: bool,
 }
 
 impl ConsistencyArgs {
-    /// The same, for the client.
+    /// The same for the client library.
     pub fn read(self) -> Read {
         match (self.stale, self.consistent) {
             (true, _) => Read::stale(),
@@ -58,27 +58,26 @@ impl ConsistencyArgs {
     }
 }
 
-/// What a command is given besides its own arguments.
+/// The context of a command, besides its own arguments.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// Where the agent is.
+    /// The agent's address.
     pub address: Address,
-    /// The token to send, where one was given. Agents take any token today.
+    /// The token to send, if one was given. Agents accept any token today.
     pub token: Option<String>,
 }
 
 impl Context {
-    /// Decides where the agent is, by this process's environment.
+    /// Resolves the address and the token in this process's environment.
     ///
     /// # Errors
-    /// A flag, a variable or the token file cannot be honoured. Nothing was sent; the error names
-    /// it.
+    /// A flag, a variable or the token file cannot be used; the error names it. Nothing was sent.
     pub fn resolve(arguments: &ConnectionArgs) -> Result<Self, CliError> {
         let answers = |path: &Path| UnixStream::connect(path).is_ok();
         resolve(arguments, &|name| std::env::var(name).ok().filter(|value| !value.is_empty()), &answers)
     }
 
-    /// A client of the agent. It connects when it is first used.
+    /// A client of the agent. It connects on first use.
     ///
     /// # Errors
     /// The token cannot be sent in a header. Nothing was sent.
@@ -96,19 +95,18 @@ fn resolve(
     answers: &dyn Fn(&Path) -> bool,
 ) -> Result<Context, CliError> {
     let flag = arguments.http_addr.as_deref();
-    // Looked at here, so that the error names the flag and not the variable whose place it takes.
+    // Checked here, so that the error names the flag and not the variable that it replaces.
     if let Some(text) = flag {
         Address::from_str(text).map_err(|error| CliError::usage(format!("--http-addr: {error}")))?;
     }
-    // The flag takes the place of our own variable: what is meant for us wins over what is said
-    // about a Consul.
+    // The flag replaces our own variable, which has priority over Consul's.
     let settings = Settings::from_lookup(|name| match (name, flag) {
         ("LOCKMESH_HTTP_ADDR", Some(flag)) => Some(flag.to_string()),
         _ => variable(name),
     })?;
-    // A socket that happens to be there must not win over what somebody said.
-    let is_said = flag.is_some() || ADDRESS_VARIABLES.into_iter().any(|name| variable(name).is_some());
-    let address = match !is_said && answers(Path::new(DEFAULT_SOCKET)) {
+    // An existing socket must not replace an explicit address.
+    let is_given = flag.is_some() || ADDRESS_VARIABLES.into_iter().any(|name| variable(name).is_some());
+    let address = match !is_given && answers(Path::new(DEFAULT_SOCKET)) {
         true => Address::Unix(DEFAULT_SOCKET.into()),
         false => settings.address,
     };

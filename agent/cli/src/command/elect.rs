@@ -1,98 +1,118 @@
-//! `lockmesh elect`: tells who leads, runs for leader, and leads while a command runs.
+//! `lockmesh elect`: shows the leader, runs for leader, and leads while a command runs.
 
 use super::context::Context;
-use super::error::CliError;
+use super::error::{CliError, ExitCodes};
 use super::lock::child::{Input, Program, Signals};
 use super::lock::held::{self, Ended, Held, OnJeopardy};
 use super::lock::{duration, orphan_grace, ttl, window_parser};
 use super::output::{print_line, printable};
-use lockmesh_client::{Client, Election, HealthWindow, LOCK_FLAGS, Leader, Observer, SessionOptions};
+use lockmesh_client::{Client, Election, HealthWindow, LOCK_FLAGS, Leader, Observer, Read, SessionOptions};
+use lockmesh_protocol::duration::format as duration_text;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Show who leads, run for leader, or lead while a command runs
+/// The longest time between the news of this candidate's election and the answer to its request.
+const ANSWER_DELAY: Duration = Duration::from_secs(1);
+
+/// Lead while a command runs, run for leader, or show the leader
 ///
-/// Prints a line whenever the leader changes. Once elected it leads until it is told to end, which
-/// resigns, or until the command after `--` ends; its exit code is then ours. When the office is
-/// lost the command is ended as that of `lockmesh lock` is, and it runs for office again.
+/// Leads until stopped, which resigns, or until COMMAND exits. Prints a line for each change of the
+/// leader. If the leadership is lost, COMMAND is ended as by `lockmesh lock`, and the process runs
+/// for leader again.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Only tell who leads
-    #[arg(long, conflicts_with_all = ["value", "command"])]
+    /// Follow changes of the leader without running for leader
+    #[arg(long, conflicts_with_all = ["value", "command", "timeout"])]
     observe: bool,
-    /// Tell who leads, once, and end; 1 if nobody does
-    #[arg(long, conflicts_with_all = ["value", "command", "observe"])]
+    /// Show the leader once; exit with 1 if there is none
+    #[arg(long, conflicts_with_all = ["value", "command", "observe", "timeout"])]
     show: bool,
-    /// What this candidate says of itself; the host's name unless told otherwise
+    /// Candidate name [default: host name]
     #[arg(long, value_name = "TEXT")]
     value: Option<String>,
-    /// Session TTL: minimum time before another candidate can win after a crash; at least 26s with
-    /// the window safe [default: 15s; 30s with safe]
+    /// Maximum time to wait for the first election, such as 10s; 0 waits without a limit
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0")]
+    timeout: Duration,
+    /// Session TTL: minimum time before another candidate wins after a crash; 26s or more with
+    /// --window safe [default: 15s; 30s with safe]
     #[arg(long, value_name = "DURATION", value_parser = ttl)]
     ttl: Option<Duration>,
-    /// How long nobody else is elected after the office was lost; 15s unless told otherwise
+    /// Time after a loss during which no other candidate is elected [default: 15s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     lock_delay: Option<Duration>,
-    /// How long this host may be unreachable before another one is elected: fast (1.5 s), default
-    /// (5 s) or safe (15 s, needs a TTL of 26s or more); the agent's default unless told otherwise
-    #[arg(long, value_name = "WORD", value_parser = window_parser())]
+    /// Host-failure timeout: fast 1.5s, default 5s, safe 15s [default: the agent's]
+    #[arg(long, value_name = "WORD", value_parser = window_parser(), hide_possible_values = true)]
     window: Option<HealthWindow>,
-    /// The key's flags; 0 for an election that others hold with plain requests
+    /// Key flags; use 0 to interoperate with candidates that set none [default: those of locks]
     #[arg(long, value_name = "NUMBER", default_value_t = LOCK_FLAGS, hide_default_value = true)]
     flags: u64,
     /// Print each change as a line of JSON
     #[arg(long)]
     json: bool,
-    /// The key that stands for the office
+    /// Key of the election
     #[arg(value_name = "NAME")]
     name: String,
-    /// A command to run while leading
-    #[arg(value_name = "CMD", last = true)]
+    /// Command to run while leading
+    #[arg(value_name = "COMMAND", last = true)]
     command: Vec<OsString>,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// The agent refuses, the command cannot be run, or nobody reads the output. Nobody leads for this
-/// process any more, at the latest when its session ends.
+/// The request was rejected, the command cannot be run, or the output has no reader. The leadership
+/// ends with its session at the latest.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let client = context.client()?;
     args.session().check().map_err(CliError::usage)?;
     let election = args.election(&client);
+    let printer = Printer::new(&client, &args);
     if args.show {
         let leader = election.leader().await?;
-        print_leader(leader.as_ref(), args.json)?;
+        printer.print(leader.as_ref()).await?;
         return Ok(if leader.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let mut signals = Signals::take()?;
     let observer = election.observer();
     if args.observe {
         return tokio::select! {
-            failed = observe(observer, args.json) => Err(failed),
+            failed = observe(observer, &printer) => Err(failed),
             _ = signals.end() => Ok(ExitCode::SUCCESS),
         };
     }
-    let (json, grace) = (args.json, orphan_grace(args.ttl, args.lock_delay));
     let ended = tokio::select! {
-        failed = observe(observer, json) => Err(failed),
-        ended = campaign(&election, &args.command, grace, &mut signals) => ended,
+        failed = observe(observer, &printer) => Err(failed),
+        ended = campaign(&args, &election, &printer, &mut signals) => ended,
     };
-    // What was given up in the middle is given back, if that does not take long; otherwise it ends
-    // with the session.
+    // A release in the background is done soon, or the leadership ends with the session.
     let _ = timeout(Duration::from_secs(2), client.settled()).await;
     ended
 }
 
 impl Args {
     fn election(&self, client: &Client) -> Election {
-        let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Election::new(client, self.name.trim_start_matches('/'))
-            .candidate(self.value.clone().unwrap_or_else(host))
+        Election::new(client, self.key())
+            .candidate(self.candidate())
             .session(self.session())
             .flags(self.flags)
+    }
+
+    /// The name of this candidate.
+    fn candidate(&self) -> String {
+        let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        self.value.clone().unwrap_or_else(host)
+    }
+
+    fn key(&self) -> &str {
+        self.name.trim_start_matches('/')
+    }
+
+    /// The exit codes of our own errors. `--show` and `--observe` have the usual ones.
+    pub(super) fn exit_codes(&self) -> ExitCodes {
+        if self.show || self.observe { ExitCodes::Plain } else { ExitCodes::Holder }
     }
 
     fn session(&self) -> SessionOptions {
@@ -105,75 +125,177 @@ impl Args {
     }
 }
 
-/// Prints who leads, now and after each change.
-async fn observe(mut observer: Observer, json: bool) -> CliError {
+/// Prints the leader, now and after each change.
+async fn observe(mut observer: Observer, printer: &Printer<'_>) -> CliError {
     loop {
-        let told = match observer.next_surely().await {
-            Ok(leader) => print_leader(leader.as_ref(), json),
+        let printed = match observer.next_surely().await {
+            Ok(leader) => printer.print(leader.as_ref()).await,
             Err(error) => Err(error.into()),
         };
-        if let Err(error) = told {
+        if let Err(error) = printed {
             return error;
         }
     }
 }
 
-/// Runs for office, again and again, until the command has ended by itself or we are told to end.
+/// Runs for leader, again after each loss, until the command exits or a signal ends this process.
 async fn campaign(
+    args: &Args,
     election: &Election,
-    words: &[OsString],
-    grace: Duration,
+    printer: &Printer<'_>,
     signals: &mut Signals,
 ) -> Result<ExitCode, CliError> {
+    let name = &args.name;
+    let mut limit = Some(args.timeout).filter(|limit| !limit.is_zero());
     loop {
         let leadership = tokio::select! {
-            elected = election.campaign() => elected?,
-            _ = signals.end() => return Ok(ExitCode::SUCCESS),
+            elected = within(limit, election.campaign()) => match elected {
+                Some(elected) => elected?,
+                None => return Err(CliError::NotAcquired(args.not_elected(election).await)),
+            },
+            _ = signals.end() => return match args.command.is_empty() {
+                true => Ok(ExitCode::SUCCESS),
+                false => Err(CliError::Interrupted(format!(
+                    "interrupted while running for {name}; the command was not started"
+                ))),
+            },
         };
+        limit = None;
         let fence = leadership.fence().map_or("unknown".into(), |fence| fence.to_string());
         held::say(&format!("leading, fence {fence}"));
+        printer.leads(leadership.session());
         let held = Held::Lock(leadership);
-        let ended = if words.is_empty() {
+        let ended = if args.command.is_empty() {
             serve(&held, signals).await
         } else {
-            let (words, environment) = (words.to_vec(), held.environment());
+            let (words, environment) = (args.command.clone(), held.environment());
+            let grace = orphan_grace(args.ttl, args.lock_delay);
             let program = Program { words, stdin: Input::Null, environment, grace };
             held::run(&held, &program, OnJeopardy::Ignore, signals).await.map(|ended| match ended {
                 Ended::Itself(end) => Some(ExitCode::from(end.shell_code())),
                 Ended::Lost(_) => None,
             })
         };
-        // One who was not heard resigning is out of office when the session ends.
         let resigned = held.release().await;
         if let Some(code) = ended? {
-            resigned?;
+            if let Err(error) = resigned {
+                // The leadership ends with its session at the latest.
+                held::say(&format!("{name} could not be released: {error}"));
+            }
             return Ok(code);
         }
     }
 }
 
-/// Leads without a command; `None` when the office is lost.
+/// The output, or `None` after the limit.
+async fn within<T>(limit: Option<Duration>, future: impl Future<Output = T>) -> Option<T> {
+    match limit {
+        Some(limit) => timeout(limit, future).await.ok(),
+        None => Some(future.await),
+    }
+}
+
+/// Leads without a command; `None` if the leadership is lost.
 async fn serve(held: &Held, signals: &mut Signals) -> Result<Option<ExitCode>, CliError> {
     tokio::select! {
         reason = held.lost() => {
-            held::say(&format!("leading no longer: {reason}; running for office again"));
+            held::say(&format!("leadership lost: {reason}; running for leader again"));
             Ok(None)
         }
         _ = signals.end() => Ok(Some(ExitCode::SUCCESS)),
     }
 }
 
-fn print_leader(leader: Option<&Leader>, json: bool) -> Result<(), CliError> {
-    let value = leader.map(|leader| String::from_utf8_lossy(&leader.value).into_owned());
-    if json {
-        let session = leader.map(|leader| &leader.session);
-        let line = serde_json::json!({ "Leader": value, "Session": session });
-        return print_line(&line.to_string());
+impl Args {
+    async fn not_elected(&self, election: &Election) -> String {
+        let limit = duration_text(self.timeout);
+        let leader = timeout(Duration::from_secs(2), election.leader()).await;
+        let leader = leader.ok().and_then(Result::ok).flatten();
+        let reason = leader.map_or(String::new(), |leader| {
+            format!(": {} leads", printable(&String::from_utf8_lossy(&leader.value)))
+        });
+        format!("{} not won in {limit}{reason}", self.name)
     }
-    match (leader, value) {
-        (Some(leader), Some(value)) => {
-            print_line(&format!("{} leads ({})", printable(&value), leader.session))
+}
+
+/// Prints changes of the leader.
+struct Printer<'a> {
+    client: &'a Client,
+    key: &'a str,
+    json: bool,
+    /// The name of this candidate, if it runs for leader.
+    candidate: Option<String>,
+    /// The session of this candidate since it was elected last.
+    ours: watch::Sender<Option<String>>,
+}
+
+impl<'a> Printer<'a> {
+    fn new(client: &'a Client, args: &'a Args) -> Self {
+        let candidate = (!args.show && !args.observe).then(|| args.candidate());
+        Self { client, key: args.key(), json: args.json, candidate, ours: watch::Sender::new(None) }
+    }
+
+    /// This candidate was elected with that session.
+    fn leads(&self, session: &str) {
+        self.ours.send_replace(Some(session.into()));
+    }
+
+    /// `true` if the leader is this candidate. The news of its election may arrive before the
+    /// answer to its own request.
+    async fn is_us(&self, leader: &Leader) -> bool {
+        if self.candidate.as_ref().is_none_or(|own| own.as_bytes() != leader.value) {
+            return false;
         }
-        _ => print_line("nobody leads"),
+        let mut ours = self.ours.subscribe();
+        let elected = ours.wait_for(|session| session.as_ref() == Some(&leader.session));
+        timeout(ANSWER_DELAY, elected).await.is_ok()
+    }
+
+    async fn print(&self, leader: Option<&Leader>) -> Result<(), CliError> {
+        let value = leader.map(|leader| String::from_utf8_lossy(&leader.value).into_owned());
+        if self.json {
+            let (fence, is_us) = match leader {
+                Some(leader) => (self.fence(&leader.session).await, self.is_us(leader).await),
+                None => (None, false),
+            };
+            let session = leader.map(|leader| &leader.session);
+            let line =
+                serde_json::json!({ "Leader": value, "Session": session, "Fence": fence, "Me": is_us });
+            return print_line(&line.to_string());
+        }
+        match (leader, value) {
+            (Some(leader), Some(value)) => {
+                print_line(&format!("{} leads ({})", printable(&value), leader.session))
+            }
+            _ => print_line("no leader"),
+        }
+    }
+
+    /// The fence of the leader's grant; Consul's agents do not know it.
+    async fn fence(&self, session: &str) -> Option<u64> {
+        let locks = self.client.operator().locks(self.key, &Read::default()).await.ok()?.value;
+        let lock = locks.into_iter().find(|lock| lock.key == self.key && lock.session == session)?;
+        Some(lock.fence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockmesh_client::Address;
+
+    #[tokio::test(start_paused = true)]
+    async fn this_candidate_is_told_from_another_one_of_the_same_name() {
+        let client = Client::new(Address::Unix("/nowhere".into()));
+        let leader = |session: &str| Leader { session: session.into(), value: "a".into(), lock_index: 3 };
+        let (candidate, ours) = (Some("a".into()), watch::Sender::new(None));
+        let printer = Printer { client: &client, key: "office", json: true, candidate, ours };
+        assert!(!printer.is_us(&leader("s1")).await, "it was not elected");
+        let ours = leader("s1");
+        let (is_us, ()) = tokio::join!(printer.is_us(&ours), async { printer.leads("s1") });
+        assert!(is_us, "its election was answered a moment later");
+        assert!(!printer.is_us(&leader("s2")).await);
+        let observer = Printer { candidate: None, ..printer };
+        assert!(!observer.is_us(&leader("s1")).await);
     }
 }

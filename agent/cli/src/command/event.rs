@@ -2,15 +2,15 @@
 
 use super::context::Context;
 use super::error::CliError;
-use super::output::{Table, print_json, print_line};
+use super::output::{Table, TableArgs, print_json, print_line};
 use lockmesh_client::shape::event::Event;
 use lockmesh_client::{NewEvent, Read};
 use std::process::ExitCode;
 
-/// How much of a payload the table shows, in characters.
+/// The maximum length of a payload in the table, in characters.
 const SHOWN_PAYLOAD: usize = 40;
 
-/// Tell something to all hosts, or see what was told
+/// Send an event to all hosts, or list received events
 ///
 /// `lockmesh event -name NAME PAYLOAD` is Consul's spelling of `lockmesh event fire NAME PAYLOAD`.
 #[derive(clap::Args, Debug)]
@@ -18,7 +18,7 @@ const SHOWN_PAYLOAD: usize = 40;
 pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// What it is about
+    /// Event name
     #[arg(long, value_name = "NAME", required = true)]
     name: Option<String>,
     #[command(flatten)]
@@ -27,45 +27,46 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Fire an event: every agent hears of it, at most once
+    /// Send an event to every agent, at most once
     ///
-    /// It travels from agent to agent, without a server, within a second or two. An agent that is
-    /// not there misses it.
+    /// Events travel by gossip, without a server, within one or two seconds. An agent that does not
+    /// run misses it.
     Fire {
-        /// What it is about
+        /// Event name
         #[arg(value_name = "NAME")]
         name: String,
         #[command(flatten)]
         event: EventArgs,
     },
-    /// Show the last 256 events that this agent has received and that were for its host
+    /// List the last 256 events that this agent received for its host
     List {
-        /// Only those of this name
+        /// Only events of this name
         #[arg(long, value_name = "NAME")]
         name: Option<String>,
-        /// Print JSON as the agent's API has it
+        /// Print the JSON of the agent's API
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        table: TableArgs,
     },
 }
 
-// What an event is made of besides its name. No doc comment: it would stand as the help of whatever
-// it is part of.
+// An event besides its name. No doc comment, which would become the help of the command.
 #[derive(clap::Args, Debug)]
 struct EventArgs {
-    /// Only for hosts with such a name: a regular expression, as the next two
+    /// Only hosts whose node name matches this regular expression
     #[arg(long, value_name = "REGEX")]
     node: Option<String>,
-    /// Only for hosts with such a service, by its id
+    /// Only hosts with a service whose id matches
     #[arg(long, value_name = "REGEX")]
     service: Option<String>,
-    /// Only for hosts on which such a service has such a tag
+    /// Only hosts whose matching service has a matching tag
     #[arg(long, value_name = "REGEX")]
     tag: Option<String>,
-    /// Print JSON as the agent's API has it
+    /// Print the JSON of the agent's API
     #[arg(long)]
     json: bool,
-    /// What else there is to say: some 400 bytes
+    /// Event payload (about 400 bytes at most)
     #[arg(value_name = "PAYLOAD")]
     payload: Option<String>,
 }
@@ -73,16 +74,16 @@ struct EventArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// The agent refuses, or gave no answer. Where an answer was lost, the event may have been fired:
-/// `event list` tells.
+/// The request was rejected or not answered. Without an answer the event may have been sent: check
+/// with `event list`.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let client = context.client()?;
     let (name, event) = match args.command {
-        Some(Command::List { name, json }) => {
+        Some(Command::List { name, json, table: layout }) => {
             let events = client.events().list(&name.unwrap_or_default(), &Read::default()).await?.value;
             match json {
                 true => print_json(&events)?,
-                false => table(&events).print()?,
+                false => layout.print(&table(&events))?,
             }
             return Ok(ExitCode::SUCCESS);
         }

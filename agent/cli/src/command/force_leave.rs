@@ -9,15 +9,15 @@ use std::process::ExitCode;
 /// Consul's number for a member that is alive.
 const ALIVE: u8 = 1;
 
-/// Make a failed node leave the cluster, such as one that will not come back
+/// Remove a failed node from the cluster
 ///
-/// The node is deregistered, and all its sessions end, those without checks too. A node that is
-/// alive or restarting is left alone, and the command fails: run `lockmesh leave` on that node.
+/// The node is deregistered and all its sessions end, even those without checks. The command fails
+/// if the node is alive or restarting: run `lockmesh leave` on that node.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The node's name
+    /// Node name
     node: String,
-    /// Forget the member at once, instead of showing it as one that left
+    /// Forget the member at once instead of listing it as left
     #[arg(long)]
     prune: bool,
 }
@@ -26,7 +26,7 @@ pub struct Args {
 ///
 /// # Errors
 /// There is no such member, it is alive, or the agent cannot reach the servers: nothing was
-/// changed. Or it gave no answer: `lockmesh members` tells whether the node left.
+/// changed. Without an answer the outcome is unknown: check with `lockmesh members`.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let Args { node, prune } = args;
     let client = context.client()?;
@@ -45,7 +45,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Why a force-leave of this member had no effect; none if it left.
+/// The reason why a force-leave of this member had no effect; `None` if it left.
 fn no_effect(member: &Member) -> Option<String> {
     let name = &member.name;
     match member.state.as_str() {

@@ -1,9 +1,9 @@
-//! Points in time for people: the wall clock of whoever stamped them, in UTC.
+//! Points in time for people: the wall clock of the process that recorded them, in UTC.
 
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-/// `2026-11-21 08:41:12Z`; empty for 0, which stands for no time.
+/// `2026-11-21 08:41:12Z`; empty for 0, which means no time.
 pub(super) fn utc(milliseconds: u64) -> String {
     let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second]Z");
     let seconds = i64::try_from(milliseconds / 1000).ok().filter(|seconds| *seconds > 0);

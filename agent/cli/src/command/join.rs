@@ -1,18 +1,17 @@
-//! `lockmesh join`: the agent hears of one more server.
+//! `lockmesh join`: gives the agent the address of another server.
 
 use super::context::Context;
 use super::error::CliError;
 use super::output::print_line;
 use std::process::ExitCode;
 
-/// Let the agent know one more server of its cluster
+/// Give the agent the address of another server of its cluster
 ///
-/// The agent asks it when no server is left that it knows. It learns of the servers that come and
-/// go by itself: this is for one that has lost them all. A restart forgets it: `upstream.servers`
-/// of its configuration does not.
+/// For an agent that has lost all servers it knew; otherwise it discovers new servers by itself. A
+/// restart forgets the address: add it to `upstream.servers` in the configuration.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// A server as `host` or `host:port`; without a port, 8300
+    /// Server as `host` or `host:port` [default port: 8300]
     address: String,
 }
 

@@ -1,25 +1,34 @@
-//! `lockmesh locks`: who holds what, since when, under which fence; and what ended those who held
-//! before.
+//! `lockmesh locks`: locks with holder, time and fence; and lost locks with the cause.
 
 use super::context::{ConsistencyArgs, Context};
 use super::error::CliError;
 use super::instant;
-use super::output::{Table, print_json};
+use super::output::{Table, TableArgs, print_json};
 use lockmesh_client::shape::lockmesh::{Lock, Loss, LostKey};
+use lockmesh_client::{Client, Read};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-/// Show who holds which lock, or with --losses who lost one and why
+/// List locks with their holders, or lost locks with the cause
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Only keys that start with this
-    #[arg(value_name = "PREFIX", default_value = "")]
+    /// Key prefix [default: all locks]
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     prefix: String,
-    /// Show the sessions that ended without their holder's release, newest first
+    /// List lost locks with the cause, newest first
     #[arg(long)]
     losses: bool,
-    /// Print JSON as the agent's API has it
+    /// With --losses: only this cause, such as node-failed
+    #[arg(long, value_name = "CAUSE", requires = "losses")]
+    cause: Option<String>,
+    /// With --losses: also list sessions that ended without holding a lock
+    #[arg(long, requires = "losses")]
+    all: bool,
+    /// Print the JSON of the agent's API
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    table: TableArgs,
     #[command(flatten)]
     consistency: ConsistencyArgs,
 }
@@ -27,51 +36,94 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// The agent gave no answer, or the reader of the output is gone. Nothing was changed: run it
-/// again.
+/// The agent did not reply, or the output has no reader. Nothing was changed; retry.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let client = context.client()?;
     let read = args.consistency.read();
     if args.losses {
         let losses = client.operator().losses(&read).await?.value;
-        let losses = of_prefix(losses, &args.prefix);
+        let losses: Vec<Loss> = losses.into_iter().filter(|loss| args.lists(loss)).collect();
         match args.json {
             true => print_json(&losses)?,
-            false => loss_table(&losses).print()?,
+            false => args.table.print(&loss_table(&losses))?,
         }
     } else {
         let locks = client.operator().locks(&args.prefix, &read).await?.value;
-        match args.json {
-            true => print_json(&locks)?,
-            false => lock_table(&locks).print()?,
+        if args.json {
+            print_json(&locks)?;
+        } else {
+            let slots = Slots::of(&client, &locks, &read).await?;
+            args.table.print(&lock_table(&locks, &slots))?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn lock_table(locks: &[Lock]) -> Table {
-    let mut table = Table::new(["Key", "Holder", "Node", "Session", "Fence", "Since", "Delay", "Waiting"]);
+impl Args {
+    /// `true` for a loss of a key under the prefix, by the cause that is wanted.
+    fn lists(&self, loss: &Loss) -> bool {
+        let is_cause = self.cause.as_ref().is_none_or(|cause| *cause == loss.cause);
+        let is_below = loss.keys.iter().any(|lost| lost.key.starts_with(&self.prefix));
+        is_cause && (is_below || (self.all && self.prefix.is_empty() && loss.key_count == 0))
+    }
+}
+
+/// The holders' lists of the semaphores whose contenders are among the locks. A contender locks the
+/// key `PREFIX/SESSION` even while it waits; only the list `PREFIX/.lock` distinguishes holders.
+#[derive(Debug, Default)]
+struct Slots(BTreeMap<String, Vec<u8>>);
+
+impl Slots {
+    async fn of(client: &Client, locks: &[Lock], read: &Read) -> Result<Self, CliError> {
+        let mut lists = BTreeMap::new();
+        for prefix in locks.iter().filter_map(semaphore_of) {
+            if lists.contains_key(prefix) {
+                continue;
+            }
+            if let Some(list) = client.kv().get(&format!("{prefix}/.lock"), read).await?.value {
+                lists.insert(prefix.to_owned(), list.value.to_vec());
+            }
+        }
+        Ok(Self(lists))
+    }
+
+    /// `true` if the lock is the key of a contender without a slot.
+    fn is_waiter(&self, lock: &Lock) -> bool {
+        let list = semaphore_of(lock).and_then(|prefix| self.0.get(prefix));
+        let list = list.and_then(|list| serde_json::from_slice::<serde_json::Value>(list).ok());
+        list.is_some_and(|list| list["Limit"].is_u64() && list["Holders"].get(&lock.session).is_none())
+    }
+}
+
+/// The prefix of the semaphore, if the lock may be the key of a contender.
+fn semaphore_of(lock: &Lock) -> Option<&str> {
+    let (prefix, contender) = lock.key.rsplit_once('/')?;
+    (!lock.session.is_empty() && contender == lock.session).then_some(prefix)
+}
+
+const SLOT: &str = "Slot";
+
+fn lock_table(locks: &[Lock], slots: &Slots) -> Table {
+    let heading = ["Key", "Holder", "Node", "Session", SLOT, "Fence", "Since", "Delay", "Waiting"];
+    let mut table = Table::new(heading);
     for lock in locks {
+        let is_waiter = slots.is_waiter(lock);
         let is_held = !lock.session.is_empty();
         table.row([
             lock.key.clone(),
             lock.session_name.clone(),
             lock.node.clone(),
             lock.session.clone(),
-            // The last fence of a free lock would look like a holder's.
-            if is_held { lock.fence.to_string() } else { String::new() },
+            if is_waiter { "waiting".into() } else { String::new() },
+            // A free lock still has its last fence, which is not a holder's; a waiter's fence is
+            // not a slot's.
+            if is_held && !is_waiter { lock.fence.to_string() } else { String::new() },
             instant::utc(lock.granted_at_ms),
             lock.lock_delay.clone(),
             if lock.waiters > 0 { lock.waiters.to_string() } else { String::new() },
         ]);
     }
-    table
-}
-
-/// Those that lost a key under the prefix. Without one also those that held nothing.
-fn of_prefix(losses: Vec<Loss>, prefix: &str) -> Vec<Loss> {
-    let concerns = |loss: &Loss| loss.keys.iter().any(|lost| lost.key.starts_with(prefix));
-    losses.into_iter().filter(|loss| prefix.is_empty() || concerns(loss)).collect()
+    table.without_empty(&[SLOT])
 }
 
 fn loss_table(losses: &[Loss]) -> Table {
@@ -89,7 +141,7 @@ fn loss_table(losses: &[Loss]) -> Table {
     table
 }
 
-/// The first keys with their fences, and how many more there were.
+/// The first keys with their fences, and the number of the others.
 fn lost_keys(loss: &Loss) -> String {
     let shown = |lost: &LostKey| format!("{}#{}", lost.key, lost.fence);
     let mut words: Vec<String> = loss.keys.iter().take(4).map(shown).collect();
@@ -103,6 +155,7 @@ fn lost_keys(loss: &Loss) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::FromArgMatches;
 
     #[test]
     fn a_held_lock_and_a_closed_one_fit_the_table() {
@@ -120,7 +173,23 @@ mod tests {
         let expected = "Key  Holder  Node  Session  Fence  Since                 Delay  Waiting\n\
                         job  worker  n1    s1       7      2026-11-21 08:41:12Z  -      3\n\
                         old  -       -     -        -      -                     15s    -";
-        assert_eq!(lock_table(&[held, closed]).render(), expected);
+        assert_eq!(lock_table(&[held, closed], &Slots::default()).render(), expected);
+    }
+
+    #[test]
+    fn a_contender_without_a_slot_is_shown_as_waiting() {
+        let contender = |session: &str| Lock {
+            key: format!("sem/{session}"),
+            session: session.into(),
+            fence: 7,
+            ..Lock::default()
+        };
+        let list = br#"{"Limit":1,"Holders":{"s1":true}}"#;
+        let slots = Slots([("sem".to_owned(), list.to_vec())].into());
+        let shown = lock_table(&[contender("s1"), contender("s2")], &slots).render();
+        let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[0][4..6], ["Slot", "Fence"], "{shown}");
+        assert_eq!((&lines[1][4..6], &lines[2][4..6]), (&["-", "7"][..], &["waiting", "-"][..]), "{shown}");
     }
 
     #[test]
@@ -146,8 +215,17 @@ mod tests {
         let text = loss_table(std::slice::from_ref(&failed)).render();
         let why = "node-failed (silent for 5.1s; window default; confirmed by s1, s3)";
         assert!(text.contains(why), "{text}");
-        assert_eq!(of_prefix(vec![loss.clone()], "a/").len(), 1);
-        assert_eq!(of_prefix(vec![loss.clone()], "b").len(), 0);
-        assert_eq!(of_prefix(vec![Loss::default(), loss], "").len(), 2);
+        let losses = |line: &str| {
+            let line = format!("lockmesh locks --losses {line}");
+            let matches = crate::command::command().get_matches_from(line.split_whitespace());
+            let args = Args::from_arg_matches(matches.subcommand().expect("locks").1).expect("good");
+            [&loss, &Loss { cause: "destroyed".into(), ..Loss::default() }].map(|loss| args.lists(loss))
+        };
+        assert_eq!(losses(""), [true, false], "a session without a lock has lost none");
+        assert_eq!(losses("--all"), [true, true]);
+        assert_eq!(losses("a/"), [true, false]);
+        assert_eq!(losses("b --all"), [false, false]);
+        assert_eq!(losses("--cause check-critical"), [true, false]);
+        assert_eq!(losses("--cause ttl-expired"), [false, false]);
     }
 }

@@ -1,53 +1,58 @@
-//! `lockmesh members`: the machines that the agent knows.
+//! `lockmesh members`: hosts and servers with their status.
 
 use super::context::Context;
 use super::error::CliError;
 use super::instant;
 use super::node_lease::{deadline, last_heard, suspected_by};
-use super::output::{Table, print_json, warn};
+use super::output::{Table, TableArgs, print_json, warn};
 use lockmesh_client::shape::agent::{Member, NodeLease};
 use std::process::ExitCode;
 
-/// Consul's number for a member that failed.
+/// Consul's number for a failed member.
 const FAILED: u8 = 4;
 
-/// A member that is well was heard within this time: it renews its lease every 1.7 s at least.
+/// The maximum time between renewals of a healthy member, which renews its lease every 1.7 s at
+/// least.
 const RENEWED_WITHIN_MS: u64 = 2_500;
 
 const LAST_HEARD: &str = "Last heard";
 const SUSPECTED_BY: &str = "Suspected by";
 
-/// List the members that the agent knows, how they stand and since when
+/// List hosts and servers with their status
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Print every tag of each member
+    /// Print all tags and the node leases
     #[arg(long)]
     detailed: bool,
-    /// Print JSON as the agent's API has it
+    /// Print the JSON of the agent's API
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    table: TableArgs,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// The agent gave no answer, or the reader of the output is gone. Nothing was changed: run it
-/// again.
+/// The agent did not reply, or the output has no reader. Nothing was changed; retry.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let mut members = context.client()?.agent().members_with_leases().await?;
     members.sort_by(|one, other| one.name.cmp(&other.name));
     match (args.json, args.detailed) {
         (true, _) => print_json(&members)?,
-        (false, true) => detailed_table(&members).print()?,
-        (false, false) => table(&members).print()?,
+        (false, true) => args.table.print(&detailed_table(&members))?,
+        (false, false) => args.table.print(&table(&members))?,
     }
     if !args.json {
+        if lacks_leader(&members) {
+            warn("no lease details: there is no leader, or a new one; the status may be out of date");
+        }
         members.iter().filter_map(advice).for_each(|advice| warn(&advice));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What to do about a member that failed, or that the servers do not reach.
+/// Advice for a member that failed, or whose renewals do not reach the servers.
 fn advice(member: &Member) -> Option<String> {
     let name = &member.name;
     if member.status == FAILED {
@@ -61,6 +66,12 @@ fn advice(member: &Member) -> Option<String> {
              guards give up their locks. Check its network to the servers (UDP, both ways)"
         )
     })
+}
+
+/// `true` if members of ours come without leases, which only the leader knows.
+fn lacks_leader(members: &[Member]) -> bool {
+    let mut ours = members.iter().filter(|member| !member.state.is_empty()).peekable();
+    ours.peek().is_some() && ours.all(|member| member.node_lease.is_none())
 }
 
 fn is_cut_off(member: &Member) -> bool {
@@ -110,7 +121,7 @@ fn detailed_table(members: &[Member]) -> Table {
     table.without_empty(&["Lease", "Window", "Deadline", LAST_HEARD, SUSPECTED_BY])
 }
 
-/// Whether it is news when a member was heard: one that is well is heard all the time.
+/// `true` if the time of the last renewal is shown: only for members that are not healthy.
 fn is_worth_telling(member: &Member, lease: &NodeLease) -> bool {
     let is_late = lease.last_heard_ago_ms.is_some_and(|ago| ago > RENEWED_WITHIN_MS);
     is_late || status(member) != "alive" || !lease.suspected_by.is_empty()
@@ -220,6 +231,17 @@ mod tests {
         let advised = advice(&known(4, "failed")).unwrap_or_default();
         assert!(advised.ends_with("lockmesh force-leave n1"), "{advised}");
         assert_eq!(advice(&known(1, "alive")), None);
+    }
+
+    #[test]
+    fn a_list_without_leases_is_told_from_one_of_consuls_agent() {
+        let member =
+            |state: &str, node_lease| Member { state: state.into(), node_lease, ..Member::default() };
+        let leased = member("alive", Some(NodeLease::default()));
+        assert!(lacks_leader(&[member("alive", None), member("failed", None)]));
+        assert!(!lacks_leader(&[member("alive", None), leased]));
+        assert!(!lacks_leader(&[member("", None)]), "Consul's agents know of no leases");
+        assert!(!lacks_leader(&[]));
     }
 
     #[test]

@@ -1,20 +1,20 @@
-//! The command line: one module a command, each with its `Args` and one `run`.
+//! The command line: one module per command, each with its `Args` and one `run`.
 //!
 //! Commands are applications: they reach the agent over its socket through `lockmesh-client`, never
-//! by reaching into this crate (but for the format of a backup file). They never panic on a closed
-//! pipe, print data on stdout and everything else on stderr, and exit with 0 (done), 1 (failed or
-//! refused) or 2 (not understood).
+//! through this crate (except the format of a backup file). They do not panic on a closed pipe,
+//! print data on stdout and messages on stderr, and exit with the codes of [`error`].
 //!
-//! | module | is |
+//! | module | contents |
 //! |---|---|
-//! | [`spelling`] | Consul's spelling of options, made ours |
+//! | [`spelling`] | Consul's spelling of options, and options before the command |
 //! | `absent` | Consul's commands and options that Lockmesh does not have, with a remedy |
-//! | [`context`] | where the agent is, from flags and environment |
-//! | [`error`], [`output`] | what is said on stderr and stdout |
-//! | [`dev`], [`agent`], [`server`] | the processes that stay |
-//! | [`lock`], [`elect`], [`semaphore`], [`locks`], [`session`], [`kv`], [`watch`], [`event`] | what applications do |
-//! | [`supervise`] | what starts the programs of `lock`, `elect`, `semaphore` and `watch`, and ends them |
-//! | [`members`], [`leave`], [`force_leave`], [`join`], [`operator`], [`reload`], [`config`], [`bench`], [`version`], [`completions`] | what operators do |
+//! | [`help`] | examples and exit codes on the help pages |
+//! | [`context`] | the address of the agent, from flags and environment |
+//! | [`error`], [`output`] | errors and exit codes, tables and JSON |
+//! | [`dev`], [`agent`], [`server`] | long-running processes |
+//! | [`lock`], [`elect`], [`semaphore`], [`locks`], [`session`], [`kv`], [`watch`], [`event`] | commands for applications |
+//! | [`supervise`] | starts and ends the programs of `lock`, `elect`, `semaphore` and `watch` |
+//! | [`members`], [`leave`], [`force_leave`], [`join`], [`operator`], [`reload`], [`config`], [`bench`], [`version`], [`completions`] | commands for operators |
 
 mod absent;
 pub mod agent;
@@ -28,6 +28,7 @@ pub mod elect;
 pub mod error;
 pub mod event;
 pub mod force_leave;
+pub mod help;
 mod instant;
 pub mod join;
 pub mod kv;
@@ -49,7 +50,7 @@ pub mod version;
 pub mod watch;
 
 pub use context::{Address, Context};
-pub use error::CliError;
+pub use error::{CliError, ExitCodes};
 
 use crate::telemetry;
 use clap::{CommandFactory, FromArgMatches, Parser};
@@ -59,10 +60,10 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Everything that was said on the command line.
+/// The parsed command line.
 #[derive(Parser, Debug)]
 #[command(name = "lockmesh", version, about = "A distributed lock service with a Consul-compatible HTTP API")]
-#[command(disable_help_subcommand = true, arg_required_else_help = true)]
+#[command(arg_required_else_help = true, max_term_width = 100)]
 pub struct Invocation {
     #[command(subcommand)]
     command: Command,
@@ -85,10 +86,10 @@ enum Command {
     Leave(Online<leave::Args>),
     ForceLeave(Online<force_leave::Args>),
     Join(Online<join::Args>),
-    Operator(Online<operator::Args>),
+    Operator(operator::Args),
     Reload(Online<reload::Args>),
     #[command(hide = true)]
-    Snapshot(Online<operator::snapshot::Args>),
+    Snapshot(operator::snapshot::Args),
     Bench(Online<bench::Args>),
     #[command(hide = true)]
     Supervise(supervise::Args),
@@ -97,59 +98,71 @@ enum Command {
     Completions(completions::Args),
 }
 
-// A command that talks to the agent. Its own arguments come last, and this is no doc comment,
-// because the last description stands as the help.
+// A command that connects to the agent. Its own arguments come last, and this is no doc comment,
+// because the last description becomes the help.
 #[derive(clap::Args, Debug)]
-struct Online<T: clap::Args> {
+pub(crate) struct Online<T: clap::Args> {
     #[command(flatten)]
-    connection: ConnectionArgs,
+    pub(crate) connection: ConnectionArgs,
     #[command(flatten)]
-    args: T,
+    pub(crate) args: T,
 }
 
-/// The whole tree of commands and options.
+/// The tree of all commands and options.
 pub fn command() -> clap::Command {
-    Invocation::command()
+    help::complete(Invocation::command())
 }
 
-/// Understands the arguments; otherwise help, version or the complaint is printed and the exit code
-/// given.
+/// Parses the arguments.
 ///
 /// # Errors
-/// The exit code: nothing is left to carry out, since help or version was asked for, or the
-/// arguments make no sense. All that is to be said was printed.
+/// The exit code. Help, version or the error was printed, and there is no command to execute.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation, ExitCode> {
-    understand(arguments).map_err(|error| {
-        // Nobody is left to tell when even this cannot be printed.
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    understand(arguments.clone()).map_err(|error| {
+        // Without stderr there is no place to report an error.
         let _ = error.print();
-        ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+        ExitCode::from(if error.use_stderr() { codes_of(arguments).usage() } else { 0 })
     })
 }
 
-/// Carries a command out on a runtime of its own.
-///
-/// # Errors
-/// The command did not do what was asked. [`report`] tells the person at the keyboard, and gives
-/// the exit code.
-pub fn execute(invocation: Invocation) -> Result<ExitCode, CliError> {
-    match invocation.command {
-        // Their configuration says how many threads they run on.
+/// Executes a command on its own runtime, prints its error, and returns the exit code.
+pub fn execute(invocation: Invocation) -> ExitCode {
+    let codes = invocation.command.exit_codes();
+    let outcome = match invocation.command {
+        // Their configuration has the number of threads.
         Command::Agent(args) => agent::run(args),
         Command::Server(args) => server::run(args),
-        command => runtime(command.threads())?.block_on(command.run()),
+        command => match runtime(command.threads()) {
+            Ok(runtime) => runtime.block_on(command.run()),
+            Err(error) => Err(error),
+        },
+    };
+    outcome.unwrap_or_else(|error| report(&error, codes))
+}
+
+/// The exit codes of arguments that cannot be parsed.
+fn codes_of(arguments: Vec<OsString>) -> ExitCodes {
+    let mut command = command();
+    command.build();
+    // With options before the command moved behind it.
+    let arguments = spelling::rewrite(arguments, &command);
+    match arguments.get(1).and_then(|word| word.to_str()) {
+        Some("lock" | "semaphore" | "elect") => ExitCodes::Holder,
+        _ => ExitCodes::Plain,
     }
 }
 
-/// Tells the person at the keyboard what went wrong.
-pub fn report(error: &CliError) -> ExitCode {
+/// Prints an error; returns its exit code.
+fn report(error: &CliError, codes: ExitCodes) -> ExitCode {
     let mut stderr = std::io::stderr();
-    // Nobody is left to tell when even this cannot be printed.
+    // Without stderr there is no place to report an error.
     let _ = match error {
         CliError::ClosedPipe => Ok(()),
         CliError::InConsulsWords(text) => writeln!(stderr, "{text}"),
         error => writeln!(stderr, "lockmesh: {error}"),
     };
-    error.exit_code()
+    error.exit_code(codes)
 }
 
 fn understand(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation, clap::Error> {
@@ -160,9 +173,8 @@ fn understand(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocatio
     }
 }
 
-/// A process that stays, on its own: the tree of all commands would leave its traces in memory for
-/// as long as that. None for anything else, and for whatever is to be complained about or
-/// explained.
+/// Parses the arguments of a long-running process alone, because the tree of all commands would
+/// stay in its memory. `None` for other commands, for errors and for help.
 fn understand_process(arguments: &[OsString]) -> Option<Invocation> {
     fn alone<T: clap::Args>(arguments: &[OsString]) -> Option<T> {
         let command = T::augment_args(clap::Command::new("lockmesh"));
@@ -182,15 +194,25 @@ fn understand_any(arguments: Vec<OsString>) -> Result<Invocation, clap::Error> {
     let mut command = command();
     command.build();
     let arguments = spelling::rewrite(arguments, &command);
+    let tip = spelling::tip(&arguments);
     let matches = command
         .try_get_matches_from_mut(&arguments)
-        .map_err(|error| absent::explained(error, &arguments, &command))?;
+        .map_err(|error| help::with_tip(absent::explained(error, &arguments, &command), tip))?;
     Invocation::from_arg_matches(&matches)
 }
 
 impl Command {
-    /// How many threads the command runs on: what it does itself must not hold up a guard's
-    /// renewals.
+    /// The exit codes of the command's own errors.
+    fn exit_codes(&self) -> ExitCodes {
+        match self {
+            Self::Lock(online) => online.args.exit_codes(),
+            Self::Semaphore(online) => online.args.exit_codes(),
+            Self::Elect(online) => online.args.exit_codes(),
+            _ => ExitCodes::Plain,
+        }
+    }
+
+    /// The number of threads: the work of a command must not delay a guard's renewals.
     fn threads(&self) -> usize {
         if matches!(self, Self::Lock(_) | Self::Elect(_) | Self::Semaphore(_)) { 2 } else { 1 }
     }
@@ -212,11 +234,9 @@ impl Command {
             Self::Leave(online) => leave::run(online.args, &online.connection.context()?).await,
             Self::ForceLeave(online) => force_leave::run(online.args, &online.connection.context()?).await,
             Self::Join(online) => join::run(online.args, &online.connection.context()?).await,
-            Self::Operator(online) => operator::run(online.args, &online.connection.context()?).await,
+            Self::Operator(args) => operator::run(args).await,
             Self::Reload(online) => reload::run(online.args, &online.connection.context()?).await,
-            Self::Snapshot(online) => {
-                operator::snapshot::run(online.args, &online.connection.context()?).await
-            }
+            Self::Snapshot(args) => operator::snapshot::run(args).await,
             Self::Bench(online) => bench::run(online.args, &online.connection.context()?).await,
             Self::Supervise(args) => supervise::run(args).await,
             Self::Config(args) => config::run(args).await,
@@ -227,8 +247,8 @@ impl Command {
 }
 
 impl ConnectionArgs {
-    /// What the command is given; logs of the client library are quiet unless asked for.
-    fn context(&self) -> Result<Context, CliError> {
+    /// The context of a command. The client library logs warnings only, unless LOCKMESH_LOG is set.
+    pub(crate) fn context(&self) -> Result<Context, CliError> {
         telemetry::start(&telemetry::for_commands()).map_err(CliError::usage)?;
         Context::resolve(self)
     }
@@ -301,6 +321,10 @@ mod tests {
             &["force-leave", "-prune", "web-3"],
             &["join", "10.0.0.1"],
             &["leave"],
+            &["-http-addr=h:1", "kv", "get", "key"],
+            &["--http-addr", "h:1", "-token", "t", "operator", "raft", "list-peers"],
+            &["operator", "--http-addr", "h:1", "snapshot", "save", "file"],
+            &["snapshot", "-http-addr=h:1", "save", "file"],
         ] {
             let understood = understood(line);
             assert!(understood.is_ok(), "{line:?}: {understood:?}");
@@ -329,7 +353,10 @@ mod tests {
             &["dev", "kill", "n4"],
             &["dev", "kill", "-data-dir=/d"],
             &["dev", "-nodes=5", "kill", "n4", "-data-dir=/d"],
-            &["-http-addr=h:1", "kv", "get", "key"],
+            &["-http-addr=h:1", "version"],
+            &["operator", "tls", "init", "--http-addr=h:1"],
+            &["operator", "snapshot", "inspect", "-http-addr=h:1", "file"],
+            &["operator", "raft", "inspect", "--data-dir=/d", "--token=t"],
             &["nonsense"],
             &[],
         ] {

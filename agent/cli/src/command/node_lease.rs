@@ -1,10 +1,10 @@
-//! How a node's lease is shown to people. What nobody knows is left empty.
+//! A node's lease as shown to people. Unknown values are empty.
 
 use lockmesh_client::shape::agent::NodeLease;
 use lockmesh_protocol::duration;
 use std::time::Duration;
 
-/// When the silence of the node has lasted for its window, unless it is heard before.
+/// The time until the node's window ends without a renewal.
 pub(super) fn deadline(lease: &NodeLease) -> String {
     match lease.deadline_in_ms {
         Some(0) => "over".into(),
@@ -13,12 +13,12 @@ pub(super) fn deadline(lease: &NodeLease) -> String {
     }
 }
 
-/// How long ago the servers' leader heard the node.
+/// The time since the leader received the node's last renewal.
 pub(super) fn last_heard(lease: &NodeLease) -> String {
     lease.last_heard_ago_ms.map(|ago| format!("{} ago", rounded(ago))).unwrap_or_default()
 }
 
-/// Which nodes say that this one does not answer.
+/// The nodes that suspect this one.
 pub(super) fn suspected_by(lease: &NodeLease) -> String {
     lease.suspected_by.join(", ")
 }

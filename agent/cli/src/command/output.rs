@@ -1,20 +1,19 @@
-//! What is printed on stdout: tables for people, JSON for machines.
+//! Output on stdout: tables for people, JSON for programs.
 //!
-//! A reader that goes away (`| head`) is an ordinary end, told as [`CliError::ClosedPipe`], never a
-//! panic.
+//! A closed pipe (`| head`) is an ordinary end, [`CliError::ClosedPipe`], never a panic.
 
 use super::error::CliError;
 use serde::Serialize;
-use std::io::{Write, stderr, stdout};
+use std::io::{IsTerminal, Write, stderr, stdout};
 
 /// Prints bytes as they are.
 ///
 /// # Errors
-/// The reader is gone, or stdout takes no more. A part may have been printed.
+/// The pipe is closed, or a write failed. A part may have been printed.
 pub fn print_bytes(bytes: &[u8]) -> Result<(), CliError> {
     let mut out = stdout().lock();
     out.write_all(bytes)?;
-    // Only when the bytes leave is it known whether anybody reads them.
+    // A closed pipe is known only when the bytes are written.
     out.flush()?;
     Ok(())
 }
@@ -45,10 +44,42 @@ pub fn print_json<T: Serialize + ?Sized>(value: &T) -> Result<(), CliError> {
     print_bytes(&text)
 }
 
-/// Says on stderr what does not end the command.
+/// Prints a warning on stderr.
 pub fn warn(text: &str) {
-    // Nobody is left to tell when even this cannot be printed.
+    // Without stderr there is no place to report an error.
     let _ = writeln!(stderr(), "lockmesh: {text}");
+}
+
+/// The narrowest that a column is made to fit the terminal.
+const LEAST_WIDTH: usize = 8;
+
+/// The option of commands that print a table.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct TableArgs {
+    /// Do not shorten columns to the width of the terminal
+    #[arg(long)]
+    wide: bool,
+}
+
+impl TableArgs {
+    /// Prints a table, on a terminal within its width.
+    ///
+    /// # Errors
+    /// As [`print_bytes`].
+    pub fn print(self, table: &Table) -> Result<(), CliError> {
+        match terminal_width().filter(|_| !self.wide) {
+            Some(width) => print_line(&table.fitted(width).render()),
+            None => table.print(),
+        }
+    }
+}
+
+/// The number of columns of the terminal; `None` if stdout is not a terminal, or its size is
+/// unknown.
+fn terminal_width() -> Option<usize> {
+    let out = stdout();
+    let size = rustix::termios::tcgetwinsize(&out).ok().filter(|_| out.is_terminal())?;
+    Some(usize::from(size.ws_col)).filter(|width| *width > 0)
 }
 
 /// Aligned columns under a heading.
@@ -58,22 +89,22 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with nothing but its heading.
+    /// A table without rows.
     pub fn new<const COLUMNS: usize>(heading: [&str; COLUMNS]) -> Self {
         Self { rows: vec![heading.map(String::from).into()] }
     }
 
-    /// Adds a row; an empty cell shows as `-`.
+    /// Adds a row; an empty cell is shown as `-`.
     pub fn row<const COLUMNS: usize>(&mut self, cells: [String; COLUMNS]) {
         let shown = |cell: String| if cell.is_empty() { "-".to_string() } else { printable(&cell) };
         self.rows.push(cells.map(shown).into());
     }
 
-    /// Leaves out those of these columns in which no row says anything.
+    /// Removes these columns if they are empty in all rows.
     #[must_use]
     pub fn without_empty(mut self, headings: &[&str]) -> Self {
         let columns = 0..self.rows.first().map_or(0, Vec::len);
-        // From the last one on, so that the others stay where they are.
+        // From the last one, so that the numbers of the others stay valid.
         for column in columns.rev() {
             let says = |row: &Vec<String>| row.get(column).is_some_and(|cell| cell != "-");
             let heading = self.rows[0][column].as_str();
@@ -84,13 +115,40 @@ impl Table {
         self
     }
 
-    /// The whole table, without a newline at its end.
-    pub fn render(&self) -> String {
+    /// The same table within that many columns if possible. The widest columns are shortened first,
+    /// and shortened cells end with `…`.
+    #[must_use]
+    fn fitted(&self, width: usize) -> Self {
+        let mut widths = self.widths();
+        let gaps = 2 * widths.len().saturating_sub(1);
+        while widths.iter().sum::<usize>() + gaps > width {
+            // The first of the widest: the key before the session, which is the same in all rows.
+            let widest = widths.iter().copied().max().unwrap_or(0);
+            if widest <= LEAST_WIDTH {
+                break;
+            }
+            let widest = widths.iter_mut().find(|known| **known == widest);
+            widest.into_iter().for_each(|known| *known -= 1);
+        }
+        let short = |(cell, width): (&String, &usize)| match cell.chars().count() > *width {
+            true => cell.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
+            false => cell.clone(),
+        };
+        let row = |row: &Vec<String>| row.iter().zip(&widths).map(short).collect();
+        Self { rows: self.rows.iter().map(row).collect() }
+    }
+
+    fn widths(&self) -> Vec<usize> {
         let columns = self.rows.first().map_or(0, Vec::len);
         let width = |column: usize| {
             self.rows.iter().filter_map(move |row| row.get(column)).map(|cell| cell.chars().count()).max()
         };
-        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+        (0..columns).map(|column| width(column).unwrap_or(0)).collect()
+    }
+
+    /// The whole table, without a newline at its end.
+    pub fn render(&self) -> String {
+        let widths = self.widths();
         let line = |row: &Vec<String>| {
             let padded = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
             padded.collect::<Vec<_>>().join("  ").trim_end().to_string()
@@ -98,7 +156,7 @@ impl Table {
         self.rows.iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
-    /// Prints the table.
+    /// Prints the whole table.
     ///
     /// # Errors
     /// As [`print_bytes`].
@@ -107,7 +165,7 @@ impl Table {
     }
 }
 
-/// Text without what a terminal would take for an order.
+/// The text with control characters escaped.
 pub fn printable(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
@@ -127,6 +185,22 @@ mod tests {
                         a/long/key  -         -\n\
                         clé         x         12";
         assert_eq!(table.render(), expected);
+    }
+
+    #[test]
+    fn a_table_fits_the_terminal_by_its_widest_columns() {
+        let mut table = Table::new(["Key", "Holder", "Fence"]);
+        table.row(["job".into(), "a holder with a long name".into(), "7".into()]);
+        table.row(["a/rather/long/key".into(), "short".into(), "12".into()]);
+        let fitted = table.fitted(40).render();
+        let expected = "Key              Holder            Fence\n\
+                        job              a holder with a…  7\n\
+                        a/rather/long/…  short             12";
+        assert!(fitted.lines().all(|line| line.chars().count() <= 40), "{fitted}");
+        assert_eq!(fitted, expected);
+        assert_eq!(table.fitted(60).render(), table.render(), "it fits as it is");
+        let narrow = table.fitted(1).render();
+        assert!(narrow.contains("a holde…"), "columns stay readable: {narrow}");
     }
 
     #[test]

@@ -5,18 +5,18 @@ use super::error::CliError;
 use super::output::print_line;
 use std::process::ExitCode;
 
-/// Let the agent read its certificate and its log level again
+/// Reload the agent's certificate and log level
 ///
-/// Everything else in its configuration takes a restart. What is broken is refused, and everything
-/// stays as it was.
+/// Other changes of the configuration need a restart. An invalid configuration is rejected as a
+/// whole.
 #[derive(clap::Args, Debug)]
 pub struct Args {}
 
 /// Runs the command.
 ///
 /// # Errors
-/// The agent refuses what it read anew, and says why: everything stays as it was. Or it gave no
-/// answer: its log tells.
+/// The agent rejected the new configuration, with the reason; the current one is kept. Without an
+/// answer the outcome is in its log.
 pub async fn run(_: Args, context: &Context) -> Result<ExitCode, CliError> {
     for change in context.client()?.agent().reload().await? {
         print_line(&change)?;

@@ -3,8 +3,8 @@
 use super::error::CliError;
 use tokio::runtime::{Builder, Runtime};
 
-/// A runtime with so many threads. With one, nothing that a request waits for wakes another thread
-/// on its way.
+/// A runtime with this number of threads. With one thread, a request wakes no other thread on its
+/// way.
 pub(super) fn runtime(threads: usize) -> Result<Runtime, CliError> {
     let mut builder = match threads {
         1 => Builder::new_current_thread(),

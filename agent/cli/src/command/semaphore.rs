@@ -2,23 +2,30 @@
 //! `consul lock -n`.
 
 use super::context::Context;
-use super::error::CliError;
-use super::lock::{Options, ProgramArgs, hold_and_run};
+use super::error::{CliError, ExitCodes};
+use super::lock::{Options, ProgramArgs, hold_and_run, holders};
 use std::process::ExitCode;
 
 /// Hold one of several slots while a command runs
 ///
-/// Like `lockmesh lock -n`, but a semaphore for a single slot too. All contenders must name the
-/// same number of slots.
+/// All contenders must give the same number of slots. `lockmesh lock -n` is the same, except that
+/// it takes a lock for a single slot.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// How many slots there are
-    #[arg(short = 'n', long = "slots", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Number of slots
+    #[arg(short = 'n', long = "slots", value_name = "COUNT", value_parser = holders)]
     slots: u32,
     #[command(flatten)]
     options: Options,
     #[command(flatten)]
     program: ProgramArgs,
+}
+
+impl Args {
+    /// The exit codes of our own errors.
+    pub(super) fn exit_codes(&self) -> ExitCodes {
+        self.options.exit_codes()
+    }
 }
 
 /// Runs the command.

@@ -1,14 +1,13 @@
-//! `lockmesh session`: sessions by hand. A command that needs one for as long as it runs is
-//! `lockmesh lock`.
+//! `lockmesh session`: creates, shows, renews and ends sessions.
 
 use super::context::{ConsistencyArgs, Context};
 use super::error::CliError;
 use super::lock::window_parser;
 use super::node_lease::{deadline, last_heard, suspected_by};
-use super::output::{Table, print_json, print_line};
+use super::output::{Table, TableArgs, print_json, print_line};
 use lockmesh_client::shape::agent::NodeLease;
 use lockmesh_client::shape::session::{NewSession, ServiceCheck, Session};
-use lockmesh_client::{Client, HealthWindow};
+use lockmesh_client::{Client, HealthWindow, Read};
 use lockmesh_protocol::duration;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -25,38 +24,40 @@ enum Command {
     Create(CreateArgs),
     /// List sessions
     List {
-        /// Only those of this node
+        /// Only sessions of this node
         #[arg(long, value_name = "NAME")]
         node: Option<String>,
-        /// Print JSON as the agent's API has it
+        /// Print the JSON of the agent's API
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        table: TableArgs,
         #[command(flatten)]
         consistency: ConsistencyArgs,
     },
     /// Show one session
     Info {
-        /// Which
+        /// Session ID
         #[arg(value_name = "ID")]
         id: String,
-        /// Print JSON as the agent's API has it
+        /// Print the JSON of the agent's API
         #[arg(long)]
         json: bool,
         #[command(flatten)]
         consistency: ConsistencyArgs,
     },
-    /// Renew a session once, so that its TTL begins again
+    /// Renew a session once; its TTL starts again
     Renew {
-        /// Which
+        /// Session ID
         #[arg(value_name = "ID")]
         id: String,
-        /// Print JSON as the agent's API has it
+        /// Print the JSON of the agent's API
         #[arg(long)]
         json: bool,
     },
-    /// End a session; its keys are released or deleted, and closed for its lock-delay
+    /// End a session; its keys are released or deleted, and not granted again for its lock-delay
     Destroy {
-        /// Which
+        /// Session ID
         #[arg(value_name = "ID")]
         id: String,
     },
@@ -64,39 +65,38 @@ enum Command {
 
 /// Create a session and print its id
 ///
-/// It lives until it is destroyed, a check it rests on turns critical, its node goes, or, with a
-/// TTL, until nobody renews it.
+/// The session ends if it is destroyed, one of its checks turns critical, its node fails or leaves,
+/// or its TTL expires without a renewal.
 #[derive(clap::Args, Debug, Default)]
 struct CreateArgs {
-    /// A name, for people; several sessions may share one
+    /// Session name, shown to operators; need not be unique
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// The node that it rests on [default: the agent's own]
+    /// Node of the session [default: the agent's]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// How long its keys stay closed when it ends other than by release [default: 15s; 0s for none]
-    #[arg(long, value_name = "DUR")]
+    /// Time after its end during which its keys are not granted again; 0s for none [default: 15s]
+    #[arg(long, value_name = "DURATION")]
     lock_delay: Option<String>,
-    /// What happens to its keys when it ends: release or delete [default: release]
-    #[arg(long, value_name = "WORD", value_parser = ["release", "delete"])]
+    /// Action on its keys at its end: release or delete [default: release]
+    #[arg(long, value_name = "WORD", value_parser = ["release", "delete"], hide_possible_values = true)]
     behavior: Option<String>,
-    /// How long it lives without being renewed [default: for ever]
-    #[arg(long, value_name = "DUR")]
+    /// Lifetime without a renewal [default: unlimited]
+    #[arg(long, value_name = "DURATION")]
     ttl: Option<String>,
-    /// A check of the node that it rests on; may be given again [default: serfHealth]
+    /// Node check that ends the session if critical; repeatable [default: serfHealth]
     #[arg(long = "node-check", value_name = "ID")]
     node_checks: Vec<String>,
-    /// How long its node may stay silent, where it rests on serfHealth: fast (1.5 s), default (5 s)
-    /// or safe (15 s) [default: the agent's own]
-    #[arg(long, value_name = "WORD", value_parser = window_parser())]
+    /// Host-failure timeout with serfHealth: fast 1.5s, default 5s, safe 15s [default: the agent's]
+    #[arg(long, value_name = "WORD", value_parser = window_parser(), hide_possible_values = true)]
     window: Option<HealthWindow>,
-    /// A check of a service that it rests on; may be given again
+    /// Service check that ends the session if critical; repeatable
     #[arg(long = "service-check", value_name = "ID")]
     service_checks: Vec<String>,
-    /// Let it rest on no check of the node at all
+    /// Depend on no node check
     #[arg(long, conflicts_with = "node_checks")]
     no_node_checks: bool,
-    /// Print JSON as the agent's API has it
+    /// Print the JSON of the agent's API
     #[arg(long)]
     json: bool,
 }
@@ -104,20 +104,20 @@ struct CreateArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// The agent refuses, or gave no answer. Where an answer was lost, the session may have been
-/// created, renewed or destroyed all the same: `session list` tells.
+/// The request was rejected or not answered. Without an answer its outcome is unknown: check with
+/// `session list`.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let client = context.client()?;
     let sessions = client.sessions();
     match args.command {
         Command::Create(args) => create(args, &client).await?,
-        Command::List { node, json, consistency } => {
+        Command::List { node, json, table, consistency } => {
             let read = consistency.read();
             let found = match node {
                 Some(node) => sessions.of_node(&node, &read).await?.value,
                 None => sessions.list(&read).await?.value,
             };
-            print_sessions(&found, json)?;
+            print_sessions(&found, json, table)?;
         }
         Command::Info { id, json, consistency } => {
             let found = sessions.info_with_lease(&id, &consistency.read()).await?.value;
@@ -125,6 +125,10 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         }
         Command::Renew { id, json } => print_session(sessions.renew(&id).await?, &id, json)?,
         Command::Destroy { id } => {
+            // Consul's API accepts any id; a person has mistyped it.
+            if sessions.info(&id, &Read::default()).await?.value.is_none() {
+                return Err(not_found(&id));
+            }
             sessions.destroy(&id).await?;
             print_line(&format!("Destroyed: {id}"))?;
         }
@@ -150,7 +154,7 @@ fn new_session(args: CreateArgs) -> NewSession {
         lock_delay: args.lock_delay,
         behavior: args.behavior,
         ttl: args.ttl,
-        // An empty list means no check at all, no list means the default one.
+        // An empty list means no check, a missing list the default.
         node_checks: (args.no_node_checks || !args.node_checks.is_empty()).then_some(args.node_checks),
         service_checks: (!service_checks.is_empty()).then_some(service_checks),
         checks: None,
@@ -158,23 +162,25 @@ fn new_session(args: CreateArgs) -> NewSession {
     }
 }
 
-fn print_sessions(sessions: &[Session], json: bool) -> Result<(), CliError> {
+fn print_sessions(sessions: &[Session], json: bool, layout: TableArgs) -> Result<(), CliError> {
     match json {
         true => print_json(sessions),
-        false => table(sessions).print(),
+        false => layout.print(&table(sessions)),
     }
 }
 
 fn print_session(session: Option<Session>, id: &str, json: bool) -> Result<(), CliError> {
     let Some(session) = session else {
-        let text =
-            format!("there is no session {id}: it ended, or never was; `lockmesh session list` has all");
-        return Err(CliError::failed(text));
+        return Err(not_found(id));
     };
     match json {
         true => print_json(&session),
         false => details(&session).print(),
     }
+}
+
+fn not_found(id: &str) -> CliError {
+    CliError::failed(format!("session {id} not found; list sessions with `lockmesh session list`"))
 }
 
 fn table(sessions: &[Session]) -> Table {
@@ -213,7 +219,7 @@ fn details(session: &Session) -> Table {
     table
 }
 
-/// What is known of the lease of its node; whom nobody suspects is not said to be suspected.
+/// Rows about the lease of its node; suspicions only if there are any.
 fn lease_rows(lease: &NodeLease) -> Vec<(&'static str, String)> {
     let suspected_by = Some(("Suspected by", suspected_by(lease))).filter(|(_, nodes)| !nodes.is_empty());
     let rows =
@@ -231,7 +237,7 @@ fn checks(session: &Session) -> String {
     all.map(String::as_str).collect::<Vec<_>>().join(",")
 }
 
-/// How long its node may stay silent; empty where that does not end it.
+/// The health window of its node; empty if node failures do not end the session.
 fn window(session: &Session) -> String {
     let is_bound = checks(session).split(',').any(|check| check == "serfHealth");
     match session.health_window.as_str() {

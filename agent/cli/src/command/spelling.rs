@@ -1,44 +1,102 @@
-//! Consul's spelling of options, made ours before anything is parsed: `-cas`, `-modify-index=5`,
-//! `-recurse=true`.
+//! Rewrites arguments before they are parsed: Consul's spelling of options (`-cas`,
+//! `-modify-index=5`, `-recurse=true`), and options of the connection before the command.
 //!
-//! A pure pass over the arguments that knows the commands and their options. Short options, values
-//! and whatever belongs to a child process are left alone.
+//! Pure. Short options, values and all arguments of a child process are left alone.
 
 use clap::{Arg, Command};
 use std::ffi::OsString;
 
-/// Rewrites the arguments of a built command, the first one being the program's own name.
+/// The options that may stand before the command that they belong to, as in `lockmesh --http-addr
+/// H:1 kv get k`.
+const GLOBAL: [&str; 3] = ["http-addr", "token", "token-file"];
+
+/// Options of `consul agent`, and what has their place.
+const AGENT_TIPS: [(&str, &str); 14] = [
+    ("dev", "`lockmesh dev` starts a server and an agent for trials"),
+    ("server", "`lockmesh server` starts a server"),
+    ("config-dir", "give one TOML file with `--config FILE`"),
+    ("config-file", "give one TOML file with `--config FILE`"),
+    ("data-dir", "use `--set data_dir=DIR`"),
+    ("node", "use `--set node.name=NAME`"),
+    ("datacenter", "use `--set node.datacenter=NAME`"),
+    ("client", "use `--set http.tcp=IP:PORT`"),
+    ("http-port", "use `--set http.tcp=IP:PORT`"),
+    ("bind", "use `--set listen=IP:PORT`"),
+    ("join", "use `--set upstream.servers=HOST:PORT,…`"),
+    ("retry-join", "use `--set upstream.servers=HOST:PORT,…`"),
+    ("bootstrap-expect", "`lockmesh server --bootstrap-expect N` starts a server"),
+    ("log-level", "use `--set log.level=LEVEL`"),
+];
+
+/// Rewrites the arguments of a built command. The first argument is the name of the program.
 pub fn rewrite(arguments: impl IntoIterator<Item = OsString>, root: &Command) -> Vec<OsString> {
     let mut arguments = arguments.into_iter();
     let mut rewritten: Vec<OsString> = arguments.next().into_iter().collect();
     let mut command = root;
     let mut positionals = 0;
+    // Options of the connection that this command does not have, and the end of the commands.
+    let (mut early, mut commands_end) = (Vec::new(), rewritten.len());
     while let Some(argument) = arguments.next() {
         let text = argument.to_str().unwrap_or_default();
-        // All behind it is the child's, to the letter.
+        // All arguments behind it are the child's.
         if text == "--" {
             rewritten.push(argument);
             break;
         }
         if text.len() > 1 && text.starts_with('-') {
+            if let Some((name, value)) = global_option(text)
+                && command.has_subcommands()
+                && long_option(command, name).is_none()
+            {
+                let mut option = OsString::from(format!("--{name}="));
+                match value {
+                    Some(value) => option.push(value),
+                    None => option.push(arguments.next().unwrap_or_default()),
+                }
+                early.push(option);
+                continue;
+            }
             rewrite_option(argument, &mut arguments, command, &mut rewritten);
             continue;
         }
-        // Behind an argument the same word is a value.
+        // After a positional argument the same word is a value.
         if let Some(inner) = command.find_subcommand(text).filter(|_| positionals == 0) {
             command = inner;
             rewritten.push(argument);
+            commands_end = rewritten.len();
             continue;
         }
         positionals += 1;
         rewritten.push(argument);
-        // What follows may look like our options, and is not.
+        // The arguments of a child may look like options of ours.
         if begins_a_child(command, positionals) {
             break;
         }
     }
+    rewritten.splice(commands_end..commands_end, early);
     rewritten.extend(arguments);
     rewritten
+}
+
+/// Advice on arguments of `consul agent`, if there are any.
+pub fn tip(rewritten: &[OsString]) -> Option<&'static str> {
+    let mut words = rewritten.iter().skip(1).filter_map(|word| word.to_str());
+    if words.next() != Some("agent") {
+        return None;
+    }
+    let names = words.filter_map(|word| word.strip_prefix("--")?.split('=').next());
+    let known = |name: &str| AGENT_TIPS.iter().find(|(option, _)| *option == name).map(|(_, tip)| *tip);
+    names.filter_map(known).next()
+}
+
+/// The name of an option in [`GLOBAL`], and its value if that is joined to it.
+fn global_option(text: &str) -> Option<(&str, Option<&str>)> {
+    let bare = text.strip_prefix("--").or_else(|| text.strip_prefix('-'))?;
+    let (name, value) = match bare.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (bare, None),
+    };
+    GLOBAL.contains(&name).then_some((name, value))
 }
 
 fn rewrite_option(
@@ -55,11 +113,10 @@ fn rewrite_option(
     };
     let Some(option) = long_option(command, name) else {
         let (short, waits) = short_option(command, text);
-        // A misspelt long option is not a heap of short ones, least of all one with `-h` for help
-        // in it.
+        // A misspelt long option is not a group of short ones, which could contain `-h` for help.
         let is_misspelt = !short && text.chars().nth(1).is_some_and(char::is_alphabetic);
         rewritten.push(if is_misspelt { OsString::from(format!("--{bare}")) } else { argument });
-        // Its value may begin with a dash, and must not be taken for an option.
+        // The value of a short option may begin with a dash.
         rewritten.extend(waits.then(|| rest.next()).flatten());
         return;
     };
@@ -67,7 +124,7 @@ fn rewrite_option(
     let mut spelled = OsString::from(format!("--{name}"));
     match value {
         Some("true") if is_flag => {}
-        // A flag of ours is off where it is left out.
+        // A flag of ours is off if it is left out.
         Some("false") if is_flag => return,
         Some(value) => spelled.push(format!("={value}")),
         // Joined, so that a value may begin with a dash.
@@ -91,14 +148,14 @@ fn long_option<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     command.get_arguments().find(has_name)
 }
 
-/// Whether the option needs a value; one that may stand alone takes none from the next argument.
+/// `true` if the option takes its value from the next argument; an optional value must be joined.
 fn takes_value(argument: &Arg) -> bool {
     let may_stand_alone = argument.get_num_args().is_some_and(|values| values.min_values() == 0);
     argument.get_action().takes_values() && !may_stand_alone
 }
 
-/// Whether this is a short option of the command, as `-n`, `-n3` or `-n=3`, and whether its value
-/// is the next argument.
+/// `true` if this is a short option of the command, as `-n`, `-n3` or `-n=3`; and `true` if its
+/// value is the next argument.
 fn short_option(command: &Command, text: &str) -> (bool, bool) {
     let mut characters = text.chars().skip(1);
     let (first, is_alone) = (characters.next(), characters.next().is_none());
@@ -110,7 +167,7 @@ fn short_option(command: &Command, text: &str) -> (bool, bool) {
     }
 }
 
-/// Whether everything from this positional on belongs to a child process.
+/// `true` if all arguments from this positional on belong to a child process.
 fn begins_a_child(command: &Command, positional: usize) -> bool {
     command
         .get_positionals()
@@ -151,8 +208,35 @@ mod tests {
         assert_eq!(rewritten("x kv put -cas -modify-index=5 k v"), "x kv put --cas --modify-index=5 k v");
         assert_eq!(rewritten("x kv put --cas -flag 5 k v"), "x kv put --cas --flag=5 k v");
         assert_eq!(rewritten("x kv put -http-addr h:1 k v"), "x kv put --http-addr=h:1 k v");
-        assert_eq!(rewritten("x -http-addr=h:1 kv put k"), "x --http-addr=h:1 kv put k");
         assert_eq!(rewritten("x kv put -help"), "x kv put --help");
+    }
+
+    #[test]
+    fn options_of_the_connection_may_stand_before_the_command() {
+        let option = |name: &'static str| Arg::new(name).long(name);
+        let mut root = Command::new("lockmesh").subcommand(
+            Command::new("kv").subcommand(Command::new("get").args([option("token"), Arg::new("key")])),
+        );
+        root.build();
+        let moved = |line: &str| {
+            let words = rewrite(line.split(' ').map(OsString::from), &root);
+            words.iter().map(|word| word.to_str().expect("it was text")).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(moved("x -token=t kv get k"), "x kv get --token=t k");
+        assert_eq!(moved("x --token t kv get k"), "x kv get --token=t k");
+        assert_eq!(moved("x kv -token t get k"), "x kv get --token=t k");
+        assert_eq!(moved("x -token kv"), "x --token=kv", "a value is no command");
+        assert_eq!(moved("x kv get k -token t"), "x kv get k --token=t");
+        assert_eq!(moved("x -token"), "x --token=");
+    }
+
+    #[test]
+    fn options_of_consuls_agent_get_a_tip() {
+        let tip = |line: &str| tip(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert!(tip("x agent --dev").is_some_and(|tip| tip.contains("lockmesh dev")));
+        assert!(tip("x agent --config-dir=/etc/consul.d").is_some_and(|tip| tip.contains("--config FILE")));
+        assert_eq!(tip("x agent --unknown"), None);
+        assert_eq!(tip("x server --dev"), None);
     }
 
     #[test]

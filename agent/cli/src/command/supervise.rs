@@ -48,7 +48,7 @@ pub(super) const ARGV0: &str = "lock-supervisor";
 /// The same, as the kernel keeps it: 15 bytes at most.
 const NAME: &std::ffi::CStr = c"lock-supervisor";
 
-/// How often a dying group is checked.
+/// The interval between checks of an ending group.
 const GROUP_POLL: Duration = Duration::from_millis(20);
 
 /// The length of a report.
@@ -101,7 +101,7 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     while !program.has_ended() {
         tokio::select! {
             _ = changes.recv() => {}
-            // A parent never sends more than it has: whatever is read is the end of the file.
+            // The parent sends nothing else: the next read is the end of the file.
             _ = channel.read_u8() => {
                 held::say("the parent process is dead: ending the command");
                 program.end(args.grace).await;
@@ -127,12 +127,12 @@ impl Args {
 #[derive(Clone, Copy, Debug)]
 struct Supervised {
     pid: Pid,
-    /// Whether it leads a process group of its own.
+    /// `true` if it leads its own process group.
     has_group: bool,
 }
 
 impl Supervised {
-    /// Whether it has ended; leaves it to the parent to reap it.
+    /// `true` if it has ended; the parent reaps it.
     fn has_ended(self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         !matches!(waitid(WaitId::Pid(self.pid), options), Ok(None))
@@ -172,7 +172,8 @@ impl Supervised {
     }
 }
 
-/// Tells a supervisor to start, and hands it the program's standard input.
+/// Sends a supervisor the program's standard input, which starts it.
+///
 /// # Errors
 /// It was not sent.
 pub(super) fn send_input(channel: &StdUnixStream, input: Option<BorrowedFd<'_>>) -> io::Result<()> {
@@ -206,7 +207,7 @@ fn report(kind: u8, number: i32) -> [u8; REPORT] {
     [kind, a, b, c, d]
 }
 
-/// What a supervisor reported of the start; `None` while it is not all there.
+/// The supervisor's report of the start; `None` until it is complete.
 pub(super) fn read_report(bytes: &[u8]) -> Option<io::Result<Pid>> {
     let (kind, number) = bytes.get(..REPORT)?.split_first()?;
     let number = i32::from_le_bytes(number.try_into().ok()?);

@@ -1,12 +1,12 @@
-//! `lockmesh version`: which build this is.
+//! `lockmesh version`: version, commit, wire version and format.
 
 use super::error::CliError;
 use super::output::{print_json, print_line};
 use lockmesh_agent::agent::{COMMIT, VERSION};
-use lockmesh_protocol::wire;
+use lockmesh_protocol::{format, wire};
 use std::process::ExitCode;
 
-/// Say which build this is
+/// Show version, commit, wire version and the newest format
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Print JSON
@@ -17,13 +17,18 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// The version could not be printed whole.
+/// The output has no reader.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     if args.json {
-        let build = serde_json::json!({ "Version": VERSION, "Commit": COMMIT, "WireVersion": wire::VERSION });
-        print_json(&build)?;
+        print_json(&serde_json::json!({
+            "Version": VERSION,
+            "Commit": COMMIT,
+            "WireVersion": wire::VERSION,
+            "Format": format::NEWEST,
+        }))?;
     } else {
-        print_line(&format!("lockmesh {VERSION}, commit {COMMIT}, wire version {}", wire::VERSION))?;
+        let (wire, format) = (wire::VERSION, format::NEWEST);
+        print_line(&format!("lockmesh {VERSION}, commit {COMMIT}, wire version {wire}, format {format}"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -23,51 +23,54 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe::Sender;
 
-/// How long one blocking query waits for news.
+/// The maximum time of one blocking query.
 const WAIT: Duration = Duration::from_secs(300);
 
 /// The pause after an error that may pass: at first, and at most.
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// Print a view of the data, or run a command whenever it changes
-/// One CHILD argument is a line for the shell; several are a program and its arguments.
+/// Print a view of the data, or run a command for each change
+///
+/// A single COMMAND argument is run by a shell; several are a program and its arguments. It gets
+/// the view as JSON on stdin, and its index in LOCKMESH_INDEX. If it fails, the watch ends.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// What to watch: key, keyprefix, nodes, services, service, checks or event
+    /// View: key, keyprefix, nodes, services, service, checks or event
     #[arg(long = "type", value_name = "KIND")]
     kind: String,
-    /// The key, for `key`
+    /// Key, for `key`
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// The prefix, for `keyprefix`
+    /// Key prefix, for `keyprefix`
     #[arg(long, value_name = "PREFIX")]
     prefix: Option<String>,
-    /// The service, for `service` and `checks`
+    /// Service name, for `service` and `checks`
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
-    /// The state, for `checks`: any, passing, warning or critical
+    /// Check state, for `checks`: any, passing, warning or critical
     #[arg(long, value_name = "STATE", conflicts_with = "service")]
     state: Option<String>,
-    /// The event, for `event` [default: all of them]
+    /// Event name, for `event` [default: all events]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// A tag that an instance must have, for `service`; may be given again
+    /// Tag of the instances, for `service`; repeatable
     #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<String>,
-    /// Only instances whose checks all pass, for `service`
+    /// Only instances with passing checks, for `service`
     #[arg(long)]
     passingonly: bool,
-    /// Whether a shell runs CHILD [default: if it is one argument]
+    /// Run COMMAND through $SHELL [default: if it is one argument]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(hide_possible_values = true)]
     shell: Option<bool>,
     #[command(flatten)]
     consistency: ConsistencyArgs,
-    /// What to run at the beginning and whenever the view changes
-    #[arg(value_name = "CHILD", trailing_var_arg = true, allow_hyphen_values = true)]
+    /// Command to run at the start and for each change
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
     child: Vec<OsString>,
 }
 
-/// What is watched.
+/// The watched view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum View {
     Key(String),
@@ -118,8 +121,8 @@ async fn follow(
         match looked {
             Ok(answer) => {
                 backoff.reset();
-                // An index that went back counts anew: the agent lost its memory, or a backup was
-                // restored. That of events goes up and down.
+                // An index that went back starts a new count: the agent restarted, or a backup was
+                // restored. The index of events goes up and down.
                 let went_back = answer.index < index && !matches!(view, View::Events(_));
                 let next = if went_back { 0 } else { answer.index };
                 // The index moves for changes elsewhere too: only another view is news.
@@ -189,8 +192,8 @@ impl View {
         }
     }
 
-    /// What a handler is told that has been told of `seen`: of events those that came since, of all
-    /// else what there is. None where that is nothing new.
+    /// The input for a handler whose last input was `seen`: the new events, or the current view.
+    /// `None` if nothing has changed.
     fn news(&self, seen: Option<&Value>, found: &Value) -> Option<Value> {
         let Self::Events(_) = self else { return (seen != Some(found)).then(|| found.clone()) };
         let found = found.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -238,7 +241,7 @@ fn json(value: &impl Serialize) -> Value {
     serde_json::to_value(value).expect("the API's own shapes are JSON")
 }
 
-/// What is run for a change.
+/// The command for a change.
 struct Handler {
     child: Vec<OsString>,
     shell: bool,

@@ -1,7 +1,7 @@
-//! The folders of agents that are processes of their own: `n1`, `n2`, …
+//! The folders of agents with their own processes: `n1`, `n2`, …
 //!
-//! What is there stays as it is: a configuration that somebody changed is not overwritten. What the
-//! command line says wins over it, for the processes that it starts.
+//! An existing configuration is not overwritten. The command line has priority over it, for the
+//! processes that it starts.
 
 use super::folder::MemberFolder;
 use super::options::DevOptions;
@@ -21,7 +21,7 @@ use std::path::Path;
 pub(super) struct AgentFolder {
     /// Its folder.
     pub(super) home: MemberFolder,
-    /// Where it answers HTTP over TCP; none for one that has its Unix socket alone.
+    /// The TCP address of its HTTP API; `None` if it has its Unix socket only.
     pub(super) http: Option<SocketAddr>,
 }
 
@@ -75,8 +75,7 @@ impl AgentFolder {
         }
     }
 
-    /// What the command line says of it beside its configuration, which may have been made for
-    /// another one.
+    /// The settings of the command line, which the configuration in its folder may not have.
     pub(super) fn settings(&self, options: &DevOptions, cluster_id: &str) -> Vec<String> {
         let mut settings = vec![format!("upstream.cluster_id={cluster_id}")];
         if let Some(http) = self.http {

@@ -15,7 +15,7 @@ use lockmesh_server::config::{QuorumConfig, RpcConfig, ServerConfig};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-/// Runs both until the process is told to stop.
+/// Runs both until a signal stops the process.
 pub(super) async fn run(options: DevOptions) -> Result<(), RunError> {
     let (signals, asking) = Signals::new()?;
     let folder = DevFolder::open(&options)?;
@@ -62,15 +62,15 @@ pub(super) async fn run(options: DevOptions) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Where the server's figures are.
+/// The address of the server's metrics.
 fn monitoring(server: &lockmesh_server::Server) -> String {
     let line =
         |address| format!("  figures and health of the server: http://{address}/metrics, /health/ready\n");
     server.http_address().map(line).unwrap_or_default()
 }
 
-/// Who server and agent are. Their certificates are the only thing that they read again: there is
-/// no configuration.
+/// The identities of server and agent. A reload reads only their certificates again: there is no
+/// configuration.
 struct Identities {
     certificates: Development,
     server: Identity,

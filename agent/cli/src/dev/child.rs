@@ -1,5 +1,5 @@
-//! One server's or agent's process. It ends when it is told to, and by itself when this process is
-//! gone, however that came.
+//! The process of a server or an agent. It ends on request, and when this process has ended for any
+//! reason.
 
 use super::folder::MemberFolder;
 use crate::error::RunError;
@@ -15,10 +15,10 @@ use tokio::process::{ChildStdin, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-/// How long a process may take to stop before it is killed.
+/// The time that a process gets to stop before it is killed.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How much of a log is shown.
+/// The number of log lines that are shown.
 const LAST_LINES: usize = 5;
 
 /// A server's or agent's process.
@@ -34,8 +34,8 @@ pub(super) struct Child {
     ended: watch::Receiver<Option<ExitStatus>>,
 }
 
-/// What is done to a process, by the task that also waits for its end: its number is its own as
-/// long as that lasts.
+/// A request to a process. The task that waits for its end carries it out, because its process id
+/// is valid only until then.
 #[derive(Clone, Copy, Debug)]
 enum ChildOrder {
     Reload,
@@ -43,7 +43,7 @@ enum ChildOrder {
 }
 
 impl Child {
-    /// Starts it with settings that its configuration does not have; its end is told to `ends` too.
+    /// Starts it with additional settings; its end is sent to `ends`.
     pub(super) fn start(
         home: &MemberFolder,
         settings: Vec<String>,
@@ -51,7 +51,7 @@ impl Child {
     ) -> Result<Self, RunError> {
         let role = home.role.as_str();
         let cannot = |error| RunError::system(format!("cannot start the {role} {}", home.name), error);
-        // The number of an earlier process is nobody's to kill.
+        // The process id of an earlier process may belong to another one by now.
         match fs::remove_file(home.pid_file()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(error)),
             _ => {}
@@ -75,7 +75,7 @@ impl Child {
                 }
             };
             tell.send_replace(Some(status));
-            // Nobody listens any more when this process stops.
+            // The receiver is gone when this process stops.
             let _ = ends.send((own, status)).await;
         });
         Ok(Self { home: home.clone(), number, life, orders, ended })
@@ -87,7 +87,7 @@ impl Child {
         let _ = self.orders.try_send(ChildOrder::Reload);
     }
 
-    /// Whether it has ended.
+    /// `true` if it has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.borrow().is_some()
     }
@@ -106,8 +106,7 @@ impl Child {
     }
 }
 
-/// What a process is told beside its configuration about its log, where that may have been made for
-/// another format.
+/// The log settings of the command line, which its configuration may not have.
 pub(super) fn log_settings(log_format: LogFormat) -> Vec<String> {
     match log_format {
         LogFormat::Text => Vec::new(),
@@ -153,7 +152,7 @@ mod tests {
     use lockmesh_net::config::LogConfig;
     use lockmesh_server::config::ServerConfig;
 
-    /// What a server that is started so makes of it.
+    /// The configuration of a server that is started with these arguments.
     fn log_of(log_format: LogFormat) -> LogConfig {
         let home = MemberFolder::numbered("/".as_ref(), Role::Server, 1);
         let arguments = arguments(&home, log_settings(log_format));

@@ -1,7 +1,6 @@
-//! All processes of one command together: their ends, their reloads, their stop in order, and what
-//! is said of them.
+//! All processes of one command: ends, reloads, orderly stop, and messages about them.
 //!
-//! One that dies is not started again: whoever killed it wants to see what that does.
+//! A killed process is not restarted automatically, so that its failure can be observed.
 
 use super::child::{Child, last_words};
 use super::folder::MemberFolder;
@@ -13,7 +12,7 @@ use std::cell::Cell;
 use std::process::ExitStatus;
 use tokio::sync::mpsc;
 
-/// Says which process ends and how; fails when one cannot even begin.
+/// Reports the end of a process; fails if a process could not start.
 pub(super) async fn watch_ends(
     ends: &mut mpsc::Receiver<(MemberFolder, ExitStatus)>,
     is_ready: &Cell<bool>,
@@ -21,7 +20,7 @@ pub(super) async fn watch_ends(
     loop {
         let Some((home, status)) = ends.recv().await else { return std::future::pending().await };
         let (role, name) = (home.role.as_str(), &home.name);
-        // One that a signal killed could have begun: somebody tries out what that does.
+        // A process that was killed by a signal had started.
         if !is_ready.get() && status.code().is_some() {
             let words = last_words(&home);
             return RunError::Dev(format!("the {role} {name} ended before it served ({status}):\n{words}"));
@@ -33,11 +32,10 @@ pub(super) async fn watch_ends(
     }
 }
 
-/// Waits until the servers know their cluster; its id, or none if the process is told to stop
-/// before.
+/// Waits for the id of the servers' cluster; `None` if a signal stops the process before.
 ///
 /// # Errors
-/// A server cannot begin.
+/// A server cannot start.
 pub(super) async fn cluster_of_servers(
     servers: &[ServerFolder],
     children: &[Child],
@@ -68,7 +66,7 @@ pub(super) async fn cluster_of_servers(
 pub(super) fn reload(children: &[Child]) -> Vec<String> {
     let told = |child: &Child| {
         child.reload();
-        format!("{} is told to reload too, and says in its log what changed", child.home.name)
+        format!("{}: reload requested; its log has the changes", child.home.name)
     };
     children.iter().map(told).collect()
 }
@@ -92,7 +90,7 @@ pub(super) async fn stop(children: Vec<Child>) {
     }
 }
 
-/// Where each server is, one after the other.
+/// The addresses of the servers.
 pub(super) fn server_lines(servers: &[ServerFolder], children: &[Child]) -> Vec<String> {
     let mut lines = Vec::new();
     for (ServerFolder { home, address, http }, child) in servers.iter().zip(children) {
@@ -112,12 +110,12 @@ pub(super) fn process_line(child: &Child, rest: &str) -> String {
     format!("  {:<3} pid {:<8} {rest}", child.home.name, child.number)
 }
 
-/// A line that says how something is done.
+/// A hint with a command.
 pub(super) fn how_to(what: &str, command: &str) -> String {
     format!("  {:<16}{command}", format!("{what}:"))
 }
 
-/// What starts a process again by hand.
+/// The command that starts a process again.
 pub(super) fn start_command(home: &MemberFolder) -> String {
     format!("lockmesh {} --config {}", home.role.as_str(), home.config_file().display())
 }

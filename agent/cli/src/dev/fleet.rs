@@ -1,5 +1,5 @@
-//! `lockmesh dev --servers 3`: several servers as processes of their own, the agent in this one; so
-//! that somebody can kill a server and watch.
+//! `lockmesh dev --servers 3`: several servers as processes, so that each can be killed; the agent
+//! runs in this process.
 
 use super::child::{Child, log_settings};
 use super::children::{
@@ -21,7 +21,7 @@ use std::cell::Cell;
 use std::path::PathBuf;
 use tokio::sync::mpsc;
 
-/// Runs all of it until the process is told to stop.
+/// Runs all of it until a signal stops the process.
 pub(super) async fn run(options: DevOptions, count: u8) -> Result<(), RunError> {
     let (mut signals, asking) = Signals::new()?;
     let folder = DevFolder::open(&options)?;
@@ -47,7 +47,7 @@ pub(super) async fn run(options: DevOptions, count: u8) -> Result<(), RunError> 
         let agent = Agent::start(AgentOptions { config, node, identity, server: None, reload: asking })?;
         Ok(Some(agent))
     };
-    // Whatever failed, or ended the start, the processes that were started are stopped.
+    // The started processes are stopped after any failure.
     let agent = match began.await {
         Ok(Some(agent)) => agent,
         other => {
@@ -91,7 +91,7 @@ fn reload_all(
     Ok(changes)
 }
 
-/// What somebody needs to know who wants to play.
+/// Hints for trials.
 fn guide(servers: &[ServerFolder], children: &[Child], folder: &DevFolder) -> String {
     let mut lines = server_lines(servers, children);
     if let Some(ServerFolder { home, .. }) = servers.first() {

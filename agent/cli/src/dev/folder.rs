@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// The most servers that are looked for in a folder.
 pub(super) const MOST_SERVERS: u8 = 9;
 
-/// The most agents that one command starts.
+/// The maximum number of agents of one command.
 pub const MOST_NODES: u8 = 16;
 
 /// The longest path of a Unix socket, in bytes: the kernel has 108 for it, and the last one is 0.
@@ -20,7 +20,7 @@ const LONGEST_SOCKET: usize = 107;
 /// A process's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MemberFolder {
-    /// What the process is.
+    /// The role of the process.
     pub(super) role: Role,
     /// `s1` or `n1`, which is its node's name too.
     pub(super) name: String,
@@ -45,7 +45,7 @@ impl MemberFolder {
         servers.chain((1..=MOST_NODES).map(|number| Self::numbered(data_dir, Role::Agent, number)))
     }
 
-    /// What `lockmesh server --config` or `lockmesh agent --config` is given.
+    /// The file for `lockmesh server --config` or `lockmesh agent --config`.
     pub(super) fn config_file(&self) -> PathBuf {
         self.path.join(format!("{}.toml", self.role.as_str()))
     }
@@ -55,17 +55,17 @@ impl MemberFolder {
         self.path.join("pid")
     }
 
-    /// What it says.
+    /// Its log.
     pub(super) fn log_file(&self) -> PathBuf {
         self.path.join("log")
     }
 
-    /// What it keeps.
+    /// Its data.
     pub(super) fn data_dir(&self) -> PathBuf {
         self.path.join("data")
     }
 
-    /// Where an agent answers applications.
+    /// The Unix socket of an agent.
     pub(super) fn socket(&self) -> PathBuf {
         self.path.join("agent.sock")
     }
@@ -78,14 +78,14 @@ impl MemberFolder {
         Ok(certificates.prepare_in(&self.path.join("tls"), &peer)?)
     }
 
-    /// Writes the configuration, under a line that says what it is.
+    /// Writes the configuration with a comment at its beginning.
     pub(super) fn write_config(&self, keys: &str) -> Result<(), RunError> {
         let (file, role) = (self.config_file(), self.role.as_str());
         let text = format!(
             "# The {role} {} of `lockmesh dev`. Every other key has its default: see deploy/config/{role}.toml.\n{keys}",
             self.name
         );
-        // Whole or not at all: the next start takes a file that is there as it is.
+        // Atomically: the next start uses an existing file as it is.
         let part = file.with_extension("toml.part");
         let write = |mut part: fs::File| part.write_all(text.as_bytes());
         let written = private::create_file(&part).and_then(write).and_then(|()| fs::rename(&part, &file));
@@ -93,8 +93,8 @@ impl MemberFolder {
     }
 }
 
-/// The folder as it is called from wherever a process is started by hand. Configurations are text,
-/// so it must be too.
+/// The absolute path of the folder, for processes that are started by hand. It must be text,
+/// because configurations are.
 pub(super) fn absolute(folder: &Path) -> Result<PathBuf, RunError> {
     let absolute = std::path::absolute(folder)
         .map_err(|error| RunError::system(format!("cannot find {}", folder.display()), error))?;
@@ -104,8 +104,7 @@ pub(super) fn absolute(folder: &Path) -> Result<PathBuf, RunError> {
     }
 }
 
-/// Refuses a data folder in which the sockets of so many agents have paths that the system does not
-/// take.
+/// Rejects a data folder in which the paths of so many sockets are too long for the system.
 pub(super) fn refuse_long_sockets(data_dir: &Path, nodes: u8) -> Result<(), RunError> {
     let data_dir = absolute(data_dir)?;
     // The last one has the longest name.

@@ -1,7 +1,6 @@
-//! The folders of servers that are processes of their own: `s1`, `s2`, …
+//! The folders of servers with their own processes: `s1`, `s2`, …
 //!
-//! What is there stays as it is: a server keeps its port, and a configuration that somebody changed
-//! is not overwritten.
+//! Existing files are kept: a server keeps its port, and its configuration is not overwritten.
 
 use super::folder::{MOST_SERVERS, MemberFolder, absolute};
 use super::ports::Ports;
@@ -24,9 +23,9 @@ const CLUSTER_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) struct ServerFolder {
     /// Its folder.
     pub(super) home: MemberFolder,
-    /// Where it listens.
+    /// Its RPC address.
     pub(super) address: SocketAddr,
-    /// Where it shows figures and health, where that is known before it starts.
+    /// Its address for metrics and health, if that is known before it starts.
     pub(super) http: Option<SocketAddr>,
 }
 
@@ -101,13 +100,13 @@ pub(super) fn prepare(
     }
     let mut members: Vec<ServerFolder> =
         (1..=count).map(|number| ServerFolder::numbered(&folder, number)).collect();
-    // Where no server has run yet, a start that was cut off before is begun anew.
+    // If no server has run yet, an interrupted first start is repeated.
     let is_old =
         |member: &ServerFolder| member.has_data() || (with_data > 0 && member.home.config_file().exists());
     for member in members.iter_mut().filter(|member| is_old(member)) {
         let config = member.read()?;
         member.address = config.rpc.listen;
-        // Port 0 is any free one: nobody knows it before the server runs.
+        // Port 0 stands for any free port, which is known only when the server runs.
         member.http = config.http.listen.filter(|address| address.port() != 0);
     }
     // All that are there keep theirs before the others pick.
@@ -147,7 +146,7 @@ fn prepare_one(
         http: HttpConfig { listen: member.http, ..HttpConfig::default() },
         tls: TlsConfig { ca: files.authorities, certificate: files.certificate, key: files.key },
         quorum: QuorumConfig {
-            // Where there is a quorum already, a server more joins it.
+            // An additional server joins the existing quorum.
             bootstrap_expect: if with_data > 0 { 0 } else { all.len() as u32 },
             join: others.map(|other| other.address.to_string()).collect(),
             ..QuorumConfig::default()

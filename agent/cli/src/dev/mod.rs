@@ -1,18 +1,17 @@
-//! `lockmesh dev`: a whole Lockmesh in one command, joined by real QUIC with mutual TLS on
-//! loopback.
+//! `lockmesh dev`: a whole cluster in one command, connected by QUIC with mutual TLS on loopback.
 //!
-//! | file | is |
+//! | file | contents |
 //! |---|---|
-//! | `options.rs` | what it can be told |
-//! | `setup.rs` | what all ways have in common: the folder, the agents' configuration |
+//! | `options.rs` | the options |
+//! | `setup.rs` | the data folder and the agents' configuration |
 //! | `alone.rs` | one server and the agent in this process |
-//! | `fleet.rs` | several servers as processes of their own, the agent in this one |
-//! | `nodes.rs` | servers and agents, each a process of its own |
+//! | `fleet.rs` | several servers with their own processes, the agent in this one |
+//! | `nodes.rs` | servers and agents, each with its own process |
 //! | `folder.rs` | the folder of one process |
 //! | `member.rs`, `agents.rs` | the folders of servers, of agents: configuration, certificate, addresses |
-//! | `ports.rs` | ports that they keep, and that no other command picks |
+//! | `ports.rs` | ports that the processes keep, and that no other command picks |
 //! | `child.rs`, `children.rs` | one process, and all of them together |
-//! | `running.rs` | finds a process by its folder, makes sure that it is ours, and kills it |
+//! | `running.rs` | finds a process by its folder, verifies it, and kills it |
 
 mod agents;
 mod alone;
@@ -33,12 +32,12 @@ pub use running::{KillError, Running};
 
 use crate::error::RunError;
 
-/// Runs all of it until the process is told to stop. Once it serves, a line on stdout that begins
-/// with `ready` says where.
+/// Runs all of it until a signal stops the process. A line on stdout that begins with `ready` has
+/// the addresses.
 ///
 /// # Errors
-/// Something of it cannot start, or a process of it ended before it served. Nothing of it runs any
-/// more. A data folder that was named keeps what is in it; a temporary one is gone.
+/// A part cannot start, or a process ended before it served. All parts are stopped. A named data
+/// folder is kept; a temporary one is deleted.
 pub async fn run(options: DevOptions) -> Result<(), RunError> {
     match (options.nodes, options.servers) {
         (None, None) => alone::run(options).await,

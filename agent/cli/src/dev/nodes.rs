@@ -1,5 +1,5 @@
-//! `lockmesh dev --nodes 5`: servers and agents, each a process of its own, as on hosts of their
-//! own; so that somebody can kill a node and watch its locks move.
+//! `lockmesh dev --nodes 5`: servers and agents, each with its own process as on separate hosts, so
+//! that a node can be killed and its locks observed.
 
 use super::agents::{self, AgentFolder};
 use super::child::{Child, log_settings};
@@ -25,19 +25,19 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-/// How many servers there are where nobody says.
+/// The default number of servers.
 pub(super) const SERVERS: u8 = 3;
 
-/// How often an agent that does not serve yet is asked again.
+/// The interval between requests to an agent that does not serve yet.
 const READY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long an agent may take to say who leads, when all is stopped.
+/// The time that an agent gets to name the leader when all processes are stopped.
 const LEADER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reports the end of a process.
 type EndSender = mpsc::Sender<(MemberFolder, ExitStatus)>;
 
-/// What runs.
+/// The running processes.
 struct Nodes {
     servers: Vec<ServerFolder>,
     agents: Vec<AgentFolder>,
@@ -45,10 +45,9 @@ struct Nodes {
     children: Vec<Child>,
 }
 
-/// Runs all of it until the process is told to stop.
+/// Runs all of it until a signal stops the process.
 pub(super) async fn run(options: DevOptions, nodes: u8, servers: u8) -> Result<(), RunError> {
-    // What this process is asked over an API is asked of an agent, and each of them is another
-    // process.
+    // Requests over the API go to the agents, which are other processes.
     let (mut signals, _asking) = Signals::new()?;
     let folder = DevFolder::open(&options)?;
     let _held = folder.hold()?;
@@ -82,7 +81,7 @@ pub(super) async fn run(options: DevOptions, nodes: u8, servers: u8) -> Result<(
         is_ready.set(true);
         all.announce(&folder, &path);
     };
-    // No agent is in this process, so nobody asks it to.
+    // There is no agent in this process to receive the request.
     let leave = async || Err(Unavailable::Denied("each node leaves by itself".into()));
     let ended = tokio::select! {
         failed = watch_ends(&mut ends, &is_ready) => Err(failed),
@@ -140,7 +139,7 @@ impl Nodes {
         for (agent, child) in self.agents() {
             lines.extend(agent_lines(agent, child));
         }
-        // The last one: whoever kills the first has no TCP port to ask at any more.
+        // The last one, because only the first has a TCP port.
         if let Some(AgentFolder { home, .. }) = self.agents.last() {
             let (name, socket) = (&home.name, home.socket());
             let hold = format!("LOCKMESH_HTTP_ADDR=unix://{} lockmesh lock job sleep 600", socket.display());
@@ -156,7 +155,7 @@ impl Nodes {
         announce(first.http.as_slice(), Some(&first.home.socket()), &lines.join("\n"));
     }
 
-    /// What a command must be told to find the first agent.
+    /// The options with which a command finds the first agent.
     fn http_address(&self) -> String {
         let usual = DevOptions::default().http;
         let http = self.agents.first().and_then(|agent| agent.http).filter(|http| *http != usual);

@@ -1,4 +1,4 @@
-//! What `lockmesh dev` can be told.
+//! The options of `lockmesh dev`.
 
 use lockmesh_agent::config::HttpConfig;
 use lockmesh_net::config::{LogFormat, NodeConfig};
@@ -6,27 +6,27 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What `lockmesh dev` can be told; everything else is a default or picked free.
+/// The options of `lockmesh dev`; all other settings are defaults or free ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevOptions {
-    /// Where to listen for HTTP.
+    /// The listen address for HTTP.
     pub http: SocketAddr,
-    /// Whether `http` may be reachable from other hosts.
+    /// `true` if `http` may be reachable from other hosts.
     pub allow_non_loopback: bool,
-    /// Where to put the Unix socket; none for a place inside the data folder.
+    /// The path of the Unix socket; `None` for a path in the data folder.
     pub socket: Option<PathBuf>,
-    /// Where to keep the data; none for a temporary folder that goes away with the process.
+    /// The data folder; `None` for a temporary folder that is deleted at the end.
     pub data_dir: Option<PathBuf>,
-    /// Who this machine is.
+    /// The identity of this node.
     pub node: NodeConfig,
     /// The shortest TTL that a session may ask for.
     pub session_ttl_min: Duration,
-    /// How many servers shall run as processes of their own; none for one in the same process.
+    /// The number of servers with their own processes; `None` for one server in this process.
     pub servers: Option<u8>,
-    /// How many agents shall run as processes of their own, with servers that do too; none for one
+    /// The number of agents with their own processes, as have their servers; `None` for one agent
     /// in this process.
     pub nodes: Option<u8>,
-    /// How log lines look, those of processes that this one starts too.
+    /// The log format of this process and of those that it starts.
     pub log_format: LogFormat,
 }
 

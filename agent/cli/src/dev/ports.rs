@@ -9,8 +9,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::ops::Range;
 
-/// They lie below those that the system gives to whoever asks for any port, so that nobody is given
-/// the port of a process that is down.
+/// They are below the system's ephemeral ports, so that the port of a stopped process is not
+/// assigned to another one.
 const PORTS: Range<u16> = 20_000..32_000;
 
 /// The ports of one command's processes: as long as this lives, no other command picks them.
@@ -22,11 +22,11 @@ pub(super) struct Ports {
 impl Ports {
     /// Reserves the port of an address that one of the processes has from an earlier start.
     pub(super) fn keep(&mut self, address: SocketAddr) {
-        // Where the process still runs, the port is taken already.
+        // If the process still runs, its port is in use.
         self.reserved.extend(reserve(address));
     }
 
-    /// An address of this machine at which nobody listens, over TCP or UDP.
+    /// An address of this host without a listener, for TCP and UDP.
     pub(super) fn pick(&mut self, ip: IpAddr) -> Result<SocketAddr, RunError> {
         // Commands that start at the same time seldom try the same ports.
         let first = random::seed() % PORTS.len() as u64;
@@ -43,9 +43,9 @@ impl Ports {
     }
 }
 
-/// A TCP socket bound to this address, for which nobody else has one. As it does not listen, and
-/// allows that the address is used again, the process for which it is reserved can still listen
-/// there; whoever tries to reserve it too cannot.
+/// A TCP socket bound to this address, as a reservation. It does not listen and allows reuse of the
+/// address, so that the intended process can listen there; another reservation of the address
+/// fails.
 fn reserve(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.bind(&address.into())?;

@@ -1,9 +1,9 @@
-//! One process of `lockmesh dev --nodes` or `--servers` that runs, found by its folder: to be
-//! killed by somebody who wants to watch what that does.
+//! A running process of `lockmesh dev --nodes` or `--servers`, found by its folder and killed on
+//! request.
 //!
-//! **Invariant:** nothing is killed that is not this folder's. A process number may be another
-//! process's by now, so the process is held by a handle first, then looked at, and killed by that
-//! handle: whatever was looked at is what dies.
+//! **Invariant:** only processes of this folder are killed. A process id may belong to another
+//! process by now. The process is therefore first opened by a handle, then checked, then killed
+//! through the handle.
 
 use super::folder::{MemberFolder, absolute};
 use crate::error::RunError;
@@ -19,14 +19,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How long the end of a process that was killed is waited for: one whose parent does not look
-/// after it stays in the kernel's table, and does nothing there.
+/// The time to wait for the end of a killed process. A process whose parent does not reap it stays
+/// in the kernel's table.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether it is gone.
+/// The interval between checks for its end.
 const END_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Why a process cannot be killed. Nothing was.
+/// The reason why a process was not killed.
 #[derive(Debug, thiserror::Error)]
 pub enum KillError {
     /// No server or agent is called so.
@@ -44,12 +44,12 @@ pub enum KillError {
     NotRunning {
         /// Whose process.
         name: String,
-        /// How that shows.
+        /// The evidence.
         why: String,
         /// The command that starts it.
         start: String,
     },
-    /// The file holds something else than a process number.
+    /// The file does not contain a process id.
     #[error("{} holds no process number, and nothing was killed: remove the file, and start {name} again", file.display())]
     NotANumber {
         /// Whose file.
@@ -69,7 +69,7 @@ pub enum KillError {
         file: PathBuf,
         /// The number that it holds.
         number: i32,
-        /// How that process was started.
+        /// Its command line.
         command: String,
         /// The configuration that it would have.
         config: PathBuf,
@@ -77,9 +77,9 @@ pub enum KillError {
     /// The system refuses something.
     #[error("cannot {doing}, and nothing was killed: {error}")]
     System {
-        /// What was tried.
+        /// The failed action.
         doing: String,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
     /// The data folder cannot be named.
@@ -142,7 +142,7 @@ impl Running {
         Ok(Self { home, number, process })
     }
 
-    /// What it is.
+    /// Its role.
     pub fn role(&self) -> Role {
         self.home.role
     }
@@ -162,7 +162,7 @@ impl Running {
         super::children::start_command(&self.home)
     }
 
-    /// The sockets of the other agents in the data folder, those of processes of their own first.
+    /// The sockets of the other agents in the data folder, agents with their own processes first.
     pub fn other_sockets(&self) -> Vec<PathBuf> {
         let Some(data_dir) = self.home.path.parent() else { return Vec::new() };
         let agents =
@@ -171,15 +171,15 @@ impl Running {
         agents.map(|home| home.socket()).chain([alone]).filter(|socket| socket.exists()).collect()
     }
 
-    /// Kills it at once, as `kill -9` does, and waits until it is gone.
+    /// Kills it as `kill -9` does, and waits for its end.
     ///
     /// # Errors
-    /// The process was not killed: the system says why, or it had ended meanwhile.
+    /// The process was not killed: the system reports an error, or it had already ended.
     pub async fn kill(&self) -> Result<(), KillError> {
         self.signal()?;
         let begun = Instant::now();
-        // The handle stays that process's: another signal hits nobody else, and fails once it is
-        // gone.
+        // The handle is bound to that process: a second signal cannot reach another process, and
+        // fails after its end.
         while self.signal().is_ok() && begun.elapsed() < END_TIMEOUT {
             sleep(END_INTERVAL).await;
         }
@@ -220,15 +220,15 @@ fn not_running(home: &MemberFolder, why: String) -> KillError {
     KillError::NotRunning { name: home.name.clone(), why, start: super::children::start_command(home) }
 }
 
-/// How a process was started; nothing for one that is gone.
+/// The command line of a process; empty if the process has ended.
 fn arguments_of(number: i32) -> Vec<Vec<u8>> {
     let text = fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
     let words = text.strip_suffix(b"\0").unwrap_or(&text).split(|byte| *byte == 0);
     words.filter(|_| !text.is_empty()).map(<[u8]>::to_vec).collect()
 }
 
-/// Whether these are the arguments of this folder's process: `lockmesh`, its role, and its
-/// configuration, which may be named as seen from the process's own folder.
+/// `true` if these are the arguments of this folder's process: `lockmesh`, its role and its
+/// configuration, whose path may be relative to the working directory of the process.
 fn is_started_for(arguments: &[Vec<u8>], home: &MemberFolder, own_folder: &Path) -> bool {
     let [_, role, rest @ ..] = arguments else { return false };
     if role != home.role.as_str().as_bytes() {

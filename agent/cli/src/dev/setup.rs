@@ -1,5 +1,5 @@
-//! What all ways to run `lockmesh dev` have in common: the data folder, the agents' configuration,
-//! the line that says where one serves.
+//! The parts common to all forms of `lockmesh dev`: the data folder, the agents' configuration, and
+//! the line with the address.
 
 use super::folder::{MemberFolder, refuse_long_sockets};
 use super::options::DevOptions;
@@ -12,7 +12,7 @@ use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-/// Where the data is; a temporary folder goes away with this value.
+/// The data folder; a temporary one is deleted with this value.
 #[derive(Debug)]
 pub(super) struct DevFolder {
     pub(super) path: PathBuf,
@@ -47,7 +47,7 @@ impl DevFolder {
         })
     }
 
-    /// How long the data is kept, in words.
+    /// The lifetime of the data, in words.
     pub(super) fn kept(&self) -> &'static str {
         if self.temporary.is_some() { "until this process ends" } else { "for the next start" }
     }
@@ -96,7 +96,7 @@ pub(super) fn loopback_agent(
     }
 }
 
-/// The line that says where an agent is, and more lines for people.
+/// The line with an agent's address, and hints for people.
 pub(super) fn announce(tcp: &[SocketAddr], socket: Option<&Path>, more: &str) {
     let tcp = tcp.iter().map(|address| format!(" http={address}"));
     let socket = socket.map(|path| format!(" socket={}", path.display()));

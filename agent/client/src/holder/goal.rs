@@ -3,6 +3,7 @@
 
 use super::outbox::{Request, Write};
 use super::slots::Slots;
+use crate::LOCK_FLAGS;
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::loss::Loss;
@@ -139,13 +140,22 @@ impl Goal {
     }
 }
 
+/// The use of a key by its flags, for people.
+fn use_of(entry: &Entry) -> String {
+    match entry.flags {
+        SEMAPHORE_FLAGS => "it is a semaphore".into(),
+        LOCK_FLAGS => "it is a lock".into(),
+        flags => format!("it is a key with flags {flags:#x}"),
+    }
+}
+
 impl LockGoal {
     /// Rejects a key that is not a lock, before anything in it is overwritten.
     pub(crate) fn check(&self, entry: &Entry) -> Result<(), Error> {
         if entry.flags == self.flags {
             return Ok(());
         }
-        let reason = format!("its flags are {:#x}, but a lock has {:#x}", entry.flags, self.flags);
+        let reason = format!("{}, not a lock with flags {:#x}", use_of(entry), self.flags);
         Err(Error::Conflict { key: self.key.clone(), reason })
     }
 
@@ -175,9 +185,7 @@ impl SlotGoal {
         let Some(entry) = entries.iter().find(|entry| entry.key == key) else { return Ok(None) };
         let conflict = |reason| Error::Conflict { key: key.clone(), reason };
         if entry.flags != SEMAPHORE_FLAGS {
-            let reason =
-                format!("its flags are {:#x}, but a semaphore has {SEMAPHORE_FLAGS:#x}", entry.flags);
-            return Err(conflict(reason));
+            return Err(conflict(format!("{}, not a semaphore", use_of(entry))));
         }
         Slots::parse(entry, self.limit).map(Some).map_err(conflict)
     }

@@ -50,8 +50,8 @@ pub struct Loss {
     /// Its node.
     pub node: String,
     /// `destroyed`, `ttl-expired`, `check-critical`, `check-deregistered`, `node-deregistered`,
-    /// `node-failed`, `host-replaced`, `node-left`, `node-forced-to-leave`, `node-reaped` or
-    /// `given-up`.
+    /// `node-failed`, `host-replaced`, `node-left`, `node-forced-to-leave`, `node-reaped`,
+    /// `given-up` or, of a key that was deleted while its session lives on, `key-deleted`.
     pub cause: String,
     /// The check, if a check was the cause.
     #[serde(rename = "CheckID")]

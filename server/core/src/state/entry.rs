@@ -93,8 +93,15 @@ impl Step<'_> {
         entry
     }
 
-    /// Deletes a key and leaves a tombstone; an absent key changes nothing.
+    /// Deletes a key, leaves a tombstone and records its lock as lost; an absent key changes nothing.
     pub(super) fn delete_entry(&mut self, key: &Key) {
+        let holder = self.state.derived.holders.get(key).copied();
+        self.record_deleted(holder.map(|session| (key.clone(), session)).into_iter().collect());
+        self.remove_entry(key);
+    }
+
+    /// Removes a key and leaves a tombstone; an absent key leaves everything as it is.
+    pub(super) fn remove_entry(&mut self, key: &Key) {
         if self.state.entries.contains_key(key.as_str()) {
             self.set(Change::Entry(key.clone(), None));
             self.bury(key);

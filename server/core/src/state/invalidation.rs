@@ -5,9 +5,11 @@
 
 use super::rows::CheckKey;
 use super::step::Step;
+use crate::observed::number_of;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{Fence, Key, NodeName, SessionId};
 use lockmesh_protocol::record::{Behavior, Entry, LockDelay, Loss, LossCause, Session};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,8 +19,18 @@ pub const MAX_LOCK_DELAY: Duration = Duration::from_secs(60);
 /// The maximum number of losses kept.
 pub const LOSSES_KEPT: u64 = 1_024;
 
+/// The format version from which losses are kept by cause, and a deleted key that was held is a
+/// loss.
+const SINCE_FORMAT: u8 = 3;
+
 /// The maximum number of keys named in a loss.
 pub const LOSS_KEYS_KEPT: usize = 64;
+
+/// Returns the category of a loss: 0 without keys, else by cause.
+pub(super) fn category(loss: &Loss) -> u8 {
+    let cause = u8::try_from(number_of(&loss.cause)).expect("there are few causes");
+    if loss.key_count == 0 { 0 } else { 1 + cause }
+}
 
 /// A session that ended, and the keys it held.
 struct EndedSession {
@@ -53,6 +65,17 @@ impl Step<'_> {
     /// numbers.
     pub(super) fn end_sessions(&mut self, sessions: Vec<SessionId>, cause: &LossCause) {
         let first = self.next_loss();
+        if self.keeps_losses_by_cause() {
+            let ends = sessions.into_iter().filter_map(|id| self.end_unrecorded(id));
+            let mut ended: Vec<EndedSession> = ends.collect();
+            // Sessions that held a key last: they are recorded even if there are very many others.
+            ended.sort_by_key(|ended| ended.key_count > 0);
+            let unrecorded = (ended.len() as u64).saturating_sub(LOSSES_KEPT) as usize;
+            for (number, ended) in (first..).zip(ended).skip(unrecorded) {
+                self.record_loss(number, ended, cause.clone());
+            }
+            return;
+        }
         // For a node with very many sessions, most losses would be evicted by the same command.
         let recorded_from = first + (sessions.len() as u64).saturating_sub(LOSSES_KEPT);
         for (number, id) in (first..).zip(sessions.iter().copied()) {
@@ -92,7 +115,7 @@ impl Step<'_> {
                 self.set(Change::Entry(key.clone(), Some(Arc::new(freed))));
                 self.touch(Table::Entries);
             }
-            Behavior::Delete => self.delete_entry(key),
+            Behavior::Delete => self.remove_entry(key),
         }
         // After the key is free, and for every cause, explicit destruction included: as in Consul,
         // because the holder may not know yet.
@@ -124,7 +147,52 @@ impl Step<'_> {
             keys,
             key_count,
         };
+        self.add_loss(number, loss);
+    }
+
+    /// Records that keys were deleted while sessions held them. Contenders of semaphores delete
+    /// their own keys `PREFIX/SESSION` when they release their slots: these are no losses.
+    pub(super) fn record_deleted(&mut self, held: Vec<(Key, SessionId)>) {
+        if !self.keeps_losses_by_cause() {
+            return;
+        }
+        let mut lost: BTreeMap<SessionId, Vec<Key>> = BTreeMap::new();
+        for (key, session) in held {
+            let is_contender = key.as_str().rsplit('/').next() == Some(session.to_string().as_str());
+            if !is_contender {
+                lost.entry(session).or_default().push(key);
+            }
+        }
+        let unrecorded = (lost.len() as u64).saturating_sub(LOSSES_KEPT) as usize;
+        for (id, keys) in lost.into_iter().skip(unrecorded) {
+            let Some(session) = self.state.sessions.get(&id).cloned() else { continue };
+            let key_count = keys.len() as u64;
+            let fence = |key: Key| self.entry(&key).map(|entry| (key, entry.lock.fence));
+            let keys = keys.into_iter().take(LOSS_KEYS_KEPT).filter_map(fence).collect();
+            let number = self.next_loss();
+            self.record_loss(number, EndedSession { session, keys, key_count }, LossCause::KeyDeleted);
+            // The history of losses is read under the index of this table.
+            self.touch(Table::Sessions);
+        }
+    }
+
+    /// `true` if a flood of losses of one cause, or of sessions without keys, cannot push out the
+    /// others.
+    fn keeps_losses_by_cause(&self) -> bool {
+        self.state.format() >= SINCE_FORMAT
+    }
+
+    fn add_loss(&mut self, number: u64, loss: Loss) {
         self.set(Change::Loss(number, Some(Arc::new(loss))));
+        if self.keeps_losses_by_cause() {
+            while self.state.losses.len() as u64 > LOSSES_KEPT {
+                // The oldest loss of the largest category; of equal ones, of the first.
+                let largest = self.state.derived.losses.values().rev().max_by_key(|numbers| numbers.len());
+                let oldest = largest.and_then(|numbers| numbers.first().copied());
+                self.set(Change::Loss(oldest.expect("a kept loss has a category"), None));
+            }
+            return;
+        }
         while let Some((oldest, _)) = self.state.losses.first_key_value()
             && oldest + LOSSES_KEPT <= number
         {

@@ -6,7 +6,7 @@
 
 use super::State;
 use super::cell::CELL_AGENTS_MAX;
-use super::invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY};
+use super::invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY, category};
 use super::node::SERF_HEALTH;
 use super::queue::{MAX_WAIT, WAITERS_MAX};
 use super::replies::REPLIES_KEPT;
@@ -267,6 +267,9 @@ fn derived_follows(state: &State) -> bool {
     for (key, queue_position, waiter) in state.waiters() {
         derived.waiting.entry(waiter.session).or_default().insert(key.clone(), queue_position);
         derived.waiter_count += 1;
+    }
+    for (number, loss) in &state.losses {
+        derived.losses.entry(category(loss)).or_default().insert(*number);
     }
     for (name, node) in &state.nodes {
         if !node.id.is_empty() {

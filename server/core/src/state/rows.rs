@@ -4,6 +4,7 @@
 //! anything.
 
 use super::cell::Cells;
+use super::invalidation::category;
 use super::pages::Pages;
 use crate::fault_injection::FaultPoint;
 use bytes::Bytes;
@@ -140,6 +141,8 @@ pub(super) struct Derived {
     pub(super) node_ids: BTreeMap<String, NodeName>,
     /// The agent of the node with each UUID.
     pub(super) agent_ids: BTreeMap<String, AgentNumber>,
+    /// The numbers of the losses of each category: without keys, and by cause.
+    pub(super) losses: BTreeMap<u8, BTreeSet<u64>>,
     /// The agents that registered for each node, by the node's folded name; the one with the newest
     /// lease is its agent.
     pub(super) members: BTreeMap<NodeName, BTreeSet<(LogIndex, AgentNumber)>>,
@@ -183,7 +186,7 @@ impl State {
             Change::LowestSequence(agent, lowest) => {
                 self.change_replies(agent, |replies| replies.lowest = lowest);
             }
-            Change::Loss(number, loss) => put(&mut self.losses, number, loss),
+            Change::Loss(number, loss) => self.load_loss(number, loss),
             Change::TableIndex(table, index) => self.table_indexes[table as usize] = index,
             Change::Fence(fence) => self.fence = fence,
             Change::LastAgent(number) => self.last_agent = number,
@@ -431,6 +434,18 @@ impl KeptReplies {
         lowest
             .into_iter()
             .chain(kept.map(move |(sequence, row)| Change::Reply(agent, *sequence, Some(row.clone()))))
+    }
+}
+
+impl State {
+    fn load_loss(&mut self, number: u64, loss: Option<Arc<Loss>>) {
+        if let Some(before) = self.losses.get(&number) {
+            take_out(&mut self.derived.losses, &category(before), &number);
+        }
+        if let Some(loss) = &loss {
+            self.derived.losses.entry(category(loss)).or_default().insert(number);
+        }
+        put(&mut self.losses, number, loss);
     }
 }
 

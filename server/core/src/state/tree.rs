@@ -22,6 +22,7 @@ impl Step<'_> {
         if self.state.entries_under(prefix.as_str()).next().is_none() {
             return;
         }
+        self.record_deleted(self.state.holders_under(prefix));
         self.set(Change::TreeDeleted(prefix.clone()));
         if !prefix.as_str().is_empty() {
             self.bury(prefix);

@@ -211,6 +211,7 @@ pub(crate) fn loss(loss: &Loss) -> String {
         LossCause::HostReplaced => "lost its host".into(),
         LossCause::NodeLeft => "lost its node, which left".into(),
         LossCause::NodeForcedToLeave => "lost its node, which was made to leave".into(),
+        LossCause::KeyDeleted => "had keys deleted".into(),
         LossCause::GivenUp { silent_for } => {
             format!("was given up, not renewed for {} ms", silent_for.as_millis())
         }

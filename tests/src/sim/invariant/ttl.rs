@@ -51,7 +51,7 @@ impl Ttl {
                     let ttl = session.spec.ttl.unwrap_or_default();
                     self.promised.insert(*id, Promise { since: past.at, ttl, acknowledged: None });
                 }
-                Change::Loss(_, Some(loss)) if !restores => {
+                Change::Loss(_, Some(loss)) if !restores && loss.cause != LossCause::KeyDeleted => {
                     let promise = self.promised.remove(&loss.session);
                     if loss.cause == LossCause::TtlExpired {
                         let why = || format!("{} has no TTL and expired", loss.session);

@@ -1,4 +1,4 @@
-//! What a measurement found, for people and for machines. Pure.
+//! The results of a measurement, for people and for programs. Pure.
 
 use crate::command::error::CliError;
 use crate::command::output::Table;
@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::time::Duration;
 
-/// The longest latency that is told apart from longer ones.
+/// The longest latency that is distinguished from longer ones.
 const LONGEST: Duration = Duration::from_secs(600);
 
 /// Latencies as they are collected: one a client, added up at the end.
@@ -33,7 +33,7 @@ impl Latencies {
         self.0.add(&other.0).expect("all collections have the same bounds");
     }
 
-    /// How many there are.
+    /// The number of samples.
     pub(super) fn count(&self) -> u64 {
         self.0.len()
     }
@@ -46,11 +46,11 @@ impl Latencies {
 /// One line of the result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Figure {
-    /// What was measured.
+    /// The name of the scenario.
     pub(super) scenario: String,
     /// By how many clients at once.
     pub(super) clients: usize,
-    /// How many operations were done.
+    /// The number of operations.
     pub(super) operations: u64,
     /// Operations a second, all clients together.
     pub(super) per_second: f64,

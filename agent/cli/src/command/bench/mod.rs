@@ -31,35 +31,34 @@ use watchers::Crowd;
 
 /// Measure an agent
 ///
-/// Every client has one connection and one request under way. With `handoff` a client is a pair of
-/// contenders, each of which waits in the lock's queue (`wait=`) while the other holds it. Figures
-/// are milliseconds; progress is told on stderr.
+/// Each client has one connection and one pending request. With `handoff` a client is a pair of
+/// contenders for one lock, which wait in its queue (`wait=`). Results are in milliseconds;
+/// progress is printed on stderr.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// What to measure; all but `watchers` unless told otherwise
+    /// Scenarios to measure [default: all except watchers]
     #[arg(value_enum, value_name = "SCENARIO")]
     scenarios: Vec<Scenario>,
-    /// How many clients at once, one measurement for each
+    /// Numbers of concurrent clients, one measurement each
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_value = "1,16,64,256")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=20_000))]
     clients: Vec<u32>,
-    /// How long each measurement takes
+    /// Duration of each measurement
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5s")]
     duration: Duration,
-    /// How many bytes a value has
+    /// Size of a value in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=524_288))]
     value_size: u32,
-    /// Under which key prefix to work
+    /// Key prefix for the load, deleted at the end
     #[arg(long, value_name = "KEY", default_value = "lockmesh-bench")]
     prefix: String,
-    /// `watchers`: how many
+    /// Number of watchers
     #[arg(long, value_name = "COUNT", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     count: u32,
-    /// `watchers`: each watches a key of its own, instead of all the same
+    /// Watch one key per watcher instead of one for all
     #[arg(long)]
     distinct: bool,
-    /// `watchers`: how long they stay blocked before they are woken, for a look at the agent's
-    /// memory
+    /// Time that watchers stay blocked, for a look at the agent's memory
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1s")]
     hold: Duration,
     /// Print JSON
@@ -111,7 +110,7 @@ impl Args {
 async fn measure_all(args: &Args, plan: &Plan) -> io::Result<Vec<Figure>> {
     let scenarios = if args.scenarios.is_empty() { &Scenario::LOOPS[..] } else { &args.scenarios[..] };
     let measured = measure_each(args, scenarios, plan).await;
-    // Also after a failure; which of the two is told first does not matter then.
+    // Also after a failure, whose error is reported first.
     let cleaned = plan.clean_up().await;
     let figures = measured?;
     cleaned?;

@@ -1,7 +1,7 @@
-//! What is measured: closed loops, each client with one connection and one request under way.
+//! Closed loops: each client has one connection and one pending request.
 //!
-//! Requests are made once and sent again and again, so that the generator takes as little as
-//! possible of the machine that it shares with what it measures.
+//! Requests are built once and sent again, so that the generator takes little of the machine that
+//! it shares with the agent.
 
 use super::figures::{Figure, Latencies};
 use super::wire::{Head, Wire, request};
@@ -10,23 +10,23 @@ use std::io;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// How much of the time is not counted, so that connections and caches are warm.
+/// The warm-up time, which is not counted.
 const WARM_UP: f64 = 0.1;
 
-/// What a client does in its loop.
+/// The loop of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Scenario {
-    /// Writes of a key of its own
+    /// Write one key per client
     Puts,
-    /// Reads of a key of its own
+    /// Read one key per client
     Gets,
-    /// Takes and releases a lock of its own; one operation is both
+    /// Acquire and release one lock per client; one operation is both
     Lock,
-    /// Two contenders pass a lock to and fro; one operation is from the release to the next grant
+    /// Pass a lock between two contenders; one operation is from release to grant
     Handoff,
-    /// Creates and destroys a session; one operation is both
+    /// Create and destroy a session; one operation is both
     Sessions,
-    /// Many blocked watchers: how fast they are woken
+    /// Wake many blocked watchers
     Watchers,
 }
 
@@ -47,16 +47,16 @@ impl Scenario {
     }
 }
 
-/// How to measure.
+/// The plan of a measurement.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    /// Where the agent is.
+    /// The address of the agent.
     pub(super) address: Address,
     /// Under which prefix the keys are; deleted in the end.
     pub(super) prefix: String,
-    /// How long each measurement takes.
+    /// The duration of each measurement.
     pub(super) duration: Duration,
-    /// How many bytes a value has.
+    /// The size of a value in bytes.
     pub(super) value_size: usize,
 }
 
@@ -77,7 +77,7 @@ impl Plan {
         [vec![b'a'; self.value_size], vec![b'b'; self.value_size]]
     }
 
-    /// A session that outlives the measurement and not much more, if nobody destroys it.
+    /// A session that ends soon after the measurement if it is not destroyed.
     async fn session(&self, wire: &mut Wire) -> io::Result<String> {
         let head = wire.exchange(&self.new_session()).await?;
         session_id(wire.body(head))

@@ -11,20 +11,20 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// How often one watcher is woken among all others.
+/// The number of times that one watcher is woken among all others.
 const LONE_WAKES: usize = 100;
 
-/// How long watchers may stay blocked.
+/// The maximum time that watchers stay blocked.
 const WAIT: &str = "600s";
 
-/// How many watchers, and of what.
+/// The number of watchers and their keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Crowd {
-    /// How many.
+    /// The number of watchers.
     pub(super) count: usize,
-    /// Whether each watches a key of its own, instead of all the same.
+    /// `true` if each watches its own key.
     pub(super) distinct: bool,
-    /// How long they are left blocked before they are woken.
+    /// The time that they stay blocked before they are woken.
     pub(super) hold: Duration,
 }
 
@@ -48,7 +48,7 @@ pub(super) async fn measure(crowd: Crowd, plan: &Plan, tell: impl Fn(&str)) -> i
             .unwrap_or_else(|| io::Error::other("a watcher woke although nothing had changed")));
     }
     let begun = Instant::now();
-    // Deleting the folder is one write that concerns every watcher, whatever each of them watches.
+    // Deleting the folder is one write that wakes all watchers.
     writer.exchange(&request("DELETE", &plan.key("w/", "?recurse"), b"")).await?;
     let mut latencies = Latencies::new();
     while let Some(woken) = watchers.join_next().await {

@@ -32,11 +32,11 @@ enum Stream {
 pub(super) struct Head {
     /// The HTTP status.
     pub(super) status: u16,
-    /// `X-Consul-Index`, 0 where there is none.
+    /// `X-Consul-Index`, or 0.
     pub(super) index: u64,
-    /// Where the body begins.
+    /// The start of the body.
     body: usize,
-    /// Where it ends.
+    /// The end of the body.
     end: usize,
 }
 

@@ -1,5 +1,5 @@
-//! What becomes of the locks of a node that was killed, out of one look at them after the other. It
-//! knows no clock and asks nobody: both are handed in.
+//! The failover of the locks of a killed node, computed from successive lists of locks. Pure: the
+//! time and the lists are arguments.
 
 use lockmesh_client::shape::lockmesh::{Lock, Loss};
 use lockmesh_client::shape::session::Session;
@@ -12,48 +12,48 @@ pub(super) struct Follow {
     locks: Vec<Followed>,
 }
 
-/// What became of one lock.
+/// The failover of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Followed {
-    /// Which key.
+    /// The key.
     pub(super) key: String,
     /// The session that held it.
     pub(super) session: String,
-    /// That session's name.
+    /// The name of that session.
     pub(super) session_name: String,
     /// The fencing token of its hold.
     pub(super) fence: u64,
-    /// How long after the kill the session was first seen not to hold it any more, in milliseconds.
+    /// Milliseconds from the kill until the session was first seen without the lock.
     pub(super) freed_after_ms: Option<u64>,
-    /// Who was first seen to hold it then.
+    /// The first holder after it.
     pub(super) next: Option<Next>,
-    /// Why the session ended, by the history of losses; `released` where that has nothing of it,
-    /// and empty while the session has the lock.
+    /// The cause in the history of losses; `released` if that has none, and empty while the session
+    /// holds the lock.
     pub(super) cause: String,
-    /// How long it stays closed, as a Go duration, and how many wait for it.
+    /// The lock-delay as a Go duration, and the number of waiters.
     #[serde(skip)]
     closed: (String, u64),
 }
 
-/// Who holds a lock after its former holder.
+/// The next holder of a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Next {
     /// The holder's session.
     pub(super) session: String,
-    /// That session's name.
+    /// The name of that session.
     pub(super) session_name: String,
     /// Its node.
     pub(super) node: String,
     /// The fencing token.
     pub(super) fence: u64,
-    /// How long after the kill it was first seen, in milliseconds.
+    /// Milliseconds from the kill until it was first seen.
     pub(super) after_ms: u64,
 }
 
 impl Follow {
-    /// Those of all locks that sessions of this node hold.
+    /// The locks that sessions of this node hold.
     pub(super) fn of_node(locks: &[Lock], node: &str) -> Self {
         let held = locks.iter().filter(|lock| lock.node == node && !lock.session.is_empty());
         let followed = held.map(|lock| Followed {
@@ -66,12 +66,12 @@ impl Follow {
         Self { locks: followed.collect() }
     }
 
-    /// The locks, with what became of each so far.
+    /// The locks with their failover so far.
     pub(super) fn locks(&self) -> &[Followed] {
         &self.locks
     }
 
-    /// Takes a look at all locks, so long after the kill; answers a line for each that changed.
+    /// Adds a list of all locks, taken this long after the kill; returns a line for each change.
     pub(super) fn look(&mut self, after: Duration, locks: &[Lock]) -> Vec<String> {
         let changed =
             self.locks.iter_mut().filter(|followed| !followed.is_settled()).filter_map(|followed| {
@@ -81,12 +81,12 @@ impl Follow {
         changed.collect()
     }
 
-    /// Whether each lock has another holder, or is free and nobody waits for it.
+    /// `true` if each lock has another holder, or is free without waiters.
     pub(super) fn is_settled(&self) -> bool {
         self.locks.iter().all(Followed::is_settled)
     }
 
-    /// Says of each lock that was freed why its session ended.
+    /// Adds the cause to each lock that was freed.
     pub(super) fn explain(&mut self, losses: &[Loss]) {
         for followed in self.locks.iter_mut().filter(|followed| followed.freed_after_ms.is_some()) {
             let loss = losses.iter().find(|loss| loss.session == followed.session);
@@ -96,7 +96,7 @@ impl Follow {
 }
 
 impl Followed {
-    /// Whether it has another holder, or is free and nobody waits for it.
+    /// `true` if it has another holder, or is free without waiters.
     pub(super) fn is_settled(&self) -> bool {
         let (_, waiting) = self.closed;
         self.next.is_some() || (self.freed_after_ms.is_some() && waiting == 0)
@@ -122,7 +122,7 @@ impl Followed {
         (!was_freed).then(|| format!("{}: free{}", self.key, self.in_the_way()))
     }
 
-    /// Why nobody holds a free lock.
+    /// The reason why a free lock has no holder.
     fn in_the_way(&self) -> String {
         let (delay, waiting) = &self.closed;
         let delay = (!delay.is_empty()).then(|| format!("closed by its lock-delay for {delay}"));
@@ -131,8 +131,8 @@ impl Followed {
         if words.is_empty() { String::new() } else { format!(", {}", words.join(", ")) }
     }
 
-    /// Why the lock has no other holder yet; `session` is what is known of its former holder's,
-    /// where it lives.
+    /// The reason why the lock has no other holder yet. `session` is the session of the former
+    /// holder, if it exists.
     pub(super) fn why_not(&self, session: Option<&Session>) -> String {
         let (key, id) = (&self.key, &self.session);
         if self.freed_after_ms.is_some() {

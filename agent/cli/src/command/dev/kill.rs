@@ -15,34 +15,34 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// How often the agents are asked what has changed.
+/// The interval between requests to the agents.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long one answer may take before another agent is asked. Longer than an agent tries to reach
-/// a leader, which then says more than silence.
+/// The time that one agent gets for an answer. It is longer than an agent's search for a leader,
+/// whose error is more useful than a timeout.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A session that is not there: to ask for it costs a round of the quorum and nothing else.
+/// A session that does not exist: a request for it costs one quorum round and has no other effect.
 const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
 
-/// Kill one process of `lockmesh dev --nodes` or `--servers`, and show what follows
+/// Kill one process of `lockmesh dev --nodes` or `--servers`, and show the failover
 ///
-/// An agent (n1, n2, …) stands for its host: what is shown is where the locks go that sessions of
-/// its node held, each with the seconds since the kill, and in the end why those sessions ended.
-/// The applications on that node are not killed. After a server (s1, s2, …) it is shown who leads.
-/// The process is killed as with `kill -9`, after a look that it is the one of this folder.
+/// An agent (n1, n2, …) stands for its host. The output follows the locks of its node, with the
+/// seconds since the kill, and ends with the causes of the losses. Applications on that node are
+/// not killed. After a server (s1, s2, …) the output shows the new leader. The process gets
+/// SIGKILL, after a check that it belongs to this folder.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Which: n1, n2, … for an agent, s1, s2, … for a server
+    /// Process to kill: agent n1, n2, … or server s1, s2, …
     #[arg(value_name = "NODE")]
     node: String,
-    /// The data folder that `lockmesh dev` was given
+    /// Data folder of `lockmesh dev`
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
-    /// How long to follow what becomes of it
-    #[arg(long, value_name = "DUR", default_value = "30s", value_parser = duration::parse)]
+    /// Maximum time to follow the failover
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration::parse)]
     timeout: Duration,
-    /// Print JSON, once it is known what became of it
+    /// Print JSON at the end
     #[arg(long)]
     json: bool,
 }
@@ -50,8 +50,8 @@ pub(super) struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// The process was not killed, and the error says why; or it was, and what follows from that has
-/// not come about in time.
+/// The process was not killed, and the error has the cause; or it was killed, and the failover was
+/// not complete in time.
 pub(super) async fn run(args: Args) -> Result<ExitCode, CliError> {
     let running = Running::find(&args.data_dir, &args.node).map_err(CliError::failed)?;
     let witness = Witness { agents: running.other_sockets(), json: args.json };
@@ -65,7 +65,7 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, CliError> {
     }
 }
 
-/// Who tells what happens: the agents that live.
+/// The source of news: the living agents.
 struct Witness {
     agents: Vec<PathBuf>,
     json: bool,
@@ -157,14 +157,14 @@ async fn watch_locks(
     Ok(silence)
 }
 
-/// What still is where it was, and why that may be.
+/// The locks that have not moved, with the reason.
 async fn why_late(follow: &Follow, witness: &Witness, silence: Option<String>) -> String {
     let mut reasons: Vec<String> = silence.into_iter().collect();
     for lock in follow.locks().iter().filter(|lock| !lock.is_settled()) {
         let info = async |client: &Client| client.sessions().info(&lock.session, &Read::default()).await;
         match witness.ask(info).await {
             Ok(session) => reasons.push(lock.why_not(session.value.as_ref())),
-            Err(error) => reasons.push(format!("nobody says who holds {}: {error}", lock.key)),
+            Err(error) => reasons.push(format!("the holder of {} is unknown: {error}", lock.key)),
         }
     }
     reasons.join("\n")
@@ -205,7 +205,7 @@ async fn kill_server(
     }
     show_leader(running, witness.json, led, None)?;
     Ok(Some(format!(
-        "nobody is known to lead: {silence}; that needs a majority of the servers, and {name} is started again with: {}",
+        "no leader: {silence}; a leader needs a majority of the servers; to start {name} again: {}",
         running.start_command()
     )))
 }

@@ -1,4 +1,4 @@
-//! `lockmesh dev`: a whole Lockmesh in one command, for trying things out and for tests.
+//! `lockmesh dev`: a whole cluster in one command, for trials and tests.
 //!
 //! | file | is |
 //! |---|---|
@@ -19,54 +19,51 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Start a whole Lockmesh: a server and an agent in one process, or several of each
+/// Start a cluster on this machine: a server and an agent in one process, or several of each
 ///
-/// Everything is real, only that all of it is on one machine: write-ahead log, QUIC with mutual
-/// TLS, sessions, locks. Without --data-dir everything is forgotten when the process ends.
+/// Runs the real thing on one machine: write-ahead log, QUIC with mutual TLS, sessions, locks.
+/// Without --data-dir the data is deleted at the end.
 ///
-/// With --servers 3 the servers are processes of their own (s1, s2, s3), with --nodes 5 the agents
-/// too (n1 to n5): a cluster of as many hosts on one machine. Each has its folder in the data
-/// folder, with its configuration, its log, a file with its process number and, for an agent, its
-/// Unix socket: DIR/n2/agent.sock. They end with this command. One that dies before is not started
-/// again; `lockmesh dev kill` kills one and shows what that does.
+/// --servers 3 starts the servers s1, s2 and s3 as processes, --nodes 5 also the agents n1 to n5 of
+/// five hosts. Each process has a folder in the data folder with its configuration, log, process id
+/// and, for an agent, its Unix socket: DIR/n2/agent.sock. All end with this command. A killed
+/// process is not restarted automatically; `lockmesh dev kill` kills one and shows the failover.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Where to listen for HTTP, with --nodes that of n1; port 0 takes any free one
+    /// Listen address for HTTP, of n1 with --nodes; port 0 for any free port
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8500")]
     http: SocketAddr,
-    /// Let --http be an address that other hosts can reach; there is no access control
+    /// Allow an address that other hosts can reach; there is no access control
     #[arg(long)]
     allow_non_loopback: bool,
-    /// Where to put the Unix socket [default: agent.sock in the data folder]
+    /// Path of the Unix socket [default: agent.sock in the data folder]
     #[arg(long, value_name = "PATH", conflicts_with = "nodes")]
     socket: Option<PathBuf>,
-    /// Where to keep the data [default: a temporary folder]
+    /// Data folder [default: a temporary folder]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Run so many servers as processes of their own, which can be killed one by one: 1, 3 or 5
-    /// [default with --nodes: 3]
+    /// Number of servers, each its own process: 1, 3 or 5 [default with --nodes: 3]
     #[arg(long, value_name = "COUNT", value_parser = servers)]
     servers: Option<u8>,
-    /// Run so many agents, and the servers, as processes of their own, which can be killed one by
-    /// one: 1 to 16
+    /// Number of agents, each its own process, as are the servers: 1 to 16
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_NODES)))]
     nodes: Option<u8>,
-    /// The node's name [default: the host's name]
+    /// Node name [default: host name]
     #[arg(long, value_name = "NAME", conflicts_with = "nodes")]
     node: Option<String>,
-    /// The node's UUID [default: drawn once and kept with the data]
+    /// Node UUID [default: random, kept with the data]
     #[arg(long, value_name = "UUID", conflicts_with = "nodes")]
     node_id: Option<String>,
-    /// The datacenter's name
+    /// Datacenter name
     #[arg(long, value_name = "NAME", default_value = "dc1")]
     datacenter: String,
-    /// The shortest TTL that a session may ask for
-    #[arg(long, value_name = "DUR", default_value = "10s", value_parser = duration::parse)]
+    /// Minimum session TTL
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
     session_ttl_min: Duration,
-    /// How log lines look: text or json; LOCKMESH_LOG says what is logged
+    /// Log format: text or json; LOCKMESH_LOG sets the level
     #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = log_format)]
     log_format: LogFormat,
 }
@@ -76,11 +73,11 @@ enum Command {
     Kill(kill::Args),
 }
 
-/// Runs until the process is told to stop; or kills one that runs.
+/// Runs until a signal stops the process; or kills a running one.
 ///
 /// # Errors
-/// As [`crate::dev::run`]; or a flag makes no sense, and then nothing was started. What was to be
-/// killed was not, or it was and not all that follows from that came about in time.
+/// As [`crate::dev::run`]. After an invalid flag nothing was started. A process was not killed, or
+/// the failover was not complete in time.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     if let Some(Command::Kill(args)) = args.command {
         telemetry::start(&telemetry::for_commands()).map_err(CliError::usage)?;
@@ -89,7 +86,8 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     telemetry::start(&LogConfig { format: args.log_format, ..LogConfig::default() })
         .map_err(CliError::usage)?;
     let options = options(args)?;
-    crate::dev::run(options).await.map_err(CliError::failed)?;
+    let ran = crate::dev::run(options).await;
+    ran.map_err(|error| CliError::failed(in_flags(&error.to_string())))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -122,10 +120,11 @@ fn options(args: Args) -> Result<DevOptions, CliError> {
     Ok(options)
 }
 
-/// A complaint about a key of a file, said of the flag that sets it here.
+/// An error about a key of a file, with the flag that sets it here.
 fn in_flags(complaint: &str) -> String {
     complaint
         .replace("`http.tcp`", "--http")
+        .replace("`http.socket`", "--socket")
         .replace("`http.allow_non_loopback`", "--allow-non-loopback")
         .replace("`http.session_ttl_min`", "--session-ttl-min")
 }
@@ -135,7 +134,10 @@ fn servers(text: &str) -> Result<u8, String> {
         "1" => Ok(1),
         "3" => Ok(3),
         "5" => Ok(5),
-        _ => Err("must be 1, 3 or 5: an even number bears no more deaths than the odd one below it".into()),
+        _ => {
+            Err("must be 1, 3 or 5: an even number tolerates no more failures than the odd one below it"
+                .into())
+        }
     }
 }
 

@@ -10,19 +10,19 @@ use lockmesh_client::Client;
 /// Delete a key, or every key under a prefix
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// The key, or the prefix with --recurse; '' is every key there is
+    /// Key, or prefix with --recurse; '' for all keys
     #[arg(value_name = "KEY_OR_PREFIX")]
     key: Option<String>,
     /// Delete only if the key's modify index is --modify-index
     #[arg(long)]
     cas: bool,
-    /// The modify index that --cas wants
+    /// Modify index for --cas
     #[arg(long, value_name = "INDEX")]
     modify_index: Option<u64>,
-    /// Delete every key that starts with the prefix
+    /// Delete all keys with the prefix
     #[arg(long)]
     recurse: bool,
-    /// Do not ask before every key is deleted; without a terminal nothing is asked
+    /// Do not ask before all keys are deleted; nothing is asked without a terminal
     #[arg(long)]
     yes: bool,
 }
@@ -38,7 +38,7 @@ pub(super) async fn run(args: Args, client: &Client, context: &Context) -> Resul
     if args.recurse {
         // A forgotten argument must not delete everything.
         let prefix = args.key.as_deref().ok_or_else(|| {
-            CliError::usage("name the prefix; every key there is goes with: lockmesh kv delete --recurse ''")
+            CliError::usage("missing prefix; to delete all keys: lockmesh kv delete --recurse ''")
         })?;
         let prefix = prefix.strip_prefix('/').unwrap_or(prefix);
         if prefix.is_empty() {

@@ -10,25 +10,25 @@ use lockmesh_client::{Client, Entry};
 /// Print the value of a key, or the keys under a prefix
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// The key, or the prefix with --recurse or --keys
+    /// Key, or prefix with --recurse or --keys
     #[arg(value_name = "KEY_OR_PREFIX")]
     key: Option<String>,
     /// Print values as base64
     #[arg(long)]
     base64: bool,
-    /// Print indexes, flags and the lock's holder too
+    /// Also print indexes, flags and the lock's holder
     #[arg(long)]
     detailed: bool,
     /// Print the names of the keys under the prefix
     #[arg(long)]
     keys: bool,
-    /// Print every key under the prefix with its value
+    /// Print all keys under the prefix with their values
     #[arg(long)]
     recurse: bool,
-    /// Cut the names that --keys prints after the first of these behind the prefix
+    /// List names only up to this separator, with --keys
     #[arg(long, value_name = "TEXT", default_value = "/")]
     separator: String,
-    /// Print JSON as the agent's API has it
+    /// Print the JSON of the agent's API
     #[arg(long)]
     json: bool,
     #[command(flatten)]

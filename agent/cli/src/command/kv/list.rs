@@ -2,19 +2,21 @@
 
 use super::super::context::ConsistencyArgs;
 use super::super::error::CliError;
-use super::super::output::{Table, print_json};
+use super::super::output::{Table, TableArgs, print_json};
 use super::entry::shape_of;
 use lockmesh_client::{Client, Entry};
 
 /// List the keys under a prefix with their size and their lock
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// The prefix; nothing for every key
-    #[arg(value_name = "PREFIX", default_value = "")]
+    /// Key prefix [default: all keys]
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     prefix: String,
-    /// Print JSON as the agent's API has it, values included
+    /// Print the JSON of the agent's API, with values
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    table: TableArgs,
     #[command(flatten)]
     consistency: ConsistencyArgs,
 }
@@ -24,7 +26,7 @@ pub(super) async fn run(args: Args, client: &Client) -> Result<(), CliError> {
     let entries = client.kv().list(prefix, &args.consistency.read()).await?.value;
     match args.json {
         true => print_json(&entries.iter().map(shape_of).collect::<Vec<_>>()),
-        false => table(&entries).print(),
+        false => args.table.print(&table(&entries)),
     }
 }
 

@@ -8,32 +8,31 @@ use lockmesh_client::{Acquired, Client};
 /// Write a key
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// The key
+    /// Key
     #[arg(value_name = "KEY")]
     key: Option<String>,
-    /// The value: itself, @FILE, or - for stdin; nothing for an empty one
+    /// Value, @FILE, or - for stdin [default: empty]
     #[arg(value_name = "DATA", allow_negative_numbers = true)]
     data: Option<String>,
-    /// Take the key's lock for --session
+    /// Acquire the key's lock for --session
     #[arg(long, conflicts_with_all = ["cas", "release"])]
     acquire: bool,
-    /// DATA is base64
+    /// Decode the value from base64
     #[arg(long)]
     base64: bool,
-    /// Write only if the key's modify index is --modify-index; without that, only if there is no
-    /// such key
+    /// Write only if the modify index is --modify-index, or without it, if the key does not exist
     #[arg(long, conflicts_with = "release")]
     cas: bool,
-    /// A number to keep with the key
+    /// Number stored with the key
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     flags: u64,
-    /// The modify index that --cas wants; 0 for a key that is not there
+    /// Modify index for --cas; 0 for a key that does not exist
     #[arg(long, value_name = "INDEX")]
     modify_index: Option<u64>,
-    /// Give the key's lock back for --session
+    /// Release the key's lock for --session
     #[arg(long)]
     release: bool,
-    /// The session that takes the lock or gives it back
+    /// Session for --acquire and --release
     #[arg(long, value_name = "ID")]
     session: Option<String>,
 }
@@ -51,7 +50,7 @@ pub(super) async fn run(args: Args, client: &Client) -> Result<(), CliError> {
     if args.modify_index.is_some() && !args.cas {
         return Err(CliError::usage("--modify-index means nothing without --cas: add it, or leave both out"));
     }
-    // After all that can be refused without it: nobody waits for stdin in vain.
+    // After all other checks, because it may wait for stdin.
     let mut data = match &args.data {
         Some(data) => value::bytes_of(data, &mut std::io::stdin().lock())?,
         None => Vec::new(),

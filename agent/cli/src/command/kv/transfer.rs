@@ -9,24 +9,24 @@ use super::value;
 use lockmesh_client::{Client, Entry};
 use serde::{Deserialize, Serialize};
 
-/// Print a tree of keys as JSON
+/// Print keys and values as JSON
 #[derive(clap::Args, Debug)]
 pub(super) struct ExportArgs {
-    /// The prefix; nothing for every key
-    #[arg(value_name = "PREFIX", default_value = "")]
+    /// Key prefix [default: all keys]
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     prefix: String,
     #[command(flatten)]
     consistency: ConsistencyArgs,
 }
 
-/// Write a tree of keys from JSON
+/// Write keys and values from JSON
 #[derive(clap::Args, Debug)]
 pub(super) struct ImportArgs {
-    /// What `kv export` printed: itself, @FILE, or - for stdin
+    /// Output of `kv export`: @FILE, - for stdin, or the JSON itself
     #[arg(value_name = "DATA")]
     data: Option<String>,
-    /// Put this in front of every key
-    #[arg(long, value_name = "PREFIX", default_value = "")]
+    /// Prefix to add to each key
+    #[arg(long, value_name = "PREFIX", default_value = "", hide_default_value = true)]
     prefix: String,
 }
 

@@ -19,7 +19,7 @@ pub(super) fn decode(text: &[u8]) -> Result<Vec<u8>, CliError> {
     decode_base64(text).map(Vec::from).map_err(|error| wrong(&error))
 }
 
-/// The bytes that an argument stands for: `@file`, `-` for stdin, or itself.
+/// The bytes of an argument: the content of `@file`, stdin for `-`, or the argument.
 pub(super) fn bytes_of(argument: &str, stdin: &mut impl Read) -> Result<Vec<u8>, CliError> {
     let failed = |what: &str, error: &std::io::Error| {
         CliError::in_consuls_words(format!("Error! Failed to read {what}: {error}"))

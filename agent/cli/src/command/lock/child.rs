@@ -26,7 +26,8 @@ use tokio::signal::unix::{self, SignalKind};
 use tokio::time::{Instant, sleep};
 use tracing::debug;
 
-/// How often a dying group is checked: its last members need not be children of this process.
+/// The interval between checks of an ending group, whose last members need not be children of this
+/// process.
 const GROUP_POLL: Duration = Duration::from_millis(20);
 
 /// The time between SIGTERM and SIGKILL: much less than the usual lock-delay, during which the lock
@@ -54,7 +55,7 @@ pub struct Program {
 pub enum Input {
     /// None.
     Null,
-    /// That of this process.
+    /// Standard input of this process.
     Ours,
     /// Another open file.
     Other(OwnedFd),
@@ -74,7 +75,7 @@ impl Program {
     }
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// It returned this code.
@@ -112,13 +113,13 @@ impl fmt::Display for End {
 pub struct Child {
     /// Known once the supervisor has started it.
     pid: Option<Pid>,
-    /// Whether it leads a process group of its own.
+    /// `true` if it leads its own process group.
     has_group: bool,
     supervisor: Supervisor,
     /// Set by the kernel's notice that a child of this process changed.
     changes: unix::Signal,
     end: Option<End>,
-    /// When SIGKILL follows SIGTERM.
+    /// The time of the SIGKILL after SIGTERM.
     deadline: Option<Instant>,
 }
 
@@ -227,6 +228,12 @@ impl Child {
         }
         if self.is_any_left() {
             self.signal(Signal::KILL);
+            // The other members of the group end a moment later, unless the system is stuck.
+            let deadline = Instant::now() + GRACE;
+            while self.is_any_left() && Instant::now() < deadline {
+                sleep(GROUP_POLL).await;
+                self.reap();
+            }
         }
         self.reaped().await
     }
@@ -388,7 +395,7 @@ impl Signals {
     }
 }
 
-/// Stops this process until somebody lets it go on.
+/// Stops this process until it receives SIGCONT.
 pub fn stop_ourselves() {
     if let Err(error) = kill_process(getpid(), Signal::STOP) {
         debug!(%error, "this process cannot be stopped");

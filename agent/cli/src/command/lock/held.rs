@@ -1,19 +1,19 @@
-//! Running a program while something is held: the one loop behind `lock`, `semaphore` and `elect`.
+//! The loop of `lock`, `semaphore` and `elect`: runs a program while a lock or a slot is held.
 //!
-//! The program never outlives the hold by more than the grace that it is given to end.
+//! **Invariant:** the program outlives the hold by at most its grace to end.
 
 use super::child::{Child, End, GRACE, Program, Signals, stop_ourselves};
 use crate::command::error::CliError;
-use lockmesh_client::{Error, GuardState, Lock, LockGuard, Loss, Semaphore, SemaphoreGuard};
+use lockmesh_client::{Client, Error, GuardState, Lock, LockGuard, Loss, Semaphore, SemaphoreGuard};
 use rustix::process::Signal;
 use std::io::Write;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long the end of this process may be held up by giving back what was given up.
+/// The most that the end of this process waits for releases in the background.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Something that can be held.
+/// A lock or a slot to acquire.
 #[derive(Debug)]
 pub enum Wanted {
     /// A lock.
@@ -22,7 +22,7 @@ pub enum Wanted {
     Slot(Semaphore),
 }
 
-/// Something that is held.
+/// A lock or a slot that is held.
 #[derive(Debug)]
 pub enum Held {
     /// A lock.
@@ -31,42 +31,53 @@ pub enum Held {
     Slot(SemaphoreGuard),
 }
 
-/// How long to try.
+/// The limit of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitLimit {
-    /// As long as it takes.
+    /// No limit.
     Endless,
-    /// About this long.
+    /// About this time.
     Within(Duration),
-    /// One try.
+    /// One attempt.
     Once,
 }
 
-/// What is done with the program while a renewal is overdue, and it may be lost soon.
+/// The reaction to a late renewal, after which the lock may be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnJeopardy {
-    /// Nothing.
+    /// None.
     Ignore,
-    /// It is asked to end.
+    /// The program is sent SIGTERM.
     Terminate,
 }
 
-/// How the program's time ended.
+/// The end of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// By itself, or by a signal that was passed on.
+    /// It exited, or a forwarded signal killed it.
     Itself(End),
-    /// The hold was lost, and the program was ended.
+    /// The lock was lost, and the program was ended.
     Lost(Loss),
 }
 
+/// The outcome of an acquire.
+#[derive(Debug)]
+pub enum Acquired {
+    /// It is held.
+    Held(Held),
+    /// It was not granted in time.
+    TimedOut,
+    /// A signal ended the wait.
+    Interrupted,
+}
+
 impl Wanted {
-    /// Acquires it; `None` when it was not to be had in time, or a signal asked us to end.
+    /// Acquires it, unless the time runs out or a signal ends the wait.
     ///
     /// # Errors
-    /// Nothing is held. What may have been granted all the same is given back in the background, or
-    /// ends with its session: [`Self::settle`] waits for that.
-    pub async fn acquire(&self, wait_limit: WaitLimit, signals: &mut Signals) -> Result<Option<Held>, Error> {
+    /// Nothing is held. A grant that was not delivered is released in the background, or expires
+    /// with its session: [`Self::settle`] waits for that.
+    pub async fn acquire(&self, wait_limit: WaitLimit, signals: &mut Signals) -> Result<Acquired, Error> {
         let acquired = async {
             match self {
                 Self::Lock(lock) => Ok(take_lock(lock, wait_limit).await?.map(Held::Lock)),
@@ -74,25 +85,29 @@ impl Wanted {
             }
         };
         tokio::select! {
-            held = acquired => held,
-            _ = signals.end() => Ok(None),
+            held = acquired => Ok(held?.map_or(Acquired::TimedOut, Acquired::Held)),
+            _ = signals.end() => Ok(Acquired::Interrupted),
         }
     }
 
-    /// Waits, but not for long, until what was given up is given back: the process is about to end.
-    pub async fn settle(&self) {
-        let client = match self {
+    /// The client that it uses.
+    pub fn client(&self) -> &Client {
+        match self {
             Self::Lock(lock) => lock.client(),
             Self::Slot(semaphore) => semaphore.client(),
-        };
-        // What takes longer ends with the session.
-        let _ = timeout(SETTLE, client.settled()).await;
+        }
     }
 
-    /// Takes away what the hold needed, unless somebody else holds it; `false` when somebody does.
+    /// Waits for a short time until releases in the background are done, before the process ends.
+    pub async fn settle(&self) {
+        // A release that takes longer is replaced by the end of the session.
+        let _ = timeout(SETTLE, self.client().settled()).await;
+    }
+
+    /// Removes the key of the hold; `false` if another session holds it.
     ///
     /// # Errors
-    /// The key may stay. It stands in nobody's way: it is free, or somebody else's.
+    /// The key may remain. It is free, or held by another session.
     pub async fn remove(&self) -> Result<bool, Error> {
         match self {
             Self::Lock(lock) => lock.remove().await,
@@ -126,7 +141,7 @@ impl Held {
         }
     }
 
-    /// Whether it is surely still held.
+    /// `true` while it is certain that it is held.
     pub fn is_held(&self) -> bool {
         match self {
             Self::Lock(guard) => guard.is_held(),
@@ -134,7 +149,7 @@ impl Held {
         }
     }
 
-    /// How it stands.
+    /// The state of the guard.
     pub fn state(&self) -> GuardState {
         match self {
             Self::Lock(guard) => guard.state(),
@@ -142,7 +157,7 @@ impl Held {
         }
     }
 
-    /// Waits until it stands otherwise.
+    /// Waits until the state differs from `known`.
     pub async fn changed(&self, known: &GuardState) -> GuardState {
         match self {
             Self::Lock(guard) => guard.changed(known).await,
@@ -150,7 +165,7 @@ impl Held {
         }
     }
 
-    /// Waits until it is lost, or not surely held any more.
+    /// Waits until it is lost, or no longer certain to be held.
     pub async fn lost(&self) -> Loss {
         match self {
             Self::Lock(guard) => guard.lost().await,
@@ -158,10 +173,10 @@ impl Held {
         }
     }
 
-    /// Gives it back; `false` when it was lost before.
+    /// Releases it; `false` if it was lost before.
     ///
     /// # Errors
-    /// It did not get through, or is not known to have: what is held ends with its session.
+    /// The release failed, or its outcome is unknown: the lock ends with its session.
     pub async fn release(self) -> Result<bool, Error> {
         match self {
             Self::Lock(guard) => guard.release().await,
@@ -169,18 +184,17 @@ impl Held {
         }
     }
 
-    /// What the program is told of it.
+    /// The program's variables about it.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let fence = self.fence().map(|fence| ("LOCKMESH_FENCE", fence.to_string()));
         [("CONSUL_LOCK_HELD", "true".to_owned())].into_iter().chain(fence).collect()
     }
 }
 
-/// Runs a program while something is held, and passes signals on to it.
+/// Runs a program while something is held, and forwards signals to it.
 ///
 /// # Errors
-/// The program cannot be started. Nothing was run, and the hold is held still: the caller gives it
-/// back.
+/// The program cannot be started. The lock is still held: the caller releases it.
 pub async fn run(
     held: &Held,
     program: &Program,
@@ -188,7 +202,7 @@ pub async fn run(
     signals: &mut Signals,
 ) -> Result<Ended, CliError> {
     let name = program.words.first().map(|name| name.to_string_lossy()).unwrap_or_default();
-    let cannot = |error| CliError::failed(format!("cannot start {name}: {error}; nothing was run"));
+    let cannot = |error| CliError::NotStarted { name: name.clone().into_owned(), error };
     let mut child = Child::start(program).map_err(cannot)?;
     let (mut state, mut was_asked) = (held.state(), false);
     tokio::select! {
@@ -200,7 +214,7 @@ pub async fn run(
     }
     loop {
         tokio::select! {
-            // A program that has ended did so under its lock, even if that is lost just now.
+            // The program ended under its lock, even if the lock is lost at the same moment.
             biased;
             end = child.ended() => return Ok(Ended::Itself(end)),
             reason = held.lost() => {
@@ -209,7 +223,7 @@ pub async fn run(
             }
             next = held.changed(&state) => {
                 state = next;
-                was_asked |= meet(&state, on_jeopardy, &child);
+                was_asked |= react(&state, on_jeopardy, &child);
             }
             signal = signals.next() => pass_on(signal, held, &child),
         }
@@ -218,28 +232,28 @@ pub async fn run(
 
 /// Ends a program whose lock is lost.
 async fn end(child: &mut Child, reason: &Loss, was_asked: bool) {
-    // Whoever waits may be given the lock from now on, and a lock-delay need not stand in between.
+    // The lock may be granted to another session from now on, without a lock-delay in between.
     let is_urgent = match reason {
         Loss::NodeDeadline => true,
         Loss::Deadline => was_asked,
         _ => false,
     };
     if is_urgent {
-        say(&format!("the lock is not surely held any more: {reason}; killing the program"));
+        say(&format!("lock ownership can no longer be guaranteed ({reason}); killing the command"));
         child.kill().await;
     } else {
-        say(&format!("the lock is lost: {reason}; ending the program"));
+        say(&format!("lock lost: {reason}; ending the command"));
         child.stop(GRACE).await;
     }
 }
 
-/// Does what shall be done when the lock stands otherwise; whether the program was asked to end.
-fn meet(state: &GuardState, on_jeopardy: OnJeopardy, child: &Child) -> bool {
+/// Reacts to a change of the lock's state; `true` if the program was sent SIGTERM.
+fn react(state: &GuardState, on_jeopardy: OnJeopardy, child: &Child) -> bool {
     match (state, on_jeopardy) {
         (GuardState::Jeopardy { .. }, OnJeopardy::Terminate) => {
-            say("a renewal is overdue, and the lock may be lost soon: asking the program to end");
+            say("a renewal is late and the lock may be lost soon; sending SIGTERM to the command");
             child.signal(Signal::TERM);
-            // A stopped process hears of it only when it goes on.
+            // A stopped process receives it only when it continues.
             child.signal(Signal::CONT);
             true
         }
@@ -247,21 +261,21 @@ fn meet(state: &GuardState, on_jeopardy: OnJeopardy, child: &Child) -> bool {
     }
 }
 
-/// Passes a signal on. A program must not go on while we, who watch over its lock, are stopped.
+/// Forwards a signal. A program must not run while this process, which guards its lock, is stopped.
 fn pass_on(signal: Signal, held: &Held, child: &Child) {
     if signal != Signal::TSTP {
         return child.signal(signal);
     }
     child.signal(Signal::STOP);
     stop_ourselves();
-    // Going on again, perhaps much later. One that has lost its lock meanwhile is ended instead.
+    // This process continues, perhaps much later. A program without its lock is ended instead.
     if held.is_held() {
         child.signal(Signal::CONT);
     }
 }
 
-/// Tells the person at the keyboard.
+/// Prints a message on stderr.
 pub fn say(text: &str) {
-    // Nobody is left to tell when even this cannot be printed.
+    // Without stderr there is no place to report an error.
     let _ = writeln!(std::io::stderr(), "lockmesh: {text}");
 }

@@ -1,34 +1,44 @@
 //! `lockmesh lock`: holds a lock while a command runs, with the options of `consul lock`.
-//! | module | is |
+//!
+//! | module | contents |
 //! |---|---|
-//! | [`child`] | the process that runs, as a group |
-//! | [`held`] | the loop that ends it when the lock is lost |
-//! Exit codes are those of `consul lock`: 0 when the command ran, whatever it returned; with
-//! `--child-exit-code` 2 when it failed; 1 when it could not be run. Ours: `--pass-exit-code`
-//! returns its own code, and a lock that was lost while the command ran is always 1.
+//! | [`child`] | the command as a process group, under a supervisor |
+//! | [`held`] | the loop that ends the command when the lock is lost |
+//! | `obstacle` | the reason why a lock is not granted, for people |
+//!
+//! The exit code is the command's own. Other errors have the codes of
+//! [`HOLDER_EXIT_CODES`](crate::command::error::HOLDER_EXIT_CODES), or with `--child-exit-code`
+//! those that `consul lock` has: 0, 2 if the command failed, 1 for any other error.
 
 pub mod child;
 pub mod held;
+mod obstacle;
 
 use super::context::Context;
-use super::error::CliError;
+use super::error::{CliError, ExitCodes};
 use child::{End, GRACE, Input, Program, Signals};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use held::{Ended, Held, OnJeopardy, WaitLimit, Wanted, say};
+use held::{Acquired, Ended, Held, OnJeopardy, WaitLimit, Wanted, say};
 use lockmesh_client::{DEFAULT_TTL, HealthWindow, Lock, Semaphore, SessionOptions};
+use obstacle::Awaited;
 use std::ffi::OsString;
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// The maximum length of a session's name that is made from a command.
+const NAME_LENGTH: usize = 100;
+
 /// Hold a lock while a command runs
-/// `lockmesh lock NAME -- CMD ARG…` runs the command as it is; `lockmesh lock NAME CMD ARG…` hands
-/// it to a shell, as `consul lock` does. The command finds CONSUL_LOCK_HELD=true and LOCKMESH_FENCE
-/// in its environment. When the lock is lost its process group is sent SIGTERM, and SIGKILL five
-/// seconds later; SIGKILL at once when the servers have not heard this host for its window.
+///
+/// `lockmesh lock NAME -- COMMAND ARG…` runs the command as it is. Without `--` a shell runs it, as
+/// with `consul lock`. The command gets CONSUL_LOCK_HELD=true and the fencing token LOCKMESH_FENCE
+/// in its environment. If the lock is lost, its process group is sent SIGTERM, and SIGKILL 5s
+/// later; SIGKILL immediately if the lock may already have passed on.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// How many may hold it at a time; more than one makes it a semaphore
-    #[arg(short = 'n', value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Maximum number of holders; more than one makes it a semaphore
+    #[arg(short = 'n', value_name = "COUNT", default_value_t = 1, value_parser = holders)]
     holders: u32,
     #[command(flatten)]
     options: Options,
@@ -36,82 +46,94 @@ pub struct Args {
     program: ProgramArgs,
 }
 
-/// Options of everything that holds while a command runs.
+impl Args {
+    /// The exit codes of our own errors.
+    pub(super) fn exit_codes(&self) -> ExitCodes {
+        self.options.exit_codes()
+    }
+}
+
+/// Options of all commands that hold something while a command runs.
 #[derive(clap::Args, Debug)]
 pub struct Options {
-    /// A name for the session
+    /// Session name, shown to operators and waiters [default: the command]
     #[arg(long = "name", value_name = "TEXT")]
     session_name: Option<String>,
-    /// Give up waiting after this long, such as 10s; 0 waits for ever
+    /// Maximum time to wait, such as 10s; 0 waits without a limit
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0", conflicts_with = "try")]
     timeout: Duration,
     /// The same, in an older spelling of `consul lock`
     #[arg(long = "try", id = "try", value_name = "DURATION", value_parser = duration, hide = true)]
     older_timeout: Option<Duration>,
-    /// Do not wait at all
+    /// Fail at once if it is held
     #[arg(long, conflicts_with_all = ["timeout", "try"])]
     once: bool,
-    /// Exit with 2 if the command failed, instead of 0
-    #[arg(long)]
+    /// Exit with 0 even if the command failed
+    #[arg(long, conflicts_with_all = ["child_exit_code", "pass_exit_code"])]
+    ignore_exit_code: bool,
+    /// Use the exit codes of `consul lock`: 2 if the command failed, 1 for any other error
+    #[arg(long, conflicts_with = "pass_exit_code")]
     child_exit_code: bool,
-    /// Exit with the command's own code, 128 and the signal's number if one killed it
-    #[arg(long, conflicts_with = "child_exit_code")]
+    /// The default, which older versions had to be asked for
+    #[arg(long, hide = true)]
     pass_exit_code: bool,
-    /// Give the lock up after this many failed tries to watch it, a second apart, instead of at the
-    /// end of its lease
+    /// Release after this many failed checks, one per second [default: hold until the session
+    /// expires]
     #[arg(long, value_name = "COUNT")]
     monitor_retry: Option<u32>,
-    /// Session TTL: minimum time before the lock can pass on after this process dies; at least 10s
-    /// unless the cluster allows less, and 26s with the window safe [default: 15s; 30s with safe]
+    /// Session TTL, 10s or more: if this process dies, the lock is free after one to two TTLs; 26s
+    /// or more with --window safe [default: 15s; 30s with safe]
     #[arg(long, value_name = "DURATION", value_parser = ttl)]
     ttl: Option<Duration>,
-    /// How long nobody else is given the lock after it was lost; 15s unless told otherwise
+    /// Time after a loss during which the lock is granted to no other session [default: 15s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     lock_delay: Option<Duration>,
-    /// How long this host may be unreachable before the lock is released: fast (1.5 s), default (5
-    /// s) or safe (15 s, needs a TTL of 26s or more); the agent's default unless told otherwise
-    #[arg(long, value_name = "WORD", value_parser = window_parser())]
+    /// Host-failure timeout: fast 1.5s, default 5s, safe 15s [default: the agent's]
+    #[arg(long, value_name = "WORD", value_parser = window_parser(), hide_possible_values = true)]
     window: Option<HealthWindow>,
-    /// What to do while a renewal is overdue: ignore it, or send the command SIGTERM (term)
+    /// When a renewal is late: ignore it, or send the command SIGTERM (term)
     #[arg(long, value_name = "WORD", value_parser = on_jeopardy_parser(), default_value = "ignore")]
+    #[arg(hide_possible_values = true)]
     on_jeopardy: OnJeopardy,
-    /// Tell what happens
+    /// Log each step to stderr; on a terminal, the holder is shown without it
     #[arg(long)]
     verbose: bool,
 }
 
-/// What to run.
+/// The program.
 #[derive(clap::Args, Debug)]
 pub struct ProgramArgs {
-    /// Hand the command to $SHELL, or not; without `--` it is handed
+    /// Run the command through $SHELL [default: true; false after `--`]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(hide_possible_values = true)]
     shell: Option<bool>,
-    /// Give the command our standard input
+    /// Pass standard input on to the command
     #[arg(long)]
     pass_stdin: bool,
-    /// What to hold
+    /// Name; a lock is the key NAME/.lock
     #[arg(value_name = "NAME")]
     name: String,
     /// A command for the shell
     #[arg(value_name = "CHILD", num_args = 0.., allow_hyphen_values = true, hide = true)]
     child: Vec<OsString>,
-    /// The command to run
-    #[arg(value_name = "CMD", last = true)]
+    /// Command to run
+    #[arg(value_name = "COMMAND", last = true)]
     command: Vec<OsString>,
 }
 
 /// Runs the command.
+///
 /// # Errors
 /// As [`hold_and_run`].
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     hold_and_run(context, args.holders, false, &args.options, &args.program).await
 }
 
-/// Holds, runs, gives back and tidies up. A single holder takes a lock, unless `always_semaphore`.
+/// Acquires, runs the program, releases and removes the key. A single holder takes a lock, unless
+/// `always_semaphore`.
+///
 /// # Errors
-/// Nothing was run, where nothing was held or the program cannot be started. Otherwise the program
-/// has ended, but what was held could not be given back or tidied up; it ends with its session at
-/// the latest.
+/// The program was not started: nothing was acquired, or the program cannot be executed.
 pub async fn hold_and_run(
     context: &Context,
     holders: u32,
@@ -121,28 +143,42 @@ pub async fn hold_and_run(
 ) -> Result<ExitCode, CliError> {
     let words = program.words()?;
     let client = context.client()?;
-    let session = options.session(&program.name, &words);
+    let session = options.session(program.described());
     session.check().map_err(CliError::usage)?;
     let name = program.prefix();
-    let wanted = if holders == 1 && !always_semaphore {
+    let (wanted, awaited) = if holders == 1 && !always_semaphore {
         // The key that `consul lock` takes, so that the two exclude each other.
-        let lock = Lock::new(&client, format!("{name}/.lock")).session(session);
-        Wanted::Lock(lock.watch_retries(options.monitor_retry))
+        let key = format!("{name}/.lock");
+        let lock = Lock::new(&client, key.clone()).session(session);
+        (Wanted::Lock(lock.watch_retries(options.monitor_retry)), Awaited::Lock(key))
     } else {
         let limit = usize::try_from(holders).map_err(CliError::usage)?;
         let semaphore = Semaphore::new(&client, name, limit).session(session);
-        Wanted::Slot(semaphore.watch_retries(options.monitor_retry))
+        (Wanted::Slot(semaphore.watch_retries(options.monitor_retry)), Awaited::Slot(name.into()))
     };
-    // Before anything is held: from here on a signal has it given back, instead of killing us.
+    // Before anything is held: from here on a signal releases it, instead of killing this process.
     let mut signals = Signals::take()?;
     options.tell("waiting for the lock");
-    let acquired = wanted.acquire(options.wait_limit(), &mut signals).await;
-    if !matches!(acquired, Ok(Some(_))) {
+    let acquired = tokio::select! {
+        biased;
+        acquired = wanted.acquire(options.wait_limit(), &mut signals) => acquired,
+        never = awaited.report(&client, name), if options.verbose || io::stderr().is_terminal() => match never {},
+    };
+    if !matches!(acquired, Ok(Acquired::Held(_))) {
         // A session that was created is ended before this process is.
         wanted.settle().await;
     }
-    let Some(held) = acquired? else {
-        return Err(CliError::failed(format!("{name} was not to be had in time; nothing was run")));
+    let held = match acquired? {
+        Acquired::Held(held) => held,
+        Acquired::TimedOut => {
+            let reason = awaited.reason(&client).await;
+            return Err(CliError::NotAcquired(options.not_acquired(name, reason)));
+        }
+        Acquired::Interrupted => {
+            let reason = awaited.reason(&client).await.map_or(String::new(), |reason| format!(" ({reason})"));
+            let text = format!("interrupted while waiting for {name}{reason}; the command was not started");
+            return Err(CliError::Interrupted(text));
+        }
     };
     options.tell(&format!(
         "holding it, fence {}",
@@ -152,21 +188,26 @@ pub async fn hold_and_run(
     let grace = orphan_grace(options.ttl, options.lock_delay);
     let program = Program { words, stdin, environment: held.environment(), grace };
     let ended = held::run(&held, &program, options.on_jeopardy, &mut signals).await;
-    // Also where the program could not be started.
-    give_back(held, &wanted, &ended, options).await?;
-    Ok(options.exit_code(&ended?))
+    // Also if the program could not be started.
+    let given_back = give_back(held, &wanted, &ended, options).await;
+    let code = options.exit_code(&ended?);
+    if let Err(error) = given_back {
+        // The command's end is known; the lock is released at the latest when its session ends.
+        say(&format!("{name} could not be released or removed: {error}"));
+    }
+    Ok(code)
 }
 
 /// The time from SIGTERM to SIGKILL for a program whose `lockmesh lock` was killed. The session
-/// lives for half of its TTL at least, since it was renewed by then, and a lock-delay follows: the
-/// program is gone before the lock is granted to another session.
+/// lives for at least half of its TTL, because it was renewed by then, and a lock-delay follows:
+/// the program has ended before the lock is granted to another session.
 pub(super) fn orphan_grace(ttl: Option<Duration>, lock_delay: Option<Duration>) -> Duration {
-    // Without one the window decides, by which it is never shorter.
+    // Without a TTL the window decides, and its default is never shorter.
     let ttl = ttl.unwrap_or(DEFAULT_TTL);
     GRACE.min(lock_delay.map_or(GRACE, |lock_delay| ttl / 2 + lock_delay))
 }
 
-/// Gives back what is held still, and takes the key away if nobody else wants it.
+/// Releases it unless it is lost, and removes the key if no other session uses it.
 async fn give_back(
     held: Held,
     wanted: &Wanted,
@@ -174,7 +215,7 @@ async fn give_back(
     options: &Options,
 ) -> Result<(), CliError> {
     if matches!(ended, Ok(Ended::Lost(_))) {
-        // There is nothing to give back, and perhaps nobody to talk to.
+        // There is nothing to release, and the agent may be unreachable.
         drop(held);
         wanted.settle().await;
         return Ok(());
@@ -191,31 +232,44 @@ impl Options {
     fn wait_limit(&self) -> WaitLimit {
         match self.older_timeout.unwrap_or(self.timeout) {
             _ if self.once => WaitLimit::Once,
-            // How `consul lock` spells that there is no limit.
+            // As in `consul lock`, where 0 means no limit.
             Duration::ZERO => WaitLimit::Endless,
             limit => WaitLimit::Within(limit),
         }
     }
 
-    fn session(&self, name: &str, words: &[OsString]) -> SessionOptions {
-        let command = words.join(&OsString::from(" "));
-        let described = || format!("lockmesh lock for '{}' at '{name}'", command.to_string_lossy());
+    /// The options of the session, which is named `described` unless it was given a name.
+    fn session(&self, described: String) -> SessionOptions {
         SessionOptions {
             ttl: self.ttl,
             lock_delay: self.lock_delay,
             health_window: self.window,
-            ..SessionOptions::named(self.session_name.clone().unwrap_or_else(described))
+            ..SessionOptions::named(self.session_name.clone().unwrap_or(described))
         }
     }
 
+    /// The exit codes of our own errors, with `--child-exit-code` as in `consul lock`.
+    pub(super) fn exit_codes(&self) -> ExitCodes {
+        if self.child_exit_code { ExitCodes::Consul } else { ExitCodes::Holder }
+    }
+
     fn exit_code(&self, ended: &Ended) -> ExitCode {
-        match ended {
-            Ended::Lost(_) => ExitCode::from(1),
-            Ended::Itself(end) if self.pass_exit_code => ExitCode::from(end.shell_code()),
-            Ended::Itself(End::Code(0)) => ExitCode::SUCCESS,
-            Ended::Itself(_) if self.child_exit_code => ExitCode::from(2),
-            Ended::Itself(_) => ExitCode::SUCCESS,
-        }
+        ExitCode::from(match ended {
+            Ended::Lost(_) => self.exit_codes().lost(),
+            Ended::Itself(End::Code(0)) => 0,
+            Ended::Itself(_) if self.ignore_exit_code => 0,
+            Ended::Itself(_) if self.child_exit_code => 2,
+            Ended::Itself(end) => end.shell_code(),
+        })
+    }
+
+    fn not_acquired(&self, name: &str, reason: Option<String>) -> String {
+        let within = match self.wait_limit() {
+            WaitLimit::Within(limit) => format!(" in {}", lockmesh_protocol::duration::format(limit)),
+            WaitLimit::Once | WaitLimit::Endless => String::new(),
+        };
+        let reason = reason.map_or(String::new(), |reason| format!(": {reason}"));
+        format!("{name} not acquired{within}{reason}; the command was not started")
     }
 
     fn tell(&self, text: &str) {
@@ -226,17 +280,28 @@ impl Options {
 }
 
 impl ProgramArgs {
-    /// The name without what only looks like a part of it.
+    /// The name without slashes at its ends, as `consul lock` takes it.
     fn prefix(&self) -> &str {
         self.name.trim_start_matches('/').trim_end_matches('/')
     }
 
+    /// The command as it was given, for people: at most [`NAME_LENGTH`] characters.
+    fn described(&self) -> String {
+        let words = if self.child.is_empty() { &self.command } else { &self.child };
+        let text = words.join(&OsString::from(" ")).to_string_lossy().into_owned();
+        match text.char_indices().nth(NAME_LENGTH) {
+            Some((end, _)) => format!("{}…", &text[..end]),
+            None => text,
+        }
+    }
+
     /// The program and its arguments.
+    ///
     /// # Errors
-    /// There is no name, or no one command. Nothing was tried.
+    /// There is no name, or not exactly one command. Nothing was tried.
     pub fn words(&self) -> Result<Vec<OsString>, CliError> {
         if self.prefix().is_empty() {
-            return Err(CliError::usage("NAME is empty: say what to hold"));
+            return Err(CliError::usage("NAME is empty: give the lock a name"));
         }
         let (words, in_shell) = match (self.child.is_empty(), self.command.is_empty()) {
             (true, true) => return Err(CliError::usage("no command: write it after `--`")),
@@ -244,13 +309,21 @@ impl ProgramArgs {
                 return Err(CliError::usage("write the command after `--`, all of it"));
             }
             (true, false) => (&self.command, self.shell.unwrap_or(false)),
+            // `lock NAME -c COMMAND` is the habit of flock(1), which a shell would misread.
+            (false, true) if self.child[0].as_encoded_bytes().starts_with(b"-") => {
+                let option = self.child[0].to_string_lossy();
+                return Err(CliError::usage(format!(
+                    "{option} is not an option here: write the command after `--`, as in `lockmesh lock NAME -- sh \
+                     -c 'COMMAND'`"
+                )));
+            }
             (false, true) => (&self.child, self.shell.unwrap_or(true)),
         };
         Ok(if in_shell { Program::in_shell(words) } else { words.clone() })
     }
 }
 
-/// Reads a duration as Go writes it.
+/// Reads a duration in Go's spelling.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     lockmesh_protocol::duration::parse(text).map_err(|error| error.to_string())
 }
@@ -260,7 +333,7 @@ pub(super) fn window_parser() -> impl TypedValueParser<Value = HealthWindow> {
     let words = HealthWindow::ALL.map(HealthWindow::as_str);
     PossibleValuesParser::new(words).map(|word| {
         let window = HealthWindow::ALL.into_iter().find(|window| window.as_str() == word);
-        window.expect("no other word is let through")
+        window.expect("the parser accepts no other word")
     })
 }
 
@@ -271,7 +344,13 @@ fn on_jeopardy_parser() -> impl TypedValueParser<Value = OnJeopardy> {
     })
 }
 
-/// How long a session that is kept may live; the agent's `http.session_ttl_min` may ask for more.
+/// Reads a number of holders. `-n` means "do not wait" in flock(1).
+pub(super) fn holders(text: &str) -> Result<u32, String> {
+    let count = text.parse().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| "not a number of holders, 1 or more; to fail at once, use --once".into())
+}
+
+/// Reads the TTL of a session that is renewed; the agent's `http.session_ttl_min` may demand more.
 pub(super) fn ttl(text: &str) -> Result<Duration, String> {
     let ttl = duration(text)?;
     SessionOptions { ttl: Some(ttl), ..SessionOptions::default() }
@@ -331,11 +410,11 @@ mod tests {
             parse("lockmesh lock --timeout 1m30s --ttl 30s --lock-delay 0 /a/ -- sh -c exit").expect("good");
         assert_eq!(args.options.wait_limit(), WaitLimit::Within(Duration::from_secs(90)));
         assert_eq!(args.program.prefix(), "a");
-        let session = args.options.session("a", &[]);
+        let session = args.options.session(String::new());
         assert_eq!((session.ttl, session.lock_delay), (Some(Duration::from_secs(30)), Some(Duration::ZERO)));
         assert_eq!(parse("lockmesh lock a -- x").expect("good").options.wait_limit(), WaitLimit::Endless);
         let args = parse("lockmesh lock --window fast --on-jeopardy=term a -- x").expect("good");
-        assert_eq!(args.options.session("a", &[]).health_window, Some(HealthWindow::Fast));
+        assert_eq!(args.options.session(String::new()).health_window, Some(HealthWindow::Fast));
         assert_eq!(args.options.on_jeopardy, OnJeopardy::Terminate);
         assert_eq!(parse("lockmesh lock a -- x").expect("good").options.on_jeopardy, OnJeopardy::Ignore);
         assert_eq!(parse("lockmesh lock --once a -- x").expect("good").options.wait_limit(), WaitLimit::Once);
@@ -349,6 +428,19 @@ mod tests {
         assert_eq!(words(&args)[1..], ["-c", "echo $HOME"]);
         let args = parse("lockmesh lock --shell=true a -- echo $HOME").expect("good");
         assert_eq!(words(&args)[1..], ["-c", "echo $HOME"]);
+    }
+
+    #[test]
+    fn a_session_is_named_after_its_command() {
+        let name = |line: &str| {
+            let args = parse(line).expect("good");
+            args.options.session(args.program.described()).name
+        };
+        assert_eq!(name("lockmesh lock a -- report --all"), "report --all");
+        assert_eq!(name("lockmesh lock a report $DAY"), "report $DAY");
+        assert_eq!(name("lockmesh lock --name nightly a -- report"), "nightly");
+        let long = name(&format!("lockmesh lock a -- {}", "x".repeat(101)));
+        assert_eq!((long.chars().count(), long.ends_with('…')), (101, true));
     }
 
     #[test]
@@ -378,7 +470,7 @@ mod tests {
     fn a_ttl_that_is_too_short_for_the_window_is_refused() {
         let check = |line: &str| {
             let args = parse(&format!("lockmesh lock {line} a -- x")).expect("the shape is good");
-            args.options.session("a", &[]).check().map_err(|error| error.to_string())
+            args.options.session(String::new()).check().map_err(|error| error.to_string())
         };
         let refused = check("--window safe --ttl 25s").expect_err("it is too short");
         assert!(refused.contains("choose a TTL of 26s or more"), "{refused}");
@@ -402,19 +494,42 @@ mod tests {
     }
 
     #[test]
-    fn exit_codes_follow_consul_unless_asked_otherwise() {
+    fn the_exit_code_is_the_commands_own_unless_asked_otherwise() {
         let code = |line: &str, ended: &Ended| {
             let args = parse(&format!("lockmesh lock {line}a -- x")).expect("good");
             format!("{:?}", args.options.exit_code(ended))
         };
         let is = |code: u8| format!("{:?}", ExitCode::from(code));
-        let failed = Ended::Itself(End::Code(7));
+        let (failed, killed) = (Ended::Itself(End::Code(7)), Ended::Itself(End::Killed(15)));
         assert_eq!(code("", &Ended::Itself(End::Code(0))), is(0));
-        assert_eq!(code("", &failed), is(0));
+        assert_eq!([code("", &failed), code("", &killed)], [is(7), is(143)]);
+        assert_eq!(code("", &Ended::Lost(Loss::Deleted)), is(121));
+        assert_eq!(code("--pass-exit-code ", &failed), is(7));
+        assert_eq!(code("--ignore-exit-code ", &failed), is(0));
+        assert_eq!(code("--ignore-exit-code ", &Ended::Lost(Loss::Deleted)), is(121));
         assert_eq!(code("-child-exit-code ", &failed), is(2));
         assert_eq!(code("-child-exit-code ", &Ended::Itself(End::Code(0))), is(0));
-        assert_eq!(code("--pass-exit-code ", &failed), is(7));
-        assert_eq!(code("--pass-exit-code ", &Ended::Itself(End::Killed(15))), is(143));
-        assert_eq!(code("--pass-exit-code ", &Ended::Lost(Loss::Deleted)), is(1));
+        assert_eq!(code("-child-exit-code ", &Ended::Lost(Loss::Deleted)), is(1));
+    }
+
+    #[test]
+    fn a_lock_that_was_not_acquired_is_explained() {
+        let text = |line: &str, reason: Option<&str>| {
+            let args = parse(&format!("lockmesh lock {line} job -- x")).expect("good");
+            args.options.not_acquired("job", reason.map(Into::into))
+        };
+        assert_eq!(
+            text("--timeout 1s", Some("held by \"a\" on n1")),
+            "job not acquired in 1s: held by \"a\" on n1; the command was not started"
+        );
+        assert_eq!(text("--once", None), "job not acquired; the command was not started");
+    }
+
+    #[test]
+    fn the_habits_of_flock_are_explained() {
+        let refused = parse("lockmesh lock -n job true").expect_err("-n takes a number").to_string();
+        assert!(refused.contains("use --once"), "{refused}");
+        let refused = parse("lockmesh lock job -c true").expect("the shape is good").program.words();
+        assert!(refused.expect_err("no command").to_string().contains("after `--`"));
     }
 }

@@ -1,4 +1,4 @@
-//! `lockmesh operator raft add`: a server that waits to be told whom to join comes to the quorum.
+//! `lockmesh operator raft add`: adds a server to the cluster.
 
 use super::super::error::CliError;
 use super::super::output::print_line;
@@ -11,34 +11,34 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How often it is looked how far the new server has come.
+/// The interval between checks of the new server's progress.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Bring a server into the quorum, and wait until it votes
+/// Add a server to the cluster, and wait until it votes
 ///
-/// The server must run at that address and wait to be told whom to join: with
-/// `quorum.bootstrap_expect = 0`, an emptied data folder and a certificate of the same authority.
-/// It learns everything first, and gets its vote when it has caught up.
+/// The server must run at ADDRESS without a cluster: with `quorum.bootstrap_expect = 0`, an empty
+/// data folder and a certificate of the same authority. It joins as a learner, and is promoted to
+/// voter when it has caught up.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Where it is: host:port
+    /// Address of the server: host:port
     #[arg(value_name = "ADDRESS")]
     address: String,
     /// Do not wait until it votes
     #[arg(long)]
     no_wait: bool,
-    /// How long to wait until it votes
-    #[arg(long, value_name = "DUR", default_value = "10m", value_parser = duration::parse)]
+    /// Maximum time to wait until it votes
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration::parse)]
     timeout: Duration,
 }
 
 /// Runs the command.
 pub(super) async fn run(args: &Args, client: &Client) -> Result<(), CliError> {
     let operator = client.operator();
-    // To tell the newcomer by, which may call itself otherwise than it is called here.
+    // Identifies the new server, whose own name for its address may differ.
     let before = operator.servers(&Read::default()).await?;
     operator.add_server(&args.address).await?;
-    print_line(&format!("{} is told to join", args.address))?;
+    print_line(&format!("{}: join requested", args.address))?;
     if args.no_wait {
         return Ok(());
     }
@@ -77,14 +77,14 @@ fn newcomer<'q>(quorum: &'q Quorum, known: &BTreeSet<u64>, address: &str) -> Opt
 }
 
 fn progress(newcomer: Option<&Server>, quorum: &Quorum) -> String {
-    let Some(server) = newcomer else { return "it has not come yet".into() };
+    let Some(server) = newcomer else { return "waiting for the server to join".into() };
     let named = named(server);
     let lag = quorum.commit_index.saturating_sub(server.last_index);
     match (server.voter, server.last_index) {
         (true, _) => format!("{named} votes"),
-        (false, 0) => format!("{named} is taken in, and learns"),
-        (false, _) if lag > 0 => format!("{named} learns: {lag} entries to go"),
-        (false, _) => format!("{named} has caught up, and gets its vote when it has been well for a while"),
+        (false, 0) => format!("{named} added as a learner; replicating"),
+        (false, _) if lag > 0 => format!("{named} is replicating: {lag} entries left"),
+        (false, _) => format!("{named} has caught up; it is promoted to voter after the stabilization time"),
     }
 }
 
@@ -105,11 +105,14 @@ mod tests {
             let quorum = Quorum { commit_index: 500, servers, ..Quorum::default() };
             progress(super::newcomer(&quorum, &known, "10.0.0.4:8300"), &quorum)
         };
-        assert_eq!(told(None), "it has not come yet");
-        assert_eq!(told(Some(server(4, false, 0))), "server 4 (s4, 10.0.0.4:8300) is taken in, and learns");
-        assert!(told(Some(server(4, false, 320))).ends_with("learns: 180 entries to go"));
+        assert_eq!(told(None), "waiting for the server to join");
+        assert_eq!(
+            told(Some(server(4, false, 0))),
+            "server 4 (s4, 10.0.0.4:8300) added as a learner; replicating"
+        );
+        assert!(told(Some(server(4, false, 320))).ends_with("replicating: 180 entries left"));
         assert!(told(Some(server(4, false, 500))).contains("has caught up"));
         assert!(told(Some(server(4, true, 500))).ends_with(" votes"));
-        assert!(told(Some(server(5, true, 500))).starts_with("server 5"), "whatever it calls itself");
+        assert!(told(Some(server(5, true, 500))).starts_with("server 5"), "by its address or as the new one");
     }
 }

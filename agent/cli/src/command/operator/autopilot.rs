@@ -1,14 +1,14 @@
-//! `lockmesh operator autopilot`: how the leader looks after the servers, and how it finds them.
+//! `lockmesh operator autopilot`: the leader's management of servers, and their health.
 
 use super::super::context::Context;
 use super::super::error::CliError;
-use super::super::output::{Table, print_json, print_line};
+use super::super::output::{Table, TableArgs, print_json, print_line};
 use lockmesh_client::shape::operator::{AutopilotConfiguration, AutopilotHealth};
 use lockmesh_protocol::duration;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// See and change how the leader looks after the servers
+/// Show and change the management of servers
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -17,47 +17,50 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Show how the leader looks after the servers
+    /// Show the autopilot configuration
     GetConfig {
-        /// Print JSON as the agent's API has it
+        /// Print the JSON of the agent's API
         #[arg(long)]
         json: bool,
     },
     SetConfig(SetArgs),
-    /// Show how the servers are; exit code 1 where one is not well
+    /// Show the health of the servers; exit code 1 if one is not healthy
     Health {
-        /// Print JSON as the agent's API has it
+        /// Print the JSON of the agent's API
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        table: TableArgs,
     },
 }
 
-/// Change how the leader looks after the servers; what is not named stays as it is
+/// Change the autopilot configuration; values that are not given are kept
 #[derive(clap::Args, Debug)]
+#[command(override_usage = "lockmesh operator autopilot set-config <OPTIONS>")]
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
 struct SetArgs {
-    /// Whether a dead server is taken out once another one has come in its place
-    #[arg(long, value_name = "BOOL", group = "change")]
+    /// Remove a dead server when a new one has replaced it
+    #[arg(long, value_name = "BOOL", group = "change", hide_possible_values = true)]
     cleanup_dead_servers: Option<bool>,
-    /// A server that the leader has not heard for so long is unhealthy: 10 ms to 1 h
-    #[arg(long, value_name = "DUR", group = "change", value_parser = duration::parse)]
+    /// Time without contact after which a server is unhealthy: 10ms to 1h
+    #[arg(long, value_name = "DURATION", group = "change", value_parser = duration::parse)]
     last_contact_threshold: Option<Duration>,
-    /// A server whose log lags by more entries than this is unhealthy
+    /// Maximum lag of a healthy server's log, in entries
     #[arg(long, value_name = "COUNT", group = "change", value_parser = clap::value_parser!(u64).range(1..))]
     max_trailing_logs: Option<u64>,
-    /// No server is taken out if fewer voters than this would remain; 0 for no such limit
+    /// Minimum number of voters that a removal leaves; 0 for no limit
     #[arg(long, value_name = "COUNT", group = "change")]
     min_quorum: Option<u16>,
-    /// How long a new server must have been healthy before it gets its vote: at most 1 h
-    #[arg(long, value_name = "DUR", group = "change", value_parser = duration::parse)]
+    /// Time that a new server must be healthy before it votes: at most 1h
+    #[arg(long, value_name = "DURATION", group = "change", value_parser = duration::parse)]
     server_stabilization_time: Option<Duration>,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// The agent gave no answer, or the configuration was changed by somebody else meanwhile and is
-/// theirs: look at it, and try again.
+/// The agent did not reply, or another operator changed the configuration meanwhile: read it, and
+/// retry.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let client = context.client()?;
     let operator = client.operator();
@@ -72,15 +75,15 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         Command::SetConfig(args) => {
             let configuration = args.changed(operator.autopilot().await?);
             if !operator.configure_autopilot(&configuration).await? {
-                return Err(CliError::failed("somebody else changed it at the same time: try again"));
+                return Err(CliError::failed("the configuration was changed concurrently; retry"));
             }
             print_line("Configuration updated!")?;
         }
-        Command::Health { json } => {
+        Command::Health { json, table } => {
             let health = operator.autopilot_health().await?;
             match json {
                 true => print_json(&health)?,
-                false => print_health(&health)?,
+                false => print_health(&health, table)?,
             }
             return Ok(if health.healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
@@ -121,7 +124,7 @@ fn shown(configuration: &AutopilotConfiguration) -> String {
     )
 }
 
-fn print_health(health: &AutopilotHealth) -> Result<(), CliError> {
+fn print_health(health: &AutopilotHealth, layout: TableArgs) -> Result<(), CliError> {
     let mut table = Table::new([
         "Node",
         "Address",
@@ -148,12 +151,11 @@ fn print_health(health: &AutopilotHealth) -> Result<(), CliError> {
             server.stable_since.clone(),
         ]);
     }
-    table.print()?;
+    layout.print(&table)?;
     print_line(&match (health.healthy, health.failure_tolerance) {
-        (true, 0) => "All servers are well, but none may be lost.".into(),
-        (true, count) => format!("All servers are well; {count} may be lost."),
-        (false, 0) => "Not all servers are well, and none more may be lost.".into(),
-        (false, count) => format!("Not all servers are well; {count} more may be lost."),
+        (true, 0) => "All servers are healthy; failure tolerance is 0.".into(),
+        (true, count) => format!("All servers are healthy; failure tolerance is {count}."),
+        (false, count) => format!("Cluster degraded: failure tolerance is {count}."),
     })
 }
 

@@ -1,4 +1,4 @@
-//! Which data folder a command works on that needs no running server.
+//! The data folder of a command that needs no running server.
 
 use super::super::error::CliError;
 use crate::config::{Sources, load};
@@ -18,7 +18,7 @@ pub(super) struct DataFolder {
 }
 
 impl DataFolder {
-    /// Where it is.
+    /// The path of the folder.
     pub(super) fn path(&self) -> Result<PathBuf, CliError> {
         if let Some(folder) = &self.data_dir {
             return Ok(folder.clone());

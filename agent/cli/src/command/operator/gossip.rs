@@ -1,4 +1,4 @@
-//! `lockmesh operator gossip`: the key of the mesh.
+//! `lockmesh operator gossip`: the encryption key of gossip.
 
 use super::super::context::{ConsistencyArgs, Context};
 use super::super::error::CliError;
@@ -6,7 +6,7 @@ use super::super::output::{print_json, print_line};
 use lockmesh_client::Read;
 use std::process::ExitCode;
 
-/// See and change the key that the agents' mesh is sealed with
+/// Show and rotate the encryption key of gossip
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -15,26 +15,26 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Show the number of the key that is in use; the key itself is shown nowhere
+    /// Show the number of the current key; the key itself is not shown
     Key {
-        /// Print JSON as the agent's API has it
+        /// Print the JSON of the agent's API
         #[arg(long)]
         json: bool,
         #[command(flatten)]
         consistency: ConsistencyArgs,
     },
-    /// Go on to the next key
+    /// Rotate to the next key
     ///
-    /// Agents learn of it within 30 s and understand each other meanwhile: each has the key before
-    /// and the one after, too. A second rotation within a minute is refused: it would cut off those
-    /// who have not heard of the first.
+    /// Agents get the new key within 30s. Meanwhile they accept the previous and the next key. A
+    /// second rotation within a minute is rejected, because it would exclude agents without the
+    /// first.
     Rotate,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// The agent gave no answer. The key may have been changed: `key` tells.
+/// The agent did not reply. The key may have been rotated: check with `key`.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let client = context.client()?;
     let operator = client.operator();

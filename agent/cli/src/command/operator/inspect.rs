@@ -6,11 +6,10 @@ use super::folder::DataFolder;
 use lockmesh_server::inspect::{Inspection, inspect};
 use serde::Serialize;
 
-/// Show what the data folder of a stopped server holds: term, vote, last log entry, membership
+/// Show term, vote, last log entry and members in a stopped server's data folder
 ///
-/// Nothing is changed. Where the majority is lost for good, run it on every survivor: the one with
-/// the highest last log term, and among those with the same term the highest last log index, has
-/// the most.
+/// The folder is not changed. If a majority is permanently lost, run it on each surviving server.
+/// The one with the highest last log term, and then the highest last log index, has the most data.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -20,7 +19,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Shape<'a> {
@@ -28,7 +27,7 @@ struct Shape<'a> {
     #[serde(rename = "ClusterID")]
     cluster_id: &'a str,
     term: u64,
-    /// 0 for nobody.
+    /// 0 for no vote.
     voted_for: u64,
     last_log_term: u64,
     last_log_index: u64,
@@ -37,11 +36,11 @@ struct Shape<'a> {
     checkpoint_term: u64,
     voters: Vec<u64>,
     learners: Vec<u64>,
-    /// Who votes still while a change of the membership is under way.
+    /// The voters of the old configuration during a membership change.
     voters_outgoing: Vec<u64>,
     /// Acknowledged commits that are gone from the end of the log.
     lost_commits: u64,
-    /// Whether the state was found to differ from that of a majority.
+    /// `true` if the state differs from that of a majority.
     corrupt: bool,
     formats: FormatsShape,
 }

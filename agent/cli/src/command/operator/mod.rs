@@ -1,5 +1,4 @@
-//! `lockmesh operator`: what whoever runs the fleet does to the quorum, its backups and its
-//! certificates.
+//! `lockmesh operator`: manages the servers, their backups and the certificates.
 
 mod add;
 pub mod autopilot;
@@ -13,11 +12,11 @@ mod servers;
 pub mod snapshot;
 pub mod tls;
 
-use super::context::Context;
+use super::Online;
 use super::error::CliError;
 use std::process::ExitCode;
 
-/// Look after the quorum, its backups and its certificates
+/// Manage servers, backups and certificates
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -26,8 +25,8 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    Autopilot(autopilot::Args),
-    Gossip(gossip::Args),
+    Autopilot(Online<autopilot::Args>),
+    Gossip(Online<gossip::Args>),
     Raft(raft::Args),
     Snapshot(snapshot::Args),
     Tls(tls::Args),
@@ -36,13 +35,13 @@ enum Command {
 /// Runs the command.
 ///
 /// # Errors
-/// The words say what was not done, and what to do first; the subcommands say what is left of it.
-pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
+/// The error names what was not done, and what to do first.
+pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     match args.command {
-        Command::Autopilot(args) => autopilot::run(args, context).await,
-        Command::Gossip(args) => gossip::run(args, context).await,
-        Command::Raft(args) => raft::run(args, context).await,
-        Command::Snapshot(args) => snapshot::run(args, context).await,
+        Command::Autopilot(args) => autopilot::run(args.args, &args.connection.context()?).await,
+        Command::Gossip(args) => gossip::run(args.args, &args.connection.context()?).await,
+        Command::Raft(args) => raft::run(args).await,
+        Command::Snapshot(args) => snapshot::run(args).await,
         Command::Tls(args) => tls::run(args).await,
     }
 }

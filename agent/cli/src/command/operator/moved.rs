@@ -6,17 +6,16 @@ use super::super::output::print_line;
 use super::folder::DataFolder;
 use lockmesh_server::moved::moved;
 
-/// Take a data folder for the original after it was moved while its server was stopped
+/// Accept a data folder moved from another disk or host
 ///
-/// A server of several refuses a data folder whose files are copies: the original may have voted
-/// and acknowledged more since. After a move to another disk or machine, with the server stopped
-/// from before the move until now, this command makes the server start there. Where anything ran on
-/// the original meanwhile, empty the folder instead: the server joins as a new one.
+/// A server of a cluster rejects a copied data folder, because the original may have voted or
+/// acknowledged writes since. Use this command if the server was stopped before the move and has
+/// not run since. Otherwise empty the folder: the server joins as a new one.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
     folder: DataFolder,
-    /// The server was stopped before the folder was moved, and nothing has run on the original
+    /// Confirm that the server was stopped before the move, and that the original was not used
     /// since
     #[arg(long)]
     yes_nothing_ran_since: bool,
@@ -27,7 +26,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let folder = args.folder.path()?;
     if !args.yes_nothing_ran_since {
         return Err(CliError::usage(format!(
-            "nothing was done yet. This would take {} for the original of its server's data. If its server ran anywhere \
+            "nothing was changed. This accepts {} as the original of its server's data. If its server ran anywhere \
              after these files were copied, it has voted and acknowledged what they do not hold, and two servers may lead \
              at once: then empty the folder instead, and the server joins as a new one. If it was stopped before the move \
              and never since started on the original, say so with --yes-nothing-ran-since",

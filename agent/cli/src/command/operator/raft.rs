@@ -1,15 +1,16 @@
-//! `lockmesh operator raft`: the servers of the quorum.
+//! `lockmesh operator raft`: manages the Raft peers.
 
-use super::super::context::{ConsistencyArgs, Context};
+use super::super::Online;
+use super::super::context::{ConnectionArgs, ConsistencyArgs};
 use super::super::error::CliError;
-use super::super::output::{Table, print_json, print_line, warn};
+use super::super::output::{Table, TableArgs, print_json, print_line, warn};
 use super::servers::{find, named};
 use super::{add, inspect, moved, recover};
 use lockmesh_client::shape::lockmesh::{Quorum, Server};
 use lockmesh_client::{Client, Error, Read};
 use std::process::ExitCode;
 
-/// Look after the servers of the quorum
+/// Manage Raft peers
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -18,45 +19,54 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// List the servers of the quorum, and how they are
+    /// List the servers with their state; exit code 1 if there is no leader
     ListPeers {
-        /// Print JSON as the agent's API has it
+        #[command(flatten)]
+        connection: ConnectionArgs,
+        /// Print the JSON of the agent's API
         #[arg(long)]
         json: bool,
         #[command(flatten)]
+        table: TableArgs,
+        #[command(flatten)]
         consistency: ConsistencyArgs,
     },
-    Add(add::Args),
+    Add(Online<add::Args>),
     Inspect(inspect::Args),
     Moved(moved::Args),
-    /// Take a server out of the quorum for good
+    /// Remove a server from the cluster permanently
     ///
-    /// The others must be a quorum without it. The sessions of its node are not touched. Its
-    /// process may be gone; one that still runs serves no more, and comes back only with an emptied
-    /// data folder, as a new server.
+    /// The other servers must be a quorum without it. Sessions of its node are kept. The server may
+    /// be stopped. If it runs, it stops serving, and returns only as a new server with an emptied
+    /// data folder.
     Remove {
-        /// The server: its node's name, its address, its Raft id or its node's UUID
+        #[command(flatten)]
+        connection: ConnectionArgs,
+        /// Node name, address, Raft id or node UUID
         #[arg(value_name = "SERVER")]
         server: String,
     },
-    /// The same, as Consul spells it
+    /// Alias of `remove` with Consul's options
     #[command(group = clap::ArgGroup::new("peer").required(true))]
     RemovePeer {
-        /// Its node's UUID
+        #[command(flatten)]
+        connection: ConnectionArgs,
+        /// Node UUID
         #[arg(long, value_name = "UUID", group = "peer")]
         id: Option<String>,
-        /// Its address
+        /// Address of the server
         #[arg(long, value_name = "IP:PORT", group = "peer")]
         address: Option<String>,
     },
     Recover(recover::Args),
-    /// Make another server the leader, and wait until it is
+    /// Transfer leadership to another server, and wait until it leads
     TransferLeader {
-        /// The server: its node's name, its address, its Raft id or its node's UUID [default:
-        /// whichever is ready]
+        #[command(flatten)]
+        connection: ConnectionArgs,
+        /// Node name, address, Raft id or node UUID [default: any server that is ready]
         #[arg(value_name = "SERVER", conflicts_with = "id")]
         server: Option<String>,
-        /// Its node's UUID, as Consul spells it
+        /// Node UUID, as Consul spells it
         #[arg(long, value_name = "UUID")]
         id: Option<String>,
     },
@@ -65,62 +75,69 @@ enum Command {
 /// Runs the command.
 ///
 /// # Errors
-/// The quorum or the folder is as it was, and the words say what to do first; unless an answer was
-/// lost: then look at `list-peers` before trying again.
-pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
-    // These work on the folder of a server that is stopped, without an agent.
-    match &args.command {
+/// The cluster or the folder is unchanged; the error has the cause. Without an answer the outcome
+/// is unknown: check `list-peers` before a retry.
+pub async fn run(args: Args) -> Result<ExitCode, CliError> {
+    let connection = match &args.command {
+        // These work on the data folder of a stopped server, without an agent.
         Command::Inspect(args) => return inspect::run(args).map(|()| ExitCode::SUCCESS),
         Command::Moved(args) => return moved::run(args).map(|()| ExitCode::SUCCESS),
         Command::Recover(args) => return recover::run(args).map(|()| ExitCode::SUCCESS),
-        _ => {}
-    }
-    let client = context.client()?;
+        Command::ListPeers { connection, .. }
+        | Command::Add(Online { connection, .. })
+        | Command::Remove { connection, .. }
+        | Command::RemovePeer { connection, .. }
+        | Command::TransferLeader { connection, .. } => connection,
+    };
+    let client = connection.context()?.client()?;
     let operator = client.operator();
     match args.command {
         Command::Inspect(_) | Command::Moved(_) | Command::Recover(_) => {}
-        Command::ListPeers { json, consistency } => {
-            let quorum = seen(&client, &consistency.read()).await?;
+        Command::ListPeers { json, table: layout, consistency, .. } => {
+            let (quorum, has_leader) = seen(&client, &consistency.read()).await?;
             match json {
                 true => print_json(&quorum)?,
-                false => table(&quorum).print()?,
+                false => layout.print(&table(&quorum))?,
+            }
+            if !has_leader {
+                return Ok(ExitCode::FAILURE);
             }
         }
-        Command::Add(args) => add::run(&args, &client).await?,
-        Command::Remove { server } => {
+        Command::Add(online) => add::run(&online.args, &client).await?,
+        Command::Remove { server, .. } => {
             let quorum = operator.servers(&Read::default()).await?;
             let server = find(&quorum, &server)?;
-            // By the id that no two servers share, whatever the operator named it by.
+            // By the id that is unique among servers.
             operator.remove_server(&server.raft_id.to_string()).await?;
-            print_line(&format!("{} is out of the quorum", named(server)))?;
+            print_line(&format!("{} removed from the cluster", named(server)))?;
         }
         Command::RemovePeer { id: Some(id), .. } => {
             operator.remove_server(&id).await?;
             print_line(&format!("Removed peer with id {id:?}"))?;
         }
-        Command::RemovePeer { id: None, address } => {
+        Command::RemovePeer { id: None, address, .. } => {
             let address = address.unwrap_or_default();
             operator.remove_server_at(&address).await?;
             print_line(&format!("Removed peer with address {address:?}"))?;
         }
-        Command::TransferLeader { server, id } => transfer_leader(&client, server.or(id)).await?,
+        Command::TransferLeader { server, id, .. } => transfer_leader(&client, server.or(id)).await?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The quorum as its leader sees it, or else, where nothing else was asked for, as the nearest
-/// server does.
-async fn seen(client: &Client, read: &Read) -> Result<Quorum, Error> {
+/// The quorum as its leader sees it; if there is no leader, and no other consistency was requested,
+/// as the nearest server does. `false` in the second case.
+async fn seen(client: &Client, read: &Read) -> Result<(Quorum, bool), Error> {
     match client.operator().servers(read).await {
-        // Whoever chose how fresh the answer must be wants no other one.
+        // A chosen consistency is not replaced by another one.
         Err(error @ (Error::Unavailable { .. } | Error::UnknownOutcome { .. }))
             if *read == Read::default() =>
         {
             let quorum = client.operator().servers(&Read::stale()).await?;
-            warn(&format!("{error}; this is what the nearest server knows"));
-            Ok(quorum)
+            warn(&format!("{error}; showing the state known to the nearest server"));
+            Ok((quorum, false))
         }
-        answer => answer,
+        answer => answer.map(|quorum| (quorum, true)),
     }
 }
 
@@ -131,7 +148,7 @@ async fn transfer_leader(client: &Client, to: Option<String>) -> Result<(), CliE
         None => None,
     };
     if !operator.transfer_leader(id.as_deref()).await? {
-        return Err(CliError::failed("the leader did not hand over; try again, or name another server"));
+        return Err(CliError::failed("leadership was not transferred; retry, or name another server"));
     }
     let quorum = operator.servers(&Read::default()).await?;
     let leader = quorum.servers.iter().find(|server| server.leader);
@@ -161,11 +178,11 @@ fn health(server: &Server, quorum: &Quorum) -> String {
     let lag = quorum.commit_index.saturating_sub(server.last_index);
     match (server.healthy, server.last_contact.as_str()) {
         (None, _) => "unknown".into(),
-        (Some(true), _) => "well".into(),
-        (Some(false), "") => "not heard yet".into(),
-        // Of a server that this leader has never heard, it does not know how far it is.
-        (Some(false), silence) if server.last_index == 0 => format!("silent for {silence}"),
-        (Some(false), silence) => format!("heard {silence} ago, {lag} entries behind"),
+        (Some(true), _) => "healthy".into(),
+        (Some(false), "") => "no contact yet".into(),
+        // Without any contact the leader does not know the log position.
+        (Some(false), silence) if server.last_index == 0 => format!("no contact for {silence}"),
+        (Some(false), silence) => format!("last contact {silence} ago, {lag} entries behind"),
     }
 }
 
@@ -193,8 +210,8 @@ mod tests {
     fn a_server_fits_a_row() {
         let expected = "\
 Node  RaftID  ID  Address        State     Voter  LastIndex  Health
-n1    1       u1  10.0.0.1:8300  leader    true   41         well
-n2    2       u2  10.0.0.2:8300  follower  true   40         heard 3s ago, 2 entries behind
+n1    1       u1  10.0.0.1:8300  leader    true   41         healthy
+n2    2       u2  10.0.0.2:8300  follower  true   40         last contact 3s ago, 2 entries behind
 n2    4       u4  10.0.0.4:8300  follower  true   38         unknown";
         assert_eq!(table(&quorum()).render(), expected);
     }

@@ -1,26 +1,24 @@
-//! `lockmesh operator raft recover`: begins anew from one server, where the majority is lost for
-//! good.
+//! `lockmesh operator raft recover`: restarts the cluster from one server when a majority is
+//! permanently lost.
 
 use super::super::error::CliError;
 use super::super::output::print_line;
 use super::folder::DataFolder;
 use lockmesh_server::recover::{Recovery, recover};
 
-/// Begin anew from this machine's server, where the majority of the servers is lost for good
+/// Restart the cluster from this server when a majority is permanently lost
 ///
-/// The last resort. It works on the data folder of a server that is stopped, and makes that server
-/// the only voter of its cluster. What only the lost servers had is lost, even where it was
-/// acknowledged. If one of the others still runs, or is ever started again with its data, there are
-/// two clusters, and two holders of one lock.
+/// The last resort. It makes a stopped server the only voter of its cluster. Writes that only the
+/// lost servers had are lost, even if they were acknowledged. If another server runs, or is started
+/// again with its data, there are two clusters, and locks with two holders.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
     folder: DataFolder,
-    /// All other servers are stopped, and will never be started again with the data they have
+    /// Confirm that all other servers are stopped, and will not be started again with their data
     #[arg(long)]
     yes_the_other_servers_are_gone: bool,
-    /// Go on also where the newest commits of this server's own log are gone, which it had
-    /// acknowledged
+    /// Continue even if acknowledged commits are missing from the end of this server's log
     #[arg(long)]
     accept_loss: bool,
 }
@@ -30,10 +28,10 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
     let folder = args.folder.path()?;
     if !args.yes_the_other_servers_are_gone {
         return Err(CliError::usage(format!(
-            "nothing was done yet. This would make the server in {} the only voter of its cluster, whatever the others \
-             have. Stop all others for good, make sure that this one has the most (`lockmesh operator raft inspect` on \
-             each: the highest last log term, and of those the highest last log index), and say so with \
-             --yes-the-other-servers-are-gone",
+            "nothing was changed. This makes the server in {} the only voter of its cluster; writes that only other \
+             servers have are lost. Stop all others permanently, check that this one has the most data (`lockmesh \
+             operator raft inspect` on each: the highest last log term, then the highest last log index), and confirm \
+             with --yes-the-other-servers-are-gone",
             folder.display()
         )));
     }

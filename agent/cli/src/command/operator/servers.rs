@@ -1,4 +1,4 @@
-//! Which server of the quorum is meant, and how it is called.
+//! The server that an argument means, and its name in messages.
 
 use super::super::error::CliError;
 use lockmesh_client::shape::lockmesh::{Quorum, Server};
@@ -26,7 +26,7 @@ pub(super) fn find<'q>(quorum: &'q Quorum, name: &str) -> Result<&'q Server, Cli
     }
 }
 
-/// How a server is called in a sentence.
+/// The name of a server in messages.
 pub(super) fn named(server: &Server) -> String {
     format!("server {} ({}, {})", server.raft_id, server.node, server.address)
 }

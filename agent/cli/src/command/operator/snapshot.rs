@@ -1,11 +1,11 @@
 //! `lockmesh operator snapshot`: backups of the whole state.
 //!
-//! Saving and restoring go through the agent. Looking into a file needs none, only the format that
-//! the agent writes. What comes from stdin or goes to stdout lies in an unnamed temporary file in
-//! between: a backup is looked at as a whole before anybody is given a byte of it.
+//! `save` and `restore` go through the agent; `inspect` reads a file without it. A backup from
+//! stdin or for stdout is buffered in an unnamed temporary file, and verified as a whole before
+//! use.
 
 use super::super::confirm::confirm;
-use super::super::context::{ConsistencyArgs, Context};
+use super::super::context::{ConnectionArgs, ConsistencyArgs};
 use super::super::error::CliError;
 use super::super::instant;
 use super::super::output::{Table, print_json, print_line};
@@ -28,26 +28,30 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Write a backup to a file
+    /// Save and verify a backup
     Save {
-        /// The file; one that is there is replaced once the backup is whole; `-` for stdout
+        #[command(flatten)]
+        connection: ConnectionArgs,
+        /// Backup file, replaced when the backup is complete; - for stdout
         #[arg(value_name = "FILE")]
         file: PathBuf,
         #[command(flatten)]
         consistency: ConsistencyArgs,
     },
-    /// Replace the whole state by a backup; everything since is gone
+    /// Replace the whole state with a backup; later changes are lost
     Restore {
-        /// The file; `-` for stdin
+        #[command(flatten)]
+        connection: ConnectionArgs,
+        /// Backup file, or - for stdin
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Do not ask; without a terminal nothing is asked
+        /// Do not ask for confirmation; nothing is asked without a terminal
         #[arg(long)]
         yes: bool,
     },
-    /// Look at every byte of a backup and say what it holds; needs no agent
+    /// Verify a backup and show its contents; needs no agent
     Inspect {
-        /// The file; `-` for stdin
+        /// Backup file, or - for stdin
         #[arg(value_name = "FILE")]
         file: PathBuf,
         /// Print JSON
@@ -59,20 +63,24 @@ enum Command {
 /// Runs the command.
 ///
 /// # Errors
-/// Of a backup: no file takes the place of one that was there before it is whole and verified. Of a
-/// restore: the state is as it was, unless the answer was lost. Then look before trying again.
-pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
+/// `save` replaces a file only with a complete and verified backup. After a failed `restore` the
+/// state is unchanged; without an answer the outcome is unknown, and must be checked before a
+/// retry.
+pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     match args.command {
-        Command::Save { file, consistency } if is_stream(&file) => {
-            save_to_stdout(&context.client()?, &consistency.read()).await?;
+        Command::Save { connection, file, consistency } => {
+            let (client, read) = (connection.context()?.client()?, consistency.read());
+            match is_stream(&file) {
+                true => save_to_stdout(&client, &read).await?,
+                false => save(&file, &client, &read).await?,
+            }
         }
-        Command::Save { file, consistency } => save(&file, &context.client()?, &consistency.read()).await?,
-        Command::Restore { file, yes } => {
-            // A file that is no backup is refused here, in plain words, before the agent is
-            // bothered with it.
+        Command::Restore { connection, file, yes } => {
+            let context = connection.context()?;
+            // A file that is not a backup is an error here, before the agent receives it.
             let mut source = open(&file)?;
             let contents = Contents::of(&source, &file)?;
-            confirm(context, yes, &contents.danger(&file)).await?;
+            confirm(&context, yes, &contents.danger(&file)).await?;
             source.rewind().map_err(|error| cannot("read", &file, &error))?;
             context.client()?.operator().restore_snapshot(&mut File::from_std(source)).await?;
             print_line(&format!("Restored {}", file.display()))?;
@@ -94,14 +102,14 @@ async fn save(file: &Path, client: &Client, read: &Read) -> Result<(), CliError>
     client.operator().save_snapshot(&mut File::from_std(handle), read).await?;
     // Before it takes the name: a loss of power leaves the old backup or the whole new one.
     part.as_file().sync_all().map_err(|error| cannot("write", file, &error))?;
-    // What broke on its way must not take the place of a good backup.
+    // A damaged backup must not replace a good one.
     let contents = Contents::of(&open(part.path())?, part.path())?;
     part.persist(file).map_err(|error| cannot("write", file, &error.error))?;
     let (bytes, index) = (contents.bytes, contents.meta.index);
     print_line(&format!("Saved and verified {}: {bytes} bytes, index {index}", file.display()))
 }
 
-/// Gives the backup to another command, and says nothing else.
+/// Writes the backup to stdout, without a message.
 async fn save_to_stdout(client: &Client, read: &Read) -> Result<(), CliError> {
     if std::io::stdout().is_terminal() {
         return Err(CliError::failed("a backup is no text: send it to a file or to another command"));
@@ -116,7 +124,7 @@ async fn save_to_stdout(client: &Client, read: &Read) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Whether a file's name stands for stdin or stdout.
+/// `true` if the name of the file means stdin or stdout.
 fn is_stream(file: &Path) -> bool {
     file == Path::new("-")
 }
@@ -136,14 +144,14 @@ fn unnamed() -> Result<fs::File, CliError> {
     tempfile::tempfile().map_err(|error| cannot("write to", &std::env::temp_dir(), &error))
 }
 
-/// What a backup holds.
+/// The contents of a backup.
 #[derive(Debug, serde::Serialize)]
 struct Contents {
-    /// How long the file is.
+    /// The size of the file in bytes.
     bytes: u64,
     #[serde(flatten)]
     meta: Meta,
-    /// How many there are of each kind of row.
+    /// The number of rows of each kind.
     kinds: BTreeMap<&'static str, u64>,
 }
 
@@ -161,7 +169,7 @@ impl Contents {
         Ok(Self { bytes, meta, kinds })
     }
 
-    /// What a restore of it does to a cluster.
+    /// The effect of a restore on a cluster.
     fn danger(&self, file: &Path) -> String {
         let count = |kind| self.kinds.get(kind).copied().unwrap_or_default();
         let (keys, sessions) = (count("keys"), count("sessions"));

@@ -1,6 +1,6 @@
-//! `lockmesh operator tls`: an authority for the fleet, and a certificate for each of its machines.
+//! `lockmesh operator tls`: a CA for the fleet, and a certificate for each node.
 //!
-//! Files that are there are never overwritten: others may trust them.
+//! Existing files are never overwritten: other nodes may trust them.
 
 use super::super::error::CliError;
 use super::super::output::print_line;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Make the certificates that machines know each other by
+/// Create the CA and node certificates
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -22,39 +22,39 @@ enum Command {
     Issue(IssueArgs),
 }
 
-/// Make an authority: ca.pem, which every machine trusts, and ca-key.pem, which nobody else may see
+/// Create a CA: ca.pem, which every node trusts, and ca-key.pem, which must stay secret
 #[derive(clap::Args, Debug)]
 struct InitArgs {
-    /// The folder to write to
+    /// Output folder
     #[arg(long, value_name = "DIR", default_value = ".")]
     out: PathBuf,
-    /// The authority's name, for people
+    /// Name of the authority
     #[arg(long, value_name = "NAME", default_value = "Lockmesh authority")]
     name: String,
-    /// How long it lives
+    /// Validity in days
     #[arg(long, value_name = "DAYS", default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..=36_500))]
     days: u32,
 }
 
-/// Make a certificate for one machine: ROLE.pem and ROLE-key.pem
+/// Create a node certificate: ROLE.pem and ROLE-key.pem
 #[derive(clap::Args, Debug)]
 struct IssueArgs {
-    /// What the machine may do: server or agent
+    /// Role of the node: server or agent
     #[arg(long, value_name = "ROLE", value_parser = role)]
     role: Role,
-    /// The node's name, as in its configuration
+    /// Node name, as in its configuration
     #[arg(long, value_name = "NAME")]
     node: String,
-    /// A host name or IP address to write in as well, for other tools; may be given again
+    /// Additional host name or IP address, for other tools; repeatable
     #[arg(long = "address", value_name = "ADDR")]
     addresses: Vec<String>,
-    /// The folder with ca.pem and ca-key.pem
+    /// Folder with ca.pem and ca-key.pem
     #[arg(long, value_name = "DIR", default_value = ".")]
     ca: PathBuf,
-    /// The folder to write to
+    /// Output folder
     #[arg(long, value_name = "DIR", default_value = ".")]
     out: PathBuf,
-    /// How long it lives; the agent and the server warn 30 days before its end
+    /// Validity in days; agent and server log a warning 30 days before the end
     #[arg(long, value_name = "DAYS", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36_500))]
     days: u32,
 }
@@ -78,7 +78,7 @@ fn init(args: &InitArgs) -> Result<(), CliError> {
     let authority = Authority::create(&args.name, days(args.days)).map_err(CliError::failed)?;
     authority.save(&certificate, &key).map_err(CliError::failed)?;
     print_line(&format!("Made {} and {}", certificate.display(), key.display()))?;
-    print_line("Give ca.pem to every machine; keep ca-key.pem offline: whoever has it can be any server.")
+    print_line("Give ca.pem to every machine; keep ca-key.pem offline: its owner can impersonate any server.")
 }
 
 fn issue(args: &IssueArgs) -> Result<(), CliError> {

@@ -1,0 +1,222 @@
+//! Examples and exit codes on the help pages.
+//!
+//! **Invariant:** each page has an example that parses, and no line is longer than 100 columns.
+
+use super::error::{EXIT_CODES, HOLDER_EXIT_CODES};
+use clap::Command;
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue};
+
+/// The examples of each page, by the command's words.
+const EXAMPLES: [(&str, &[&str]); 60] = [
+    ("", &["lockmesh dev", "lockmesh lock nightly -- /usr/local/bin/report", "lockmesh help lock"]),
+    ("dev", &["lockmesh dev", "lockmesh dev --nodes 5 --data-dir /tmp/fleet"]),
+    ("dev kill", &["lockmesh dev kill n4 --data-dir /tmp/fleet"]),
+    ("agent", &["lockmesh agent --config /etc/lockmesh/agent.toml"]),
+    (
+        "server",
+        &[
+            "lockmesh server --config /etc/lockmesh/server.toml",
+            "lockmesh server --bootstrap-expect 3 --join 10.0.0.5:8300,10.0.0.6:8300",
+        ],
+    ),
+    (
+        "lock",
+        &[
+            "lockmesh lock nightly -- /usr/local/bin/report --all",
+            "lockmesh lock nightly --once --window fast -- /usr/local/bin/report",
+            "lockmesh lock nightly --timeout 10s 'cd /srv && ./report | mail ops'",
+        ],
+    ),
+    (
+        "elect",
+        &["lockmesh elect scheduler -- /usr/local/bin/scheduler", "lockmesh elect scheduler --show --json"],
+    ),
+    ("semaphore", &["lockmesh semaphore backups --slots 3 -- /usr/local/bin/backup"]),
+    ("locks", &["lockmesh locks jobs/", "lockmesh locks --losses"]),
+    ("session", &["lockmesh session list"]),
+    (
+        "session create",
+        &["lockmesh session create --name job --ttl 15s", "lockmesh session create --behavior delete"],
+    ),
+    ("session list", &["lockmesh session list --node web-1"]),
+    ("session info", &["lockmesh session info 23cc4a7e-8aef-a56b-7cd5-8c82fa16a93a"]),
+    ("session renew", &["lockmesh session renew 23cc4a7e-8aef-a56b-7cd5-8c82fa16a93a"]),
+    ("session destroy", &["lockmesh session destroy 23cc4a7e-8aef-a56b-7cd5-8c82fa16a93a"]),
+    ("kv", &["lockmesh kv get config/limit"]),
+    ("kv get", &["lockmesh kv get config/limit", "lockmesh kv get --recurse --detailed config/"]),
+    (
+        "kv put",
+        &[
+            "lockmesh kv put config/limit 10",
+            "lockmesh kv put --cas --modify-index 17 config/limit @limit.txt",
+        ],
+    ),
+    ("kv delete", &["lockmesh kv delete config/limit", "lockmesh kv delete --recurse config/"]),
+    ("kv list", &["lockmesh kv list config/"]),
+    ("kv export", &["lockmesh kv export config/"]),
+    ("kv import", &["lockmesh kv import @config.json"]),
+    (
+        "watch",
+        &[
+            "lockmesh watch --type key --key config/limit /usr/local/bin/reload",
+            "lockmesh watch --type event --name deploy 'jq .[].Payload'",
+        ],
+    ),
+    ("event", &["lockmesh event fire deploy v1.4", "lockmesh event list"]),
+    ("event fire", &["lockmesh event fire deploy v1.4 --node '^web-'"]),
+    ("event list", &["lockmesh event list --name deploy"]),
+    ("members", &["lockmesh members", "lockmesh members --detailed"]),
+    ("leave", &["lockmesh leave"]),
+    ("force-leave", &["lockmesh force-leave web-3"]),
+    ("join", &["lockmesh join 10.0.0.7:8300"]),
+    ("operator", &["lockmesh operator raft list-peers"]),
+    ("operator autopilot", &["lockmesh operator autopilot health"]),
+    ("operator autopilot get-config", &["lockmesh operator autopilot get-config"]),
+    ("operator autopilot set-config", &["lockmesh operator autopilot set-config --min-quorum 3"]),
+    ("operator autopilot health", &["lockmesh operator autopilot health"]),
+    ("operator gossip", &["lockmesh operator gossip key"]),
+    ("operator gossip key", &["lockmesh operator gossip key"]),
+    ("operator gossip rotate", &["lockmesh operator gossip rotate"]),
+    ("operator raft", &["lockmesh operator raft list-peers"]),
+    ("operator raft list-peers", &["lockmesh operator raft list-peers"]),
+    ("operator raft add", &["lockmesh operator raft add 10.0.0.8:8300"]),
+    ("operator raft inspect", &["lockmesh operator raft inspect --config /etc/lockmesh/server.toml"]),
+    ("operator raft moved", &["lockmesh operator raft moved --config /etc/lockmesh/server.toml"]),
+    ("operator raft remove", &["lockmesh operator raft remove s3"]),
+    ("operator raft remove-peer", &["lockmesh operator raft remove-peer --address 10.0.0.7:8300"]),
+    ("operator raft recover", &["lockmesh operator raft recover --config /etc/lockmesh/server.toml"]),
+    ("operator raft transfer-leader", &["lockmesh operator raft transfer-leader s2"]),
+    ("operator snapshot", &["lockmesh operator snapshot save backup.snap"]),
+    ("operator snapshot save", &["lockmesh operator snapshot save backup.snap"]),
+    ("operator snapshot restore", &["lockmesh operator snapshot restore backup.snap"]),
+    ("operator snapshot inspect", &["lockmesh operator snapshot inspect backup.snap"]),
+    ("operator tls", &["lockmesh operator tls init --out /root/authority"]),
+    ("operator tls init", &["lockmesh operator tls init --out /root/authority"]),
+    (
+        "operator tls issue",
+        &["lockmesh operator tls issue --role agent --node web-1 --ca /root/authority --out web-1"],
+    ),
+    ("reload", &["lockmesh reload"]),
+    ("bench", &["lockmesh bench puts --clients 64 --duration 10s"]),
+    ("config", &["lockmesh config validate /etc/lockmesh/agent.toml"]),
+    ("config validate", &["lockmesh config validate --role server /etc/lockmesh/server.toml"]),
+    ("version", &["lockmesh version --json"]),
+    ("completions", &["lockmesh completions bash > /etc/bash_completion.d/lockmesh"]),
+];
+
+/// Adds examples and exit codes to all pages of the program.
+pub fn complete(program: Command) -> Command {
+    add(program, "")
+}
+
+/// The same error with other advice, if there is any.
+pub fn with_tip(mut error: clap::Error, tip: Option<&'static str>) -> clap::Error {
+    if let Some(tip) = tip {
+        let tips = ContextValue::StyledStrs(vec![StyledStr::from(tip)]);
+        error.insert(ContextKind::Suggested, tips);
+    }
+    error
+}
+
+fn add(command: Command, path: &str) -> Command {
+    let path = path.to_owned();
+    let command = match text(&path) {
+        Some(text) => command.after_help(text),
+        None => command,
+    };
+    command.mut_subcommands(move |inner| {
+        let path = format!("{path} {}", inner.get_name());
+        add(inner, path.trim_start())
+    })
+}
+
+fn text(path: &str) -> Option<String> {
+    // The alias of Consul's users has the pages of the original.
+    let path = match path.strip_prefix("snapshot") {
+        Some(rest) => format!("operator snapshot{rest}"),
+        None => path.to_owned(),
+    };
+    let examples = EXAMPLES.iter().find(|(known, _)| *known == path).map(|(_, examples)| *examples)?;
+    let lines: Vec<String> = examples.iter().map(|example| format!("  {example}")).collect();
+    let codes = match path.as_str() {
+        "" => format!("\n\n{EXIT_CODES}"),
+        "lock" | "semaphore" | "elect" => format!("\n\n{HOLDER_EXIT_CODES}"),
+        _ => String::new(),
+    };
+    Some(format!("Examples:\n{}{codes}", lines.join("\n")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsString;
+
+    /// All commands with their paths, without hidden ones and without `help`.
+    fn pages(command: &Command, path: &str, found: &mut Vec<(String, Command)>) {
+        found.push((path.into(), command.clone()));
+        let visible = |inner: &&Command| !inner.is_hide_set() && inner.get_name() != "help";
+        for inner in command.get_subcommands().filter(visible) {
+            pages(inner, format!("{path} {}", inner.get_name()).trim_start(), found);
+        }
+    }
+
+    fn all_pages() -> Vec<(String, Command)> {
+        let mut command = crate::command::command();
+        command.build();
+        let mut found = Vec::new();
+        pages(&command, "", &mut found);
+        found
+    }
+
+    #[test]
+    fn each_page_has_an_example_and_fits_the_screen() {
+        let pages = all_pages();
+        assert!(pages.len() > 50, "{}", pages.len());
+        for (path, mut command) in pages {
+            for page in [command.render_help().to_string(), command.render_long_help().to_string()] {
+                assert!(page.contains("Examples:\n  lockmesh"), "`lockmesh {path}` has no example:\n{page}");
+                let wide: Vec<&str> = page.lines().filter(|line| line.chars().count() > 100).collect();
+                assert!(wide.is_empty(), "`lockmesh {path}`: {wide:#?}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_example_parses() {
+        for (path, example) in
+            EXAMPLES.iter().flat_map(|(path, lines)| lines.iter().map(move |line| (path, line)))
+        {
+            // A shell would redirect the output, and take a quoted part for one word.
+            let line = example.split(" > ").next().unwrap_or_default();
+            let parts = line.split('\'').enumerate();
+            let words = parts.flat_map(|(number, part)| match number % 2 {
+                1 => vec![OsString::from(part)],
+                _ => part.split_whitespace().map(OsString::from).collect(),
+            });
+            let words: Vec<OsString> = words.collect();
+            match crate::command::understand(words) {
+                Ok(_) => {}
+                Err(error) if !error.use_stderr() => {}
+                Err(error) => panic!("`{path}`: {example}: {error}"),
+            }
+            assert!(example.contains(path), "{example} shows `{path}`");
+        }
+    }
+
+    #[test]
+    fn the_help_of_a_command_is_found_under_help_too() {
+        for line in ["lockmesh help lock", "lockmesh help operator raft add", "lockmesh kv help get"] {
+            let words = line.split(' ').map(OsString::from);
+            let shown = crate::command::understand(words).expect_err("it is help");
+            assert!(!shown.use_stderr() && shown.to_string().contains("Examples:"), "{line}: {shown}");
+        }
+    }
+
+    #[test]
+    fn a_tip_takes_the_place_of_a_guess() {
+        let words = ["lockmesh", "agent", "-dev"].map(OsString::from);
+        let error = crate::command::understand(words).expect_err("it is Consul's").to_string();
+        assert!(error.contains("tip: `lockmesh dev` starts"), "{error}");
+    }
+}
