@@ -10,7 +10,8 @@
 //! While the brake is on, the servers' windows are the longest one. A guard that releases by its
 //! own choice has the same time, counted from the release.
 //!
-//! Three cases have a different bound:
+//! A lying host may keep its own locks: no server can tell a false answer for itself from a true
+//! one. Three cases have a different bound:
 //! - If the guard's own process died or is paused while its host runs, the node's lease does not
 //!   cover it: the session's TTL bounds it.
 //! - A host is not judged for [`RESTART_WINDOW`] after its agent announced a restart.
@@ -151,7 +152,8 @@ impl World {
         if let Some(announced) = self.held.announced.get(&agent) {
             due = due.max(*announced + RESTART_WINDOW + SLACK);
         }
-        if now > due && !self.held.restored.contains(&hold) {
+        let is_exempt = self.held.restored.contains(&hold) || self.agents[agent].is_liar(&self.stage);
+        if now > due && !is_exempt {
             let (silent, unbelieved) = (now.since(last_fault), now.since(since));
             let what = format!(
                 "{} is held by {id} of agent {agent} ({:?}), but no guard has believed in it for {unbelieved:?}; \

@@ -3,9 +3,9 @@
 //!
 //! A client believes in its lock from its notification until it lets go, and no longer than its
 //! session's lease. The lease ends one TTL after the send time of the last acknowledged renewal, or
-//! when the servers failed its node. By then its agent must have reported the end of the node's
-//! lease; `node_lease` checks that. A restore takes all locks from their holders; the fencing token
-//! identifies earlier grants.
+//! when the servers failed its node or ended the sessions of its former host. By then its agent
+//! must have reported the end of the node's lease; `node_lease` checks that. A restore takes all
+//! locks from their holders; the fencing token identifies earlier grants.
 
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use crate::sim::history::Past;
@@ -30,12 +30,7 @@ pub(super) struct MutualExclusion {
 impl MutualExclusion {
     fn applied(&mut self, past: &Past) -> Result<(), String> {
         let failed = past.changes.iter().filter_map(|change| match change {
-            // `force_leave` checks that the node in the second case had failed.
-            Change::Loss(_, Some(loss))
-                if matches!(loss.cause, LossCause::NodeFailed { .. } | LossCause::NodeForcedToLeave) =>
-            {
-                Some((loss.session, past.at))
-            }
+            Change::Loss(_, Some(loss)) if ends_with_node(&loss.cause) => Some((loss.session, past.at)),
             _ => None,
         });
         self.failed.extend(failed);
@@ -93,6 +88,12 @@ impl MutualExclusion {
         self.beliefs.insert((key.clone(), *session), fence);
         Ok(())
     }
+}
+
+/// Returns `true` if the servers ended the session with its node, or with the node's former host.
+/// `force_leave` checks that a node that was forced to leave had failed.
+fn ends_with_node(cause: &LossCause) -> bool {
+    matches!(cause, LossCause::NodeFailed { .. } | LossCause::NodeForcedToLeave | LossCause::HostReplaced)
 }
 
 impl Invariant for MutualExclusion {
