@@ -57,7 +57,7 @@ pub fn route(path: &str) -> Option<&'static Row> {
         Some(_) => path.starts_with(*name),
         None => path == *name,
     };
-    ROUTES.iter().find(|row| row.names.iter().any(|name| covers(name)))
+    ROUTES.iter().find(|row| row.names.iter().any(&covers))
 }
 
 /// The row of a command, by the words that follow the program's name, and the words that name it.

@@ -1,8 +1,9 @@
 //! Everything that is stored or replicated stays readable forever. `format/v1.txt`, and `v2.txt`
-//! and `v3.txt` for data that older versions cannot represent, have one encoded sample per line, in hexadecimal after
-//! its name. If a variant was removed, renamed or moved, or a struct was changed, the sample with
-//! that name fails. The newest version's samples must also encode to the same bytes, and every
-//! variant has one. `UPDATE_SAMPLES=1` adds missing samples and never changes a line.
+//! and `v3.txt` for data that older versions cannot represent, have one encoded sample per line, in
+//! hexadecimal after its name. If a variant was removed, renamed or moved, or a struct was changed,
+//! the sample with that name fails. The newest version's samples must also encode to the same
+//! bytes, and every variant has one. `UPDATE_SAMPLES=1` adds missing samples and never changes a
+//! line.
 
 use lockmesh_core::Proposal;
 use lockmesh_core::raft::log::{EntryKind, LogBatch};

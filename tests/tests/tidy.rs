@@ -93,7 +93,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("rcgen", &["protocol/net/src/certificate.rs"]),
     ("rand_core", &["protocol/src/gossip/engine.rs"]),
     ("redb", &["server/src/store/"]),
-    ("regex-lite", &["agent/core/src/event_filter.rs"]),
+    ("regex_lite", &["agent/core/src/event_filter.rs"]),
     (
         "rustix",
         &[

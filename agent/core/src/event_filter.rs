@@ -3,9 +3,9 @@
 //! This is the only file that names the library for regular expressions.
 //!
 //! The syntax is Go's, because Consul's users write for Go: unanchored, `\w` and `\d` are ASCII,
-//! and matching is linear (no back references, no look-around). Unlike in Go, `(?i)` folds ASCII only
-//! and there are no Unicode classes. A pattern that becomes too large when compiled is rejected, so
-//! that an event costs its receivers only a moment.
+//! and matching is linear (no back references, no look-around). Unlike in Go, `(?i)` folds ASCII
+//! only and there are no Unicode classes. A pattern that becomes too large when compiled is
+//! rejected, so that an event costs its receivers only a moment.
 
 use lockmesh_protocol::gossip::event::EventFilters;
 use lockmesh_protocol::record::Service;

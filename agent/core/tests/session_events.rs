@@ -243,7 +243,7 @@ fn a_session_is_suspended_while_its_agent_leaves_and_confirmed_if_it_stays() {
     let mut story = Story::safe();
     story.pass(100 * MS);
     let kept = LeaseState { renewed: Some(story.now), ..LeaseState::default() };
-    let leaving = LeaseState { is_leaving: true, ..kept.clone() };
+    let leaving = LeaseState { is_leaving: true, ..kept };
     story.tell(Input::Lease(leaving.clone()));
     assert_eq!((story.state(), story.events.event().deadline), (SessionState::Suspended, Some(story.now)));
     assert!(story.reason().contains("leaving"), "{}", story.reason());

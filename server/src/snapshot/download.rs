@@ -295,8 +295,8 @@ mod tests {
         let damages: [Damage; 6] = [
             (|part| part.rows = Bytes::from_static(b"\0\0\0\x01x"), "has a wrong checksum"),
             (|part| part.mark = Bytes::from_static(b"x"), "has a wrong checksum"),
-            (|part| part.snapshot = 6, "another part"),
-            (|part| part.number = 0, "another part"),
+            (|part| part.snapshot = 6, "was not requested"),
+            (|part| part.number = 0, "was not requested"),
             (|part| part.whole = Some([0; 32]), "the whole snapshot has a wrong checksum"),
             (
                 |part| {

@@ -27,10 +27,14 @@ impl World {
         self.stage.draw.below(self.agents.len() as u64) as usize
     }
 
-    /// Crashes an agent or asks it to end.
+    /// Crashes an agent or asks it to end, unless its host is suspended: nothing starts there.
     pub(super) fn restart_some_agent(&mut self) {
         let agent = self.some_agent();
-        if self.stage.draw.once_in(2) {
+        let is_asked = self.stage.draw.once_in(2);
+        if self.agents[agent].guards.iter().any(Guard::is_suspended) {
+            return;
+        }
+        if is_asked {
             self.stage.say(|| format!("agent {agent} is asked to end"));
             return self.agents[agent].ask_to_end(&mut self.stage, &mut self.judge);
         }

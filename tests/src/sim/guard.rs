@@ -617,6 +617,11 @@ impl Guard {
         self.stands_alone
     }
 
+    /// `true` if its host is suspended or down.
+    pub(super) fn is_suspended(&self) -> bool {
+        self.missed.is_some() && !self.stands_alone
+    }
+
     /// `true` if one of its holders has this session.
     pub(super) fn owns(&self, session: &SessionId) -> bool {
         let text = session.to_string();

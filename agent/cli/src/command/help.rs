@@ -4,8 +4,6 @@
 
 use super::error::{EXIT_CODES, HOLDER_EXIT_CODES};
 use clap::Command;
-use clap::builder::StyledStr;
-use clap::error::{ContextKind, ContextValue};
 
 /// The examples of each page, by the command's words.
 const EXAMPLES: [(&str, &[&str]); 60] = [
@@ -110,15 +108,6 @@ pub fn complete(program: Command) -> Command {
     add(program, "")
 }
 
-/// The same error with other advice, if there is any.
-pub fn with_tip(mut error: clap::Error, tip: Option<&'static str>) -> clap::Error {
-    if let Some(tip) = tip {
-        let tips = ContextValue::StyledStrs(vec![StyledStr::from(tip)]);
-        error.insert(ContextKind::Suggested, tips);
-    }
-    error
-}
-
 fn add(command: Command, path: &str) -> Command {
     let path = path.to_owned();
     let command = match text(&path) {
@@ -211,12 +200,5 @@ mod tests {
             let shown = crate::command::understand(words).expect_err("it is help");
             assert!(!shown.use_stderr() && shown.to_string().contains("Examples:"), "{line}: {shown}");
         }
-    }
-
-    #[test]
-    fn a_tip_takes_the_place_of_a_guess() {
-        let words = ["lockmesh", "agent", "-dev"].map(OsString::from);
-        let error = crate::command::understand(words).expect_err("it is Consul's").to_string();
-        assert!(error.contains("tip: `lockmesh dev` starts"), "{error}");
     }
 }

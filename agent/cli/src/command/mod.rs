@@ -194,10 +194,9 @@ fn understand_any(arguments: Vec<OsString>) -> Result<Invocation, clap::Error> {
     let mut command = command();
     command.build();
     let arguments = spelling::rewrite(arguments, &command);
-    let tip = spelling::tip(&arguments);
     let matches = command
         .try_get_matches_from_mut(&arguments)
-        .map_err(|error| help::with_tip(absent::explained(error, &arguments, &command), tip))?;
+        .map_err(|error| absent::explained(error, &arguments, &command))?;
     Invocation::from_arg_matches(&matches)
 }
 

@@ -10,24 +10,6 @@ use std::ffi::OsString;
 /// H:1 kv get k`.
 const GLOBAL: [&str; 3] = ["http-addr", "token", "token-file"];
 
-/// Options of `consul agent`, and what has their place.
-const AGENT_TIPS: [(&str, &str); 14] = [
-    ("dev", "`lockmesh dev` starts a server and an agent for trials"),
-    ("server", "`lockmesh server` starts a server"),
-    ("config-dir", "give one TOML file with `--config FILE`"),
-    ("config-file", "give one TOML file with `--config FILE`"),
-    ("data-dir", "use `--set data_dir=DIR`"),
-    ("node", "use `--set node.name=NAME`"),
-    ("datacenter", "use `--set node.datacenter=NAME`"),
-    ("client", "use `--set http.tcp=IP:PORT`"),
-    ("http-port", "use `--set http.tcp=IP:PORT`"),
-    ("bind", "use `--set listen=IP:PORT`"),
-    ("join", "use `--set upstream.servers=HOST:PORT,…`"),
-    ("retry-join", "use `--set upstream.servers=HOST:PORT,…`"),
-    ("bootstrap-expect", "`lockmesh server --bootstrap-expect N` starts a server"),
-    ("log-level", "use `--set log.level=LEVEL`"),
-];
-
 /// Rewrites the arguments of a built command. The first argument is the name of the program.
 pub fn rewrite(arguments: impl IntoIterator<Item = OsString>, root: &Command) -> Vec<OsString> {
     let mut arguments = arguments.into_iter();
@@ -76,17 +58,6 @@ pub fn rewrite(arguments: impl IntoIterator<Item = OsString>, root: &Command) ->
     rewritten.splice(commands_end..commands_end, early);
     rewritten.extend(arguments);
     rewritten
-}
-
-/// Advice on arguments of `consul agent`, if there are any.
-pub fn tip(rewritten: &[OsString]) -> Option<&'static str> {
-    let mut words = rewritten.iter().skip(1).filter_map(|word| word.to_str());
-    if words.next() != Some("agent") {
-        return None;
-    }
-    let names = words.filter_map(|word| word.strip_prefix("--")?.split('=').next());
-    let known = |name: &str| AGENT_TIPS.iter().find(|(option, _)| *option == name).map(|(_, tip)| *tip);
-    names.filter_map(known).next()
 }
 
 /// The name of an option in [`GLOBAL`], and its value if that is joined to it.
@@ -228,15 +199,6 @@ mod tests {
         assert_eq!(moved("x -token kv"), "x --token=kv", "a value is no command");
         assert_eq!(moved("x kv get k -token t"), "x kv get k --token=t");
         assert_eq!(moved("x -token"), "x --token=");
-    }
-
-    #[test]
-    fn options_of_consuls_agent_get_a_tip() {
-        let tip = |line: &str| tip(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
-        assert!(tip("x agent --dev").is_some_and(|tip| tip.contains("lockmesh dev")));
-        assert!(tip("x agent --config-dir=/etc/consul.d").is_some_and(|tip| tip.contains("--config FILE")));
-        assert_eq!(tip("x agent --unknown"), None);
-        assert_eq!(tip("x server --dev"), None);
     }
 
     #[test]

@@ -93,7 +93,8 @@ impl Step<'_> {
         entry
     }
 
-    /// Deletes a key, leaves a tombstone and records its lock as lost; an absent key changes nothing.
+    /// Deletes a key, leaves a tombstone and records its lock as lost.
+    /// An absent key changes nothing.
     pub(super) fn delete_entry(&mut self, key: &Key) {
         let holder = self.state.derived.holders.get(key).copied();
         self.record_deleted(holder.map(|session| (key.clone(), session)).into_iter().collect());

@@ -1,7 +1,7 @@
 //! The end of a session releases all its locks, and closes them for its lock-delay, in the log
 //! entry that ended it.
 
-use super::{Fact, Invariant, Scene, ensure};
+use super::{Fact, Invariant, Scene, ensure, is_restore};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{Key, SessionId};
 use lockmesh_protocol::record::Session;
@@ -17,11 +17,15 @@ pub(super) struct AtomicInvalidation {
 
 impl AtomicInvalidation {
     fn entry(&mut self, changes: &[Change]) -> Result<(), String> {
+        // A restore ends the sessions of its backup whose nodes have failed, not those before it.
+        if is_restore(changes) {
+            (self.sessions, self.holders) = Default::default();
+        }
         let ended = changes.iter().filter_map(|change| match change {
             Change::Session(id, None) => Some(id),
             _ => None,
         });
-        for id in ended {
+        for id in ended.clone() {
             let Some(session) = self.sessions.remove(id) else { continue };
             for key in self.holders.iter().filter(|(_, holder)| *holder == id).map(|(key, _)| key) {
                 is_freed(changes, key, &session)?;
@@ -40,12 +44,15 @@ impl AtomicInvalidation {
                         self.holders.remove(key);
                     }
                 },
-                Change::Cleared => (self.sessions, self.holders) = Default::default(),
                 Change::TreeDeleted(prefix) => {
                     self.holders.retain(|key, _| !key.as_str().starts_with(prefix.as_str()));
                 }
                 _ => {}
             }
+        }
+        for id in ended {
+            let held = self.holders.iter().find(|(_, holder)| *holder == id);
+            ensure(held.is_none(), || format!("{id} ended, but holds {held:?}"))?;
         }
         Ok(())
     }

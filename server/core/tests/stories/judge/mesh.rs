@@ -175,7 +175,7 @@ fn whoever_is_silent_itself_or_is_nobody_accuses_in_vain() {
     let accused = fleet.lease("h3");
     assert_denied(&fleet.accuse_at(leader, "h1", &[accused]), "register first");
     assert_denied(&fleet.accuse_at(leader, "stranger", &[accused]), "register first");
-    assert_denied(&fleet.accuse_at(leader, "h2", &[accused; 65]), "at most 64");
+    assert_denied(&fleet.accuse_at(leader, "h2", &[accused; 65]), "the limit is 64");
     assert_eq!(fleet.open_checks(), 0);
 }
 
