@@ -264,6 +264,8 @@ impl WatchTask {
             SessionState::Safe => tracing::info!(%session, "the session is safe again"),
             SessionState::Jeopardy => tracing::info!(%session, reason, "the session is in jeopardy"),
             SessionState::Suspended => tracing::warn!(%session, reason, "the session is suspended"),
+            // Its client ended it.
+            SessionState::Lost if reason == "destroyed" => tracing::info!(%session, "the session has ended"),
             SessionState::Lost => tracing::warn!(%session, reason, "the session is lost"),
         }
     }

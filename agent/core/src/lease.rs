@@ -35,9 +35,8 @@ pub struct LeaseState {
     /// The time at which the restart was announced for which the servers keep the node, on the same
     /// clock; `None` unless they confirmed that.
     pub announced: Option<Time>,
-    /// `true` while the agent leaves the cluster: the node's sessions end as soon as the servers
-    /// commit that, so their guards stop first.
-    pub is_leaving: bool,
+    /// `true` once the node has left the cluster, which ended its sessions.
+    pub has_left: bool,
     /// The lease covers sessions created at or after this index. Known with the first
     /// acknowledgement.
     pub keeps_from: LogIndex,

@@ -16,8 +16,7 @@
 //! only by an acknowledged renewal, or by a restart that the servers acknowledged; after that
 //! restart, only another process of the agent makes the session safe again. Once the deadline has
 //! passed, or the lease has ended, an acknowledgement alone does not make the session safe: a read
-//! at the leader must also find it. A leaving agent moves the deadline to now: its guards stop
-//! before another client can be granted their locks.
+//! at the leader must also find it.
 
 use crate::lease::LeaseState;
 use lockmesh_protocol::lease::{HealthWindow, LeaseEnd};
@@ -36,8 +35,8 @@ const RESTARTING: &str = "this node's agent is restarting: the servers keep the 
 const UNHEARD: &str = "no renewal of this node's lease was acknowledged since its agent started";
 /// The reason while the session is read after an interruption.
 const UNCONFIRMED: &str = "this node's lease was interrupted: checking that the session still exists";
-/// The reason while the agent leaves the cluster.
-const LEAVING: &str = "this node's agent is leaving the cluster: its sessions end";
+/// The reason once the node has left the cluster, in the servers' words.
+const LEFT: &str = "node-left";
 /// The reason when the session was not confirmed in time.
 const ENDED: &str = "given-up: no renewal of this node's lease was acknowledged for two windows, so the \
                      agent ends the session";
@@ -225,12 +224,11 @@ impl SessionEvents {
         self.lease = lease;
         let is_acknowledged = self.is_acknowledged();
         let is_unheard = self.lease.renewed.max(self.lease.announced).is_none();
-        if self.lease.is_leaving {
-            // The guards stop now, before the servers commit the end of the session.
-            self.deadline = self.deadline.map(|deadline| deadline.min(self.now));
+        if self.lease.has_left && !self.is_over() {
+            self.view = SessionView::Gone(LEFT.into());
         }
         match &mut self.confirmation {
-            Confirmation::Confirmed if self.lease.ended.is_some() || self.lease.is_leaving || is_unheard => {
+            Confirmation::Confirmed if self.lease.ended.is_some() || is_unheard => {
                 self.interrupted(self.now);
             }
             // Only forward: the same acknowledgement may be reported twice.
@@ -242,7 +240,7 @@ impl SessionEvents {
 
     /// Returns `true` if the current lease keeps the session valid.
     fn is_acknowledged(&self) -> bool {
-        self.lease.ended.is_none() && !self.lease.is_leaving && self.lease_deadline() > Some(self.now)
+        self.lease.ended.is_none() && self.lease_deadline() > Some(self.now)
     }
 
     /// Returns the time until which the current lease keeps the session valid; `None` if it does
@@ -305,7 +303,6 @@ impl SessionEvents {
     fn why(&self, otherwise: &str) -> String {
         match (self.confirmation, self.lease.ended) {
             (_, Some(end)) => lease_end(end),
-            _ if self.lease.is_leaving => LEAVING.into(),
             (Confirmation::Awaited { acknowledged: Some(_), .. }, None) => UNCONFIRMED.into(),
             _ if self.lease.announced.is_some() => RESTARTING.into(),
             _ => otherwise.into(),

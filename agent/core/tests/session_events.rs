@@ -239,22 +239,15 @@ fn a_lease_that_ended_promises_nothing_more_and_takes_nothing_back() {
 }
 
 #[test]
-fn a_session_is_suspended_while_its_agent_leaves_and_confirmed_if_it_stays() {
-    let mut story = Story::safe();
-    story.pass(100 * MS);
-    let kept = LeaseState { renewed: Some(story.now), ..LeaseState::default() };
-    let leaving = LeaseState { is_leaving: true, ..kept };
-    story.tell(Input::Lease(leaving.clone()));
-    assert_eq!((story.state(), story.events.event().deadline), (SessionState::Suspended, Some(story.now)));
-    assert!(story.reason().contains("leaving"), "{}", story.reason());
-    story.pass(SECOND);
-    story.tell(Input::Lease(LeaseState { renewed: Some(story.now), ..leaving }));
-    assert!(!story.events.wants_read(), "it may end at any moment");
-    assert_eq!(story.state(), SessionState::Suspended);
-    story.tell(Input::Lease(kept));
-    assert!(story.events.wants_read());
-    story.read(story.now, THERE);
-    assert_eq!((story.state(), story.reason()), (SessionState::Safe, ""));
+fn a_node_that_has_left_has_no_sessions() {
+    for view in [THERE, SessionView::Unbound] {
+        let mut story = Story::safe();
+        story.read(story.now, view);
+        let left = LeaseState { renewed: Some(story.now), has_left: true, ..LeaseState::default() };
+        story.tell(Input::Lease(left));
+        assert_eq!((story.state(), story.reason()), (SessionState::Lost, "node-left"));
+        assert!(story.events.is_over() && !story.events.wants_end());
+    }
 }
 
 #[test]

@@ -350,7 +350,7 @@ impl QuorumClient {
             Input::Answers(connection, answers) => self.answers(connection, answers),
             Input::Unsendable(connection, call, reason) => self.unsendable(connection, call, reason),
             Input::Backlog(connection, is_full) => self.notice_backlog(connection, is_full),
-            Input::Leave => self.leave(),
+            Input::Leave => self.registrar.is_leaving = true,
             Input::Stay { may_have_left } => self.stay(may_have_left),
             Input::AddServer(address) => self.tell(|tracker, _| tracker.add_server(&address)),
             Input::ChooseCluster(choice) => self.choose_cluster(choice),

@@ -82,16 +82,9 @@ impl QuorumClient {
         }
     }
 
-    /// Prepares the leave: no registration follows, and guards stop before the sessions end.
-    pub(super) fn leave(&mut self) {
-        self.registrar.is_leaving = true;
-        self.renewals.set_leaving(true);
-    }
-
     /// Resumes after a leave that did not happen.
     pub(super) fn stay(&mut self, may_have_left: bool) {
         self.registrar.is_leaving = false;
-        self.renewals.set_leaving(false);
         // Under the current lease if it is valid; otherwise as a member that returns.
         self.registrar.is_registered &= !may_have_left;
     }

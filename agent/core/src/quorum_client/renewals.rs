@@ -26,7 +26,7 @@ use crate::lease::LeaseState;
 use crate::request_ids::Registration;
 use crate::servers::Slot;
 use lockmesh_protocol::backoff::Backoff;
-use lockmesh_protocol::command::Command;
+use lockmesh_protocol::command::{Command, NodeLeave};
 use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseAck, LeaseEnd, LeaseId, LeaseSecret, Renewal};
 use lockmesh_protocol::record::{SERF_HEALTH, SessionSpec};
@@ -160,11 +160,6 @@ impl Renewals {
     /// there was none.
     pub(super) fn unrenewed_since(&self) -> Time {
         self.unrenewed_since
-    }
-
-    /// Sets whether this agent leaves the cluster.
-    pub(super) fn set_leaving(&mut self, is_leaving: bool) {
-        self.state.is_leaving = is_leaving;
     }
 
     /// Returns the lease that guards rely on.
@@ -356,6 +351,10 @@ impl QuorumClient {
             (Command::CreateSession(new), Ok(Some(Reply::Session(_)))) => self.session_created(new),
             (Command::CreateSession(new), Err(reason)) if !reason.certainly_not_done() => {
                 self.session_created(new);
+            }
+            // The agent stops at once, before a read could find that its sessions have ended.
+            (Command::LeaveNode(NodeLeave { lease: Some(_), .. }), Ok(Some(reply))) => {
+                self.renewals.state.has_left |= !matches!(reply, Reply::Refused(_));
             }
             (Command::AnnounceRestart(lease), Ok(Some(Reply::Succeeded(true)))) => {
                 self.restart_announced(*lease, begun);

@@ -8,9 +8,12 @@ fn an_agent_that_leaves_does_not_register_again() {
     let lease = story.client.registered_lease().expect("it is registered");
     story.tell(Input::Leave);
     assert_eq!(story.client.registered_lease(), Some(lease), "it answers for its node until the end");
-    let token = story.propose("leave");
+    let leave = NodeLeave { node: "n1".into(), lease: Some(lease), prune: false };
+    let token = story.call(LocalCall::Propose(Command::LeaveNode(leave)));
+    assert!(!story.client.lease().has_left);
     story.apply(&story.only(), 5);
     assert_eq!(story.heard_applied(token), 5);
+    assert!(story.client.lease().has_left, "guards learn of it before the agent stops");
     // The new leader does not know it any more; any other agent would register.
     story.generation = None;
     story.elect(B);

@@ -14,7 +14,7 @@ use lockmesh_agent_core::quorum_client::{
     Answered, CallToken, ConnectionEnd, ConnectionId, Input, LocalCall, NotReady, Notice, Outbox,
     QuorumClient, QuorumClientConfig,
 };
-use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand};
+use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NodeLeave};
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, Term};
 use lockmesh_protocol::lease::{HealthWindow, LeaseAck, LeaseId, LeaseKey, Renewal};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
