@@ -184,7 +184,8 @@ impl Observer {
     }
 }
 
-/// Returns the index of a cause in [`LOSS_CAUSES`].
+/// Returns the index of a cause in [`LOSS_CAUSES`]. It also decides which loss the servers evict
+/// first, so it never changes: a new cause goes to the end.
 pub(crate) fn number_of(cause: &LossCause) -> usize {
     match cause {
         LossCause::Destroyed => 0,
@@ -210,6 +211,17 @@ mod tests {
 
     fn at(millis: u64) -> Time {
         Time(millis * 1_000)
+    }
+
+    #[test]
+    fn causes_keep_their_order_for_the_servers_evict_by_it() {
+        assert_eq!(
+            LOSS_CAUSES.join(" "),
+            "destroyed ttl_expired check_critical check_deregistered node_deregistered node_failed host_replaced \
+             node_left node_forced_to_leave node_reaped given_up key_deleted"
+        );
+        assert_eq!(number_of(&LossCause::GivenUp { silent_for: Duration::ZERO }), 10);
+        assert_eq!(number_of(&LossCause::KeyDeleted), 11);
     }
 
     #[test]
