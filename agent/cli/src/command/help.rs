@@ -120,6 +120,13 @@ fn add(command: Command, path: &str) -> Command {
     })
 }
 
+/// The exit codes of `elect`, which waits again after it lost the leadership.
+fn elect_exit_codes() -> String {
+    let codes = HOLDER_EXIT_CODES.lines().filter(|line| !line.starts_with("  121"));
+    let codes = codes.map(|line| line.replace(", or held with --once", ""));
+    codes.map(|line| line.replace("COMMAND was not", "COMMAND ended or was not") + "\n").collect::<String>()
+}
+
 fn text(path: &str) -> Option<String> {
     // The alias of Consul's users has the pages of the original.
     let path = match path.strip_prefix("snapshot") {
@@ -130,7 +137,8 @@ fn text(path: &str) -> Option<String> {
     let lines: Vec<String> = examples.iter().map(|example| format!("  {example}")).collect();
     let codes = match path.as_str() {
         "" => format!("\n\n{EXIT_CODES}"),
-        "lock" | "semaphore" | "elect" => format!("\n\n{HOLDER_EXIT_CODES}"),
+        "lock" | "semaphore" => format!("\n\n{HOLDER_EXIT_CODES}"),
+        "elect" => format!("\n\n{}", elect_exit_codes()),
         _ => String::new(),
     };
     Some(format!("Examples:\n{}{codes}", lines.join("\n")))
