@@ -89,7 +89,7 @@ pub use election::{Election, Leader, Leadership, Observer};
 pub use entry::{Acquired, Entry};
 pub use error::Error;
 pub use event::{Events, NewEvent};
-pub use holder::{GuardState, SEMAPHORE_FLAGS};
+pub use holder::{GuardState, SEMAPHORE_FLAGS, Slots};
 pub use keeper::SessionKeeper;
 pub use kv::Kv;
 pub use lock::{LOCK_FLAGS, Lock, LockGuard};

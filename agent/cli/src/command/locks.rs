@@ -5,7 +5,7 @@ use super::error::CliError;
 use super::instant;
 use super::output::{Table, TableArgs, print_json};
 use lockmesh_client::shape::lockmesh::{Lock, Loss, LostKey};
-use lockmesh_client::{Client, Read};
+use lockmesh_client::{Client, Read, Slots};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
@@ -52,8 +52,8 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         if args.json {
             print_json(&locks)?;
         } else {
-            let slots = Slots::of(&client, &locks, &read).await?;
-            args.table.print(&lock_table(&locks, &slots))?;
+            let semaphores = Semaphores::of(&client, &locks, &read).await?;
+            args.table.print(&lock_table(&locks, &semaphores))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -71,17 +71,18 @@ impl Args {
 /// The holders' lists of the semaphores whose contenders are among the locks. A contender locks the
 /// key `PREFIX/SESSION` even while it waits; only the list `PREFIX/.lock` distinguishes holders.
 #[derive(Debug, Default)]
-struct Slots(BTreeMap<String, Vec<u8>>);
+struct Semaphores(BTreeMap<String, Slots>);
 
-impl Slots {
+impl Semaphores {
     async fn of(client: &Client, locks: &[Lock], read: &Read) -> Result<Self, CliError> {
         let mut lists = BTreeMap::new();
         for prefix in locks.iter().filter_map(semaphore_of) {
             if lists.contains_key(prefix) {
                 continue;
             }
-            if let Some(list) = client.kv().get(&format!("{prefix}/.lock"), read).await?.value {
-                lists.insert(prefix.to_owned(), list.value.to_vec());
+            let list = client.kv().get(&format!("{prefix}/.lock"), read).await?.value;
+            if let Some(slots) = list.and_then(|list| Slots::from_json(&list.value).ok()) {
+                lists.insert(prefix.to_owned(), slots);
             }
         }
         Ok(Self(lists))
@@ -89,9 +90,8 @@ impl Slots {
 
     /// `true` if the lock is the key of a contender without a slot.
     fn is_waiter(&self, lock: &Lock) -> bool {
-        let list = semaphore_of(lock).and_then(|prefix| self.0.get(prefix));
-        let list = list.and_then(|list| serde_json::from_slice::<serde_json::Value>(list).ok());
-        list.is_some_and(|list| list["Limit"].is_u64() && list["Holders"].get(&lock.session).is_none())
+        let slots = semaphore_of(lock).and_then(|prefix| self.0.get(prefix));
+        slots.is_some_and(|slots| !slots.holds(&lock.session))
     }
 }
 
@@ -103,11 +103,11 @@ fn semaphore_of(lock: &Lock) -> Option<&str> {
 
 const SLOT: &str = "Slot";
 
-fn lock_table(locks: &[Lock], slots: &Slots) -> Table {
+fn lock_table(locks: &[Lock], semaphores: &Semaphores) -> Table {
     let heading = ["Key", "Holder", "Node", "Session", SLOT, "Fence", "Since", "Delay", "Waiting"];
     let mut table = Table::new(heading);
     for lock in locks {
-        let is_waiter = slots.is_waiter(lock);
+        let is_waiter = semaphores.is_waiter(lock);
         let is_held = !lock.session.is_empty();
         table.row([
             lock.key.clone(),
@@ -173,7 +173,7 @@ mod tests {
         let expected = "Key  Holder  Node  Session  Fence  Since                 Delay  Waiting\n\
                         job  worker  n1    s1       7      2026-11-21 08:41:12Z  -      3\n\
                         old  -       -     -        -      -                     15s    -";
-        assert_eq!(lock_table(&[held, closed], &Slots::default()).render(), expected);
+        assert_eq!(lock_table(&[held, closed], &Semaphores::default()).render(), expected);
     }
 
     #[test]
@@ -185,8 +185,9 @@ mod tests {
             ..Lock::default()
         };
         let list = br#"{"Limit":1,"Holders":{"s1":true}}"#;
-        let slots = Slots([("sem".to_owned(), list.to_vec())].into());
-        let shown = lock_table(&[contender("s1"), contender("s2")], &slots).render();
+        let slots = Slots::from_json(list).expect("a list");
+        let semaphores = Semaphores([("sem".to_owned(), slots)].into());
+        let shown = lock_table(&[contender("s1"), contender("s2")], &semaphores).render();
         let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[0][4..6], ["Slot", "Fence"], "{shown}");
         assert_eq!((&lines[1][4..6], &lines[2][4..6]), (&["-", "7"][..], &["waiting", "-"][..]), "{shown}");

@@ -59,6 +59,7 @@ pub use input::{CreatedSession, Input, Response, WaitLimit, Wanted};
 pub use moment::Moment;
 pub use node_lease::{NodeLease, NodeLeaseState};
 pub use outbox::{EndReason, Event, Grant, Notice, Outbox, Request, Write};
+pub use slots::Slots;
 pub use state::GuardState;
 
 use crate::backoff::Jitter;

@@ -7,10 +7,10 @@ use crate::entry::Entry;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The holders of the slots.
+/// The holders of a semaphore's slots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Slots {
+pub struct Slots {
     limit: usize,
     #[serde(default, deserialize_with = "crate::shape::null_as_default")]
     holders: BTreeMap<String, bool>,
@@ -25,12 +25,30 @@ impl Slots {
         Self { limit, holders: BTreeMap::new(), modify_index: 0 }
     }
 
+    /// Parses the value of a semaphore's key `PREFIX/.lock`.
+    ///
+    /// # Errors
+    /// The value is not such a list.
+    pub fn from_json(value: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(value)
+    }
+
+    /// Returns the number of slots.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Returns `true` if this session has a slot.
+    pub fn holds(&self, session: &str) -> bool {
+        self.holders.contains_key(session)
+    }
+
     /// Parses the list. The error describes the mismatch.
     pub(crate) fn parse(entry: &Entry, limit: usize) -> Result<Self, String> {
         if entry.value.is_empty() {
             return Ok(Self { modify_index: entry.modify_index, ..Self::empty(limit) });
         }
-        let slots: Self = serde_json::from_slice(&entry.value)
+        let slots = Self::from_json(&entry.value)
             .map_err(|error| format!("not the list of a semaphore's holders: {error}"))?;
         if slots.limit != limit {
             return Err(format!("the semaphore has {} slots, not {limit}", slots.limit));
@@ -46,10 +64,6 @@ impl Slots {
 
     pub(crate) fn taken(&self) -> usize {
         self.holders.len()
-    }
-
-    pub(crate) fn holds(&self, session: &str) -> bool {
-        self.holders.contains_key(session)
     }
 
     /// Takes a slot; returns `false` if all are taken.

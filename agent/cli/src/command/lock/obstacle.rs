@@ -7,9 +7,8 @@ use crate::command::instant;
 use crate::command::lock::held::say;
 use crate::command::output::printable;
 use lockmesh_client::shape::lockmesh::{Lock, Loss};
-use lockmesh_client::{Client, Read};
+use lockmesh_client::{Client, Read, Slots};
 use lockmesh_protocol::duration;
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::{Duration, SystemTime};
 use tokio::time::{sleep, timeout};
@@ -115,24 +114,20 @@ impl Obstacle {
 
     /// A semaphore without a free slot; none if a slot is free.
     fn full(list: &[u8], contenders: &[Lock]) -> Option<Self> {
-        #[derive(serde::Deserialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Slots {
-            limit: usize,
-            holders: Option<BTreeMap<String, bool>>,
-        }
-        let slots: Slots = serde_json::from_slice(list).ok()?;
-        let holders = slots.holders.unwrap_or_default();
-        let held: Vec<&Lock> = contenders.iter().filter(|lock| holders.contains_key(&lock.session)).collect();
-        if held.len() < slots.limit {
+        let slots = Slots::from_json(list).ok()?;
+        let held: Vec<&Lock> = contenders.iter().filter(|lock| slots.holds(&lock.session)).collect();
+        if held.len() < slots.limit() {
             return None;
         }
         let mut named: Vec<String> = held.iter().take(NAMED).map(|lock| holder(lock)).collect();
         if held.len() > NAMED {
             named.push(format!("{} more", held.len() - NAMED));
         }
-        let count =
-            if slots.limit == 1 { "the slot is".into() } else { format!("all {} slots are", slots.limit) };
+        let count = if slots.limit() == 1 {
+            "the slot is".into()
+        } else {
+            format!("all {} slots are", slots.limit())
+        };
         let sessions = held.iter().map(|lock| lock.session.clone()).collect();
         Some(Self { sessions, text: format!("{count} held by {}", named.join(", ")) })
     }
