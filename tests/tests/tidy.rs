@@ -120,6 +120,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ),
     ("slog", &["server/core/src/raft/engine.rs"]),
     ("socket2", &["protocol/net/src/quic.rs", "agent/cli/src/dev/ports.rs"]),
+    ("strsim", &["agent/cli/src/config/unknown.rs"]),
     ("tar", &["agent/src/http/"]),
     ("time", &["protocol/net/src/certificate.rs", "agent/src/", "agent/cli/src/command/"]),
     ("todc_utils", &["tests/src/history/independent.rs"]),
