@@ -22,6 +22,18 @@ Exit codes:
   126  COMMAND cannot be executed
   127  COMMAND not found";
 
+/// The same of `elect`, which waits again after it lost the leadership.
+pub const ELECT_EXIT_CODES: &str = "\
+Exit codes:
+  COMMAND's own, 128+N if signal N killed it; or, if COMMAND did not run to its end:
+  120  not acquired within --timeout
+  122  interrupted while waiting; COMMAND ended or was not started
+  123  the agent or the servers cannot be reached; COMMAND ended or was not started
+  124  any other error, such as a rejected request; COMMAND ended or was not started
+  125  invalid arguments
+  126  COMMAND cannot be executed
+  127  COMMAND not found";
+
 /// The exit codes of all other commands, for the program's help.
 pub const EXIT_CODES: &str = "\
 Exit codes:

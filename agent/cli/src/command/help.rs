@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** each page has an example that parses, and no line is longer than 100 columns.
 
-use super::error::{EXIT_CODES, HOLDER_EXIT_CODES};
+use super::error::{ELECT_EXIT_CODES, EXIT_CODES, HOLDER_EXIT_CODES};
 use clap::Command;
 
 /// The examples of each page, by the command's words.
@@ -120,13 +120,6 @@ fn add(command: Command, path: &str) -> Command {
     })
 }
 
-/// The exit codes of `elect`, which waits again after it lost the leadership.
-fn elect_exit_codes() -> String {
-    let codes = HOLDER_EXIT_CODES.lines().filter(|line| !line.starts_with("  121"));
-    let codes = codes.map(|line| line.replace(", or held with --once", ""));
-    codes.map(|line| line.replace("COMMAND was not", "COMMAND ended or was not") + "\n").collect::<String>()
-}
-
 fn text(path: &str) -> Option<String> {
     // The alias of Consul's users has the pages of the original.
     let path = match path.strip_prefix("snapshot") {
@@ -138,7 +131,7 @@ fn text(path: &str) -> Option<String> {
     let codes = match path.as_str() {
         "" => format!("\n\n{EXIT_CODES}"),
         "lock" | "semaphore" => format!("\n\n{HOLDER_EXIT_CODES}"),
-        "elect" => format!("\n\n{}", elect_exit_codes()),
+        "elect" => format!("\n\n{ELECT_EXIT_CODES}"),
         _ => String::new(),
     };
     Some(format!("Examples:\n{}{codes}", lines.join("\n")))

@@ -147,7 +147,11 @@ fn codes_of(arguments: Vec<OsString>) -> ExitCodes {
     command.build();
     // With options before the command moved behind it.
     let arguments = spelling::rewrite(arguments, &command);
-    match arguments.get(1).and_then(|word| word.to_str()) {
+    let words: Vec<_> = arguments.iter().take_while(|word| *word != "--").collect();
+    let has = |option: &str| words.iter().any(|word| *word == option);
+    match words.get(1).and_then(|word| word.to_str()) {
+        Some("elect") if has("--show") || has("--observe") => ExitCodes::Plain,
+        Some("lock" | "semaphore") if has("--child-exit-code") => ExitCodes::Consul,
         Some("lock" | "semaphore" | "elect") => ExitCodes::Holder,
         _ => ExitCodes::Plain,
     }
@@ -259,6 +263,16 @@ mod tests {
 
     fn understood(line: &[&str]) -> Result<Invocation, clap::Error> {
         understand(["lockmesh"].iter().chain(line).map(OsString::from))
+    }
+
+    #[test]
+    fn invalid_arguments_have_the_codes_that_the_valid_ones_ask_for() {
+        let codes = |line: &str| codes_of(line.split(' ').map(OsString::from).collect());
+        assert_eq!(codes("lockmesh lock --bogus n -- x --child-exit-code"), ExitCodes::Holder);
+        assert_eq!(codes("lockmesh lock -child-exit-code --bogus n -- x"), ExitCodes::Consul);
+        assert_eq!(codes("lockmesh semaphore --slots no n -- x"), ExitCodes::Holder);
+        assert_eq!(codes("lockmesh elect --show --bogus n"), ExitCodes::Plain);
+        assert_eq!(codes("lockmesh kv get --bogus"), ExitCodes::Plain);
     }
 
     #[test]
