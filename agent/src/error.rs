@@ -3,7 +3,7 @@
 use crate::http::ListenError;
 use crate::pin::PinError;
 use lockmesh_net::config::ConfigError;
-use lockmesh_protocol::id::NodeName;
+use lockmesh_protocol::peer::WrongCertificate;
 use std::io;
 use std::net::SocketAddr;
 
@@ -13,17 +13,9 @@ pub enum AgentError {
     /// A value of the configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The certificate does not name this agent's node, so the servers would reject it.
-    #[error(
-        "this is node {node}, but its certificate names {certified}: set `node.name` to that name, or issue \
-         a certificate for this node"
-    )]
-    Stranger {
-        /// The node's name in the configuration, or the host's name.
-        node: NodeName,
-        /// The node's name in the certificate.
-        certified: NodeName,
-    },
+    /// The servers would reject the certificate.
+    #[error(transparent)]
+    Certificate(#[from] WrongCertificate),
     /// The agent's cluster cannot be determined.
     #[error(transparent)]
     Pin(#[from] PinError),

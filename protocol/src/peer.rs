@@ -45,7 +45,49 @@ pub struct Peer {
     pub node: NodeName,
 }
 
+/// The reason why a process cannot use its certificate: its peers would reject it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WrongCertificate {
+    /// It names another node.
+    #[error(
+        "this is node {node}, but its certificate names {certified}: set `node.name` to that name, or issue a \
+         certificate for this node"
+    )]
+    Node {
+        /// The node's name in the configuration, or the host's name.
+        node: NodeName,
+        /// The node's name in the certificate.
+        certified: NodeName,
+    },
+    /// It has the other role.
+    #[error(
+        "its certificate is for role {certified}, but this process is for role {role}: issue one with `lockmesh \
+         operator tls issue --role {role}`"
+    )]
+    Role {
+        /// The role of the process.
+        role: &'static str,
+        /// The role in the certificate.
+        certified: &'static str,
+    },
+}
+
 impl Peer {
+    /// Checks that a process of this role and node may use the certificate of this peer. Names are
+    /// compared without regard to case.
+    ///
+    /// # Errors
+    /// The certificate is another node's, or of the other role.
+    pub fn admits(&self, role: Role, node: &NodeName) -> Result<(), WrongCertificate> {
+        if self.role != role {
+            return Err(WrongCertificate::Role { role: role.as_str(), certified: self.role.as_str() });
+        }
+        if self.node.folded() != node.folded() {
+            return Err(WrongCertificate::Node { node: node.clone(), certified: self.node.clone() });
+        }
+        Ok(())
+    }
+
     /// Returns the URI under which a certificate names its owner: `lockmesh://agent/web-1`.
     pub fn to_uri(&self) -> String {
         let mut uri = format!("lockmesh://{}/", self.role.as_str());
@@ -101,6 +143,19 @@ mod tests {
                 assert_eq!(Peer::from_uri(&peer.to_uri()), Some(peer));
             }
         }
+    }
+
+    #[test]
+    fn a_certificate_is_for_one_role_and_node() {
+        let peer = Peer { role: Role::Agent, node: "web-1".into() };
+        assert_eq!(peer.admits(Role::Agent, &"WEB-1".into()), Ok(()));
+        let refused =
+            |role, node: &str| peer.admits(role, &node.into()).expect_err("another one").to_string();
+        let error = refused(Role::Agent, "web-3");
+        assert!(error.starts_with("this is node web-3, but its certificate names web-1: "), "{error}");
+        assert!(error.contains("`node.name`"), "{error}");
+        let error = refused(Role::Server, "web-1");
+        assert!(error.contains("role agent") && error.ends_with("--role server`"), "{error}");
     }
 
     #[test]

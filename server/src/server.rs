@@ -14,10 +14,11 @@ use crate::rpc::{RpcOptions, RpcService};
 use crate::start::{ServerStart, StartError};
 use crate::store::{HeldFolder, Store, StoreError};
 use lockmesh_net::quic::QuicOptions;
-use lockmesh_net::{CertificateLife, Endpoint, Identity, expiry};
+use lockmesh_net::{CertificateLife, Endpoint, Identity, Role, expiry};
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::lease::LeaseKey;
+use lockmesh_protocol::peer::WrongCertificate;
 use lockmesh_protocol::record::NewServer;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -60,14 +61,9 @@ pub enum ServerError {
     /// The data folder cannot be used.
     #[error(transparent)]
     ServerStart(#[from] StartError),
-    /// Other servers would reject this server's identity.
-    #[error("this is node {node}, but its certificate names {certified}: set `node.name` to match")]
-    Certificate {
-        /// The configured name.
-        node: NodeName,
-        /// The certificate's name.
-        certified: NodeName,
-    },
+    /// Other servers would reject this server's certificate.
+    #[error(transparent)]
+    Certificate(#[from] WrongCertificate),
     /// The address cannot be used.
     #[error("cannot listen on {address} (UDP): {error}; choose another `rpc.listen`")]
     Listen {
@@ -134,7 +130,7 @@ impl Server {
         let record = record(&config, &folder, instance_id)?;
         let node = NodeName::from(node);
         // Before listening: other servers would reject this one, with no error here.
-        check_certificate(&node, &identity)?;
+        identity.peer().admits(Role::Server, &node)?;
         let endpoint = Arc::new(listen(&config, &identity, socket)?);
         let dialling = Arc::new(Endpoint::dial_only(&identity, &dial_options()).map_err(ServerError::Dial)?);
         let address = endpoint.local_address().map_err(ServerError::Address)?;
@@ -278,14 +274,6 @@ fn record(config: &ServerConfig, folder: &HeldFolder, instance_id: String) -> Re
         record.write(&config.data_dir)?;
     }
     Ok(record)
-}
-
-fn check_certificate(node: &NodeName, identity: &Identity) -> Result<(), ServerError> {
-    let certified = &identity.peer().node;
-    if certified.folded() == node.folded() {
-        return Ok(());
-    }
-    Err(ServerError::Certificate { node: node.clone(), certified: certified.clone() })
 }
 
 /// Starts the driver's task, once there is a quorum. If none has to be found, errors of the
