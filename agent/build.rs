@@ -1,8 +1,8 @@
-//! Tells the program which commit it is built from: `LOCKMESH_COMMIT` of the environment, else what
-//! `.git` says.
+//! Passes the commit of the build to the program: `LOCKMESH_COMMIT` of the environment, else the
+//! commit that `.git` has checked out.
 //!
-//! `.git` is read for releases alone. A build for development would otherwise be made anew after
-//! every commit, only to say another name: it says `unknown`, as one outside of a repository does.
+//! `.git` is read for optimized builds alone. Every commit would otherwise rebuild a development
+//! build; its commit is `unknown`, as outside a repository.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
