@@ -44,6 +44,8 @@ pub struct Connection {
     id: ConnectionId,
     /// The server at the other end.
     pub(super) server: ServerId,
+    /// The time of the first datagram of the attempt.
+    dialled: Time,
     /// The number of times that data was received.
     received: u64,
     /// The time at which data was last received.
@@ -271,6 +273,7 @@ impl Agent {
         let connection = Connection {
             id,
             server,
+            dialled: stage.now,
             received: 0,
             heard: stage.now,
             requests: Lost::default(),
@@ -286,9 +289,24 @@ impl Agent {
         let Some(connection) = self.connections.get(&number) else { return };
         let (place, server) = (self.place, connection.server);
         let dial = Event::Dial(server, place, number);
-        if stage.send(Place::Agent(place), Place::Server(server), dial) {
-            return;
+        if !stage.send(Place::Agent(place), Place::Server(server), dial) {
+            self.handshake_lost(stage, number, age);
         }
+    }
+
+    /// A server's reply to a connection attempt was lost.
+    pub fn handshake_reply_lost(&mut self, stage: &mut Stage, number: u64) {
+        if let Some(connection) = self.connections.get(&number) {
+            let age = stage.now.since(connection.dialled);
+            self.handshake_lost(stage, number, age);
+        }
+    }
+
+    /// Retries a handshake of this age after a loss. A network without retransmission breaks the
+    /// attempt soon, so that the agent makes another one.
+    fn handshake_lost(&mut self, stage: &mut Stage, number: u64, age: Duration) {
+        let Some(connection) = self.connections.get(&number) else { return };
+        let (place, server) = (self.place, connection.server);
         self.disturbed.insert(server, stage.now);
         let Some(retransmission) = stage.plan.network.retransmission else {
             return self.break_later(stage, number);
@@ -296,7 +314,7 @@ impl Agent {
         let next = 2 * age + retransmission.first_probe_timeout;
         match next < CONNECT_TIMEOUT {
             true => stage.after(next - age, Event::DialAgain(place, number, next)),
-            false => stage.after(CONNECT_TIMEOUT - age, Event::Connection(place, number, false)),
+            false => stage.after(CONNECT_TIMEOUT.saturating_sub(age), Event::Connection(place, number, false)),
         }
     }
 

@@ -303,8 +303,11 @@ impl World {
         let is_there = process.is_some() || to == another_cluster::SERVER;
         let told = Event::Connection(agent, connection, is_there);
         let is_heard = process.is_none_or(|process| process.stands_until.is_none());
-        if !is_heard || !self.stage.send(Place::Server(to), Place::Agent(agent), told) {
-            self.stage.after(CONNECT_TIMEOUT, Event::Connection(agent, connection, false));
+        if !is_heard {
+            return self.stage.after(CONNECT_TIMEOUT, Event::Connection(agent, connection, false));
+        }
+        if !self.stage.send(Place::Server(to), Place::Agent(agent), told) {
+            self.agents[agent].handshake_reply_lost(&mut self.stage, connection);
         }
     }
 
