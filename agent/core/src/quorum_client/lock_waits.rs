@@ -15,6 +15,10 @@
 //! the enqueue is retried under its request id until its outcome is known. A caller that receives
 //! *no* was granted nothing. A grant that came before the wait was stopped is delivered; a grant
 //! that is released is reported as *unknown*.
+//!
+//! A release of the same lock by the same session is sent only after the outcome of an earlier
+//! enqueue is known. Otherwise a retried enqueue could be granted after the release, and the client,
+//! which renews the session for other holds, would not know that it holds the lock.
 
 use super::input::CallToken;
 use super::outbox::{Answered, Notice};
@@ -26,6 +30,7 @@ use lockmesh_protocol::query::{Blocking, Consistency, Query, Rows};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The time that the agent waits beyond the end of the wait. The servers end the wait by their own
@@ -76,6 +81,68 @@ enum WaitStage {
     PausingToTakeBack { enqueued_at_index: LogIndex, attempt: u32 },
 }
 
+/// All lock waits, and the releases that wait for one of them.
+#[derive(Debug, Default)]
+pub(super) struct LockWaits {
+    waits: BTreeMap<CallToken, LockWait>,
+    by_lock: BTreeSet<(Key, SessionId, CallToken)>,
+    /// Releases that were not sent yet.
+    releases: BTreeSet<RequestNumber>,
+}
+
+impl LockWaits {
+    fn insert(&mut self, token: CallToken, wait: LockWait) {
+        self.by_lock.insert((wait.key.clone(), wait.session, token));
+        self.waits.insert(token, wait);
+    }
+
+    fn get(&self, token: &CallToken) -> Option<&LockWait> {
+        self.waits.get(token)
+    }
+
+    fn get_mut(&mut self, token: &CallToken) -> Option<&mut LockWait> {
+        self.waits.get_mut(token)
+    }
+
+    fn remove(&mut self, token: CallToken) {
+        if let Some(LockWait { key, session, .. }) = self.waits.remove(&token) {
+            self.by_lock.remove(&(key, session, token));
+        }
+    }
+
+    /// Returns `true` if the outcome of a wait must precede this request, which is a release then.
+    pub(super) fn must_precede(&self, request: &Request) -> bool {
+        match request {
+            Request::Propose(_, Command::Kv(KvCommand::Release(entry, session))) => {
+                self.is_unresolved(&entry.key, *session)
+            }
+            _ => false,
+        }
+    }
+
+    /// Lets a release wait for the outcome of an enqueue.
+    pub(super) fn hold_back(&mut self, release: RequestNumber) {
+        self.releases.insert(release);
+    }
+
+    /// The opposite of [`Self::hold_back`].
+    pub(super) fn stop_holding_back(&mut self, release: RequestNumber) {
+        self.releases.remove(&release);
+    }
+
+    /// Returns `true` if a wait of this session may still be granted the lock without a caller.
+    fn is_unresolved(&self, key: &Key, session: SessionId) -> bool {
+        let first = (key.clone(), session, CallToken(0));
+        let of_lock = self
+            .by_lock
+            .range(first..)
+            .map_while(|(of, by, token)| (of == key && *by == session).then_some(token));
+        of_lock
+            .filter_map(|token| self.waits.get(token))
+            .any(|wait| wait.is_gone || matches!(wait.stage, WaitStage::Enqueuing))
+    }
+}
+
 /// A position in the queue.
 #[derive(Clone, Copy, Debug)]
 struct Queued {
@@ -122,7 +189,7 @@ impl QuorumClient {
         result: Result<Response, Unavailable>,
     ) {
         let (Some(LockWait { key, session, .. }), Err(reason)) = (self.lock_waits.get(&token), result) else {
-            return drop(self.lock_waits.remove(&token));
+            return self.forget_wait(token);
         };
         // A grant that cannot be released lasts as long as its session. No caller is left to
         // receive an error.
@@ -130,7 +197,7 @@ impl QuorumClient {
             self.outbox.notices.push(Notice::MayStayGranted(key.clone(), *session, reason));
         }
         if attempt == TAKE_BACK_ATTEMPTS || self.in_hurry {
-            return drop(self.lock_waits.remove(&token));
+            return self.forget_wait(token);
         }
         let attempt = attempt + 1;
         self.timers.insert((self.now + TAKE_BACK_PAUSE, Timer::Question(token)));
@@ -306,8 +373,8 @@ impl QuorumClient {
         let is_gone = lock_wait.is_gone;
         match granted {
             // Kept until the caller confirms: a grant whose reply is lost has to be released.
-            Some(enqueued_at_index) => lock_wait.stage = WaitStage::Granted { enqueued_at_index },
-            None => drop(self.lock_waits.remove(&token)),
+            Some(enqueued_at_index) => self.set_stage(token, WaitStage::Granted { enqueued_at_index }),
+            None => self.forget_wait(token),
         }
         if is_gone {
             return self.take_back(token);
@@ -333,7 +400,7 @@ impl QuorumClient {
     /// Records that the caller received the grant.
     pub(super) fn grant_heard(&mut self, token: CallToken) {
         if matches!(self.lock_waits.get(&token), Some(LockWait { stage: WaitStage::Granted { .. }, .. })) {
-            self.lock_waits.remove(&token);
+            self.forget_wait(token);
         }
     }
 
@@ -387,7 +454,7 @@ impl QuorumClient {
 
     /// Gives up every position.
     pub(super) fn end_all_waits(&mut self) {
-        let tokens: Vec<CallToken> = self.lock_waits.keys().copied().collect();
+        let tokens: Vec<CallToken> = self.lock_waits.waits.keys().copied().collect();
         for token in tokens {
             self.end_wait(token);
         }
@@ -409,6 +476,19 @@ impl QuorumClient {
     fn set_stage(&mut self, token: CallToken, stage: WaitStage) {
         if let Some(lock_wait) = self.lock_waits.get_mut(&token) {
             lock_wait.stage = stage;
+        }
+        self.continue_releases();
+    }
+
+    fn forget_wait(&mut self, token: CallToken) {
+        self.lock_waits.remove(token);
+        self.continue_releases();
+    }
+
+    /// Continues the releases that waited: those whose enqueue is still unresolved wait again.
+    fn continue_releases(&mut self) {
+        for release in std::mem::take(&mut self.lock_waits.releases) {
+            self.run_again(release);
         }
     }
 

@@ -66,7 +66,7 @@ use crate::leader_tracker::LeaderTracker;
 use crate::request_ids::{Registration, RequestIds};
 use crate::servers::Slot;
 use links::Link;
-use lock_waits::LockWait;
+use lock_waits::LockWaits;
 use lockmesh_protocol::command::AgentRegistration;
 use lockmesh_protocol::id::SessionId;
 use lockmesh_protocol::lease::LeaseId;
@@ -214,7 +214,7 @@ pub struct QuorumClient {
     unrouted: BTreeSet<RequestNumber>,
     callers: BTreeMap<CallToken, Caller>,
     shared_reads: SharedReads,
-    lock_waits: BTreeMap<CallToken, LockWait>,
+    lock_waits: LockWaits,
     session_ends: SessionEnds,
     timers: BTreeSet<(Time, Timer)>,
     /// `true` if the last turn left work to do.
@@ -259,7 +259,7 @@ impl QuorumClient {
             unrouted: BTreeSet::new(),
             callers: BTreeMap::new(),
             shared_reads: SharedReads::default(),
-            lock_waits: BTreeMap::new(),
+            lock_waits: LockWaits::default(),
             session_ends: SessionEnds::default(),
             timers: BTreeSet::new(),
             is_more: true,

@@ -68,6 +68,8 @@ enum RequestStage {
     Unrouted,
     /// It waits for a sequence.
     Unnumbered,
+    /// It is a release, and waits for the outcome of an enqueue of the same lock and session.
+    BehindLockWait,
     /// Its server's send queue is full.
     Backlogged(Slot),
     /// It was sent to a server.
@@ -180,6 +182,9 @@ impl QuorumClient {
         if self.is_closed {
             return self.give_up(number, no_leader());
         }
+        if !pending.was_sent && self.lock_waits.must_precede(&pending.request) {
+            return self.wait_for_enqueue(number);
+        }
         let Some(slot) = self.route(pending.addressee) else {
             return self.wait_for_route(number);
         };
@@ -209,6 +214,15 @@ impl QuorumClient {
         pending.unknown_because = None;
         self.unrouted.insert(number);
         self.wait_in(RequestStage::Unrouted, number);
+    }
+
+    fn wait_for_enqueue(&mut self, number: RequestNumber) {
+        let pending = &self.requests[&number];
+        if pending.deadline.is_some_and(|deadline| deadline <= self.now) {
+            return self.give_up(number, enqueue_unresolved());
+        }
+        self.lock_waits.hold_back(number);
+        self.wait_in(RequestStage::BehindLockWait, number);
     }
 
     /// Lets a request wait in a stage until its deadline.
@@ -443,6 +457,7 @@ impl QuorumClient {
         let why = match pending.stage {
             RequestStage::Unrouted => self.no_route(),
             RequestStage::Unnumbered => too_many_commands(),
+            RequestStage::BehindLockWait => enqueue_unresolved(),
             RequestStage::Backlogged(slot) => self.too_much_to_send(slot),
             RequestStage::Runnable | RequestStage::Sent(..) | RequestStage::Pausing(_) => {
                 return self.run_again(number);
@@ -571,6 +586,7 @@ impl QuorumClient {
         match pending.stage {
             RequestStage::Unrouted => drop(self.unrouted.remove(&number)),
             RequestStage::Unnumbered => self.ids.stop_waiting(number.0),
+            RequestStage::BehindLockWait => self.lock_waits.stop_holding_back(number),
             RequestStage::Backlogged(slot) => {
                 if let Some(link) = self.links.get_mut(&slot) {
                     link.backlog.retain(|waiting| *waiting != number);
@@ -640,6 +656,14 @@ fn unknown(why: &str) -> Unavailable {
     Unavailable::Unknown(format!(
         "No cluster leader: {why}, so it is unknown whether the request took effect"
     ))
+}
+
+fn enqueue_unresolved() -> Unavailable {
+    Unavailable::Unknown(
+        "the outcome of this session's earlier request for the lock is still unknown, so the lock may be granted \
+         to it later: release it again"
+            .into(),
+    )
 }
 
 fn too_many_commands() -> Unavailable {

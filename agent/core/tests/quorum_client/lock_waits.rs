@@ -343,3 +343,65 @@ fn a_grant_after_the_hold_timeout_is_released() {
         assert!(story.asked.is_empty() && story.answers.is_empty());
     }
 }
+
+fn release() -> LocalCall {
+    let entry = NewEntry { key: "job".into(), value: Vec::new().into(), flags: 0 };
+    LocalCall::Propose(Command::Kv(KvCommand::Release(entry, session())))
+}
+
+fn is_release(asked: &Asked) -> bool {
+    matches!(&asked.request, Request::Propose(_, Command::Kv(KvCommand::Release(..))))
+}
+
+/// `cargo sim 70232`: a release overtook the retried enqueue of its own session. The enqueue was
+/// granted afterwards, and the agent stopped before it could give the lock back.
+#[test]
+fn a_release_follows_the_outcome_of_an_enqueue() {
+    let outcomes = [(granted(), true), (granted(), false), (Reply::Succeeded(false), true)];
+    for (outcome, is_gone) in outcomes {
+        let mut story = Story::at_rest();
+        let token = story.acquire();
+        let enqueue = story.only();
+        // The agent may notice the end of the first caller's connection later than the release.
+        let released = story.call(release());
+        if is_gone {
+            story.tell(Input::Cancel(token));
+        }
+        assert_eq!(story.only(), enqueue, "the release waits");
+        let is_left = is_gone && matches!(outcome, Reply::Granted { .. });
+        story.answer(&enqueue, applied(20, outcome));
+        if is_left {
+            let leave = story.leaves();
+            story.apply(&leave, 40);
+        }
+        let sent = story.only();
+        assert!(is_release(&sent), "{sent:?}");
+        story.apply(&sent, 50);
+        if !is_gone {
+            story.heard_acquired(token);
+        }
+        assert!(story.heard(released).is_ok());
+    }
+}
+
+#[test]
+fn a_release_behind_an_unresolved_enqueue_has_an_unknown_outcome() {
+    let mut story = Story::at_rest();
+    let token = story.acquire();
+    story.only();
+    story.tell(Input::Cancel(token));
+    story.leader = None;
+    story.kill(A);
+    let released = story.call(release());
+    story.pass(2 * HOLD);
+    let reason = story.heard_unknown(released);
+    assert!(reason.contains("release it again"), "{reason}");
+}
+
+#[test]
+fn a_release_does_not_wait_for_a_position_in_the_queue() {
+    let mut story = Story::at_rest();
+    story.queued();
+    story.call(release());
+    assert!(story.asked.iter().any(is_release), "{:?}", story.asked);
+}
