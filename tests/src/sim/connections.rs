@@ -314,7 +314,9 @@ impl Agent {
         let next = 2 * age + retransmission.first_probe_timeout;
         match next < CONNECT_TIMEOUT {
             true => stage.after(next - age, Event::DialAgain(place, number, next)),
-            false => stage.after(CONNECT_TIMEOUT.saturating_sub(age), Event::Connection(place, number, false)),
+            false => {
+                stage.after(CONNECT_TIMEOUT.saturating_sub(age), Event::Connection(place, number, false))
+            }
         }
     }
 
