@@ -12,7 +12,7 @@ use crate::metrics::REFUSED_CONNECTIONS;
 use crate::upstream::Upstream;
 use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{Arrival, FrameReceiver, FrameSender};
-use lockmesh_net::{Close, Connection, Dialect, Endpoint, LinkError, Purpose, Role};
+use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose, Role};
 use lockmesh_protocol::rpc::{Call, CallFrame, Request, Response, Unavailable};
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,10 +144,7 @@ impl Listener {
                         Response::Unavailable(Unavailable::Denied(reason.into()))
                     }
                 };
-                let response = match connection.dialect() {
-                    Dialect::First => response.for_first_dialect(),
-                    Dialect::Second => response,
-                };
+                let response = response.in_dialect(connection.dialect());
                 answers.push(&(id, response)).expect("each of these answers is short");
             }
             sender.send(answers.take()).await?;

@@ -24,12 +24,14 @@
 //! | `bootstrap.rs` | messages between servers before they form a quorum |
 //! | `format.rs` | the version in front of everything stored or replicated |
 //! | `rpc.rs` | requests and responses between agents and servers; many share a frame |
+//! | `dialect.rs` | versions of these messages, and their conversion for older peers |
 //! | `wire.rs` | encoding: versioned, limited, no trailing bytes |
 
 pub mod backoff;
 pub mod bootstrap;
 pub mod change;
 pub mod command;
+pub mod dialect;
 pub mod duration;
 pub mod format;
 pub mod given_up;

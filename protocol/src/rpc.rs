@@ -39,20 +39,6 @@ pub enum Call {
     Cancel(CallId),
 }
 
-impl Call {
-    /// Converts the message for a server that only supports `lockmesh/1`: there a session that was
-    /// given up is destroyed, without the reason.
-    #[must_use]
-    pub fn for_first_dialect(self) -> Self {
-        match self {
-            Self::Begin(id, Request::Propose(request, Command::GiveUpSession { session, .. })) => {
-                Self::Begin(id, Request::Propose(request, Command::DestroySession(session)))
-            }
-            known => known,
-        }
-    }
-}
-
 /// A caller's frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallFrame(#[serde(deserialize_with = "frame_messages")] pub Vec<Call>);
@@ -168,8 +154,8 @@ pub enum Response {
     NodeLeases(NodeLeases),
     /// There is no result.
     Unavailable(Unavailable),
-    /// The agent is alive, and guards on its node gave up sessions. Only for a peer that supports
-    /// `lockmesh/2`.
+    /// The agent is alive, and guards on its node gave up sessions. Since
+    /// [`Dialect::Second`](crate::dialect::Dialect::Second).
     AliveGivingUp(Box<NodeAnswer>),
 }
 
@@ -188,15 +174,6 @@ impl Response {
             Self::Alive(renewal) => Some((*renewal).into()),
             Self::AliveGivingUp(answer) => Some(**answer),
             _ => None,
-        }
-    }
-
-    /// Converts the response for a peer that only supports `lockmesh/1`.
-    #[must_use]
-    pub fn for_first_dialect(self) -> Self {
-        match self {
-            Self::AliveGivingUp(answer) => Self::Alive(answer.renewal),
-            known => known,
         }
     }
 }

@@ -8,7 +8,8 @@ use lockmesh_agent_core::quorum_client::{ConnectionEnd, ConnectionId, Input};
 use lockmesh_net::client::try_each;
 use lockmesh_net::frame::{FrameQueue, TooLong};
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
-use lockmesh_net::{Close, Connection, Dialect, Endpoint, LinkError, Purpose, Role};
+use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose, Role};
+use lockmesh_protocol::dialect::Dialect;
 use lockmesh_protocol::rpc::{Call, ReplyFrame, Request};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -75,12 +76,10 @@ impl QuicConnection {
             Call::Begin(_, Request::RenewLease(_)) => &self.renewals,
             _ => &self.calls,
         };
-        let known_to_first = match self.dialect.get() {
-            Some(Dialect::First) => Some(call.clone().for_first_dialect()),
-            _ => None,
-        };
+        // Before the handshake nothing is known of the peer, and no call is sent.
+        let call = call.in_dialect(self.dialect.get().copied().unwrap_or(Dialect::Third));
         let mut queue = lane.lock();
-        queue.frames.push(known_to_first.as_ref().unwrap_or(call))?;
+        queue.frames.push(call.as_ref())?;
         queue.is_full = queue.frames.byte_count() >= BYTES_IN_LINE;
         let is_full = queue.is_full;
         // The task that wakes up needs the lock at once.

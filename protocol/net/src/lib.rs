@@ -43,4 +43,4 @@ pub use development::Development;
 pub use expiry::CertificateLife;
 pub use lockmesh_protocol::peer::{self, Peer, Role};
 pub use quic::{Close, Connection, Endpoint, LinkError, Purpose, QuicOptions};
-pub use tls::{Dialect, Identity, IdentityFiles};
+pub use tls::{Identity, IdentityFiles};

@@ -9,8 +9,9 @@ use crate::expiry;
 use crate::frame::{FrameCutter, FrameError};
 use crate::peer::{Peer, Role};
 use crate::random;
-use crate::tls::{self, Dialect, Identity, ResetSecret};
+use crate::tls::{self, Identity, ResetSecret};
 use bytes::Bytes;
+use lockmesh_protocol::dialect::Dialect;
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use quinn::crypto::{CryptoError, HmacKey};
 use quinn::{

@@ -7,6 +7,7 @@ use crate::certificate::{CertificateError, Facts};
 use crate::expiry::CertificateLife;
 use crate::files;
 use crate::peer::Peer;
+use lockmesh_protocol::dialect::Dialect;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::tls13::OkmBlock;
 use rustls::crypto::{CryptoProvider, ring};
@@ -18,38 +19,6 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
-
-/// The newest protocol version that both peers understand. TLS negotiates it (ALPN), and rejects a
-/// peer that supports none of these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Dialect {
-    /// The version of builds before cluster format 2.
-    First,
-    /// Adds [`Response::AliveGivingUp`](lockmesh_protocol::rpc::Response::AliveGivingUp) and
-    /// [`Command::GiveUpSession`](lockmesh_protocol::command::Command::GiveUpSession).
-    Second,
-}
-
-impl Dialect {
-    /// All versions, newest first, in order of preference.
-    const ALL: [Self; 2] = [Self::Second, Self::First];
-
-    fn alpn(self) -> &'static [u8] {
-        match self {
-            Self::First => b"lockmesh/1",
-            Self::Second => b"lockmesh/2",
-        }
-    }
-
-    /// Returns the version with this name.
-    pub(crate) fn named(alpn: &[u8]) -> Option<Self> {
-        Self::ALL.into_iter().find(|dialect| dialect.alpn() == alpn)
-    }
-
-    fn all_alpn() -> Vec<Vec<u8>> {
-        Self::ALL.map(|dialect| dialect.alpn().to_vec()).to_vec()
-    }
-}
 
 /// The paths of a member's certificate, its key and the trusted authorities.
 #[derive(Clone, Debug)]
@@ -241,7 +210,7 @@ fn server_config(
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain, key)
         .map_err(|error| error.to_string())?;
-    config.alpn_protocols = Dialect::all_alpn();
+    config.alpn_protocols = Dialect::ALL.map(|dialect| dialect.alpn().to_vec()).to_vec();
     // Connections live for days, so caching sessions for a faster handshake would only cost memory;
     // and a resumed session would not verify the peer's certificate again.
     config.send_tls13_tickets = 0;
@@ -266,7 +235,7 @@ fn client_config(
         .with_custom_certificate_verifier(verifier)
         .with_client_auth_cert(chain, key)
         .map_err(|error| error.to_string())?;
-    config.alpn_protocols = Dialect::all_alpn();
+    config.alpn_protocols = Dialect::ALL.map(|dialect| dialect.alpn().to_vec()).to_vec();
     config.resumption = rustls::client::Resumption::disabled();
     Ok(config)
 }

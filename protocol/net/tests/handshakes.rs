@@ -2,8 +2,9 @@
 
 use lockmesh_net::certificate::Authority;
 use lockmesh_net::{
-    Connection, Dialect, Endpoint, Identity, IdentityFiles, LinkError, Peer, Purpose, QuicOptions, Role,
+    Connection, Endpoint, Identity, IdentityFiles, LinkError, Peer, Purpose, QuicOptions, Role,
 };
+use lockmesh_protocol::dialect::Dialect;
 use lockmesh_protocol::rpc::{Call, CallFrame, CallId};
 use quinn::crypto::rustls::QuicClientConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
@@ -201,7 +202,7 @@ async fn both_ends_know_what_the_other_one_understands() {
     let listener = cluster.listen(Role::Server);
     let (accepted, dialled) = meet(&listener, &cluster.dialler(Role::Agent), Role::Server).await;
     let dialects = (accepted.unwrap().dialect(), dialled.unwrap().dialect());
-    assert_eq!(dialects, (Dialect::Second, Dialect::Second));
+    assert_eq!(dialects, (Dialect::Third, Dialect::Third));
     // A peer of an earlier build.
     let files = cluster.files(Role::Agent, DAY);
     let chain = vec![CertificateDer::from_pem_file(&files.certificate).unwrap()];

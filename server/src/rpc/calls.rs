@@ -9,6 +9,7 @@ use lockmesh_core::state::too_long;
 use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
 use lockmesh_net::{Connection, LinkError};
+use lockmesh_protocol::dialect::Dialect;
 use lockmesh_protocol::rpc::{Call, CallFrame, CallId, MAX_FRAME_BYTES, Response, Unavailable};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,6 +24,8 @@ const BYTES_AT_ONCE: usize = 1 << 20;
 pub(super) struct Stream {
     pub(super) service: RpcService,
     pub(super) replies: ReplySink,
+    /// The messages that the peer supports.
+    pub(super) dialect: Dialect,
 }
 
 impl Stream {
@@ -123,7 +126,7 @@ impl Stream {
                         Outgoing::LongRead(read) => long_reads.take(call, *read),
                     };
                     if let Some(response) = response {
-                        self.encode(&mut queue, &(call, response));
+                        self.encode(&mut queue, &(call, response.in_dialect(self.dialect)));
                     }
                     if queue.byte_count() >= BYTES_AT_ONCE {
                         self.send(&mut queue, sender).await?;

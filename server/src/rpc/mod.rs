@@ -91,7 +91,8 @@ impl RpcService {
                     let caller = Caller(self.last_caller.fetch_add(1, Ordering::Relaxed) + 1);
                     let limit = self.options.calls_per_connection;
                     let replies = ReplySink::new(caller, connection.peer().clone(), limit);
-                    let stream = calls::Stream { service: self.clone(), replies };
+                    let dialect = connection.dialect();
+                    let stream = calls::Stream { service: self.clone(), replies, dialect };
                     tokio::spawn(stream.run(connection.clone(), sender, receiver));
                 }
                 Ok((purpose, ..)) if !purpose.is_open_to(connection.peer().role) => {

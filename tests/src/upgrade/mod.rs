@@ -7,12 +7,13 @@
 //!
 //! **Expected:** no session is lost, and no write fails except at an agent that is being replaced.
 //! Every acknowledged write exists in the end, fences only increase, and the cluster's format is
-//! upgraded after the last server is replaced.
+//! upgraded after the last server is replaced. Agents of the older build then still answer every read.
 
 pub mod holds;
 
 use crate::cluster::{Cluster, SERVERS};
 use crate::dialect::let_pass;
+use crate::http::Client;
 use crate::stall::clients::{Answers, Clients, Failed};
 use holds::{Held, Turns, first_fall};
 use lockmesh_protocol::format;
@@ -75,6 +76,7 @@ pub fn run(disks: &[PathBuf], old: &Path, new: &Path) -> UpgradeReport {
     let order = (1..=SERVERS).map(|step| (leader + step) % SERVERS);
     let servers: Vec<(usize, Span)> = order.map(|place| (place, replace(&mut cluster, place))).collect();
     let raised_to = wait_for_format(&cluster);
+    lose_a_key(&agents);
     let replaced: Vec<(usize, Span)> =
         (0..AGENTS).map(|agent| SERVERS + agent).map(|place| (place, replace(&mut cluster, place))).collect();
 
@@ -125,6 +127,20 @@ fn replace(cluster: &mut Cluster, place: usize) -> Span {
     let span = (begun, Instant::now());
     let_pass(PEACE);
     span
+}
+
+/// Records a loss with a cause that the agents of the older build cannot decode. A server that sent
+/// it to them unchanged would cost them their connection, and their sessions in the end.
+fn lose_a_key(agents: &[Client]) {
+    let key = "upgrade/deleted";
+    let session = agents[0].session();
+    assert!(agents[0].acquire(key, &session), "a new key is free");
+    agents[0].delete(&format!("/v1/kv/{key}")).expect(200);
+    for agent in agents {
+        agent.get("/v1/lockmesh/losses").expect(200);
+    }
+    assert!(agents[0].session_info(&session).is_some(), "a session outlives the key that it held");
+    agents[0].destroy(&session);
 }
 
 /// Waits until a server logs the upgrade to the newest format of this build. Returns `None` if

@@ -1,0 +1,134 @@
+//! The versions of the messages between agents and servers. TLS negotiates the newest one that both
+//! peers support (ALPN), and rejects a peer that supports none of them.
+//!
+//! Types on the wire are only appended to, so a newer build understands every older message. A
+//! message that an older peer cannot decode would cost it the connection: the sender converts it
+//! with [`Call::in_dialect`] or [`Response::in_dialect`] first.
+
+use crate::command::Command;
+use crate::query::{Answer, Rows};
+use crate::record::{Loss, LossCause};
+use crate::rpc::{Call, Request, Response};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// A version of the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Dialect {
+    /// The version of builds before cluster format 2.
+    First,
+    /// Adds [`Response::AliveGivingUp`], [`Command::GiveUpSession`] and [`LossCause::GivenUp`].
+    Second,
+    /// Adds [`LossCause::KeyDeleted`].
+    Third,
+}
+
+impl Dialect {
+    /// All versions, newest first, in order of preference.
+    pub const ALL: [Self; 3] = [Self::Third, Self::Second, Self::First];
+
+    /// Returns the name in the TLS handshake.
+    pub fn alpn(self) -> &'static [u8] {
+        match self {
+            Self::First => b"lockmesh/1",
+            Self::Second => b"lockmesh/2",
+            Self::Third => b"lockmesh/3",
+        }
+    }
+
+    /// Returns the version with this name in the TLS handshake.
+    pub fn named(alpn: &[u8]) -> Option<Self> {
+        Self::ALL.into_iter().find(|dialect| dialect.alpn() == alpn)
+    }
+}
+
+impl Call {
+    /// Converts the message for a server that supports this version: before
+    /// [`Dialect::Second`], a session that was given up is destroyed without the reason.
+    pub fn in_dialect(&self, dialect: Dialect) -> Cow<'_, Self> {
+        match self {
+            Self::Begin(id, Request::Propose(request, Command::GiveUpSession { session, .. }))
+                if dialect < Dialect::Second =>
+            {
+                let destroy = Command::DestroySession(*session);
+                Cow::Owned(Self::Begin(*id, Request::Propose(*request, destroy)))
+            }
+            known => Cow::Borrowed(known),
+        }
+    }
+}
+
+impl Response {
+    /// Converts the response for a peer that supports this version. Before [`Dialect::Second`] it
+    /// has no sessions that were given up, and their losses have the cause `Destroyed`; before
+    /// [`Dialect::Third`] it has no deleted keys among the losses, since their sessions live.
+    #[must_use]
+    pub fn in_dialect(self, dialect: Dialect) -> Self {
+        match self {
+            Self::AliveGivingUp(answer) if dialect < Dialect::Second => Self::Alive(answer.renewal),
+            Self::Answer(Answer { rows: Rows::Losses(losses), index, known_leader, last_contact })
+                if dialect < Dialect::Third =>
+            {
+                let losses = losses.into_iter().filter_map(|loss| loss_in(loss, dialect)).collect();
+                Self::Answer(Answer { rows: Rows::Losses(losses), index, known_leader, last_contact })
+            }
+            known => known,
+        }
+    }
+}
+
+fn loss_in(loss: Arc<Loss>, dialect: Dialect) -> Option<Arc<Loss>> {
+    match loss.cause {
+        LossCause::KeyDeleted if dialect < Dialect::Third => None,
+        LossCause::GivenUp { .. } if dialect < Dialect::Second => {
+            Some(Arc::new(Loss { cause: LossCause::Destroyed, ..Arc::unwrap_or_clone(loss) }))
+        }
+        _ => Some(loss),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Dialect;
+    use crate::id::{LogIndex, NodeName, SessionId, WallTime};
+    use crate::query::{Answer, Rows};
+    use crate::record::{Loss, LossCause};
+    use crate::rpc::Response;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    fn answer(causes: &[LossCause]) -> Response {
+        let loss = |cause: &LossCause| {
+            Arc::new(Loss {
+                index: LogIndex(7),
+                at: WallTime(7),
+                session: SessionId::NIL,
+                session_name: "backup".into(),
+                node: NodeName::from("n1"),
+                cause: cause.clone(),
+                keys: Vec::new(),
+                key_count: 0,
+            })
+        };
+        let rows = Rows::Losses(causes.iter().map(loss).collect());
+        let last_contact = Duration::ZERO;
+        Response::Answer(Answer { index: LogIndex(7), rows, known_leader: true, last_contact })
+    }
+
+    #[test]
+    fn a_peer_receives_only_causes_that_it_can_decode() {
+        let given_up = LossCause::GivenUp { silent_for: Duration::from_secs(3) };
+        let all = answer(&[LossCause::TtlExpired, given_up.clone(), LossCause::KeyDeleted]);
+        assert_eq!(all.clone().in_dialect(Dialect::Third), all);
+        assert_eq!(all.clone().in_dialect(Dialect::Second), answer(&[LossCause::TtlExpired, given_up]));
+        assert_eq!(all.in_dialect(Dialect::First), answer(&[LossCause::TtlExpired, LossCause::Destroyed]));
+    }
+
+    #[test]
+    fn names_are_unique_and_known() {
+        for dialect in Dialect::ALL {
+            assert_eq!(Dialect::named(dialect.alpn()), Some(dialect));
+        }
+        assert_eq!(Dialect::named(b"lockmesh/0"), None);
+    }
+}
