@@ -191,6 +191,8 @@ pub struct QuorumClient {
     /// message about them.
     refused: Vec<(String, ClusterRefusal)>,
     complaint: Option<String>,
+    /// The last report of a server that cannot write to its disk, until a command is applied.
+    disk_failure: Option<String>,
     /// The pin as last reported.
     told_pin: Option<Pin>,
     registrar: Registrar,
@@ -245,6 +247,7 @@ impl QuorumClient {
             refusal: None,
             refused: Vec::new(),
             complaint: None,
+            disk_failure: None,
             told_pin: config.pin.clone(),
             leader: None,
             home: None,

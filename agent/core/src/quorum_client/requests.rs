@@ -194,10 +194,14 @@ impl QuorumClient {
         self.attempt(number, slot);
     }
 
-    /// Returns the error for a request without a suitable server; a reachable server of another
-    /// cluster is the likely reason.
+    /// Returns the error for a request without a suitable server. A reachable server of another
+    /// cluster is the likely reason, or disks on which no server can record its vote.
     fn no_route(&self) -> Unavailable {
-        self.complaint.clone().map_or_else(no_leader, Unavailable::NotAdmitted)
+        match (&self.complaint, &self.disk_failure) {
+            (Some(complaint), _) => Unavailable::NotAdmitted(complaint.clone()),
+            (None, Some(why)) => Unavailable::Disk(format!("{why}; since then there is no cluster leader")),
+            (None, None) => no_leader(),
+        }
     }
 
     fn wait_for_route(&mut self, number: RequestNumber) {
@@ -329,6 +333,11 @@ impl QuorumClient {
             (self.requests.get_mut(&number), &response)
         {
             pending.unknown_because = Some(why.clone());
+        }
+        match &response {
+            Response::Unavailable(Unavailable::Disk(why)) => self.disk_failure = Some(why.clone()),
+            Response::Applied(_) => self.disk_failure = None,
+            _ => {}
         }
         let mut response = match self.judge(slot, scope, response) {
             Ok(response) => response,
@@ -473,14 +482,16 @@ impl QuorumClient {
     }
 
     /// Handles an attempt without a reply within the timeout.
-    pub(super) fn attempt_is_late(&mut self, number: RequestNumber, slot: Slot, call: PendingCall) {
+    pub(super) fn attempt_is_late(&mut self, number: RequestNumber, slot: Slot) {
         let address = self.links.get(&slot).map_or("the server", |link| link.address.as_str());
         let Some(pending) = self.requests.get_mut(&number) else { return };
-        let seconds = self.now.since(call.begun).as_secs_f64();
+        // The last one of several attempts may have begun just now.
+        let seconds = self.now.since(pending.begun).as_secs_f64();
         // A server's report on an earlier attempt is more precise.
         pending.unknown_because.get_or_insert_with(|| {
             format!(
-                "{address} has not answered for {seconds:.1} s; it is unknown whether the request was applied"
+                "no server has answered for {seconds:.1} s (last: {address}); it is unknown whether the request \
+                 was applied"
             )
         });
     }

@@ -263,7 +263,7 @@ impl QuorumClient {
     pub(super) fn expire_call(&mut self, slot: Slot, id: CallId) {
         if let Some(call) = self.cancel_call(slot, id) {
             if let CallKind::Attempt(number) = call.kind {
-                self.attempt_is_late(number, slot, call);
+                self.attempt_is_late(number, slot);
             }
             self.call_lost(call);
             if matches!(call.kind, CallKind::Status(_)) {

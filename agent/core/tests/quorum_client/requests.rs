@@ -137,7 +137,7 @@ fn a_server_that_keeps_silent_is_given_up_with_the_hold_timeout() {
     story.pass(2 * MS);
     assert_eq!(story.cancelled, [(asked.connection, asked.call)]);
     let why = story.heard_unknown(token);
-    assert!(why.contains("has not answered for 7.0 s; it is unknown whether"), "{why}");
+    assert!(why.contains("no server has answered for 7.0 s (last: "), "{why}");
 }
 
 #[test]
@@ -162,6 +162,33 @@ fn the_reason_that_a_leader_gives_is_told_when_the_hold_timeout_is_over() {
         assert_eq!(story.heard(token), Err(Unavailable::Unknown(why.into())));
         assert_eq!((story.asked.len(), story.client.load().calls), (0, 0));
     }
+}
+
+/// Disks that are full everywhere, and a leader that died: no server can record its vote.
+#[test]
+fn full_disks_are_the_reason_that_there_is_no_leader() {
+    let mut story = Story::at_rest();
+    let full = "no space left on device on server s1";
+    let token = story.propose("k");
+    story.answer(&story.only(), Response::Unavailable(Unavailable::Disk(full.into())));
+    assert_eq!(story.heard(token), Err(Unavailable::Disk(full.into())));
+    story.leader = None;
+    story.kill(A);
+    let token = story.propose("k");
+    story.pass(HOLD + SECOND);
+    let reason = story.heard(token).unwrap_err();
+    assert!(reason.certainly_not_done() && reason.to_string().contains(full), "{reason}");
+    // A write that succeeded shows that the disks are in order again.
+    story.elect(B);
+    let token = story.propose("k");
+    let asked = story.until_asked();
+    story.apply(&asked, 5);
+    story.heard_applied(token);
+    story.leader = None;
+    story.kill(B);
+    let token = story.propose("k");
+    story.pass(HOLD + SECOND);
+    assert_eq!(story.heard(token), Err(Unavailable::NotLeader { leader: None }));
 }
 
 #[test]
