@@ -6,6 +6,7 @@ mod storm;
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{AgentRegistration, Command, RestoreStep};
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::{
     AgentNumber, Fence, Generation, Key, LogIndex, NodeName, RequestId, SessionId, Term, WallTime,
 };
@@ -28,7 +29,20 @@ struct Run {
     index: u64,
 }
 
+/// The formats of the cluster whose rules differ.
+fn formats() -> impl Strategy<Value = u8> {
+    format::FIRST..=format::NEWEST
+}
+
 impl Run {
+    /// A state of this format.
+    fn at(format: u8) -> Self {
+        let mut run = Self::default();
+        run.apply(None, Command::RaiseFormat(format));
+        assert_eq!(run.state.format(), format);
+        run
+    }
+
     fn apply(&mut self, request: Option<RequestId>, command: Command) -> (Arc<Applied>, Vec<Change>) {
         self.index += 1;
         let proposal = Proposal { request, at: WallTime(self.index), command };
@@ -58,8 +72,8 @@ const TERM: Term = Term(3);
 proptest! {
     /// For any commands in any order, the state replies like the model, and has the same contents.
     #[test]
-    fn the_state_does_what_the_model_does(actions in actions(1..80)) {
-        let (mut run, mut model) = (Run::default(), Model::default());
+    fn the_state_does_what_the_model_does(format in formats(), actions in actions(1..80)) {
+        let (mut run, mut model) = (Run::at(format), Model::default());
         for action in actions {
             let command = action.command(&model);
             let expected = model.apply(LogIndex(run.index + 1), TERM, &command);
@@ -75,8 +89,8 @@ proptest! {
 
     /// After every command the invariants hold, and changes and rows describe the whole state.
     #[test]
-    fn the_state_is_the_sum_of_its_changes(actions in actions(1..60)) {
-        let (mut run, mut model) = (Run::default(), Model::default());
+    fn the_state_is_the_sum_of_its_changes(format in formats(), actions in actions(1..60)) {
+        let (mut run, mut model) = (Run::at(format), Model::default());
         for action in actions {
             let command = action.command(&model);
             model.apply(LogIndex(run.index + 1), TERM, &command);
@@ -92,8 +106,8 @@ proptest! {
     /// If all sessions compete for one lock, and transactions pass it on past its queue, no session
     /// waits for a lock that it holds.
     #[test]
-    fn one_lock_has_one_holder_and_one_queue(actions in contention(1..40)) {
-        let (mut run, mut model) = (Run::default(), Model::default());
+    fn one_lock_has_one_holder_and_one_queue(format in formats(), actions in contention(1..40)) {
+        let (mut run, mut model) = (Run::at(format), Model::default());
         for action in actions {
             let command = action.command(&model);
             let expected = model.apply(LogIndex(run.index + 1), TERM, &command);
@@ -106,8 +120,8 @@ proptest! {
 
     /// The same log gives the same replies, changes and state.
     #[test]
-    fn a_replay_is_the_same_run(actions in actions(1..60)) {
-        let (mut once, mut twice, mut model) = (Run::default(), Run::default(), Model::default());
+    fn a_replay_is_the_same_run(format in formats(), actions in actions(1..60)) {
+        let (mut once, mut twice, mut model) = (Run::at(format), Run::at(format), Model::default());
         for action in actions {
             let command = action.command(&model);
             model.apply(LogIndex(once.index + 1), TERM, &command);
@@ -119,16 +133,16 @@ proptest! {
     /// A reader that waits beyond its known index misses nothing: every change has a higher index.
     /// No index goes back, except where tombstones are reaped.
     #[test]
-    fn an_index_tells_of_every_change(actions in actions(1..60)) {
-        let (mut run, mut model) = (Run::default(), Model::default());
+    fn an_index_tells_of_every_change(format in formats(), actions in actions(1..60)) {
+        let (mut run, mut model) = (Run::at(format), Model::default());
         an_index_tells_of(&mut run, &mut model, actions)?;
     }
 
     /// A repeated command changes nothing and gets the same reply, unless the lock that it acquired
     /// is lost.
     #[test]
-    fn a_repeated_command_is_done_once(actions in actions(1..60), deliveries in deliveries()) {
-        let (mut run, mut model) = (Run::default(), Model::default());
+    fn a_repeated_command_is_done_once(format in formats(), actions in actions(1..60), deliveries in deliveries()) {
+        let (mut run, mut model) = (Run::at(format), Model::default());
         run.apply(None, Command::RegisterAgent(AgentRegistration::of(node("agent", "a"))));
         let mut sent: Vec<(RequestId, Command, Option<Arc<Applied>>)> = Vec::new();
         for (action, delivery) in actions.into_iter().zip(deliveries.into_iter().cycle()) {
@@ -154,8 +168,8 @@ proptest! {
 proptest! {
     /// A backup restores its contents, whatever happened since, and no index or token is reused.
     #[test]
-    fn a_backup_brings_everything_back(before in actions(1..40), since in actions(1..40), parts in 1usize..5) {
-        let (mut run, mut model) = (Run::default(), Model::default());
+    fn a_backup_brings_everything_back(format in formats(), before in actions(1..40), since in actions(1..40), parts in 1usize..5) {
+        let (mut run, mut model) = (Run::at(format), Model::default());
         run.apply(None, Command::Bootstrap { cluster_id: "here".into(), servers: Vec::new(), lease_key: LeaseKey([7; 32]) });
         run.apply(None, Command::RegisterAgent(AgentRegistration::of(node("agent", "a"))));
         play(&mut run, &mut model, before);
@@ -185,8 +199,8 @@ proptest! {
     /// The holder of a lock before a restore may rely on it: if the backup has no holder, the lock
     /// cannot be acquired at once. All other locks are as in the backup.
     #[test]
-    fn a_restore_closes_what_was_held(before in actions(1..40), since in actions(1..40)) {
-        let (mut run, mut model) = (Run::default(), Model::default());
+    fn a_restore_closes_what_was_held(format in formats(), before in actions(1..40), since in actions(1..40)) {
+        let (mut run, mut model) = (Run::at(format), Model::default());
         run.apply(None, Command::Bootstrap { cluster_id: "here".into(), servers: Vec::new(), lease_key: LeaseKey([7; 32]) });
         play(&mut run, &mut model, before);
         let (backup, saved): (Vec<Change>, _) = (run.state.rows().collect(), run.state.clone());
@@ -207,8 +221,8 @@ proptest! {
 
     /// A restore is new to every query, whatever index it knows: from before, or from the backup.
     #[test]
-    fn a_restore_is_news_to_everybody(before in actions(1..40), since in actions(1..40)) {
-        let (mut run, mut model) = (Run::default(), Model::default());
+    fn a_restore_is_news_to_everybody(format in formats(), before in actions(1..40), since in actions(1..40)) {
+        let (mut run, mut model) = (Run::at(format), Model::default());
         run.apply(None, Command::Bootstrap { cluster_id: "here".into(), servers: Vec::new(), lease_key: LeaseKey([7; 32]) });
         play(&mut run, &mut model, before);
         let backup: Vec<Change> = run.state.rows().collect();
@@ -223,8 +237,8 @@ proptest! {
 
     /// A backup with missing rows is rejected or restored to a valid state; it never does harm.
     #[test]
-    fn a_broken_backup_does_no_harm(before in actions(1..40), kept in prop::collection::vec(any::<bool>(), 1..40)) {
-        let (mut run, mut model) = (Run::default(), Model::default());
+    fn a_broken_backup_does_no_harm(format in formats(), before in actions(1..40), kept in prop::collection::vec(any::<bool>(), 1..40)) {
+        let (mut run, mut model) = (Run::at(format), Model::default());
         run.apply(None, Command::RegisterAgent(AgentRegistration::of(node("agent", "a"))));
         play(&mut run, &mut model, before.clone());
         let rows = run.state.rows().zip(kept.iter().cycle()).filter(|(_, kept)| **kept).map(|(row, _)| row);
@@ -348,7 +362,7 @@ fn the_storms_reach_every_kind_of_answer() {
     for _ in 0..200 {
         let actions: Vec<Action> =
             proptest::strategy::ValueTree::current(&actions(40..80).new_tree(&mut runner).expect("actions"));
-        let (mut run, mut model) = (Run::default(), Model::default());
+        let (mut run, mut model) = (Run::at(format::NEWEST), Model::default());
         for action in actions {
             let command = action.command(&model);
             model.apply(LogIndex(run.index + 1), TERM, &command);
