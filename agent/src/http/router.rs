@@ -89,14 +89,12 @@ async fn guarded(
         let words = format!("method {} not allowed", head.method);
         return allowing(Failure::new(StatusCode::METHOD_NOT_ALLOWED, words).into_response(), route);
     };
-    if token::is_sent(&head.headers, &params)
-        && let Err(failure) = api.tokens.judge(peer)
-    {
-        return failure.into_response();
-    }
     let call = Call { api, peer, head, tail, params };
     let answer = match right {
-        Right::Read | Right::Write => endpoint::run(route.endpoint, &call, body).await,
+        Right::Read | Right::Write => match check_token(&call) {
+            Ok(()) => endpoint::run(route.endpoint, &call, body).await,
+            Err(failure) => Err(failure),
+        },
         // Boxed, so that the hot paths do not pay for it in memory.
         Right::Operate => Box::pin(operated(&call, route, body)).await,
     };
@@ -107,10 +105,18 @@ async fn guarded(
 /// log.
 async fn operated(call: &Call<'_>, route: &Route, body: Body) -> Result<Response<Body>, Failure> {
     let answer = async {
+        check_token(call)?;
         check_operator(call)?;
         endpoint::run(route.endpoint, call, body).await
     };
     audit::recorded(call, Action::Operate, &[], answer).await
+}
+
+fn check_token(call: &Call<'_>) -> Result<(), Failure> {
+    match token::is_sent(&call.head.headers, &call.params) {
+        true => call.api.tokens.judge(call.peer),
+        false => Ok(()),
+    }
 }
 
 /// Rejects an operator request that any user of this host, or any host, could have sent.

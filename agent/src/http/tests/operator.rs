@@ -372,6 +372,9 @@ async fn operators_and_recursive_deletes_leave_a_line() {
     let tree = r#"[{"KV": {"Verb": "delete-tree", "Key": "b"}}, {"KV": {"Verb": "set", "Key": "c", "Value": "eA=="}}]"#;
     stand.put("/v1/txn", tree).await;
     stand.call("DELETE", "/v1/kv/c", "").await;
+    let api = std::sync::Arc::get_mut(&mut stand.api).expect("nothing else has it");
+    api.tokens = crate::http::token::Tokens::new(true);
+    stand.call("PUT", "/v1/agent/leave?token=secret", "").await.failed(403, "refused");
     let unix = "peer=unix uid=1000 pid=7 node=node-one";
     assert_eq!(
         *lines.0.lock().unwrap(),
@@ -387,6 +390,7 @@ async fn operators_and_recursive_deletes_leave_a_line() {
             format!(
                 r#"INFO message=recursive delete {unix} request="PUT /v1/txn" keys="[\"b\"]" result="200""#
             ),
+            format!(r#"INFO message=operator request {unix} request="PUT /v1/agent/leave" result="403""#),
         ]
     );
 }
