@@ -78,6 +78,19 @@ pub enum Error {
         /// The evidence of the other use.
         reason: String,
     },
+    /// Others use the semaphore with another number of slots; nothing was changed.
+    #[error(
+        "the semaphore {prefix:?} has {stored} slots, not {wanted}: use {stored} as the number of slots, as its \
+         holders do, or wait until all holders have left"
+    )]
+    SlotCount {
+        /// The prefix of the semaphore.
+        prefix: String,
+        /// The number of slots that its holders use.
+        stored: usize,
+        /// The number of slots that this client uses.
+        wanted: usize,
+    },
     /// The session has ended: start again with a new one.
     #[error("the session has ended: {0}")]
     SessionLost(Loss),

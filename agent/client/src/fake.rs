@@ -149,6 +149,11 @@ impl Fake {
         self.state().entries.get(key).map(|entry| String::from_utf8_lossy(&entry.value).into_owned())
     }
 
+    /// Returns the number of keys under a prefix.
+    pub(crate) fn keys(&self, prefix: &str) -> usize {
+        self.state().entries.keys().filter(|key| key.starts_with(prefix)).count()
+    }
+
     pub(crate) fn sessions(&self) -> usize {
         self.state().sessions.len()
     }

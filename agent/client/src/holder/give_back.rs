@@ -156,12 +156,11 @@ impl Holder {
                 self.end_with(hold, Ok(was_released));
             }
             GiveBackStep::Reading => match self.take_off_the_list(hold, response) {
-                Ok(Some(request)) => {
+                Some(request) => {
                     hold.giving_back().step = GiveBackStep::Writing;
                     self.ask(hold, request);
                 }
-                Ok(None) => self.delete_own_key(hold, false),
-                Err(error) => self.give_back_failed(hold, error),
+                None => self.delete_own_key(hold, false),
             },
             GiveBackStep::Writing if response.verdict() => self.delete_own_key(hold, true),
             GiveBackStep::Writing => {
@@ -175,11 +174,12 @@ impl Holder {
     }
 
     /// Returns the write that removes the session from the list; `None` if it is not on it.
-    fn take_off_the_list(&self, hold: &Hold, response: Response) -> Result<Option<Request>, Error> {
+    fn take_off_the_list(&self, hold: &Hold, response: Response) -> Option<Request> {
         let Goal::Slot(slot) = &hold.goal else { unreachable!("only slots have a list") };
         let (entries, _) = response.entries();
-        let Some(mut slots) = slot.slots(&entries)? else { return Ok(None) };
-        Ok(slots.leave(&hold.session).then(|| slot.replace(&slots)))
+        // A key that is no list of holders does not name the session.
+        let Ok(Some(mut slots)) = slot.list(&entries) else { return None };
+        slots.leave(&hold.session).then(|| slot.replace(&slots))
     }
 
     fn delete_own_key(&mut self, hold: &mut Hold, was_listed: bool) {

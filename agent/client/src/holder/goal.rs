@@ -107,8 +107,6 @@ impl Goal {
             }
             Self::Slot(slot) => {
                 let mut slots = slot.slots(entries)?.unwrap_or_else(|| Slots::empty(slot.limit));
-                // Dead holders do not count: the write that takes a slot removes them.
-                slots.prune(entries);
                 if slots.holds(session) {
                     return Ok(Look::Mine);
                 }
@@ -130,10 +128,9 @@ impl Goal {
                 Some(Some(_)) => None,
             }),
             Self::Slot(slot) => {
-                let Some(mut slots) = slot.slots(entries)? else { return Ok(Some(Loss::Deleted)) };
                 // Others treat a holder without its own key as dead, so the holder must do the
                 // same.
-                slots.prune(entries);
+                let Some(slots) = slot.slots(entries)? else { return Ok(Some(Loss::Deleted)) };
                 Ok((!slots.holds(session)).then_some(Loss::Unlisted))
             }
         }
@@ -179,8 +176,21 @@ impl SlotGoal {
         format!("{}/{session}", self.prefix)
     }
 
-    /// Finds the list of holders among the entries under the prefix; `None` if there is none yet.
+    /// Finds the list of live holders among the entries under the prefix; `None` if there is none
+    /// yet. The write that changes the list removes the dead ones. Without a live holder, the
+    /// number of slots is this contender's.
     pub(crate) fn slots(&self, entries: &[Entry]) -> Result<Option<Slots>, Error> {
+        let Some(mut slots) = self.list(entries)? else { return Ok(None) };
+        slots.prune(entries);
+        match slots.limit() {
+            limit if limit == self.limit => Ok(Some(slots)),
+            _ if slots.taken() == 0 => Ok(Some(slots.resized(self.limit))),
+            stored => Err(Error::SlotCount { prefix: self.prefix.clone(), stored, wanted: self.limit }),
+        }
+    }
+
+    /// Finds the list of holders as it is stored, with any number of slots.
+    pub(crate) fn list(&self, entries: &[Entry]) -> Result<Option<Slots>, Error> {
         let key = self.list_key();
         let Some(entry) = entries.iter().find(|entry| entry.key == key) else { return Ok(None) };
         let conflict = |reason| Error::Conflict { key: key.clone(), reason };

@@ -104,7 +104,7 @@ impl Semaphore {
     /// The errors of the requests. A prefix that is not a semaphore is left unchanged.
     pub async fn remove(&self) -> Result<bool, Error> {
         let entries = self.client.kv().list(&self.goal.folder(), &Read::default()).await?.value;
-        let Some(mut slots) = self.goal.slots(&entries)? else { return Ok(true) };
+        let Some(mut slots) = self.goal.list(&entries)? else { return Ok(true) };
         slots.prune(&entries);
         if slots.taken() > 0 {
             return Ok(false);

@@ -90,9 +90,22 @@ async fn another_limit_or_another_use_is_refused() {
     let fake = Fake::start();
     let _guard = semaphore(&fake).acquire().await.expect("a free slot");
     let other = Semaphore::new(&fake.client(), "pool", 3);
-    assert!(matches!(other.acquire().await, Err(Error::Conflict { .. })));
+    assert!(matches!(other.acquire().await, Err(Error::SlotCount { stored: 2, wanted: 3, .. })));
+    assert_eq!((fake.keys("pool/"), fake.sessions()), (2, 1), "only the holder and the list remain");
+    assert!(!other.remove().await.expect("no error"), "a slot is held");
     fake.write("plain/.lock", "x", 0, "");
     let other = Semaphore::new(&fake.client(), "plain", 2);
     assert!(matches!(other.acquire().await, Err(Error::Conflict { .. })));
-    assert_eq!(fake.sessions(), 1);
+    assert_eq!((fake.keys("plain/"), fake.sessions()), (1, 1), "only the key of others remains");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_limit_is_accepted_once_all_holders_have_left() {
+    let fake = Fake::start();
+    semaphore(&fake).acquire().await.expect("a free slot").release().await.expect("released");
+    let other = Semaphore::new(&fake.client(), "pool", 3);
+    let guard = other.acquire().await.expect("no holder uses the old number");
+    assert!(fake.value("pool/.lock").expect("a list").starts_with(r#"{"Limit":3,"#));
+    assert!(matches!(semaphore(&fake).acquire().await, Err(Error::SlotCount { stored: 3, wanted: 2, .. })));
+    guard.release().await.expect("released");
 }

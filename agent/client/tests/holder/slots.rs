@@ -122,12 +122,18 @@ fn another_limit_is_refused() {
     story.tell(Input::Acquire(JOB, Wanted { goal, wait_limit: WaitLimit::Endless, watch_retries: None }));
     story.answer("create", Ok(Response::Created("S1".into())));
     story.answer("acquire", granted(4));
-    story.answer("list", list(&[], &["S1"], 8));
-    while let Some(what) = story.asked().first().copied() {
-        let answer = if what == "get" { list(&[], &[], 8) } else { Ok(Response::Done) };
-        story.answer(what, answer);
-    }
-    assert!(matches!(story.told_acquired(), Some(Err(Error::Conflict { .. }))));
+    story.answer("list", list(&["S2"], &["S1", "S2"], 8));
+    story.answer("get", list(&["S2"], &[], 8));
+    assert!(matches!(story.request("delete"), Request::Delete(key) if key == "pool/S1"));
+    story.answer("delete", Ok(Response::Done));
+    story.answer("destroy", Ok(Response::Done));
+    let Some(Err(error)) = story.told_acquired() else { panic!("{:?}", story.events) };
+    assert_eq!(
+        error.to_string(),
+        "the semaphore \"pool\" has 2 slots, not 3: use 2 as the number of slots, as its holders do, or wait until \
+         all holders have left"
+    );
+    assert_eq!(story.log, ["create", "acquire", "list", "get", "delete", "destroy"]);
 }
 
 #[test]
