@@ -299,3 +299,42 @@ pub(super) fn loss(loss: &Loss) -> shape::lockmesh::Loss {
         key_count: loss.key_count,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_know_each_cause_of_a_loss() {
+        let check = || "c".into();
+        let failed = LossCause::NodeFailed {
+            window: HealthWindow::Default,
+            confirmed_by: Vec::new(),
+            silent_for: Duration::ZERO,
+        };
+        let causes = [
+            LossCause::Destroyed,
+            LossCause::TtlExpired,
+            LossCause::CheckCritical(check()),
+            LossCause::CheckDeregistered(check()),
+            LossCause::NodeDeregistered,
+            failed,
+            LossCause::HostReplaced,
+            LossCause::NodeLeft,
+            LossCause::NodeForcedToLeave,
+            LossCause::NodeReaped,
+            LossCause::GivenUp { silent_for: Duration::ZERO },
+            LossCause::KeyDeleted,
+        ];
+        let words = causes.map(|cause| {
+            let session = SessionId::NIL;
+            let at = lockmesh_protocol::id::WallTime(0);
+            let index = lockmesh_protocol::id::LogIndex(1);
+            let node = "n".into();
+            let (keys, key_count) = (Vec::new(), 0);
+            loss(&Loss { index, at, session, session_name: String::new(), node, cause, keys, key_count })
+                .cause
+        });
+        assert_eq!(words, shape::lockmesh::Loss::CAUSES);
+    }
+}

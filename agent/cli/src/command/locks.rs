@@ -18,8 +18,8 @@ pub struct Args {
     /// List lost locks with the cause, newest first
     #[arg(long)]
     losses: bool,
-    /// With --losses: only this cause, such as node-failed
-    #[arg(long, value_name = "CAUSE", requires = "losses")]
+    /// With --losses: only this cause
+    #[arg(long, value_name = "CAUSE", requires = "losses", value_parser = Loss::CAUSES)]
     cause: Option<String>,
     /// With --losses: also list sessions that ended without holding a lock
     #[arg(long, requires = "losses")]
@@ -228,5 +228,16 @@ mod tests {
         assert_eq!(losses("b --all"), [false, false]);
         assert_eq!(losses("--cause check-critical"), [true, false]);
         assert_eq!(losses("--cause ttl-expired"), [false, false]);
+    }
+
+    #[test]
+    fn an_unknown_cause_is_refused_with_the_known_ones() {
+        let line = "lockmesh locks --losses --cause node-faild";
+        let refused = crate::command::command().try_get_matches_from(line.split(' '));
+        let refused = refused.expect_err("there is no such cause");
+        let text = refused.to_string();
+        assert!(text.contains("ttl-expired, ") && text.contains("tip: "), "{text}");
+        assert!(text.contains("'node-failed'"), "it is the most similar: {text}");
+        assert_eq!(refused.exit_code(), 2);
     }
 }

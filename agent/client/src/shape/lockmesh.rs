@@ -49,9 +49,8 @@ pub struct Loss {
     pub session_name: String,
     /// Its node.
     pub node: String,
-    /// `destroyed`, `ttl-expired`, `check-critical`, `check-deregistered`, `node-deregistered`,
-    /// `node-failed`, `host-replaced`, `node-left`, `node-forced-to-leave`, `node-reaped`,
-    /// `given-up` or, of a key that was deleted while its session lives on, `key-deleted`.
+    /// One of [`Loss::CAUSES`]. `key-deleted` is the cause of a key that was deleted while its
+    /// session lives on.
     pub cause: String,
     /// The check, if a check was the cause.
     #[serde(rename = "CheckID")]
@@ -74,6 +73,22 @@ pub struct Loss {
 }
 
 impl Loss {
+    /// All causes.
+    pub const CAUSES: [&'static str; 12] = [
+        "destroyed",
+        "ttl-expired",
+        "check-critical",
+        "check-deregistered",
+        "node-deregistered",
+        "node-failed",
+        "host-replaced",
+        "node-left",
+        "node-forced-to-leave",
+        "node-reaped",
+        "given-up",
+        "key-deleted",
+    ];
+
     /// Returns the cause with its details, such as `node-failed (silent for 5.1s; window default;
     /// confirmed by s1, s3)`.
     pub fn in_words(&self) -> String {
