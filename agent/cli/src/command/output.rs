@@ -115,20 +115,18 @@ impl Table {
         self
     }
 
-    /// The same table within that many columns if possible. The widest columns are shortened first,
-    /// and shortened cells end with `…`.
+    /// The same table within that many columns if possible. Ids are shortened first, because their
+    /// beginning identifies them; then the widest columns. Shortened cells end with `…`.
     #[must_use]
     fn fitted(&self, width: usize) -> Self {
         let mut widths = self.widths();
         let gaps = 2 * widths.len().saturating_sub(1);
+        let ids: Vec<bool> = (0..widths.len()).map(|column| self.has_ids(column)).collect();
         while widths.iter().sum::<usize>() + gaps > width {
-            // The first of the widest: the key before the session, which is the same in all rows.
-            let widest = widths.iter().copied().max().unwrap_or(0);
-            if widest <= LEAST_WIDTH {
-                break;
-            }
-            let widest = widths.iter_mut().find(|known| **known == widest);
-            widest.into_iter().for_each(|known| *known -= 1);
+            let long = (0..widths.len()).rev().filter(|column| widths[*column] > LEAST_WIDTH);
+            // The first of the widest: the key before the holder.
+            let Some(column) = long.max_by_key(|column| (ids[*column], widths[*column])) else { break };
+            widths[column] -= 1;
         }
         let short = |(cell, width): (&String, &usize)| match cell.chars().count() > *width {
             true => cell.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
@@ -136,6 +134,13 @@ impl Table {
         };
         let row = |row: &Vec<String>| row.iter().zip(&widths).map(short).collect();
         Self { rows: self.rows.iter().map(row).collect() }
+    }
+
+    /// `true` for a column of UUIDs: of sessions, nodes or servers.
+    fn has_ids(&self, column: usize) -> bool {
+        let mut cells =
+            self.rows.iter().skip(1).filter_map(|row| row.get(column)).filter(|cell| *cell != "-");
+        cells.next().is_some_and(|first| is_uuid(first) && cells.all(|cell| is_uuid(cell)))
     }
 
     fn widths(&self) -> Vec<usize> {
@@ -163,6 +168,14 @@ impl Table {
     pub fn print(&self) -> Result<(), CliError> {
         print_line(&self.render())
     }
+}
+
+fn is_uuid(text: &str) -> bool {
+    let is_right = |(at, byte): (usize, u8)| match at {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    };
+    text.len() == 36 && text.bytes().enumerate().all(is_right)
 }
 
 /// The text with control characters escaped.
@@ -201,6 +214,21 @@ mod tests {
         assert_eq!(table.fitted(60).render(), table.render(), "it fits as it is");
         let narrow = table.fitted(1).render();
         assert!(narrow.contains("a holde…"), "columns stay readable: {narrow}");
+    }
+
+    #[test]
+    fn ids_are_shortened_before_addresses_and_reasons() {
+        let id = "23cc4a7e-8aef-a56b-7cd5-8c82fa16a93a";
+        let mut table = Table::new(["ID", "Address", "Why"]);
+        let why = "node-failed (silent for 5.1s; window default)";
+        table.row([id.into(), "[2001:db8::17]:8300".into(), why.into()]);
+        table.row([String::new(), String::new(), String::new()]);
+        let line = |width| table.fitted(width).render().lines().nth(1).map(String::from);
+        assert_eq!(line(84), Some(format!("23cc4a7e-8aef-a…  [2001:db8::17]:8300  {why}")));
+        assert_eq!(line(76), Some(format!("23cc4a7…  [2001:db8::17]:8300  {why}")));
+        let narrow = line(60).expect("a row");
+        assert_eq!(narrow, "23cc4a7…  [2001:db8::17]:8300  node-failed (silent for 5.1s…");
+        assert!(is_uuid(id) && !is_uuid(why) && !is_uuid("23cc4a7e_8aef-a56b-7cd5-8c82fa16a93a"));
     }
 
     #[test]
