@@ -45,7 +45,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         let losses: Vec<Loss> = losses.into_iter().filter(|loss| args.lists(loss)).collect();
         match args.json {
             true => print_json(&losses)?,
-            false => args.table.print(&loss_table(&losses))?,
+            false => args.table.print(&loss_table(&losses, &args.prefix))?,
         }
     } else {
         let locks = client.operator().locks(&args.prefix, &read).await?.value;
@@ -60,11 +60,20 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
 }
 
 impl Args {
-    /// `true` for a loss of a key under the prefix, by the cause that is wanted.
+    /// `true` for a loss of a key under the prefix, by the cause that is wanted; and for a loss
+    /// whose unrecorded keys may be under the prefix.
     fn lists(&self, loss: &Loss) -> bool {
         let is_cause = self.cause.as_ref().is_none_or(|cause| *cause == loss.cause);
         let is_below = loss.keys.iter().any(|lost| lost.key.starts_with(&self.prefix));
-        is_cause && (is_below || (self.all && self.prefix.is_empty() && loss.key_count == 0))
+        let may_be_below = unrecorded(loss) > 0 && self.may_follow(loss);
+        is_cause && (is_below || may_be_below || (self.all && self.prefix.is_empty() && loss.key_count == 0))
+    }
+
+    /// `true` if a key under the prefix may follow the recorded ones, which are the first in
+    /// ascending order.
+    fn may_follow(&self, loss: &Loss) -> bool {
+        let last = loss.keys.last().map(|last| last.key.as_str());
+        last.is_none_or(|last| last < self.prefix.as_str() || last.starts_with(&self.prefix))
     }
 }
 
@@ -126,7 +135,7 @@ fn lock_table(locks: &[Lock], semaphores: &Semaphores) -> Table {
     table.without_empty(&[SLOT])
 }
 
-fn loss_table(losses: &[Loss]) -> Table {
+fn loss_table(losses: &[Loss], prefix: &str) -> Table {
     let mut table = Table::new(["When", "Holder", "Node", "Session", "Why", "Keys"]);
     for loss in losses {
         table.row([
@@ -135,19 +144,27 @@ fn loss_table(losses: &[Loss]) -> Table {
             loss.node.clone(),
             loss.session.clone(),
             loss.in_words(),
-            lost_keys(loss),
+            lost_keys(loss, prefix),
         ]);
     }
     table
 }
 
-/// The first keys with their fences, and the number of the others.
-fn lost_keys(loss: &Loss) -> String {
+/// The number of lost keys that the servers have counted, but not recorded.
+fn unrecorded(loss: &Loss) -> u64 {
+    loss.key_count.saturating_sub(loss.keys.len() as u64)
+}
+
+/// The first keys under the prefix with their fences, and the number of the others.
+fn lost_keys(loss: &Loss, prefix: &str) -> String {
     let shown = |lost: &LostKey| format!("{}#{}", lost.key, lost.fence);
-    let mut words: Vec<String> = loss.keys.iter().take(4).map(shown).collect();
+    let below = loss.keys.iter().filter(|lost| lost.key.starts_with(prefix));
+    let mut words: Vec<String> = below.take(4).map(shown).collect();
     let more = loss.key_count.saturating_sub(words.len() as u64);
-    if more > 0 {
-        words.push(format!("and {more} more"));
+    match unrecorded(loss) {
+        0 if more == 0 => {}
+        0 => words.push(format!("+{more} more")),
+        unrecorded => words.push(format!("+{more} more ({unrecorded} not recorded)")),
     }
     words.join(" ")
 }
@@ -156,6 +173,12 @@ fn lost_keys(loss: &Loss) -> String {
 mod tests {
     use super::*;
     use clap::FromArgMatches;
+
+    fn parse(line: &str) -> Args {
+        let line = format!("lockmesh locks --losses {line}");
+        let matches = crate::command::command().get_matches_from(line.split_whitespace());
+        Args::from_arg_matches(matches.subcommand().expect("locks").1).expect("good")
+    }
 
     #[test]
     fn a_held_lock_and_a_closed_one_fit_the_table() {
@@ -201,11 +224,12 @@ mod tests {
             cause: "check-critical".into(),
             check_id: "web".into(),
             keys,
-            key_count: 70,
+            key_count: 5,
             ..Loss::default()
         };
-        let text = loss_table(std::slice::from_ref(&loss)).render();
-        assert!(text.ends_with("check-critical (web)  a/1#1 a/2#2 a/3#3 a/4#4 and 66 more"), "{text}");
+        let text = loss_table(std::slice::from_ref(&loss), "").render();
+        let keys = "a/1#1 a/2#2 a/3#3 a/4#4 +1 more";
+        assert!(text.ends_with(&format!("check-critical (web)  {keys}")), "{text}");
         let failed = Loss {
             cause: "node-failed".into(),
             health_window: "default".into(),
@@ -213,13 +237,11 @@ mod tests {
             silent_for: "5.1s".into(),
             ..Loss::default()
         };
-        let text = loss_table(std::slice::from_ref(&failed)).render();
+        let text = loss_table(std::slice::from_ref(&failed), "").render();
         let why = "node-failed (silent for 5.1s; window default; confirmed by s1, s3)";
         assert!(text.contains(why), "{text}");
         let losses = |line: &str| {
-            let line = format!("lockmesh locks --losses {line}");
-            let matches = crate::command::command().get_matches_from(line.split_whitespace());
-            let args = Args::from_arg_matches(matches.subcommand().expect("locks").1).expect("good");
+            let args = parse(line);
             [&loss, &Loss { cause: "destroyed".into(), ..Loss::default() }].map(|loss| args.lists(loss))
         };
         assert_eq!(losses(""), [true, false], "a session without a lock has lost none");
@@ -228,6 +250,18 @@ mod tests {
         assert_eq!(losses("b --all"), [false, false]);
         assert_eq!(losses("--cause check-critical"), [true, false]);
         assert_eq!(losses("--cause ttl-expired"), [false, false]);
+    }
+
+    #[test]
+    fn a_loss_whose_keys_are_not_all_recorded_is_listed_where_they_may_be() {
+        let keys: Vec<_> = (10..74).map(|n| LostKey { key: format!("m/{n}"), fence: n }).collect();
+        let loss = Loss { session: "s1".into(), keys, key_count: 100, ..Loss::default() };
+        let lists = |prefix: &str| parse(prefix).lists(&loss);
+        assert!(lists("") && lists("m/") && lists("m/1"));
+        assert!(lists("m/73") && lists("m/8") && lists("n/"), "they may be among the others");
+        assert!(!lists("a/") && !lists("m/0"), "the others are behind the recorded ones");
+        assert_eq!(lost_keys(&loss, "m/7"), "m/70#70 m/71#71 m/72#72 m/73#73 +96 more (36 not recorded)");
+        assert_eq!(lost_keys(&loss, "n/"), "+100 more (36 not recorded)");
     }
 
     #[test]

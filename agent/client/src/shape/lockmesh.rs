@@ -65,7 +65,7 @@ pub struct Loss {
     /// since the last acknowledged renewal. A Go duration.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub silent_for: String,
-    /// The keys that it held; at most 64.
+    /// The first 64 keys that it held, in ascending order.
     #[serde(deserialize_with = "null_as_default")]
     pub keys: Vec<LostKey>,
     /// The total number of keys that it held.
