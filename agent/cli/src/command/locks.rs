@@ -3,6 +3,7 @@
 use super::context::{ConsistencyArgs, Context};
 use super::error::CliError;
 use super::instant;
+use super::lock::obstacle::{delay_left, wall_clock_ms};
 use super::output::{Table, TableArgs, print_json};
 use lockmesh_client::shape::lockmesh::{Lock, Loss, LostKey};
 use lockmesh_client::{Client, Read, Slots};
@@ -53,7 +54,11 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
             print_json(&locks)?;
         } else {
             let semaphores = Semaphores::of(&client, &locks, &read).await?;
-            args.table.print(&lock_table(&locks, &semaphores))?;
+            let losses = match locks.iter().any(|lock| !lock.lock_delay.is_empty()) {
+                true => client.operator().losses(&read).await?.value,
+                false => Vec::new(),
+            };
+            args.table.print(&lock_table(&locks, &semaphores, &losses, wall_clock_ms()))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -112,8 +117,8 @@ fn semaphore_of(lock: &Lock) -> Option<&str> {
 
 const SLOT: &str = "Slot";
 
-fn lock_table(locks: &[Lock], semaphores: &Semaphores) -> Table {
-    let heading = ["Key", "Holder", "Node", "Session", SLOT, "Fence", "Since", "Delay", "Waiting"];
+fn lock_table(locks: &[Lock], semaphores: &Semaphores, losses: &[Loss], now_ms: u64) -> Table {
+    let heading = ["Key", "Holder", "Node", "Session", SLOT, "Fence", "Since", "DelayLeft", "Waiting"];
     let mut table = Table::new(heading);
     for lock in locks {
         let is_waiter = semaphores.is_waiter(lock);
@@ -128,11 +133,21 @@ fn lock_table(locks: &[Lock], semaphores: &Semaphores) -> Table {
             // not a slot's.
             if is_held && !is_waiter { lock.fence.to_string() } else { String::new() },
             instant::utc(lock.granted_at_ms),
-            lock.lock_delay.clone(),
+            rest_of_delay(lock, losses, now_ms),
             if lock.waiters > 0 { lock.waiters.to_string() } else { String::new() },
         ]);
     }
     table.without_empty(&[SLOT])
+}
+
+/// The rest of the lock-delay that blocks a lock. Without the loss that began it, only the whole
+/// delay is known.
+fn rest_of_delay(lock: &Lock, losses: &[Loss], now_ms: u64) -> String {
+    match delay_left(lock, losses, now_ms) {
+        _ if lock.lock_delay.is_empty() => String::new(),
+        Some((_, left)) => format!("{left}s of {}", lock.lock_delay),
+        None => format!("up to {}", lock.lock_delay),
+    }
 }
 
 fn loss_table(losses: &[Loss], prefix: &str) -> Table {
@@ -192,11 +207,16 @@ mod tests {
             waiters: 3,
             ..Lock::default()
         };
-        let closed = Lock { key: "old".into(), lock_delay: "15s".into(), ..Lock::default() };
-        let expected = "Key  Holder  Node  Session  Fence  Since                 Delay  Waiting\n\
-                        job  worker  n1    s1       7      2026-11-21 08:41:12Z  -      3\n\
-                        old  -       -     -        -      -                     15s    -";
-        assert_eq!(lock_table(&[held, closed], &Semaphores::default()).render(), expected);
+        let closed = |key: &str| Lock { key: key.into(), lock_delay: "15s".into(), ..Lock::default() };
+        let lost = vec![LostKey { key: "old".into(), fence: 6 }];
+        let loss = Loss { at_ms: 1_795_250_480_000, keys: lost, key_count: 1, ..Loss::default() };
+        let expected = "Key      Holder  Node  Session  Fence  Since                 DelayLeft   Waiting\n\
+                        job      worker  n1    s1       7      2026-11-21 08:41:12Z  -           3\n\
+                        old      -       -     -        -      -                     11s of 15s  -\n\
+                        unknown  -       -     -        -      -                     up to 15s   -";
+        let locks = [held, closed("old"), closed("unknown")];
+        let table = lock_table(&locks, &Semaphores::default(), &[loss], 1_795_250_484_000);
+        assert_eq!(table.render(), expected);
     }
 
     #[test]
@@ -210,7 +230,7 @@ mod tests {
         let list = br#"{"Limit":1,"Holders":{"s1":true}}"#;
         let slots = Slots::from_json(list).expect("a list");
         let semaphores = Semaphores([("sem".to_owned(), slots)].into());
-        let shown = lock_table(&[contender("s1"), contender("s2")], &semaphores).render();
+        let shown = lock_table(&[contender("s1"), contender("s2")], &semaphores, &[], 0).render();
         let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[0][4..6], ["Slot", "Fence"], "{shown}");
         assert_eq!((&lines[1][4..6], &lines[2][4..6]), (&["-", "7"][..], &["waiting", "-"][..]), "{shown}");

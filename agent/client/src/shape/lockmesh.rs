@@ -26,8 +26,8 @@ pub struct Lock {
     /// held.
     #[serde(rename = "GrantedAtMs")]
     pub granted_at_ms: u64,
-    /// The remaining lock-delay after its holder's end, as a Go duration; empty if the key is not
-    /// blocked.
+    /// The whole lock-delay after its holder's end, as a Go duration; empty if the key is not
+    /// blocked. The delay began with the loss of the key, which [`Loss::at_ms`] dates.
     pub lock_delay: String,
     /// The number of sessions in the lock's queue.
     pub waiters: u64,

@@ -12,7 +12,7 @@
 
 pub mod child;
 pub mod held;
-mod obstacle;
+pub(super) mod obstacle;
 
 use super::context::Context;
 use super::error::{CliError, ExitCodes};

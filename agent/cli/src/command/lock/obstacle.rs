@@ -94,16 +94,9 @@ impl Obstacle {
         Self { sessions: vec![lock.session.clone()], text: format!("held by {}{waiting}", holder(lock)) }
     }
 
-    /// The end of the last holder is recorded with its time, so the rest of the delay is known as
-    /// well as the two clocks agree.
     fn delayed(lock: &Lock, losses: &[Loss], now_ms: u64) -> Self {
-        let whole = duration::parse(&lock.lock_delay).unwrap_or_default();
-        let loss = losses.iter().find(|loss| loss.keys.iter().any(|lost| lost.key == lock.key));
-        let text = match loss {
-            Some(loss) => {
-                let since = Duration::from_millis(now_ms.saturating_sub(loss.at_ms));
-                // A clock that is ahead must not promise the lock too early.
-                let left = whole.saturating_sub(since).max(Duration::from_secs(1)).as_secs();
+        let text = match delay_left(lock, losses, now_ms) {
+            Some((loss, left)) => {
                 let cause = printable(&loss.in_words());
                 format!("lock-delay, about {left}s of {} left (last holder: {cause})", lock.lock_delay)
             }
@@ -133,6 +126,22 @@ impl Obstacle {
     }
 }
 
+/// The loss that began the lock-delay, and the seconds that are left of the delay. The end of the
+/// last holder is recorded with its time, so the rest is known as well as the two clocks agree.
+/// `None` if the loss is not in the history.
+pub(in crate::command) fn delay_left<'a>(
+    lock: &Lock,
+    losses: &'a [Loss],
+    now_ms: u64,
+) -> Option<(&'a Loss, u64)> {
+    let whole = duration::parse(&lock.lock_delay).unwrap_or_default();
+    let loss = losses.iter().find(|loss| loss.keys.iter().any(|lost| lost.key == lock.key))?;
+    let since = Duration::from_millis(now_ms.saturating_sub(loss.at_ms));
+    // A clock that is ahead must not promise the lock too early.
+    let left = whole.saturating_sub(since).max(Duration::from_secs(1)).as_secs();
+    Some((loss, left))
+}
+
 /// The holder with its node, the time and the fence of its grant.
 fn holder(lock: &Lock) -> String {
     let name = if lock.session_name.is_empty() { &lock.session } else { &lock.session_name };
@@ -140,7 +149,8 @@ fn holder(lock: &Lock) -> String {
     format!("\"{}\" on {} since {since} (fence {})", printable(name), lock.node, lock.fence)
 }
 
-fn wall_clock_ms() -> u64 {
+/// Milliseconds since 1970.
+pub(in crate::command) fn wall_clock_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
