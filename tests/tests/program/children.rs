@@ -3,6 +3,7 @@
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::process::{Process, run};
+use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -78,6 +79,46 @@ fn errors_of_a_lock_have_codes_apart_from_those_of_its_program() {
     assert!(code == 120 && said.contains("lock-delay, about "), "{code} {said}");
     assert_eq!(run(&["--http-addr=127.0.0.1:1", "lock", name, "--", "true"]).0, 123);
     assert_eq!(run(&["lock", &address, "--nonsense", name, "--", "true"]).0, 125);
+}
+
+#[test]
+fn a_leader_without_a_reader_ends_its_program_before_it_resigns() {
+    let server = shared();
+    let client = server.client();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let gate = folder.path().join("gate").display().to_string();
+    // The reader goes after the line with the leader; the next change of the value has none.
+    let pipeline = r#"{ "$0" "$@"; echo "exit code $?" >&2; } | while read line; do case $line in *" leads "*) exit;; esac; done"#;
+    let program = "trap 'echo asked to end >&2; while [ ! -e \"$0\" ]; do sleep 0.05; done; exit' TERM; echo runs >&2; \
+                   while :; do sleep 0.05; done";
+    let lockmesh = lockmesh_tests::binary::lockmesh().display().to_string();
+    let (address, key) = (at(&server), "children/pipe");
+    let elect = [&lockmesh, "elect", &address, "--lock-delay=0s", key, "--", "sh", "-c", program, &gate];
+    let leader = Process::start(Path::new("sh"), &[&["-c", pipeline], &elect[..]].concat());
+    leader.says("runs");
+    client.set(key, "changed");
+    leader.says("the reader of the output has gone; ending the command");
+    leader.says("asked to end");
+    assert!(client.holder(key).is_some(), "the program runs, so its lock is held");
+    std::fs::write(&gate, "").expect("it can be written");
+    leader.says("exit code 141");
+    assert_eq!(client.holder(key), None);
+}
+
+#[test]
+fn a_candidate_that_led_before_does_not_claim_that_its_program_never_ran() {
+    let server = shared();
+    let (client, address, key) = (server.client(), at(&server), "children/again");
+    let elect = ["elect", &address, key, "--", "sh", "-c", "echo runs; while :; do sleep 0.05; done"];
+    let leader = Process::lockmesh(&elect);
+    leader.says("runs");
+    let session = client.holder(key).expect("it leads");
+    client.destroy(&session);
+    leader.says("ending the command");
+    // The lock-delay keeps it from leading again.
+    leader.signal("INT");
+    leader.says("interrupted while running for children/again again; the command ran before and has ended");
+    assert_eq!(leader.ends(), 122);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use super::output::{print_line, printable};
 use lockmesh_client::{Client, Election, HealthWindow, LOCK_FLAGS, Leader, Observer, Read, SessionOptions};
 use lockmesh_protocol::duration::format as duration_text;
 use std::ffi::OsString;
+use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -21,7 +22,7 @@ const ANSWER_DELAY: Duration = Duration::from_secs(1);
 ///
 /// Leads until stopped, which resigns, or until COMMAND exits. Prints a line for each change of the
 /// leader. If the leadership is lost, COMMAND is ended as by `lockmesh lock`, and the process runs
-/// for leader again.
+/// for leader again. The candidate is named after its host; choose another name with --value.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Follow changes of the leader without running for leader
@@ -76,17 +77,14 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         return Ok(if leader.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let mut signals = Signals::take()?;
-    let observer = election.observer();
+    let mut observing = pin!(observe(election.observer(), &printer));
     if args.observe {
         return tokio::select! {
-            failed = observe(observer, &printer) => Err(failed),
+            failed = observing => Err(failed),
             _ = signals.end() => Ok(ExitCode::SUCCESS),
         };
     }
-    let ended = tokio::select! {
-        failed = observe(observer, &printer) => Err(failed),
-        ended = campaign(&args, &election, &printer, &mut signals) => ended,
-    };
+    let ended = campaign(&args, &election, &printer, &mut signals, observing.as_mut()).await;
     // A release in the background is done soon, or the leadership ends with the session.
     let _ = timeout(Duration::from_secs(2), client.settled()).await;
     ended
@@ -138,26 +136,28 @@ async fn observe(mut observer: Observer, printer: &Printer<'_>) -> CliError {
     }
 }
 
-/// Runs for leader, again after each loss, until the command exits or a signal ends this process.
+/// Runs for leader, again after each loss, until the command exits, a signal ends this process, or
+/// `failure` is there, after which nothing is printed any more.
 async fn campaign(
     args: &Args,
     election: &Election,
     printer: &Printer<'_>,
     signals: &mut Signals,
+    mut failure: Pin<&mut impl Future<Output = CliError>>,
 ) -> Result<ExitCode, CliError> {
     let name = &args.name;
     let mut limit = Some(args.timeout).filter(|limit| !limit.is_zero());
+    let mut has_run = false;
     loop {
         let leadership = tokio::select! {
             elected = within(limit, election.campaign()) => match elected {
                 Some(elected) => elected?,
                 None => return Err(CliError::NotAcquired(args.not_elected(election).await)),
             },
+            failed = failure.as_mut() => return Err(failed),
             _ = signals.end() => return match args.command.is_empty() {
                 true => Ok(ExitCode::SUCCESS),
-                false => Err(CliError::Interrupted(format!(
-                    "interrupted while running for {name}; the command was not started"
-                ))),
+                false => Err(interrupted(name, has_run)),
             },
         };
         limit = None;
@@ -166,16 +166,19 @@ async fn campaign(
         printer.leads(leadership.session());
         let held = Held::Lock(leadership);
         let ended = if args.command.is_empty() {
-            serve(&held, signals).await
+            serve(&held, signals, failure.as_mut()).await
         } else {
             let (words, environment) = (args.command.clone(), held.environment());
             let grace = orphan_grace(args.ttl, args.lock_delay);
             let program = Program { words, stdin: Input::Null, environment, grace };
-            held::run(&held, &program, OnJeopardy::Ignore, signals).await.map(|ended| match ended {
+            let ended =
+                held::run_unless(&held, &program, OnJeopardy::Ignore, signals, failure.as_mut()).await;
+            ended.map(|ended| match ended {
                 Ended::Itself(end) => Some(ExitCode::from(end.shell_code())),
                 Ended::Lost(_) => None,
             })
         };
+        has_run = true;
         let resigned = held.release().await;
         if let Some(code) = ended? {
             if let Err(error) = resigned {
@@ -187,6 +190,13 @@ async fn campaign(
     }
 }
 
+fn interrupted(name: &str, has_run: bool) -> CliError {
+    CliError::Interrupted(match has_run {
+        true => format!("interrupted while running for {name} again; the command ran before and has ended"),
+        false => format!("interrupted while running for {name}; the command was not started"),
+    })
+}
+
 /// The output, or `None` after the limit.
 async fn within<T>(limit: Option<Duration>, future: impl Future<Output = T>) -> Option<T> {
     match limit {
@@ -196,8 +206,13 @@ async fn within<T>(limit: Option<Duration>, future: impl Future<Output = T>) -> 
 }
 
 /// Leads without a command; `None` if the leadership is lost.
-async fn serve(held: &Held, signals: &mut Signals) -> Result<Option<ExitCode>, CliError> {
+async fn serve(
+    held: &Held,
+    signals: &mut Signals,
+    failure: impl Future<Output = CliError>,
+) -> Result<Option<ExitCode>, CliError> {
     tokio::select! {
+        failed = failure => Err(failed),
         reason = held.lost() => {
             held::say(&format!("leadership lost: {reason}; running for leader again"));
             Ok(None)

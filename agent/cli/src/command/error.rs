@@ -32,7 +32,8 @@ Exit codes:
   124  any other error, such as a rejected request; COMMAND ended or was not started
   125  invalid arguments
   126  COMMAND cannot be executed
-  127  COMMAND not found";
+  127  COMMAND not found
+  141  the reader of the output has gone; COMMAND ended or was not started";
 
 /// The exit codes of all other commands, for the program's help.
 pub const EXIT_CODES: &str = "\
@@ -40,6 +41,7 @@ Exit codes:
   0    success
   1    failed or rejected
   2    invalid arguments or configuration
+  141  the reader of the output has gone
   lock, semaphore and elect exit with their command's code, or 120 to 127: see their help";
 
 /// The exit code for a program that was found but not started.
@@ -192,6 +194,7 @@ mod tests {
             assert_eq!(error.code(ExitCodes::Consul), if holder == 141 { 141 } else { 1 });
             let line = format!("  {holder}  ");
             assert!(holder == 141 || HOLDER_EXIT_CODES.contains(&line), "{holder} is in the help");
+            assert!(ELECT_EXIT_CODES.contains(&line), "{holder} is in the help of elect");
         }
     }
 }

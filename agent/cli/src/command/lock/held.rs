@@ -7,6 +7,7 @@ use crate::command::error::CliError;
 use lockmesh_client::{Client, Error, GuardState, Lock, LockGuard, Loss, Semaphore, SemaphoreGuard};
 use rustix::process::Signal;
 use std::io::Write;
+use std::pin::pin;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -201,6 +202,22 @@ pub async fn run(
     on_jeopardy: OnJeopardy,
     signals: &mut Signals,
 ) -> Result<Ended, CliError> {
+    run_unless(held, program, on_jeopardy, signals, std::future::pending()).await
+}
+
+/// The same, until there is a failure.
+///
+/// # Errors
+/// The program cannot be started, or has ended after the failure. The lock is still held: the
+/// caller releases it.
+pub async fn run_unless(
+    held: &Held,
+    program: &Program,
+    on_jeopardy: OnJeopardy,
+    signals: &mut Signals,
+    failure: impl Future<Output = CliError>,
+) -> Result<Ended, CliError> {
+    let mut failure = pin!(failure);
     let name = program.words.first().map(|name| name.to_string_lossy()).unwrap_or_default();
     let cannot = |error| CliError::NotStarted { name: name.clone().into_owned(), error };
     let mut child = Child::start(program).map_err(cannot)?;
@@ -220,6 +237,11 @@ pub async fn run(
             reason = held.lost() => {
                 end(&mut child, &reason, was_asked).await;
                 return Ok(Ended::Lost(reason));
+            }
+            failed = failure.as_mut() => {
+                say(&format!("{failed}; ending the command"));
+                child.stop(GRACE).await;
+                return Err(failed);
             }
             next = held.changed(&state) => {
                 state = next;
