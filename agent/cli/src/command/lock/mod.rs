@@ -26,7 +26,7 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The maximum length of a session's name that is made from a command.
+/// The maximum number of characters of a session's name that is made from a command.
 const NAME_LENGTH: usize = 100;
 
 /// Hold a lock while a command runs
@@ -56,7 +56,7 @@ impl Args {
 /// Options of all commands that hold something while a command runs.
 #[derive(clap::Args, Debug)]
 pub struct Options {
-    /// Session name, shown to operators and waiters [default: the command]
+    /// Session name, visible to all clients [default: file name of the program]
     #[arg(long = "name", value_name = "TEXT")]
     session_name: Option<String>,
     /// Maximum time to wait, such as 10s; 0 waits without a limit
@@ -285,14 +285,20 @@ impl ProgramArgs {
         self.name.trim_start_matches('/').trim_end_matches('/')
     }
 
-    /// The command as it was given, for people: at most [`NAME_LENGTH`] characters.
+    /// The file name of the program, at most [`NAME_LENGTH`] characters. Arguments may be secret,
+    /// but all clients can read the name of a session.
     fn described(&self) -> String {
         let words = if self.child.is_empty() { &self.command } else { &self.child };
-        let text = words.join(&OsString::from(" ")).to_string_lossy().into_owned();
-        match text.char_indices().nth(NAME_LENGTH) {
-            Some((end, _)) => format!("{}…", &text[..end]),
-            None => text,
+        let first = words.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+        // A text for the shell may begin with anything, such as a variable with a password.
+        let first = first.split_whitespace().next().unwrap_or_default();
+        let is_plain = |c: char| c.is_alphanumeric() || "/._+-".contains(c);
+        let name = first.rsplit('/').next().filter(|name| !name.is_empty() && first.chars().all(is_plain));
+        let name = name.unwrap_or("command");
+        if name.chars().count() <= NAME_LENGTH {
+            return name.into();
         }
+        name.chars().take(NAME_LENGTH - 1).chain(['…']).collect()
     }
 
     /// The program and its arguments.
@@ -431,16 +437,23 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_named_after_its_command() {
+    fn a_session_is_named_after_its_program_and_shows_no_arguments() {
         let name = |line: &str| {
             let args = parse(line).expect("good");
             args.options.session(args.program.described()).name
         };
-        assert_eq!(name("lockmesh lock a -- report --all"), "report --all");
-        assert_eq!(name("lockmesh lock a report $DAY"), "report $DAY");
+        assert_eq!(name("lockmesh lock a -- /usr/bin/report --password x"), "report");
+        assert_eq!(name("lockmesh lock a ./report.sh $DAY"), "report.sh");
+        assert_eq!(name("lockmesh lock a PASSWORD=x report"), "command");
+        assert_eq!(name("lockmesh lock a -- $(x)/report"), "command");
+        let mut shell = parse("lockmesh lock a x").expect("good");
+        shell.program.child = vec!["cd /srv && ./report --password x".into()];
+        assert_eq!(shell.program.described(), "cd");
         assert_eq!(name("lockmesh lock --name nightly a -- report"), "nightly");
-        let long = name(&format!("lockmesh lock a -- {}", "x".repeat(101)));
-        assert_eq!((long.chars().count(), long.ends_with('…')), (101, true));
+        let fitting = "x".repeat(NAME_LENGTH);
+        assert_eq!(name(&format!("lockmesh lock a -- {fitting}")), fitting);
+        let long = name(&format!("lockmesh lock a -- {fitting}x"));
+        assert_eq!((long.chars().count(), long.ends_with('…')), (NAME_LENGTH, true));
     }
 
     #[test]
