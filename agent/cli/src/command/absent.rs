@@ -72,6 +72,8 @@ mod tests {
                 "`services` of Consul (service registration): not in",
             ),
             (&["catalog", "nodes"], "here it is `lockmesh members`"),
+            (&["-http-addr", "h:1", "catalog", "nodes"], "here it is `lockmesh members`"),
+            (&["--token=t", "config", "read", "-kind", "x"], "`config read` of Consul (service mesh)"),
             (&["acl", "bootstrap"], "`acl` of Consul (ACLs): not in Lockmesh"),
             (&["config", "read", "-kind", "x", "-name", "y"], "`config read` of Consul (service mesh)"),
             (&["snapshot", "agent"], "`snapshot agent` of Consul"),
@@ -103,6 +105,8 @@ mod tests {
             let text = understood(line).expect_err("it makes no sense").to_string();
             assert!(!text.contains("Consul"), "{text}");
         }
+        let text = understood(&["-http-addr", "h:1", "nonsense"]).expect_err("it makes no sense").to_string();
+        assert!(text.contains("unrecognized subcommand 'nonsense'"), "{text}");
     }
 
     #[test]

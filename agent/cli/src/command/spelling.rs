@@ -50,6 +50,10 @@ pub fn rewrite(arguments: impl IntoIterator<Item = OsString>, root: &Command) ->
         }
         positionals += 1;
         rewritten.push(argument);
+        // Unknown: the parser must reject this word, and not the options that would follow it.
+        if positionals == 1 && command.has_subcommands() && command.get_positionals().next().is_none() {
+            commands_end = rewritten.len();
+        }
         // The arguments of a child may look like options of ours.
         if begins_a_child(command, positionals) {
             break;
@@ -199,6 +203,8 @@ mod tests {
         assert_eq!(moved("x -token kv"), "x --token=kv", "a value is no command");
         assert_eq!(moved("x kv get k -token t"), "x kv get k --token=t");
         assert_eq!(moved("x -token"), "x --token=");
+        assert_eq!(moved("x -token t services list"), "x services --token=t list");
+        assert_eq!(moved("x -token t kv nonsense"), "x kv nonsense --token=t");
     }
 
     #[test]
