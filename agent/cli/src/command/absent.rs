@@ -15,7 +15,9 @@ pub(super) fn explained(error: clap::Error, arguments: &[OsString], root: &Comma
     let own: Vec<&str> =
         arguments.iter().skip(1).map(|argument| argument.to_str().unwrap_or_default()).collect();
     let words: Vec<&str> = own.iter().copied().take_while(|word| !word.starts_with('-')).collect();
-    let found = match consul::command(&words) {
+    // `help services` and `config help read` are about the same commands.
+    let named: Vec<&str> = words.iter().copied().filter(|word| *word != "help").collect();
+    let found = match consul::command(&named) {
         Some(found) if error.kind() == ErrorKind::InvalidSubcommand => vec![found],
         _ => options(&error, &own, words.first().copied().unwrap_or_default(), root),
     };
@@ -73,6 +75,10 @@ mod tests {
             ),
             (&["catalog", "nodes"], "here it is `lockmesh members`"),
             (&["-http-addr", "h:1", "catalog", "nodes"], "here it is `lockmesh members`"),
+            (&["help", "services"], "`services` of Consul (service registration): not in"),
+            (&["help", "config", "read"], "`config read` of Consul (service mesh)"),
+            (&["config", "help", "read"], "`config read` of Consul (service mesh)"),
+            (&["services", "--help"], "`services` of Consul (service registration): not in"),
             (&["--token=t", "config", "read", "-kind", "x"], "`config read` of Consul (service mesh)"),
             (&["acl", "bootstrap"], "`acl` of Consul (ACLs): not in Lockmesh"),
             (&["config", "read", "-kind", "x", "-name", "y"], "`config read` of Consul (service mesh)"),
