@@ -37,6 +37,7 @@ fn a_quorum_of_one_is_well_and_may_lose_nobody() {
     assert_eq!((row[0], row[1], row[4], row[5], row[7]), ("node-one", "1", "leader", "true", "healthy"));
     let (_, text, _) = operator(&["raft", "list-peers", "--json"]);
     let listed: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert!(listed["ClusterID"].as_str().is_some_and(|id| id.len() == 36), "{listed}");
     assert_eq!((&listed["Leader"], &listed["Servers"][0]["Healthy"]), (&json!(1), &json!(true)));
 }
 

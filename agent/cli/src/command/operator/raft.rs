@@ -8,6 +8,7 @@ use super::servers::{find, named};
 use super::{add, inspect, moved, recover};
 use lockmesh_client::shape::lockmesh::{Quorum, Server};
 use lockmesh_client::{Client, Error, Read};
+use std::io::{IsTerminal, stdout};
 use std::process::ExitCode;
 
 /// Manage Raft peers
@@ -19,7 +20,9 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// List the servers with their state; exit code 1 if there is no leader
+    /// List the servers with their state; exit code 1 if there is no leader, except with --stale
+    ///
+    /// On a terminal the first line is the cluster's id; --json has it as ClusterID.
     ListPeers {
         #[command(flatten)]
         connection: ConnectionArgs,
@@ -97,11 +100,15 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
             let (quorum, has_leader) = seen(&client, &consistency.read()).await?;
             match json {
                 true => print_json(&quorum)?,
-                false => layout.print(&table(&quorum))?,
+                false => {
+                    title(&quorum, stdout().is_terminal()).map_or(Ok(()), |line| print_line(&line))?;
+                    layout.print(&table(&quorum))?;
+                }
             }
             if !has_leader {
                 return Ok(ExitCode::FAILURE);
             }
+            no_leader(&quorum).into_iter().for_each(warn);
         }
         Command::Add(online) => add::run(&online.args, &client).await?,
         Command::Remove { server, .. } => {
@@ -141,6 +148,14 @@ async fn seen(client: &Client, read: &Read) -> Result<(Quorum, bool), Error> {
     }
 }
 
+/// The warning about a quorum whose server that replied knows no leader, as `--stale` may show it.
+fn no_leader(quorum: &Quorum) -> Option<&'static str> {
+    (quorum.leader == 0).then_some(
+        "the server that replied knows no leader: start servers until a majority of them runs, or check this one's \
+         network",
+    )
+}
+
 async fn transfer_leader(client: &Client, to: Option<String>) -> Result<(), CliError> {
     let operator = client.operator();
     let id = match to {
@@ -153,6 +168,11 @@ async fn transfer_leader(client: &Client, to: Option<String>) -> Result<(), CliE
     let quorum = operator.servers(&Read::default()).await?;
     let leader = quorum.servers.iter().find(|server| server.leader);
     print_line(&leader.map_or_else(|| "Success".into(), |leader| format!("{} leads now", named(leader))))
+}
+
+/// The line above the table, for people. Scripts read the heading first.
+fn title(quorum: &Quorum, is_terminal: bool) -> Option<String> {
+    (is_terminal && !quorum.cluster_id.is_empty()).then(|| format!("Cluster {}", quorum.cluster_id))
 }
 
 fn table(quorum: &Quorum) -> Table {
@@ -204,6 +224,20 @@ mod tests {
         };
         let servers = vec![server(1, "n1", Some(true)), server(2, "n2", Some(false)), server(4, "n2", None)];
         Quorum { leader: 1, commit_index: 42, servers, ..Quorum::default() }
+    }
+
+    #[test]
+    fn a_quorum_without_a_leader_is_warned_of() {
+        assert_eq!(no_leader(&quorum()), None);
+        let warning = no_leader(&Quorum { leader: 0, ..quorum() }).expect("there is no leader");
+        assert!(warning.contains("knows no leader") && warning.contains("start servers"), "{warning}");
+    }
+
+    #[test]
+    fn the_cluster_is_named_to_people_and_not_to_pipes() {
+        let quorum = Quorum { cluster_id: "c1".into(), ..quorum() };
+        assert_eq!(title(&quorum, true), Some("Cluster c1".into()));
+        assert_eq!(title(&quorum, false), None);
     }
 
     #[test]
