@@ -1,7 +1,7 @@
 //! Programs under their supervisor: ends, signals, and what is left when a process of ours is
 //! killed.
 
-use lockmesh_cli::command::lock::child::{Child, End, Input, Program};
+use lockmesh_cli::command::lock::child::{Child, End, Input, Program, Signals};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -37,6 +37,15 @@ async fn started(program: &Program) -> Child {
     let mut child = spawn(program).expect("the supervisor starts");
     child.started().await.expect("it starts");
     child
+}
+
+#[tokio::test]
+async fn a_signal_cuts_a_wait_for_an_answer_short() {
+    let mut signals = Signals::take().expect("they can be taken");
+    assert_eq!(signals.unless_ended(async { 7 }).await, Some(7));
+    kill_process(rustix::process::getpid(), Signal::INT).expect("it can be sent");
+    let answer = signals.unless_ended(std::future::pending::<()>());
+    assert_eq!(timeout(TIMEOUT, answer).await.expect("the signal arrives"), None);
 }
 
 /// A named pipe that the child writes lines into, so that tests wait for facts and not for

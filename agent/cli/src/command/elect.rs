@@ -85,8 +85,9 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         };
     }
     let ended = campaign(&args, &election, &printer, &mut signals, observing.as_mut()).await;
-    // A release in the background is done soon, or the leadership ends with the session.
-    let _ = timeout(Duration::from_secs(2), client.settled()).await;
+    // A release in the background is done soon, or the leadership ends with the session. Another
+    // signal ends this process at once.
+    let _ = signals.unless_ended(timeout(Duration::from_secs(2), client.settled())).await;
     ended
 }
 
@@ -152,7 +153,10 @@ async fn campaign(
         let leadership = tokio::select! {
             elected = within(limit, election.campaign()) => match elected {
                 Some(elected) => elected?,
-                None => return Err(CliError::NotAcquired(args.not_elected(election).await)),
+                None => {
+                    let text = signals.unless_ended(args.not_elected(election)).await;
+                    return Err(text.map_or_else(|| interrupted(name, false), CliError::NotAcquired));
+                }
             },
             failed = failure.as_mut() => return Err(failed),
             _ = signals.end() => return match args.command.is_empty() {

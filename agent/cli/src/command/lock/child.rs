@@ -393,6 +393,14 @@ impl Signals {
             }
         }
     }
+
+    /// The output of `future`; `None` if a signal asks us to end before that.
+    pub async fn unless_ended<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            output = future => Some(output),
+            _ = self.end() => None,
+        }
+    }
 }
 
 /// Stops this process until it receives SIGCONT.

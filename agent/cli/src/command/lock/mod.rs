@@ -164,20 +164,19 @@ pub async fn hold_and_run(
         acquired = wanted.acquire(options.wait_limit(), &mut signals) => acquired,
         never = awaited.report(&client, name), if options.verbose || io::stderr().is_terminal() => match never {},
     };
-    if !matches!(acquired, Ok(Acquired::Held(_))) {
-        // A session that was created is ended before this process is.
-        wanted.settle().await;
-    }
-    let held = match acquired? {
-        Acquired::Held(held) => held,
-        Acquired::TimedOut => {
-            let reason = awaited.reason(&client).await;
-            return Err(CliError::NotAcquired(options.not_acquired(name, reason)));
-        }
-        Acquired::Interrupted => {
-            let reason = awaited.reason(&client).await.map_or(String::new(), |reason| format!(" ({reason})"));
-            let text = format!("interrupted while waiting for {name}{reason}; the command was not started");
-            return Err(CliError::Interrupted(text));
+    let held = match acquired {
+        Ok(Acquired::Held(held)) => held,
+        other => {
+            let reason = async {
+                // A session that was created is ended before this process is.
+                wanted.settle().await;
+                if other.is_ok() { awaited.reason(&client).await } else { None }
+            };
+            let reason = signals.unless_ended(reason).await.flatten();
+            return Err(match other? {
+                Acquired::Interrupted => CliError::Interrupted(interrupted(name, reason)),
+                _ => CliError::NotAcquired(options.not_acquired(name, reason)),
+            });
         }
     };
     options.tell(&format!(
@@ -196,6 +195,11 @@ pub async fn hold_and_run(
         say(&format!("{name} could not be released or removed: {error}"));
     }
     Ok(code)
+}
+
+fn interrupted(name: &str, reason: Option<String>) -> String {
+    let reason = reason.map_or(String::new(), |reason| format!(" ({reason})"));
+    format!("interrupted while waiting for {name}{reason}; the command was not started")
 }
 
 /// The time from SIGTERM to SIGKILL for a program whose `lockmesh lock` was killed. The session
