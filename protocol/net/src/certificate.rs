@@ -25,6 +25,14 @@ pub enum CertificateError {
     /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),
+    /// A file of an identity could not be read.
+    #[error("{error}; {advice}")]
+    Unreadable {
+        /// The file and the system's error.
+        error: FileError,
+        /// The correction.
+        advice: String,
+    },
     /// A file has unexpected content.
     #[error("{}: {reason}", path.display())]
     Content {

@@ -20,6 +20,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+/// The origin of an authority's certificate.
+const INIT: &str = "copy the authority's ca.pem there, which `lockmesh operator tls init` makes";
+
+/// The origin of a member's certificate and key.
+const ISSUE: &str = "make one with `lockmesh operator tls issue`";
+
 /// The paths of a member's certificate, its key and the trusted authorities.
 #[derive(Clone, Debug)]
 pub struct IdentityFiles {
@@ -50,9 +56,9 @@ impl Identity {
     /// A file cannot be read, has unexpected content, or does not match the others. The error names
     /// the file and the correction. An identity in use stays in use.
     pub fn load(files: &IdentityFiles) -> Result<Self, CertificateError> {
-        let authorities = certificates(&files.authorities)?;
-        let chain = certificates(&files.certificate)?;
-        let key = private_key(&files.key)?;
+        let authorities = certificates(&files.authorities, &read(&files.authorities, "tls.ca", INIT)?)?;
+        let chain = certificates(&files.certificate, &read(&files.certificate, "tls.certificate", ISSUE)?)?;
+        let key = private_key(&files.key, &read(&files.key, "tls.key", ISSUE)?)?;
         let facts = facts(&files.certificate, &chain[0])?;
         let peer = facts.owner.clone().ok_or_else(|| {
             wrong(
@@ -240,8 +246,18 @@ fn client_config(
     Ok(config)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
-    let text = files::read_text(path)?;
+/// Reads a file of an identity, which `key` of the configuration names.
+fn read(path: &Path, key: &str, origin: &str) -> Result<String, CertificateError> {
+    files::read_text(path).map_err(|error| {
+        let advice = match error.is_absent() {
+            true => format!("{origin}, or set `{key}` to the path of the file"),
+            false => format!("let the user of this process read it, or set `{key}` to another file"),
+        };
+        CertificateError::Unreadable { error, advice }
+    })
+}
+
+fn certificates(path: &Path, text: &str) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
     let found = found.map_err(|error| wrong(path, format!("a broken certificate: {error}")))?;
     if found.is_empty() {
@@ -250,8 +266,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Certificate
     Ok(found)
 }
 
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
-    let text = files::read_text(path)?;
+fn private_key(path: &Path, text: &str) -> Result<PrivateKeyDer<'static>, CertificateError> {
     PrivateKeyDer::from_pem_slice(text.as_bytes())
         .map_err(|error| wrong(path, format!("it contains no private key in PEM form: {error}")))
 }
@@ -262,4 +277,42 @@ fn facts(path: &Path, certificate: &CertificateDer<'_>) -> Result<Facts, Certifi
 
 fn wrong(path: &Path, reason: impl Into<String>) -> CertificateError {
     CertificateError::Content { path: path.into(), reason: reason.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::certificate::Authority;
+    use crate::peer::Role;
+    use std::time::Duration;
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named_with_its_key_and_its_origin() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let files = IdentityFiles {
+            authorities: path("ca.pem"),
+            certificate: path("agent.pem"),
+            key: path("agent-key.pem"),
+        };
+        let refusal = || Identity::load(&files).err().unwrap().to_string();
+        let text = refusal();
+        assert!(text.contains("ca.pem") && text.contains("lockmesh operator tls init"), "{text}");
+        assert!(text.ends_with("or set `tls.ca` to the path of the file"), "{text}");
+
+        let hour = Duration::from_secs(3600);
+        let authority = Authority::create("test", hour).unwrap();
+        authority.save(&files.authorities, &path("ca-key.pem")).unwrap();
+        let text = refusal();
+        assert!(text.contains("agent.pem") && text.contains("`lockmesh operator tls issue`"), "{text}");
+        assert!(text.contains("`tls.certificate`"), "{text}");
+
+        let peer = Peer { role: Role::Agent, node: "web-1".into() };
+        authority.issue(&peer, &[], hour).unwrap().save(&files.certificate, &files.key).unwrap();
+        assert!(Identity::load(&files).is_ok());
+        std::fs::remove_file(&files.key).unwrap();
+        assert!(refusal().contains("`tls.key`"), "{}", refusal());
+        std::fs::create_dir(&files.key).unwrap();
+        assert!(refusal().contains("let the user of this process read it"), "{}", refusal());
+    }
 }
