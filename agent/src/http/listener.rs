@@ -11,6 +11,10 @@ use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use tokio::net::{TcpListener, UnixListener};
 
+/// The maximum length in bytes of a Unix socket's path: the kernel has room for 108, and the last
+/// one is 0.
+pub const LONGEST_SOCKET_PATH: usize = 107;
+
 /// A Unix socket to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnixSocket {
@@ -57,6 +61,14 @@ pub enum ListenError {
     /// The path is a file that is not a socket.
     #[error("{} exists and is not a socket: move it, or choose another `http.socket`", .0.display())]
     NotASocket(PathBuf),
+    /// The path is too long for the system.
+    #[error(
+        "the path of the Unix socket {} has {} bytes, and the system takes {LONGEST_SOCKET_PATH}: choose a shorter \
+         `http.socket`",
+        .0.display(),
+        .0.as_os_str().len()
+    )]
+    PathTooLong(PathBuf),
     /// There is no such group.
     #[error("unknown group {0:?}: choose one that is in /etc/group")]
     UnknownGroup(String),
@@ -144,6 +156,9 @@ fn inode(path: &Path) -> io::Result<u64> {
 /// atomically.
 fn bind_unix(socket: &UnixSocket) -> Result<(UnixListener, SocketFile), ListenError> {
     let path = &socket.path;
+    if path.as_os_str().len() > LONGEST_SOCKET_PATH {
+        return Err(ListenError::PathTooLong(path.clone()));
+    }
     // The rename below would silently take the path from a live agent.
     refuse_live(path)?;
     let group = socket.group.as_deref().map(group_number).transpose()?;
@@ -232,9 +247,13 @@ mod tests {
         let between = "x".repeat(107 - folder.path().as_os_str().len() - rest.len() - 1);
         let path = folder.path().join(between).join(&rest[1..]);
         std::fs::create_dir(path.parent().unwrap()).unwrap();
-        assert_eq!(path.as_os_str().len(), 107);
+        assert_eq!(path.as_os_str().len(), LONGEST_SOCKET_PATH);
         let listeners = Listeners::bind(&[], Some(&socket(path.clone())), false);
         assert!(listeners.is_ok() && path.exists(), "{listeners:?}");
+        let longer = path.with_file_name("agent2.sock");
+        let refused = Listeners::bind(&[], Some(&socket(longer)), false).unwrap_err().to_string();
+        assert!(refused.contains("108 bytes, and the system takes 107"), "{refused}");
+        assert!(refused.ends_with("choose a shorter `http.socket`"), "{refused}");
     }
 
     #[tokio::test]

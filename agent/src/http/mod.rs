@@ -59,7 +59,7 @@ mod token;
 
 pub use api::{Api, HttpLimits};
 pub use body::Body;
-pub use listener::{ListenError, Listeners, UnixSocket};
+pub use listener::{LONGEST_SOCKET_PATH, ListenError, Listeners, UnixSocket};
 pub use peer::Peer;
 pub use serve::serve;
 pub(crate) use shapes::loss_in_words;

@@ -3,6 +3,7 @@
 
 use crate::data_folder;
 use crate::error::RunError;
+use lockmesh_agent::http::LONGEST_SOCKET_PATH as LONGEST_SOCKET;
 use lockmesh_net::{Development, IdentityFiles, Peer, Role, private};
 use std::fs;
 use std::io::Write;
@@ -13,9 +14,6 @@ pub(super) const MOST_SERVERS: u8 = 9;
 
 /// The maximum number of agents of one command.
 pub const MOST_NODES: u8 = 16;
-
-/// The longest path of a Unix socket, in bytes: the kernel has 108 for it, and the last one is 0.
-const LONGEST_SOCKET: usize = 107;
 
 /// A process's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,6 +102,18 @@ pub(super) fn absolute(folder: &Path) -> Result<PathBuf, RunError> {
     }
 }
 
+/// Rejects a socket whose path is too long for the system.
+pub(super) fn refuse_long_socket(socket: &Path) -> Result<(), RunError> {
+    match socket.as_os_str().len() {
+        0..=LONGEST_SOCKET => Ok(()),
+        length => Err(RunError::Dev(format!(
+            "the path of the Unix socket {} has {length} bytes, and the system takes {LONGEST_SOCKET}: name a shorter \
+             one with --socket, or a shorter folder with --data-dir",
+            socket.display()
+        ))),
+    }
+}
+
 /// Rejects a data folder in which the paths of so many sockets are too long for the system.
 pub(super) fn refuse_long_sockets(data_dir: &Path, nodes: u8) -> Result<(), RunError> {
     let data_dir = absolute(data_dir)?;
@@ -150,5 +160,9 @@ mod tests {
         assert!(words.contains("has 108 bytes, and the system takes 107"), "{words}");
         assert!(words.contains("a folder of 93 bytes at most with --data-dir"), "{words}");
         assert!(refused(LONGEST_SOCKET - rest, 10).is_err(), "n10 is longer than n9");
+        assert!(refuse_long_socket(Path::new(&"x".repeat(LONGEST_SOCKET))).is_ok());
+        let words = refuse_long_socket(Path::new(&"x".repeat(LONGEST_SOCKET + 1)));
+        let words = words.expect_err("it is too long").to_string();
+        assert!(words.contains("with --socket, or a shorter folder with --data-dir"), "{words}");
     }
 }

@@ -1,7 +1,7 @@
 //! The parts common to all forms of `lockmesh dev`: the data folder, the agents' configuration, and
 //! the line with the address.
 
-use super::folder::{MemberFolder, refuse_long_sockets};
+use super::folder::{MemberFolder, refuse_long_socket, refuse_long_sockets};
 use super::options::DevOptions;
 use crate::data_folder::{self, HoldError};
 use crate::error::RunError;
@@ -26,11 +26,11 @@ impl DevFolder {
             let temporary =
                 temporary.map_err(|error| RunError::system("cannot make a temporary folder", error))?;
             let path = temporary.path().to_owned();
-            options.nodes.map_or(Ok(()), |nodes| refuse_long_sockets(&path, nodes))?;
+            refuse_long_paths(options, &path)?;
             return Ok(Self { path, temporary: Some(temporary) });
         };
         // Before anything is made.
-        options.nodes.map_or(Ok(()), |nodes| refuse_long_sockets(path, nodes))?;
+        refuse_long_paths(options, path)?;
         data_folder::prepare_for_dev(path, &socket(options, path))?;
         Ok(Self { path: path.into(), temporary: None })
     }
@@ -50,6 +50,13 @@ impl DevFolder {
     /// The lifetime of the data, in words.
     pub(super) fn kept(&self) -> &'static str {
         if self.temporary.is_some() { "until this process ends" } else { "for the next start" }
+    }
+}
+
+fn refuse_long_paths(options: &DevOptions, folder: &Path) -> Result<(), RunError> {
+    match options.nodes {
+        Some(nodes) => refuse_long_sockets(folder, nodes),
+        None => refuse_long_socket(&socket(options, folder)),
     }
 }
 
