@@ -10,7 +10,7 @@ use lockmesh_net::config::{NodeConfig, TlsConfig};
 use lockmesh_net::{Development, Role};
 use lockmesh_server::bootstrap::cluster_of;
 use lockmesh_server::config::{HttpConfig, QuorumConfig, RpcConfig, ServerConfig};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -44,9 +44,19 @@ impl ServerFolder {
         config::load(&sources).map_err(|error| RunError::Server(error.to_string()))
     }
 
-    fn keep_ports(&self, ports: &mut Ports) {
+    /// Reserves the addresses that its configuration names.
+    fn keep_ports(&self, ports: &mut Ports) -> Result<(), RunError> {
+        let http = self.http.map_or(Ok(()), |http| TcpListener::bind(http).map(drop));
+        let is_free = UdpSocket::bind(self.address).and(http);
         ports.keep(self.address);
         self.http.into_iter().for_each(|http| ports.keep(http));
+        is_free.map_err(|error| {
+            RunError::Dev(format!(
+                "{} cannot listen on the addresses in {}: {error}; stop the process that uses them, or change the file",
+                self.home.name,
+                self.home.config_file().display()
+            ))
+        })
     }
 }
 
@@ -110,7 +120,7 @@ pub(super) fn prepare(
         member.http = config.http.listen.filter(|address| address.port() != 0);
     }
     // All that are there keep theirs before the others pick.
-    members.iter().filter(|member| is_old(member)).for_each(|member| member.keep_ports(ports));
+    members.iter().filter(|member| is_old(member)).try_for_each(|member| member.keep_ports(ports))?;
     for member in members.iter_mut().filter(|member| !is_old(member)) {
         member.address = ports.pick(Ipv4Addr::LOCALHOST.into())?;
         // The one over UDP, the other over TCP.
@@ -197,6 +207,18 @@ mod tests {
         assert_eq!(five[..3], first[..]);
         let config = five[4].read().expect("it is good");
         assert_eq!((config.quorum.bootstrap_expect, config.quorum.join.len()), (0, 4));
+    }
+
+    #[test]
+    fn a_busy_port_of_an_earlier_start_is_refused_with_its_file() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let members = prepared(folder.path(), 3).expect("it is empty");
+        give_data(&members);
+        let other = UdpSocket::bind(members[1].address).expect("it is free");
+        let refused = prepared(folder.path(), 3).expect_err("another process has it");
+        assert!(refused.starts_with("s2 cannot listen") && refused.contains("s2/server.toml"), "{refused}");
+        drop(other);
+        assert!(prepared(folder.path(), 3).is_ok());
     }
 
     #[test]

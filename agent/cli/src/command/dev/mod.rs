@@ -12,6 +12,7 @@ use super::error::CliError;
 use crate::dev::{DevOptions, MOST_NODES};
 use crate::telemetry;
 use lockmesh_agent::config::HttpConfig;
+use lockmesh_agent::http::Listeners;
 use lockmesh_net::config::{LogConfig, LogFormat, NodeConfig};
 use lockmesh_protocol::duration;
 use std::net::SocketAddr;
@@ -86,6 +87,7 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     telemetry::start(&LogConfig { format: args.log_format, ..LogConfig::default() })
         .map_err(CliError::usage)?;
     let options = options(args)?;
+    refuse_busy(&options)?;
     let ran = crate::dev::run(options).await;
     ran.map_err(|error| CliError::failed(in_flags(&error.to_string())))?;
     Ok(ExitCode::SUCCESS)
@@ -118,6 +120,12 @@ fn options(args: Args) -> Result<DevOptions, CliError> {
     };
     http.check().map_err(|error| CliError::usage(in_flags(&error.to_string())))?;
     Ok(options)
+}
+
+/// Rejects an address that is in use, before any process is started.
+fn refuse_busy(options: &DevOptions) -> Result<(), CliError> {
+    let bound = Listeners::bind(&[options.http], None, options.allow_non_loopback);
+    bound.map(drop).map_err(|error| CliError::failed(in_flags(&error.to_string())))
 }
 
 /// An error about a key of a file, with the flag that sets it here.
@@ -195,6 +203,18 @@ mod tests {
         assert_eq!((options.servers, options.log_format), (Some(3), LogFormat::Json));
         assert_eq!((options.session_ttl_min.as_millis(), options.node.name.as_str()), (500, "n1"));
     }
+
+    #[tokio::test]
+    async fn a_busy_address_is_refused_before_anything_is_started() {
+        let first = Listeners::bind(&["127.0.0.1:0".parse().expect("an address")], None, false);
+        let busy = first.as_ref().expect("any port is free").tcp_addresses()[0];
+        let options = DevOptions { http: busy, ..DevOptions::default() };
+        let text = refuse_busy(&options).expect_err("it is in use").to_string();
+        assert!(text.starts_with(&busy.to_string()) && text.ends_with("choose another --http"), "{text}");
+        drop(first);
+        assert!(refuse_busy(&options).is_ok());
+    }
+
     #[test]
     fn agents_of_their_own_have_names_and_sockets_of_their_own() {
         let options =
