@@ -319,10 +319,7 @@ impl Bootstrap {
         }
         let missing: Vec<_> =
             missing.iter().map(|server| format!("{} at {}", server.node, server.address)).collect();
-        Decision::Wait(format!(
-            "waiting until {} has promised to found the cluster too",
-            missing.join(" and ")
-        ))
+        Decision::Wait(format!("waiting for {} to agree to found this cluster", missing.join(" and ")))
     }
 
     /// Returns an error if two servers are indistinguishable.

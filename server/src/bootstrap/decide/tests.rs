@@ -67,7 +67,7 @@ fn the_one_with_the_lowest_id_begins_and_the_others_follow() {
     let wanted = plan(&["a", "b", "c"]);
     assert_eq!(a.decide(NOW), Decision::Promise(wanted.clone()));
     a.promised(wanted.clone());
-    assert_eq!(wait(&a), "waiting until b at b:8300 and c at c:8300 has promised to found the cluster too");
+    assert_eq!(wait(&a), "waiting for b at b:8300 and c at c:8300 to agree to found this cluster");
     hear(&mut b, "a", 3, Standing::Promised(wanted.clone()));
     assert_eq!(b.decide(NOW), Decision::Promise(wanted.clone()));
     b.promised(wanted.clone());
