@@ -337,14 +337,22 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
 fn log(notice: Notice) {
     match notice {
         Notice::RenewalFailed(error) => debug!(error, "session renewal failed; retrying"),
-        Notice::DeadlinePassed(session) => {
-            warn!(session, "session lost: no renewal was acknowledged before the deadline");
+        Notice::DeadlinePassed(session, keys) => {
+            let keys = keys.join(" ");
+            warn!(session, keys, "session not renewed before its deadline; its locks are lost");
         }
-        Notice::Suspended(session) => {
-            warn!(session, "session suspended: the node's lease was not renewed before the deadline");
+        Notice::Suspended(session, keys) => {
+            let keys = keys.join(" ");
+            warn!(
+                session,
+                keys,
+                "node's lease not renewed before its deadline; locks do not count as held until it is renewed and \
+                 they are read again, or are lost with the session"
+            );
         }
-        Notice::Resumed(session) => {
-            warn!(session, "the node's lease is renewed again; checking the session's holds");
+        Notice::Resumed(session, keys) => {
+            let keys = keys.join(" ");
+            warn!(session, keys, "node's lease renewed again; reading the locks");
         }
         Notice::TryingAgain(name, error) => debug!(name, error, "request failed; retrying"),
         Notice::NotGivenBack(name, error) => {

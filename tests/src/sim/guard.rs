@@ -736,8 +736,8 @@ impl Guard {
 
 fn note(stage: &mut Stage, notice: &Notice) {
     match notice {
-        Notice::Suspended(_) => stage.hit(Mark::GuardSuspended),
-        Notice::Resumed(_) => stage.hit(Mark::GuardResumed),
+        Notice::Suspended(..) => stage.hit(Mark::GuardSuspended),
+        Notice::Resumed(..) => stage.hit(Mark::GuardResumed),
         _ => {}
     }
 }
@@ -747,8 +747,8 @@ fn note(stage: &mut Stage, notice: &Notice) {
 fn note_silence(silenced: &mut BTreeSet<SessionId>, session: Option<SessionId>, outbox: &Outbox) {
     for notice in &outbox.notices {
         match notice {
-            Notice::Suspended(id) => _ = silenced.insert(guard_calls::id_of(id)),
-            Notice::Resumed(id) => _ = silenced.remove(&guard_calls::id_of(id)),
+            Notice::Suspended(id, _) => _ = silenced.insert(guard_calls::id_of(id)),
+            Notice::Resumed(id, _) => _ = silenced.remove(&guard_calls::id_of(id)),
             _ => {}
         }
     }

@@ -103,13 +103,15 @@ pub struct Grant {
 pub enum Notice {
     /// A renewal failed, for this reason, and is retried.
     RenewalFailed(String),
-    /// No renewal of this session was acknowledged before its deadline.
-    DeadlinePassed(String),
+    /// No renewal of this session was acknowledged before its deadline. Its holds of these keys and
+    /// prefixes are lost.
+    DeadlinePassed(String, Vec<String>),
     /// The lease of this session's node was not confirmed before its deadline: the session is
-    /// suspended.
-    Suspended(String),
-    /// This suspended session is valid again.
-    Resumed(String),
+    /// suspended, with its holds of these keys and prefixes.
+    Suspended(String, Vec<String>),
+    /// This suspended session is valid again. These keys and prefixes are read before they count as
+    /// held.
+    Resumed(String, Vec<String>),
     /// A request for this key or prefix failed, for this reason, and is retried.
     TryingAgain(String, String),
     /// A hold or possible grant of this key or prefix could not be released, for this reason; it

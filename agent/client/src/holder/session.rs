@@ -242,7 +242,7 @@ impl Holder {
             return until <= self.now && self.lose_session(Loss::SessionGone);
         }
         if kept.lease.step(self.now) == Step::Lost {
-            self.outbox.notices.push(Notice::DeadlinePassed(kept.id.clone()));
+            self.outbox.notices.push(Notice::DeadlinePassed(kept.id.clone(), self.held_names()));
             let silent_for = kept.lease.unrenewed_for(self.now);
             self.lose_and_end(Loss::Deadline, EndReason::GivenUp(Some(silent_for)));
             if self.session_use == SessionUse::OneHold {
@@ -266,11 +266,18 @@ impl Holder {
         }
     }
 
+    /// Returns the keys and prefixes of all holds, for the log.
+    fn held_names(&self) -> Vec<String> {
+        let is_held = |hold: &&Hold| matches!(hold.stage, HoldStage::Held(_));
+        self.holds.values().filter(is_held).map(|hold| hold.goal.name().to_owned()).collect()
+    }
+
     /// Suspends the session. It may be resumed: the servers may have received the node's renewals.
     fn suspend(&mut self) {
         let Some(kept) = &mut self.session.kept else { return };
         kept.node.belief = Belief::Suspended;
-        self.outbox.notices.push(Notice::Suspended(kept.id.clone()));
+        let id = kept.id.clone();
+        self.outbox.notices.push(Notice::Suspended(id, self.held_names()));
         self.holds.values_mut().for_each(Hold::suspend);
     }
 
@@ -308,7 +315,7 @@ impl Holder {
 
     /// Processes the agent's report about the session. Deadlines were checked before.
     pub(super) fn node_lease_told(&mut self, result: Result<NodeLease, Error>) {
-        let now = self.now;
+        let (now, held) = (self.now, self.held_names());
         let Some(kept) = &mut self.session.kept else { return };
         kept.node.request = None;
         let NodeLease { state, index } = match result {
@@ -325,7 +332,7 @@ impl Holder {
             NodeLeaseState::Unbound => self.without_node_lease(),
             NodeLeaseState::Until { deadline, jeopardy_at } if deadline > now => {
                 if kept.node.belief == Belief::Suspended {
-                    self.outbox.notices.push(Notice::Resumed(kept.id.clone()));
+                    self.outbox.notices.push(Notice::Resumed(kept.id.clone(), held));
                 }
                 if kept.node.told(deadline, jeopardy_at) {
                     self.resume();

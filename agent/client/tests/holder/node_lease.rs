@@ -122,7 +122,7 @@ fn an_agent_that_dies_moves_no_deadline() {
     assert_eq!(story.state(), GuardState::Suspended);
     assert_eq!((story.remaining(), story.told_loss()), (Duration::ZERO, None));
     assert_eq!(story.holder.loss(JOB), None, "it may be resumed");
-    assert!(story.notices.contains(&Notice::Suspended("S1".into())));
+    assert!(story.notices.contains(&Notice::Suspended("S1".into(), vec!["job".into()])));
     assert!(!story.asked().contains(&"destroy"));
 }
 
@@ -146,7 +146,7 @@ fn a_suspended_hold_is_safe_again_only_after_a_look() {
     assert_eq!(story.state(), GuardState::Suspended);
     story.acknowledged();
     assert_eq!(story.state(), GuardState::Suspended, "the leader must confirm the hold, too");
-    assert!(story.notices.contains(&Notice::Resumed("S1".into())));
+    assert!(story.notices.contains(&Notice::Resumed("S1".into(), vec!["job".into()])));
     let Request::Get(_, read) = story.request("get") else { unreachable!() };
     assert_eq!((read.index, read.consistency), (0, lockmesh_client::Consistency::Consistent));
     story.answer("get", job_held_by("S1", 10));

@@ -52,7 +52,7 @@ fn renewals_that_are_lost_are_tried_again_until_the_deadline() {
     assert_eq!(story.told_loss(), Some(&Loss::Deadline));
     assert!(matches!(&story.events[..], [Event::SessionLost(Loss::Deadline), Event::Lost(JOB, _)]));
     assert_eq!(story.asked(), ["give up"], "and the watch has ended");
-    assert!(story.notices.contains(&Notice::DeadlinePassed("S1".into())));
+    assert!(story.notices.contains(&Notice::DeadlinePassed("S1".into(), vec!["job".into()])));
 }
 
 #[test]
