@@ -315,7 +315,7 @@ impl Agent {
         match next < CONNECT_TIMEOUT {
             true => stage.after(next - age, Event::DialAgain(place, number, next)),
             false => {
-                stage.after(CONNECT_TIMEOUT.saturating_sub(age), Event::Connection(place, number, false))
+                stage.after(CONNECT_TIMEOUT.saturating_sub(age), Event::Connection(place, number, false));
             }
         }
     }
