@@ -28,8 +28,8 @@ pub(crate) struct AutopilotState {
     replaced: BTreeSet<ServerId>,
     /// Servers that are no longer members and whose rows are not removed yet.
     leaving: BTreeSet<ServerId>,
-    /// The leadership transfer in progress, and its start.
-    pub(crate) transfer: Option<(CallToken, Time)>,
+    /// The caller that waits for a leadership transfer, and the start of the transfer.
+    transfer: Option<(CallToken, Time)>,
     /// Voters that an unfit leader has tried to hand over to.
     pub(crate) tried: BTreeSet<ServerId>,
     /// The index that each member had acknowledged at the last tick, and the time of its last

@@ -681,7 +681,7 @@ impl Core {
             Err(_) => {
                 // The engine drops a batch for two reasons, and only one of them passes by waiting
                 // here.
-                let why = if self.engine.is_leader() && self.autopilot.transfer.is_none() {
+                let why = if self.engine.is_leader() && !self.engine.is_transferring() {
                     Unavailable::Overloaded("too many bytes wait for their commit".into())
                 } else {
                     not_leader()

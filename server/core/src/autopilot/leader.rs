@@ -28,6 +28,9 @@ use std::time::Duration;
 
 /// The maximum duration of a leadership transfer before it is aborted.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The reason to deny a transfer after that.
+const NOT_TAKEN_OVER: &str = "the other server did not take over: see whether it is up to date";
 /// Interval between snapshot offers to a server that has not installed the snapshot.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server with a message within this time counts as present, even if its health threshold is
@@ -162,14 +165,16 @@ impl Core {
             Some(to) if to == self.config.id => outbox.replies.push((token, Response::Done)),
             // The engine would silently abort the first transfer, and its caller would wait for the
             // timeout.
-            Some(_) if self.autopilot.transfer.is_some() => {
+            Some(_) if self.engine.is_transferring() => {
                 outbox.deny(token, "another transfer is under way");
             }
             Some(to) if others.contains(&to) => {
                 self.engine.transfer_leader(to);
                 // The reply is sent when this server steps down or the transfer times out: the
                 // engine reports neither.
-                self.autopilot.transfer = Some((token, now));
+                if let Some((former, _)) = self.autopilot.transfer.replace((token, now)) {
+                    outbox.deny(former, NOT_TAKEN_OVER);
+                }
             }
             Some(_) => outbox.deny(token, "that server has no vote"),
             None => outbox.deny(token, "there is no other server that could lead"),
@@ -312,13 +317,12 @@ impl Core {
 
     /// Runs once per tick.
     pub(crate) fn run_autopilot(&mut self, now: Time, outbox: &mut Outbox) {
-        // The engine aborts a transfer after one election timeout without reporting it. Until the
-        // next one is accepted, a leader that is unfit to lead blocks the failover.
-        let is_aborted = !self.engine.is_transferring();
+        // The engine aborts a transfer after one election timeout without reporting it, and accepts
+        // the next one. A slow server may still take over after that.
         if let Some((token, _)) =
-            self.autopilot.transfer.take_if(|(_, began)| is_aborted || now.since(*began) > TRANSFER_TIMEOUT)
+            self.autopilot.transfer.take_if(|(_, began)| now.since(*began) > TRANSFER_TIMEOUT)
         {
-            outbox.deny(token, "the other server did not take over: see whether it is up to date");
+            outbox.deny(token, NOT_TAKEN_OVER);
         }
         // Also before this leader serves: it may need that follower in order to serve.
         self.announce_snapshots_again(now);
@@ -332,7 +336,7 @@ impl Core {
         self.notice_who_is_ready(now);
         // During a leadership transfer the engine drops proposals, so the change would be lost.
         if self.may_change_membership()
-            && self.autopilot.transfer.is_none()
+            && !self.engine.is_transferring()
             && let Some(change) = self.wanted_change(now)
         {
             let (action, server) = change.described();

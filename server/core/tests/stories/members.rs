@@ -475,11 +475,27 @@ fn a_transfer_that_the_engine_aborted_does_not_block_the_next_one() {
     cluster.down.insert(others[0]);
     let token = cluster.ask(leader, |token| Input::TransferLeader(token, Some(others[0])));
     cluster.run(SECOND / 2);
-    let refused = cluster.answer(leader, token);
-    assert!(matches!(refused, Response::Unavailable(Unavailable::Denied(_))), "{refused:?}");
     let next = cluster.ask(leader, |token| Input::TransferLeader(token, None));
     cluster.run(SECOND / 2);
+    let refused = cluster.answer(leader, token);
+    assert!(matches!(refused, Response::Unavailable(Unavailable::Denied(_))), "{refused:?}");
     assert_eq!((cluster.answer(leader, next), cluster.leader()), (&Response::Done, others[1]));
+}
+
+/// The caller of a transfer was denied when the engine aborted it, although the other server was
+/// only slow.
+#[test]
+fn a_caller_waits_for_a_server_that_takes_over_late() {
+    let mut cluster = Cluster::start(3);
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    cluster.down.insert(follower);
+    let token = cluster.ask(leader, |token| Input::TransferLeader(token, Some(follower)));
+    cluster.run(SECOND);
+    cluster.put("accepted again");
+    assert!(!cluster.servers[&leader].replies.contains_key(&token), "it may still take over");
+    cluster.run(5 * SECOND);
+    let refused = cluster.answer(leader, token);
+    assert!(matches!(refused, Response::Unavailable(Unavailable::Denied(_))), "{refused:?}");
 }
 
 #[test]
