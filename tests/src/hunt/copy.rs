@@ -52,10 +52,7 @@ fn breakable(top: &Path, rules: &[Rule]) -> BTreeMap<PathBuf, String> {
     for file in files {
         let mut edited = text(Path::new(file));
         for (range, rule, edit) in table::edits(top, file, rules).into_iter().rev() {
-            edited.replace_range(
-                range,
-                &edit.put.replace(FAULT, &format!("crate::hunt::breaks({:?})", rule.name)),
-            );
+            edited.replace_range(range, &with_condition(&edit.put, &rule.name));
         }
         texts.insert(file.into(), edited);
     }
@@ -64,6 +61,22 @@ fn breakable(top: &Path, rules: &[Rule]) -> BTreeMap<PathBuf, String> {
         edited.push_str(&switch());
     }
     texts
+}
+
+/// Replaces the word [`FAULT`] by a condition that is `true` if the rule is broken. Names that
+/// contain those letters, such as `DEFAULT_TTL`, stay as they are.
+fn with_condition(put: &str, rule: &str) -> String {
+    let is_in_name = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    let (mut text, mut rest) = (String::new(), put);
+    while let Some((before, after)) = rest.split_once(FAULT) {
+        text.push_str(before);
+        match is_in_name(text.chars().next_back()) || is_in_name(after.chars().next()) {
+            true => text.push_str(FAULT),
+            false => text.push_str(&format!("crate::hunt::breaks({rule:?})")),
+        }
+        rest = after;
+    }
+    text + rest
 }
 
 /// Returns the code that a crate's root contains in the copy only.
@@ -106,5 +119,18 @@ fn remove_others(copy: &Path, folder: &Path, files: &BTreeSet<PathBuf>) {
         } else if !files.contains(name) {
             fs::remove_file(&entry).unwrap_or_else(|error| panic!("{}: {error}", entry.display()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_condition;
+
+    #[test]
+    fn only_the_whole_word_is_a_condition() {
+        let put = "if FAULT { DEFAULT_TTL } else { a(!FAULT) }";
+        let condition = "crate::hunt::breaks(\"Rule\")";
+        let expected = format!("if {condition} {{ DEFAULT_TTL }} else {{ a(!{condition}) }}");
+        assert_eq!(with_condition(put, "Rule"), expected);
     }
 }
