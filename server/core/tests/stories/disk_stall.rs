@@ -55,6 +55,24 @@ fn a_leader_with_a_stalled_disk_hands_over_within_two_seconds() {
     assert_eq!((cluster.unhealthy(new), cluster.not_ready(leader)), (vec![], vec![]));
 }
 
+/// Its heartbeats show no trouble: only the missing acknowledgements do.
+#[test]
+fn a_follower_with_a_stalled_disk_is_unhealthy() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    let follower = *cluster.servers.keys().find(|id| **id != leader).expect("there are three");
+    cluster.put("k");
+    cluster.run(SECOND);
+    assert_eq!(cluster.unhealthy(leader), []);
+    cluster.stall(follower);
+    cluster.put("k");
+    cluster.run(2 * SECOND);
+    assert_eq!((cluster.unhealthy(leader), cluster.leader()), (vec![follower], leader));
+    cluster.let_write(follower);
+    cluster.run(SECOND);
+    assert_eq!(cluster.unhealthy(leader), []);
+}
+
 #[test]
 fn a_stalled_disk_that_no_write_waits_for_changes_nothing() {
     let mut cluster = Cluster::start(3);
