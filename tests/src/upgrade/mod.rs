@@ -7,7 +7,8 @@
 //!
 //! **Expected:** no session is lost, and no write fails except at an agent that is being replaced.
 //! Every acknowledged write exists in the end, fences only increase, and the cluster's format is
-//! upgraded after the last server is replaced. Agents of the older build then still answer every read.
+//! upgraded after the last server is replaced. Agents of the older build then still answer every
+//! read.
 
 pub mod holds;
 

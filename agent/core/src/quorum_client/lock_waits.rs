@@ -17,8 +17,8 @@
 //! that is released is reported as *unknown*.
 //!
 //! A release of the same lock by the same session is sent only after the outcome of an earlier
-//! enqueue is known. Otherwise a retried enqueue could be granted after the release, and the client,
-//! which renews the session for other holds, would not know that it holds the lock.
+//! enqueue is known. Otherwise a retried enqueue could be granted after the release, and the
+//! client, which renews the session for other holds, would not know that it holds the lock.
 
 use super::input::CallToken;
 use super::outbox::{Answered, Notice};
@@ -96,12 +96,12 @@ impl LockWaits {
         self.waits.insert(token, wait);
     }
 
-    fn get(&self, token: &CallToken) -> Option<&LockWait> {
-        self.waits.get(token)
+    fn wait(&self, token: CallToken) -> Option<&LockWait> {
+        self.waits.get(&token)
     }
 
-    fn get_mut(&mut self, token: &CallToken) -> Option<&mut LockWait> {
-        self.waits.get_mut(token)
+    fn wait_mut(&mut self, token: CallToken) -> Option<&mut LockWait> {
+        self.waits.get_mut(&token)
     }
 
     fn remove(&mut self, token: CallToken) {
@@ -165,7 +165,7 @@ impl QuorumClient {
 
     /// Handles the reply to a request of a lock wait.
     pub(super) fn lock_wait_answered(&mut self, token: CallToken, result: Result<Response, Unavailable>) {
-        let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
+        let Some(lock_wait) = self.lock_waits.wait_mut(token) else { return };
         match std::mem::replace(&mut lock_wait.stage, WaitStage::Enqueuing) {
             WaitStage::Enqueuing => self.enqueued(token, result),
             WaitStage::Queued { queued, is_last, .. } => self.position_told(token, (queued, is_last), result),
@@ -188,7 +188,7 @@ impl QuorumClient {
         (enqueued_at_index, attempt): (LogIndex, u32),
         result: Result<Response, Unavailable>,
     ) {
-        let (Some(LockWait { key, session, .. }), Err(reason)) = (self.lock_waits.get(&token), result) else {
+        let (Some(LockWait { key, session, .. }), Err(reason)) = (self.lock_waits.wait(token), result) else {
             return self.forget_wait(token);
         };
         // A grant that cannot be released lasts as long as its session. No caller is left to
@@ -208,7 +208,7 @@ impl QuorumClient {
     /// caller, if it is still there. The request continues, and a grant that results from it is
     /// released.
     pub(super) fn lock_wait_unresolved(&mut self, token: CallToken, failure: Unavailable) {
-        let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
+        let Some(lock_wait) = self.lock_waits.wait_mut(token) else { return };
         if std::mem::replace(&mut lock_wait.is_gone, true) {
             let notice = Notice::MayStayGranted(lock_wait.key.clone(), lock_wait.session, failure);
             return self.outbox.notices.push(notice);
@@ -227,7 +227,7 @@ impl QuorumClient {
             return self.settle_wait(token, Ok((applied.index, applied)));
         };
         let queued = Queued { queue_position, enqueued_at_index: applied.index };
-        let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
+        let Some(lock_wait) = self.lock_waits.wait_mut(token) else { return };
         let until = self.now + lock_wait.wait + GRACE_WINDOW;
         lock_wait.until = Some(until);
         // The caller is gone, or waits are disabled: the position must not be granted.
@@ -240,7 +240,7 @@ impl QuorumClient {
     }
 
     fn ask_for_position(&mut self, token: CallToken, queued: Queued, is_last: bool) {
-        let Some(lock_wait) = self.lock_waits.get(&token) else { return };
+        let Some(lock_wait) = self.lock_waits.wait(token) else { return };
         let Queued { queue_position, enqueued_at_index } = queued;
         let query = Query::QueuePosition {
             key: lock_wait.key.clone(),
@@ -294,7 +294,7 @@ impl QuorumClient {
     /// Handles the reply to `StopWaiting`: nothing is granted from now on, but a grant may have
     /// come before.
     fn stopped(&mut self, token: CallToken, queued: Queued, result: Result<Response, Unavailable>) {
-        match (result, self.lock_waits.get(&token)) {
+        match (result, self.lock_waits.wait(token)) {
             (Err(reason), _) => self.leave_queue(token, queued.enqueued_at_index, Some(reason)),
             // The caller of a possible grant is gone, so the grant is given up as well.
             (Ok(_), Some(LockWait { is_gone: true, .. })) => {
@@ -312,7 +312,7 @@ impl QuorumClient {
     }
 
     fn propose_leave(&mut self, token: CallToken, enqueued_at_index: LogIndex) {
-        let Some(lock_wait) = self.lock_waits.get(&token) else { return };
+        let Some(lock_wait) = self.lock_waits.wait(token) else { return };
         let (key, session) = (lock_wait.key.clone(), lock_wait.session);
         let command = Command::Kv(KvCommand::Leave { key, session, enqueued_at_index });
         self.propose(Owner::LockWait(token), command);
@@ -339,7 +339,7 @@ impl QuorumClient {
             // again.
             (Err(reason), None) => return self.leave_queue(token, enqueued_at_index, Some(reason)),
             // The position may remain and be granted, independent of the first failure.
-            (Err(reason), Some(_)) if self.lock_waits.get(&token).is_some_and(|wait| wait.is_gone) => {
+            (Err(reason), Some(_)) if self.lock_waits.wait(token).is_some_and(|wait| wait.is_gone) => {
                 self.stop_timer(token);
                 return self.taken_back(token, (enqueued_at_index, 1), Err(reason));
             }
@@ -353,7 +353,7 @@ impl QuorumClient {
     /// Ends a wait whose lock may still be granted, unless the failure excludes it. Without a
     /// caller, operators are notified.
     fn settle_unknown(&mut self, token: CallToken, failure: Unavailable) {
-        if let Some(LockWait { key, session, is_gone: true, .. }) = self.lock_waits.get(&token)
+        if let Some(LockWait { key, session, is_gone: true, .. }) = self.lock_waits.wait(token)
             && !failure.certainly_not_done()
         {
             let notice = Notice::MayStayGranted(key.clone(), *session, failure.clone());
@@ -365,7 +365,7 @@ impl QuorumClient {
     /// Ends a wait: replies to its caller, or releases a grant if the caller is gone.
     fn settle_wait(&mut self, token: CallToken, outcome: Result<(LogIndex, Applied), Unavailable>) {
         self.stop_timer(token);
-        let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
+        let Some(lock_wait) = self.lock_waits.wait_mut(token) else { return };
         let granted = match &outcome {
             Ok((enqueued_at_index, Applied { reply: Reply::Granted { .. }, .. })) => Some(*enqueued_at_index),
             _ => None,
@@ -388,7 +388,7 @@ impl QuorumClient {
     /// Releases an undelivered grant.
     fn take_back(&mut self, token: CallToken) {
         let Some(LockWait { stage: WaitStage::Granted { enqueued_at_index }, .. }) =
-            self.lock_waits.get(&token)
+            self.lock_waits.wait(token)
         else {
             return;
         };
@@ -399,14 +399,14 @@ impl QuorumClient {
 
     /// Records that the caller received the grant.
     pub(super) fn grant_heard(&mut self, token: CallToken) {
-        if matches!(self.lock_waits.get(&token), Some(LockWait { stage: WaitStage::Granted { .. }, .. })) {
+        if matches!(self.lock_waits.wait(token), Some(LockWait { stage: WaitStage::Granted { .. }, .. })) {
             self.forget_wait(token);
         }
     }
 
     /// Ends the wait of a caller that is gone.
     pub(super) fn abandon_wait(&mut self, token: CallToken) {
-        let Some(lock_wait) = self.lock_waits.get_mut(&token) else { return };
+        let Some(lock_wait) = self.lock_waits.wait_mut(token) else { return };
         lock_wait.is_gone = true;
         self.callers.remove(&token);
         // A request under way is not cancelled here: its reply shows whether there is a grant to
@@ -421,7 +421,7 @@ impl QuorumClient {
         let Some(queued) = self.stop_asking(token) else { return };
         // Stopped, not left: an earlier grant belongs to the caller.
         self.set_stage(token, WaitStage::Stopping { queued });
-        let Some(LockWait { key, session, .. }) = self.lock_waits.get(&token) else { return };
+        let Some(LockWait { key, session, .. }) = self.lock_waits.wait(token) else { return };
         let (key, session, enqueued_at_index) = (key.clone(), *session, queued.enqueued_at_index);
         self.propose(
             Owner::LockWait(token),
@@ -438,7 +438,7 @@ impl QuorumClient {
 
     /// Returns the queued position and stops its queries.
     fn stop_asking(&mut self, token: CallToken) -> Option<Queued> {
-        match self.lock_waits.get(&token)?.stage {
+        match self.lock_waits.wait(token)?.stage {
             WaitStage::Queued { queued, request, .. } => {
                 self.cancel(request);
                 Some(queued)
@@ -462,7 +462,7 @@ impl QuorumClient {
 
     /// Repeats the query of a position, or the release of a grant.
     pub(super) fn question_due(&mut self, token: CallToken) {
-        match self.lock_waits.get(&token).map(|lock_wait| &lock_wait.stage) {
+        match self.lock_waits.wait(token).map(|lock_wait| &lock_wait.stage) {
             Some(WaitStage::Pausing { queued, .. }) => self.ask_for_position(token, *queued, false),
             Some(WaitStage::PausingToTakeBack { enqueued_at_index, attempt }) => {
                 let (enqueued_at_index, attempt) = (*enqueued_at_index, *attempt);
@@ -474,7 +474,7 @@ impl QuorumClient {
     }
 
     fn set_stage(&mut self, token: CallToken, stage: WaitStage) {
-        if let Some(lock_wait) = self.lock_waits.get_mut(&token) {
+        if let Some(lock_wait) = self.lock_waits.wait_mut(token) {
             lock_wait.stage = stage;
         }
         self.continue_releases();
@@ -493,7 +493,7 @@ impl QuorumClient {
     }
 
     fn stop_timer(&mut self, token: CallToken) {
-        if let Some(until) = self.lock_waits.get_mut(&token).and_then(|lock_wait| lock_wait.until.take()) {
+        if let Some(until) = self.lock_waits.wait_mut(token).and_then(|lock_wait| lock_wait.until.take()) {
             self.timers.remove(&(until, Timer::Caller(token)));
         }
     }
