@@ -4,6 +4,7 @@
 
 use super::super::error::CliError;
 use super::super::output::print_line;
+use lockmesh_net::config::NodeConfig;
 use lockmesh_net::{Authority, Peer, Role};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -87,6 +88,9 @@ fn issue(args: &IssueArgs) -> Result<(), CliError> {
             "--node must not be empty: give the node's name as in its configuration",
         ));
     }
+    // A member with such a name in its configuration would not start.
+    let config = NodeConfig { name: args.node.clone(), ..NodeConfig::default() };
+    config.check().map_err(|error| CliError::usage(format!("--node: {}", error.problem)))?;
     let (certificate, key) = fresh_pair(&args.out, args.role.as_str())?;
     let authority =
         Authority::load(&args.ca.join("ca.pem"), &args.ca.join("ca-key.pem")).map_err(CliError::failed)?;
@@ -143,6 +147,21 @@ mod tests {
         };
         let identity = Identity::load(&files).expect("the pieces fit");
         assert_eq!(identity.peer(), &Peer { role: Role::Agent, node: "web-1".into() });
+    }
+
+    #[test]
+    fn a_name_that_no_member_can_have_is_refused() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let ca = folder.path().join("ca");
+        init(&InitArgs { out: ca.clone(), name: "Test".into(), days: 10 }).expect("an authority is made");
+        for (node, problem) in [("", "must not be empty"), ("../../x", "without spaces and slashes")] {
+            let out = folder.path().join("out");
+            let (role, node, addresses) = (Role::Agent, node.to_owned(), Vec::new());
+            let args = IssueArgs { role, node, addresses, ca: ca.clone(), out: out.clone(), days: 5 };
+            let refused = issue(&args).expect_err("it is no name").to_string();
+            assert!(refused.contains("--node") && refused.contains(problem), "{refused}");
+            assert!(!out.exists(), "nothing was made");
+        }
     }
 
     #[test]
