@@ -47,6 +47,11 @@ pub async fn respond(api: &Api, peer: Peer, request: Request<Body>) -> Response<
 
 /// Returns the response, and its endpoint's name in the metrics.
 async fn answer(api: &Api, peer: Peer, head: &Parts, body: Body) -> (Response<Body>, &'static str) {
+    // It would return the request's headers, tokens included. No path has a use for it.
+    if head.method == Method::TRACE {
+        let failure = Failure::new(StatusCode::METHOD_NOT_ALLOWED, "method TRACE not allowed");
+        return (failure.into_response(), "invalid");
+    }
     let Some(decoded) = path::decode(head.uri.path()) else {
         let failure = Failure::bad_request("400 Bad Request: invalid URL escape");
         return (failure.into_response(), "invalid");

@@ -30,6 +30,14 @@ async fn a_method_that_an_endpoint_lacks_is_told_which_it_has() {
 }
 
 #[tokio::test]
+async fn trace_is_allowed_nowhere() {
+    let stand = Stand::new();
+    for path in ["/", "/v1/kv/a", "/v1/nonsense", "/metrics"] {
+        stand.call("TRACE", path, "").await.is(405, "method TRACE not allowed");
+    }
+}
+
+#[tokio::test]
 async fn paths_that_lead_nowhere_say_so() {
     let stand = Stand::new();
     let inside = stand.get("/v1/nonsense").await;
