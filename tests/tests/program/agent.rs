@@ -18,6 +18,17 @@ fn own_node(client: &Client) -> String {
     own["Config"]["NodeName"].as_str().expect("a node name").to_owned()
 }
 
+#[test]
+fn a_process_writes_no_core_dump() {
+    let dev = Dev::start(&[]);
+    if dev.is_foreign() {
+        return;
+    }
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", dev.process_number())).expect("it runs");
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).expect("Linux has it");
+    assert_eq!(line.split_whitespace().next(), Some("0"), "{line}");
+}
+
 /// Waits, by blocking queries, until the catalog shows this agent's check in this state.
 fn wait_for_status(client: &Client, check: &str, status: &str) -> Value {
     let path = format!("/v1/health/node/{}", own_node(client));

@@ -1,7 +1,7 @@
 //! `lockmesh agent`: an agent, as a process of its own.
 
 use super::error::CliError;
-use super::runtime::runtime;
+use super::runtime::{forbid_core_dumps, runtime};
 use crate::config::{Sources, load};
 use crate::telemetry;
 use lockmesh_agent::config::AgentConfig;
@@ -30,6 +30,7 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let sources = Sources::of_process(args.config, args.settings);
     let config: AgentConfig = load(&sources).map_err(CliError::usage)?;
     telemetry::start(&config.log).map_err(CliError::usage)?;
+    forbid_core_dumps();
     runtime(config.threads)?
         .block_on(crate::agent::run(config, sources, args.until_stdin_ends))
         .map_err(CliError::failed)?;

@@ -1,7 +1,7 @@
 //! `lockmesh server`: a server, as a process of its own.
 
 use super::error::CliError;
-use super::runtime::runtime;
+use super::runtime::{forbid_core_dumps, runtime};
 use crate::config::{Sources, load};
 use crate::telemetry;
 use lockmesh_server::config::ServerConfig;
@@ -45,6 +45,7 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let sources = Sources::of_process(args.config.clone(), args.settings());
     let config: ServerConfig = load(&sources).map_err(CliError::usage)?;
     telemetry::start(&config.log).map_err(CliError::usage)?;
+    forbid_core_dumps();
     runtime(config.threads)?
         .block_on(crate::server::run(config, sources, args.until_stdin_ends))
         .map_err(CliError::failed)?;

@@ -9,6 +9,7 @@ mod follow;
 mod kill;
 
 use super::error::CliError;
+use super::runtime::forbid_core_dumps;
 use crate::dev::{DevOptions, MOST_NODES};
 use crate::telemetry;
 use lockmesh_agent::config::HttpConfig;
@@ -88,6 +89,7 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
         .map_err(CliError::usage)?;
     let options = options(args)?;
     refuse_busy(&options)?;
+    forbid_core_dumps();
     let ran = crate::dev::run(options).await;
     ran.map_err(|error| CliError::failed(in_flags(&error.to_string())))?;
     Ok(ExitCode::SUCCESS)
