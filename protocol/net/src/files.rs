@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// A file that could not be read or written.
@@ -35,6 +35,18 @@ impl FileError {
 /// Reads a whole file.
 pub(crate) fn read_text(path: &Path) -> Result<String, FileError> {
     fs::read_to_string(path).map_err(|source| FileError { verb: "read", path: path.into(), source })
+}
+
+/// Returns `true` if every user may read a file.
+///
+/// # Errors
+/// The file's mode cannot be read.
+pub(crate) fn is_public(path: &Path) -> Result<bool, FileError> {
+    let source = match fs::metadata(path) {
+        Ok(metadata) => return Ok(metadata.permissions().mode() & 0o004 != 0),
+        Err(source) => source,
+    };
+    Err(FileError { verb: "read the mode of", path: path.into(), source })
 }
 
 /// Writes a file that every user may read.

@@ -59,6 +59,12 @@ impl Identity {
         let authorities = certificates(&files.authorities, &read(&files.authorities, "tls.ca", INIT)?)?;
         let chain = certificates(&files.certificate, &read(&files.certificate, "tls.certificate", ISSUE)?)?;
         let key = private_key(&files.key, &read(&files.key, "tls.key", ISSUE)?)?;
+        if files::is_public(&files.key)? {
+            return Err(wrong(
+                &files.key,
+                format!("every user can read this key: run `chmod 600 {}`", files.key.display()),
+            ));
+        }
         let facts = facts(&files.certificate, &chain[0])?;
         let peer = facts.owner.clone().ok_or_else(|| {
             wrong(
@@ -284,6 +290,8 @@ mod tests {
     use super::*;
     use crate::certificate::Authority;
     use crate::peer::Role;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
     use std::time::Duration;
 
     #[test]
@@ -310,6 +318,11 @@ mod tests {
         let peer = Peer { role: Role::Agent, node: "web-1".into() };
         authority.issue(&peer, &[], hour).unwrap().save(&files.certificate, &files.key).unwrap();
         assert!(Identity::load(&files).is_ok());
+        let allow = |mode| std::fs::set_permissions(&files.key, Permissions::from_mode(mode)).unwrap();
+        allow(0o644);
+        assert!(refusal().contains("every user can read this key: run `chmod 600 "), "{}", refusal());
+        allow(0o640);
+        assert!(Identity::load(&files).is_ok(), "a group may be allowed");
         std::fs::remove_file(&files.key).unwrap();
         assert!(refusal().contains("`tls.key`"), "{}", refusal());
         std::fs::create_dir(&files.key).unwrap();
