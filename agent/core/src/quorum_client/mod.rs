@@ -191,7 +191,8 @@ pub struct QuorumClient {
     /// message about them.
     refused: Vec<(String, ClusterRefusal)>,
     complaint: Option<String>,
-    /// The last report of a server that cannot write to its disk, until a command is applied.
+    /// The last report of a server that cannot write to its disk, until a command is applied or
+    /// another leader is found.
     disk_failure: Option<String>,
     /// The pin as last reported.
     told_pin: Option<Pin>,

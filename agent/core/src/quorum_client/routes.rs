@@ -63,6 +63,7 @@ impl QuorumClient {
             });
             self.counts.leaders += u64::from(leader.is_some());
             if leader.is_some() {
+                self.disk_failure = None;
                 self.renewals.leader_found(self.now);
             }
         }

@@ -167,28 +167,50 @@ fn the_reason_that_a_leader_gives_is_told_when_the_hold_timeout_is_over() {
 /// Disks that are full everywhere, and a leader that died: no server can record its vote.
 #[test]
 fn full_disks_are_the_reason_that_there_is_no_leader() {
-    let mut story = Story::at_rest();
-    let full = "no space left on device on server s1";
-    let token = story.propose("k");
-    story.answer(&story.only(), Response::Unavailable(Unavailable::Disk(full.into())));
-    assert_eq!(story.heard(token), Err(Unavailable::Disk(full.into())));
+    let (mut story, full) = Story::with_full_disk();
     story.leader = None;
     story.kill(A);
-    let token = story.propose("k");
-    story.pass(HOLD + SECOND);
-    let reason = story.heard(token).unwrap_err();
+    let reason = story.refused_write();
     assert!(reason.certainly_not_done() && reason.to_string().contains(full), "{reason}");
-    // A write that succeeded shows that the disks are in order again.
-    story.elect(B);
+}
+
+/// A write that succeeded, or the election of a leader, shows that disks accept writes again.
+#[test]
+fn a_full_disk_of_the_past_is_no_reason() {
+    let (mut story, _) = Story::with_full_disk();
     let token = story.propose("k");
-    let asked = story.until_asked();
-    story.apply(&asked, 5);
+    story.apply(&story.only(), 5);
     story.heard_applied(token);
     story.leader = None;
+    story.kill(A);
+    assert_eq!(story.refused_write(), Unavailable::NotLeader { leader: None });
+
+    let (mut story, _) = Story::with_full_disk();
+    story.elect(B);
+    story.kill(A);
+    story.pass(SECOND);
+    story.leader = None;
     story.kill(B);
-    let token = story.propose("k");
-    story.pass(HOLD + SECOND);
-    assert_eq!(story.heard(token), Err(Unavailable::NotLeader { leader: None }));
+    assert_eq!(story.refused_write(), Unavailable::NotLeader { leader: None });
+}
+
+impl Story {
+    /// A leader that rejected a write because its disk is full, and its report.
+    fn with_full_disk() -> (Self, &'static str) {
+        let mut story = Self::at_rest();
+        let full = "no space left on device on server s1";
+        let token = story.propose("k");
+        story.answer(&story.only(), Response::Unavailable(Unavailable::Disk(full.into())));
+        assert_eq!(story.heard(token), Err(Unavailable::Disk(full.into())));
+        (story, full)
+    }
+
+    /// The failure of a write that no server accepts within the hold timeout.
+    fn refused_write(&mut self) -> Unavailable {
+        let token = self.propose("k");
+        self.pass(HOLD + SECOND);
+        self.heard(token).unwrap_err()
+    }
 }
 
 #[test]
