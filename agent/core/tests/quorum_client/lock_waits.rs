@@ -44,6 +44,17 @@ impl Story {
         (story, token)
     }
 
+    /// An enqueue whose caller is gone, as is the leader that may have applied it.
+    fn enqueue_unresolved() -> Self {
+        let mut story = Self::at_rest();
+        let token = story.acquire();
+        story.only();
+        story.tell(Input::Cancel(token));
+        story.leader = None;
+        story.kill(A);
+        story
+    }
+
     #[track_caller]
     fn leaves(&self) -> Asked {
         let asked = self.only();
@@ -287,12 +298,7 @@ fn a_client_that_goes_before_it_is_queued_holds_nothing_in_the_end() {
 
 #[test]
 fn that_a_lock_may_be_granted_to_a_client_that_is_gone_is_said() {
-    let mut story = Story::at_rest();
-    let token = story.acquire();
-    story.only();
-    story.tell(Input::Cancel(token));
-    story.leader = None;
-    story.kill(A);
+    let mut story = Story::enqueue_unresolved();
     story.notices.clear();
     story.pass(2 * HOLD);
     let said = |notice: &Notice| matches!(notice, Notice::MayStayGranted(key, ..) if *key == "job".into());
@@ -386,12 +392,7 @@ fn a_release_follows_the_outcome_of_an_enqueue() {
 
 #[test]
 fn a_release_behind_an_unresolved_enqueue_has_an_unknown_outcome() {
-    let mut story = Story::at_rest();
-    let token = story.acquire();
-    story.only();
-    story.tell(Input::Cancel(token));
-    story.leader = None;
-    story.kill(A);
+    let mut story = Story::enqueue_unresolved();
     let released = story.call(release());
     story.pass(2 * HOLD);
     let reason = story.heard_unknown(released);
