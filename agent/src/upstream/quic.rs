@@ -77,7 +77,7 @@ impl QuicConnection {
             _ => &self.calls,
         };
         // Before the handshake nothing is known of the peer, and no call is sent.
-        let call = call.in_dialect(self.dialect.get().copied().unwrap_or(Dialect::Third));
+        let call = call.in_dialect(self.dialect.get().copied().unwrap_or(Dialect::ALL[0]));
         let mut queue = lane.lock();
         queue.frames.push(call.as_ref())?;
         queue.is_full = queue.frames.byte_count() >= BYTES_IN_LINE;
