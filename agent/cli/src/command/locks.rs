@@ -3,7 +3,7 @@
 use super::context::{ConsistencyArgs, Context};
 use super::error::CliError;
 use super::instant;
-use super::lock::obstacle::{delay_left, wall_clock_ms};
+use super::lock::obstacle::delay_left;
 use super::output::{Table, TableArgs, print_json};
 use lockmesh_client::shape::lockmesh::{Lock, Loss, LostKey};
 use lockmesh_client::{Client, Read, Slots};
@@ -58,7 +58,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
                 true => client.operator().losses(&read).await?.value,
                 false => Vec::new(),
             };
-            args.table.print(&lock_table(&locks, &semaphores, &losses, wall_clock_ms()))?;
+            args.table.print(&lock_table(&locks, &semaphores, &losses, instant::now_ms()))?;
         }
     }
     Ok(ExitCode::SUCCESS)

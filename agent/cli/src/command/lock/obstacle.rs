@@ -10,7 +10,7 @@ use lockmesh_client::shape::lockmesh::{Lock, Loss};
 use lockmesh_client::{Client, Read, Slots};
 use lockmesh_protocol::duration;
 use std::convert::Infallible;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 /// The time before the first message: most waits are shorter.
@@ -77,7 +77,7 @@ impl Awaited {
                     return Some(Obstacle::held(&lock));
                 }
                 let losses = client.operator().losses(&read).await.ok()?.value;
-                Some(Obstacle::delayed(&lock, &losses, wall_clock_ms()))
+                Some(Obstacle::delayed(&lock, &losses, instant::now_ms()))
             }
             Self::Slot(prefix) => {
                 let list = client.kv().get(&format!("{prefix}/.lock"), &read).await.ok()?.value?;
@@ -147,12 +147,6 @@ fn holder(lock: &Lock) -> String {
     let name = if lock.session_name.is_empty() { &lock.session } else { &lock.session_name };
     let since = instant::utc(lock.granted_at_ms);
     format!("\"{}\" on {} since {since} (fence {})", printable(name), lock.node, lock.fence)
-}
-
-/// Milliseconds since 1970.
-pub(in crate::command) fn wall_clock_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
