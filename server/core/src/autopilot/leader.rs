@@ -41,6 +41,10 @@ const RELIABLE_CONTACT: Duration = Duration::from_secs(1);
 const RELIABLE_TRAILING: u64 = 10_000;
 /// Silence after which a server counts as dead once another server has been promoted in its place.
 const DEAD_AFTER: Duration = Duration::from_secs(10);
+/// Silence after which one of an even number of voters is removed, although no other server was
+/// promoted in its place: without it the cluster tolerates as many failures, and needs one
+/// acknowledgement less. Longer than a reboot takes.
+const SPARE_DEAD_AFTER: Duration = Duration::from_secs(300);
 
 impl Core {
     /// Returns the time since the last message from a server. The leader knows it for every server,
@@ -438,7 +442,7 @@ impl Core {
     }
 
     /// Returns the next change: promotes a learner that was stable long enough, then removes a
-    /// voter that it replaces.
+    /// voter that it replaces, or that is dead and one too many.
     fn wanted_change(&self, now: Time) -> Option<MemberChange> {
         let members = self.engine.membership();
         let (autopilot, _) = self.state.autopilot();
@@ -464,10 +468,18 @@ impl Core {
         let goes = |id: &&ServerId| {
             **id != self.config.id
                 && (self.has_successor(**id)
-                    || (autopilot.cleanup_dead_servers && self.autopilot.replaced.contains(id)))
+                    || (autopilot.cleanup_dead_servers
+                        && (self.autopilot.replaced.contains(id) || self.is_spare_and_dead(now, **id))))
                 && self.can_do_without(now, **id)
         };
         members.voters.iter().find(goes).map(|id| MemberChange::Gone(*id))
+    }
+
+    /// Returns `true` if a server died after another one was promoted, for example in the middle of
+    /// its replacement.
+    fn is_spare_and_dead(&self, now: Time, id: ServerId) -> bool {
+        self.engine.membership().voters.len().is_multiple_of(2)
+            && self.autopilot.unheard_for(now, id) > SPARE_DEAD_AFTER
     }
 
     /// Returns `true` if the same node has returned as another server that has a vote.

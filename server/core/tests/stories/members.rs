@@ -345,6 +345,26 @@ fn a_dead_server_goes_once_another_has_come() {
 }
 
 #[test]
+fn a_server_that_dies_after_another_has_come_goes_too() {
+    let mut cluster = Cluster::start(3);
+    cluster.join("d", "d-1");
+    cluster.run(4 * SECOND);
+    assert_eq!(cluster.voters(), [1, 2, 3, 4]);
+    let dead = cluster.follower();
+    cluster.down.insert(dead);
+    cluster.run(250 * SECOND);
+    assert_eq!(cluster.voters().len(), 4, "it may be a reboot");
+    cluster.run(60 * SECOND);
+    assert_eq!(cluster.voters().len(), 3);
+    assert!(!cluster.voters().contains(&dead.0));
+    // Of three, none is one too many.
+    let next = cluster.follower();
+    cluster.down.insert(next);
+    cluster.run(400 * SECOND);
+    assert_eq!(cluster.voters().len(), 3);
+}
+
+#[test]
 fn a_server_is_taken_out_only_if_the_rest_goes_on() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
