@@ -19,20 +19,21 @@
 //! | 1 | everything else |
 //! | 2 | [`Command::GiveUpSession`] and [`LossCause::GivenUp`] |
 //! | 3 | [`LossCause::KeyDeleted`], and a history of losses that is kept by cause |
+//! | 4 | names of restarting nodes that pass to another node id, and restores that keep the ids of living agents; nothing new is stored |
 //!
 //! [`Command::GiveUpSession`]: crate::command::Command::GiveUpSession
 //! [`LossCause::GivenUp`]: crate::record::LossCause::GivenUp
 //! [`LossCause::KeyDeleted`]: crate::record::LossCause::KeyDeleted
 //!
-//! To add version 4:
+//! To add version 5:
 //!
 //! 1. Append the new variant to its enum. [`Command::since`](crate::command::Command::since)
-//!    returns 4 for a new command, which is not proposed before the cluster is at 4.
-//!    [`Stored::version`] returns 4 for each value that contains a new variant.
-//! 2. Copy the old form of a struct that changes into a module `v3` beside it, with a
-//!    `From<v3::It>` for the new one. [`Stored::decode_version`] of the type that contains it
-//!    decodes older versions as `v3` and converts.
-//! 3. Set [`NEWEST`] to 4, and record the samples of version 4 beside the others, which stay.
+//!    returns 5 for a new command, which is not proposed before the cluster is at 5.
+//!    [`Stored::version`] returns 5 for each value that contains a new variant.
+//! 2. Copy the old form of a struct that changes into a module `v4` beside it, with a
+//!    `From<v4::It>` for the new one. [`Stored::decode_version`] of the type that contains it
+//!    decodes older versions as `v4` and converts.
+//! 3. Set [`NEWEST`] to 5, and record the samples of version 5 beside the others, which stay.
 
 use crate::change::Change;
 use crate::rpc::MAX_FRAME_BYTES;
@@ -44,7 +45,7 @@ use serde::de::DeserializeOwned;
 pub const FIRST: u8 = 1;
 
 /// The newest version that this build reads.
-pub const NEWEST: u8 = 3;
+pub const NEWEST: u8 = 4;
 
 /// The reason why stored bytes cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,6 +4,10 @@
 //!
 //! An agent that was killed and restarted waits for one second, in which its former process is
 //! challenged and does not answer. An announced restart does not wait.
+//!
+//! A node that announced a restart keeps its name for four seconds. After that another node id may
+//! take the name, for example that of a container that was replaced: the sessions of the node live
+//! as long as announced.
 
 use crate::input::CallToken;
 use crate::proposal::Proposal;

@@ -13,20 +13,33 @@ use lockmesh_protocol::record::{Agent, Check, CheckStatus, MemberStatus, Service
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::sync::Arc;
 
+/// The format version from which the name of a restarting node passes to another node id.
+const NAMES_PASS_ON_SINCE: u8 = 4;
+
 impl Step<'_> {
     /// Begins a new generation of an agent: registers its healthy node, and forgets the replies
     /// kept for earlier generations.
     pub(super) fn register_agent(&mut self, registration: &AgentRegistration) -> Reply {
         // Registering the node can fail half-way, so it comes first; the rest cannot fail.
-        let outcome = self.attempt(|step| step.register_agent_node(registration)).map_err(Refusal::Catalog);
-        reply_or_refusal(outcome.map(|()| self.begin_generation(registration)))
+        let former = self.state.restarting_owner(registration).map(|owner| owner.number);
+        let outcome = self.attempt(|step| step.register_agent_node(registration, former));
+        reply_or_refusal(
+            outcome.map_err(Refusal::Catalog).map(|()| self.begin_generation(registration, former)),
+        )
     }
 
-    fn register_agent_node(&mut self, registration: &AgentRegistration) -> Result<(), String> {
+    fn register_agent_node(
+        &mut self,
+        registration: &AgentRegistration,
+        former: Option<AgentNumber>,
+    ) -> Result<(), String> {
         let node = &registration.node;
         node_is_well_formed(node)?;
         if node.id.is_empty() {
             return Err("an agent's node must have an ID: give it one".into());
+        }
+        if former.is_some() {
+            self.set_node_id(&node.name, &node.id);
         }
         self.ensure_node(node).map_err(|reason| format!("failed inserting node: {reason}"))?;
         for service in &registration.services {
@@ -36,9 +49,12 @@ impl Step<'_> {
         self.ensure_check(&alive_check(&node.name))
     }
 
-    fn begin_generation(&mut self, registration: &AgentRegistration) -> Reply {
+    /// Begins a generation of the agent with the registration's node id. `former` is the agent
+    /// whose name it takes: it continues as that agent, so that the sessions of the node keep what
+    /// the restart announced.
+    fn begin_generation(&mut self, registration: &AgentRegistration, former: Option<AgentNumber>) -> Reply {
         let node_id = registration.node.id.to_ascii_lowercase();
-        let known = self.state.derived.agent_ids.get(&node_id).copied();
+        let known = former.or_else(|| self.state.derived.agent_ids.get(&node_id).copied());
         let number = known.unwrap_or_else(|| self.next_agent());
         let generation =
             self.state.agents.get(&number).map_or(Generation(1), |agent| agent.generation.next());
@@ -108,6 +124,22 @@ impl State {
     pub fn agent_of_node_id(&self, node_id: &str) -> Option<&Arc<Agent>> {
         let number = self.derived.agent_ids.get(&node_id.to_ascii_lowercase())?;
         self.agents.get(number)
+    }
+
+    /// The agent that announced a restart, and whose name a registration with a node id that has
+    /// no node and no agent claims, such as that of a container without a volume.
+    pub fn restarting_owner(&self, registration: &AgentRegistration) -> Option<&Arc<Agent>> {
+        let AgentRegistration { node, .. } = registration;
+        let is_known = self.agent_of_node_id(&node.id).is_some()
+            || self.derived.node_ids.contains_key(&node.id.to_ascii_lowercase());
+        let owner = self.member(&node.name.folded())?;
+        let is_free = !is_known && owner.status == MemberStatus::Restarting;
+        (self.passes_names_on() && is_free && self.nodes.contains_key(&node.name.folded())).then_some(owner)
+    }
+
+    /// `true` if all servers apply the rules of claims to names in the same way.
+    pub(super) fn passes_names_on(&self) -> bool {
+        self.format() >= NAMES_PASS_ON_SINCE
     }
 }
 

@@ -29,6 +29,16 @@ impl Step<'_> {
         Ok(())
     }
 
+    /// Gives a node another UUID. Its sessions, services and checks stay.
+    pub(super) fn set_node_id(&mut self, name: &NodeName, id: &str) {
+        let folded = name.folded();
+        if let Some(node) = self.state.nodes.get(&folded) {
+            let node = Node { id: id.to_ascii_lowercase(), modify_index: self.index, ..Node::clone(node) };
+            self.set(Change::Node(folded.clone(), Some(Arc::new(node))));
+            self.touch_node(&folded);
+        }
+    }
+
     /// Deletes a node with its sessions, services and checks. Deleting an absent one succeeds.
     pub(super) fn delete_node(&mut self, name: &NodeName, cause: &LossCause) {
         let folded = name.folded();

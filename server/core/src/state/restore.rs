@@ -32,7 +32,7 @@ use lockmesh_protocol::command::RestoreStep;
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{CheckId, Fence, Key, LogIndex};
 use lockmesh_protocol::lease::{HealthWindow, RESTART_WINDOW};
-use lockmesh_protocol::record::{Agent, Entry, LockDelay, Session};
+use lockmesh_protocol::record::{Agent, Entry, LockDelay, LossCause, MemberStatus, Node, Session};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::sync::Arc;
 use std::time::Duration;
@@ -146,12 +146,14 @@ impl Step<'_> {
     /// Restores a current agent's node as alive, whatever the backup contains.
     fn bring_back(&mut self, agent: &Agent, ours: &State) {
         let folded = agent.node.folded();
-        if !self.state.nodes.contains_key(&folded)
-            && let Some(node) = ours.nodes.get(&folded)
-        {
-            // The name may rightfully belong to another node of the backup; then this agent has no
-            // node.
-            let _ = self.ensure_node(node);
+        if let Some(node) = ours.nodes.get(&folded) {
+            if self.state.passes_names_on() && ours.is_present(agent) {
+                self.bring_back_node(node, ours);
+            } else if !self.state.nodes.contains_key(&folded) {
+                // The name may rightfully belong to another node of the backup; then this agent has
+                // no node.
+                let _ = self.ensure_node(node);
+            }
         }
         if self.state.nodes.contains_key(&folded) {
             let health = ours.check_of(&folded, &CheckId::from(SERF_HEALTH));
@@ -161,7 +163,33 @@ impl Step<'_> {
     }
 }
 
+impl Step<'_> {
+    /// Restores the node of a living agent with its own id and address: with the backup's id, the
+    /// next restart of the agent would be rejected as another node's.
+    fn bring_back_node(&mut self, node: &Node, ours: &State) {
+        let folded = node.name.folded();
+        let known_as = self.state.derived.node_ids.get(&node.id).filter(|known| **known != folded).cloned();
+        // The backup knows it under a former name, which may have another living owner by now.
+        if let Some(former) = known_as {
+            match ours.member(&former).filter(|owner| ours.is_present(owner)) {
+                Some(owner) => self.set_node_id(&former, &owner.node_id),
+                None => self.delete_node(&former, &LossCause::NodeDeregistered),
+            }
+        }
+        self.set_node_id(&node.name, &node.id);
+        // Only a name's claim can fail, and the name has its id now.
+        let _ = self.ensure_node(node);
+    }
+}
+
 impl State {
+    /// `true` for the agent to which its name belongs, unless it failed or left.
+    fn is_present(&self, agent: &Agent) -> bool {
+        let owner = self.member(&agent.node.folded());
+        matches!(agent.status, MemberStatus::Alive | MemberStatus::Restarting)
+            && owner.is_some_and(|owner| owner.number == agent.number)
+    }
+
     /// Raises every query's index to `to`, which is newer than all before: any known index becomes
     /// outdated.
     ///

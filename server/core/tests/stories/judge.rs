@@ -95,9 +95,12 @@ fn process(process: u8, boot: u8) -> Incarnation {
 }
 
 fn registration(name: &str, incarnation: Incarnation) -> Request {
+    registration_of(node(name), incarnation)
+}
+
+fn registration_of(node: Node, incarnation: Incarnation) -> Request {
     let gossip = "10.0.0.1:8301".parse().ok();
-    let registration =
-        AgentRegistration { incarnation, port: 8301, gossip, ..AgentRegistration::of(node(name)) };
+    let registration = AgentRegistration { incarnation, port: 8301, gossip, ..AgentRegistration::of(node) };
     Request::Propose(None, Command::RegisterAgent(registration))
 }
 

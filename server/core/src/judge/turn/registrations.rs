@@ -24,6 +24,8 @@ const MAX_WAITING: usize = 64;
 const LEAST_SILENCE: Duration = Duration::from_secs(1);
 /// A renewal within this time may have been sent by a process that has died since.
 const ON_ITS_WAY: Duration = Duration::from_millis(500);
+/// The time for which a node that announced a restart keeps its name from other node ids.
+const NAME_KEPT: Duration = Duration::from_secs(4);
 /// The maximum wait of a registration.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
@@ -52,16 +54,29 @@ impl Core {
             outbox.fail(token, not_leader());
             return None;
         }
-        let Some(first) = self.first_process(registration) else { return Some(proposal) };
-        let lease = first.lease();
+        let first = self.first_process(registration);
+        let Some(holder) = first.or_else(|| self.keeps_its_name(now, registration)) else {
+            return Some(proposal);
+        };
+        let (lease, is_restarting) = (holder.lease(), holder.status == MemberStatus::Restarting);
         if self.judge.registrations.waiting.len() >= MAX_WAITING {
             let what = format!("{MAX_WAITING} registrations already wait for checks of other processes");
             outbox.fail(token, Unavailable::Overloaded(what));
             return None;
         }
         self.judge.registrations.waiting.push(WaitingRegistration { came: now, token, proposal, lease });
-        self.open_check(now, lease);
+        // A restarting process need not answer.
+        if !is_restarting {
+            self.open_check(now, lease);
+        }
         None
+    }
+
+    /// The agent that announced a restart a moment ago, and whose name the registration claims.
+    fn keeps_its_name(&self, now: Time, registration: &AgentRegistration) -> Option<&Arc<Agent>> {
+        let owner = self.state.restarting_owner(registration)?;
+        let heard = self.judge.windows.member(owner.number).map(|window| window.heard);
+        heard.is_some_and(|heard| now.since(heard) < NAME_KEPT).then_some(owner)
     }
 
     /// The other process that is the node's agent, as far as this server knows.
@@ -122,7 +137,9 @@ impl Core {
     fn registration_verdict(&self, now: Time, waiting: &WaitingRegistration) -> Verdict {
         let agent = self.state.agent_of(waiting.lease);
         let Some(agent) = agent.filter(|agent| agent.status == MemberStatus::Alive) else {
-            return Verdict::LookAgain;
+            let is_kept = matches!(&waiting.proposal.command, Command::RegisterAgent(registration)
+                if self.keeps_its_name(now, registration).is_some());
+            return if is_kept { Verdict::Wait } else { Verdict::LookAgain };
         };
         let silence = match self.state.agent_address(agent) {
             Some(_) => LEAST_SILENCE,

@@ -1,15 +1,17 @@
 //! Announced restarts: guards on the host rely on the announcement, so silence ends no session
 //! before its window ends, whatever happens meanwhile.
 
-use super::{Fleet, SECOND, SLACK, agent, assert_within, process};
+use super::{Fleet, SECOND, SLACK, agent, assert_within, node, process, registration_of};
+use lockmesh_core::frontend::CallRef;
 use lockmesh_core::raft::TICK;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{Generation, RequestId};
+use lockmesh_protocol::id::{Generation, RequestId, ServerId};
 use lockmesh_protocol::lease::{HealthWindow, RESTART_WINDOW};
-use lockmesh_protocol::record::{Incarnation, MemberStatus};
+use lockmesh_protocol::record::{Incarnation, MemberStatus, Node};
 use lockmesh_protocol::reply::{Applied, Reply};
-use lockmesh_protocol::rpc::{Request, Response};
+use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
+use std::time::Duration;
 
 impl Fleet {
     /// A host with a session of each window.
@@ -185,4 +187,82 @@ fn an_agent_that_does_not_end_after_all_is_judged_by_its_own_windows_again() {
     fleet.kill("h1");
     let took = fleet.time_of_death("h1", "fast");
     assert_within(took, HealthWindow::Fast.validity());
+}
+
+// A container without a volume starts with another node id each time.
+
+const OTHER_ID: &str = "0f0f0f0f-3c60-4d3f-9d5c-000000000002";
+
+impl Fleet {
+    /// Sends the registration of another node id for the name `h1`.
+    fn claim(&mut self, incarnation: Incarnation) -> (ServerId, CallRef) {
+        let leader = self.cluster.leader();
+        let node = Node { id: OTHER_ID.into(), ..node("h1") };
+        (leader, self.cluster.call(leader, &agent("h1"), registration_of(node, incarnation)))
+    }
+
+    /// Runs until a claim is answered; returns the answer and the time it took.
+    fn claimed(&mut self, (leader, call): (ServerId, CallRef)) -> (Response, Duration) {
+        let took = self.run_until(12 * SECOND, |fleet| fleet.cluster.answer(leader, call).is_some());
+        (self.cluster.answer(leader, call).expect("it waits for 12 s at most").clone(), took)
+    }
+}
+
+#[test]
+fn the_name_of_a_restarting_node_is_free_after_four_seconds() {
+    for boot in [1, 2] {
+        let mut fleet = Fleet::with_sessions();
+        let (announced, number) = (fleet.stop(), fleet.member("h1").number);
+        fleet.run(SECOND);
+        let claim = fleet.claim(process(2, boot));
+        let (response, took) = fleet.claimed(claim);
+        assert!((2 * SECOND..4 * SECOND).contains(&took), "after {took:?}");
+        fleet.registered("h1", process(2, boot), &response);
+        let member = fleet.member("h1");
+        assert_eq!((&*member.node_id, member.number), (OTHER_ID, number), "the member goes on");
+        assert!(fleet.all_live(), "the claim ends no session");
+        if boot == 1 {
+            fleet.run(60 * SECOND);
+            assert!(fleet.all_live(), "the same boot continues its sessions");
+        } else {
+            fleet.assert_kept_from(announced);
+        }
+    }
+}
+
+#[test]
+fn a_restarting_node_that_comes_back_in_time_keeps_its_name() {
+    let mut fleet = Fleet::with_sessions();
+    fleet.stop();
+    fleet.run(SECOND);
+    let claim = fleet.claim(process(3, 2));
+    fleet.run(SECOND);
+    fleet.begin(process(2, 1));
+    let (response, _) = fleet.claimed(claim);
+    let is_refused = matches!(&response, Response::Applied(Applied { reply: Reply::Refused(_), .. }));
+    assert!(is_refused, "{response:?}");
+    assert!(fleet.all_live() && fleet.member("h1").node_id == node("h1").id);
+}
+
+#[test]
+fn a_restarting_process_that_still_renews_keeps_its_name() {
+    let mut fleet = Fleet::with_sessions();
+    assert!(fleet.announce(1, 1));
+    let claim = fleet.claim(process(3, 2));
+    let (response, _) = fleet.claimed(claim);
+    let Response::Unavailable(Unavailable::Denied(why)) = response else { panic!("{response:?}") };
+    assert!(why.starts_with("node h1 is here already"), "{why}");
+    assert!(fleet.all_live());
+}
+
+#[test]
+fn a_new_leader_keeps_the_name_of_a_restarting_node_for_four_seconds_again() {
+    let mut fleet = Fleet::with_sessions();
+    fleet.stop();
+    fleet.run(10 * SECOND);
+    fleet.depose();
+    let claim = fleet.claim(process(2, 2));
+    let (response, took) = fleet.claimed(claim);
+    assert!(matches!(response, Response::Applied(_)) && took <= 5 * SECOND, "after {took:?}: {response:?}");
+    assert!(fleet.all_live());
 }
