@@ -291,3 +291,18 @@ fn a_session_that_does_not_depend_on_its_node_has_no_deadline() {
     story.read(story.now, SessionView::Gone("ttl-expired".into()));
     assert_eq!(story.state(), SessionState::Lost);
 }
+
+#[test]
+fn a_read_that_began_before_the_acknowledgement_makes_nothing_safe() {
+    let mut story = Story::safe();
+    story.pass(BELIEF + MS);
+    assert_eq!(story.state(), SessionState::Suspended);
+    let before = story.now;
+    story.pass(SECOND);
+    story.renewed(story.now);
+    story.read(before, THERE);
+    assert_eq!(story.state(), SessionState::Suspended, "the session may have ended after this read");
+    assert!(story.events.wants_read());
+    story.read(story.now, THERE);
+    assert_eq!(story.state(), SessionState::Safe);
+}

@@ -385,3 +385,59 @@ impl Gossip {
         outbox.accusations.extend(effects.accused);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Gossip, Outbox};
+    use crate::gossip::member::{MemberId, Standing, Update};
+    use crate::gossip::packet::{Header, Message};
+    use crate::id::{AgentNumber, LogIndex};
+    use crate::lease::LeaseId;
+    use crate::time::Time;
+
+    fn agent(number: u32) -> MemberId {
+        MemberId::of_agent(LeaseId { agent: AgentNumber(number), began: LogIndex(7) })
+    }
+
+    /// A process that knows two others, at the beginning of a probe.
+    fn probing() -> Gossip {
+        let (mut gossip, mut outbox) = (Gossip::new(agent(0), 1, Time(0)), Outbox::default());
+        gossip.set_members(Time(0), (0..3).map(agent), &mut outbox);
+        while gossip.engine.probe().is_none() {
+            let at = gossip.wakes_at().expect("it probes its members");
+            gossip.tick(at, &mut outbox);
+        }
+        gossip
+    }
+
+    #[test]
+    fn only_the_target_answers_a_probe_and_only_this_probe() {
+        let mut gossip = probing();
+        let probe = gossip.engine.probe().expect("it has begun");
+        let other = (1..3).map(agent).find(|member| *member != probe.target).expect("there are two");
+        let earlier = probe.number.wrapping_sub(1);
+        for (from, message, is_answer) in [
+            (other, Message::Ack(probe.number), false),
+            (probe.target, Message::Ack(earlier), false),
+            (other, Message::ForwardedAck(other, probe.number), false),
+            (other, Message::ForwardedAck(probe.target, earlier), false),
+            (probe.target, Message::Gossip, false),
+            (other, Message::ForwardedAck(probe.target, probe.number), true),
+            (probe.target, Message::Ack(probe.number), true),
+        ] {
+            gossip.is_answered = false;
+            gossip.notice_answer(from, &Header { incarnation: 0, to: agent(0), message });
+            assert_eq!(gossip.is_answered, is_answer, "{message:?} from {from:?}");
+        }
+    }
+
+    #[test]
+    fn a_report_about_a_member_that_is_gone_is_no_news_of_a_stranger() {
+        let (mut gossip, mut outbox) = (probing(), Outbox::default());
+        let alive = |member| Update { member, incarnation: 0, standing: Standing::Alive };
+        assert!(gossip.is_stranger(&alive(agent(9))));
+        assert!(!gossip.is_stranger(&alive(agent(2))), "it is a member");
+        gossip.set_members(Time(1), (0..2).map(agent), &mut outbox);
+        assert!(!gossip.is_stranger(&alive(agent(2))), "the report is outdated");
+    }
+}

@@ -93,7 +93,7 @@ impl Display for SetBack {
 
 #[cfg(test)]
 mod tests {
-    use super::{LogPosition, SetBack};
+    use super::{LogPosition, PeerMemory, SetBack};
     use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 
     #[test]
@@ -105,5 +105,17 @@ mod tests {
         assert!(!is_found(at(6, 90), at(5, 101)), "a later leader may have replaced entries");
         assert!(!is_found(at(5, 101), at(5, 101)));
         assert_eq!(SetBack::find(ServerId(1), at(0, 0), ServerId(2), None), None);
+    }
+
+    #[test]
+    fn the_memory_of_a_server_never_goes_back() {
+        let at = |term, index| LogPosition { term: Term(term), last_index: LogIndex(index) };
+        let (mut memory, server) = (PeerMemory::default(), ServerId(2));
+        for (noted, known) in
+            [(at(5, 9), at(5, 9)), (at(5, 8), at(5, 9)), (at(4, 99), at(5, 9)), (at(6, 1), at(6, 1))]
+        {
+            memory.note(server, noted);
+            assert_eq!(memory.of(server), Some(known));
+        }
     }
 }

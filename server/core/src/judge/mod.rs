@@ -60,6 +60,9 @@ mod turn;
 mod upkeep;
 mod windows;
 
+#[cfg(test)]
+mod tests;
+
 use crate::state::State;
 use accusers::Accusers;
 use brake::Brake;

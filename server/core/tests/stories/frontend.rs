@@ -424,8 +424,13 @@ impl Cluster {
         }
     }
 
+    /// Returns the rows of the leader's state.
+    pub(crate) fn backup(&self) -> Vec<Change> {
+        self.servers[&self.leader()].frontend.core().state().rows().collect()
+    }
+
     /// Restores a backup, as an operator does.
-    fn restore(&mut self, rows: Vec<Change>) {
+    pub(crate) fn restore(&mut self, rows: Vec<Change>) {
         let steps = [
             RestoreStep::Begin { id: 1 },
             RestoreStep::Part { id: 1, number: 0, rows },
@@ -768,7 +773,7 @@ fn nobody_sleeps_through_a_restore_and_no_index_goes_back() {
     let mut cluster = Cluster::start(3);
     let (leader, follower) = (cluster.leader(), cluster.follower());
     let early = cluster.put("kept");
-    let backup: Vec<_> = cluster.servers[&leader].frontend.core().state().rows().collect();
+    let backup = cluster.backup();
     cluster.session();
     cluster.put("gone");
     let known = cluster.put("kept");
@@ -803,7 +808,7 @@ fn a_server_that_learns_of_a_restore_by_a_snapshot_tells_everybody_too() {
     let mut cluster = Cluster::start(3);
     let (leader, follower) = (cluster.leader(), cluster.follower());
     cluster.put("kept");
-    let backup: Vec<_> = cluster.servers[&leader].frontend.core().state().rows().collect();
+    let backup = cluster.backup();
     cluster.put("gone");
     let known = cluster.put("kept");
     cluster.down.insert(follower);

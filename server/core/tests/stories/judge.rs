@@ -5,6 +5,7 @@
 mod agents;
 mod force_leave;
 mod given_up;
+mod jurors;
 mod mesh;
 mod node_leases;
 mod restarts;
@@ -82,6 +83,8 @@ struct Fleet {
     asked: Vec<(Time, Challenge, String)>,
     /// The servers that sent challenges, with the time.
     challenged: Vec<(ServerId, Time)>,
+    /// The nonce with which hosts answer all challenges, as in a replay of an earlier answer.
+    replays: Option<u64>,
 }
 
 fn node(name: &str) -> Node {
@@ -130,8 +133,8 @@ impl Fleet {
         let cluster = Cluster::start_with(3, stall_timeout);
         let (hosts, unanswered) = (BTreeMap::new(), Vec::new());
         let (stuck, renewals, asked) = (BTreeSet::new(), Vec::new(), Vec::new());
-        let challenged = Vec::new();
-        let mut fleet = Self { cluster, hosts, unanswered, stuck, renewals, asked, challenged };
+        let (challenged, replays) = (Vec::new(), None);
+        let mut fleet = Self { cluster, hosts, unanswered, stuck, renewals, asked, challenged, replays };
         // The cluster's own agent never renews. It fails here, so that it does not affect the
         // stories.
         fleet.run(7 * SECOND);
@@ -258,7 +261,7 @@ impl Fleet {
             return None;
         }
         host.sequence += 1;
-        Some(host.answer(challenge.nonce))
+        Some(host.answer(self.replays.unwrap_or(challenge.nonce)))
     }
 
     fn tell(&mut self, id: ServerId, challenge: Challenge, answer: Option<NodeAnswer>) {

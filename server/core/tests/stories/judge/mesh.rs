@@ -490,3 +490,21 @@ fn the_key_is_not_changed_again_before_every_agent_has_asked_for_it() {
     fleet.run(35 * SECOND);
     assert_key(&rotate(&mut fleet, 2), 3);
 }
+
+#[test]
+fn agents_get_the_new_key_from_every_server_as_soon_as_it_is_changed() {
+    let mut fleet = Fleet::of(1, HealthWindow::Default);
+    let servers: Vec<_> = fleet.cluster.servers.keys().copied().collect();
+    let rings = |fleet: &mut Fleet| -> Vec<_> {
+        servers.iter().map(|id| fleet.sync(*id, "h1", RosterDigest(Vec::new())).ring).collect()
+    };
+    let before = rings(&mut fleet);
+    assert_key(&rotate(&mut fleet, 0), 1);
+    fleet.run(SECOND);
+    let after = rings(&mut fleet);
+    assert!(
+        before.iter().zip(&after).all(|(before, after)| before != after),
+        "a key that was sent before stays"
+    );
+    assert!(after.iter().all(|ring| *ring == after[0]));
+}

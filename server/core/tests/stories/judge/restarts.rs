@@ -27,10 +27,14 @@ impl Fleet {
     /// Announces a restart; returns whether it was accepted. Only the agent itself may do so, with
     /// its own request id.
     pub(super) fn announce(&mut self, generation: u32, sequence: u64) -> bool {
-        let (leader, lease) = (self.cluster.leader(), self.hosts["h1"].lease);
+        self.announces("h1", generation, sequence)
+    }
+
+    fn announces(&mut self, name: &str, generation: u32, sequence: u64) -> bool {
+        let (leader, lease) = (self.cluster.leader(), self.hosts[name].lease);
         let id = RequestId { agent: lease.agent, generation: Generation(generation), sequence, lowest: 1 };
         let request = Request::Propose(Some(id), Command::AnnounceRestart(lease));
-        match self.cluster.ask(leader, &agent("h1"), request) {
+        match self.cluster.ask(leader, &agent(name), request) {
             Response::Applied(Applied { reply: Reply::Succeeded(is_taken), .. }) => is_taken,
             other => panic!("it has an answer of its own: {other:?}"),
         }
@@ -186,6 +190,26 @@ fn an_agent_that_does_not_end_after_all_is_judged_by_its_own_windows_again() {
     assert!(fleet.all_live(), "it renews");
     fleet.kill("h1");
     let took = fleet.time_of_death("h1", "fast");
+    assert_within(took, HealthWindow::Fast.validity());
+}
+
+#[test]
+fn hosts_that_restart_at_once_do_not_brake() {
+    let mut fleet = Fleet::start();
+    let names: Vec<String> = (1..=8).map(|number| format!("h{number}")).collect();
+    for name in &names {
+        fleet.host(name);
+        fleet.session(name, name, HealthWindow::Fast);
+    }
+    fleet.run(2 * SECOND);
+    for name in &names[..6] {
+        assert!(fleet.announces(name, 1, 1));
+        fleet.kill(name);
+    }
+    // Without a brake, another host fails after its own window.
+    fleet.run(15 * SECOND);
+    fleet.kill("h8");
+    let took = fleet.time_of_death("h8", "h8");
     assert_within(took, HealthWindow::Fast.validity());
 }
 

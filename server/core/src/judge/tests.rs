@@ -1,0 +1,316 @@
+//! The exchange between a leader's checks and a juror: the reports that count, and the silence that
+//! is no evidence.
+
+use super::checks::Checks;
+use super::juror::Juror;
+use super::messages::{ASK_INTERVAL, CheckList, CheckOrder, JurorReport, JurorReports, LeaseAnswer};
+use super::relay::{Relay, Relayed};
+use super::windows::Windows;
+use crate::core::{ClusterStart, Core, CoreConfig};
+use crate::input::{CallToken, Input};
+use crate::outbox::Outbox;
+use crate::proposal::Proposal;
+use crate::raft::ElectionTimeout;
+use crate::raft::log::{HardState, OwnMemory, Recovered};
+use crate::raft::message::{MessageKind, PeerMessage};
+use crate::state::State;
+use crate::timers::TimerConfig;
+use bytes::Bytes;
+use lockmesh_protocol::command::{AgentRegistration, Command};
+use lockmesh_protocol::format;
+use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, Term, WallTime};
+use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseAck, LeaseId, LeaseKey, Renewal};
+use lockmesh_protocol::record::Node;
+use lockmesh_protocol::time::Time;
+use lockmesh_protocol::wire;
+use serde::Serialize;
+use std::time::Duration;
+
+const NODE: AgentNumber = AgentNumber(1);
+const WINDOW: Duration = Duration::from_secs(5);
+const TERM: Term = Term(1);
+const CHALLENGE: Challenge = Challenge { lease: LeaseId { agent: NODE, began: LogIndex(7) }, nonce: 42 };
+
+fn at(millis: u64) -> Time {
+    Time(0) + Duration::from_millis(millis)
+}
+
+fn list(number: u64, challenge: Challenge, age: Duration) -> CheckList {
+    let address = Some("10.0.0.1:8301".into());
+    let order = CheckOrder { challenge, node: "h1".into(), address, age, window: WINDOW };
+    CheckList { number, checks: vec![order] }
+}
+
+fn renewal(challenge: Challenge) -> Renewal {
+    LeaseKey::default().secret(challenge.lease).renewal(challenge.lease, 1, challenge.nonce)
+}
+
+/// A juror that receives its list every 250 ms, and whose challenges get no answer.
+struct Unheard {
+    juror: Juror,
+    now: Time,
+    number: u64,
+}
+
+impl Unheard {
+    fn start() -> Self {
+        let mut unheard = Self { juror: Juror::default(), now: at(10_000), number: 0 };
+        unheard.told(CHALLENGE, Duration::ZERO);
+        unheard
+    }
+
+    fn told(&mut self, challenge: Challenge, age: Duration) {
+        self.number += 1;
+        self.juror.take_list(self.now, TERM, &list(self.number, challenge, age));
+    }
+
+    fn challenges(&mut self, count: usize) {
+        for _ in 0..count {
+            self.told(CHALLENGE, Duration::ZERO);
+            assert_eq!(self.juror.ask(self.now).len(), 1);
+            self.now = self.now + ASK_INTERVAL;
+            assert!(self.juror.challenged(self.now, CHALLENGE, None));
+        }
+    }
+
+    fn report(&self) -> JurorReport {
+        self.juror.report(self.now, NODE).expect("its check is open")
+    }
+}
+
+#[test]
+fn a_juror_counts_the_challenges_that_were_not_answered() {
+    let mut unheard = Unheard::start();
+    unheard.challenges(2);
+    let report = unheard.report();
+    assert_eq!((report.unanswered, report.abstains, report.answer), (2, false, None));
+}
+
+#[test]
+fn a_juror_that_was_cut_off_from_the_leader_abstains() {
+    // Its lists stopped for more than 600 ms.
+    let mut unheard = Unheard::start();
+    unheard.challenges(2);
+    unheard.now = unheard.now + Duration::from_millis(350);
+    unheard.told(CHALLENGE, Duration::ZERO);
+    assert!(!unheard.report().abstains, "one list was late");
+    unheard.now = unheard.now + Duration::from_millis(601);
+    unheard.told(CHALLENGE, Duration::ZERO);
+    let report = unheard.report();
+    assert!(report.abstains && report.unanswered == 0);
+    unheard.now = unheard.now + (WINDOW - Duration::from_millis(1));
+    assert!(unheard.report().abstains, "for the window");
+    unheard.now = unheard.now + Duration::from_millis(1);
+    assert!(!unheard.report().abstains);
+    // It hears late of a check that was opened long ago.
+    for (age, abstains) in [(600, false), (601, true)] {
+        let mut juror = Juror::default();
+        juror.take_list(at(10_000), TERM, &list(1, CHALLENGE, Duration::from_millis(age)));
+        assert_eq!(juror.report(at(10_000), NODE).unwrap().abstains, abstains, "{age} ms");
+    }
+}
+
+#[test]
+fn a_juror_ignores_a_list_that_is_overtaken() {
+    let mut juror = Juror::default();
+    let other = Challenge { nonce: 43, ..CHALLENGE };
+    juror.take_list(at(10_000), Term(2), &list(2, other, Duration::ZERO));
+    juror.take_list(at(10_100), Term(2), &list(1, CHALLENGE, Duration::ZERO));
+    juror.take_list(at(10_200), Term(1), &list(3, CHALLENGE, Duration::ZERO));
+    assert_eq!(juror.report(at(10_200), NODE).unwrap().challenge, other);
+    juror.take_list(at(10_300), Term(3), &list(1, CHALLENGE, Duration::ZERO));
+    assert_eq!(juror.report(at(10_300), NODE).unwrap().challenge, CHALLENGE, "a new leader counts anew");
+}
+
+#[test]
+fn a_count_from_long_ago_is_no_evidence() {
+    let mut unheard = Unheard::start();
+    unheard.challenges(3);
+    unheard.now = unheard.now + Duration::from_secs(2);
+    assert_eq!(unheard.report().unanswered, 3);
+    unheard.now = unheard.now + Duration::from_millis(1);
+    assert_eq!(unheard.report().unanswered, 0, "it may be unable to send challenges");
+}
+
+#[test]
+fn an_answer_or_a_renewal_on_its_way_resets_the_count_of_a_juror() {
+    let mut unheard = Unheard::start();
+    unheard.challenges(2);
+    unheard.juror.heard(LeaseId { began: LogIndex(6), ..CHALLENGE.lease });
+    assert_eq!(unheard.report().unanswered, 2, "a renewal of a former lease says nothing");
+    unheard.juror.heard(CHALLENGE.lease);
+    assert_eq!(unheard.report().unanswered, 0);
+    unheard.challenges(2);
+    unheard.juror.ask(unheard.now);
+    unheard.juror.challenged(unheard.now, CHALLENGE, Some(renewal(CHALLENGE)));
+    let report = unheard.report();
+    assert_eq!((report.unanswered, report.answer), (0, Some(renewal(CHALLENGE))));
+}
+
+#[test]
+fn a_report_confirms_a_silence_only_if_it_is_fresh_and_about_this_check() {
+    let good = JurorReport { challenge: CHALLENGE, unanswered: 2, abstains: false, answer: None };
+    let other = Challenge { nonce: 43, ..CHALLENGE };
+    for (what, report, list, age, counts) in [
+        ("two challenges without an answer", good, 1, 500, true),
+        ("a report on an old list", good, 1, 501, false),
+        ("a report on a list of another process", good, 9, 0, false),
+        ("a report on another check", JurorReport { challenge: other, ..good }, 1, 0, false),
+        ("one challenge without an answer", JurorReport { unanswered: 1, ..good }, 1, 0, false),
+        ("a juror that abstains", JurorReport { abstains: true, ..good }, 1, 0, false),
+        ("an answer", JurorReport { answer: Some(renewal(CHALLENGE)), ..good }, 1, 0, false),
+    ] {
+        let mut checks = Checks::default();
+        checks.open(at(10_000), CHALLENGE);
+        assert_eq!(checks.next_list(at(10_000)), Some(1));
+        checks.take_reports(ServerId(2), &JurorReports { number: list, reports: vec![report] });
+        let me = (ServerId(1), &Juror::default());
+        let confirmed_by = checks.confirmed_by(at(10_000 + age), NODE, me, true);
+        assert_eq!(confirmed_by, if counts { vec![ServerId(2)] } else { Vec::new() }, "{what}");
+    }
+}
+
+#[test]
+fn a_reply_to_a_relayed_renewal_counts_for_that_renewal_only() {
+    let relayed = renewal(CHALLENGE);
+    let ack = LeaseAck {
+        lease: relayed.lease,
+        sequence: relayed.sequence,
+        shortest: None,
+        keeps_from: LogIndex(0),
+        leader: ServerId(1),
+        term: TERM,
+    };
+    let token = CallToken(5);
+    let mut relay = Relay::new(0);
+    let number = relay.gather(relayed);
+    relay.waiting.insert(number, Relayed { came: at(0), token, renewal: relayed });
+    for stale in [
+        LeaseAck { sequence: 0, ..ack },
+        LeaseAck { lease: LeaseId { began: LogIndex(6), ..ack.lease }, ..ack },
+    ] {
+        assert_eq!(relay.take(number, &LeaseAnswer::Renewed(stale)), None, "{stale:?}");
+    }
+    assert_eq!(relay.take(number + 1, &LeaseAnswer::Renewed(ack)), None);
+    assert_eq!(relay.take(number, &LeaseAnswer::Renewed(ack)), Some(token));
+    assert_eq!(relay.take(number, &LeaseAnswer::Renewed(ack)), None, "once");
+}
+
+#[test]
+fn relayed_renewals_wait_for_no_other_leader() {
+    let (token, renewal) = (CallToken(5), renewal(CHALLENGE));
+    let mut relay = Relay::new(0);
+    assert!(relay.refused(at(0), Some(ServerId(2))).is_empty());
+    let number = relay.gather(renewal);
+    relay.waiting.insert(number, Relayed { came: at(0), token, renewal });
+    assert!(relay.refused(at(999), Some(ServerId(2))).is_empty());
+    assert_eq!(relay.refused(at(999), Some(ServerId(3))), [token]);
+    assert!(relay.gathered.is_empty() && relay.waiting.is_empty());
+    let number = relay.gather(renewal);
+    relay.waiting.insert(number, Relayed { came: at(1_000), token, renewal });
+    assert_eq!(relay.refused(at(2_000), Some(ServerId(3))), [token], "nor for longer than a second");
+}
+
+// Windows.
+
+/// Applies a command to a state.
+fn apply(state: &mut State, index: u64, command: Command) {
+    let proposal = Proposal { request: None, at: WallTime(0), command };
+    state.apply(LogIndex(index), TERM, &proposal, &mut Vec::new());
+}
+
+fn registration() -> Command {
+    let node = Node::of("h1".into(), "5a0f2b6e-3c60-4d3f-9d5c-000000000001".into(), "10.0.0.1");
+    Command::RegisterAgent(AgentRegistration::of(node))
+}
+
+/// A state with one registered agent.
+fn with_agent() -> State {
+    let mut state = State::default();
+    apply(&mut state, 7, registration());
+    assert!(state.agent_of(CHALLENGE.lease).is_some());
+    state
+}
+
+#[test]
+fn every_window_moves_by_the_time_that_the_leader_stood_still() {
+    let (mut windows, state) = (Windows::default(), with_agent());
+    windows.restart(at(0), &state);
+    let end = windows.member(NODE).unwrap().end(HealthWindow::Default, false);
+    windows.postpone(Duration::from_secs(3));
+    let member = windows.member(NODE).unwrap();
+    assert_eq!(member.end(HealthWindow::Default, false), end + Duration::from_secs(3));
+    assert_eq!((member.heard, member.renewed), (at(3_000), at(3_000)));
+    let overdue = at(3_000) + super::windows::overdue_after(HealthWindow::Default);
+    assert_eq!(windows.overdue(overdue).collect::<Vec<_>>(), [NODE]);
+    let before = Time(overdue.0 - 1);
+    assert_eq!(windows.overdue(before).count(), 0);
+}
+
+#[test]
+fn the_announcement_of_a_restart_and_the_return_are_words_of_the_agent() {
+    let (mut windows, mut state) = (Windows::default(), with_agent());
+    windows.restart(at(0), &state);
+    apply(&mut state, 8, Command::AnnounceRestart(CHALLENGE.lease));
+    windows.follow(at(4_000), &state, NODE);
+    assert_eq!(windows.member(NODE).unwrap().heard, at(4_000));
+    apply(&mut state, 9, registration());
+    windows.follow(at(9_000), &state, NODE);
+    assert_eq!(windows.member(NODE).unwrap().heard, at(9_000));
+    // Another change of its row is none.
+    windows.follow(at(11_000), &state, NODE);
+    assert_eq!(windows.member(NODE).unwrap().heard, at(9_000));
+}
+
+// Messages.
+
+/// One of three servers, which follows nobody yet.
+fn without_leader() -> Core {
+    let snapshot = Core::bootstrap_snapshot(&[ServerId(1), ServerId(2), ServerId(3)]);
+    let config = CoreConfig {
+        format: format::NEWEST,
+        id: ServerId(1),
+        seed: 1,
+        cluster_start: ClusterStart::default(),
+        election: ElectionTimeout::default(),
+        timers: TimerConfig::default(),
+        max_pending_proposals: 10,
+        log_keep_bytes: 1_000,
+        log_keep_fetching_bytes: 1_000,
+        corruption_check_interval: Duration::from_secs(120),
+        stall_timeout: Duration::from_secs(1),
+    };
+    let recovered = Recovered {
+        hard_state: HardState { term: snapshot.term, vote: ServerId(0), commit: snapshot.index },
+        base: (snapshot.index, snapshot.term),
+        snapshot,
+        entries: Vec::new(),
+        state: State::default(),
+        own: OwnMemory::default(),
+    };
+    Core::new(config, recovered)
+}
+
+#[test]
+fn check_lists_and_relayed_replies_count_only_from_the_leader_that_is_followed() {
+    let (mut core, mut outbox) = (without_leader(), Outbox::default());
+    let mut hear = |core: &mut Core, kind: MessageKind, said: Bytes| {
+        let message = PeerMessage::new(kind, ServerId(2), ServerId(1));
+        let message = PeerMessage { term: TERM, context: said, ..message };
+        core.handle(at(10), Input::Peer(ServerId(2), message), &mut outbox);
+        (std::mem::take(&mut outbox.messages).len(), std::mem::take(&mut outbox.replies).len())
+    };
+    let list = encoded(&list(1, CHALLENGE, Duration::ZERO));
+    assert_eq!(hear(&mut core, MessageKind::CheckNodes, list), (0, 0));
+    assert_eq!(core.judge.juror.report(at(10), NODE), None, "no check was opened");
+    let number = core.judge.relay.gather(renewal(CHALLENGE));
+    let relayed = Relayed { came: at(10), token: CallToken(5), renewal: renewal(CHALLENGE) };
+    core.judge.relay.waiting.insert(number, relayed);
+    let why = LeaseAnswer::Unavailable(crate::outbox::not_leader());
+    let answers = encoded(&vec![(number, why)]);
+    assert_eq!(hear(&mut core, MessageKind::LeaseAnswers, answers), (0, 0));
+}
+
+fn encoded(said: &impl Serialize) -> Bytes {
+    wire::encode(said).into()
+}
