@@ -227,6 +227,11 @@ impl Mesh {
         (self.gossip.counts(), self.counts)
     }
 
+    /// Returns the number of the gossip key with which it seals; `None` before a server sent one.
+    pub fn key_number(&self) -> Option<u32> {
+        self.keys.as_ref().map(|keys| keys.ring.current.number)
+    }
+
     /// Returns the number of other members.
     pub fn others(&self) -> usize {
         self.gossip.members()

@@ -1,5 +1,5 @@
 //! A client that administers the quorum through its agent: it asks for the leader's status,
-//! transfers leadership, and forces nodes to leave, most of which are alive.
+//! transfers leadership, rotates the gossip key, and forces nodes to leave, most of which are alive.
 
 use super::client::Wish;
 use super::marks::Mark;
@@ -15,6 +15,9 @@ const TRANSFERS_ONE_IN: u64 = 8;
 
 /// One in this many status requests is a force-leave instead.
 const FORCES_ONE_IN: u64 = 4;
+
+/// One in this many status requests rotates the gossip key instead.
+const ROTATES_ONE_IN: u64 = 8;
 
 /// The state of the client.
 #[derive(Debug, Default)]
@@ -39,6 +42,7 @@ impl Administrator {
             false if stage.draw.once_in(4) => Request::Autopilot,
             // No random draw, so that a seed gives the same storm as without it.
             false if !stage.calm && stage.now.0.is_multiple_of(FORCES_ONE_IN) => force_leave(stage),
+            false if !stage.calm && stage.now.0 % ROTATES_ONE_IN == 1 => rotate_key(stage),
             false => Request::Status,
         };
         Some(Wish::new(stage.now, request))
@@ -49,6 +53,7 @@ impl Administrator {
         self.served |= stage.calm;
         match response {
             Response::Status(_) => stage.hit(Mark::LeaderTold),
+            Response::Applied(Applied { reply: Reply::GossipKey(_), .. }) => stage.hit(Mark::KeyRotated),
             Response::Done => stage.hit(Mark::TransferByAgent),
             Response::Applied(Applied { reply: Reply::Done, .. }) => stage.hit(Mark::ForceLeaveAnswered),
             _ => {}
@@ -62,4 +67,10 @@ fn force_leave(stage: &Stage) -> Request {
     let node = format!("n{}", number % stage.plan.clients.agents as u64).into();
     let prune = number.is_multiple_of(3);
     Request::Propose(None, Command::LeaveNode(NodeLeave { node, lease: None, prune }))
+}
+
+/// Rotates the gossip key, from a number that may be wrong.
+fn rotate_key(stage: &Stage) -> Request {
+    let from = (stage.now.0 / ROTATES_ONE_IN % 3) as u32;
+    Request::Propose(None, Command::RotateGossipKey { from })
 }

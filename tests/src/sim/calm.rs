@@ -117,9 +117,18 @@ impl World {
             wrong.push("the leader lags behind".into());
         }
         wrong.extend(unreconciled(process.core().state()));
+        wrong.extend(self.with_another_key(process.core().state().gossip_key()));
         wrong.extend(self.unfound());
         wrong.extend(self.unseen());
         wrong
+    }
+
+    /// Returns the agents that do not seal their datagrams with this gossip key.
+    fn with_another_key(&self, number: u32) -> Vec<String> {
+        let keys =
+            self.agents.iter().filter_map(|agent| Some((agent.place, agent.member.mesh()?.key_number())));
+        let others = keys.filter(|(_, key)| *key != Some(number));
+        others.map(|(agent, key)| format!("agent {agent} seals with key {key:?}, not {number}")).collect()
     }
 
     /// Returns the watchers that have not seen the last change.

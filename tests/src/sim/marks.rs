@@ -108,6 +108,7 @@ marks! {
     WatchRefused: "a blocking read was refused because too many were parked",
     LeaderTold: "an agent relayed the leader's status to an operator",
     TransferByAgent: "leadership was transferred through an agent",
+    KeyRotated: "the gossip key was rotated through an agent",
     GaveUp: "a client gave up without knowing the outcome of its request",
     ToldNotDone: "a client was told that its command was definitely not done",
     WentAway: "a client that waited for a lock disconnected",

@@ -15,10 +15,10 @@ pub(super) struct Backups {
     last: LogIndex,
 }
 
-/// Returns `true` if a backup contains a row of this kind: parts of a restore in progress and kept
-/// replies are left out.
+/// Returns `true` if a backup contains a row of this kind: parts of a restore in progress, kept
+/// replies and the number of the gossip key are left out.
 fn is_backed_up(row: &Change) -> bool {
-    !matches!(row, Change::RestorePart(..) | Change::Reply(..))
+    !matches!(row, Change::RestorePart(..) | Change::Reply(..) | Change::GossipKey(_))
 }
 
 fn state_of(rows: impl Iterator<Item = Change>) -> State {
