@@ -162,6 +162,7 @@ pub(crate) struct Levels {
     pub(crate) lowered_priority: IntGauge,
     pub(crate) majority_can_write: IntGauge,
     database_bytes: IntGaugeVec,
+    pub(crate) state_free_bytes: IntGauge,
     pub(crate) certificate_expiry: Gauge,
 }
 
@@ -355,6 +356,10 @@ impl Levels {
                 "1 while this server has the lowest election priority after disk stalls",
             ),
             database_bytes: files,
+            state_free_bytes: gauge(
+                "state_free_bytes",
+                "Bytes of state.redb that hold nothing, as of the last idle moment",
+            ),
             certificate_expiry: registered(Gauge::new(
                 "lockmesh_server_certificate_expiry_timestamp_seconds",
                 "Expiry time of the server's certificate or of its authority, whichever is earlier",

@@ -3,6 +3,7 @@
 //! **Invariant:** one commit holds the rows, their checksum, their index, its term and the
 //! membership of exactly that index. Nothing else writes the checkpoint.
 
+use super::dead_space::{self, FileSpace};
 use super::error::StoreError;
 use super::file::{Reading, RedbFile, StoreFault, TableName, Writing, WritingTable};
 use super::pieces::RowPiece;
@@ -127,6 +128,15 @@ impl CheckpointStore {
         let bytes = self.file.read()?.get(MARKS, key).map_err(|fault| self.file.fault(fault))?;
         let kept = bytes.map(|bytes| wire::decode_stored(&bytes)).transpose();
         Ok(kept.map_err(|error| self.file.damaged(error.to_string()))?.unwrap_or_default())
+    }
+
+    /// Gives dead space back; returns the space that the file takes now.
+    pub(super) fn give_space_back(&self) -> Result<FileSpace, StoreError> {
+        let reading = self.file.read()?;
+        let mark = mark_of(&reading).map_err(|fault| self.file.fault(fault))?;
+        // A view would keep the space of former rows.
+        drop(reading);
+        dead_space::give_back(&self.file, |writing| Self::fill(writing, &mark))
     }
 
     /// Prepares the file for closing. Commits stay durable even if this fails.

@@ -11,13 +11,15 @@
 //! is durable. After an error it may have become durable too: the caller must be able to write the
 //! same again.
 
+use super::dead_space::FileSpace;
 use super::disk::Disk;
 use super::error::StoreError;
 use super::guard::Guard;
 use lockmesh_protocol::format::{self, FormatError, Stored};
 use lockmesh_protocol::id::ServerId;
 use redb::{
-    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
+    Builder, CompactionError, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend,
+    StorageError, TableDefinition,
 };
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
@@ -26,7 +28,7 @@ use std::io;
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::time::Instant;
 
 /// The format of either file: the layout of its tables. Their contents have their own version, see
@@ -219,13 +221,47 @@ impl RedbFile {
         })
     }
 
-    /// Opens a view of the last commit; later commits do not disturb it.
+    /// Opens a view of the last commit; later commits do not disturb it. Never waits: the driver
+    /// calls it.
     pub(super) fn read(&self) -> Result<Reading, StoreError> {
-        let open = self.opened()?;
+        let open = match self.open.try_read() {
+            Ok(open) => open,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                let why = "it is being reopened or compacted: try again in a moment";
+                return Err(self.fault(StoreFault::Io(io::Error::other(why))));
+            }
+        };
         let opened =
             open.as_ref().ok_or_else(|| self.fault(StoreFault::Io(io::Error::other("not open yet"))))?;
         let transaction = opened.database.begin_read().map_err(|error| self.fault(error.into()))?;
         Ok(Reading { transaction })
+    }
+
+    /// Returns the space that the file takes. Reads all of it.
+    pub(super) fn space(&self) -> Result<FileSpace, StoreError> {
+        let open = self.opened()?;
+        let opened = open.as_ref().ok_or(StoreError::Closed)?;
+        let measured = || -> Result<FileSpace, StoreFault> {
+            let transaction = opened.database.begin_write()?;
+            let stats = transaction.stats()?;
+            transaction.abort()?;
+            let used = stats.allocated_pages() * stats.page_size() as u64;
+            let length = opened.guard.len().map_err(StoreFault::Io)?;
+            Ok(FileSpace { used, free: length.saturating_sub(used) })
+        };
+        measured().map_err(|fault| self.fault(fault))
+    }
+
+    /// Moves the content together and gives the rest of the file back. Does nothing while a view is
+    /// open.
+    pub(super) fn compact(&self) -> Result<(), StoreError> {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        let opened = open.as_mut().ok_or(StoreError::Closed)?;
+        match opened.database.compact() {
+            Ok(_) | Err(CompactionError::TransactionInProgress) => Ok(()),
+            Err(error) => Err(self.fault(error.into())),
+        }
     }
 
     /// Reopens the file after an error: redb accepts no writes until then.
@@ -488,4 +524,11 @@ macro_rules! fault_from {
     };
 }
 
-fault_from!(redb::CommitError, DatabaseError, StorageError, redb::TableError, redb::TransactionError);
+fault_from!(
+    redb::CommitError,
+    CompactionError,
+    DatabaseError,
+    StorageError,
+    redb::TableError,
+    redb::TransactionError
+);

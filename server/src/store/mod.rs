@@ -26,6 +26,7 @@
 //! with faults, and the store without its threads.
 
 mod checkpoint;
+mod dead_space;
 mod disk;
 mod error;
 mod events;

@@ -10,6 +10,7 @@
 //! wait for it, and servers that install a snapshot.
 
 use super::checkpoint::{Backup, CheckpointStore};
+use super::dead_space::Looks;
 use super::error::StoreError;
 use super::events::{StoreEvent, StoreHealth};
 use super::log::LogStore;
@@ -321,7 +322,14 @@ fn next_commit(log: &mut LogStore, shared: &StoreShared) -> Option<LogCommit> {
 fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared, files: &[(&str, PathBuf)]) {
     let _leaving = Leaving(shared, StoreWriter::Checkpoint);
     show_sizes(files);
-    while let Some(mut checkpoint) = next_checkpoint(shared) {
+    let mut looks = Looks::default();
+    while let Some(work) = next_work(shared, &looks) {
+        let Work::Checkpoint(mut checkpoint) = work else {
+            give_space_back(checkpoints, &mut looks);
+            show_sizes(files);
+            continue;
+        };
+        looks.checkpointed();
         let begun = Instant::now();
         // Here and not in the driver, whose turn must be short.
         checkpoint.rows.sort();
@@ -359,6 +367,17 @@ fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared, files:
     checkpoints.finish();
 }
 
+/// Gives dead space of the checkpoint back, and publishes the rest.
+fn give_space_back(checkpoints: &CheckpointStore, looks: &mut Looks) {
+    let began = Instant::now();
+    match checkpoints.give_space_back() {
+        Ok(space) => SERVER.levels.state_free_bytes.set(space.free.cast_signed()),
+        // The next checkpoint reopens the file.
+        Err(error) => tracing::warn!(%error, "cannot give dead space of the checkpoint back"),
+    }
+    looks.looked(began, Instant::now());
+}
+
 /// Publishes the sizes of the files. A file that cannot be read keeps its last size.
 fn show_sizes(files: &[(&str, PathBuf)]) {
     for (file, path) in files {
@@ -368,12 +387,21 @@ fn show_sizes(files: &[(&str, PathBuf)]) {
     }
 }
 
-/// Waits for a checkpoint, and until it may be written. `None` when the store is closed.
-fn next_checkpoint(shared: &StoreShared) -> Option<Checkpoint> {
+/// The work of the checkpoint's thread.
+enum Work {
+    Checkpoint(Checkpoint),
+    /// Nothing was written for a while: dead space can be given back.
+    GiveSpaceBack,
+}
+
+/// Waits for a checkpoint, and until it may be written, or for an idle moment. `None` when the
+/// store is closed.
+fn next_work(shared: &StoreShared, looks: &Looks) -> Option<Work> {
     let mut state = shared.state();
+    let look_at = looks.wait(Instant::now()).map(|wait| Instant::now() + wait);
     loop {
         if let Some(checkpoint) = state.queue.begin_checkpoint() {
-            return Some(checkpoint);
+            return Some(Work::Checkpoint(checkpoint));
         }
         if state.queue.may_end(StoreWriter::Checkpoint) {
             return None;
@@ -382,6 +410,16 @@ fn next_checkpoint(shared: &StoreShared) -> Option<Checkpoint> {
         if state.queue.checkpoint_waits() {
             shared.log_news.notify_one();
         }
-        state = wait(&shared.checkpoint_news, state);
+        // A store that is being closed is not looked at.
+        let Some(look_at) = look_at.filter(|_| !state.queue.is_closing()) else {
+            state = wait(&shared.checkpoint_news, state);
+            continue;
+        };
+        let left = look_at.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Some(Work::GiveSpaceBack);
+        }
+        let waited = shared.checkpoint_news.wait_timeout(state, left);
+        state = waited.unwrap_or_else(PoisonError::into_inner).0;
     }
 }

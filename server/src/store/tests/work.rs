@@ -346,3 +346,32 @@ fn a_backup_is_of_one_moment_and_any_part_can_be_had_again() {
 fn is_checkpoint(event: &StoreEvent, index: LogIndex) -> bool {
     matches!(event, StoreEvent::Checkpointed(mark) if mark.index == index)
 }
+
+#[test]
+fn dead_space_is_given_back_and_the_rows_stay() {
+    const MIB: u64 = 1 << 20;
+    let disk = FaultyDisk::default();
+    let (store, _) = open_disk(&disk).expect("nothing is wrong with it");
+    let checkpoint = |index, changes: Vec<Change>| {
+        let mut rows = dirty(changes);
+        rows.sort();
+        store.checkpoints.write(&mark(index), &rows, || ()).expect("the disk works")
+    };
+    // Every tenth row stays, so that what is dead lies between the others.
+    let numbers = 1..=1_000_u32;
+    checkpoint(2, numbers.clone().map(|number| agent(number, 60_000)).collect());
+    let gone =
+        numbers.filter(|number| number % 10 != 0).map(|number| Change::Agent(AgentNumber(number), None));
+    let sum = checkpoint(3, gone.collect());
+    let before = store.checkpoints.file().space().expect("the disk works");
+    assert!(before.free > 16 * MIB && before.free > before.used, "{before:?}");
+    let view = store.checkpoints.backup().expect("the disk works");
+    let kept = store.checkpoints.give_space_back().expect("a view only keeps the space");
+    drop(view);
+    let after = store.checkpoints.give_space_back().expect("the disk works");
+    assert!(after.free <= 16 * MIB && after.free < kept.free, "{before:?}, {kept:?}, {after:?}");
+    drop(store);
+    let (store, recovered) = open_disk(&disk).expect("nothing is wrong with it");
+    assert_eq!(store.checkpoints.backup().expect("the disk works").checksum(), sum);
+    assert_eq!((recovered.snapshot.index, recovered.state.agents().len()), (LogIndex(3), 100));
+}
