@@ -130,3 +130,28 @@ fn agents_of_dev_belong_to_the_servers_that_it_starts() {
         }
     }
 }
+
+#[test]
+fn a_container_without_a_volume_gets_its_name_back_within_ten_seconds() {
+    let fleet = Fleet::new();
+    let (_server, address, cluster) = founder(&fleet, "s1");
+    fleet.issue("web-1", "agent", "web-1");
+    let id_of = |client: &Client| client.get("/v1/agent/self").expect(200).json()["Config"]["NodeID"].clone();
+    let (process, client) = agent(&fleet, "web-1", &[&address], &cluster);
+    process.says(" ready");
+    let (id, session) = (id_of(&client), client.session_of(json!({"LockDelay": "0s"})));
+    assert!(client.acquire("one", &session));
+    process.signal("TERM");
+    assert_eq!(process.ends(), 0);
+    fs::remove_dir_all(fleet.path("web-1/data")).expect("the agent's data folder");
+    let began = Instant::now();
+    let (process, client) = agent(&fleet, "web-1", &[&address], &cluster);
+    process.says(" ready");
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert_ne!(id_of(&client), id, "another node id");
+    // The boot is the same, so the session and its lock live on.
+    let row = client.get("/v1/kv/one").expect(200).json();
+    assert_eq!(row[0]["Session"], json!(session));
+    assert_eq!(client.get("/v1/session/list").expect(200).json().as_array().map(Vec::len), Some(1));
+}
