@@ -19,6 +19,7 @@ use http_body_util::Full;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use lockmesh_net::accept::AcceptFailures;
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
@@ -34,9 +35,6 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 const PATHS: &str = "/metrics, /health/live and /health/ready";
-
-/// The pause of an accept loop after the system could not accept a connection.
-const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
 /// The longest life of a connection.
 const CONNECTION_LIFETIME: Duration = Duration::from_secs(300);
@@ -105,6 +103,7 @@ impl Port {
 
     async fn accept(self: Arc<Self>, listener: TcpListener) {
         let room = Arc::new(Semaphore::new(self.config.max_connections));
+        let failures = AcceptFailures::default();
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
@@ -113,10 +112,7 @@ impl Port {
                         connections.spawn(Arc::clone(&self).connection(socket, permit));
                     }
                     (Ok((socket, _)), Err(_)) => turn_away(socket).await,
-                    (Err(error), _) => {
-                        tracing::warn!(%error, "cannot accept a connection: raise the limit of open files (ulimit -n)");
-                        tokio::time::sleep(ACCEPT_BACKOFF).await;
-                    }
+                    (Err(error), _) => failures.pause(&error).await,
                 },
                 Some(_) = connections.join_next() => {}
             }

@@ -15,6 +15,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use lockmesh_net::accept::AcceptFailures;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
@@ -22,14 +23,11 @@ use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// The pause of an accept loop after a failed accept.
-const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 const TOO_MANY_FROM_CLIENT: &str = "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain\r\n\
      X-Lockmesh-Outcome: not-done\r\nConnection: close\r\n\r\nYour IP is issuing too many concurrent connections, please rate limit your calls\n";
 /// 500 and not 503: holders of locks give up at any other status.
@@ -60,11 +58,13 @@ struct Gate {
     shutdown: watch::Receiver<bool>,
     open: AtomicUsize,
     per_client: Mutex<HashMap<IpAddr, usize>>,
+    accept_failures: AcceptFailures,
 }
 
 impl Gate {
     fn new(api: Arc<Api>, shutdown: watch::Receiver<bool>) -> Self {
-        Self { api, shutdown, open: AtomicUsize::new(0), per_client: Mutex::default() }
+        let (open, per_client) = Default::default();
+        Self { api, shutdown, open, per_client, accept_failures: AcceptFailures::default() }
     }
 
     /// Admits a connection, or returns the exceeded limit.
@@ -91,6 +91,12 @@ impl Gate {
             return Err(Excess::InAll);
         }
         Ok(admission)
+    }
+
+    /// Pauses after a failed accept.
+    async fn pause(&self, error: &io::Error) {
+        crate::metrics::LIMITS.with_label_values(&["accept"]).inc();
+        self.accept_failures.pause(error).await;
     }
 
     async fn closing(&self) {
@@ -141,7 +147,7 @@ async fn accept_tcp(gate: Arc<Gate>, listener: TcpListener) {
                     let _ = socket.set_nodelay(true);
                     connections.spawn(connection(gate.clone(), socket, Peer::Tcp(client)));
                 }
-                Err(error) => pause(&error).await,
+                Err(error) => gate.pause(&error).await,
             },
             Some(_) = connections.join_next() => {}
             () = &mut closing => break,
@@ -162,7 +168,7 @@ async fn accept_unix(gate: Arc<Gate>, listener: UnixListener) {
                     let peer = Peer::of(&socket);
                     connections.spawn(connection(gate.clone(), socket, peer));
                 }
-                Err(error) => pause(&error).await,
+                Err(error) => gate.pause(&error).await,
             },
             Some(_) = connections.join_next() => {}
             () = &mut closing => break,
@@ -181,14 +187,6 @@ async fn finish(gate: &Gate, mut connections: JoinSet<()>) {
             "aborting requests that exceeded the shutdown grace period"
         );
     }
-}
-
-/// Pauses after a failed accept, mostly caused by a lack of file descriptors: other connections
-/// have to end first.
-async fn pause(error: &io::Error) {
-    crate::metrics::LIMITS.with_label_values(&["accept"]).inc();
-    tracing::warn!(%error, "cannot accept a connection: raise the limit of open files (ulimit -n)");
-    tokio::time::sleep(ACCEPT_BACKOFF).await;
 }
 
 async fn connection<S>(gate: Arc<Gate>, mut socket: S, peer: Peer)

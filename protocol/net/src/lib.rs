@@ -10,6 +10,7 @@
 //! | `quic.rs` | connections and streams; the only file that names quinn |
 //! | `datagram.rs` | a UDP socket for gossip datagrams |
 //! | `metrics/` | metrics that agents and servers share: registry, readings, the process |
+//! | `accept.rs` | failures to accept connections, logged when they begin and end |
 //! | `frame.rs` | messages to frames and back, without a socket |
 //! | `client.rs` | occasional calls to a server: resolve, connect, call, time out |
 //! | `node.rs` | a connection to one agent, reused for repeated challenges |
@@ -22,6 +23,7 @@
 //! | `files.rs` | atomic files: complete or absent |
 //! | `private.rs` | folders and files that only their owner can open |
 
+pub mod accept;
 pub mod certificate;
 pub mod client;
 pub mod config;
