@@ -307,6 +307,7 @@ fn limits(config: &HttpConfig, session: &SessionConfig) -> HttpLimits {
         session_ttl_min: config.session_ttl_min,
         default_query_time: config.default_query_time,
         max_query_time: config.max_query_time,
+        socket_check_interval: config.socket_check_interval,
         header_read_timeout: config.read_timeout,
         body_read_timeout: config.read_timeout,
         connections_per_client: config.max_connections_per_address,

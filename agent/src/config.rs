@@ -85,6 +85,10 @@ pub struct HttpConfig {
     pub socket_mode: FileMode,
     /// The socket's group, by name or number; empty for the process's own.
     pub socket_group: String,
+    /// The interval at which the socket is checked, and bound again if its file is gone. 100 ms to
+    /// 1 h.
+    #[serde(with = "duration::text")]
+    pub socket_check_interval: Duration,
     /// The minimum session TTL. 100 ms to 24 h.
     #[serde(with = "duration::text")]
     pub session_ttl_min: Duration,
@@ -284,6 +288,7 @@ impl Default for HttpConfig {
             socket: "/run/lockmesh/agent.sock".into(),
             socket_mode: FileMode(0o660),
             socket_group: String::new(),
+            socket_check_interval: Duration::from_secs(60),
             session_ttl_min: Duration::from_secs(10),
             max_value_bytes: 512 << 10,
             max_transaction_bytes: 512 << 10,
@@ -323,6 +328,7 @@ impl HttpConfig {
         self.check_addresses()?;
         self.check_hosts()?;
         let second = Duration::from_secs(1);
+        check_length("http.socket_check_interval", self.socket_check_interval, second / 10, second * 3600)?;
         check_length("http.session_ttl_min", self.session_ttl_min, second / 10, second * 86_400)?;
         check_range("http.max_value_bytes", self.max_value_bytes as u64, 1, 4 << 20)?;
         check_range("http.max_transaction_bytes", self.max_transaction_bytes as u64, 1, 4 << 20)?;

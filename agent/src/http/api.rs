@@ -2,6 +2,7 @@
 
 use super::audit::Audit;
 use super::token::Tokens;
+use super::unix_socket::SocketHealth;
 use crate::checks::Checks;
 use crate::events::Events;
 use crate::node::Identity;
@@ -46,6 +47,8 @@ pub struct HttpLimits {
     pub connections_per_client: usize,
     /// The maximum number of connections.
     pub connections: usize,
+    /// The interval at which the Unix socket is checked, and bound again if its file is gone.
+    pub socket_check_interval: Duration,
     /// The grace period for requests under way at shutdown.
     pub shutdown_grace: Duration,
     /// `true` if every response is indented, not only those of `?pretty`.
@@ -70,6 +73,7 @@ impl Default for HttpLimits {
             max_header_size: 128 * 1024,
             connections_per_client: 200,
             connections: 50_000,
+            socket_check_interval: Duration::from_secs(60),
             shutdown_grace: Duration::from_secs(5),
             indent_always: false,
         }
@@ -99,6 +103,7 @@ pub struct Api {
     pub operator_socket: Option<PathBuf>,
     pub(super) audit: Audit,
     pub(super) tokens: Tokens,
+    pub(super) socket_health: SocketHealth,
 }
 
 impl Api {
@@ -120,6 +125,7 @@ impl Api {
             operator_socket: None,
             audit: Audit::default(),
             tokens: Tokens::default(),
+            socket_health: SocketHealth::default(),
         }
     }
 

@@ -1,30 +1,13 @@
-//! The sockets for applications, and their access rights.
+//! The sockets for applications.
 //!
 //! A TCP address that other hosts can reach is rejected unless the configuration allows it
-//! explicitly. A Unix socket left behind by a dead process is replaced; one with a live listener is
-//! not. A file that is not a socket is never touched.
+//! explicitly.
 
+use super::unix_socket::{BoundSocket, LONGEST_SOCKET_PATH, UnixSocket};
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use tokio::net::{TcpListener, UnixListener};
-
-/// The maximum length in bytes of a Unix socket's path: the kernel has room for 108, and the last
-/// one is 0.
-pub const LONGEST_SOCKET_PATH: usize = 107;
-
-/// A Unix socket to listen on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnixSocket {
-    /// Its path.
-    pub path: PathBuf,
-    /// Its permission bits, such as `0o660`.
-    pub mode: u32,
-    /// The group that owns it, by name or number; defaults to the process's own.
-    pub group: Option<String>,
-}
+use std::path::PathBuf;
+use tokio::net::TcpListener;
 
 /// The reason why a socket could not be opened. Nothing was left behind.
 #[derive(Debug, thiserror::Error)]
@@ -86,7 +69,7 @@ pub enum ListenError {
 #[derive(Debug, Default)]
 pub struct Listeners {
     pub(super) tcp: Vec<TcpListener>,
-    pub(super) unix: Vec<(UnixListener, SocketFile)>,
+    pub(super) unix: Option<BoundSocket>,
 }
 
 impl Listeners {
@@ -104,9 +87,7 @@ impl Listeners {
         for address in tcp {
             listeners.tcp.push(bind_tcp(*address, allow_non_loopback)?);
         }
-        if let Some(socket) = unix {
-            listeners.unix.push(bind_unix(socket)?);
-        }
+        listeners.unix = unix.map(BoundSocket::bind).transpose()?;
         Ok(listeners)
     }
 
@@ -130,141 +111,9 @@ fn bind_tcp(address: SocketAddr, allow_non_loopback: bool) -> Result<TcpListener
     })
 }
 
-/// The path of a Unix socket; removed from the file system when the listener is dropped.
-#[derive(Debug)]
-pub(super) struct SocketFile {
-    path: PathBuf,
-    inode: u64,
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        // Only its own: another agent may have taken the path since.
-        if inode(&self.path).is_ok_and(|inode| inode == self.inode) {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn inode(path: &Path) -> io::Result<u64> {
-    use std::os::unix::fs::MetadataExt;
-    Ok(std::fs::symlink_metadata(path)?.ino())
-}
-
-/// Creates the socket under a temporary name with its permissions, then renames it. No client ever
-/// connects to a socket with the wrong permissions, and a dead process's socket is replaced
-/// atomically.
-fn bind_unix(socket: &UnixSocket) -> Result<(UnixListener, SocketFile), ListenError> {
-    let path = &socket.path;
-    if path.as_os_str().len() > LONGEST_SOCKET_PATH {
-        return Err(ListenError::PathTooLong(path.clone()));
-    }
-    // The rename below would silently take the path from a live agent.
-    refuse_live(path)?;
-    let group = socket.group.as_deref().map(group_number).transpose()?;
-    // Shorter than the usual names of sockets: a longer one could exceed the system's limit where
-    // the path itself does not.
-    let draft = path.with_file_name(format!(".{}", std::process::id()));
-    let made = || -> io::Result<(UnixListener, u64)> {
-        let listener = StdUnixListener::bind(&draft)?;
-        std::fs::set_permissions(&draft, std::fs::Permissions::from_mode(socket.mode))?;
-        if let Some(group) = group {
-            std::os::unix::fs::chown(&draft, None, Some(group))?;
-        }
-        let inode = inode(&draft)?;
-        std::fs::rename(&draft, path)?;
-        listener.set_nonblocking(true)?;
-        Ok((UnixListener::from_std(listener)?, inode))
-    };
-    let (listener, inode) = made().map_err(|error| {
-        let _ = std::fs::remove_file(&draft);
-        ListenError::Socket { path: path.clone(), error }
-    })?;
-    Ok((listener, SocketFile { path: path.clone(), inode }))
-}
-
-fn refuse_live(path: &Path) -> Result<(), ListenError> {
-    let found = match std::fs::symlink_metadata(path) {
-        Ok(found) => found,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(ListenError::Socket { path: path.into(), error }),
-    };
-    if !found.file_type().is_socket() {
-        return Err(ListenError::NotASocket(path.into()));
-    }
-    match UnixStream::connect(path) {
-        Ok(_) => Err(ListenError::SocketInUse(path.into())),
-        // There is no listener: its process is dead.
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),
-        Err(error) => Err(ListenError::Socket { path: path.into(), error }),
-    }
-}
-
-/// Returns the number of a group, from its name in `/etc/group` or as given.
-fn group_number(name: &str) -> Result<u32, ListenError> {
-    // By name first: a group's name may be a number.
-    let known = std::fs::read_to_string("/etc/group").unwrap_or_default();
-    find_group(&known, name)
-        .or_else(|| name.parse().ok())
-        .ok_or_else(|| ListenError::UnknownGroup(name.into()))
-}
-
-fn find_group(file: &str, name: &str) -> Option<u32> {
-    file.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(name)).then(|| fields.nth(1))?.and_then(|number| number.parse().ok())
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn socket(path: PathBuf) -> UnixSocket {
-        UnixSocket { path, mode: 0o600, group: None }
-    }
-
-    #[tokio::test]
-    async fn a_dead_socket_is_replaced_and_a_live_one_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("http.sock");
-        drop(StdUnixListener::bind(&path).unwrap());
-        assert!(path.exists(), "a dead process leaves its socket behind");
-
-        let first = Listeners::bind(&[], Some(&socket(path.clone())), false).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let second = Listeners::bind(&[], Some(&socket(path.clone())), false);
-        assert!(matches!(second, Err(ListenError::SocketInUse(_))));
-
-        drop(first);
-        assert!(!path.exists(), "the socket is removed with its listener");
-    }
-
-    #[tokio::test]
-    async fn a_path_may_be_as_long_as_the_system_takes() {
-        let folder = tempfile::tempdir().unwrap();
-        let rest = "/agent.sock";
-        let between = "x".repeat(107 - folder.path().as_os_str().len() - rest.len() - 1);
-        let path = folder.path().join(between).join(&rest[1..]);
-        std::fs::create_dir(path.parent().unwrap()).unwrap();
-        assert_eq!(path.as_os_str().len(), LONGEST_SOCKET_PATH);
-        let listeners = Listeners::bind(&[], Some(&socket(path.clone())), false);
-        assert!(listeners.is_ok() && path.exists(), "{listeners:?}");
-        let longer = path.with_file_name("agent2.sock");
-        let refused = Listeners::bind(&[], Some(&socket(longer)), false).unwrap_err().to_string();
-        assert!(refused.contains("108 bytes, and the system takes 107"), "{refused}");
-        assert!(refused.ends_with("choose a shorter `http.socket`"), "{refused}");
-    }
-
-    #[tokio::test]
-    async fn a_file_that_is_no_socket_is_never_touched() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("precious");
-        std::fs::write(&path, "data").unwrap();
-        let refused = Listeners::bind(&[], Some(&socket(path.clone())), false);
-        assert!(matches!(refused, Err(ListenError::NotASocket(_))));
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "data");
-    }
 
     #[tokio::test]
     async fn an_address_that_others_reach_needs_leave() {
@@ -281,14 +130,5 @@ mod tests {
         let taken = first.tcp_addresses()[0];
         let refused = Listeners::bind(&[taken], None, false).unwrap_err();
         assert!(refused.to_string().contains(&taken.to_string()), "{refused}");
-    }
-
-    #[test]
-    fn groups_are_found_by_name_or_number() {
-        let file = "root:x:0:\nlockmesh:x:990:alice,bob\n";
-        assert_eq!(find_group(file, "lockmesh"), Some(990));
-        assert_eq!(find_group(file, "lock"), None);
-        assert_eq!(group_number("12345").unwrap(), 12345);
-        assert!(matches!(group_number("no-such-group"), Err(ListenError::UnknownGroup(_))));
     }
 }

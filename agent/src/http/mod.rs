@@ -15,7 +15,8 @@
 //! | module | is |
 //! |---|---|
 //! | [`api`] | the context of every request: upstream, identity, limits, checks |
-//! | [`listener`] | the sockets and their access rights |
+//! | [`listener`] | the sockets |
+//! | `unix_socket` | the Unix socket and its access rights |
 //! | [`serve`](mod@serve) | connections: limits, timeouts, shutdown |
 //! | `peer` | the client at the other end of a connection |
 //! | `audit` | one log line for each operator request and each recursive delete |
@@ -56,14 +57,16 @@ mod host;
 mod peer;
 mod shapes;
 mod token;
+mod unix_socket;
 
 pub use api::{Api, HttpLimits};
 pub use body::Body;
-pub use listener::{LONGEST_SOCKET_PATH, ListenError, Listeners, UnixSocket};
+pub use listener::{ListenError, Listeners};
 pub use peer::Peer;
 pub use serve::serve;
 pub(crate) use shapes::loss_in_words;
 pub use shapes::session_event;
+pub use unix_socket::{LONGEST_SOCKET_PATH, UnixSocket};
 
 #[cfg(test)]
 mod tests;

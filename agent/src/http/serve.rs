@@ -11,6 +11,7 @@ use super::guard::{Guarded, Phase};
 use super::listener::Listeners;
 use super::peer::Peer;
 use super::router;
+use super::unix_socket::BoundSocket;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -24,9 +25,10 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
 
 const TOO_MANY_FROM_CLIENT: &str = "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain\r\n\
      X-Lockmesh-Outcome: not-done\r\nConnection: close\r\n\r\nYour IP is issuing too many concurrent connections, please rate limit your calls\n";
@@ -42,12 +44,8 @@ pub async fn serve(api: Arc<Api>, listeners: Listeners, shutdown: watch::Receive
     for listener in listeners.tcp {
         loops.spawn(accept_tcp(gate.clone(), listener));
     }
-    for (listener, file) in listeners.unix {
-        let gate = gate.clone();
-        loops.spawn(async move {
-            accept_unix(gate, listener).await;
-            drop(file);
-        });
+    if let Some(socket) = listeners.unix {
+        loops.spawn(accept_unix(gate, socket));
     }
     while loops.join_next().await.is_some() {}
 }
@@ -158,23 +156,33 @@ async fn accept_tcp(gate: Arc<Gate>, listener: TcpListener) {
     finish(&gate, connections).await;
 }
 
-async fn accept_unix(gate: Arc<Gate>, listener: UnixListener) {
+async fn accept_unix(gate: Arc<Gate>, mut socket: BoundSocket) {
+    let health = &gate.api.socket_health;
+    health.listening(&socket);
+    let mut checks = interval(gate.api.limits.socket_check_interval);
+    checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut connections = JoinSet::new();
     let mut closing = pin!(gate.closing());
     loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((socket, _)) => {
-                    let peer = Peer::of(&socket);
-                    connections.spawn(connection(gate.clone(), socket, peer));
+        let accepted = tokio::select! {
+            accepted = socket.listener.accept() => match accepted {
+                Ok((stream, _)) => vec![stream],
+                Err(error) => {
+                    gate.pause(&error).await;
+                    continue;
                 }
-                Err(error) => gate.pause(&error).await,
             },
-            Some(_) = connections.join_next() => {}
+            _ = checks.tick() => socket.keep_reachable(health),
+            Some(_) = connections.join_next() => continue,
             () = &mut closing => break,
+        };
+        for stream in accepted {
+            let peer = Peer::of(&stream);
+            connections.spawn(connection(gate.clone(), stream, peer));
         }
     }
-    drop(listener);
+    health.closed();
+    drop(socket);
     finish(&gate, connections).await;
 }
 

@@ -5,7 +5,7 @@ use crate::http::{HttpLimits, Listeners, UnixSocket, serve};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -136,6 +136,44 @@ async fn the_unix_socket_speaks_the_same() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("true"), "{answer}");
+}
+
+/// Sends a request, and returns the beginning of the response. The connection stays open.
+async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), path: &str) -> String {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 4096];
+    let length = stream.read(&mut answer).await.unwrap();
+    String::from_utf8(answer[..length].to_vec()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_socket_that_was_deleted_is_bound_again_at_the_next_check() {
+    let served = Served::new(HttpLimits::default());
+    let mut early = UnixStream::connect(&served.socket).await.unwrap();
+    assert!(ask(&mut early, "/health/ready").await.starts_with("HTTP/1.1 200 "));
+    std::fs::remove_file(&served.socket).unwrap();
+    let answer = ask(&mut early, "/health/ready").await;
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(
+        answer.contains(&format!("cannot reach the Unix socket {}", served.socket.display())),
+        "{answer}"
+    );
+
+    std::fs::write(&served.socket, "not a socket").unwrap();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    let answer = ask(&mut early, "/health/ready").await;
+    assert!(answer.contains("exists and is not a socket"), "{answer}");
+
+    std::fs::remove_file(&served.socket).unwrap();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    while !served.socket.exists() {
+        tokio::task::yield_now().await;
+    }
+    let mut late = UnixStream::connect(&served.socket).await.unwrap();
+    for stream in [&mut late, &mut early] {
+        assert!(ask(stream, "/health/ready").await.starts_with("HTTP/1.1 200 "));
+    }
 }
 
 #[tokio::test]
