@@ -309,6 +309,8 @@ fn limits(config: &HttpConfig, session: &SessionConfig) -> HttpLimits {
         max_query_time: config.max_query_time,
         socket_check_interval: config.socket_check_interval,
         header_read_timeout: config.read_timeout,
+        idle_timeout: Some(config.idle_timeout).filter(|limit| !limit.is_zero()),
+        tcp_keep_alive: Some(config.tcp_keep_alive).filter(|idle| !idle.is_zero()),
         body_read_timeout: config.read_timeout,
         connections_per_client: config.max_connections_per_address,
         connections: config.max_connections,

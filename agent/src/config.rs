@@ -107,6 +107,13 @@ pub struct HttpConfig {
     /// The timeout for a request's head, and for each further part of its body. 1 s to 10 m.
     #[serde(with = "duration::text")]
     pub read_timeout: Duration,
+    /// The maximum idle time of a TCP connection between requests. 1 s to 24 h; 0 for no limit.
+    #[serde(with = "duration::text")]
+    pub idle_timeout: Duration,
+    /// The idle time before the first TCP keep-alive probe. A client that acknowledges nothing for
+    /// twice this time is disconnected. 1 s to 1 h; 0 for no probes.
+    #[serde(with = "duration::text")]
+    pub tcp_keep_alive: Duration,
     /// The maximum number of connections. 16 to 1,000,000.
     pub max_connections: usize,
     /// The maximum number of connections of one client address other than loopback. 1 up to
@@ -296,6 +303,8 @@ impl Default for HttpConfig {
             default_query_time: Duration::from_secs(5 * 60),
             max_query_time: Duration::from_secs(10 * 60),
             read_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(5 * 60),
+            tcp_keep_alive: Duration::from_secs(15),
             max_connections: 65_536,
             max_connections_per_address: 200,
         }
@@ -337,6 +346,12 @@ impl HttpConfig {
         check_length("http.max_query_time", self.max_query_time, second, second * 3600)?;
         check_length("http.default_query_time", self.default_query_time, second, self.max_query_time)?;
         check_length("http.read_timeout", self.read_timeout, second, second * 600)?;
+        if !self.idle_timeout.is_zero() {
+            check_length("http.idle_timeout", self.idle_timeout, second, second * 86_400)?;
+        }
+        if !self.tcp_keep_alive.is_zero() {
+            check_length("http.tcp_keep_alive", self.tcp_keep_alive, second, second * 3600)?;
+        }
         let connections = self.max_connections as u64;
         check_range("http.max_connections", connections, 16, 1_000_000)?;
         check_range(
@@ -451,6 +466,9 @@ mod tests {
     #[test]
     fn the_defaults_are_good() {
         assert_eq!(AgentConfig::default().check(), Ok(()));
+        let mut config = AgentConfig::default();
+        (config.http.idle_timeout, config.http.tcp_keep_alive) = (Duration::ZERO, Duration::ZERO);
+        assert_eq!(config.check(), Ok(()), "without limits");
     }
 
     #[test]
@@ -475,6 +493,10 @@ mod tests {
         );
         assert!(complaint(|c| c.upstream.probe_after = Duration::ZERO).starts_with("`upstream.probe_after`"));
         assert!(complaint(|c| c.http.max_transaction_operations = 129).contains("must be 1 to 128"));
+        assert!(complaint(|c| c.http.idle_timeout = Duration::from_millis(1)).contains("must be 1s to 24h"));
+        assert!(
+            complaint(|c| c.http.tcp_keep_alive = Duration::from_secs(3601)).contains("must be 1s to 1h")
+        );
         assert!(complaint(|c| c.advertise = "::".parse().ok()).starts_with("`advertise`"));
         let listen = |listen: &str, server: &str| {
             let (listen, server) = (listen.parse().expect("an address"), server.into());

@@ -263,6 +263,7 @@ const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 8] = [
             "events",
             "header_read_timeout",
             "host",
+            "idle_timeout",
             "operator_over_tcp",
             "snapshot_size",
             "token",

@@ -39,6 +39,11 @@ pub struct HttpLimits {
     pub max_query_time: Duration,
     /// The timeout for a request's head.
     pub header_read_timeout: Duration,
+    /// The maximum idle time of a TCP connection between requests; `None` for no limit.
+    pub idle_timeout: Option<Duration>,
+    /// The idle time before the first TCP keep-alive probe; `None` for no probes. See
+    /// [`crate::http::listener`].
+    pub tcp_keep_alive: Option<Duration>,
     /// The timeout for a request's body; for a snapshot, between any two pieces.
     pub body_read_timeout: Duration,
     /// The maximum size of a head, all header lines together.
@@ -69,6 +74,8 @@ impl Default for HttpLimits {
             max_watched_sessions: 16_384,
             max_query_time: Duration::from_secs(600),
             header_read_timeout: Duration::from_secs(10),
+            idle_timeout: Some(Duration::from_secs(300)),
+            tcp_keep_alive: Some(Duration::from_secs(15)),
             body_read_timeout: Duration::from_secs(30),
             max_header_size: 128 * 1024,
             connections_per_client: 200,

@@ -2,6 +2,7 @@
 //! produced one after the other, or a file.
 
 use super::file_body::FileBody;
+use super::guard::Serving;
 use bytes::Bytes;
 use hyper::body::{Body as Stream, Frame, Incoming, SizeHint};
 use std::io;
@@ -11,7 +12,11 @@ use tokio::sync::mpsc;
 
 /// The body of a request or a response.
 #[derive(Debug)]
-pub struct Body(Kind);
+pub struct Body {
+    kind: Kind,
+    /// The request that this body answers: it ends when its response has been sent.
+    _answers: Option<Serving>,
+}
 
 #[derive(Debug)]
 enum Kind {
@@ -22,30 +27,39 @@ enum Kind {
 }
 
 impl Body {
+    fn new(kind: Kind) -> Self {
+        Self { kind, _answers: None }
+    }
+
+    /// Makes the request last until this body has been sent, or its client is gone.
+    pub(super) fn answering(self, request: Serving) -> Self {
+        Self { _answers: Some(request), ..self }
+    }
+
     /// Creates an empty body.
     pub fn empty() -> Self {
-        Self(Kind::Whole(Bytes::new()))
+        Self::new(Kind::Whole(Bytes::new()))
     }
 
     /// Wraps the body that a client is sending.
     pub(super) fn arriving(incoming: Incoming) -> Self {
-        Self(Kind::Arriving(incoming))
+        Self::new(Kind::Arriving(incoming))
     }
 
     /// Creates a body from pieces, until their sender is dropped.
     pub(super) fn pieces(pieces: mpsc::Receiver<Bytes>) -> Self {
-        Self(Kind::Pieces(pieces))
+        Self::new(Kind::Pieces(pieces))
     }
 
     /// Creates a body from the rest of a file.
     pub(super) fn file(file: FileBody) -> Self {
-        Self(Kind::File(Box::new(file)))
+        Self::new(Kind::File(Box::new(file)))
     }
 }
 
 impl<B: Into<Bytes>> From<B> for Body {
     fn from(bytes: B) -> Self {
-        Self(Kind::Whole(bytes.into()))
+        Self::new(Kind::Whole(bytes.into()))
     }
 }
 
@@ -57,7 +71,7 @@ impl Stream for Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        match &mut self.0 {
+        match &mut self.kind {
             // Already sent, in one frame.
             Kind::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Kind::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
@@ -72,7 +86,7 @@ impl Stream for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0 {
+        match &self.kind {
             Kind::Whole(bytes) => bytes.is_empty(),
             Kind::Arriving(incoming) => incoming.is_end_stream(),
             Kind::Pieces(_) => false,
@@ -81,7 +95,7 @@ impl Stream for Body {
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
+        match &self.kind {
             Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Kind::Arriving(incoming) => incoming.size_hint(),
             Kind::Pieces(_) => SizeHint::default(),

@@ -4,10 +4,15 @@
 //! explicitly.
 
 use super::unix_socket::{BoundSocket, LONGEST_SOCKET_PATH, UnixSocket};
+use rustix::net::sockopt;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::path::PathBuf;
-use tokio::net::TcpListener;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+
+/// The number of keep-alive probes without a reply after which a client is gone.
+const KEEP_ALIVE_PROBES: u32 = 3;
 
 /// The reason why a socket could not be opened. Nothing was left behind.
 #[derive(Debug, thiserror::Error)]
@@ -111,9 +116,44 @@ fn bind_tcp(address: SocketAddr, allow_non_loopback: bool) -> Result<TcpListener
     })
 }
 
+/// Sets the options of an accepted socket. The kernel closes the connection of a client that has
+/// acknowledged neither data nor a keep-alive probe for twice the keep-alive time. Without one it
+/// keeps the connections of a host that died.
+pub(super) fn set_options(socket: &TcpStream, keep_alive: Option<Duration>) -> io::Result<()> {
+    // Responses are written in one piece: holding them back for more would only delay them.
+    socket.set_nodelay(true)?;
+    let Some(idle) = keep_alive else { return Ok(()) };
+    sockopt::set_tcp_keepidle(socket, idle)?;
+    // In whole seconds, at least one.
+    let interval = Duration::from_secs((idle.as_secs() / u64::from(KEEP_ALIVE_PROBES)).max(1));
+    sockopt::set_tcp_keepintvl(socket, interval)?;
+    sockopt::set_tcp_keepcnt(socket, KEEP_ALIVE_PROBES)?;
+    // No probe is sent while data is unacknowledged, such as an event: this limit holds then too.
+    let limit = u32::try_from(idle.as_millis().saturating_mul(2)).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(socket, limit)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn accepted_sockets_notice_a_client_whose_host_died() {
+        let listeners = Listeners::bind(&["127.0.0.1:0".parse().unwrap()], None, false).unwrap();
+        let client = TcpStream::connect(listeners.tcp_addresses()[0]).await.unwrap();
+        set_options(&client, None).unwrap();
+        assert!(!sockopt::socket_keepalive(&client).unwrap() && client.nodelay().unwrap());
+        let second = Duration::from_secs(1);
+        for (keep_alive, interval) in [(15, 5), (1, 1)] {
+            set_options(&client, Some(keep_alive * second)).unwrap();
+            assert!(sockopt::socket_keepalive(&client).unwrap());
+            assert_eq!(sockopt::tcp_keepidle(&client).unwrap(), keep_alive * second);
+            assert_eq!(sockopt::tcp_keepintvl(&client).unwrap(), interval * second);
+            assert_eq!(sockopt::tcp_user_timeout(&client).unwrap(), 2_000 * keep_alive);
+        }
+    }
 
     #[tokio::test]
     async fn an_address_that_others_reach_needs_leave() {

@@ -21,7 +21,7 @@
 //! | `peer` | the client at the other end of a connection |
 //! | `audit` | one log line for each operator request and each recursive delete |
 //! | `body` | the bodies of requests and responses |
-//! | `guard` | the deadline of a request's head |
+//! | `guard` | the deadlines of a request's head and of idle connections |
 //! | `host` | the check of the `Host` header |
 //! | [`router`] | from a request to an endpoint and back |
 //! | `call` | a request as endpoints see it: parameters, consistency, body |

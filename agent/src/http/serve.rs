@@ -5,10 +5,10 @@
 //! way get a grace period. When a client disconnects, its request's future is dropped, and with it
 //! the pending upstream call.
 
-use super::api::Api;
+use super::api::{Api, HttpLimits};
 use super::body::Body;
-use super::guard::{Guarded, Phase};
-use super::listener::Listeners;
+use super::guard::{Guarded, Phase, TimeLimits};
+use super::listener::{Listeners, set_options};
 use super::peer::Peer;
 use super::router;
 use super::unix_socket::BoundSocket;
@@ -140,9 +140,8 @@ async fn accept_tcp(gate: Arc<Gate>, listener: TcpListener) {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((socket, client)) => {
-                    // Responses are written in one piece: holding them back for more would only
-                    // delay them.
-                    let _ = socket.set_nodelay(true);
+                    // A client that is gone already is noticed when it is served.
+                    let _ = set_options(&socket, gate.api.limits.tcp_keep_alive);
                     connections.spawn(connection(gate.clone(), socket, Peer::Tcp(client)));
                 }
                 Err(error) => gate.pause(&error).await,
@@ -207,18 +206,17 @@ where
     };
     let limits = &gate.api.limits;
     let phase = Arc::new(Phase::default());
-    let socket = Guarded::new(TokioIo::new(socket), phase.clone(), limits.header_read_timeout);
+    let socket = Guarded::new(TokioIo::new(socket), phase.clone(), time_limits(limits, peer));
     let api = &gate.api;
     let service = service_fn(|request: http::Request<Incoming>| {
         let serving = phase.clone().serve();
         async move {
             let request = request.map(Body::arriving);
             let response = router::respond(api, peer, request).await;
-            drop(serving);
-            Ok::<_, Infallible>(response)
+            Ok::<_, Infallible>(response.map(|body| body.answering(serving)))
         }
     });
-    // The guard enforces the deadline of a head, and does not affect idle connections.
+    // The guard enforces the deadlines of heads and of idle connections.
     let connection = http1::Builder::new()
         .title_case_headers(true)
         .header_read_timeout(None)
@@ -234,6 +232,16 @@ where
         }
     }
     drop(admission);
+}
+
+/// Returns the time limits of a connection. On the Unix socket the kernel reports every client that
+/// is gone.
+fn time_limits(limits: &HttpLimits, peer: Peer) -> TimeLimits {
+    let idle = match peer {
+        Peer::Tcp(_) => limits.idle_timeout,
+        Peer::Unix { .. } => None,
+    };
+    TimeLimits { head: limits.header_read_timeout, idle }
 }
 
 async fn turn_away<S: AsyncWrite + Unpin>(socket: &mut S, excess: Excess) {

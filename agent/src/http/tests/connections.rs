@@ -9,6 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// An agent that listens.
 struct Served {
@@ -235,6 +236,45 @@ async fn a_head_that_comes_drop_by_drop_is_cut_off_and_an_idle_client_is_not() {
     for stream in [&mut idle, &mut used] {
         let answer = exchange(stream, &closing("GET", "/v1/kv/none", "\r\n")).await;
         assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tcp_connection_that_rests_for_too_long_is_closed() {
+    let served = Served::new(HttpLimits::default());
+    let limit = Duration::from_secs(300);
+    let mut local = UnixStream::connect(&served.socket).await.unwrap();
+    let (mut unused, mut used) = (served.connect().await, served.connect().await);
+    for _ in 0..2 {
+        assert!(ask(&mut used, "/v1/kv/none").await.starts_with("HTTP/1.1 404 "));
+        tokio::time::advance(limit - Duration::from_secs(1)).await;
+    }
+    assert!(ask(&mut used, "/v1/kv/none").await.starts_with("HTTP/1.1 404 "));
+    let last = Instant::now();
+    for stream in [&mut unused, &mut used] {
+        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+    }
+    assert!(last.elapsed() >= limit, "{:?}", last.elapsed());
+    assert!(last.elapsed() < limit + Duration::from_secs(1), "{:?}", last.elapsed());
+    assert!(ask(&mut local, "/v1/kv/none").await.starts_with("HTTP/1.1 404 "), "it has no limit");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_waits_for_news_is_not_idle() {
+    let served = Served::new(HttpLimits::default());
+    let session = served.stand.session("").await;
+    let mut stream = served.connect().await;
+    let request = format!(
+        "GET /v1/session/events/{session} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let begun = Instant::now();
+    let waiting = closing("GET", "/v1/kv/none?index=1000&wait=9m", "\r\n");
+    let answer = exchange(&mut served.connect().await, &waiting).await;
+    assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+    assert!(begun.elapsed() >= Duration::from_secs(540));
+    while begun.elapsed() < Duration::from_secs(900) {
+        assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0, "{:?}", begun.elapsed());
     }
 }
 
