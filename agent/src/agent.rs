@@ -85,7 +85,7 @@ impl Agent {
         // The servers would reject a registration with another certificate.
         identity.peer().admits(Role::Agent, &node.name)?;
         tracing::info!(node = %node.name, version = VERSION, commit = COMMIT, "starting an agent");
-        http::serve::raise_open_files_limit();
+        let open_files = http::serve::raise_open_files_limit();
         // Before any part is started that would have to be stopped again if this fails.
         let listeners = listen(&config.http)?;
         let tcp = listeners.tcp_addresses();
@@ -117,7 +117,7 @@ impl Agent {
             server_rpc: server,
         };
         let checks = Checks::new(upstream.clone(), identity.clone(), check_limits(&config.checks));
-        let limits = limits(&config.http, &config.session);
+        let limits = limits(&config.http, &config.session, open_files);
         let (shutdown, stopping) = watch::channel(false);
         let (events, questions) = take_part(datagrams, node.name.clone(), &upstream, &stopping);
         // It ends with the upstream, which closes the endpoint.
@@ -297,7 +297,7 @@ fn listen_for_gossip(address: SocketAddr) -> Result<DatagramSocket, AgentError> 
     DatagramSocket::bind(address).map_err(|error| AgentError::Gossip { address, error })
 }
 
-fn limits(config: &HttpConfig, session: &SessionConfig) -> HttpLimits {
+fn limits(config: &HttpConfig, session: &SessionConfig, open_files: u64) -> HttpLimits {
     HttpLimits {
         default_health_window: session.default_health_window.0,
         max_watched_sessions: session.max_watched,
@@ -313,7 +313,7 @@ fn limits(config: &HttpConfig, session: &SessionConfig) -> HttpLimits {
         tcp_keep_alive: Some(config.tcp_keep_alive).filter(|idle| !idle.is_zero()),
         body_read_timeout: config.read_timeout,
         connections_per_client: config.max_connections_per_address,
-        connections: config.max_connections,
+        connections: http::serve::connections_that_fit(open_files, config.max_connections),
         ..HttpLimits::default()
     }
 }

@@ -114,7 +114,8 @@ pub struct HttpConfig {
     /// twice this time is disconnected. 1 s to 1 h; 0 for no probes.
     #[serde(with = "duration::text")]
     pub tcp_keep_alive: Duration,
-    /// The maximum number of connections. 16 to 1,000,000.
+    /// The maximum number of connections, of which an eighth is reserved for the Unix socket and
+    /// for guards. 16 to 1,000,000.
     pub max_connections: usize,
     /// The maximum number of connections of one client address other than loopback. 1 up to
     /// `max_connections`.

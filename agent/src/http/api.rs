@@ -50,7 +50,8 @@ pub struct HttpLimits {
     pub max_header_size: usize,
     /// The maximum number of connections from one non-loopback address.
     pub connections_per_client: usize,
-    /// The maximum number of connections.
+    /// The maximum number of connections, of which an eighth is reserved for the Unix socket and
+    /// for guards.
     pub connections: usize,
     /// The interval at which the Unix socket is checked, and bound again if its file is gone.
     pub socket_check_interval: Duration,

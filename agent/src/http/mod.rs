@@ -18,6 +18,7 @@
 //! | [`listener`] | the sockets |
 //! | `unix_socket` | the Unix socket and its access rights |
 //! | [`serve`](mod@serve) | connections: limits, timeouts, shutdown |
+//! | `admission` | the limits on the number of connections, and reserved places |
 //! | `peer` | the client at the other end of a connection |
 //! | `audit` | one log line for each operator request and each recursive delete |
 //! | `body` | the bodies of requests and responses |
@@ -46,6 +47,7 @@ pub mod listener;
 pub mod router;
 pub mod serve;
 
+mod admission;
 mod answer;
 mod audit;
 mod body;

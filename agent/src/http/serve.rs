@@ -5,6 +5,8 @@
 //! way get a grace period. When a client disconnects, its request's future is dropped, and with it
 //! the pending upstream call.
 
+use super::admission::{self, Admission, Excess, Place, Seat, is_for_guards};
+use super::answer::Failure;
 use super::api::{Api, HttpLimits};
 use super::body::Body;
 use super::guard::{Guarded, Phase, TimeLimits};
@@ -12,29 +14,29 @@ use super::listener::{Listeners, set_options};
 use super::peer::Peer;
 use super::router;
 use super::unix_socket::BoundSocket;
+use http::Response;
+use http::header::{self, HeaderValue};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use lockmesh_net::accept::AcceptFailures;
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
-use std::net::IpAddr;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{MissedTickBehavior, interval};
 
 const TOO_MANY_FROM_CLIENT: &str = "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain\r\n\
      X-Lockmesh-Outcome: not-done\r\nConnection: close\r\n\r\nYour IP is issuing too many concurrent connections, please rate limit your calls\n";
+const TOO_MANY: &str = "the agent has reached its limit of connections: try again\n";
 /// 500 and not 503: holders of locks give up at any other status.
-const TOO_MANY: &str = "HTTP/1.1 500 Internal Server Error\r\nContent-Type: text/plain\r\n\
-     X-Lockmesh-Outcome: not-done\r\nConnection: close\r\n\r\nthe agent has reached its limit of connections: try again\n";
+const TOO_MANY_HEAD: &str = "HTTP/1.1 500 Internal Server Error\r\nContent-Type: text/plain\r\n\
+     X-Lockmesh-Outcome: not-done\r\nConnection: close\r\n\r\n";
 
 /// Serves until `shutdown` holds `true` and the requests under way are done or out of grace.
 pub async fn serve(api: Arc<Api>, listeners: Listeners, shutdown: watch::Receiver<bool>) {
@@ -54,41 +56,26 @@ pub async fn serve(api: Arc<Api>, listeners: Listeners, shutdown: watch::Receive
 struct Gate {
     api: Arc<Api>,
     shutdown: watch::Receiver<bool>,
-    open: AtomicUsize,
-    per_client: Mutex<HashMap<IpAddr, usize>>,
+    admission: Mutex<Admission>,
     accept_failures: AcceptFailures,
 }
 
 impl Gate {
     fn new(api: Arc<Api>, shutdown: watch::Receiver<bool>) -> Self {
-        let (open, per_client) = Default::default();
-        Self { api, shutdown, open, per_client, accept_failures: AcceptFailures::default() }
+        let limits = &api.limits;
+        let admission = Mutex::new(Admission::new(limits.connections, limits.connections_per_client));
+        Self { api, shutdown, admission, accept_failures: AcceptFailures::default() }
     }
 
     /// Admits a connection, or returns the exceeded limit.
-    fn admit(
-        self: &Arc<Self>,
-        listener: &'static str,
-        client: Option<IpAddr>,
-    ) -> Result<ConnectionPermit, Excess> {
-        let limits = &self.api.limits;
-        // All applications of this host use one address: the limit is for other hosts.
-        let counted = client.filter(|address| !address.to_canonical().is_loopback());
-        if let Some(address) = counted {
-            let mut per_client = self.per_client.lock().unwrap_or_else(PoisonError::into_inner);
-            let count = per_client.entry(address).or_default();
-            if *count >= limits.connections_per_client {
-                return Err(Excess::FromClient);
-            }
-            *count += 1;
-        }
-        crate::metrics::CONNECTIONS.with_label_values(&[listener]).inc();
-        // Before the last limit, so that the count is released there too.
-        let admission = ConnectionPermit { gate: self.clone(), listener, counted };
-        if self.open.fetch_add(1, Ordering::Relaxed) >= limits.connections {
-            return Err(Excess::InAll);
-        }
-        Ok(admission)
+    fn admit(self: &Arc<Self>, peer: Peer) -> Result<ConnectionPermit, Excess> {
+        let seat = self.admission().admit(peer)?;
+        crate::metrics::CONNECTIONS.with_label_values(&[peer.listener()]).inc();
+        Ok(ConnectionPermit { gate: self.clone(), seat })
+    }
+
+    fn admission(&self) -> MutexGuard<'_, Admission> {
+        self.admission.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Pauses after a failed accept.
@@ -103,33 +90,26 @@ impl Gate {
     }
 }
 
-/// The limit that a connection exceeds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Excess {
-    FromClient,
-    InAll,
-}
-
 /// A connection's permit; released when dropped.
 struct ConnectionPermit {
     gate: Arc<Gate>,
-    listener: &'static str,
-    counted: Option<IpAddr>,
+    seat: Seat,
+}
+
+impl ConnectionPermit {
+    /// Completes when the place was given to another connection.
+    async fn evicted(&self) {
+        match &self.seat.eviction {
+            Some(eviction) => eviction.notified().await,
+            None => std::future::pending().await,
+        }
+    }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.gate.open.fetch_sub(1, Ordering::Relaxed);
-        crate::metrics::CONNECTIONS.with_label_values(&[self.listener]).dec();
-        let Some(address) = self.counted else { return };
-        let mut per_client = self.gate.per_client.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = per_client.get_mut(&address) {
-            *count -= 1;
-            // Addresses of disconnected clients must not accumulate.
-            if *count == 0 {
-                per_client.remove(&address);
-            }
-        }
+        crate::metrics::CONNECTIONS.with_label_values(&[self.seat.peer.listener()]).dec();
+        self.gate.admission().release(&self.seat);
     }
 }
 
@@ -142,7 +122,7 @@ async fn accept_tcp(gate: Arc<Gate>, listener: TcpListener) {
                 Ok((socket, client)) => {
                     // A client that is gone already is noticed when it is served.
                     let _ = set_options(&socket, gate.api.limits.tcp_keep_alive);
-                    connections.spawn(connection(gate.clone(), socket, Peer::Tcp(client)));
+                    begin(&gate, &mut connections, socket, Peer::Tcp(client)).await;
                 }
                 Err(error) => gate.pause(&error).await,
             },
@@ -177,7 +157,7 @@ async fn accept_unix(gate: Arc<Gate>, mut socket: BoundSocket) {
         };
         for stream in accepted {
             let peer = Peer::of(&stream);
-            connections.spawn(connection(gate.clone(), stream, peer));
+            begin(&gate, &mut connections, stream, peer).await;
         }
     }
     health.closed();
@@ -196,23 +176,44 @@ async fn finish(gate: &Gate, mut connections: JoinSet<()>) {
     }
 }
 
-async fn connection<S>(gate: Arc<Gate>, mut socket: S, peer: Peer)
+/// Begins to serve a connection, if there is a place for it. Rejected ones are closed before the
+/// next is accepted: together they never hold more than one descriptor.
+async fn begin<S>(gate: &Arc<Gate>, connections: &mut JoinSet<()>, mut socket: S, peer: Peer)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let admission = match gate.admit(peer.listener(), peer.ip()) {
-        Ok(admission) => admission,
-        Err(excess) => return turn_away(&mut socket, excess).await,
-    };
-    let limits = &gate.api.limits;
+    match gate.admit(peer) {
+        Ok(permit) => {
+            let is_late = permit.seat.place == Place::Guards;
+            connections.spawn(connection(permit, socket));
+            // The connection that lost this place closes its socket before the next is accepted.
+            if is_late {
+                yield_now().await;
+            }
+        }
+        Err(excess) => turn_away(&mut socket, excess).await,
+    }
+}
+
+/// Serves a connection until it ends; its place is free after that.
+async fn connection<S>(permit: ConnectionPermit, socket: S)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let ConnectionPermit { gate, seat } = &permit;
+    let (peer, place, api, limits) = (seat.peer, seat.place, &gate.api, &gate.api.limits);
     let phase = Arc::new(Phase::default());
-    let socket = Guarded::new(TokioIo::new(socket), phase.clone(), time_limits(limits, peer));
-    let api = &gate.api;
+    let socket = Guarded::new(TokioIo::new(socket), phase.clone(), time_limits(limits, peer, place));
     let service = service_fn(|request: http::Request<Incoming>| {
         let serving = phase.clone().serve();
         async move {
-            let request = request.map(Body::arriving);
-            let response = router::respond(api, peer, request).await;
+            let response = match place {
+                Place::General | Place::Unix => answer(api, peer, request).await,
+                Place::Guards => {
+                    gate.admission().claim(seat);
+                    answer_guard(api, peer, request).await
+                }
+            };
             Ok::<_, Infallible>(response.map(|body| body.answering(serving)))
         }
     });
@@ -226,42 +227,79 @@ where
     // A disconnect or invalid data needs no action here; hyper has sent a response if possible.
     tokio::select! {
         _ = &mut connection => {}
+        () = permit.evicted() => {}
         () = gate.closing() => {
             connection.as_mut().graceful_shutdown();
             let _ = connection.await;
         }
     }
-    drop(admission);
 }
 
 /// Returns the time limits of a connection. On the Unix socket the kernel reports every client that
 /// is gone.
-fn time_limits(limits: &HttpLimits, peer: Peer) -> TimeLimits {
-    let idle = match peer {
-        Peer::Tcp(_) => limits.idle_timeout,
-        Peer::Unix { .. } => None,
+fn time_limits(limits: &HttpLimits, peer: Peer, place: Place) -> TimeLimits {
+    let head = limits.header_read_timeout;
+    let idle = match (place, peer) {
+        // A reserved place is for a request that comes at once.
+        (Place::Guards, _) => Some(head),
+        (_, Peer::Tcp(_)) => limits.idle_timeout,
+        (_, Peer::Unix { .. }) => None,
     };
-    TimeLimits { head: limits.header_read_timeout, idle }
+    TimeLimits { head, idle }
+}
+
+async fn answer(api: &Api, peer: Peer, request: http::Request<Incoming>) -> Response<Body> {
+    router::respond(api, peer, request.map(Body::arriving)).await
+}
+
+/// Answers in a place that is reserved for guards: one request, of a guard.
+async fn answer_guard(api: &Api, peer: Peer, request: http::Request<Incoming>) -> Response<Body> {
+    let mut response = match is_for_guards(request.uri().path()) {
+        true => answer(api, peer, request).await,
+        false => {
+            crate::metrics::LIMITS.with_label_values(&["connections"]).inc();
+            Failure::not_done(TOO_MANY).into_response()
+        }
+    };
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 async fn turn_away<S: AsyncWrite + Unpin>(socket: &mut S, excess: Excess) {
     let (limit, words) = match excess {
-        Excess::FromClient => ("connections_per_client", TOO_MANY_FROM_CLIENT),
-        Excess::InAll => ("connections", TOO_MANY),
+        Excess::FromClient => ("connections_per_client", TOO_MANY_FROM_CLIENT.to_owned()),
+        Excess::InAll => ("connections", format!("{TOO_MANY_HEAD}{TOO_MANY}")),
     };
     crate::metrics::LIMITS.with_label_values(&[limit]).inc();
-    // A client that does not read the reason is closed in any case.
+    // It fits the socket's buffer, so this does not wait for the client.
     let _ = socket.write_all(words.as_bytes()).await;
     let _ = socket.shutdown().await;
 }
 
-/// Raises this process's soft limit of open files to the hard one: every connection needs a
-/// descriptor.
-pub fn raise_open_files_limit() {
+/// Raises this process's soft limit of open files to the hard one, because every connection needs a
+/// descriptor. Returns the limit.
+pub fn raise_open_files_limit() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!(%error, "cannot raise the limit of open files: fewer clients than allowed may connect");
     }
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Returns the number of connections that the limit of open files permits, at most the configured
+/// one, with a warning if it is less.
+pub fn connections_that_fit(open_files: u64, configured: usize) -> usize {
+    let connections = admission::that_fit(open_files, configured);
+    if connections < configured {
+        tracing::warn!(
+            open_files,
+            configured,
+            connections,
+            "the limit of open files permits fewer connections than `http.max_connections`: raise it (LimitNOFILE, \
+             ulimit -Hn), or lower `http.max_connections`"
+        );
+    }
+    connections
 }

@@ -343,6 +343,78 @@ async fn connections_are_counted_and_the_last_straw_is_told() {
 }
 
 #[tokio::test]
+async fn idle_clients_leave_room_for_the_socket_and_for_guards() {
+    let served = Served::new(HttpLimits { connections: 16, ..HttpLimits::default() });
+    let session = served.stand.session("").await;
+    let mut greedy = Vec::new();
+    for _ in 0..14 {
+        let mut stream = served.connect().await;
+        assert!(ask(&mut stream, "/v1/kv/none").await.starts_with("HTTP/1.1 404 "));
+        greedy.push(stream);
+    }
+    let words = "the agent has reached its limit of connections";
+    let refused = exchange(&mut served.connect().await, &closing("GET", "/v1/kv/none", "\r\n")).await;
+    assert!(refused.starts_with("HTTP/1.1 500 ") && refused.contains(words), "{refused}");
+    assert!(refused.contains("\r\nX-Lockmesh-Outcome: not-done\r\n"), "{refused}");
+
+    let following = |path: &str| {
+        let path = format!("/v1/session/{path}/{session}");
+        format!("PUT {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+    };
+    // Closed after one request, although the client would keep the connection.
+    let renewed = exchange(&mut served.connect().await, &following("renew")).await;
+    assert!(renewed.starts_with("HTTP/1.1 200 "), "{renewed}");
+    let mut guard = served.connect().await;
+    let request =
+        following("events").replace("PUT", "GET").replace("Content", "Accept: text/event-stream\r\nContent");
+    guard.write_all(request.as_bytes()).await.unwrap();
+    let mut event = [0; 4096];
+    let length = guard.read(&mut event).await.unwrap();
+    let event = String::from_utf8_lossy(&event[..length]).into_owned();
+    assert!(event.starts_with("HTTP/1.1 200 ") && event.contains("text/event-stream"), "{event}");
+
+    let refused = exchange(&mut served.connect().await, "").await;
+    assert!(
+        refused.starts_with("HTTP/1.1 500 ") && refused.ends_with(&format!("{words}: try again\n")),
+        "{refused}"
+    );
+    let mut local = UnixStream::connect(&served.socket).await.unwrap();
+    assert!(ask(&mut local, "/v1/kv/none").await.starts_with("HTTP/1.1 404 "));
+    drop(greedy);
+}
+
+#[tokio::test]
+async fn a_client_that_leaks_connections_keeps_no_place_for_guards() {
+    let served = Served::new(HttpLimits { connections: 16, ..HttpLimits::default() });
+    let session = served.stand.session("").await;
+    let mut greedy = Vec::new();
+    for _ in 0..40 {
+        greedy.push(served.connect().await);
+    }
+    // The last one has the place, after 25 others that lost it.
+    for stream in &mut greedy[14..39] {
+        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+    }
+    let renewal = format!("/v1/session/renew/{session}");
+    let renewal = closing("PUT", &renewal, "Content-Length: 0\r\n\r\n");
+    let renewed = exchange(&mut served.connect().await, &renewal).await;
+    assert!(renewed.starts_with("HTTP/1.1 200 "), "{renewed}");
+    assert!(ask(&mut greedy[0], "/v1/kv/none").await.starts_with("HTTP/1.1 404 "), "it has a place");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reserved_place_is_not_kept_by_a_client_that_sends_nothing() {
+    let served = Served::new(HttpLimits { connections: 16, ..HttpLimits::default() });
+    let mut greedy = Vec::new();
+    for _ in 0..15 {
+        greedy.push(served.connect().await);
+    }
+    let begun = Instant::now();
+    assert_eq!(greedy[14].read(&mut [0]).await.unwrap(), 0);
+    assert!(begun.elapsed() < Duration::from_secs(11), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
 async fn at_shutdown_idle_clients_go_and_requests_under_way_are_answered() {
     let served = Served::new(HttpLimits::default());
     let mut idle = served.connect().await;
