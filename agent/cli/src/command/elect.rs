@@ -4,7 +4,7 @@ use super::context::Context;
 use super::error::{CliError, ExitCodes};
 use super::lock::child::{Input, Program, Signals};
 use super::lock::held::{self, Ended, Held, OnJeopardy};
-use super::lock::{duration, orphan_grace, ttl, window_parser};
+use super::lock::{duration, longest_hold, orphan_grace, ttl, window_parser};
 use super::output::{print_line, printable};
 use lockmesh_client::{Client, Election, HealthWindow, LOCK_FLAGS, Leader, Observer, Read, SessionOptions};
 use lockmesh_protocol::duration::format as duration_text;
@@ -183,11 +183,10 @@ async fn campaign(
             })
         };
         has_run = true;
-        let resigned = held.release().await;
+        let resigned = held::within_ttl(longest_hold(args.ttl, args.window), held.release()).await;
         if let Some(code) = ended? {
             if let Err(error) = resigned {
-                // The leadership ends with its session at the latest.
-                held::say(&format!("{name} could not be released: {error}"));
+                held::say(&format!("{name} could not be released: {error}; it ends with its session"));
             }
             return Ok(code);
         }

@@ -5,6 +5,7 @@
 use super::child::{Child, End, GRACE, Program, Signals, stop_ourselves};
 use crate::command::error::CliError;
 use lockmesh_client::{Client, Error, GuardState, Lock, LockGuard, Loss, Semaphore, SemaphoreGuard};
+use lockmesh_protocol::duration::format as duration_text;
 use rustix::process::Signal;
 use std::io::Write;
 use std::pin::pin;
@@ -192,6 +193,24 @@ impl Held {
     }
 }
 
+/// Waits for a release, at most for the TTL of its session: by then the hold has ended in any case,
+/// and an agent that is frozen must not keep this process.
+///
+/// # Errors
+/// The release failed, or the agent did not reply in time: the lock ends with its session.
+pub async fn within_ttl<T, E: Into<CliError>>(
+    ttl: Duration,
+    release: impl Future<Output = Result<T, E>>,
+) -> Result<T, CliError> {
+    match timeout(ttl, release).await {
+        Ok(released) => released.map_err(Into::into),
+        Err(_) => {
+            let ttl = duration_text(ttl);
+            Err(CliError::Unreachable(format!("the agent did not reply within the session's TTL of {ttl}")))
+        }
+    }
+}
+
 /// Runs a program while something is held, and forwards signals to it.
 ///
 /// # Errors
@@ -300,4 +319,26 @@ fn pass_on(signal: Signal, held: &Held, child: &Child) {
 pub fn say(text: &str) {
     // Without stderr there is no place to report an error.
     let _ = writeln!(std::io::stderr(), "lockmesh: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockmesh_client::Address;
+    use std::net::TcpListener;
+    use tokio::time::Instant;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_frozen_agent_keeps_a_release_no_longer_than_the_hold_could_last() {
+        // The kernel accepts connections for it; nothing is ever answered.
+        let frozen = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = frozen.local_addr().expect("it is bound").port();
+        let client = Client::new(Address::Tcp { host: "127.0.0.1".into(), port });
+        let ttl = Duration::from_secs(10);
+        let begun = Instant::now();
+        let error = within_ttl(ttl, Lock::new(&client, "job").remove()).await.expect_err("there is no reply");
+        assert_eq!(begun.elapsed(), ttl);
+        assert_eq!(error.to_string(), "the agent did not reply within the session's TTL of 10s");
+        assert!(within_ttl(ttl, async { Ok::<_, Error>(true) }).await.expect("there is a reply"));
+    }
 }

@@ -188,11 +188,14 @@ pub async fn hold_and_run(
     let program = Program { words, stdin, environment: held.environment(), grace };
     let ended = held::run(&held, &program, options.on_jeopardy, &mut signals).await;
     // Also if the program could not be started.
-    let given_back = give_back(held, &wanted, &ended, options).await;
+    let limit = longest_hold(options.ttl, options.window);
+    let given_back = held::within_ttl(limit, give_back(held, &wanted, &ended, options)).await;
     let code = options.exit_code(&ended?);
     if let Err(error) = given_back {
-        // The command's end is known; the lock is released at the latest when its session ends.
-        say(&format!("{name} could not be released or removed: {error}"));
+        // The command's end is known, and decides about the exit code.
+        say(&format!(
+            "{name} could not be released or removed: {error}; a hold that remains ends with its session"
+        ));
     }
     Ok(code)
 }
@@ -200,6 +203,11 @@ pub async fn hold_and_run(
 fn interrupted(name: &str, reason: Option<String>) -> String {
     let reason = reason.map_or(String::new(), |reason| format!(" ({reason})"));
     format!("interrupted while waiting for {name}{reason}; the command was not started")
+}
+
+/// The longest time for which a session is certain to be alive without a renewal.
+pub(super) fn longest_hold(ttl: Option<Duration>, window: Option<HealthWindow>) -> Duration {
+    ttl.unwrap_or(window.map_or(DEFAULT_TTL, HealthWindow::default_ttl))
 }
 
 /// The time from SIGTERM to SIGKILL for a program whose `lockmesh lock` was killed. The session
@@ -396,6 +404,14 @@ mod tests {
         assert_eq!(orphan_grace(Some(15 * second), Some(Duration::ZERO)), GRACE);
         assert_eq!(orphan_grace(Some(second), Some(Duration::ZERO)), second / 2);
         assert_eq!(orphan_grace(Some(second), Some(second)), second * 3 / 2);
+    }
+
+    #[test]
+    fn a_hold_lasts_for_its_ttl_at_most() {
+        let second = Duration::from_secs(1);
+        assert_eq!(longest_hold(Some(second), Some(HealthWindow::Safe)), second);
+        assert_eq!(longest_hold(None, Some(HealthWindow::Safe)), 30 * second);
+        assert_eq!(longest_hold(None, None), 15 * second);
     }
 
     #[test]
