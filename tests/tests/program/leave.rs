@@ -2,10 +2,12 @@
 //! a moment, and the outcome for their sessions.
 
 use super::reload::Fleet;
+use lockmesh_tests::binary::lockmesh;
 use lockmesh_tests::fleet::wait_until;
 use lockmesh_tests::http::{Address, Client};
 use lockmesh_tests::process::{Process, run};
 use serde_json::{Value, json};
+use std::path::Path;
 
 /// One server, and the agents of two nodes.
 pub(super) struct Nodes {
@@ -33,15 +35,28 @@ impl Nodes {
 
     /// The agent of a node, once it serves.
     pub(super) fn agent(&self, name: &str, settings: &[&str]) -> Process {
+        let process = Process::lockmesh(&[&["agent", "--config", &self.config(name)], settings].concat());
+        process.says(" ready");
+        process
+    }
+
+    /// The same, with a limit of open files.
+    pub(super) fn agent_with_open_files(&self, name: &str, limit: u32, settings: &[&str]) -> Process {
+        let script = format!("ulimit -n {limit} && exec \"$@\"");
+        let program = lockmesh().to_str().expect("text");
+        let started = ["-c", &script, "sh", program, "agent", "--config", &self.config(name)];
+        let process = Process::start(Path::new("/bin/sh"), &[&started, settings].concat());
+        process.says(" ready");
+        process
+    }
+
+    fn config(&self, name: &str) -> String {
         let socket = self.fleet.at(&format!("{name}.sock"));
         let rest = format!(
             "listen = \"127.0.0.1:0\"\n[http]\ntcp = \"\"\nsocket = \"{socket}\"\n[upstream]\nservers = [\"{}\"]",
             self.address
         );
-        let config = self.fleet.config("agent", name, "info", &rest);
-        let process = Process::lockmesh(&[&["agent", "--config", &config], settings].concat());
-        process.says(" ready");
-        process
+        self.fleet.config("agent", name, "info", &rest)
     }
 
     pub(super) fn client(&self, name: &str) -> Client {

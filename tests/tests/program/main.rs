@@ -31,5 +31,6 @@ mod operator;
 mod queue;
 mod reload;
 mod sessions;
+mod sockets;
 mod ttl;
 mod txn;
