@@ -2,12 +2,14 @@
 //! other work.
 
 use crate::event_queue::{DriverEvent, EventSender, ReplySink};
+use crate::metrics::SERVER;
 use crate::snapshot::{CheckpointSource, refusal};
 use lockmesh_core::frontend::{CallRef, Caller};
 use lockmesh_protocol::rpc::{CallId, Response};
 use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::SystemTime;
 
 /// The maximum number of requests queued for one reader's thread.
 const MAX_QUESTIONS: usize = 64;
@@ -129,11 +131,27 @@ fn serve(id: u64, mut source: CheckpointSource, orders: &mpsc::Receiver<BackupOr
     while let Ok(order) = orders.recv_timeout(source.timeout()) {
         match order {
             BackupOrder::Answer(Question { number, call, replies }) => {
-                replies.answer(call, source.answer(id, number));
+                let part = source.answer(id, number);
+                if completes_backup(&part) {
+                    show_backup(SystemTime::now());
+                }
+                replies.answer(call, part);
             }
             BackupOrder::Abandon => source.abandon(),
         }
     }
+}
+
+/// Returns `true` for the last part of an operator's backup. Snapshots for other servers and
+/// refusals are no backups.
+fn completes_backup(answer: &Response) -> bool {
+    matches!(answer, Response::BackupPart(part) if part.last)
+}
+
+fn show_backup(now: SystemTime) {
+    // A clock before 1970 must not stop the reader: this time is only shown to monitoring.
+    let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    SERVER.levels.last_backup.set(since_1970.as_secs_f64());
 }
 
 fn answer(question: &Question, with: Response) {
@@ -142,9 +160,16 @@ fn answer(question: &Question, with: Response) {
 
 #[cfg(test)]
 mod tests {
-    use super::{BackupOrder, Backups, CallRef, Caller, Open, Question};
+    use super::{BackupOrder, Backups, CallRef, Caller, Open, Question, completes_backup};
     use crate::event_queue::ReplySink;
+    use crate::snapshot::CheckpointSource;
+    use crate::store::testing::backup_of;
+    use lockmesh_core::State;
+    use lockmesh_core::frontend::CheckpointReader;
+    use lockmesh_core::raft::log::SnapshotMeta;
     use lockmesh_net::{Peer, Role};
+    use lockmesh_protocol::change::Change;
+    use lockmesh_protocol::id::Fence;
     use lockmesh_protocol::rpc::CallId;
     use std::sync::mpsc;
 
@@ -171,5 +196,19 @@ mod tests {
         assert!(was_told());
         backups.cancel_all(Caller(2));
         assert!(was_told());
+    }
+
+    #[test]
+    fn only_the_last_part_of_an_operators_backup_completes_one() {
+        let mut state = State::new();
+        state.load(Change::ClusterId("c".into()));
+        state.load(Change::Fence(Fence(3)));
+        let completed = |reader| {
+            let checkpoint = backup_of(SnapshotMeta::default(), &state).in_parts_of(1);
+            let mut source = CheckpointSource::new(reader, checkpoint);
+            [0, 1, 2].map(|number| completes_backup(&source.answer(7, number)))
+        };
+        assert_eq!(completed(CheckpointReader::Backup), [false, true, false]);
+        assert_eq!(completed(CheckpointReader::Snapshot), [false; 3]);
     }
 }

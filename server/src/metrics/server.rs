@@ -164,6 +164,7 @@ pub(crate) struct Levels {
     database_bytes: IntGaugeVec,
     pub(crate) state_free_bytes: IntGauge,
     pub(crate) certificate_expiry: Gauge,
+    pub(crate) last_backup: Gauge,
 }
 
 impl Times {
@@ -364,6 +365,7 @@ impl Levels {
                 "lockmesh_server_certificate_expiry_timestamp_seconds",
                 "Expiry time of the server's certificate or of its authority, whichever is earlier",
             )),
+            last_backup: last_backup(),
         }
     }
 
@@ -371,6 +373,11 @@ impl Levels {
     pub(crate) fn show_database(&self, file: &str, bytes: u64) {
         self.database_bytes.with_label_values(&[file]).set(bytes.cast_signed());
     }
+}
+
+fn last_backup() -> Gauge {
+    let help = "Time at which this server last sent a complete backup; 0 if none since its start";
+    registered(Gauge::new(named("last_backup_timestamp_seconds"), help))
 }
 
 /// Sets a gauge to 0 or 1.

@@ -124,6 +124,18 @@ fn work_shows_in_the_figures() {
 }
 
 #[test]
+fn a_backup_shows_in_the_figures() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let dev = Fleet::start(folder.path(), "1");
+    let watched = dev.monitor("s1");
+    let last_backup = || figures(&watched).value("lockmesh_server_last_backup_timestamp_seconds");
+    assert_eq!(last_backup(), 0.0);
+    dev.client().get("/v1/snapshot").expect(200);
+    assert!(last_backup() > 1.5e9, "{}", last_backup());
+    dev.stop();
+}
+
+#[test]
 fn nonsense_is_refused_in_words_and_nothing_dies() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let dev = Fleet::start(folder.path(), "1");
