@@ -7,6 +7,7 @@
 //! below.
 
 mod agent;
+mod alerting;
 mod audit;
 mod bad_input;
 mod blocking;
