@@ -1,8 +1,10 @@
-//! The alert rules for operators: each is explained, and none mixes clusters.
+//! The alert rules and the dashboard for operators: each is explained, and none mixes clusters.
 
 use crate::monitoring::deployed;
 use lockmesh_tests::readme::links;
 use lockmesh_tests::tidy::tree;
+use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// The base of the runbooks' URLs, which operators replace by the address of their copy.
 const RUNBOOKS: &str = "https://lockmesh.example/deploy/operations/";
@@ -94,4 +96,38 @@ fn no_alert_mixes_clusters() {
     }
     assert_eq!(mixes_clusters("max(a) + sum by (cluster, le) (b_sum)").len(), 1);
     assert_eq!(mixes_clusters("sum by (le, cluster) (max_over_time(a[1h]))").len(), 1);
+}
+
+/// Returns the panels of the dashboard, without its rows.
+fn panels(dashboard: &Value) -> Vec<&Value> {
+    let all = dashboard["panels"].as_array().expect("a list of panels");
+    all.iter().filter(|panel| panel["type"] != "row").collect()
+}
+
+#[test]
+fn every_panel_has_a_title_a_unit_and_the_chosen_cluster() {
+    let dashboard: Value = serde_json::from_str(&deployed("grafana-dashboard.json")).expect("it is JSON");
+    let panels = panels(&dashboard);
+    assert!(panels.len() > 20, "{}", panels.len());
+    let mut ids = BTreeSet::new();
+    for panel in panels {
+        let title = panel["title"].as_str().unwrap_or_default();
+        assert!(!title.is_empty(), "{panel}");
+        assert!(ids.insert(panel["id"].as_u64()), "{title}: its id is not unique");
+        let unit = panel["fieldConfig"]["defaults"]["unit"].as_str().unwrap_or_default();
+        assert!(!unit.is_empty(), "{title} has no unit");
+        assert!(panel["description"].as_str().is_some_and(|text| text.len() > 10), "{title}: no description");
+        let targets = panel["targets"].as_array().expect("a panel has targets");
+        assert!(!targets.is_empty(), "{title}");
+        for expression in targets.iter().map(|target| target["expr"].as_str().unwrap_or_default()) {
+            assert!(mixes_clusters(expression).is_empty(), "{title}: {expression}");
+            let series = expression.matches(['{']).count();
+            let chosen = expression.matches("{cluster=~\"$cluster\"").count();
+            assert!(series > 0 && series == chosen, "{title}: not of the chosen cluster: {expression}");
+        }
+        assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title}");
+    }
+    let variables = dashboard["templating"]["list"].as_array().expect("a list of variables");
+    let names: Vec<&str> = variables.iter().filter_map(|variable| variable["name"].as_str()).collect();
+    assert_eq!(names, ["datasource", "cluster"]);
 }

@@ -186,7 +186,7 @@ fn explained(role: &str) -> BTreeMap<String, String> {
     page.lines().filter_map(row).collect()
 }
 
-/// Returns the metric names in a file for Prometheus.
+/// Returns the metric names in a file for Prometheus or Grafana.
 fn named_in(file: &str) -> BTreeSet<String> {
     let text = deployed(file);
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -213,7 +213,7 @@ fn the_page_for_operators_explains_what_is_served_and_nothing_else() {
     assert_eq!(explained("server"), servers);
     assert_eq!(explained("agent"), agent);
     let known: BTreeSet<String> = servers.keys().chain(agent.keys()).cloned().collect();
-    for file in ["alerts.yml", "alerts_test.yml"] {
+    for file in ["alerts.yml", "alerts_test.yml", "grafana-dashboard.json"] {
         let named = named_in(file);
         let unknown: Vec<&String> = named.difference(&known).collect();
         assert!(named.len() > 10 && unknown.is_empty(), "{file}: {unknown:?}");
