@@ -2,21 +2,25 @@
 //! each. Fails if a rule survives, if a finder fails without a broken rule, or if a rule's text no
 //! longer matches the tree.
 
-use lockmesh_tests::hunt::{build, chase, copy, table};
+use lockmesh_tests::hunt::{build, chase, copy, lot, table};
 use lockmesh_tests::tidy::tree;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-const USAGE: &str = "usage: hunt [--list] [--json] [--jobs N] [--only NAME]… [--by FINDER]
+const USAGE: &str = "usage: hunt [--list] [--json] [--jobs N] [--only NAME]… [--by FINDER] [--lot N [--seed S]]
 NAME is a rule or a topic. FINDER is the beginning of a finder: `--by sim` breaks only rules that the simulator must find, and runs no other finder.
+`--lot N` draws N of these rules; the printed seed repeats the sample.
 The copy and its build are in target/hunt.";
 
+#[derive(Default)]
 struct Wanted {
     list: bool,
     json: bool,
     jobs: usize,
     only: Vec<String>,
     by: String,
+    lot: Option<usize>,
+    seed: Option<u64>,
 }
 
 fn main() -> ExitCode {
@@ -31,6 +35,10 @@ fn main() -> ExitCode {
     };
     let chosen = all.iter().filter(is_wanted).cloned();
     let chosen: Vec<table::Rule> = chosen.filter_map(|rule| rule.found_by(&wanted.by)).collect();
+    let chosen = match wanted.lot {
+        Some(count) => sample(chosen, count, wanted.seed.unwrap_or_else(seconds_since_1970)),
+        None => chosen,
+    };
     if wanted.list {
         chosen.iter().for_each(|rule| println!("{:<13} {:<34} {}", rule.topic, rule.name, rule.rule));
         return ExitCode::SUCCESS;
@@ -53,7 +61,7 @@ fn main() -> ExitCode {
 
 fn wanted(mut arguments: impl Iterator<Item = String>) -> Option<Wanted> {
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut wanted = Wanted { list: false, json: false, jobs, only: Vec::new(), by: String::new() };
+    let mut wanted = Wanted { jobs, ..Wanted::default() };
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--list" => wanted.list = true,
@@ -61,10 +69,24 @@ fn wanted(mut arguments: impl Iterator<Item = String>) -> Option<Wanted> {
             "--jobs" => wanted.jobs = arguments.next()?.parse().ok()?,
             "--only" => wanted.only.push(arguments.next()?),
             "--by" => wanted.by = arguments.next()?,
+            "--lot" => wanted.lot = Some(arguments.next()?.parse().ok().filter(|count| *count > 0)?),
+            "--seed" => wanted.seed = Some(arguments.next()?.parse().ok()?),
             _ => return None,
         }
     }
-    Some(wanted)
+    // A seed without a sample would be ignored silently.
+    (wanted.lot.is_some() || wanted.seed.is_none()).then_some(wanted)
+}
+
+fn sample(rules: Vec<table::Rule>, count: usize, seed: u64) -> Vec<table::Rule> {
+    let all = rules.len();
+    let drawn = lot::draw(rules, count, seed);
+    eprintln!("{} of {all} rules; to repeat them: --lot {count} --seed {seed}", drawn.len());
+    drawn
+}
+
+fn seconds_since_1970() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 fn hunt(top: &std::path::Path, all: &[table::Rule], chosen: Vec<table::Rule>, wanted: &Wanted) -> ExitCode {

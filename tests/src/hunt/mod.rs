@@ -14,11 +14,13 @@
 //! | `build` | the copy's programs and tests |
 //! | `finder` | a test, or seeds of the simulator, run with a broken rule or without |
 //! | `chase` | all rules and their finders, several at a time |
+//! | `lot` | a random sample of the rules |
 
 pub mod build;
 pub mod chase;
 pub mod copy;
 pub mod finder;
+pub mod lot;
 pub mod table;
 
 /// The environment variable that names the broken rule.
