@@ -1,8 +1,9 @@
 //! Kills the host of a lock's holder, in network namespaces, and measures the failover to the next
 //! holder: `hosts [--rounds N] [--fault NAME]… [--window fast|default|safe|ttl]… [--lock-delay
-//! none|shipped] [--json] [--binary PATH]`; `hosts --list` lists the faults. Agents and sessions
-//! have the default configuration, except for the lock-delay: most faults run without one, because
-//! it would hide two holders at the same moment.
+//! none|shipped] [--json] [--binary PATH]`; `hosts --list` lists the faults. The last two, in which
+//! clients flood processes with small limits, run only if named. Agents and sessions have the
+//! default configuration, except for the lock-delay: most faults run without one, because it would
+//! hide two holders at the same moment.
 //!
 //! `hosts --outages [--stopped 2|3]… [--length SECONDS]… [--rounds N] [--lock-delay none|shipped]
 //! [--json]` stops two or all of the servers, by default for 1 to 20 s, under locks of all windows.
@@ -134,7 +135,7 @@ impl Options {
             believe(record);
         }
         if self.is_list {
-            fault::ALL.iter().for_each(|fault| println!("{}", fault.name));
+            fault::every().for_each(|fault| println!("{}", fault.name));
             return Ok(ExitCode::SUCCESS);
         }
         if self.is_inside {
@@ -169,8 +170,10 @@ impl Options {
 
     /// Returns the requested faults, in order of execution.
     fn faults(&self) -> Vec<Fault> {
-        let is_wanted = |fault: &Fault| self.faults.is_empty() || self.faults.contains(fault);
-        fault::ALL.into_iter().filter(is_wanted).collect()
+        match self.faults.is_empty() {
+            true => fault::ALL.to_vec(),
+            false => fault::every().filter(|fault| self.faults.contains(fault)).collect(),
+        }
     }
 
     fn lengths(&self) -> Vec<u64> {
@@ -275,7 +278,7 @@ fn seconds(word: &str) -> Result<u64, String> {
 }
 
 fn fault(word: &str) -> Result<Fault, String> {
-    let found = fault::ALL.into_iter().find(|fault| fault.name == word);
+    let found = fault::every().find(|fault| fault.name == word);
     found.ok_or_else(|| format!("--fault {word}: unknown fault; --list prints all"))
 }
 

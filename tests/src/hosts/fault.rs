@@ -15,6 +15,10 @@ const OUTAGE: Duration = Duration::from_secs(6);
 /// its renewals.
 const DEAF_CONNECTION: Duration = Duration::from_secs(6);
 
+/// The time for which clients take all connections: longer than the default window, a verdict and
+/// several renewals.
+const FLOOD: Duration = Duration::from_secs(12);
+
 /// The time for which the mesh is cut off from the holder's host: longer than the default window
 /// and a verdict together.
 const MESH_OUTAGE: Duration = Duration::from_secs(10);
@@ -60,6 +64,9 @@ pub enum Deed {
     Close(Which, u16),
     /// Datagrams that a host sends from a local UDP port are lost.
     Mute(Which, u16),
+    /// Clients take every connection that a server or agent has room for, and with it its file
+    /// descriptors. All processes have small limits.
+    Flood(Which),
 }
 
 /// A set of hosts, by their roles when the fault begins.
@@ -99,6 +106,8 @@ pub enum Silent {
     Announced,
     /// The holder's agent, permanently, after it announced its leave.
     Left,
+    /// No party: guards keep the connections that they have.
+    None,
 }
 
 /// The holder's host loses its link.
@@ -132,6 +141,27 @@ pub const ALL: [Fault; 19] = [
     outage("agent-restarted", Deed::Terminate, Silent::Announced),
     gone("clean-leave", Deed::Leave, Silent::Left),
 ];
+
+/// Faults that run only if named, because they limit the processes of the whole run.
+pub const BY_NAME: [Fault; 2] = [
+    Fault {
+        name: "agent-flooded",
+        deed: Deed::Flood(Which::Holder),
+        length: Some(FLOOD),
+        silent: Silent::None,
+    },
+    Fault {
+        name: "servers-flooded",
+        deed: Deed::Flood(Which::Servers),
+        length: Some(FLOOD),
+        silent: Silent::None,
+    },
+];
+
+/// Returns every fault.
+pub fn every() -> impl Iterator<Item = Fault> {
+    ALL.into_iter().chain(BY_NAME)
+}
 
 /// Returns a fault that lasts until a contender holds the lock.
 const fn gone(name: &'static str, deed: Deed, silent: Silent) -> Fault {
@@ -169,6 +199,7 @@ impl Deed {
             Self::Mute(which, port) => {
                 which.hosts(leader).iter().for_each(|host| hosts.network.mute_port(host, port));
             }
+            Self::Flood(which) => hosts.flood(&which.hosts(leader)),
         }
     }
 
@@ -189,6 +220,15 @@ impl Deed {
             Self::Mute(which, port) => {
                 which.hosts(leader).iter().for_each(|host| hosts.network.unmute_port(host, port));
             }
+            Self::Flood(_) => hosts.end_floods(),
+        }
+    }
+
+    /// Returns the hosts whose server or agent is flooded.
+    pub fn flooded(self, leader: &'static str) -> Vec<&'static str> {
+        match self {
+            Self::Flood(which) => which.hosts(leader),
+            _ => Vec::new(),
         }
     }
 }
@@ -226,7 +266,9 @@ impl Fault {
             Silent::Acknowledgements => Expectation::Passes(window.settled()),
             // The means that save the node lease do not help a short TTL.
             Silent::OneWay | Silent::Announced if window == Window::Ttl => Expectation::Either,
-            Silent::Server | Silent::OneWay | Silent::Announced | Silent::Mesh => Expectation::Kept,
+            Silent::Server | Silent::OneWay | Silent::Announced | Silent::Mesh | Silent::None => {
+                Expectation::Kept
+            }
             Silent::Left => Expectation::Passes(LEAVE_LIMIT),
         }
     }
@@ -274,6 +316,11 @@ impl Fault {
         }
     }
 
+    /// Returns `true` if all processes of the run need small limits.
+    pub fn needs_limits(&self) -> bool {
+        matches!(self.deed, Deed::Flood(_))
+    }
+
     /// Returns the `lockmesh` command that the fault needs, if older programs lack it.
     pub fn command(&self) -> Option<&'static str> {
         (self.deed == Deed::Leave).then_some("leave")
@@ -285,13 +332,13 @@ mod tests {
     use super::*;
 
     fn fault(name: &str) -> Fault {
-        ALL.into_iter().find(|fault| fault.name == name).expect("there is such a fault")
+        every().find(|fault| fault.name == name).expect("there is such a fault")
     }
 
     #[test]
     fn names_are_told_apart() {
-        for fault in ALL {
-            assert_eq!(ALL.iter().filter(|other| other.name == fault.name).count(), 1, "{}", fault.name);
+        for fault in every() {
+            assert_eq!(every().filter(|other| other.name == fault.name).count(), 1, "{}", fault.name);
         }
     }
 
@@ -299,6 +346,10 @@ mod tests {
     fn who_only_loses_a_server_keeps_the_lock() {
         for name in ["cut-to-leader", "leader-stopped", "leader-partitioned", "agent-restarted"] {
             assert_eq!(fault(name).expectation(Window::Fast), Expectation::Kept, "{name}");
+        }
+        for flood in BY_NAME {
+            assert_eq!(flood.expectation(Window::Ttl), Expectation::Kept, "{}", flood.name);
+            assert!(flood.needs_limits(), "{}", flood.name);
         }
         for name in ["cut-to-leader", "agent-restarted"] {
             assert_eq!(fault(name).expectation(Window::Ttl), Expectation::Either, "{name}");
@@ -338,6 +389,8 @@ mod tests {
         assert_eq!(Which::Follower.hosts("s2"), ["s1"]);
         assert_eq!(Which::Others.hosts("s1"), ["s1", "s2", "s3", "n2", "n3", "n4", "n5"]);
         assert_eq!(Which::Servers.hosts("s1"), SERVERS);
+        assert_eq!(fault("servers-flooded").deed.flooded("s1"), SERVERS);
+        assert!(fault("host-killed").deed.flooded("s1").is_empty());
         assert_eq!(ways(Which::Holder, Which::Leader, "s3").collect::<Vec<_>>(), [("n1", "s3")]);
         assert_eq!(ways(Which::Others, Which::Holder, "s3").count(), 7);
     }

@@ -1,5 +1,6 @@
 //! The cluster on the hosts: servers on three of them, agents on five, as in production.
 
+use super::flood::Flood;
 use super::member::Member;
 use super::network::Network;
 use crate::cluster::{ask_quickly, idle_write, make_authority, text, write_config};
@@ -18,6 +19,13 @@ pub const SERVERS: [&str; 3] = ["s1", "s2", "s3"];
 pub const AGENTS: [&str; 5] = ["n1", "n2", "n3", "n4", "n5"];
 /// The servers' port.
 const PORT: u16 = 8300;
+/// The port of the servers' metrics.
+const MONITOR_PORT: u16 = 8400;
+/// The command that starts a server with few open files and 96 MiB of memory for data. An idle one
+/// has 22 files and 18 MiB.
+const SERVER_LIMITS: [&str; 3] = ["prlimit", "--nofile=64", "--data=100663296"];
+/// The same for an agent: 48 MiB. An idle one has 26 files and 6 MiB.
+const AGENT_LIMITS: [&str; 3] = ["prlimit", "--nofile=128", "--data=50331648"];
 /// The interval between polls of a condition.
 const GLANCE: Duration = Duration::from_millis(20);
 /// The maximum time until the cluster must serve again.
@@ -30,6 +38,8 @@ pub struct Hosts {
     /// The folder with their data.
     pub folder: PathBuf,
     members: Vec<Member>,
+    is_limited: bool,
+    floods: Vec<Flood>,
 }
 
 impl Hosts {
@@ -37,15 +47,21 @@ impl Hosts {
     /// from addresses and folders, agents have the default configuration; `shortest_ttl` may
     /// override the minimum TTL.
     pub fn start(network: Network, folder: &Path, shortest_ttl: Option<&str>) -> Self {
+        Self::start_with(network, folder, shortest_ttl, false)
+    }
+
+    /// Does the same; processes have small limits if `is_limited`.
+    pub fn start_with(network: Network, folder: &Path, shortest_ttl: Option<&str>, is_limited: bool) -> Self {
         let folder = folder.join("lockmesh");
         fs::create_dir(&folder).expect("the folder can be written to");
         make_authority(&folder);
-        let mut hosts = Self { network, folder, members: Vec::new() };
+        let mut hosts = Self { network, folder, members: Vec::new(), is_limited, floods: Vec::new() };
         let servers = SERVERS.map(|host| format!("\"{}:{PORT}\"", hosts.network.address(host))).join(", ");
         for host in SERVERS {
             let listen = hosts.network.address(host);
             let rest = format!(
-                "[rpc]\nlisten = \"{listen}:{PORT}\"\n[quorum]\nbootstrap_expect = 3\njoin = [{servers}]\n"
+                "[rpc]\nlisten = \"{listen}:{PORT}\"\n[http]\nlisten = \"{listen}:{MONITOR_PORT}\"\n\
+                 [quorum]\nbootstrap_expect = 3\njoin = [{servers}]\n"
             );
             hosts.add(host, "server", &rest);
         }
@@ -72,7 +88,36 @@ impl Hosts {
     /// Starts the server or agent of a host; it must not be running.
     pub fn begin(&mut self, host: &str) {
         let (place, on) = (self.place(host), self.network.on(host));
-        self.members[place].begin(&[&["ip"], &on[..]].concat());
+        let limits = match SERVERS.contains(&host) {
+            _ if !self.is_limited => &[][..],
+            true => &SERVER_LIMITS[..],
+            false => &AGENT_LIMITS[..],
+        };
+        self.members[place].begin(&[&["ip"], &on[..], limits].concat());
+    }
+
+    /// Starts clients that take all connections of the servers or agents on these hosts.
+    pub fn flood(&mut self, hosts: &[&'static str]) {
+        let monitor = |host| (self.network.address(host), MONITOR_PORT).into();
+        let address = |host: &&'static str| match SERVERS.contains(host) {
+            true => Address::Tcp(monitor(host)),
+            false => Address::Unix(self.socket(host)),
+        };
+        self.network.join();
+        self.floods = hosts.iter().map(address).map(Flood::start).collect();
+    }
+
+    /// Disconnects all of these clients.
+    pub fn end_floods(&mut self) {
+        self.floods.drain(..).for_each(Flood::end);
+    }
+
+    /// Returns the number of log lines of a host's server or agent about connections that it cannot
+    /// accept, or accepts again.
+    pub fn accept_lines(&self, host: &str) -> usize {
+        let said = self.process(host).said();
+        let is_one = |line: &&str| line.contains("cannot accept") || line.contains("accepting connections");
+        said.lines().filter(is_one).count()
     }
 
     /// Runs a command on a host.

@@ -8,6 +8,7 @@
 //! | `member`, `members` | a server or an agent across restarts; all of them on the hosts |
 //! | `guard`, `belief` | `lockmesh lock` on a host, and the times at which its holder believes |
 //! | `fault` | the faults |
+//! | `flood` | clients that take all connections of a process |
 //! | `expectation` | the expected outcome for the lock |
 //! | `round` | a holder, two contenders, one fault |
 //! | `report` | the outcome of a run |
@@ -27,6 +28,7 @@ pub mod consul;
 pub mod crowd;
 pub mod expectation;
 pub mod fault;
+pub mod flood;
 pub mod guard;
 pub mod idle;
 pub mod jobs;
@@ -69,7 +71,9 @@ pub struct Contest<'c> {
 impl Contest<'_> {
     /// Runs everything, inside the sandbox with this folder.
     pub fn run(&self, folder: &Path) -> Report {
-        let mut hosts = Hosts::start(connect(), folder, Window::shortest_ttl(self.windows));
+        let shortest_ttl = Window::shortest_ttl(self.windows);
+        let is_limited = self.faults.iter().any(Fault::needs_limits);
+        let mut hosts = Hosts::start_with(connect(), folder, shortest_ttl, is_limited);
         let mut report = Report { rows: Vec::new(), skipped: Vec::new() };
         for fault in self.faults {
             if let Some(command) = fault.command().filter(|command| !knows(&[command])) {

@@ -10,6 +10,9 @@ use std::process::{Command, Stdio};
 /// The name of the bridge.
 const BRIDGE: &str = "cables";
 
+/// The address of the sandbox itself, beyond those of the hosts.
+const SANDBOX: &str = "10.88.0.254/24";
+
 /// The traffic in one direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Carried {
@@ -52,6 +55,12 @@ impl Network {
     /// Returns the command prefix that runs a command on a host.
     pub fn on<'w>(&self, host: &'w str) -> [&'w str; 3] {
         ["netns", "exec", host]
+    }
+
+    /// Gives the sandbox itself an address in the network, once, so that its processes reach the
+    /// hosts.
+    pub fn join(&self) {
+        ip(&["address", "replace", SANDBOX, "dev", BRIDGE]);
     }
 
     /// Takes the host's link down.

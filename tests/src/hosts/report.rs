@@ -9,6 +9,10 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt;
 
+/// The maximum number of lines about connections that a flooded process may log in a round: one
+/// when it begins, and one when it has ended.
+const ACCEPT_LINES: usize = 2;
+
 /// A majority of the servers.
 const MAJORITY: usize = SERVERS.len() / 2 + 1;
 
@@ -97,6 +101,10 @@ fn judge(round: &Round, fault: &Fault, window: Window) -> Vec<String> {
     }
     if round.alive_seconds.is_none() {
         broken.push(format!("round {number}: the holder's node was not alive a minute after the fault"));
+    }
+    if round.accept_lines > ACCEPT_LINES {
+        let lines = round.accept_lines;
+        broken.push(format!("round {number}: a flooded process logged {lines} lines about connections"));
     }
     match fault.expectation(window) {
         Expectation::Kept if !round.kept => {
@@ -262,6 +270,7 @@ mod tests {
             losses: seconds.map(|_| loss).into_iter().collect(),
             members: Vec::new(),
             alive_seconds: Some(0.5),
+            accept_lines: 0,
             said: String::new(),
         }
     }
@@ -329,6 +338,8 @@ mod tests {
         let alone = json!({"Cause": "node-failed", "ConfirmedBy": ["s1"], "SilentFor": "2.1s"});
         let alone = Round { losses: vec![alone], ..round(gone, Some(1.0)) };
         assert!(broken("host-killed", vec![alone]).contains("no majority"));
+        let noisy = Round { accept_lines: 3, ..round(stopped, None) };
+        assert!(broken("leader-stopped", vec![noisy]).contains("logged 3 lines"));
         let slandered = Seen { seconds: 1.0, status: FAILED.into() };
         let slandered = Round { members: vec![slandered], ..round(stopped, None) };
         assert!(broken("leader-stopped", vec![slandered]).contains("called failed"));

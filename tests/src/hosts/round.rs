@@ -77,6 +77,8 @@ pub struct Round {
     /// Seconds from the fault's end until the holder's agent accepted writes and its node was alive
     /// again; `None` if that did not happen.
     pub alive_seconds: Option<f64>,
+    /// The most lines about connections that a flooded process logged.
+    pub accept_lines: usize,
     /// The guards' output.
     #[serde(skip)]
     pub said: String,
@@ -96,6 +98,8 @@ impl Plan<'_> {
     pub fn run(&self, hosts: &mut Hosts) -> Round {
         let stage = self.prepare(hosts);
         let watch = MembersWatch::start(hosts.client(WITNESS));
+        let flooded = self.fault.deed.flooded(stage.leader);
+        let lines_before: Vec<usize> = flooded.iter().map(|host| hosts.accept_lines(host)).collect();
         let struck = BootTime::now();
         let mended = self.strike(hosts, &stage);
         let has_passed = stage.next().is_some();
@@ -113,6 +117,8 @@ impl Plan<'_> {
         let alive_seconds = alive.map(|()| alive_after(&members, mended));
         let members = members.into_iter().map(|(at, status)| Seen { seconds: at.since(struck), status });
         let members = members.collect();
+        let lines = flooded.iter().zip(lines_before).map(|(host, before)| hosts.accept_lines(host) - before);
+        let accept_lines = lines.max().unwrap_or_default();
         let (beliefs, said) = stage.end();
         hosts.wait_until_whole();
         let next = beliefs[1..].iter().flatten().min_by_key(|belief| belief.first).filter(|_| has_passed);
@@ -128,6 +134,7 @@ impl Plan<'_> {
             losses: losses.unwrap_or_default(),
             members,
             alive_seconds,
+            accept_lines,
             said,
         }
     }
