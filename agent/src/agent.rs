@@ -4,7 +4,7 @@ use crate::checks::{CheckLimits, Checks};
 use crate::config::{AgentConfig, CheckConfig, HttpConfig, SessionConfig};
 use crate::error::AgentError;
 use crate::events::Events;
-use crate::http::{self, Api, HttpLimits, Listeners, UnixSocket};
+use crate::http::{self, Api, HostCheck, HttpLimits, Listeners, UnixSocket};
 use crate::incarnation;
 use crate::listener::Listener;
 use crate::mesh::Member;
@@ -127,7 +127,7 @@ impl Agent {
             .with_reload(reload)
             .with_operator_socket(config.http.operator_socket().map(PathBuf::from))
             .with_tokens_refused(config.http.refuse_tokens)
-            .with_allowed_hosts(config.http.allowed_hosts);
+            .with_hosts(HostCheck::of(&config.http)?);
         let check_sync = tokio::spawn(Arc::clone(&checks).run(stopping.clone()));
         let session_watches = Arc::clone(&api.session_watches);
         let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping));

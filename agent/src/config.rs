@@ -4,8 +4,10 @@
 //! Unknown keys are rejected. `deploy/config/agent.toml` lists every key with its default and a
 //! comment; a test keeps that file equal to [`AgentConfig::default`].
 
+mod hosts;
 mod value;
 
+pub use hosts::HostPattern;
 pub use value::{FileMode, WindowWord};
 
 use lockmesh_agent_core::cluster::ClusterChoice;
@@ -70,8 +72,8 @@ pub struct HttpConfig {
     pub tcp: Option<SocketAddr>,
     /// `true` if `tcp` may be reachable from other hosts, without any access control.
     pub allow_non_loopback: bool,
-    /// The `Host` names accepted over TCP besides `localhost` and the node's name, without a port.
-    /// At most 64.
+    /// The `Host` names accepted over TCP besides `localhost` and the node's name: names, suffixes
+    /// such as `.svc.cluster.local`, or `*` for all. At most 64.
     pub allowed_hosts: Vec<String>,
     /// `true` if operator requests are accepted over TCP even if there is a Unix socket; without a
     /// socket they always are.
@@ -368,25 +370,28 @@ impl HttpConfig {
         if self.allowed_hosts.len() > MAX_ALLOWED_HOSTS {
             return Err(ConfigError::new(KEY, format!("must have at most {MAX_ALLOWED_HOSTS} names")));
         }
-        // Requests are compared without their port and byte by byte: any other name would never
-        // match.
-        let is_name = |host: &&String| {
-            !host.is_empty()
-                && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
-        };
-        match self.allowed_hosts.iter().find(|host| !is_name(host)) {
-            None => Ok(()),
-            Some(host) => {
-                let problem = format!("has {host:?}, but a host is named without scheme, port and wildcard");
-                Err(ConfigError::new(KEY, problem))
-            }
-        }
+        self.host_patterns().map(drop)
+    }
+
+    /// Returns the patterns of `allowed_hosts`.
+    ///
+    /// # Errors
+    /// The first value that can match no request, with what to write instead.
+    pub fn host_patterns(&self) -> Result<Vec<HostPattern>, ConfigError> {
+        let parse = |text: &String| HostPattern::parse(text);
+        let patterns = self.allowed_hosts.iter().map(parse).collect::<Result<_, _>>();
+        patterns.map_err(|problem| ConfigError::new("http.allowed_hosts", problem))
+    }
+
+    /// Returns `true` if other hosts can reach the TCP address.
+    pub fn is_reached_by_others(&self) -> bool {
+        // `::ffff:127.0.0.1` is loopback too.
+        self.tcp.is_some_and(|address| !address.ip().to_canonical().is_loopback())
     }
 
     fn check_addresses(&self) -> Result<(), ConfigError> {
         match self.tcp {
-            // `::ffff:127.0.0.1` is loopback too.
-            Some(address) if !address.ip().to_canonical().is_loopback() && !self.allow_non_loopback => {
+            Some(address) if self.is_reached_by_others() && !self.allow_non_loopback => {
                 let problem = format!(
                     "is {address}, which other hosts may reach, and there is no access control: use 127.0.0.1 or \
                      [::1], or set `http.allow_non_loopback` if that is meant"
@@ -476,12 +481,15 @@ mod tests {
     fn an_open_door_must_be_asked_for_by_name() {
         let open = |c: &mut AgentConfig| c.http.tcp = Some(SocketAddr::from(([0, 0, 0, 0], 8500)));
         assert!(complaint(open).contains("set `http.allow_non_loopback`"));
+        assert!(!AgentConfig::default().http.is_reached_by_others());
         let mut config = AgentConfig::default();
         open(&mut config);
         config.http.allow_non_loopback = true;
         assert_eq!(config.check(), Ok(()));
+        assert!(config.http.is_reached_by_others());
         config.http = HttpConfig { tcp: "[::ffff:127.0.0.1]:8500".parse().ok(), ..HttpConfig::default() };
         assert_eq!(config.check(), Ok(()), "a mapped loopback address is loopback");
+        assert!(!config.http.is_reached_by_others());
     }
 
     #[test]
@@ -520,7 +528,8 @@ mod tests {
             complaint(|c| c.http.allowed_hosts = names)
         };
         assert!(
-            hosts("host:8500", 1).contains("\"host:8500\"") && hosts("*.example", 1).contains("wildcard")
+            hosts("host:8500", 1).ends_with("write \"host\"")
+                && hosts("*.example", 1).ends_with("write \".example\"")
         );
         assert!(hosts("", 1).starts_with("`http.allowed_hosts`") && hosts("a", 65).contains("at most 64"));
         let unreachable = |c: &mut AgentConfig| (c.http.tcp, c.http.socket) = (None, PathBuf::new());

@@ -1,6 +1,7 @@
 //! The context of every request.
 
 use super::audit::Audit;
+use super::host::HostCheck;
 use super::token::Tokens;
 use super::unix_socket::SocketHealth;
 use crate::checks::Checks;
@@ -106,7 +107,7 @@ pub struct Api {
     /// The channel for reload and leave requests to this process.
     pub reload: Asking,
     /// The `Host` names accepted over TCP besides this host's own.
-    pub allowed_hosts: Vec<String>,
+    pub hosts: HostCheck,
     /// The only socket that accepts operator requests; `None` if every client may send them.
     pub operator_socket: Option<PathBuf>,
     pub(super) audit: Audit,
@@ -129,7 +130,7 @@ impl Api {
             session_watches,
             events,
             reload: Asking::default(),
-            allowed_hosts: Vec::new(),
+            hosts: HostCheck::default(),
             operator_socket: None,
             audit: Audit::default(),
             tokens: Tokens::default(),
@@ -149,10 +150,10 @@ impl Api {
         Self { reload, ..self }
     }
 
-    /// Sets further names of this host.
+    /// Sets further names of this host, and the requests that are checked.
     #[must_use]
-    pub fn with_allowed_hosts(self, allowed_hosts: Vec<String>) -> Self {
-        Self { allowed_hosts, ..self }
+    pub fn with_hosts(self, hosts: HostCheck) -> Self {
+        Self { hosts, ..self }
     }
 
     /// Restricts operator requests to this Unix socket.

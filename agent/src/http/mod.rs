@@ -63,6 +63,7 @@ mod unix_socket;
 
 pub use api::{Api, HttpLimits};
 pub use body::Body;
+pub use host::HostCheck;
 pub use listener::{ListenError, Listeners};
 pub use peer::Peer;
 pub use serve::serve;

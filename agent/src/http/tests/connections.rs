@@ -1,9 +1,11 @@
 //! Bytes on real sockets: the spelling of headers, slow and greedy clients, and their end.
 
 use super::Stand;
-use crate::http::{HttpLimits, Listeners, UnixSocket, serve};
+use crate::config::HttpConfig;
+use crate::http::{Body, HostCheck, HttpLimits, Listeners, Peer, UnixSocket, serve};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -76,6 +78,29 @@ async fn headers_are_spelt_as_clients_know_them() {
         exchange(&mut served.connect().await, &closing("PUT", &path, "Content-Length: 1\r\n\r\nx")).await;
     assert!(answer.contains("\r\nX-Lockmesh-Fence: 1\r\n") && answer.ends_with("\r\n\r\ntrue"), "{answer}");
     assert!(answer.contains("\r\nContent-Type: application/json\r\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn an_agent_that_other_hosts_reach_checks_browsers_alone() {
+    let config = HttpConfig {
+        tcp: Some(SocketAddr::from(([0, 0, 0, 0], 8500))),
+        allowed_hosts: vec![".svc.cluster.local".into()],
+        ..HttpConfig::default()
+    };
+    let mut stand = Stand::new();
+    let api = Arc::get_mut(&mut stand.api).expect("nothing else has it");
+    api.hosts = HostCheck::of(&config).expect("a good configuration");
+    let stand = &stand;
+    let status = async |host: &str, header: (&str, &str)| {
+        let request = http::Request::get("/v1/kv/a").header("host", host).header(header.0, header.1);
+        let other_host = Peer::Tcp(SocketAddr::from(([10, 0, 0, 9], 4000)));
+        stand.send_from(other_host, request.body(Body::empty()).unwrap()).await.status.as_u16()
+    };
+    assert_eq!(status("consul:8500", ("user-agent", "Go-http-client/1.1")).await, 404);
+    for sign in [("origin", "http://consul:8500"), ("sec-fetch-site", "none"), ("accept-language", "de")] {
+        assert_eq!(status("consul:8500", sign).await, 403, "{sign:?}");
+        assert_eq!(status("consul.default.svc.cluster.local", sign).await, 404, "{sign:?}");
+    }
 }
 
 #[tokio::test]

@@ -19,9 +19,10 @@ mod txn;
 
 use super::body::Body;
 use super::router::respond;
-use super::{Api, HttpLimits, Peer};
+use super::{Api, HostCheck, HttpLimits, Peer};
 use crate::boot_clock::BootClock;
 use crate::checks::{CheckLimits, Checks};
+use crate::config::HttpConfig;
 use crate::node::Identity;
 use crate::session_watches::SessionWatches;
 use crate::upstream::{self, BoxFuture, Upstream};
@@ -352,7 +353,8 @@ impl Stand {
         let (node, most) = (identity().node, api.limits.max_watched_sessions);
         let clock = BootClock(Clock::Virtual(tokio::time::Instant::now()));
         api.session_watches = SessionWatches::with_clock(upstream, node, most, clock);
-        let api = Arc::new(api.with_allowed_hosts(vec!["lock.example".into()]));
+        let hosts = HttpConfig { allowed_hosts: vec!["lock.example".into()], ..HttpConfig::default() };
+        let api = Arc::new(api.with_hosts(HostCheck::of(&hosts).expect("a host name")));
         Self { api, quorum, _stop: stop }
     }
 
