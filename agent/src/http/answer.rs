@@ -33,7 +33,7 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 #[derive(Debug)]
 pub(super) struct Failure {
     status: StatusCode,
-    text: String,
+    text: Words,
     /// The outcome of the request.
     outcome: Outcome,
     /// Set to send the headers of a read that found nothing.
@@ -49,10 +49,24 @@ pub(super) enum MetaKind {
     Effective(Consistency),
 }
 
+/// The text of a failure, which is never empty: many clients show only the body.
+#[derive(Debug)]
+struct Words(String);
+
+impl Words {
+    /// Wraps a text; a blank one is replaced by the status and its reason.
+    fn new(status: StatusCode, text: String) -> Self {
+        match text.trim().is_empty() {
+            true => Self(status.to_string()),
+            false => Self(text),
+        }
+    }
+}
+
 impl Failure {
     /// Creates a refusal with any status; the text is the whole body.
     pub(super) fn new(status: StatusCode, text: impl Into<String>) -> Self {
-        Self { status, text: text.into(), outcome: Outcome::Refused, with_meta: None }
+        Self { status, text: Words::new(status, text.into()), outcome: Outcome::Refused, with_meta: None }
     }
 
     /// 400: the client has to change its request.
@@ -92,7 +106,7 @@ impl Failure {
 
     /// Replaces the text.
     pub(super) fn in_words(self, text: impl Into<String>) -> Self {
-        Self { text: text.into(), ..self }
+        Self { text: Words::new(self.status, text.into()), ..self }
     }
 
     /// Adds the headers of a read that had no answer: index 1, no known leader.
@@ -103,7 +117,7 @@ impl Failure {
 
     /// Returns the response.
     pub(super) fn into_response(self) -> Response<Body> {
-        let mut response = with_outcome(text(self.status, self.text), self.outcome);
+        let mut response = with_outcome(text(self.status, self.text.0), self.outcome);
         if let Some(kind) = self.with_meta {
             write_meta(response.headers_mut(), LogIndex(1), false, Duration::ZERO);
             write_effective(response.headers_mut(), kind);
@@ -177,6 +191,11 @@ fn refusal_kind(refusal: &Refusal) -> &'static str {
         Refusal::Roster(_) => "roster",
         Refusal::Restore(_) => "restore",
     }
+}
+
+/// Returns 404 without a body: not a failure, but the answer that there is no such key.
+pub(super) fn absent() -> Response<Body> {
+    text(StatusCode::NOT_FOUND, "")
 }
 
 /// Returns a text for humans; an empty one has no content type.
@@ -319,4 +338,22 @@ fn write_effective(headers: &mut HeaderMap, kind: MetaKind) {
         Consistency::Stale => "stale",
     };
     headers.insert(EFFECTIVE_CONSISTENCY, HeaderValue::from_static(word));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_failure_has_an_empty_text() {
+        for blank in ["", " ", "\n"] {
+            assert_eq!(Failure::bad_request(blank).text.0, "400 Bad Request");
+            assert_eq!(Failure::refused(blank).text.0, "500 Internal Server Error");
+            let replaced = Failure::not_found("no such thing").in_words(blank);
+            assert_eq!(replaced.text.0, "404 Not Found");
+        }
+        let unnamed = StatusCode::from_u16(599).expect("a status");
+        assert!(!Failure::new(unnamed, "").text.0.trim().is_empty());
+        assert_eq!(Failure::refused("Invalid index\n").text.0, "Invalid index\n", "as it was sent");
+    }
 }

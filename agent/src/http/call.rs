@@ -40,6 +40,9 @@ pub(super) struct Call<'a> {
     pub(super) head: &'a Parts,
     /// The rest of the path after the endpoint's own, decoded.
     pub(super) tail: &'a str,
+    /// Set if the path is not UTF-8, and `tail` has replacement characters instead. Only reads
+    /// receive such a path.
+    pub(super) is_lossy: bool,
     /// The query string.
     pub(super) params: Params<'a>,
 }

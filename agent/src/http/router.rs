@@ -52,15 +52,15 @@ async fn answer(api: &Api, peer: Peer, head: &Parts, body: Body) -> (Response<Bo
         let failure = Failure::new(StatusCode::METHOD_NOT_ALLOWED, "method TRACE not allowed");
         return (failure.into_response(), "invalid");
     }
-    let Some(decoded) = path::decode(head.uri.path()) else {
+    let Some(path::Decoded { text: decoded, is_lossy }) = path::decode(head.uri.path()) else {
         let failure = Failure::bad_request("400 Bad Request: invalid URL escape");
         return (failure.into_response(), "invalid");
     };
     // As Consul does: no tool could show such a key correctly.
-    if !path::is_printable(&decoded) {
-        return (Failure::bad_request("").into_response(), "invalid");
+    if let Some(character) = path::unprintable(&decoded) {
+        return (not_printable(character).into_response(), "invalid");
     }
-    if let Some(clean) = path::cleaned(&decoded) {
+    if let Some(clean) = path::cleaned(&decoded).filter(|_| !is_lossy) {
         return (redirect(head, &clean), "redirect");
     }
     let Some((route, tail)) = find(&decoded) else {
@@ -71,9 +71,16 @@ async fn answer(api: &Api, peer: Peer, head: &Parts, body: Body) -> (Response<Bo
             (None, None) => (unknown(&decoded), "unknown"),
         };
     };
-    let mut response = guarded((api, peer), head, route, tail, body).await;
+    let mut response = guarded((api, peer), head, route, (tail, is_lossy), body).await;
     response.headers_mut().insert(DEFAULT_ACL_POLICY, HeaderValue::from_static("allow"));
     (response, route.path)
+}
+
+fn not_printable(character: char) -> Failure {
+    Failure::bad_request(format!(
+        "Invalid URL path: it has the character U+{:04X}, which cannot be printed; use another name",
+        u32::from(character),
+    ))
 }
 
 /// Performs the common checks before an endpoint: query string, `OPTIONS`, method, the right to it.
@@ -81,11 +88,12 @@ async fn guarded(
     (api, peer): (&Api, Peer),
     head: &Parts,
     route: &Route,
-    tail: &str,
+    (tail, is_lossy): (&str, bool),
     body: Body,
 ) -> Response<Body> {
-    let Ok(params) = query::parse(head.uri.query().unwrap_or_default()) else {
-        return Failure::refused("").into_response();
+    let params = match query::parse(head.uri.query().unwrap_or_default()) {
+        Ok(params) => params,
+        Err(error) => return Failure::refused(error.to_string()).into_response(),
     };
     if head.method == Method::OPTIONS {
         return allowing(nothing(), route);
@@ -94,7 +102,12 @@ async fn guarded(
         let words = format!("method {} not allowed", head.method);
         return allowing(Failure::new(StatusCode::METHOD_NOT_ALLOWED, words).into_response(), route);
     };
-    let call = Call { api, peer, head, tail, params };
+    // There is nothing of such a name to read, and nothing may be written under another one.
+    if is_lossy && right != Right::Read {
+        let text = "Invalid URL path: it is not UTF-8; encode names as UTF-8 before escaping them";
+        return Failure::bad_request(text).into_response();
+    }
+    let call = Call { api, peer, head, tail, is_lossy, params };
     let answer = match right {
         Right::Read | Right::Write => match check_token(&call) {
             Ok(()) => endpoint::run(route.endpoint, &call, body).await,

@@ -44,13 +44,14 @@ pub fn query_seeds() -> Vec<Vec<u8>> {
 /// A path.
 pub fn http_path(data: &[u8]) {
     let Some(text) = as_text(data) else { return };
-    let Some(decoded) = path::decode(text) else { return };
-    let _ = path::is_printable(&decoded);
+    let Some(path::Decoded { text: decoded, .. }) = path::decode(text) else { return };
+    let _ = path::unprintable(&decoded);
     if let Some(clean) = path::cleaned(&decoded) {
         assert_eq!(path::cleaned(&clean), None, "{decoded:?} is not clean after cleaning");
     }
     let written = path::encode(&decoded);
-    assert_eq!(path::decode(&written).as_deref(), Some(&*decoded), "{text:?} was written as {written:?}");
+    let again = path::Decoded { text: decoded.clone(), is_lossy: false };
+    assert_eq!(path::decode(&written), Some(again), "{text:?} was written as {written:?}");
 }
 
 /// Returns seeds of [`http_path`].

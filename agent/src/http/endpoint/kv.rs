@@ -49,7 +49,7 @@ async fn get(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let query = if recurse { Query::Entries(prefix) } else { Query::Entry(prefix) };
     let answer = call.read(query, options, None).await?;
     let Rows::Entries(entries) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
-    if entries.is_empty() {
+    if entries.is_empty() || call.is_lossy {
         return Ok(absent(&answer));
     }
     if call.params.has("raw") && !recurse {
@@ -65,7 +65,7 @@ async fn keys(call: &Call<'_>, prefix: Key, options: ReadOptions) -> Result<Resp
     let query = Query::Keys { prefix, separator: separator.unwrap_or_default().into() };
     let answer = call.read(query, options, None).await?;
     let Rows::Keys(keys) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
-    if keys.is_empty() && !call.tail.is_empty() {
+    if (keys.is_empty() && !call.tail.is_empty()) || call.is_lossy {
         return Ok(absent(&answer));
     }
     let len = keys.len();
@@ -98,7 +98,7 @@ fn rendered(rows: &Rows, layout: Layout) -> Result<Vec<u8>, Failure> {
 
 /// Returns 404 without a body: its index lets a client wait for the key.
 fn absent(answer: &Answer) -> Response<Body> {
-    answer::with_meta(answer::text(StatusCode::NOT_FOUND, ""), answer, MetaKind::Plain)
+    answer::with_meta(answer::absent(), answer, MetaKind::Plain)
 }
 
 /// Returns the bare value, protected from a browser that would render it as a page.

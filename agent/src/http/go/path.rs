@@ -27,22 +27,38 @@ fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).map(|value| value as u8)
 }
 
-/// Decodes a whole path. Returns `None` if an escape is invalid or the bytes are not UTF-8.
-pub fn decode(raw: &str) -> Option<Cow<'_, str>> {
-    match percent_decode(raw)? {
-        Cow::Borrowed(_) => Some(Cow::Borrowed(raw)),
-        Cow::Owned(bytes) => String::from_utf8(bytes).ok().map(Cow::Owned),
+/// A path without its escapes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decoded<'a> {
+    /// The path; each byte that is not UTF-8 is U+FFFD.
+    pub text: Cow<'a, str>,
+    /// Set if the bytes are not UTF-8. Go's strings can hold such bytes, the state's keys cannot.
+    pub is_lossy: bool,
+}
+
+/// Decodes a whole path. Returns `None` if an escape is invalid.
+pub fn decode(raw: &str) -> Option<Decoded<'_>> {
+    let (text, is_lossy) = match percent_decode(raw)? {
+        Cow::Borrowed(_) => (Cow::Borrowed(raw), false),
+        Cow::Owned(bytes) => match String::from_utf8(bytes) {
+            Ok(text) => (Cow::Owned(text), false),
+            Err(error) => (Cow::Owned(String::from_utf8_lossy(error.as_bytes()).into_owned()), true),
+        },
+    };
+    Some(Decoded { text, is_lossy })
+}
+
+/// Returns the first character that is not printable: a control, a separator except the plain
+/// space, or an unassigned one.
+pub fn unprintable(text: &str) -> Option<char> {
+    // Nearly every path is plain ASCII, which needs no decoding.
+    match text.bytes().all(|byte| (b' '..0x7f).contains(&byte)) {
+        true => None,
+        false => text.chars().find(|character| !is_printable(*character)),
     }
 }
 
-/// Returns `true` if every character is printable: no controls, no separators except the plain
-/// space, nothing unassigned.
-pub fn is_printable(text: &str) -> bool {
-    // Nearly every path is plain ASCII, which needs no decoding.
-    text.bytes().all(|byte| (b' '..0x7f).contains(&byte)) || text.chars().all(is_printable_char)
-}
-
-fn is_printable_char(character: char) -> bool {
+fn is_printable(character: char) -> bool {
     if character.is_ascii() {
         return !character.is_ascii_control();
     }
@@ -105,10 +121,12 @@ mod tests {
 
     #[test]
     fn escapes_are_decoded_and_a_plus_stays() {
-        assert_eq!(decode("/v1/kv/a%2Fb+c%20%C3%A9").as_deref(), Some("/v1/kv/a/b+c é"));
-        assert_eq!(decode("/v1/kv/%zz"), None);
-        assert_eq!(decode("/v1/kv/%f"), None);
-        assert_eq!(decode("/v1/kv/%ff"), None);
+        let text = |raw| decode(raw).map(|path| (path.text.into_owned(), path.is_lossy));
+        assert_eq!(text("/v1/kv/a%2Fb+c%20%C3%A9"), Some(("/v1/kv/a/b+c é".into(), false)));
+        assert_eq!(text("/v1/kv/%EF%BF%BD"), Some(("/v1/kv/\u{fffd}".into(), false)));
+        assert_eq!(text("/v1/kv/a%ffb%C3"), Some(("/v1/kv/a\u{fffd}b\u{fffd}".into(), true)));
+        assert_eq!(text("/v1/kv/%zz"), None);
+        assert_eq!(text("/v1/kv/%f"), None);
     }
 
     #[test]
@@ -131,12 +149,12 @@ mod tests {
     #[test]
     fn what_does_not_print_is_seen() {
         for good in ["abc ~", "é", "日本", "e\u{301}", "🦀", "\u{fffd}"] {
-            assert!(is_printable(good), "{good:?}");
+            assert_eq!(unprintable(good), None, "{good:?}");
         }
         for bad in
             ["a\nb", "\u{0}", "\u{7f}", "\u{85}", "\u{a0}", "\u{200b}", "\u{2028}", "\u{e000}", "\u{ad}"]
         {
-            assert!(!is_printable(bad), "{bad:?}");
+            assert!(unprintable(bad).is_some(), "{bad:?}");
         }
     }
 
@@ -144,7 +162,7 @@ mod tests {
         #[test]
         fn what_is_encoded_is_decoded(path in "/.{0,24}") {
             let encoded = encode(&path);
-            let decoded = decode(&encoded).map(Cow::into_owned);
+            let decoded = decode(&encoded).filter(|path| !path.is_lossy).map(|path| path.text.into_owned());
             prop_assert_eq!(decoded, Some(path));
         }
 

@@ -4,11 +4,22 @@
 
 use std::borrow::Cow;
 
-/// The query string cannot be decoded: an invalid `%` escape, a bare `;`, or bytes that are not
-/// UTF-8.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the query string cannot be decoded")]
-pub struct QueryError;
+/// The maximum number of characters of a query string that an error repeats.
+const MAX_SHOWN: usize = 64;
+
+/// The query string cannot be decoded; each variant has the beginning of the parameter.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QueryError {
+    /// A `%` without two hexadecimal digits.
+    #[error("Invalid query string: {0:?} has an invalid URL escape; write a percent sign as %25")]
+    Escape(String),
+    /// A bare `;`.
+    #[error("Invalid query string: {0:?} has a semicolon; write it as %3B, and separate parameters with &")]
+    Semicolon(String),
+    /// Bytes that are not UTF-8.
+    #[error("Invalid query string: {0:?} is not UTF-8; encode text as UTF-8 before escaping it")]
+    NotUtf8(String),
+}
 
 /// The parameters of a request, in the order in which they were sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,7 +36,7 @@ pub fn parse(raw: &str) -> Result<Params<'_>, QueryError> {
     for piece in raw.split('&').filter(|piece| !piece.is_empty()) {
         // It once separated parameters: two parsers could read different things.
         if piece.contains(';') {
-            return Err(QueryError);
+            return Err(QueryError::Semicolon(beginning(piece)));
         }
         let (name, value) = piece.split_once('=').unwrap_or((piece, ""));
         pairs.push((decode(name)?, decode(value)?));
@@ -70,8 +81,13 @@ fn decode(text: &str) -> Result<Cow<'_, str>, QueryError> {
         return Ok(Cow::Borrowed(text));
     }
     let spaced = text.replace('+', " ");
-    let bytes = super::path::percent_decode(&spaced).ok_or(QueryError)?;
-    String::from_utf8(bytes.into_owned()).map(Cow::Owned).map_err(|_| QueryError)
+    let bytes = super::path::percent_decode(&spaced).ok_or_else(|| QueryError::Escape(beginning(text)))?;
+    let decoded = String::from_utf8(bytes.into_owned()).map(Cow::Owned);
+    decoded.map_err(|_| QueryError::NotUtf8(beginning(text)))
+}
+
+fn beginning(text: &str) -> String {
+    text.chars().take(MAX_SHOWN).collect()
 }
 
 fn escape(text: &str) -> String {
@@ -112,9 +128,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_decoded_is_refused() {
-        for bad in ["a=%zz", "a=%", "a=%2", "a;b", "a=%ff"] {
-            assert_eq!(parse(bad), Err(QueryError), "{bad}");
-        }
+        let escape = |shown: &str| Err(QueryError::Escape(shown.into()));
+        assert_eq!(parse("b=1&a=%zz"), escape("%zz"));
+        assert_eq!(parse("a=%"), escape("%"));
+        assert_eq!(parse("%2=a"), escape("%2"));
+        assert_eq!(parse("a;b"), Err(QueryError::Semicolon("a;b".into())));
+        assert_eq!(parse("a=%ff"), Err(QueryError::NotUtf8("%ff".into())));
+        let long = format!("a=%{}", "é".repeat(10_000));
+        assert!(parse(&long).is_err_and(|error| error.to_string().len() < 300));
     }
 
     #[test]

@@ -133,12 +133,41 @@ async fn unclean_paths_are_sent_to_the_clean_one() {
 #[tokio::test]
 async fn what_cannot_be_decoded_is_refused() {
     let stand = Stand::new();
-    stand.put("/v1/kv/a%0Ab", "x").await.is(400, "");
-    stand.put("/v1/kv/a%C2%A0b", "x").await.is(400, "");
+    let unprintable = |code: &str| {
+        format!("Invalid URL path: it has the character U+{code}, which cannot be printed; use another name")
+    };
+    stand.put("/v1/kv/a%0Ab", "x").await.is(400, &unprintable("000A"));
+    stand.get("/v1/kv/a%C2%A0b").await.is(400, &unprintable("00A0"));
     assert_eq!(stand.put("/v1/kv/a%zz", "x").await.status, 400);
-    stand.get("/v1/kv/a?x=%zz").await.is(500, "");
-    stand.get("/v1/kv/a?x;y").await.is(500, "");
+    for (query, text) in [
+        ("index=%zz", "Invalid query string: \"%zz\" has an invalid URL escape; write a percent sign as %25"),
+        (
+            "x;y",
+            "Invalid query string: \"x;y\" has a semicolon; write it as %3B, and separate parameters with &",
+        ),
+        ("x=%ff", "Invalid query string: \"%ff\" is not UTF-8; encode text as UTF-8 before escaping it"),
+    ] {
+        stand.get(&format!("/v1/kv/a?{query}")).await.is(500, text);
+    }
     assert_eq!(stand.get("/v1/kv/?keys").await.text(), "[]", "nothing was written");
+}
+
+#[tokio::test]
+async fn a_key_that_is_not_utf8_is_absent_and_cannot_be_written() {
+    let stand = Stand::new();
+    // The key that it would be mistaken for.
+    stand.put("/v1/kv/a%EF%BF%BD", "x").await.is(200, "true");
+    for query in ["", "?raw", "?recurse", "?keys"] {
+        let read = stand.get(&format!("/v1/kv/a%ff{query}")).await;
+        read.is(404, "");
+        assert!(read.index() > 1, "a client waits with it");
+    }
+    for (method, query) in [("PUT", ""), ("PUT", "?cas=0"), ("DELETE", ""), ("DELETE", "?recurse")] {
+        let written = stand.call(method, &format!("/v1/kv/a%ff{query}"), "x").await;
+        written.is(400, "Invalid URL path: it is not UTF-8; encode names as UTF-8 before escaping them");
+    }
+    stand.get("/v1/kv/a%EF%BF%BD?raw").await.is(200, "x");
+    stand.get("/v1/session/info/%ff").await.is(200, "[]");
 }
 
 #[tokio::test]

@@ -458,6 +458,7 @@ impl Reply {
             status => status < 400,
         };
         assert_eq!(self.header("x-lockmesh-outcome").is_none(), is_answer, "{self:?}");
+        assert!(is_answer || !self.body.is_empty(), "a failure has a text: {self:?}");
     }
 
     /// Checks a status and the outcome of the request.
