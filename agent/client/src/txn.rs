@@ -103,6 +103,14 @@ impl Txn {
         self.with(operation("check-not-exists", key))
     }
 
+    /// Returns the body of the request, whose size the agent limits.
+    ///
+    /// # Errors
+    /// The operations have no JSON form; nothing was sent.
+    pub fn to_json(&self) -> Result<Vec<u8>, Error> {
+        serde_json::to_vec(&self.operations).map_err(|error| Error::Settings(error.to_string()))
+    }
+
     /// Adds any other operation in the agent's format.
     #[must_use]
     pub fn with(mut self, operation: KvOperation) -> Self {
@@ -119,7 +127,7 @@ impl Client {
     /// applied, but never a part: read the state before retrying. A failed operation is not an
     /// error but [`Outcome::RolledBack`].
     pub async fn txn(&self, txn: &Txn, read: &Read) -> Result<Outcome, Error> {
-        let body = serde_json::to_vec(&txn.operations).map_err(|error| Error::Settings(error.to_string()))?;
+        let body = txn.to_json()?;
         let target = Target::new("/v1/txn").read(&Read { index: 0, ..*read });
         let reply = self.send(Verb::Put, target, body.into()).await?;
         // A conflict is a regular reply: its body lists the failed operations.

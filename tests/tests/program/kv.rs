@@ -2,6 +2,8 @@
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::number;
+use lockmesh_tests::ledger::base64;
+use lockmesh_tests::process::run;
 use serde_json::{Value, json};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -356,4 +358,45 @@ fn a_listing_of_very_many_keys_is_whole_and_a_deleted_prefix_is_empty() {
     client.delete("/v1/kv/many/?recurse").expect(200);
     assert!(gone.answer().expect(404).index() > woken.index());
     client.get("/v1/kv/many/?recurse").expect(404);
+}
+
+#[test]
+fn an_import_writes_everything_or_nothing() {
+    let server = shared();
+    let client = server.client();
+    let folder = tempfile::tempdir().expect("a folder");
+    let import = |prefix: &str, entries: &Value| {
+        let file = folder.path().join("entries.json");
+        std::fs::write(&file, entries.to_string()).expect("a file");
+        let (at, data) = (format!("--http-addr={}", server.http), format!("@{}", file.display()));
+        run(&["kv", "import", &at, "--prefix", prefix, &data])
+    };
+    // In base64 the large value fits into no transaction.
+    let large = base64(&"x".repeat(500_000));
+    let mut entries: Vec<Value> = (0..150)
+        .map(|number| json!({"key": format!("app/{number:03}"), "flags": 7, "value": "aGk="}))
+        .collect();
+    entries.push(json!({"key": "app/large", "flags": 0, "value": large}));
+    let (code, out, error) = import("import/copy", &json!(entries));
+    assert_eq!((code, out.lines().count()), (0, 151), "{error}");
+    let written = client.get("/v1/kv/import/copy/?recurse").expect(200).json();
+    let row = |number: usize, field: &str| written[number][field].clone();
+    assert_eq!(written.as_array().map(Vec::len), Some(151));
+    assert_eq!(
+        (row(0, "Key"), row(0, "Flags"), row(0, "Value")),
+        (json!("import/copy/app/000"), json!(7), json!("aGk="))
+    );
+    assert_eq!(row(0, "ModifyIndex"), row(63, "ModifyIndex"), "written together");
+    assert_eq!(row(150, "Value"), json!(base64(&"x".repeat(500_000))));
+    // The API's own entries.
+    let (code, _, error) = import("import/again", &written);
+    assert_eq!(code, 0, "{error}");
+    client.get("/v1/kv/import/again/import/copy/app/149").expect(200);
+    for wrong in [json!({"key": "a//b"}), json!({"key": "long", "value": base64(&"x".repeat(600_000))})] {
+        let mut entries = entries.clone();
+        entries.push(wrong);
+        let (code, _, error) = import("import/bad", &json!(entries));
+        assert_eq!(code, 1, "{error}");
+        client.get("/v1/kv/import/bad/?keys").expect(404);
+    }
 }

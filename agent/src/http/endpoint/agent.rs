@@ -32,6 +32,7 @@ pub(super) async fn describe_self(call: &Call<'_>) -> Result<Response<Body>, Fai
         "SessionTTLMin": call.api.limits.session_ttl_min.as_nanos() as u64,
         "KVMaxValueSize": call.api.limits.kv_max_value_size,
         "TxnMaxReqLen": call.api.limits.txn_max_req_len,
+        "TxnMaxOperations": call.api.limits.txn_max_operations,
         "Version": identity.version,
     });
     let shape = AgentSelf {

@@ -2,10 +2,11 @@
 
 mod delete;
 pub(super) mod entry;
+mod export;
 mod get;
+mod import;
 mod list;
 mod put;
-mod transfer;
 mod value;
 
 use super::context::Context;
@@ -25,8 +26,8 @@ enum Command {
     Put(put::Args),
     Delete(delete::Args),
     List(list::Args),
-    Export(transfer::ExportArgs),
-    Import(transfer::ImportArgs),
+    Export(export::Args),
+    Import(import::Args),
 }
 
 /// Runs the command.
@@ -41,8 +42,8 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         Command::Put(args) => put::run(args, &client).await,
         Command::Delete(args) => delete::run(args, &client, context).await,
         Command::List(args) => list::run(args, &client).await,
-        Command::Export(args) => transfer::export(args, &client).await,
-        Command::Import(args) => transfer::import(args, &client).await,
+        Command::Export(args) => export::run(args, &client).await,
+        Command::Import(args) => import::run(args, &client).await,
     }?;
     Ok(ExitCode::SUCCESS)
 }
