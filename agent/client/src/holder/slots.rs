@@ -5,12 +5,14 @@
 
 use crate::entry::Entry;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The holders of a semaphore's slots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Slots {
+    #[serde(deserialize_with = "crate::shape::null_as_default")]
     limit: usize,
     #[serde(default, deserialize_with = "crate::shape::null_as_default")]
     holders: BTreeMap<String, bool>,
@@ -25,12 +27,20 @@ impl Slots {
         Self { limit, holders: BTreeMap::new(), modify_index: 0 }
     }
 
-    /// Parses the value of a semaphore's key `PREFIX/.lock`.
+    /// Parses the value of a semaphore's key `PREFIX/.lock` as Go's clients do: names in any letter
+    /// case, `null` as empty.
     ///
     /// # Errors
     /// The value is not such a list.
     pub fn from_json(value: &[u8]) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice(value)
+        let fields: BTreeMap<String, Value> = serde_json::from_slice(value)?;
+        let spelled = |name: String| match name.to_ascii_lowercase().as_str() {
+            "limit" => "Limit".into(),
+            "holders" => "Holders".into(),
+            _ => name,
+        };
+        let fields = fields.into_iter().map(|(name, value)| (spelled(name), value));
+        serde_json::from_value(Value::Object(fields.collect()))
     }
 
     /// Returns the number of slots.
@@ -106,12 +116,16 @@ mod tests {
         assert_eq!((slots.taken(), slots.modify_index), (2, 7));
         assert_eq!(slots.to_json(), text.as_bytes());
         assert_eq!(Slots::parse(&list(r#"{"Limit":2,"Holders":null}"#), 2).expect("a list").taken(), 0);
+        let lower = Slots::parse(&list(r#"{"limit":2,"HOLDERS":{"a":true},"More":1}"#), 2).expect("a list");
+        assert_eq!((lower.limit(), lower.holds("a")), (2, true));
         assert_eq!(Slots::parse(&list(""), 2).expect("an empty value is an empty list").modify_index, 7);
     }
 
     #[test]
     fn other_contents_are_refused() {
-        assert!(Slots::parse(&list("hello"), 2).is_err());
+        for other in ["hello", "{}", "[]", r#"{"Limit":"2"}"#, r#"{"Limit":2,"Holders":["a"]}"#] {
+            assert!(Slots::parse(&list(other), 2).is_err(), "{other}");
+        }
     }
 
     #[test]

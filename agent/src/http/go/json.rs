@@ -160,7 +160,7 @@ impl<'v> Object<'v> {
     /// The field has another type; the error names it as Go would.
     pub fn strings(&self, name: &str) -> Result<Vec<&'v str>, JsonError> {
         let elements = self.list(name, "[]string")?.iter();
-        elements.map(|value| value.as_str().ok_or_else(|| self.wrong(name, value, "string"))).collect()
+        elements.map(|value| text(value).ok_or_else(|| self.wrong(name, value, "string"))).collect()
     }
 
     /// Returns a map of strings; empty if absent.
@@ -171,7 +171,7 @@ impl<'v> Object<'v> {
         let object = self.object(name, "map[string]string")?;
         let mut pairs = Vec::new();
         for (key, value) in object.fields.into_iter().flatten() {
-            let text = value.as_str().ok_or_else(|| self.wrong(name, value, "string"))?;
+            let text = text(value).ok_or_else(|| self.wrong(name, value, "string"))?;
             pairs.push((key.clone(), text.to_owned()));
         }
         Ok(pairs.into_iter())
@@ -191,6 +191,11 @@ impl<'v> Object<'v> {
     pub fn wrong(&self, name: &str, value: &Value, wanted: &'static str) -> JsonError {
         JsonError::Type { found: kind(value), place: format!("{}.{name}", self.name), wanted }
     }
+}
+
+/// Returns an element of a list or a map of strings; `null` is empty.
+fn text(value: &Value) -> Option<&str> {
+    if value.is_null() { Some("") } else { value.as_str() }
 }
 
 /// Returns Go's name for a value's kind.
@@ -234,6 +239,21 @@ mod tests {
         assert_eq!(object.string("TTL"), Ok("10s"));
         assert_eq!(object.optional_string("Node"), Ok(None));
         assert_eq!(object.sent("Node"), Some(&Value::Null));
+    }
+
+    #[test]
+    fn null_is_the_zero_value_wherever_it_stands() {
+        let value =
+            json!({"Name": null, "Flags": null, "Tags": ["a", null], "Meta": {"a": null}, "Checks": null});
+        let object = Object::new("Session", &value).unwrap();
+        assert_eq!(
+            (object.string("Name"), object.u64("Flags"), object.bool("Flags")),
+            (Ok(""), Ok(0), Ok(false))
+        );
+        assert_eq!(object.strings("Tags"), Ok(vec!["a", ""]));
+        assert_eq!(object.strings("Checks"), Ok(Vec::new()));
+        let meta: Vec<_> = object.string_map("Meta").unwrap().collect();
+        assert_eq!(meta, [("a".into(), String::new())]);
     }
 
     #[test]
