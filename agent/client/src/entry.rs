@@ -21,6 +21,9 @@ pub struct Entry {
     pub create_index: u64,
     /// The Raft index of the last change; conditional writes compare it.
     pub modify_index: u64,
+    /// The fencing token of the current grant; `None` if no session holds the lock, or from an
+    /// agent without fences.
+    pub fence: Option<u64>,
 }
 
 impl From<shape::kv::Entry> for Entry {
@@ -33,6 +36,7 @@ impl From<shape::kv::Entry> for Entry {
             lock_index: entry.lock_index,
             create_index: entry.create_index,
             modify_index: entry.modify_index,
+            fence: entry.fence,
         }
     }
 }

@@ -23,6 +23,8 @@ pub(super) fn entry(entry: &Entry) -> shape::kv::Entry {
         session: entry.lock.session.as_ref().map(ToString::to_string).unwrap_or_default(),
         create_index: entry.create_index.0,
         modify_index: entry.modify_index.0,
+        // The entry keeps the token of its last grant, with which nothing is protected any more.
+        fence: entry.lock.session.is_some().then_some(entry.lock.fence.0),
     }
 }
 

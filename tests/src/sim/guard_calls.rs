@@ -175,6 +175,7 @@ fn rows(answer: &Answer) -> Response {
                 lock_index: entry.lock.index,
                 create_index: entry.create_index.0,
                 modify_index: entry.modify_index.0,
+                fence: entry.lock.session.map(|_| entry.lock.fence.0),
             };
             Response::Entries(entries.iter().map(entry).collect(), answer.index.0)
         }

@@ -25,7 +25,8 @@ fn failures(answer: &Value) -> Vec<(u64, String)> {
 
 #[test]
 fn assertion_45_writes_show_their_entries_without_values() {
-    let client = shared().client();
+    let server = shared();
+    let client = server.client();
     let session = client.session();
     let answer = client.txn(json!([
         kv("set", "a45/set", json!({"Value": "b25l", "Flags": 7})),
@@ -50,6 +51,9 @@ fn assertion_45_writes_show_their_entries_without_values() {
     };
     let mut locked = entry("a45/lock", 1, 0, Value::Null);
     locked["Session"] = json!(session);
+    if !server.is_foreign() {
+        locked["Fence"] = client.entry("a45/lock")["Fence"].clone();
+    }
     let expected = [
         entry("a45/set", 0, 7, Value::Null),
         entry("a45/cas", 0, 0, Value::Null),

@@ -22,4 +22,8 @@ pub struct Entry {
     pub create_index: u64,
     /// The index of its last change.
     pub modify_index: u64,
+    /// The fencing token of the current grant; `None` if no session holds the lock. Consul has no
+    /// such field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fence: Option<u64>,
 }

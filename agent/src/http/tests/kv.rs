@@ -3,9 +3,9 @@
 use super::{Reply, Stand};
 use crate::http::HttpLimits;
 use http::Request;
-use serde_json::json;
+use serde_json::{Value, json};
 
-async fn entry(stand: &Stand, key: &str) -> serde_json::Value {
+async fn entry(stand: &Stand, key: &str) -> Value {
     stand.get(&format!("/v1/kv/{key}")).await.json()[0].clone()
 }
 
@@ -204,4 +204,26 @@ async fn a_watcher_is_woken_and_one_that_is_dropped_is_freed() {
     stand.put("/v1/kv/a", "2").await;
     assert!(kept.await.unwrap().index() > index);
     stand.quorum.parked(0).await;
+}
+
+#[tokio::test]
+async fn the_fence_of_a_held_key_is_in_every_row() {
+    let stand = Stand::new();
+    let session = stand.session("").await;
+    stand.put("/v1/kv/f/free", "x").await.is(200, "true");
+    let granted = stand.put(&format!("/v1/kv/f/held?acquire={session}"), "x").await;
+    let fence = fence(&granted).expect("a grant");
+    let row = async |path: &str, number: usize| stand.get(path).await.json()[number]["Fence"].clone();
+    assert_eq!(row("/v1/kv/f/held", 0).await, fence);
+    assert_eq!(row("/v1/kv/f/?recurse", 0).await, Value::Null, "no session holds it");
+    assert_eq!(row("/v1/kv/f/?recurse", 1).await, fence);
+    let read = stand.put("/v1/txn", r#"[{"KV": {"Verb": "get-tree", "Key": "f/"}}]"#).await.json();
+    assert_eq!(read["Results"][0]["KV"].get("Fence"), None);
+    assert_eq!(read["Results"][1]["KV"]["Fence"], fence);
+    let body = format!(r#"[{{"KV": {{"Verb": "lock", "Key": "f/free", "Session": "{session}"}}}}]"#);
+    let locked = stand.put("/v1/txn", &body).await.json();
+    assert_eq!(locked["Results"][0]["KV"]["Fence"], fence + 1);
+    stand.put(&format!("/v1/kv/f/held?release={session}"), "x").await.is(200, "true");
+    let entry = stand.get("/v1/kv/f/held").await.json();
+    assert_eq!((&entry[0]["LockIndex"], entry[0].get("Fence")), (&Value::from(1), None));
 }

@@ -21,5 +21,6 @@ pub(in crate::command) fn shape_of(entry: &Entry) -> shape::kv::Entry {
         session: entry.session.clone().unwrap_or_default(),
         create_index: entry.create_index,
         modify_index: entry.modify_index,
+        fence: entry.fence,
     }
 }

@@ -91,16 +91,20 @@ fn shown(entry: &Entry, base64: bool) -> Vec<u8> {
 }
 
 fn detailed(entry: &Entry, base64: bool) -> Vec<u8> {
+    // Only for a held key: without it the lines are Consul's.
+    let fence = entry.fence.map(|fence| ("Fence", fence.to_string()));
     let lines = [
-        ("CreateIndex", entry.create_index.to_string()),
-        ("Flags", entry.flags.to_string()),
-        ("Key", printable(&entry.key)),
-        ("LockIndex", entry.lock_index.to_string()),
-        ("ModifyIndex", entry.modify_index.to_string()),
-        ("Session", entry.session.clone().unwrap_or_else(|| "-".into())),
+        Some(("CreateIndex", entry.create_index.to_string())),
+        fence,
+        Some(("Flags", entry.flags.to_string())),
+        Some(("Key", printable(&entry.key))),
+        Some(("LockIndex", entry.lock_index.to_string())),
+        Some(("ModifyIndex", entry.modify_index.to_string())),
+        Some(("Session", entry.session.clone().unwrap_or_else(|| "-".into()))),
     ];
+    let lines = lines.iter().flatten();
     let mut text: Vec<u8> =
-        lines.iter().flat_map(|(name, value)| format!("{name:<17}{value}\n").into_bytes()).collect();
+        lines.flat_map(|(name, value)| format!("{name:<17}{value}\n").into_bytes()).collect();
     text.extend(format!("{:<17}", "Value").into_bytes());
     text.extend(shown(entry, base64));
     text
@@ -120,10 +124,17 @@ mod tests {
             lock_index: 3,
             create_index: 12,
             modify_index: 15,
+            fence: None,
         };
         let expected = "CreateIndex      12\nFlags            42\nKey              a/b\nLockIndex        3\n\
                         ModifyIndex      15\nSession          -\nValue            aGVsbG8=";
         assert_eq!(String::from_utf8(detailed(&entry, true)).expect("it is text"), expected);
         assert!(detailed(&entry, false).ends_with(b"Value            hello"));
+        let held = Entry { session: Some("s".into()), fence: Some(71), ..entry };
+        let held = String::from_utf8(detailed(&held, true)).expect("it is text");
+        assert!(
+            held.starts_with("CreateIndex      12\nFence            71\nFlags            42\n"),
+            "{held}"
+        );
     }
 }
