@@ -26,7 +26,8 @@ const BODY_SIZE_HELP: &str = "https://developer.hashicorp.com/docs/agent/config/
 pub(super) async fn run(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let limits = &call.api.limits;
-    // A value that can be written alone can be written in a transaction.
+    // The larger of the two, as in Consul. Values are base64 here: one of more than three quarters
+    // of this size can only be written alone.
     let body_limit = limits.txn_max_req_len.max(limits.kv_max_value_size);
     let too_large = |length: Option<u64>| {
         let measured = length.map(|length| format!("({length} bytes)")).unwrap_or_default();
