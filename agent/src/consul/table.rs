@@ -60,6 +60,13 @@ pub static ROUTES: &[Row] = &[
         disabled: Some((401, "ACL support disabled")),
     },
     row(&["/v1/query", "/v1/query/"], "prepared queries", KEEP_CONSUL),
+    // Before the other routes of the service mesh, because clients know Consul's answer.
+    Row {
+        names: &["/v1/agent/connect/ca/roots", "/v1/connect/ca/roots"],
+        feature: "certificates of the service mesh",
+        remedy: NO_MESH,
+        disabled: Some((500, "Connect must be enabled in order to use this endpoint")),
+    },
     row(
         &[
             "/v1/connect/",

@@ -11,11 +11,7 @@ use lockmesh_client::shape::agent::{AgentConfig, AgentSelf};
 use lockmesh_protocol::rpc::Status;
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// Clients of the service mesh wait for a certificate here before they continue. There is no
-/// service mesh, so it signs nothing.
-const ROOT_CERTIFICATE: &str = include_str!("static_root.pem");
+use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(super) async fn describe_self(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let identity = &call.api.identity;
@@ -140,33 +136,4 @@ pub(super) async fn reload(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let changes = call.api.reload.reload().await.map_err(Failure::refused)?;
     Ok(answer::with_changes(answer::nothing(), &changes))
-}
-
-/// Returns one root that signs nothing, in the shape that clients wait for.
-pub(super) fn roots(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    const ROOT_ID: &str = "lockmesh-static-root";
-    let shape = json!({
-        "ActiveRootID": ROOT_ID,
-        "TrustDomain": "11111111-2222-3333-4444-555555555555.consul",
-        "Roots": [{
-            "ID": ROOT_ID,
-            "Name": "Lockmesh has no service mesh",
-            "SerialNumber": 1,
-            "SigningKeyID": "",
-            "ExternalTrustDomain": "11111111-2222-3333-4444-555555555555",
-            "NotBefore": "2026-11-21T09:07:34Z",
-            "NotAfter": "2126-10-28T09:07:34Z",
-            "RootCert": ROOT_CERTIFICATE,
-            "IntermediateCerts": null,
-            "Active": true,
-            "PrivateKeyType": "ec",
-            "PrivateKeyBits": 256,
-            "CreateIndex": 1,
-            "ModifyIndex": 1,
-        }],
-    });
-    let mut response = answer::json(&shape, call.layout());
-    let index = lockmesh_protocol::id::LogIndex(1);
-    answer::write_meta(response.headers_mut(), index, true, Duration::ZERO);
-    Ok(response)
 }

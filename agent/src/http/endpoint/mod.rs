@@ -67,7 +67,6 @@ pub(super) async fn run(endpoint: Endpoint, call: &Call<'_>, body: Body) -> Resu
         Endpoint::AgentMetrics => agent::metrics(call),
         Endpoint::AgentHost => agent::host(call),
         Endpoint::AgentVersion => agent::version(call),
-        Endpoint::AgentRoots => agent::roots(call),
         Endpoint::AgentReload => agent::reload(call).await,
         Endpoint::AgentChecks => check::list(call),
         Endpoint::CheckRegister => Box::pin(check::register(call, body)).await,

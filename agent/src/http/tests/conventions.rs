@@ -77,7 +77,9 @@ async fn a_feature_that_only_consul_has_is_named_with_a_remedy() {
     for removed in ["/v1/acl/list", "/v1/acl/rules/translate", "/v1/internal/ui/nodes"] {
         stand.get(removed).await.is(404, "Invalid URL path: not a recognized HTTP API endpoint\n");
     }
-    assert_eq!(stand.get("/v1/agent/connect/ca/roots").await.status, 200, "Lockmesh has this one");
+    for path in ["/v1/agent/connect/ca/roots", "/v1/connect/ca/roots"] {
+        stand.get(path).await.is(500, "Connect must be enabled in order to use this endpoint");
+    }
 }
 
 #[tokio::test]
