@@ -18,6 +18,7 @@ const KNOWN_LEADER: HeaderName = HeaderName::from_static("x-consul-knownleader")
 const LAST_CONTACT: HeaderName = HeaderName::from_static("x-consul-lastcontact");
 const QUERY_BACKEND: HeaderName = HeaderName::from_static("x-consul-query-backend");
 const EFFECTIVE_CONSISTENCY: HeaderName = HeaderName::from_static("x-consul-effective-consistency");
+const CACHE: HeaderName = HeaderName::from_static("x-cache");
 const OUR_INDEX: HeaderName = HeaderName::from_static("x-lockmesh-index");
 const OUR_QUEUED: HeaderName = HeaderName::from_static("x-lockmesh-queued");
 const OUR_FENCE: HeaderName = HeaderName::from_static("x-lockmesh-fence");
@@ -257,6 +258,12 @@ pub(super) fn with_index(mut response: Response<Body>, index: u64) -> Response<B
 /// Adds only what is known of the leader, for a read without an index of its own.
 pub(super) fn with_contact(mut response: Response<Body>, answer: &Answer) -> Response<Body> {
     write_contact(response.headers_mut(), answer.known_leader, answer.last_contact);
+    response
+}
+
+/// Marks the answer to `?cached` as fresh: nothing is cached here.
+pub(super) fn with_cache_miss(mut response: Response<Body>) -> Response<Body> {
+    response.headers_mut().insert(CACHE, HeaderValue::from_static("MISS"));
     response
 }
 

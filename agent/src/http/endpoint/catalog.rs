@@ -44,7 +44,7 @@ pub(super) async fn services(call: &Call<'_>) -> Result<Response<Body>, Failure>
     let Rows::Services(services) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     let shape: BTreeMap<&str, &[String]> =
         services.iter().map(|(name, tags)| (name.as_str(), tags.as_slice())).collect();
-    Ok(rendered(call, &shape, &answer, options))
+    Ok(marked(call, rendered(call, &shape, &answer, options)))
 }
 
 pub(super) async fn service(call: &Call<'_>) -> Result<Response<Body>, Failure> {
@@ -58,12 +58,12 @@ pub(super) async fn service(call: &Call<'_>) -> Result<Response<Body>, Failure> 
         .iter()
         .filter(|instance| wanted.matches(&instance.node) && has_tags(call, &instance.service));
     let shapes: Vec<_> = selected.map(shapes::service_node).collect();
-    Ok(rendered(call, &shapes, &answer, options))
+    Ok(marked(call, rendered(call, &shapes, &answer, options)))
 }
 
 /// Returns the only datacenter. It has no read headers, because the state is not read.
 pub(super) fn datacenters(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    Ok(answer::json(&[&call.api.identity.datacenter], call.layout()))
+    Ok(marked(call, answer::json(&[&call.api.identity.datacenter], call.layout())))
 }
 
 async fn ask(call: &Call<'_>, query: Query) -> Result<(Arc<Answer>, ReadOptions), Failure> {
@@ -81,6 +81,11 @@ fn rendered<T: Serialize + ?Sized>(
 ) -> Response<Body> {
     let kind = MetaKind::Effective(options.consistency);
     answer::with_meta(answer::json(shape, call.layout()), answer, kind)
+}
+
+/// Answers `?cached` where Consul has a cache.
+pub(super) fn marked(call: &Call<'_>, response: Response<Body>) -> Response<Body> {
+    if call.params.has("cached") { answer::with_cache_miss(response) } else { response }
 }
 
 /// Returns `true` if a service has every requested tag, ignoring case.

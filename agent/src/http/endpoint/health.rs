@@ -5,7 +5,7 @@ use super::super::body::Body;
 use super::super::call::Call;
 use super::super::go::number::parse_bool;
 use super::super::shapes;
-use super::catalog::{NodeMeta, has_tags};
+use super::catalog::{NodeMeta, has_tags, marked};
 use http::Response;
 use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::query::{Instance, Query, Rows};
@@ -75,7 +75,7 @@ pub(super) async fn service(call: &Call<'_>) -> Result<Response<Body>, Failure> 
             && (!passing || all_pass(instance))
     });
     let shapes: Vec<_> = selected.map(shapes::instance).collect();
-    Ok(answer::with_meta(answer::json(&shapes, call.layout()), &answer, kind))
+    Ok(marked(call, answer::with_meta(answer::json(&shapes, call.layout()), &answer, kind)))
 }
 
 fn all_pass(instance: &Instance) -> bool {

@@ -26,6 +26,18 @@ async fn the_agent_says_who_it_is() {
 }
 
 #[tokio::test]
+async fn a_cached_read_is_a_miss() {
+    let stand = Stand::new();
+    for path in
+        ["/v1/catalog/services", "/v1/catalog/service/a", "/v1/health/service/a", "/v1/catalog/datacenters"]
+    {
+        assert_eq!(stand.get(&format!("{path}?cached")).await.header("x-cache"), Some("MISS"), "{path}");
+        assert_eq!(stand.get(path).await.header("x-cache"), None, "{path}");
+    }
+    assert_eq!(stand.get("/v1/catalog/nodes?cached").await.header("x-cache"), None);
+}
+
+#[tokio::test]
 async fn the_wide_area_knows_servers_alone_by_their_datacenter() {
     let stand = Stand::new();
     stand.registers("far", "f0000000-0000-0000-0000-000000000003");
