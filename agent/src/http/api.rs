@@ -11,8 +11,9 @@ use crate::reload::Asking;
 use crate::session_watches::SessionWatches;
 use crate::upstream::Upstream;
 use lockmesh_protocol::lease::HealthWindow;
+use lockmesh_protocol::record::Agent;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Limits on client requests. Sizes in bytes.
@@ -110,6 +111,8 @@ pub struct Api {
     pub hosts: HostCheck,
     /// The only socket that accepts operator requests; `None` if every client may send them.
     pub operator_socket: Option<PathBuf>,
+    /// This agent's entry of the roster, as last read: it does not change while its lease lasts.
+    pub(super) own_agent: Mutex<Option<Arc<Agent>>>,
     pub(super) audit: Audit,
     pub(super) tokens: Tokens,
     pub(super) socket_health: SocketHealth,
@@ -132,6 +135,7 @@ impl Api {
             reload: Asking::default(),
             hosts: HostCheck::default(),
             operator_socket: None,
+            own_agent: Mutex::default(),
             audit: Audit::default(),
             tokens: Tokens::default(),
             socket_health: SocketHealth::default(),

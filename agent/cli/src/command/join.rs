@@ -22,6 +22,6 @@ pub struct Args {
 /// safe.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     context.client()?.agent().join(&args.address).await?;
-    print_line(&format!("joined the server at {}", args.address))?;
+    print_line(&format!("joined the cluster at {}", args.address))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,26 +4,28 @@
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::Call;
-use super::membership::{DETAILS_TIMEOUT, own_member};
-use crate::node::Identity;
+use super::membership::{DETAILS_TIMEOUT, OwnRow};
 use http::{Response, StatusCode};
-use lockmesh_client::shape::agent::{AgentConfig, AgentSelf};
+use lockmesh_client::shape::agent::{AgentConfig, AgentSelf, Member};
 use lockmesh_protocol::rpc::Status;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(super) async fn describe_self(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let identity = &call.api.identity;
     // An agent can identify itself without a quorum, and clients rely on that.
-    let status = tokio::time::timeout(DETAILS_TIMEOUT, call.api.upstream.status()).await;
+    let status = tokio::time::timeout(DETAILS_TIMEOUT, call.api.upstream.status());
+    let (status, row) = tokio::join!(status, OwnRow::read(call));
     let status = status.ok().and_then(Result::ok);
     let servers = status.as_ref().map_or(&[][..], |status| &status.servers[..]);
+    let member = row.member(identity, servers);
     let debug_config = json!({
         "Datacenter": identity.datacenter,
         "NodeID": identity.node_id,
         "NodeName": identity.node.as_str(),
-        "SerfAdvertiseAddrLAN": format!("tcp://{}", with_port(identity, 0)),
+        "SerfAdvertiseAddrLAN": format!("tcp://{}", address_of(&member)),
         "ServerMode": identity.server_rpc.is_some(),
         "SessionTTLMin": call.api.limits.session_ttl_min.as_nanos() as u64,
         "KVMaxValueSize": call.api.limits.kv_max_value_size,
@@ -43,7 +45,7 @@ pub(super) async fn describe_self(call: &Call<'_>) -> Result<Response<Body>, Fai
             build_date: String::new(),
         },
         debug_config: debug_config.as_object().cloned().unwrap_or_default(),
-        member: own_member(identity, servers),
+        member,
         stats: stats(call, status.as_ref()),
         meta: BTreeMap::from([("consul-network-segment".into(), String::new())]),
         ..AgentSelf::default()
@@ -51,8 +53,12 @@ pub(super) async fn describe_self(call: &Call<'_>) -> Result<Response<Body>, Fai
     Ok(answer::json(&shape, call.layout()))
 }
 
-fn with_port(identity: &Identity, port: u16) -> std::net::SocketAddr {
-    std::net::SocketAddr::new(identity.advertise, port)
+/// Returns a member's address with its port; an IPv6 address in brackets.
+fn address_of(member: &Member) -> String {
+    match member.addr.parse() {
+        Ok(ip) => SocketAddr::new(ip, member.port).to_string(),
+        Err(_) => format!("{}:{}", member.addr, member.port),
+    }
 }
 
 fn stats(call: &Call<'_>, status: Option<&Status>) -> BTreeMap<String, BTreeMap<String, String>> {

@@ -21,7 +21,8 @@ use lockmesh_protocol::record::{Agent, MemberStatus, Node};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use lockmesh_protocol::rpc::{ServerStatus, Status};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 const ALIVE: u8 = 1;
@@ -71,22 +72,67 @@ pub(super) async fn join(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     if call.params.non_empty("wan").is_some() {
         return Err(Failure::refused("Failed to join: there is no wide area: a cluster is one datacenter"));
     }
+    let named = Named::parse(call.tail);
+    // First, because no server answers at such an address. Its agent is in the cluster already.
+    if matches!(named, Some(Named::Port(_))) && is_member(call, named).await {
+        return Ok(answer::nothing());
+    }
     let address = with_port(call.tail).ok_or_else(|| {
         Failure::refused(format!("Failed to join {:?}: name a server as host:port", call.tail))
     })?;
-    call.api.upstream.join(&address).await.map_err(|unavailable| {
+    if let Err(unavailable) = call.api.upstream.join(&address).await {
+        if is_member(call, named).await {
+            return Ok(answer::nothing());
+        }
         let words = format!("Failed to join {address}: {unavailable}");
-        Failure::from(unavailable).in_words(words)
-    })?;
+        return Err(Failure::from(unavailable).in_words(words));
+    }
     tracing::info!(server = %address, "added a server as a fallback for leader discovery");
     Ok(answer::nothing())
+}
+
+/// The address in a request to join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Named {
+    Host(IpAddr),
+    Port(SocketAddr),
+}
+
+impl Named {
+    /// Parses an IP address, with or without a port; returns `None` for a host name.
+    fn parse(address: &str) -> Option<Self> {
+        let host = || address.trim_start_matches('[').trim_end_matches(']').parse().map(Self::Host);
+        address.parse().map(Self::Port).or_else(|_| host()).ok()
+    }
+
+    /// Returns `true` if an agent is at this address: that for probes, or that for gossip.
+    fn is_of(self, agent: &Agent) -> bool {
+        let probes = agent.address.parse().map(|ip| SocketAddr::new(ip, agent.port)).ok();
+        let mut known = probes.into_iter().chain(agent.gossip);
+        let of = |known: SocketAddr| known.ip().to_canonical();
+        known.any(|known| match self {
+            Self::Host(ip) => of(known) == ip.to_canonical(),
+            Self::Port(address) => (of(known), known.port()) == (of(address), address.port()),
+        })
+    }
+}
+
+/// Returns `true` if a member that has not left is at this address.
+async fn is_member(call: &Call<'_>, named: Option<Named>) -> bool {
+    let Some(named) = named else { return false };
+    let options = ReadOptions { consistency: Consistency::Stale, blocking: None };
+    // A server is joined most often when none is reachable.
+    let read = tokio::time::timeout(DETAILS_TIMEOUT, call.read(Query::Agents, options, None)).await;
+    let Ok(Ok(answer)) = read else { return false };
+    let Rows::Agents(agents) = &answer.rows else { return false };
+    agents.iter().any(|agent| agent.status != MemberStatus::Left && named.is_of(agent))
 }
 
 /// Returns an address as `host:port`; `None` if it is invalid.
 fn with_port(address: &str) -> Option<String> {
     // An IPv6 address contains colons, with brackets or without.
     if let Ok(ip) = address.trim_start_matches('[').trim_end_matches(']').parse() {
-        return Some(std::net::SocketAddr::new(ip, SERVER_PORT).to_string());
+        return Some(SocketAddr::new(ip, SERVER_PORT).to_string());
     }
     let (host, port) = match address.rsplit_once(':') {
         Some((host, port)) => (host, port.parse().ok().filter(|port| *port > 0)?),
@@ -104,6 +150,12 @@ fn with_port(address: &str) -> Option<String> {
 pub(super) async fn members(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     call.refuse_filter()?;
+    let wan = call.params.non_empty("wan").is_some();
+    check_segment(call, wan)?;
+    // As in Consul, only servers know the wide area.
+    if wan && call.api.identity.server_rpc.is_none() {
+        return Ok(answer::json(&serde_json::Value::Null, call.layout()));
+    }
     // Concurrently: without a leader each of the two runs into its timeout.
     let (status, leases) = tokio::join!(seen_by_leader_or_nearest(call), leases_where_wanted(call));
     let servers = &status.servers;
@@ -118,12 +170,20 @@ pub(super) async fn members(call: &Call<'_>) -> Result<Response<Body>, Failure> 
         members.entry(folded).or_insert_with(|| server_member(server, &status, datacenter));
     }
     let mut members: Vec<Member> = members.into_values().collect();
-    if call.params.non_empty("wan").is_some() {
+    if wan {
         // A port among the tags distinguishes servers from other members.
         members.retain(|member| member.tags.contains_key("port"));
         members.iter_mut().for_each(|member| member.name = format!("{}.{datacenter}", member.name));
     }
     Ok(answer::json(&members, call.layout()))
+}
+
+/// Rejects a network segment: there is only the one without a name, and the name for all of them.
+fn check_segment(call: &Call<'_>, wan: bool) -> Result<(), Failure> {
+    match call.params.non_empty("segment").filter(|segment| !wan && *segment != "_all") {
+        Some(segment) => Err(Failure::refused(format!("segment {segment:?} not found"))),
+        None => Ok(()),
+    }
 }
 
 /// Returns the leader's view, because only the leader knows the servers' health; without a leader,
@@ -235,8 +295,56 @@ fn server_member(server: &ServerStatus, status: &Status, datacenter: &str) -> Me
     described.shape(if is_lost { FAILED } else { ALIVE }, Some(port.to_owned()))
 }
 
+/// The row of this agent among the members, as far as the servers returned it.
+pub(super) struct OwnRow {
+    agent: Option<Arc<Agent>>,
+    node: Option<Arc<Node>>,
+}
+
+impl OwnRow {
+    /// Reads the row. Clients describe an agent often, so the roster is read once for each lease.
+    pub(super) async fn read(call: &Call<'_>) -> Self {
+        let of_agent = tokio::time::timeout(DETAILS_TIMEOUT, own_agent(call));
+        let of_node = tokio::time::timeout(DETAILS_TIMEOUT, own_node(call));
+        let (agent, node) = tokio::join!(of_agent, of_node);
+        Self { agent: agent.ok().flatten(), node: node.ok().flatten() }
+    }
+
+    /// Returns the row, or this agent as it knows itself.
+    pub(super) fn member(&self, identity: &Identity, servers: &[ServerStatus]) -> Member {
+        match &self.agent {
+            Some(agent) => roster_member(agent, self.node.as_ref(), identity, servers),
+            None => own_member(identity, servers),
+        }
+    }
+}
+
+/// Returns this agent's entry of the roster; `None` if it is not registered.
+async fn own_agent(call: &Call<'_>) -> Option<Arc<Agent>> {
+    let lease = call.api.upstream.registered_lease()?;
+    let kept = || call.api.own_agent.lock().unwrap_or_else(PoisonError::into_inner);
+    // While it lasts, its status changes only at a restart, which ends this process.
+    if let Some(agent) = kept().as_ref().filter(|agent| agent.lease() == lease) {
+        return Some(Arc::clone(agent));
+    }
+    // From the leader: another server may not have applied the registration yet.
+    let answer = call.read(Query::Agents, ReadOptions::default(), None).await.ok()?;
+    let Rows::Agents(agents) = &answer.rows else { return None };
+    let agent = agents.iter().find(|agent| agent.lease() == lease)?;
+    *kept() = Some(Arc::clone(agent));
+    Some(Arc::clone(agent))
+}
+
+async fn own_node(call: &Call<'_>) -> Option<Arc<Node>> {
+    let options = ReadOptions { consistency: Consistency::Stale, blocking: None };
+    let query = Query::Node(call.api.identity.node.clone());
+    let answer = call.read(query, options, None).await.ok()?;
+    let Rows::Node(found) = &answer.rows else { return None };
+    found.as_ref().map(|(node, _)| Arc::clone(node))
+}
+
 /// Returns this agent as it knows itself.
-pub(super) fn own_member(identity: &Identity, servers: &[ServerStatus]) -> Member {
+fn own_member(identity: &Identity, servers: &[ServerStatus]) -> Member {
     let described = MemberOf {
         name: identity.node.as_str(),
         address: &identity.advertise.to_string(),

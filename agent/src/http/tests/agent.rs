@@ -1,8 +1,10 @@
 //! The agent's description of itself, and its own checks.
 
-use super::{NODE_ID, Stand};
+use super::{NODE_ID, Stand, own_node};
+use lockmesh_protocol::command::{AgentRegistration, Command};
 use lockmesh_protocol::rpc::Unavailable;
 use serde_json::json;
+use std::sync::Arc;
 
 #[tokio::test]
 async fn the_agent_says_who_it_is() {
@@ -10,8 +12,6 @@ async fn the_agent_says_who_it_is() {
     let own = stand.get("/v1/agent/self").await.json();
     assert_eq!((&own["Config"]["NodeName"], &own["Config"]["NodeID"]), (&json!("node-one"), &json!(NODE_ID)));
     assert_eq!((&own["Config"]["Version"], &own["Config"]["Server"]), (&json!("1.2.3"), &json!(true)));
-    let address = own["DebugConfig"]["SerfAdvertiseAddrLAN"].as_str().unwrap();
-    assert!(address.starts_with("tcp://127.0.0.1:"), "{address}");
     for part in ["Coord", "Member", "Stats", "Meta", "xDS"] {
         assert!(own[part].is_object(), "{part}: {own}");
     }
@@ -26,6 +26,33 @@ async fn the_agent_says_who_it_is() {
 }
 
 #[tokio::test]
+async fn the_agent_s_own_member_is_its_row_among_the_members() {
+    let mut stand = Stand::new();
+    let rows = async |stand: &Stand| {
+        let own = stand.get("/v1/agent/self").await.json();
+        let members = stand.get("/v1/agent/members").await.json();
+        let mut members = members.as_array().unwrap().iter();
+        let row = members.find(|member| member["Name"] == "node-one").cloned().unwrap();
+        (own["Member"].clone(), row, own["DebugConfig"]["SerfAdvertiseAddrLAN"].clone())
+    };
+    let (own, row, address) = rows(&stand).await;
+    assert_eq!((&own, &own["State"]), (&row, &json!("alive")));
+    assert_eq!((&own["SinceMs"], &address), (&json!(1_000), &json!("tcp://127.0.0.1:8300")));
+    // Registered anew, at another port and in the mesh; the row that was read before is not kept.
+    stand.fails("node-one");
+    let registration = AgentRegistration { port: 8301, ..AgentRegistration::of(own_node()) };
+    stand.quorum.apply(Command::RegisterAgent(registration));
+    let (own, row, address) = rows(&stand).await;
+    assert_eq!((&own, &own["Port"], &address), (&row, &json!(8301), &json!("tcp://127.0.0.1:8301")));
+    // Without servers it is as it was read, or as the agent knows itself.
+    stand.break_with(Unavailable::NotLeader { leader: None });
+    assert_eq!(rows(&stand).await.0, own);
+    *Arc::get_mut(&mut stand.api).expect("no other has it").own_agent.get_mut().unwrap() = None;
+    let (own, row, _) = rows(&stand).await;
+    assert_eq!((&own, own.get("State")), (&row, None));
+}
+
+#[tokio::test]
 async fn a_cached_read_is_a_miss() {
     let stand = Stand::new();
     for path in
@@ -35,6 +62,17 @@ async fn a_cached_read_is_a_miss() {
         assert_eq!(stand.get(path).await.header("x-cache"), None, "{path}");
     }
     assert_eq!(stand.get("/v1/catalog/nodes?cached").await.header("x-cache"), None);
+}
+
+#[tokio::test]
+async fn segments_do_not_exist_and_a_client_agent_has_no_wide_area() {
+    let mut stand = Stand::new();
+    stand.get("/v1/agent/members?segment=zz").await.is(500, "segment \"zz\" not found");
+    for query in ["segment=", "segment=_all", "segment=zz&wan=1"] {
+        assert_eq!(stand.get(&format!("/v1/agent/members?{query}")).await.status, 200, "{query}");
+    }
+    Arc::get_mut(&mut stand.api).expect("no other has it").identity.server_rpc = None;
+    stand.get("/v1/agent/members?wan=1").await.is(200, "null");
 }
 
 #[tokio::test]

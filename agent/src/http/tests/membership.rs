@@ -37,7 +37,7 @@ impl Stand {
     }
 
     /// Fails a node by a verdict.
-    fn fails(&self, name: &str) {
+    pub(super) fn fails(&self, name: &str) {
         self.quorum.apply(Command::FailNode(NodeFailure {
             lease: self.lease(name),
             window: HealthWindow::Default,
@@ -302,6 +302,27 @@ async fn a_server_is_joined_by_its_address() {
     let far = stand.put("/v1/agent/join/127.0.0.1:8300?wan=1", "").await;
     far.is(500, "Failed to join: there is no wide area: a cluster is one datacenter");
     stand.put("/v1/agent/join/127.0.0.1:8300?wan=", "").await.is(200, "");
+}
+
+#[tokio::test]
+async fn to_join_a_member_s_address_has_no_effect() {
+    let stand = Stand::new();
+    let node = Node { name: "web-4".into(), id: "f0000000-0000-0000-0000-000000000004".into(), ..own_node() };
+    let registration = AgentRegistration {
+        port: 8301,
+        gossip: "[2001:db8::4]:8302".parse().ok(),
+        ..AgentRegistration::of(Node { address: "2001:db8::4".into(), ..node })
+    };
+    stand.quorum.apply(Command::RegisterAgent(registration));
+    for address in ["[2001:db8::4]:8301", "[2001:db8::4]:8302", "2001:db8::4", "[2001:db8::4]"] {
+        stand.put(&format!("/v1/agent/join/{address}"), "").await.is(200, "");
+    }
+    for address in ["[2001:db8::4]:8303", "[2001:db8::5]:8301", "2001:db8::5"] {
+        stand.put(&format!("/v1/agent/join/{address}"), "").await.failed(500, "refused");
+    }
+    stand.fails("web-4");
+    stand.put("/v1/agent/force-leave/web-4", "").await.is(200, "");
+    stand.put("/v1/agent/join/[2001:db8::4]:8301", "").await.failed(500, "refused");
 }
 
 #[tokio::test]
