@@ -31,6 +31,7 @@
 //! | [`archive`] | the file format of a backup |
 //! | `event_stream` | a response that stays open, with one event after the other |
 //! | `file_body` | a response that is read from a file |
+//! | `service_mesh` | the fields of a service that only a service mesh uses |
 //! | `shapes` | from the state's records to the client's JSON |
 //! | [`endpoint`] | the endpoints |
 //! | [`go`] | durations, numbers, query strings, paths and JSON by the rules of Go |
@@ -57,6 +58,7 @@ mod file_body;
 mod guard;
 mod host;
 mod peer;
+mod service_mesh;
 mod shapes;
 mod token;
 mod unix_socket;

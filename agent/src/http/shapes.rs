@@ -1,6 +1,7 @@
 //! From the state's records to the JSON that clients see. Renders only, without look-ups.
 
 use super::go::duration::{format_duration, silence};
+use super::service_mesh::{MeshFields, visible_meta};
 use lockmesh_agent_core::session_events::SessionEvent;
 use lockmesh_client::shape::{self, Blob};
 use lockmesh_protocol::gossip::event::UserEvent;
@@ -122,18 +123,20 @@ fn unless_empty(map: &BTreeMap<String, String>) -> Option<BTreeMap<String, Strin
 }
 
 pub(super) fn service(service: &Service) -> shape::catalog::Service {
+    let mesh = MeshFields::of(service);
     shape::catalog::Service {
+        kind: mesh.kind(),
         id: service.id.to_string(),
         service: service.name.clone(),
         tags: Some(service.tags.clone()),
         address: service.address.clone(),
         tagged_addresses: tagged_addresses(service),
-        meta: unless_empty(&service.meta),
+        meta: Some(visible_meta(service)).filter(|meta| !meta.is_empty()),
         port: service.port,
         weights: weights(service),
         enable_tag_override: service.enable_tag_override,
-        proxy: shape::catalog::Proxy::default(),
-        connect: Map::new(),
+        proxy: mesh.proxy(),
+        connect: mesh.connect(),
         create_index: service.create_index.0,
         modify_index: service.modify_index.0,
     }
@@ -154,6 +157,7 @@ fn tagged_addresses(service: &Service) -> BTreeMap<String, shape::catalog::Servi
 
 pub(super) fn service_node(instance: &Instance) -> shape::catalog::ServiceNode {
     let (node, service) = (&instance.node, &instance.service);
+    let mesh = MeshFields::of(service);
     shape::catalog::ServiceNode {
         id: node.id.clone(),
         node: node.name.to_string(),
@@ -161,19 +165,19 @@ pub(super) fn service_node(instance: &Instance) -> shape::catalog::ServiceNode {
         datacenter: node.datacenter.clone(),
         tagged_addresses: unless_empty(&node.tagged_addresses),
         node_meta: unless_empty(&node.meta),
-        service_kind: String::new(),
+        service_kind: mesh.kind(),
         service_id: service.id.to_string(),
         service_name: service.name.clone(),
         service_tags: service.tags.clone(),
         service_address: service.address.clone(),
         service_tagged_addresses: tagged_addresses(service),
         service_weights: weights(service),
-        service_meta: service.meta.clone(),
+        service_meta: visible_meta(service),
         service_port: service.port,
         service_socket_path: String::new(),
         service_enable_tag_override: service.enable_tag_override,
-        service_proxy: shape::catalog::Proxy::default(),
-        service_connect: Map::new(),
+        service_proxy: mesh.proxy(),
+        service_connect: mesh.connect(),
         create_index: service.create_index.0,
         modify_index: service.modify_index.0,
     }

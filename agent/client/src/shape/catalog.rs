@@ -32,6 +32,9 @@ pub struct Node {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Service {
+    /// Its kind in a service mesh; empty for a usual service.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub kind: String,
     /// Its id on the node.
     #[serde(rename = "ID")]
     pub id: String,
@@ -52,9 +55,9 @@ pub struct Service {
     pub weights: Weights,
     /// Set if other clients may change its tags.
     pub enable_tag_override: bool,
-    /// Always the empty proxy.
+    /// Its settings as a proxy, as they were registered.
     pub proxy: Proxy,
-    /// Always empty.
+    /// Its settings for a service mesh, as they were registered.
     pub connect: Map<String, Value>,
     /// The index of its creation.
     pub create_index: u64,
@@ -62,15 +65,18 @@ pub struct Service {
     pub modify_index: u64,
 }
 
-/// The proxy of a service that is not a proxy.
+/// The settings of a service as a proxy. All are empty for a service that is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Proxy {
-    /// Always empty.
+    /// `DestinationServiceName`, `Upstreams` and others, if set.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+    /// Its mode.
     pub mode: String,
-    /// Always empty.
+    /// Its settings for mesh gateways.
     pub mesh_gateway: Map<String, Value>,
-    /// Always empty.
+    /// Its exposed paths.
     pub expose: Map<String, Value>,
 }
 
@@ -128,7 +134,7 @@ pub struct ServiceNode {
     pub tagged_addresses: Option<BTreeMap<String, String>>,
     /// Metadata of the node.
     pub node_meta: Option<BTreeMap<String, String>>,
-    /// Always empty.
+    /// The service's kind in a service mesh; empty for a usual service.
     pub service_kind: String,
     /// The service's id.
     #[serde(rename = "ServiceID")]
@@ -154,9 +160,9 @@ pub struct ServiceNode {
     pub service_socket_path: String,
     /// Set if other clients may change its tags.
     pub service_enable_tag_override: bool,
-    /// Always the empty proxy.
+    /// The service's settings as a proxy, as they were registered.
     pub service_proxy: Proxy,
-    /// Always empty.
+    /// The service's settings for a service mesh, as they were registered.
     pub service_connect: Map<String, Value>,
     /// The index of its creation.
     pub create_index: u64,

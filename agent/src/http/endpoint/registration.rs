@@ -7,7 +7,8 @@ use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::{Call, check_datacenter};
 use super::super::go::duration;
-use super::super::go::json::{JsonError, Object, first_value};
+use super::super::go::json::{JsonError, Object, first_value, says_nothing};
+use super::super::service_mesh::{self, MeshFields};
 use http::Response;
 use lockmesh_protocol::command::{Command, Deregistration, Registration};
 use lockmesh_protocol::id::{CheckId, LogIndex, NodeName, ServiceId};
@@ -46,8 +47,8 @@ const SERVICE_FIELDS: &[&str] = &[
     "CreateIndex",
     "ModifyIndex",
 ];
-/// Fields of a service mesh, which is not implemented: accepted when empty.
-const SERVICE_MESH_FIELDS: &[&str] = &["Kind", "SocketPath", "Proxy", "Connect", "PeerName", "Locality"];
+/// Fields of features that are not implemented: accepted when empty.
+const SILENT_SERVICE_FIELDS: &[&str] = &["SocketPath", "PeerName", "Locality"];
 const CHECK_FIELDS: &[&str] = &[
     "Node",
     "CheckID",
@@ -179,8 +180,11 @@ pub(super) fn parse_node(value: &Value) -> Result<Node, JsonError> {
 /// Parses a service; its node is named outside of it.
 pub(super) fn parse_service(value: &Value, node: NodeName) -> Result<Service, JsonError> {
     let object = Object::new("NodeService", value)?;
-    let silent: Vec<&str> = SERVICE_MESH_FIELDS.iter().chain(ENTERPRISE_FIELDS).copied().collect();
-    refuse_unknown(&object, SERVICE_FIELDS, &silent)?;
+    let silent: Vec<&str> = SILENT_SERVICE_FIELDS.iter().chain(ENTERPRISE_FIELDS).copied().collect();
+    let known: Vec<&str> = SERVICE_FIELDS.iter().chain(&service_mesh::FIELDS).copied().collect();
+    refuse_unknown(&object, &known, &silent)?;
+    let mut meta = object.string_map("Meta")?.collect();
+    MeshFields::parse(&object)?.store(&mut meta)?;
     Ok(Service {
         node,
         id: ServiceId::from(object.string("ID")?),
@@ -188,7 +192,7 @@ pub(super) fn parse_service(value: &Value, node: NodeName) -> Result<Service, Js
         tags: object.strings("Tags")?.into_iter().map(str::to_owned).collect(),
         address: object.string("Address")?.into(),
         tagged_addresses: parse_tagged_addresses(&object)?,
-        meta: object.string_map("Meta")?.collect(),
+        meta,
         port: object.port("Port")?,
         weights: parse_weights(&object)?,
         enable_tag_override: object.bool("EnableTagOverride")?,
@@ -328,18 +332,6 @@ fn refuse_unknown(object: &Object<'_>, known: &[&str], silent: &[&str]) -> Resul
     Ok(())
 }
 
-/// Returns `true` if a value is what Go writes for an unset field.
-fn says_nothing(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Bool(flag) => !flag,
-        Value::Number(number) => number.as_f64() == Some(0.0),
-        Value::String(text) => text.is_empty(),
-        Value::Array(list) => list.is_empty(),
-        Value::Object(fields) => fields.values().all(says_nothing),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -386,7 +378,7 @@ mod tests {
         for (body, text) in [
             (r#"{"Node":"n","Nonsense":1}"#, "json: unknown field \"Nonsense\""),
             (r#"{"Node":"n","Check":{"Nonsense":1}}"#, "json: unknown field \"Nonsense\""),
-            (r#"{"Node":"n","Service":{"Kind":"connect-proxy"}}"#, "json: unknown field \"Kind\""),
+            (r#"{"Node":"n","Service":{"SocketPath":"/s"}}"#, "json: unknown field \"SocketPath\""),
         ] {
             assert_eq!(parse_registration(body.as_bytes()).unwrap_err().to_string(), text);
         }

@@ -198,6 +198,18 @@ fn text(value: &Value) -> Option<&str> {
     if value.is_null() { Some("") } else { value.as_str() }
 }
 
+/// Returns `true` if a value is what Go writes for an unset field.
+pub fn says_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(flag) => !flag,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(fields) => fields.values().all(says_nothing),
+    }
+}
+
 /// Returns Go's name for a value's kind.
 pub fn kind(value: &Value) -> &'static str {
     match value {

@@ -147,3 +147,38 @@ async fn locks_are_listed_with_their_holders() {
         (&json!("destroyed"), &json!([{"Key": "jobs/1", "Fence": fence}]))
     );
 }
+
+#[tokio::test]
+async fn the_fields_of_a_service_mesh_are_returned_as_they_were_sent() {
+    let stand = Stand::new();
+    let service = json!({
+        "kind": "connect-proxy", "ID": "p1", "Service": "web-proxy", "Port": 9, "Meta": {"v": "1"},
+        "Proxy": {"destinationServiceName": "web", "Upstreams": [{"DestinationName": "db"}], "Expose": {}},
+        "Connect": {"Native": true},
+    });
+    let body = json!({"Node": "n1", "Address": "10.0.0.1", "Service": service}).to_string();
+    stand.put("/v1/catalog/register", &body).await.is(200, "true");
+    let proxy = json!({
+        "DestinationServiceName": "web", "Upstreams": [{"DestinationName": "db"}],
+        "Mode": "", "MeshGateway": {}, "Expose": {},
+    });
+    let (connect, meta) = (json!({"Native": true}), json!({"v": "1"}));
+    let row = stand.get("/v1/catalog/service/web-proxy").await.json()[0].clone();
+    assert_eq!((&row["ServiceKind"], &row["ServiceProxy"]), (&json!("connect-proxy"), &proxy));
+    assert_eq!((&row["ServiceConnect"], &row["ServiceMeta"]), (&connect, &meta));
+    let get = r#"[{"Service": {"Verb": "get", "Node": "n1", "Service": {"ID": "p1"}}}]"#;
+    for shown in [
+        stand.get("/v1/catalog/node/n1").await.json()["Services"]["p1"].clone(),
+        stand.get("/v1/health/service/web-proxy").await.json()[0]["Service"].clone(),
+        stand.put("/v1/txn", get).await.json()["Results"][0]["Service"].clone(),
+    ] {
+        assert_eq!((&shown["Kind"], &shown["Proxy"]), (&json!("connect-proxy"), &proxy), "{shown}");
+        assert_eq!((&shown["Connect"], &shown["Meta"]), (&connect, &meta), "{shown}");
+    }
+    // A usual service looks as before.
+    let body = r#"{"Node": "n1", "Address": "10.0.0.1", "Service": {"ID": "w", "Service": "web", "Connect": {"Native": false}}}"#;
+    stand.put("/v1/catalog/register", body).await.is(200, "true");
+    let web = stand.get("/v1/catalog/node/n1").await.json()["Services"]["w"].clone();
+    assert_eq!((web.get("Kind"), &web["Connect"], &web["Meta"]), (None, &json!({}), &json!(null)));
+    assert_eq!(web["Proxy"], json!({"Mode": "", "MeshGateway": {}, "Expose": {}}));
+}
