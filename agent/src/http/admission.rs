@@ -155,6 +155,8 @@ pub(crate) fn that_fit(open_files: u64, configured: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+    use tokio::time::timeout;
 
     const UNIX: Peer = Peer::Unix { uid: None, pid: None };
 
@@ -189,7 +191,7 @@ mod tests {
         assert_eq!(admission.admit(local).err(), Some(Excess::InAll), "its places are its own");
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_client_that_sends_nothing_loses_a_place_for_guards_to_the_next() {
         let mut admission = Admission::new(32, 1);
         let local = tcp([127, 0, 0, 1]);
@@ -197,11 +199,14 @@ mod tests {
         let general: Vec<_> = (0..28).map(|_| admitted().expect("a place is free")).collect();
         assert!(general.iter().all(|seat| seat.eviction.is_none()));
         let [first, second, third] = [admitted(), admitted(), admitted()].map(|seat| seat.expect("a place"));
-        let evicted = |seat: &Seat| seat.eviction.clone().expect("it is a place for guards");
-        evicted(&first).notified().await;
+        let evicted = async |seat: &Seat| {
+            let eviction = seat.eviction.clone().expect("it is a place for guards");
+            timeout(Duration::from_secs(1), eviction.notified()).await.expect("it lost its place");
+        };
+        evicted(&first).await;
         admission.claim(&second);
         let fourth = admission.admit(local).expect("a place");
-        evicted(&third).notified().await;
+        evicted(&third).await;
         admission.claim(&fourth);
         assert_eq!(admission.admit(local).err(), Some(Excess::InAll), "both have a request");
         // Those that lost their places end late.

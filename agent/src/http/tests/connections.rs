@@ -277,7 +277,8 @@ async fn a_tcp_connection_that_rests_for_too_long_is_closed() {
     assert!(ask(&mut used, "/v1/kv/none").await.starts_with("HTTP/1.1 404 "));
     let last = Instant::now();
     for stream in [&mut unused, &mut used] {
-        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+        let ended = tokio::time::timeout(2 * limit, stream.read(&mut [0])).await;
+        assert_eq!(ended.expect("it is closed").unwrap(), 0);
     }
     assert!(last.elapsed() >= limit, "{:?}", last.elapsed());
     assert!(last.elapsed() < limit + Duration::from_secs(1), "{:?}", last.elapsed());
@@ -286,7 +287,9 @@ async fn a_tcp_connection_that_rests_for_too_long_is_closed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_waits_for_news_is_not_idle() {
-    let served = Served::new(HttpLimits::default());
+    // Shorter than the pauses of the stream.
+    let limits = HttpLimits { idle_timeout: Some(Duration::from_secs(10)), ..HttpLimits::default() };
+    let served = Served::new(limits);
     let session = served.stand.session("").await;
     let mut stream = served.connect().await;
     let request = format!(
