@@ -295,11 +295,6 @@ impl Agents {
 
 impl Levels {
     fn registered() -> Self {
-        let follower = ["server"];
-        let members = labelled("members", "Registered agents, by status", ["status"]);
-        MEMBER_STATUSES.iter().for_each(|status| drop(members.with_label_values(&[status])));
-        let files = labelled("database_bytes", "Size of a database file in bytes", ["file"]);
-        ["log", "state"].iter().for_each(|file| drop(files.with_label_values(&[file])));
         Self {
             term: gauge("raft_term", "Current Raft term of this server"),
             is_leader: gauge("is_leader", "1 if this server leads and serves"),
@@ -311,19 +306,19 @@ impl Levels {
             follower_lag: labelled(
                 "follower_lag_entries",
                 "Log entries that another server lacks, on the leader",
-                follower,
+                ["server"],
             ),
             follower_contact: seconds_labelled(
                 "follower_last_contact_seconds",
                 "Time since the last message from another server, on the leader",
-                follower,
+                ["server"],
             ),
             sessions: gauge("sessions", "Sessions"),
             locks_held: gauge("locks_held", "Keys locked by a session"),
             lock_waiters: gauge("lock_waiters", "Waiters in the queues of all locks"),
             keys: gauge("keys", "Keys"),
             watches: gauge("watches", "Parked blocking queries"),
-            members,
+            members: members(),
             node_checks_open: gauge("node_checks_open", "Open checks of silent nodes, on the leader"),
             nodes_without_renewals: gauge(
                 "nodes_without_renewals",
@@ -356,15 +351,12 @@ impl Levels {
                 "lowered_election_priority",
                 "1 while this server has the lowest election priority after disk stalls",
             ),
-            database_bytes: files,
+            database_bytes: database_bytes(),
             state_free_bytes: gauge(
                 "state_free_bytes",
                 "Bytes of state.redb that hold nothing, as of the last idle moment",
             ),
-            certificate_expiry: registered(Gauge::new(
-                "lockmesh_server_certificate_expiry_timestamp_seconds",
-                "Expiry time of the server's certificate or of its authority, whichever is earlier",
-            )),
+            certificate_expiry: certificate_expiry(),
             last_backup: last_backup(),
         }
     }
@@ -378,6 +370,25 @@ impl Levels {
 fn last_backup() -> Gauge {
     let help = "Time at which this server last sent a complete backup; 0 if none since its start";
     registered(Gauge::new(named("last_backup_timestamp_seconds"), help))
+}
+
+fn members() -> IntGaugeVec {
+    let members = labelled("members", "Registered agents, by status", ["status"]);
+    MEMBER_STATUSES.iter().for_each(|status| drop(members.with_label_values(&[status])));
+    members
+}
+
+fn database_bytes() -> IntGaugeVec {
+    let files = labelled("database_bytes", "Size of a database file in bytes", ["file"]);
+    ["log", "state"].iter().for_each(|file| drop(files.with_label_values(&[file])));
+    files
+}
+
+fn certificate_expiry() -> Gauge {
+    registered(Gauge::new(
+        "lockmesh_server_certificate_expiry_timestamp_seconds",
+        "Expiry time of the server's certificate or of its authority, whichever is earlier",
+    ))
 }
 
 /// Sets a gauge to 0 or 1.

@@ -1,5 +1,5 @@
-//! Dead space of `state.redb`: space of deleted or replaced rows, measured and given back to the file
-//! system while nothing is written.
+//! Dead space of `state.redb`: space of deleted or replaced rows, measured and given back to the
+//! file system while nothing is written.
 //!
 //! redb cuts off free space at the end of the file with each commit, up to half of it, so a few
 //! commits without a change give most of it back. The rest lies between rows: moving them together

@@ -1,5 +1,6 @@
 //! A client that administers the quorum through its agent: it asks for the leader's status,
-//! transfers leadership, rotates the gossip key, and forces nodes to leave, most of which are alive.
+//! transfers leadership, rotates the gossip key, and forces nodes to leave, most of which are
+//! alive.
 
 use super::client::Wish;
 use super::marks::Mark;
