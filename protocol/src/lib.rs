@@ -10,6 +10,7 @@
 //! | `id.rs` | names and numbers as newtypes: keys, sessions, nodes, log indexes, fences |
 //! | `peer.rs` | role and node, as named by a certificate |
 //! | `time.rs` | a point in time, passed as an argument |
+//! | `host_port.rs` | the address of a server as an operator writes it |
 //! | `duration.rs` | durations in Go's notation: `15s`, `1m30s` |
 //! | `random.rs`, `backoff.rs`, `token_bucket.rs` | random numbers, backoff, rate limits |
 //! | `log_on_change.rs` | one log line per change of a persistent problem |
@@ -36,6 +37,7 @@ pub mod duration;
 pub mod format;
 pub mod given_up;
 pub mod gossip;
+pub mod host_port;
 pub mod id;
 pub mod lease;
 pub mod log_on_change;

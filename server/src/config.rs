@@ -9,10 +9,14 @@ use lockmesh_net::config::{
     ConfigError, LogConfig, NodeConfig, TlsConfig, check_length, check_path, check_range, empty_is_none,
 };
 use lockmesh_protocol::duration;
+use lockmesh_protocol::host_port::HostPort;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// The maximum number of addresses in `quorum.join`.
+const MAX_JOIN: usize = 64;
 
 /// The configuration of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +58,7 @@ pub struct ServerConfig {
 pub struct RpcConfig {
     /// The address to listen on, IPv4 or IPv6, as `ip:port`. Port 0 selects a free one.
     pub listen: SocketAddr,
-    /// The address announced to others, as `ip:port`; empty for the one listened on, which then
+    /// The address announced to others, as `host:port`; empty for the one listened on, which then
     /// must not be a wildcard.
     pub advertise: String,
 }
@@ -71,7 +75,8 @@ pub struct QuorumConfig {
     /// cluster that is rebuilt. Empty to draw one.
     pub cluster_id: String,
     /// The addresses of other servers, each as `host:port`. A name may resolve to several
-    /// addresses.
+    /// addresses. A member that has no working leader calls them too, to find servers that moved.
+    /// At most 64.
     pub join: Vec<String>,
     /// A follower that receives nothing from its leader for one to two times this long stands for
     /// election; a leader that receives nothing from a majority for this long steps down. The same
@@ -244,21 +249,21 @@ impl RpcConfig {
     /// # Errors
     /// The key, its value and its allowed values: only the operator knows the address under which
     /// others reach this server.
-    pub fn advertised(&self) -> Result<SocketAddr, ConfigError> {
+    pub fn advertised(&self) -> Result<String, ConfigError> {
         match self.advertise.as_str() {
             "" if self.listen.ip().is_unspecified() => Err(ConfigError::new(
                 "rpc.advertise",
                 format!("must be given, because `rpc.listen` is the wildcard {}", self.listen),
             )),
-            "" => Ok(self.listen),
-            text => text
-                .parse()
-                .ok()
-                .filter(|address: &SocketAddr| !address.ip().is_unspecified() && address.port() != 0)
-                .ok_or_else(|| {
-                    let problem = format!("is {text:?}, but must be an `ip:port` that others can reach");
+            "" => Ok(self.listen.to_string()),
+            text => {
+                let is_wildcard = |ip: &HostPort| ip.literal().is_some_and(|ip| ip.ip().is_unspecified());
+                let address = text.parse().ok().filter(|address| !is_wildcard(address));
+                address.map(|address| address.to_string()).ok_or_else(|| {
+                    let problem = format!("is {text:?}, but must be a `host:port` that others can reach");
                     ConfigError::new("rpc.advertise", problem)
-                }),
+                })
+            }
         }
     }
 
@@ -314,12 +319,11 @@ impl QuorumConfig {
         check_cluster_id(&self.cluster_id)?;
         let (least, most) = (Duration::from_millis(100), Duration::from_secs(60));
         check_length("quorum.election_timeout", self.election_timeout, least, most)?;
-        let is_address = |address: &String| {
-            address.rsplit_once(':').is_some_and(|(host, port)| {
-                !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
-            })
-        };
-        match self.join.iter().find(|address| !is_address(address)) {
+        if self.join.len() > MAX_JOIN {
+            let problem = format!("has {} addresses, but at most {MAX_JOIN} are called", self.join.len());
+            return Err(ConfigError::new("quorum.join", problem));
+        }
+        match self.join.iter().find(|address| address.parse::<HostPort>().is_err()) {
             None => Ok(()),
             Some(wrong) => {
                 let problem = format!("holds {wrong:?}, but must hold host:port, such as \"10.0.0.5:8300\"");
@@ -444,7 +448,10 @@ mod tests {
         assert!(complaint(wildcard).starts_with("`rpc.advertise` must be given"));
         assert!(complaint(|c| c.rpc.advertise = "[::]:8300".into()).starts_with("`rpc.advertise`"));
         let mut rpc = RpcConfig { listen: SocketAddr::from(([0, 0, 0, 0], 8300)), advertise: String::new() };
-        rpc.advertise = "[2001:db8::1]:8300".into();
-        assert_eq!(rpc.advertised().expect("it is an address").to_string(), "[2001:db8::1]:8300");
+        for advertise in ["[2001:db8::1]:8300", "[fe80::1%eth0]:8300", "s1.internal:8300"] {
+            rpc.advertise = advertise.into();
+            assert_eq!(rpc.advertised().expect("it is an address"), advertise);
+        }
+        assert!(complaint(|c| c.rpc.advertise = "s1".into()).contains("must be a `host:port`"));
     }
 }

@@ -6,6 +6,7 @@
 use crate::frame::FrameQueue;
 use crate::quic::{FrameReceiver, FrameSender};
 use crate::{Connection, Endpoint, LinkError, Peer, Purpose, Role};
+use lockmesh_protocol::host_port::HostPort;
 use lockmesh_protocol::rpc::{Call, CallId, ReplyFrame, Request, Response};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -109,12 +110,16 @@ where
 /// Resolves a `host:port` to its current addresses, at least one.
 ///
 /// # Errors
-/// The name cannot be resolved now, or has no addresses.
+/// The text is no address, the name cannot be resolved now, or it has no addresses.
 pub async fn resolve(address: &str) -> Result<Vec<SocketAddr>, LinkError> {
-    if let Ok(address) = address.parse() {
+    let parsed: Result<HostPort, _> = address.parse();
+    let parsed = parsed.map_err(|error| LinkError::Lost(format!("{address:?} is {error}")))?;
+    if let Some(address) = parsed.literal() {
         return Ok(vec![address]);
     }
-    let found: Vec<_> = match timeout(CONNECT_TIMEOUT, lookup_host(address)).await {
+    // Host and port apart: the resolver knows the zone of an IPv6 address only without brackets.
+    let lookup = lookup_host((parsed.host(), parsed.port()));
+    let found: Vec<_> = match timeout(CONNECT_TIMEOUT, lookup).await {
         Ok(Ok(found)) => found.collect(),
         Ok(Err(error)) => return Err(LinkError::Lost(format!("cannot look up {address}: {error}"))),
         Err(_) => return Err(LinkError::Lost(format!("cannot look up {address}: timed out"))),
@@ -127,4 +132,22 @@ async fn in_time<T>(
     attempt: impl Future<Output = Result<T, LinkError>>,
 ) -> Result<T, LinkError> {
     timeout(limit, attempt).await.unwrap_or_else(|_| Err(LinkError::Lost("no reply in time".into())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::resolve;
+
+    #[tokio::test]
+    async fn names_and_zones_are_resolved_and_text_is_refused() {
+        let local = resolve("localhost:8300").await.expect("every host has the name");
+        assert!(local.iter().all(|address| address.ip().is_loopback() && address.port() == 8300));
+        let zone = resolve("[fe80::1%3]:8300").await.expect("a number needs no lookup");
+        assert_eq!(zone[0].to_string(), "[fe80::1%3]:8300");
+        // The loopback interface has this name on every Linux host, and number 1.
+        let zone = resolve("[fe80::1%lo]:8300").await.expect("the interface exists");
+        assert_eq!(zone[0].to_string(), "[fe80::1%1]:8300");
+        let refused = resolve("s1").await.expect_err("there is no port").to_string();
+        assert!(refused.contains("not a host:port"), "{refused}");
+    }
 }
