@@ -31,8 +31,8 @@ use connections::Connections;
 use figures::Publisher;
 use lockmesh_core::Core;
 use lockmesh_core::frontend::{
-    Actions, AnswerKind, CallAnswer, CheckpointReader, Event, Frontend, FrontendConfig, PartWanted,
-    RosterChange, SnapshotFetch, Storage,
+    Actions, Announcement, AnswerKind, CallAnswer, CheckpointReader, Event, Frontend, FrontendConfig,
+    NotReady, PartWanted, RosterChange, SnapshotFetch, Storage,
 };
 use lockmesh_core::unwritten::{StoreOrder, Unwritten};
 use lockmesh_protocol::id::WallTime;
@@ -44,7 +44,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Instant, SystemTime};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// The maximum number of events per turn.
@@ -241,6 +241,7 @@ impl Driver {
         }
         if self.frontend.advance(now, wall_time(), self.unwritten.row_count(), &mut self.actions) {
             let (figures, not_ready) = (self.frontend.figures(now), self.frontend.not_ready(now));
+            self.peers.note_led(!not_ready.iter().any(NotReady::is_leaderless));
             self.publisher.show(&figures, not_ready, self.started);
         }
     }
@@ -384,10 +385,25 @@ impl Driver {
         // it starts again.
         if let Some(announcing) = self.announcing.take() {
             announcing.abort();
+            if change.is_current {
+                tracing::info!("the quorum has recorded the address of this server");
+            }
         }
-        self.announcing = change.announce.map(|announcement| {
-            let addresses = watch::channel(announcement.addresses).1;
-            self.peers.spawn(|endpoint| announce(endpoint, cluster_id, announcement.me, addresses))
+        self.announcing = change.announce.map(|Announcement { me, addresses: listed }| {
+            let peers = Arc::clone(&self.peers);
+            let own = me.address.clone();
+            // Its own address first: a leader that moved records itself. Then those at which the
+            // others were found, if they moved too.
+            let addresses = move || {
+                let mut addresses = vec![own.clone()];
+                for address in peers.addresses().iter().chain(&listed) {
+                    if !addresses.contains(address) {
+                        addresses.push(address.clone());
+                    }
+                }
+                addresses
+            };
+            self.peers.spawn(|endpoint| announce(endpoint, cluster_id, me, addresses))
         });
     }
 

@@ -173,6 +173,7 @@ impl ServerStart {
         self.peers.note(core.log_position(), core.peer_memory());
         self.peers.begin(Me { id, cluster_id: cluster_id.clone(), address: own_record.address.clone() });
         self.peers.update(servers.iter(), servers.iter().map(|server| server.id).max().unwrap_or(id));
+        self.peers.search_at(self.config.quorum.join.clone());
         let limits = DriverLimits { watches: self.config.limits.watches };
         let (storage, peers) = (self.config.storage, self.peers);
         Ok(Driver::new(DriverParts {

@@ -36,7 +36,8 @@ pub(super) async fn join(
     };
     let joined = call_until_done(
         &endpoint,
-        (&cluster_id, &addresses),
+        &cluster_id,
+        || addresses.borrow().clone(),
         Request::AddServer(me),
         "join the cluster",
         is_admitted,
@@ -51,22 +52,23 @@ fn is_of(joined: &Joined, instance_id: &str) -> bool {
     joined.servers.iter().any(|server| server.id == joined.server && server.instance_id == instance_id)
 }
 
-/// Sends this server's current address to the leader until it is recorded.
+/// Sends this server's current address to the leader until it is recorded. `addresses` returns the
+/// addresses at which a leader may be.
 pub(crate) async fn announce(
     endpoint: Arc<Endpoint>,
     cluster_id: String,
     me: Server,
-    addresses: watch::Receiver<Vec<String>>,
+    addresses: impl Fn() -> Vec<String>,
 ) {
     let done = |response| matches!(response, Response::Done).then_some(());
     let request = Request::Announce(me);
-    call_until_done(&endpoint, (&cluster_id, &addresses), request, "announce own address", done).await;
-    tracing::info!("the quorum has recorded the address of this server");
+    call_until_done(&endpoint, &cluster_id, addresses, request, "announce own address", done).await;
 }
 
 async fn call_until_done<T>(
     endpoint: &Endpoint,
-    (cluster_id, addresses): (&str, &watch::Receiver<Vec<String>>),
+    cluster_id: &str,
+    addresses: impl Fn() -> Vec<String>,
     request: Request,
     what: &str,
     mut wanted: impl FnMut(Response) -> Option<T>,
@@ -74,8 +76,7 @@ async fn call_until_done<T>(
     let mut backoff = Backoff::new(BACKOFF, random::seed());
     let mut log = LogOnChange::default();
     loop {
-        let now = addresses.borrow().clone();
-        for address in &now {
+        for address in &addresses() {
             let reason = match ask_leader(endpoint, cluster_id, address, &request).await {
                 Ok(response) => match wanted(response) {
                     Some(wanted) => return wanted,

@@ -11,6 +11,7 @@
 //! | `queue.rs` | the messages waiting for one server |
 //! | `link.rs` | the task that keeps a stream to one server |
 //! | `hello.rs` | the beginning of a stream |
+//! | `search.rs` | the task that looks for servers that moved, while there is no leader |
 //!
 //! Each direction has its own stream, kept by the sender. **Invariants:** a server's message counts
 //! only if its certificate names the node that the roster has under its id; messages from a removed
@@ -19,6 +20,7 @@
 mod hello;
 mod link;
 mod queue;
+mod search;
 
 pub use hello::Hello;
 pub(crate) use hello::{HelloFrame, PeerFrame, VERSION};
@@ -31,6 +33,7 @@ use lockmesh_net::{Endpoint, Peer, QuicOptions};
 use lockmesh_protocol::id::{NodeName, ServerId};
 use lockmesh_protocol::record::Server;
 use queue::PeerQueue;
+use search::Search;
 use std::collections::BTreeMap;
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
@@ -64,6 +67,9 @@ pub struct Peers {
     sender: EventSender,
     runtime: Handle,
     departures: watch::Sender<()>,
+    /// `true` while this server has a working leader.
+    led: watch::Sender<bool>,
+    searching: OnceLock<AbortHandle>,
 }
 
 /// This server's log position, and the known positions of the others.
@@ -123,6 +129,8 @@ impl Peers {
             sender,
             runtime,
             departures: watch::Sender::new(()),
+            led: watch::Sender::new(false),
+            searching: OnceLock::new(),
         })
     }
 
@@ -291,6 +299,45 @@ impl Peers {
         self.read().servers.get(&server).map(|row| row.queue.address().borrow().clone())
     }
 
+    /// Returns the addresses at which the other servers are called now.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.read().servers.values().map(|row| row.queue.address().borrow().clone()).collect()
+    }
+
+    /// Records whether this server has a working leader.
+    pub(crate) fn note_led(&self, is_led: bool) {
+        self.led.send_if_modified(|known| std::mem::replace(known, is_led) != is_led);
+    }
+
+    /// Starts the search for servers that moved, which calls the addresses of `quorum.join` while
+    /// there is no working leader.
+    pub(crate) fn search_at(&self, join: Vec<String>) {
+        let search = Search::new(Weak::clone(&self.this), Arc::clone(&self.endpoint), join);
+        self.searching
+            .set(self.runtime.spawn(search.run(self.led.subscribe())).abort_handle())
+            .expect("one search");
+    }
+
+    /// Calls a server at the address where it was found from now on; returns its previous address,
+    /// or `None` if nothing changed. `node` is the name in its certificate.
+    pub(super) fn found(&self, server: ServerId, node: &NodeName, address: &str) -> Option<String> {
+        let rows = self.read();
+        // An address proves nothing: the certificate and the id must be those of the roster.
+        let row = rows.servers.get(&server).filter(|row| row.node == node.folded())?;
+        let previous = row.queue.address().borrow().clone();
+        // A stream that works stays: its address is right.
+        if row.queue.is_up() || previous == address {
+            return None;
+        }
+        row.queue.move_to(address);
+        Some(previous)
+    }
+
+    /// Returns this server's identity once it is a member.
+    pub(super) fn me(&self) -> Option<&Me> {
+        self.me.get()
+    }
+
     /// Returns the sender to the driver.
     pub(crate) fn sender(&self) -> &EventSender {
         &self.sender
@@ -307,6 +354,7 @@ impl Peers {
     /// Ends all tasks. The roster stays: a server that received a removal while this one stops
     /// would never serve again.
     pub(crate) fn close(&self) {
+        self.searching.get().inspect(|search| search.abort());
         self.read().servers.values().for_each(|row| row.task.abort());
     }
 

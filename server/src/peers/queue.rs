@@ -25,6 +25,8 @@ struct Queued {
     messages: Vec<PeerMessage>,
     bytes: usize,
     is_down: bool,
+    /// `true` while a stream to the other server is open.
+    is_up: bool,
 }
 
 impl PeerQueue {
@@ -73,7 +75,13 @@ impl PeerQueue {
 
     /// The other server is reachable.
     pub(super) fn up(&self) {
-        self.waiting().is_down = false;
+        let mut waiting = self.waiting();
+        (waiting.is_down, waiting.is_up) = (false, true);
+    }
+
+    /// Returns `true` while a stream to the other server is open.
+    pub(super) fn is_up(&self) -> bool {
+        self.waiting().is_up
     }
 
     /// The other server is unreachable: queued and later messages are lost.
@@ -157,10 +165,11 @@ mod tests {
     #[tokio::test]
     async fn nothing_waits_for_a_server_that_is_down() {
         let queue = PeerQueue::new(String::new());
-        assert!(queue.push(message(1)));
+        assert!(queue.push(message(1)) && !queue.is_up());
         queue.down();
-        assert!(!queue.push(message(1)));
+        assert!(!queue.push(message(1)) && !queue.is_up());
         queue.up();
+        assert!(queue.is_up());
         assert!(queue.push(message(7)));
         let mut messages = Vec::new();
         queue.take(&mut messages).await;

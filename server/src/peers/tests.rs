@@ -130,6 +130,22 @@ async fn who_speaks_is_who_the_roster_and_the_certificate_say() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_moved_is_found_by_its_certificate_and_id() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = place(&folder, 1, "127.0.0.1:0");
+    place.begin(1);
+    place.peers.update([server(2, "127.0.0.1:2")].iter(), ServerId(2));
+    let found = |server: u64, node: &str| place.peers.found(ServerId(server), &node.into(), "127.0.0.1:9");
+    assert_eq!(found(3, "s3"), None, "unknown to the roster");
+    assert_eq!(found(2, "s3"), None, "another server's certificate");
+    assert_eq!(place.peers.addresses(), ["127.0.0.1:2"]);
+    assert_eq!(found(2, "s2").as_deref(), Some("127.0.0.1:2"), "its previous address");
+    assert_eq!(found(2, "s2"), None, "it is called there already");
+    assert_eq!(place.peers.addresses(), ["127.0.0.1:9"]);
+    place.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_holds_less_than_the_other_remembers_is_refused_and_told() {
     let folder = tempfile::tempdir().expect("a folder");
     let place = place(&folder, 1, "127.0.0.1:0");

@@ -28,6 +28,7 @@ mod lock_delay;
 mod locks;
 mod mesh;
 mod monitoring;
+mod moved;
 mod operator;
 mod queue;
 mod reload;

@@ -132,6 +132,8 @@ pub struct SnapshotFetch {
 pub struct RosterChange {
     /// Set when this server must announce its address to the quorum.
     pub announce: Option<Announcement>,
+    /// Set if the roster has this server's current record.
+    pub is_current: bool,
 }
 
 /// This server's current record, and the recipients.

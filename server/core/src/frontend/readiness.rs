@@ -30,6 +30,13 @@ pub enum NotReady {
     LeaderSilent,
 }
 
+impl NotReady {
+    /// Returns `true` if the server has no working leader.
+    pub fn is_leaderless(&self) -> bool {
+        matches!(self, Self::NoLeader | Self::NoQuorum | Self::LeaderSilent)
+    }
+}
+
 impl fmt::Display for NotReady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

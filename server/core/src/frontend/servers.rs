@@ -163,12 +163,13 @@ impl Frontend {
         self.versions.retain(|id, _| *id > last || state.server(*id).is_some());
         let me = &self.config.own_record;
         let has_moved = state.server(me.id).is_some_and(|row| **row != *me);
+        let is_current = state.server(me.id).is_some_and(|row| **row == *me);
         let announce = has_moved.then(|| {
             let addresses = state.servers().map(|server| server.address.clone());
             let addresses = addresses.chain([me.address.clone()]).collect();
             Announcement { me: me.clone(), addresses }
         });
-        actions.roster = Some(RosterChange { announce });
+        actions.roster = Some(RosterChange { announce, is_current });
     }
 
     /// Admits a server: it first gets an id and is then added as a learner.
