@@ -11,11 +11,13 @@ use crate::mesh::Member;
 use crate::mesh_questions::MeshQuestions;
 use crate::metrics;
 use crate::node::{self, NodeIdentity};
+use crate::own_address::OwnAddress;
 use crate::pin::PinStore;
 use crate::reload::Asking;
 use crate::session_watches::SessionWatches;
 use crate::upstream::{Upstream, UpstreamOptions};
 use lockmesh_agent_core::cluster::ClusterChoice;
+use lockmesh_agent_core::quorum_client::tagged_addresses;
 use lockmesh_net::datagram::DatagramSocket;
 use lockmesh_net::{CertificateLife, Endpoint, Identity, QuicOptions, Role, expiry};
 use lockmesh_protocol::command::AgentRegistration;
@@ -23,7 +25,7 @@ use lockmesh_protocol::id::{LogIndex, NodeName};
 use lockmesh_protocol::record::{Node, Service};
 use lockmesh_protocol::rpc::Unavailable;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,18 +95,18 @@ impl Agent {
         let (pins, pin) = PinStore::open(&config.data_dir)?;
         let endpoint = listen_for_servers(config.listen, &identity)?;
         let port = endpoint.local_address().map_or(config.listen.port(), |address| address.port());
-        let advertise = config.advertised().unwrap_or_else(|| own_address(&config.upstream.servers));
+        let own_address = OwnAddress::find(config.advertised().as_ref(), &config.upstream.servers);
         let datagrams = config.gossip_address().map(listen_for_gossip).transpose()?;
 
         let (lives, watched) = watch::channel(identity.lives().to_vec());
         let incarnation = incarnation::of_this_process(&identity).map_err(AgentError::Random)?;
-        let mut registration = registration(&config, &node, advertise, server);
+        let mut registration = registration(&config, &node, own_address.ip(), server);
         (registration.incarnation, registration.port) = (incarnation, port);
         let gossip_port = datagrams.as_ref().and_then(|socket| socket.local_address().ok());
-        registration.gossip = gossip_port.map(|local| SocketAddr::new(advertise, local.port()));
+        registration.gossip = gossip_port.map(|local| SocketAddr::new(own_address.ip(), local.port()));
         let mut upstream = UpstreamOptions::new(config.upstream.servers.clone(), identity, registration);
         (upstream.cluster, upstream.pin) = (config.upstream.cluster(), pin);
-        upstream.pins = Arc::new(pins);
+        (upstream.pins, upstream.own_address) = (Arc::new(pins), own_address.clone());
         upstream.hold_time = config.upstream.hold_timeout;
         upstream.probe_after = config.upstream.probe_after;
         let upstream = Upstream::start_on(Arc::clone(&endpoint), upstream);
@@ -113,7 +115,7 @@ impl Agent {
             node_id: node.id,
             datacenter: config.node.datacenter.clone(),
             version: VERSION.into(),
-            advertise,
+            advertise: own_address,
             server_rpc: server,
         };
         let checks = Checks::new(upstream.clone(), identity.clone(), check_limits(&config.checks));
@@ -332,18 +334,14 @@ fn registration(
     advertise: IpAddr,
     server: Option<SocketAddr>,
 ) -> AgentRegistration {
-    let address = advertise.to_string();
-    let families: &[&str] =
-        if advertise.is_ipv4() { &["lan_ipv4", "wan_ipv4"] } else { &["lan_ipv6", "wan_ipv6"] };
-    let tags = ["lan", "wan"].iter().chain(families);
     // The metadata that Consul's agents report about themselves.
     let meta = [("consul-network-segment", ""), ("consul-version", VERSION)];
     let record = Node {
         name: node.name.clone(),
         id: node.id.clone(),
-        address: address.clone(),
+        address: advertise.to_string(),
         datacenter: config.node.datacenter.clone(),
-        tagged_addresses: tags.map(|tag| ((*tag).into(), address.clone())).collect(),
+        tagged_addresses: tagged_addresses(advertise),
         meta: meta.map(|(key, value)| (key.into(), value.into())).into(),
         create_index: LogIndex(0),
         modify_index: LogIndex(0),
@@ -371,19 +369,6 @@ fn server_service(node: &NodeIdentity, rpc: SocketAddr) -> Service {
         create_index: LogIndex(0),
         modify_index: LogIndex(0),
     }
-}
-
-/// Returns the address from which this host reaches the first server whose name resolves.
-fn own_address(servers: &[String]) -> IpAddr {
-    let towards = |server: &String| {
-        let server = server.to_socket_addrs().ok()?.next()?;
-        let any: SocketAddr = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().ok()?;
-        let socket = UdpSocket::bind(any).ok()?;
-        // Nothing is sent: the kernel only chooses the route, and with it the source address.
-        socket.connect(server).ok()?;
-        Some(socket.local_addr().ok()?.ip())
-    };
-    servers.iter().find_map(towards).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
 #[cfg(test)]

@@ -15,9 +15,10 @@ use lockmesh_net::config::{
     ConfigError, LogConfig, NodeConfig, TlsConfig, check_length, check_path, check_range, empty_is_none,
 };
 use lockmesh_protocol::duration;
+use lockmesh_protocol::host_port::{Host, HostPort};
 use lockmesh_protocol::lease::HealthWindow;
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -36,10 +37,11 @@ pub struct AgentConfig {
     /// IPv6, as `ip:port`. `[::]` means all addresses of both families, or of IPv4 on a host
     /// without IPv6. Port 0 selects a free one.
     pub listen: SocketAddr,
-    /// The address in the catalog at which servers reach `listen`. Empty for the listen address, or
-    /// for the source address that the servers see if that is a wildcard.
+    /// The address in the catalog at which servers reach `listen`: an IP address, or a name that is
+    /// resolved with every connection. Empty for the listen address, or for the source address of
+    /// the connections to the servers if that is a wildcard.
     #[serde(with = "empty_is_none")]
-    pub advertise: Option<IpAddr>,
+    pub advertise: Option<Host>,
     /// The number of threads that serve applications and the connections to the servers. 1 to 256.
     pub threads: usize,
     /// `true` if the node leaves the cluster on SIGTERM. Otherwise the servers are notified that it
@@ -207,7 +209,7 @@ impl AgentConfig {
     /// The first key whose value cannot be used, with what it must be. Nothing was started.
     pub fn check(&self) -> Result<(), ConfigError> {
         check_path("data_dir", &self.data_dir)?;
-        if self.advertise.is_some_and(|address| address.is_unspecified()) {
+        if matches!(self.advertise, Some(Host::Ip(address)) if address.is_unspecified()) {
             return Err(ConfigError::new("advertise", "must be an address that others can reach"));
         }
         check_range("threads", self.threads as u64, 1, 256)?;
@@ -231,7 +233,7 @@ impl AgentConfig {
     /// connects.
     fn check_listen(&self) -> Result<(), ConfigError> {
         let listen = self.listen.ip();
-        if listen.is_ipv4() && self.advertise.is_some_and(|address| address.is_ipv6()) {
+        if listen.is_ipv4() && matches!(self.advertise, Some(Host::Ip(address)) if address.is_ipv6()) {
             let problem =
                 format!("is the IPv4 address {listen}, where an `advertise` of IPv6 is not reached");
             return Err(ConfigError::new(
@@ -276,8 +278,9 @@ impl AgentConfig {
     }
 
     /// Returns the address at which servers find this agent, if configured.
-    pub fn advertised(&self) -> Option<IpAddr> {
-        self.advertise.or_else(|| Some(self.listen.ip()).filter(|listen| !listen.is_unspecified()))
+    pub fn advertised(&self) -> Option<Host> {
+        let listens_at = || Some(self.listen.ip()).filter(|listen| !listen.is_unspecified()).map(Host::Ip);
+        self.advertise.clone().or_else(listens_at)
     }
 }
 
@@ -434,9 +437,7 @@ impl UpstreamConfig {
             return Err(ConfigError::new("upstream.servers", "must name at least one server as `host:port`"));
         }
         for server in &self.servers {
-            // At the last colon: an IPv6 address has more of them.
-            let parts = server.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
-            if !matches!(parts, Some((host, Ok(1..))) if !host.is_empty()) {
+            if server.parse::<HostPort>().is_err() {
                 let problem = format!("has {server:?}, but a server is named as `host:port`");
                 return Err(ConfigError::new("upstream.servers", problem));
             }

@@ -20,6 +20,7 @@
 //! | `consul.rs`, `consul/` | Consul's routes, commands, options and keys that Lockmesh does not have |
 //! | `pin.rs` | the file with the agent's cluster |
 //! | `node.rs` | the identity of this machine |
+//! | `own_address.rs` | the address at which others reach this agent |
 //! | `incarnation.rs` | identity of this process within this boot |
 //! | `listener.rs` | the listener for challenges |
 //! | `juror.rs` | challenges to other agents on behalf of servers, over a connection and by datagram |
@@ -44,6 +45,7 @@ mod mesh;
 pub mod mesh_questions;
 pub mod metrics;
 pub mod node;
+pub mod own_address;
 pub mod pin;
 pub mod reload;
 pub mod session_watches;

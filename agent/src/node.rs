@@ -1,5 +1,6 @@
 //! The identity of this machine: its node's name, and its permanent UUID.
 
+use crate::own_address::OwnAddress;
 use lockmesh_net::config::NodeConfig;
 use lockmesh_net::files::FileError;
 use lockmesh_net::private;
@@ -7,7 +8,7 @@ use lockmesh_net::random;
 use lockmesh_protocol::id::NodeName;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 /// The file in the data directory that keeps the UUID.
@@ -56,7 +57,7 @@ pub struct Identity {
     /// The version that it reports.
     pub version: String,
     /// The address under which others reach this machine.
-    pub advertise: IpAddr,
+    pub advertise: OwnAddress,
     /// The address of the server in this process, if there is one.
     pub server_rpc: Option<SocketAddr>,
 }

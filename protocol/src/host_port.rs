@@ -4,8 +4,8 @@
 //! An IPv6 address has brackets: `[2001:db8::5]:8300`. A link-local one keeps its zone, as a number
 //! or as the name of an interface: `[fe80::1%eth0]:8300`.
 
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::fmt;
-use std::net::{Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 /// The longest DNS name, as RFC 1035 limits it.
@@ -20,6 +20,20 @@ pub struct HostPort {
     /// The address, if no lookup is needed.
     literal: Option<SocketAddr>,
 }
+
+/// An address without a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// An IP address.
+    Ip(IpAddr),
+    /// A DNS name.
+    Name(String),
+}
+
+/// The text is neither an IP address nor a DNS name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not an IP address or a DNS name, such as 10.0.0.7, 2001:db8::7 or web-1.internal")]
+pub struct NotHost;
 
 /// The text is not a `host:port`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +87,27 @@ impl FromStr for HostPort {
     }
 }
 
+impl FromStr for Host {
+    type Err = NotHost;
+
+    fn from_str(text: &str) -> Result<Self, NotHost> {
+        match text.parse() {
+            Ok(address) => Ok(Self::Ip(address)),
+            Err(_) if is_name(text) => Ok(Self::Name(text.to_owned())),
+            Err(_) => Err(NotHost),
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(address) => address.fmt(f),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
 impl fmt::Display for HostPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match is_ipv6(&self.host) {
@@ -91,7 +126,12 @@ fn is_ipv6(text: &str) -> bool {
 
 /// Returns `true` for a DNS name, or an IPv4 address.
 fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.len() <= MAX_NAME_BYTES && text.bytes().all(is_name_byte)
+    // The last label of a name is no number: `10.0.0.256` is a mistyped address.
+    let is_number = |label: &str| label.bytes().all(|byte| byte.is_ascii_digit());
+    let last = text.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+    text.len() <= MAX_NAME_BYTES
+        && text.bytes().all(is_name_byte)
+        && (!is_number(last) || text.parse::<Ipv4Addr>().is_ok())
 }
 
 fn is_name_byte(byte: u8) -> bool {
@@ -100,7 +140,7 @@ fn is_name_byte(byte: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::HostPort;
+    use super::{Host, HostPort};
 
     #[test]
     fn an_address_is_a_host_and_a_port() {
@@ -136,10 +176,23 @@ mod tests {
             "[::1]x:1",
             "[s1]:8300",
             "[10.0.0.5]:8300",
+            "10.0.0.256:8300",
+            "10.0.5:8300",
             "[fe80::1%]:8300",
             "https://s1:8300",
         ] {
             assert!(text.parse::<HostPort>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_host_is_an_address_or_a_name() {
+        for (text, is_address) in [("10.0.0.7", true), ("2001:db8::7", true), ("web-1.internal", false)] {
+            let host: Host = text.parse().unwrap_or_else(|_| panic!("{text}"));
+            assert_eq!((matches!(host, Host::Ip(_)), host.to_string()), (is_address, text.into()));
+        }
+        for text in ["", ".", "10.0.0.256", "[::1]", "web-1:8301", "a b"] {
+            assert!(text.parse::<Host>().is_err(), "{text}");
         }
     }
 

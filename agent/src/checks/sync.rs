@@ -227,7 +227,7 @@ impl Checks {
             ..Node::of(
                 self.identity.node.clone(),
                 self.identity.node_id.clone(),
-                &self.identity.advertise.to_string(),
+                &self.identity.advertise.ip().to_string(),
             )
         }
     }
@@ -245,6 +245,7 @@ mod tests {
     use crate::node::Identity;
     use crate::upstream::{BoxFuture, Quorum, Upstream};
     use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
+    use crate::own_address::OwnAddress;
     use lockmesh_protocol::rpc::{Response, Unavailable};
     use std::sync::Arc;
     use tokio::sync::Semaphore;
@@ -272,7 +273,7 @@ mod tests {
             node_id: String::new(),
             datacenter: "dc1".into(),
             version: String::new(),
-            advertise: [127, 0, 0, 1].into(),
+            advertise: OwnAddress::fixed([127, 0, 0, 1].into()),
             server_rpc: None,
         };
         let checks = Checks::new(Upstream::new(silent.clone()), identity, CheckLimits::default());

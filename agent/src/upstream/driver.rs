@@ -11,6 +11,7 @@ use super::counters::UpstreamCounters;
 use super::quic::QuicConnection;
 use super::quorum::{BoxFuture, Quorum};
 use crate::boot_clock::BootClock;
+use crate::own_address::OwnAddress;
 use crate::pin::PinStore;
 use lockmesh_agent_core::cluster::ClusterChoice;
 use lockmesh_agent_core::lease::LeaseState;
@@ -45,6 +46,7 @@ pub(super) struct Driver {
     endpoint: Arc<Endpoint>,
     /// The store of the cluster that registers the agent.
     pins: Arc<PinStore>,
+    own_address: OwnAddress,
     counters: UpstreamCounters,
     /// Signals that the next wake-up moved to an earlier time.
     earlier: Notify,
@@ -74,6 +76,7 @@ impl Driver {
     pub(super) fn start(
         endpoint: Arc<Endpoint>,
         pins: Arc<PinStore>,
+        own_address: OwnAddress,
         config: QuorumClientConfig,
     ) -> Arc<Self> {
         warn_of_any(&config.cluster);
@@ -91,6 +94,7 @@ impl Driver {
             state: Mutex::new(state),
             endpoint,
             pins,
+            own_address,
             counters: UpstreamCounters::default(),
             earlier: Notify::new(),
             node,
@@ -131,7 +135,9 @@ impl Driver {
 
     /// Uses a connection until it ends or is closed.
     async fn use_connection(self: Arc<Self>, connection: Arc<QuicConnection>) {
-        let ended = connection.run(&self.endpoint, &self.counters, |input| self.handle(input)).await;
+        let ended = connection
+            .run(&self.endpoint, &self.own_address, &self.counters, |input| self.handle(input))
+            .await;
         if let Some(end) = ended {
             self.ended(connection.id(), end);
         }

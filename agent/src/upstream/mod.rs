@@ -23,6 +23,7 @@ mod quorum;
 pub use counters::UpstreamCounters;
 pub use quorum::{BoxFuture, Quorum};
 
+use crate::own_address::OwnAddress;
 use crate::pin::PinStore;
 use bytes::Bytes;
 use driver::Driver;
@@ -42,6 +43,7 @@ use lockmesh_protocol::record::{Autopilot, Session};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{BackupPart, Request, Response, Status, Unavailable};
 use std::io;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -66,6 +68,8 @@ pub struct UpstreamOptions {
     pub cluster: ClusterChoice,
     /// The cluster that registered it in an earlier process.
     pub pin: Option<Pin>,
+    /// Its address, which is found again with every connection. The registration holds it.
+    pub own_address: OwnAddress,
     /// The store of the cluster that registers it.
     pub pins: Arc<PinStore>,
     /// The hold timeout: the time that a request is retried without a connection or a leader.
@@ -87,6 +91,7 @@ impl UpstreamOptions {
             registration,
             cluster: ClusterChoice::First,
             pin: None,
+            own_address: OwnAddress::fixed(Ipv4Addr::LOCALHOST.into()),
             pins: Arc::default(),
             hold_time: Duration::from_secs(7),
             answer_time: Duration::from_secs(60),
@@ -127,7 +132,7 @@ impl Upstream {
             answer_time: options.answer_time,
             probe_after: options.probe_after,
         };
-        Self::new(Driver::start(endpoint, options.pins, config))
+        Self::new(Driver::start(endpoint, options.pins, options.own_address, config))
     }
 
     /// Changes the state, exactly once.

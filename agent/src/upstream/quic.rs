@@ -4,6 +4,7 @@
 //! priority. Other queued data, even megabytes on a slow line, does not delay them.
 
 use super::counters::UpstreamCounters;
+use crate::own_address::OwnAddress;
 use lockmesh_agent_core::quorum_client::{ConnectionEnd, ConnectionId, Input};
 use lockmesh_net::client::try_each;
 use lockmesh_net::frame::{FrameQueue, TooLong};
@@ -21,6 +22,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The interval at which the amount of received data is reported.
 const RECEIVED_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The interval at which the address of this host is checked.
+const ADDRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The number of queued bytes at which no more calls are accepted.
 const BYTES_IN_LINE: usize = 4 << 20;
@@ -98,6 +102,7 @@ impl QuicConnection {
     pub(super) async fn run(
         &self,
         endpoint: &Endpoint,
+        own_address: &OwnAddress,
         counters: &UpstreamCounters,
         tell: impl Fn(Input) + Sync,
     ) -> Option<ConnectionEnd> {
@@ -106,7 +111,7 @@ impl QuicConnection {
             () = self.given_up.notified() => return None,
         };
         let ended = match connected {
-            Ok(connection) => self.use_up(&connection, counters, &tell).await?,
+            Ok(connection) => self.use_up(&connection, own_address, counters, &tell).await?,
             Err(error) => error,
         };
         // Kept apart: a rejected certificate needs an operator, a loss only another attempt.
@@ -135,11 +140,12 @@ impl QuicConnection {
     async fn use_up(
         &self,
         connection: &Connection,
+        own_address: &OwnAddress,
         counters: &UpstreamCounters,
         tell: &(impl Fn(Input) + Sync),
     ) -> Option<LinkError> {
         let ended = tokio::select! {
-            ended = self.serve(connection, counters, tell) => Some(ended),
+            ended = self.serve(connection, own_address, counters, tell) => Some(ended),
             () = self.given_up.notified() => None,
         };
         // Before this end closes it, which would hide the reason.
@@ -165,17 +171,21 @@ impl QuicConnection {
     async fn serve(
         &self,
         connection: &Connection,
+        own_address: &OwnAddress,
         counters: &UpstreamCounters,
         tell: &(impl Fn(Input) + Sync),
     ) -> Result<&'static str, LinkError> {
         let (mut sender, mut receiver) = connection.open(Purpose::Calls).await?;
         self.dialect.get_or_init(|| connection.dialect());
+        // Before the registration, which contains the address.
+        check_address(own_address, connection, tell).await;
         tell(Input::Connected(self.id));
         tokio::select! {
             ended = self.send_frames(&self.calls, &mut sender, counters, tell) => ended,
             ended = self.receive_first(connection, &mut receiver, counters, tell) => ended,
             ended = self.serve_renewals(connection, counters, tell) => ended,
             () = self.tell_traffic(connection, tell) => Ok("its stream was no longer read"),
+            () = watch_address(own_address, connection, tell) => Ok("its address was no longer checked"),
         }
     }
 
@@ -256,6 +266,20 @@ impl QuicConnection {
             tokio::time::sleep(RECEIVED_INTERVAL).await;
             tell(Input::Received(self.id, connection.datagrams_received()));
         }
+    }
+}
+
+/// Checks the address of this host from time to time: an interface may get another one.
+async fn watch_address(own_address: &OwnAddress, connection: &Connection, tell: &(impl Fn(Input) + Sync)) {
+    loop {
+        tokio::time::sleep(ADDRESS_INTERVAL).await;
+        check_address(own_address, connection, tell).await;
+    }
+}
+
+async fn check_address(own_address: &OwnAddress, connection: &Connection, tell: &(impl Fn(Input) + Sync)) {
+    if let Some(address) = own_address.refresh(connection.remote_address()).await {
+        tell(Input::OwnAddress(address));
     }
 }
 

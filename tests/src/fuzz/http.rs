@@ -11,6 +11,7 @@ use lockmesh_agent::checks::Checks;
 use lockmesh_agent::http::go::{json, path, query};
 use lockmesh_agent::http::{Api, Body, HttpLimits, Peer, archive, endpoint, router};
 use lockmesh_agent::node::Identity;
+use lockmesh_agent::own_address::OwnAddress;
 use lockmesh_agent::upstream::{BoxFuture, Quorum, Upstream};
 use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
 use lockmesh_protocol::rpc::{Response, Unavailable};
@@ -227,7 +228,7 @@ fn api(upstream: Upstream) -> Api {
         node_id: "6f7e1c3e-2f0a-4d35-8a60-0f4b2ac7a002".into(),
         datacenter: "dc1".into(),
         version: "0.0.0".into(),
-        advertise: Ipv4Addr::LOCALHOST.into(),
+        advertise: OwnAddress::fixed(Ipv4Addr::LOCALHOST.into()),
         server_rpc: None,
     };
     let checks =

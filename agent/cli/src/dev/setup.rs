@@ -8,8 +8,9 @@ use crate::error::RunError;
 use lockmesh_agent::config::{AgentConfig, HttpConfig, UpstreamConfig};
 use lockmesh_net::Role;
 use lockmesh_net::config::NodeConfig;
+use lockmesh_protocol::host_port::Host;
 use std::fs::File;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 /// The data folder; a temporary one is deleted with this value.
@@ -94,7 +95,7 @@ pub(super) fn loopback_agent(
     AgentConfig {
         data_dir,
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-        advertise: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        advertise: Some(Host::Ip(Ipv4Addr::LOCALHOST.into())),
         node,
         // For development: every user of this host may try everything.
         http: HttpConfig { operator_over_tcp: true, ..http },

@@ -1,6 +1,7 @@
 //! All inputs of a [`QuorumClient`](super::QuorumClient), as a closed list.
 
 use crate::cluster::ClusterChoice;
+use core::net::IpAddr;
 use lockmesh_protocol::command::{Command, NewEntry};
 use lockmesh_protocol::id::SessionId;
 use lockmesh_protocol::lease::Challenge;
@@ -50,6 +51,8 @@ pub enum Input {
     },
     /// Adds a server by address, as `host:port`; it is never forgotten.
     AddServer(String),
+    /// The address at which others reach this agent has changed.
+    OwnAddress(IpAddr),
     /// The configuration selects another cluster, or none.
     ChooseCluster(ClusterChoice),
     /// Blocking reads and lock waits are answered with the current state, now and from now on.

@@ -59,6 +59,7 @@ mod shared_reads;
 pub use input::{CallToken, ConnectionEnd, ConnectionId, EndReason, Input, LocalCall};
 pub use outbox::{Answered, Dial, Notice, Outbox, unexpected};
 pub use readiness::NotReady;
+pub use registrar::tagged_addresses;
 
 use crate::admission::Admission;
 use crate::cluster::{ClusterChoice, ClusterRefusal, Pin};
@@ -357,6 +358,7 @@ impl QuorumClient {
             Input::Leave => self.registrar.is_leaving = true,
             Input::Stay { may_have_left } => self.stay(may_have_left),
             Input::AddServer(address) => self.tell(|tracker, _| tracker.add_server(&address)),
+            Input::OwnAddress(address) => self.own_address_changed(address),
             Input::ChooseCluster(choice) => self.choose_cluster(choice),
             Input::Hurry => self.hurry(),
             Input::Close => self.close(),

@@ -9,11 +9,13 @@ use super::outbox::Notice;
 use super::{QuorumClient, Timer};
 use crate::request_ids::Registration;
 use crate::servers::Slot;
+use core::net::IpAddr;
 use lockmesh_protocol::backoff::Backoff;
-use lockmesh_protocol::command::Command;
+use lockmesh_protocol::command::{AgentRegistration, Command};
 use lockmesh_protocol::log_on_change::LogOnChange;
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The timeout of a registration.
@@ -27,6 +29,8 @@ const REGISTRATION_BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Du
 pub(super) struct Registrar {
     /// `true` if the leader knows this agent's registration, as far as the agent can tell.
     pub(super) is_registered: bool,
+    /// `true` if the agent's address has changed since it registered.
+    is_outdated: bool,
     /// `true` while an attempt is under way.
     is_under_way: bool,
     /// `true` if the node is leaving: registering again would bring it back.
@@ -42,6 +46,7 @@ impl Registrar {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             is_registered: false,
+            is_outdated: false,
             is_under_way: false,
             is_leaving: false,
             is_pausing: false,
@@ -50,8 +55,11 @@ impl Registrar {
         }
     }
 
-    fn is_due(&self) -> bool {
-        !self.is_registered && !self.is_under_way && !self.is_pausing && !self.is_leaving
+    /// Returns `true` if the agent must register. `is_idle` is `true` if no command is under way:
+    /// the outcome of those would be lost, and a new address is not that urgent.
+    fn is_due(&self, is_idle: bool) -> bool {
+        let is_wanted = !self.is_registered || (self.is_outdated && is_idle);
+        is_wanted && !self.is_under_way && !self.is_pausing && !self.is_leaving
     }
 
     pub(super) fn pause_is_over(&mut self) {
@@ -59,12 +67,21 @@ impl Registrar {
     }
 }
 
+/// Returns a node's addresses by purpose, as Consul's agents report them.
+pub fn tagged_addresses(address: IpAddr) -> BTreeMap<String, String> {
+    let families = if address.is_ipv4() { ["lan_ipv4", "wan_ipv4"] } else { ["lan_ipv6", "wan_ipv6"] };
+    ["lan", "wan"].into_iter().chain(families).map(|tag| (tag.to_owned(), address.to_string())).collect()
+}
+
 impl QuorumClient {
     /// Registers if that is due and there is a leader; returns `true` if it did.
     pub(super) fn register_if_due(&mut self) -> bool {
-        let Some(slot) = self.leader.filter(|_| self.registrar.is_due()) else { return false };
+        let is_idle = self.ids.span() == 0;
+        let Some(slot) = self.leader.filter(|_| self.registrar.is_due(is_idle)) else { return false };
         let Some(connection) = self.links.get(&slot).and_then(|link| link.connection()) else { return false };
         self.registrar.is_under_way = true;
+        // Until the reply, commands wait: they would belong to the former registration.
+        (self.registrar.is_registered, self.registrar.is_outdated) = (false, false);
         let (kind, scope) = (CallKind::Registration, RetryScope::Leader);
         let call = PendingCall { kind, scope, begun: self.now, deadline: self.now + REGISTRATION_TIMEOUT };
         // Without an id: request ids begin with a registration.
@@ -80,6 +97,20 @@ impl QuorumClient {
         if self.ids.registration() == Some(registration) {
             self.registrar.is_registered = false;
         }
+    }
+
+    /// Handles a change of the agent's address, which its next registration reports.
+    pub(super) fn own_address_changed(&mut self, address: IpAddr) {
+        let AgentRegistration { node, gossip, .. } = &mut self.config.registration;
+        if node.address == address.to_string() {
+            return;
+        }
+        node.address = address.to_string();
+        node.tagged_addresses = tagged_addresses(address);
+        if let Some(gossip) = gossip {
+            gossip.set_ip(address);
+        }
+        self.registrar.is_outdated = true;
     }
 
     /// Resumes after a leave that did not happen.

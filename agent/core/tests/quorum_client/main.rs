@@ -4,6 +4,7 @@ mod identity;
 mod lease;
 mod leaving;
 mod lock_waits;
+mod own_address;
 mod reads;
 mod requests;
 mod routes;

@@ -347,7 +347,7 @@ async fn own_node(call: &Call<'_>) -> Option<Arc<Node>> {
 fn own_member(identity: &Identity, servers: &[ServerStatus]) -> Member {
     let described = MemberOf {
         name: identity.node.as_str(),
-        address: &identity.advertise.to_string(),
+        address: &identity.advertise.ip().to_string(),
         id: &identity.node_id,
         datacenter: &identity.datacenter,
         version: &identity.version,

@@ -24,6 +24,7 @@ use crate::boot_clock::BootClock;
 use crate::checks::{CheckLimits, Checks};
 use crate::config::HttpConfig;
 use crate::node::Identity;
+use crate::own_address::OwnAddress;
 use crate::session_watches::SessionWatches;
 use crate::upstream::{self, BoxFuture, Upstream};
 use bytes::Bytes;
@@ -412,7 +413,7 @@ fn identity() -> Identity {
         node_id: NODE_ID.into(),
         datacenter: "dc1".into(),
         version: "1.2.3".into(),
-        advertise: [127, 0, 0, 1].into(),
+        advertise: OwnAddress::fixed([127, 0, 0, 1].into()),
         server_rpc: Some(SERVER_ADDRESS.parse().unwrap()),
     }
 }

@@ -1,0 +1,41 @@
+//! The address at which others reach the agent changes while it runs.
+
+use super::*;
+
+/// The address in the registration that a server received.
+fn registered_address(asked: &Asked) -> (&str, &str) {
+    let Request::Propose(None, Command::RegisterAgent(registration)) = &asked.request else {
+        panic!("no registration: {asked:?}")
+    };
+    (&registration.node.address, &registration.node.tagged_addresses["lan"])
+}
+
+#[test]
+fn a_new_address_is_registered_once_no_command_is_under_way() {
+    let mut story = Story::at_rest();
+    let token = story.propose("k");
+    let command = story.only();
+    let address = "10.0.0.7".parse().expect("an address");
+    story.registers = false;
+    story.tell(Input::OwnAddress(address));
+    story.pass(SECOND);
+    assert_eq!(story.only(), command, "a registration would lose the outcome of the command");
+    story.apply(&command, 5);
+    assert_eq!(story.heard_applied(token), 5);
+    let registration = story.until_asked();
+    assert_eq!(registered_address(&registration), ("10.0.0.7", "10.0.0.7"));
+    // A later command belongs to the new registration.
+    story.propose("k");
+    assert_eq!(story.only(), registration);
+}
+
+#[test]
+fn the_same_address_is_not_registered_again() {
+    let mut story = Story::at_rest();
+    let address = "10.0.0.7".parse().expect("an address");
+    for _ in 0..3 {
+        story.tell(Input::OwnAddress(address));
+        story.pass(SECOND);
+    }
+    assert_eq!(story.registrations, 2);
+}
