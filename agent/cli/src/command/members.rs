@@ -132,7 +132,8 @@ fn address(member: &Member) -> String {
     if member.addr.is_empty() {
         return String::new();
     }
-    match member.addr.contains(':') {
+    // Agents of older builds bracket the addresses of servers themselves.
+    match member.addr.contains(':') && !member.addr.starts_with('[') {
         // An IPv6 address: without brackets its port would look like a part of it.
         true => format!("[{}]:{}", member.addr, member.port),
         false => format!("{}:{}", member.addr, member.port),

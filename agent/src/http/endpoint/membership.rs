@@ -14,6 +14,7 @@ use super::super::shapes;
 use crate::node::Identity;
 use http::Response;
 use lockmesh_client::shape::agent::Member;
+use lockmesh_protocol::host_port::HostPort;
 use lockmesh_protocol::id::{AgentNumber, NodeName};
 use lockmesh_protocol::lease::{LeaseId, NodeLease, NodeLeaseQuery};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
@@ -77,9 +78,10 @@ pub(super) async fn join(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     if matches!(named, Some(Named::Port(_))) && is_member(call, named).await {
         return Ok(answer::nothing());
     }
-    let address = with_port(call.tail).ok_or_else(|| {
+    let address = HostPort::with_default_port(call.tail, SERVER_PORT).map_err(|_| {
         Failure::refused(format!("Failed to join {:?}: name a server as host:port", call.tail))
     })?;
+    let address = address.to_string();
     if let Err(unavailable) = call.api.upstream.join(&address).await {
         if is_member(call, named).await {
             return Ok(answer::nothing());
@@ -126,20 +128,6 @@ async fn is_member(call: &Call<'_>, named: Option<Named>) -> bool {
     let Ok(Ok(answer)) = read else { return false };
     let Rows::Agents(agents) = &answer.rows else { return false };
     agents.iter().any(|agent| agent.status != MemberStatus::Left && named.is_of(agent))
-}
-
-/// Returns an address as `host:port`; `None` if it is invalid.
-fn with_port(address: &str) -> Option<String> {
-    // An IPv6 address contains colons, with brackets or without.
-    if let Ok(ip) = address.trim_start_matches('[').trim_end_matches(']').parse() {
-        return Some(SocketAddr::new(ip, SERVER_PORT).to_string());
-    }
-    let (host, port) = match address.rsplit_once(':') {
-        Some((host, port)) => (host, port.parse().ok().filter(|port| *port > 0)?),
-        None => (address, SERVER_PORT),
-    };
-    let is_host = !host.is_empty() && !host.contains(char::is_whitespace);
-    is_host.then(|| format!("{host}:{port}"))
 }
 
 /// Lists every node in the roster that an agent registered, and every server; at least this node.
@@ -284,15 +272,16 @@ fn server_member(server: &ServerStatus, status: &Status, datacenter: &str) -> Me
     // Only the leader knows the health of others, so in other views no server is reported as
     // failed.
     let is_lost = status.leader == Some(status.server) && !server.healthy;
-    let (host, port) = server.address.rsplit_once(':').unwrap_or((&server.address, ""));
+    let address: Option<HostPort> = server.address.parse().ok();
     let described = MemberOf {
         name: &server.node,
-        address: host,
+        // Without brackets, as in Consul.
+        address: address.as_ref().map_or(server.address.as_str(), HostPort::host),
         id: &server.node_id,
         datacenter,
         version: &server.version,
     };
-    described.shape(if is_lost { FAILED } else { ALIVE }, Some(port.to_owned()))
+    described.shape(if is_lost { FAILED } else { ALIVE }, Some(address.as_ref().map_or(0, HostPort::port)))
 }
 
 /// The row of this agent among the members, as far as the servers returned it.
@@ -356,15 +345,15 @@ fn own_member(identity: &Identity, servers: &[ServerStatus]) -> Member {
 }
 
 /// Returns the RPC port of the server on a node, if there is one.
-fn server_port(identity: &Identity, servers: &[ServerStatus], node_id: &str) -> Option<String> {
+fn server_port(identity: &Identity, servers: &[ServerStatus], node_id: &str) -> Option<u16> {
     // The server in this process is known before any quorum knows it.
     if node_id.eq_ignore_ascii_case(&identity.node_id)
         && let Some(own) = identity.server_rpc
     {
-        return Some(own.port().to_string());
+        return Some(own.port());
     }
     let server = servers.iter().find(|server| server.node_id.eq_ignore_ascii_case(node_id))?;
-    server.address.rsplit_once(':').map(|(_, port)| port.to_owned())
+    server.address.parse().ok().map(|address: HostPort| address.port())
 }
 
 /// The properties of a member.
@@ -377,21 +366,20 @@ struct MemberOf<'a> {
 }
 
 impl MemberOf<'_> {
-    fn shape(&self, status: u8, server_port: Option<String>) -> Member {
+    fn shape(&self, status: u8, server_port: Option<u16>) -> Member {
         let role = if server_port.is_some() { "consul" } else { "node" };
         let tags =
             [("id", self.id), ("dc", self.datacenter), ("role", role), ("build", self.version), ("vsn", "2")];
         let mut tags: BTreeMap<String, String> =
             tags.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let port = server_port.as_deref().and_then(|port| port.parse().ok()).unwrap_or_default();
         if let Some(port) = server_port {
-            tags.insert("port".into(), port);
+            tags.insert("port".into(), port.to_string());
             tags.insert("raft_vsn".into(), "3".into());
         }
         Member {
             name: self.name.into(),
             addr: self.address.into(),
-            port,
+            port: server_port.unwrap_or_default(),
             tags,
             status,
             protocol_min: 1,
@@ -408,24 +396,33 @@ impl MemberOf<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockmesh_protocol::id::{LogIndex, ServerId};
 
     #[test]
-    fn an_address_without_a_port_has_the_servers() {
-        for (written, meant) in [
-            ("s1", Some("s1:8300")),
-            ("s1:8400", Some("s1:8400")),
-            ("10.0.0.1", Some("10.0.0.1:8300")),
-            ("::1", Some("[::1]:8300")),
-            ("[::1]", Some("[::1]:8300")),
-            ("[::1]:8400", Some("[::1]:8400")),
-            ("", None),
-            (":8300", None),
-            ("s1:", None),
-            ("s1:0", None),
-            ("s1:http", None),
-            ("s 1", None),
+    fn the_address_of_a_server_is_shown_as_in_consul() {
+        let shown = |address: &str| {
+            let server = ServerStatus {
+                id: ServerId(1),
+                node_id: String::new(),
+                node: "s1".into(),
+                address: address.into(),
+                voter: true,
+                last_index: LogIndex(0),
+                last_contact: None,
+                healthy: true,
+                stable_since: None,
+                version: String::new(),
+            };
+            let member = server_member(&server, &Status::default(), "dc1");
+            (member.addr, member.port, member.tags["port"].clone())
+        };
+        for (address, addr, port) in [
+            ("10.0.0.5:8300", "10.0.0.5", 8300),
+            ("[::1]:19301", "::1", 19301),
+            ("[fe80::1%eth0]:8300", "fe80::1%eth0", 8300),
+            ("s1.internal:8300", "s1.internal", 8300),
         ] {
-            assert_eq!(with_port(written).as_deref(), meant, "{written}");
+            assert_eq!(shown(address), (addr.into(), port, port.to_string()), "{address}");
         }
     }
 

@@ -8,6 +8,7 @@ use super::super::go::duration::silence;
 use http::{Method, Response, StatusCode};
 use lockmesh_client::shape::lockmesh::{Quorum, Server};
 use lockmesh_client::shape::operator::{RaftConfiguration, RaftServer, Transferred};
+use lockmesh_protocol::host_port::HostPort;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::rpc::{ServerStatus, Status, Unavailable};
@@ -86,8 +87,7 @@ async fn add_server(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let address = call.params.non_empty("address").ok_or_else(|| {
         Failure::bad_request("Must specify ?address with the host:port of the server to add")
     })?;
-    let port = address.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
-    if !matches!(port, Some((host, Ok(1..))) if !host.is_empty()) {
+    if address.parse::<HostPort>().is_err() {
         return Err(Failure::bad_request(format!(
             "{address:?} is no address: a server is named as host:port"
         )));
