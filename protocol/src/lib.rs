@@ -13,7 +13,7 @@
 //! | `host_port.rs` | the address of a server as an operator writes it |
 //! | `duration.rs` | durations in Go's notation: `15s`, `1m30s` |
 //! | `random.rs`, `backoff.rs`, `token_bucket.rs` | random numbers, backoff, rate limits |
-//! | `log_on_change.rs` | one log line per change of a persistent problem |
+//! | `log_on_change.rs` | one log line when a persistent problem begins, and one when it ends |
 //! | `record.rs` | the records of the replicated state |
 //! | `lease.rs` | node leases: renewals, challenges and their replies |
 //! | `given_up.rs` | sessions that guards gave up, as reported in replies to challenges |

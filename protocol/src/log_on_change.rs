@@ -1,34 +1,66 @@
-//! One log line for each change of a persistent problem, regardless of the number of retries.
+//! One log line when a persistent problem begins and one when it ends, regardless of the number of
+//! retries, and of problems that alternate.
 
-/// The last logged problem of a repeated operation.
+/// The maximum number of problems that are told apart until a success.
+const MAX_PROBLEMS: usize = 16;
+
+/// The logged problems of a repeated operation since its last success.
 #[derive(Clone, Debug, Default)]
-pub struct LogOnChange(Option<String>);
+pub struct LogOnChange {
+    /// The texts that were logged.
+    logged: Vec<String>,
+}
 
 impl LogOnChange {
-    /// Returns `true` if the text differs from the last one, and remembers it.
+    /// Returns `true` if the text is to be logged: it is a problem that has not been logged since
+    /// the last success. Two that alternate are logged once each.
     pub fn is_new(&mut self, text: &str) -> bool {
-        let is_new = self.0.as_deref() != Some(text);
-        if is_new {
-            self.0 = Some(text.to_owned());
+        // A text that differs each time would be logged each time.
+        if self.logged.len() >= MAX_PROBLEMS || self.logged.iter().any(|logged| logged == text) {
+            return false;
         }
-        is_new
+        self.logged.push(text.to_owned());
+        true
     }
 
-    /// Records a success: the next failure is logged, even if it is the same as before.
-    pub fn reset(&mut self) {
-        self.0 = None;
+    /// Returns `true` if a problem was logged since the last success.
+    pub fn has_problem(&self) -> bool {
+        !self.logged.is_empty()
+    }
+
+    /// Records a success: the next problem is logged, even if it is the same as before. Returns
+    /// `true` if a problem was logged, so that its end is logged too.
+    pub fn reset(&mut self) -> bool {
+        let had_problem = self.has_problem();
+        self.logged.clear();
+        had_problem
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::LogOnChange;
+    use super::{LogOnChange, MAX_PROBLEMS};
 
     #[test]
-    fn what_stays_the_same_is_logged_once() {
+    fn a_problem_is_logged_once_and_its_end_once() {
         let mut log = LogOnChange::default();
-        assert!(log.is_new("down") && !log.is_new("down") && log.is_new("lost") && log.is_new("down"));
-        log.reset();
+        assert!(!log.reset(), "there was no problem");
+        assert!(log.is_new("down") && !log.is_new("down") && log.has_problem());
+        assert!(log.reset() && !log.reset());
         assert!(log.is_new("down"));
+    }
+
+    #[test]
+    fn problems_that_alternate_are_logged_once_each() {
+        let mut log = LogOnChange::default();
+        let lines = (0..100).filter(|at| log.is_new(if at % 2 == 0 { "down" } else { "lost" })).count();
+        assert_eq!(lines, 2);
+        assert!(log.reset());
+    }
+
+    #[test]
+    fn a_text_that_always_differs_is_logged_a_few_times() {
+        let mut log = LogOnChange::default();
+        assert_eq!((0..100).filter(|at| log.is_new(&format!("after {at} ms"))).count(), MAX_PROBLEMS);
     }
 }

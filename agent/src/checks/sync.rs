@@ -89,7 +89,9 @@ impl Checks {
                 Ok(()) => {
                     pace.retry_at = None;
                     pace.backoff.reset();
-                    pace.log.reset();
+                    if pace.log.reset() {
+                        tracing::info!("this agent's checks are in the catalog again");
+                    }
                 }
                 Err(error) => {
                     crate::metrics::CHECK_SYNCS.with_label_values(&["failed"]).inc();
@@ -243,9 +245,9 @@ mod tests {
     use super::*;
     use crate::checks::CheckLimits;
     use crate::node::Identity;
+    use crate::own_address::OwnAddress;
     use crate::upstream::{BoxFuture, Quorum, Upstream};
     use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
-    use crate::own_address::OwnAddress;
     use lockmesh_protocol::rpc::{Response, Unavailable};
     use std::sync::Arc;
     use tokio::sync::Semaphore;

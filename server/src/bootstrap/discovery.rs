@@ -1,5 +1,6 @@
 //! Discovery: the tasks that find other servers. One task per name repeats its DNS lookup, and one
-//! task per address repeats the call. Both run until aborted and log each change once.
+//! task per address repeats the call. Both run until aborted, and log each problem once, and its
+//! end.
 
 use super::BootstrapEvent;
 use crate::event_queue::{DriverEvent, EventSender};
@@ -124,7 +125,9 @@ async fn look_up(name: String, sender: EventSender) {
             Ok(mut addresses) => {
                 // Resolvers return them in varying order, which is no change.
                 addresses.sort_unstable();
-                log.reset();
+                if log.reset() {
+                    tracing::info!(%name, "the name of a server resolves again");
+                }
                 if addresses != known {
                     known.clone_from(&addresses);
                     post(&sender, BootstrapEvent::Resolved(name.clone(), addresses));
@@ -189,7 +192,9 @@ impl KnownAddress {
                 );
             }
             backoff.reset();
-            log.reset();
+            if log.reset() {
+                tracing::info!(address = %self.address, server = %other.server.node, "this server answers");
+            }
             post(&self.sender, BootstrapEvent::Introduced(other));
             // At once if this server's introduction changes, such as a promise: others wait for it.
             tokio::select! {

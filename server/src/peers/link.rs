@@ -13,6 +13,8 @@ use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose, Role, random
 use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::id::{NodeName, ServerId};
 use lockmesh_protocol::log_on_change::LogOnChange;
+use std::convert::Infallible;
+use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -60,8 +62,9 @@ impl PeerLink {
             };
             let reason = match connected {
                 Ok((connection, sender, receiver)) => {
-                    tracing::info!(server = server.0, node = %self.node, address = dialled, "connected to server");
-                    log.reset();
+                    if !log.has_problem() {
+                        self.log_connected(&dialled);
+                    }
                     // Only now: a message sent before the hello would reach a server that may
                     // reject this one.
                     self.queue.up();
@@ -69,6 +72,7 @@ impl PeerLink {
                         reason = self.send(sender) => reason,
                         reason = hear_the_end(receiver) => reason,
                         _ = address.changed() => "the address changed".into(),
+                        never = self.end_problem(&mut log, &dialled) => match never {},
                     };
                     // Before closing here, which loses the other side's reason.
                     self.notice_removal(&connection);
@@ -92,6 +96,19 @@ impl PeerLink {
                 () = self.queue.reconnect_hint(&mut address) => {}
             }
         }
+    }
+
+    /// Ends a logged problem once the connection is stable: one that is lost at once is part of it.
+    async fn end_problem(&self, log: &mut LogOnChange, address: &str) -> Infallible {
+        tokio::time::sleep(STABLE_WINDOW).await;
+        if log.reset() {
+            self.log_connected(address);
+        }
+        pending().await
+    }
+
+    fn log_connected(&self, address: &str) {
+        tracing::info!(server = self.server.0, node = %self.node, address, "connected to server");
     }
 
     /// Messages in flight may be lost. The event is never rejected for lack of room, and the driver

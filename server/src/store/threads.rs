@@ -22,6 +22,7 @@ use lockmesh_core::raft::log::{LogWrite, SnapshotMeta};
 use lockmesh_core::write_queue::{CheckpointRows, LogCommit, StoreWriter, WriteQueue};
 use lockmesh_protocol::id::LogIndex;
 use std::fs;
+use lockmesh_protocol::log_on_change::LogOnChange;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -206,8 +207,11 @@ impl StoreShared {
         mut attempt: impl FnMut(bool) -> Result<(), StoreError>,
     ) -> bool {
         let mut done = attempt(false);
+        let mut log = LogOnChange::default();
         while let Err(error) = done {
-            tracing::error!(%error, "write failed; retrying");
+            if log.is_new(&error.to_string()) {
+                tracing::error!(?writer, %error, "write failed; retrying");
+            }
             let mut state = self.state();
             let (backoff, is_news) = state.queue.refused(writer, error.to_string());
             // Before the pause, so that a leader can step down while the disk still fails.
@@ -218,6 +222,9 @@ impl StoreShared {
             done = attempt(true);
         }
         let mut state = self.state();
+        if log.reset() {
+            tracing::info!(?writer, "writes succeed again");
+        }
         let is_news = state.queue.accepted(writer);
         self.tell_health(state, is_news);
         true

@@ -6,7 +6,6 @@ use super::servers::named;
 use lockmesh_client::shape::lockmesh::{Quorum, Server};
 use lockmesh_client::{Client, Read};
 use lockmesh_protocol::duration;
-use lockmesh_protocol::log_on_change::LogOnChange;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -44,14 +43,15 @@ pub(super) async fn run(args: &Args, client: &Client) -> Result<(), CliError> {
     }
     let known: BTreeSet<u64> = before.servers.iter().map(|server| server.raft_id).collect();
     let deadline = Instant::now() + args.timeout;
-    let mut shown = LogOnChange::default();
+    let mut shown = String::new();
     loop {
         // A leader that goes in between is no reason to give up.
         if let Ok(quorum) = operator.servers(&Read::default()).await {
             let newcomer = newcomer(&quorum, &known, &args.address);
             let progress = progress(newcomer, &quorum);
-            if shown.is_new(&progress) {
+            if shown != progress {
                 print_line(&progress)?;
+                shown = progress;
             }
             if newcomer.is_some_and(|server| server.voter) {
                 return Ok(());
