@@ -182,6 +182,10 @@ pub struct LeaseAck {
 /// spaces; an agent of an older build shows it unchanged.
 pub const MISSING_RENEWALS: &str = "missing renewals";
 
+/// An entry of [`NodeLease::suspected_by`], before the names, for a node that renews its lease
+/// while agents have reported failed probes of it for a while. It is not a node's name either.
+pub const FAILED_PROBES: &str = "failed probes";
+
 /// The state of a node's lease, as determined by the leader. A leader only knows what it has
 /// received itself: none of this is in the replicated state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -229,6 +233,16 @@ impl NodeLease {
     /// Returns `true` if the node answers challenges but does not renew: see [`MISSING_RENEWALS`].
     pub fn lacks_renewals(&self) -> bool {
         self.suspected_by.first().is_some_and(|first| first.as_str() == MISSING_RENEWALS)
+    }
+
+    /// Returns `true` if the node renews, and agents cannot probe it: see [`FAILED_PROBES`].
+    pub fn has_failed_probes(&self) -> bool {
+        self.suspected_by.iter().any(|entry| entry.as_str() == FAILED_PROBES)
+    }
+
+    /// Returns the nodes that report failed probes.
+    pub fn suspecting_nodes(&self) -> impl Iterator<Item = &NodeName> {
+        self.suspected_by.iter().filter(|entry| ![MISSING_RENEWALS, FAILED_PROBES].contains(&entry.as_str()))
     }
 
     /// Returns the shortest window that applies to the node.

@@ -6,7 +6,7 @@ use lockmesh_agent_core::session_events::SessionEvent;
 use lockmesh_client::shape::{self, Blob};
 use lockmesh_protocol::gossip::event::UserEvent;
 use lockmesh_protocol::id::SessionId;
-use lockmesh_protocol::lease::{HealthWindow, MISSING_RENEWALS, NodeLease};
+use lockmesh_protocol::lease::{HealthWindow, NodeLease};
 use lockmesh_protocol::query::{Instance, LockInfo};
 use lockmesh_protocol::record::{Behavior, Check, Entry, Loss, LossCause, Node, Service, Session};
 use lockmesh_protocol::reply::TxnResult;
@@ -59,14 +59,14 @@ pub(super) fn session(session: &Session) -> shape::session::Session {
 /// Returns a node's lease, and when the node's silence exceeds this window.
 pub(super) fn node_lease(lease: &NodeLease, window: Option<HealthWindow>) -> shape::agent::NodeLease {
     let milliseconds = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
-    let suspected_by = lease.suspected_by.iter().filter(|node| node.as_str() != MISSING_RENEWALS);
     shape::agent::NodeLease {
         id: format!("{}-{}", lease.lease.agent, lease.lease.began),
         health_window: window.map(HealthWindow::as_str).unwrap_or_default().into(),
         deadline_in_ms: window.and_then(|window| lease.ends_in(window)).map(milliseconds),
         last_heard_ago_ms: lease.heard_ago.map(milliseconds),
         servers_unreachable: lease.lacks_renewals(),
-        suspected_by: suspected_by.map(ToString::to_string).collect(),
+        probes_fail: lease.has_failed_probes(),
+        suspected_by: lease.suspecting_nodes().map(ToString::to_string).collect(),
     }
 }
 

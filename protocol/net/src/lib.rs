@@ -12,7 +12,6 @@
 //! | `metrics/` | metrics that agents and servers share: registry, readings, the process |
 //! | `accept.rs` | failures to accept connections, logged when they begin and end |
 //! | `frame.rs` | messages to frames and back, without a socket |
-//! | `accept.rs` | the log of a listener that cannot accept connections |
 //! | `client.rs` | occasional calls to a server: resolve, connect, call, time out |
 //! | `node.rs` | a connection to one agent, reused for repeated challenges |
 //! | `random.rs` | random numbers of the system; the only file that names getrandom |

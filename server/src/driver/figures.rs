@@ -74,6 +74,7 @@ fn show_levels(figures: &Figures) {
         (&SERVER.levels.watches, figures.watches as u64),
         (&SERVER.levels.node_checks_open, figures.open_checks as u64),
         (&SERVER.levels.nodes_without_renewals, figures.nodes_without_renewals as u64),
+        (&SERVER.levels.nodes_with_failed_probes, figures.nodes_with_failed_probes as u64),
         (&SERVER.levels.mesh_members, figures.mesh_members as u64),
         (&SERVER.levels.mesh_cells, figures.mesh_cells as u64),
         (&SERVER.levels.gossip_key, u64::from(figures.gossip_key)),

@@ -152,6 +152,7 @@ pub(crate) struct Levels {
     pub(crate) members: IntGaugeVec,
     pub(crate) node_checks_open: IntGauge,
     pub(crate) nodes_without_renewals: IntGauge,
+    pub(crate) nodes_with_failed_probes: IntGauge,
     pub(crate) node_brake: IntGauge,
     pub(crate) mesh_members: IntGauge,
     pub(crate) mesh_cells: IntGauge,
@@ -323,6 +324,10 @@ impl Levels {
             nodes_without_renewals: gauge(
                 "nodes_without_renewals",
                 "Nodes that answer challenges but do not renew, on the leader",
+            ),
+            nodes_with_failed_probes: gauge(
+                "nodes_with_failed_probes",
+                "Nodes that renew their leases but that agents cannot probe, on the leader",
             ),
             node_brake: gauge(
                 "node_brake",

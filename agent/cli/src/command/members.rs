@@ -60,6 +60,12 @@ fn advice(member: &Member) -> Option<String> {
             "{name} failed. If it will not come back, make it leave: lockmesh force-leave {name}"
         ));
     }
+    if has_failed_probes(member) {
+        return Some(format!(
+            "{name} renews its lease, but other agents cannot probe it: check `advertise` of its agent, and firewalls \
+             in front of its ports"
+        ));
+    }
     is_cut_off(member).then(|| {
         format!(
             "{name} answers challenges, but its renewals do not reach the servers: its sessions are kept, and its \
@@ -76,6 +82,10 @@ fn lacks_leader(members: &[Member]) -> bool {
 
 fn is_cut_off(member: &Member) -> bool {
     member.node_lease.as_ref().is_some_and(|lease| lease.servers_unreachable)
+}
+
+fn has_failed_probes(member: &Member) -> bool {
+    member.node_lease.as_ref().is_some_and(|lease| lease.probes_fail)
 }
 
 fn table(members: &[Member]) -> Table {
@@ -143,8 +153,12 @@ fn address(member: &Member) -> String {
 fn status(member: &Member) -> String {
     // Consul's agents have no word of their own.
     if !member.state.is_empty() {
-        let unreachable = if is_cut_off(member) { " (servers unreachable)" } else { "" };
-        return format!("{}{unreachable}", member.state);
+        let trouble = match (is_cut_off(member), has_failed_probes(member)) {
+            (true, _) => " (servers unreachable)",
+            (false, true) => " (probes fail)",
+            (false, false) => "",
+        };
+        return format!("{}{trouble}", member.state);
     }
     match member.status {
         1 => "alive".into(),
@@ -184,6 +198,7 @@ mod tests {
             deadline_in_ms: Some(300),
             last_heard_ago_ms: Some(ago),
             servers_unreachable: false,
+            probes_fail: false,
             suspected_by: suspected_by.iter().map(ToString::to_string).collect(),
         };
         let member = |name: &str, state: &str, node_lease| Member {
@@ -243,6 +258,15 @@ mod tests {
         assert!(!lacks_leader(&[member("alive", None), leased]));
         assert!(!lacks_leader(&[member("", None)]), "Consul's agents know of no leases");
         assert!(!lacks_leader(&[]));
+    }
+
+    #[test]
+    fn a_member_that_no_agent_can_probe_is_shown_with_a_hint() {
+        let node_lease = Some(NodeLease { probes_fail: true, ..NodeLease::default() });
+        let member = Member { name: "n1".into(), state: "alive".into(), node_lease, ..Member::default() };
+        let shown = detailed_table(std::slice::from_ref(&member)).render();
+        assert!(shown.contains("  alive (probes fail)"), "{shown}");
+        assert!(advice(&member).is_some_and(|advice| advice.contains("check `advertise`")));
     }
 
     #[test]

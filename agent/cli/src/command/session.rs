@@ -292,6 +292,7 @@ mod tests {
             deadline_in_ms: Some(0),
             last_heard_ago_ms: Some(17_000),
             servers_unreachable: false,
+            probes_fail: false,
             suspected_by: vec!["n2".into()],
         };
         let shown = details(&Session { node_lease: Some(lease), ..unknown }).render();

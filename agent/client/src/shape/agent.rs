@@ -116,6 +116,10 @@ pub struct NodeLease {
     /// window, so that its guards give up their locks.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub servers_unreachable: bool,
+    /// Set if other agents have not been able to probe the node for a minute, although it renews
+    /// its lease: its failure is detected later.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub probes_fail: bool,
     /// A few of the nodes that report that this one does not answer their probes.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "null_as_default")]
     pub suspected_by: Vec<String>,

@@ -49,6 +49,8 @@ pub struct Figures {
     pub open_checks: usize,
     /// On the leader, the number of nodes that answer challenges but do not renew.
     pub nodes_without_renewals: usize,
+    /// Nodes that renew, and that agents cannot probe.
+    pub nodes_with_failed_probes: usize,
     /// Agents in the mesh.
     pub mesh_members: usize,
     /// Non-empty cells of the mesh.
@@ -106,6 +108,7 @@ impl Frontend {
             can_majority_write: self.no_majority_writes.is_none(),
             members: state.member_counts(),
             open_checks: self.core.judge.open_checks(),
+            nodes_with_failed_probes: self.core.judge.failed_probes_len(),
             nodes_without_renewals: self.core.judge.cut_off_len(),
             mesh_members: self.core.mesh_len(),
             mesh_cells: self.core.mesh_cells(),

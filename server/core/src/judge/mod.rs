@@ -21,6 +21,7 @@
 //! | `juror.rs` | the challenges and reports of each voter |
 //! | `majority.rs` | the majority rule for verdicts |
 //! | `brake.rs` | many silent nodes at once: longer windows at the servers |
+//! | `failed_probes.rs` | nodes that renew, and that agents cannot probe |
 //! | `accusers.rs` | rate limits for suspicions from the mesh |
 //! | `registrations.rs` | a second process registers for a node while the first may be alive |
 //! | `upkeep.rs` | former hosts, reconciliation, reaping |
@@ -51,6 +52,7 @@ mod accusers;
 mod brake;
 mod checks;
 mod contents;
+mod failed_probes;
 mod juror;
 mod majority;
 mod messages;
@@ -67,6 +69,7 @@ use crate::state::State;
 use accusers::Accusers;
 use brake::Brake;
 use checks::Checks;
+use failed_probes::FailedProbes;
 use juror::Juror;
 use lockmesh_protocol::id::{AgentNumber, ServerId};
 use lockmesh_protocol::lease::{HealthWindow, LeaseEnd, LeaseId};
@@ -98,6 +101,8 @@ pub(crate) struct Judge {
     upkeep: Upkeep,
     /// The leases of the nodes whose renewals do not arrive.
     cut_off: BTreeMap<AgentNumber, LeaseId>,
+    /// The nodes that renew, and that agents cannot probe.
+    failed_probes: FailedProbes,
     /// The agents with a proposed verdict whose outcome is unknown.
     deciding: BTreeSet<AgentNumber>,
     /// Replies to renewals relayed by other servers, sent at the end of the turn.
@@ -120,6 +125,7 @@ impl Judge {
             force_leaves: Vec::new(),
             upkeep: Upkeep::default(),
             cut_off: BTreeMap::new(),
+            failed_probes: FailedProbes::default(),
             deciding: BTreeSet::new(),
             answers: BTreeMap::new(),
             random,

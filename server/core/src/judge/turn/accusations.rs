@@ -81,6 +81,7 @@ impl Core {
         if is_away {
             return Accusation::Known;
         }
+        self.note_failed_probe(now, accused, &node);
         let counts = self.judge.accusers.listen(now, &node, number);
         if self.judge.checks.is_open(number) {
             if counts {

@@ -21,6 +21,7 @@ use crate::input::CallToken;
 use crate::judge::accusers::Accusers;
 use crate::judge::brake::Brake;
 use crate::judge::checks::Checks;
+use crate::judge::failed_probes::FailedProbes;
 use crate::judge::upkeep::Upkeep;
 use crate::judge::windows::Windows;
 use crate::outbox::Outbox;
@@ -48,6 +49,7 @@ impl Core {
         self.judge.upkeep = Upkeep::default();
         self.judge.deciding.clear();
         self.judge.cut_off.clear();
+        self.judge.failed_probes = FailedProbes::default();
         self.drop_registrations(outbox);
         self.drop_force_leaves(outbox);
         self.refuse_relayed(now, outbox);
@@ -100,6 +102,7 @@ impl Core {
             self.judge.accusers.forget(now);
             self.hear_own_answers(now, outbox);
             self.forget_cut_off();
+            self.forget_failed_probes(now);
             self.open_checks(now);
             self.update_brake(now);
             // A server that refuses all clients receives no renewals. It proposes no verdict until

@@ -13,11 +13,16 @@ use crate::core::Core;
 use crate::judge::Judge;
 use crate::state::State;
 use lockmesh_protocol::id::{AgentNumber, NodeName};
-use lockmesh_protocol::lease::{LeaseId, MISSING_RENEWALS, Renewal};
+use lockmesh_protocol::lease::{FAILED_PROBES, LeaseId, MISSING_RENEWALS, Renewal};
 use lockmesh_protocol::record::MemberStatus;
 use lockmesh_protocol::time::Time;
 
 impl Judge {
+    /// The number of nodes that renew, and that agents cannot probe.
+    pub(crate) fn failed_probes_len(&self) -> usize {
+        self.failed_probes.len()
+    }
+
     /// The number of nodes that answer challenges and do not renew.
     pub(crate) fn cut_off_len(&self) -> usize {
         self.cut_off.len()
@@ -67,12 +72,41 @@ impl Core {
         });
     }
 
+    /// Notes that a probe of a member failed.
+    pub(super) fn note_failed_probe(&mut self, now: Time, lease: LeaseId, by: &NodeName) {
+        let Self { judge, state, .. } = self;
+        let others = state.member_counts().alive.saturating_sub(1);
+        if judge.failed_probes.suspected(now, lease, by, others) {
+            tracing::warn!(
+                node = %node_of(state, lease.agent),
+                address = state.agent(lease.agent).and_then(|agent| state.agent_address(agent)),
+                "agents cannot probe this node, although it renews its lease: check `advertise` of its agent, and \
+                 firewalls in front of its ports"
+            );
+        }
+    }
+
+    /// Removes nodes whose probes succeed again, or that failed.
+    pub(super) fn forget_failed_probes(&mut self, now: Time) {
+        let Self { judge, state, .. } = self;
+        let Judge { failed_probes, windows, .. } = judge;
+        let is_alive = |lease: LeaseId| {
+            let member = windows.member(lease.agent).filter(|member| member.lease == lease);
+            member.is_some_and(|member| member.status != MemberStatus::Failed)
+        };
+        for number in failed_probes.ended(now, is_alive) {
+            tracing::info!(node = %node_of(state, number), "no longer reported as a node that agents cannot probe");
+        }
+    }
+
     /// The suspecting parties of the holder of this lease: the leader itself if no renewals arrive,
+    /// or if probes have failed for long,
     /// and the accusers, by their folded names.
     pub(super) fn suspicions(&self, lease: LeaseId) -> Vec<NodeName> {
         let is_cut_off = self.judge.cut_off.get(&lease.agent) == Some(&lease);
         let missing = is_cut_off.then(|| NodeName::from(MISSING_RENEWALS));
-        missing.into_iter().chain(self.suspected_by(lease.agent).iter().cloned()).collect()
+        let unprobed = self.judge.failed_probes.is_reported(lease).then(|| NodeName::from(FAILED_PROBES));
+        missing.into_iter().chain(unprobed).chain(self.suspected_by(lease.agent).iter().cloned()).collect()
     }
 }
 

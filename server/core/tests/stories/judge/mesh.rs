@@ -158,6 +158,30 @@ fn one_that_accuses_everybody_ends_nothing_and_is_soon_not_heard_any_more() {
 }
 
 #[test]
+fn a_node_that_renews_and_that_agents_cannot_probe_is_reported_until_they_can() {
+    let mut fleet = Fleet::of(4, HealthWindow::Fast);
+    let reported = |fleet: &Fleet| {
+        let leader = &fleet.cluster.servers[&fleet.cluster.leader()].frontend;
+        leader.figures(fleet.cluster.now()).nodes_with_failed_probes
+    };
+    for second in 0..70 {
+        // One that accuses everybody makes no report of its own.
+        fleet.accuse("h4", &["h1", "h2"]);
+        fleet.accuse("h3", &["h1"]);
+        fleet.run(SECOND);
+        assert!(second >= 60 || reported(&fleet) == 0, "after {second} s");
+    }
+    assert_eq!(reported(&fleet), 1);
+    let lease = fleet.leases_of("h1").remove(0);
+    assert!(lease.has_failed_probes() && !lease.lacks_renewals(), "{lease:?}");
+    assert!(lease.suspecting_nodes().all(|node| ["h3", "h4"].contains(&node.as_str())), "{lease:?}");
+    assert!(!fleet.leases_of("h2")[0].has_failed_probes());
+    fleet.run(50 * SECOND);
+    assert_eq!(reported(&fleet), 0, "it is probed again");
+    assert!(fleet.lives("h1") && fleet.status("h1") == MemberStatus::Alive);
+}
+
+#[test]
 fn whoever_is_silent_itself_or_is_nobody_accuses_in_vain() {
     let mut fleet = Fleet::of(3, HealthWindow::Default);
     fleet.kill("h1");

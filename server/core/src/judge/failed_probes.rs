@@ -1,0 +1,166 @@
+//! Nodes that agents cannot probe although they renew their leases: mostly a wrong `advertise`, or
+//! a firewall in front of the agent's ports.
+//!
+//! A single suspicion is not worth a report, because a node that renews is alive. The leader
+//! reports a node once suspicions have come without a long break for a while: then the mesh detects
+//! no failure of that node, and no server can challenge it. The report changes no verdict.
+//!
+//! **Invariant:** one agent alone causes no report if there are others: its own network may be bad.
+
+use lockmesh_protocol::id::{AgentNumber, NodeName};
+use lockmesh_protocol::lease::LeaseId;
+use lockmesh_protocol::time::Time;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The time for which suspicions must come before the node is reported.
+const LEAST: Duration = Duration::from_secs(60);
+/// The break between two suspicions after which the node counts as probed. Agents slow their probes
+/// down after false suspicions.
+const BREAK: Duration = Duration::from_secs(45);
+/// The number of suspicions that are not worth a report, however long they take.
+const FEW: u32 = 3;
+/// The maximum number of nodes that are followed at a time.
+const MAX_NODES: usize = 4_096;
+/// The number of agents that must suspect a node, if there are as many others.
+const LEAST_ACCUSERS: usize = 2;
+
+/// The suspicions of nodes that renew their leases.
+#[derive(Debug, Default)]
+pub(super) struct FailedProbes(BTreeMap<AgentNumber, Suspicions>);
+
+/// Suspicions of one node without a long break.
+#[derive(Debug)]
+struct Suspicions {
+    lease: LeaseId,
+    first: Time,
+    last: Time,
+    count: u32,
+    /// The first agents that suspected it, by their folded names.
+    accusers: Vec<NodeName>,
+    is_reported: bool,
+}
+
+impl FailedProbes {
+    /// Records a suspicion of a node by one of its `others`, the number of other agents that live.
+    /// Returns `true` if the node is to be reported from now on.
+    pub(super) fn suspected(&mut self, now: Time, lease: LeaseId, by: &NodeName, others: usize) -> bool {
+        if self.0.len() >= MAX_NODES && !self.0.contains_key(&lease.agent) {
+            return false;
+        }
+        let fresh = || {
+            let accusers = Vec::new();
+            Suspicions { lease, first: now, last: now, count: 0, accusers, is_reported: false }
+        };
+        let known = self.0.entry(lease.agent).or_insert_with(fresh);
+        // Another process of the node may listen elsewhere.
+        if known.lease != lease {
+            *known = fresh();
+        }
+        known.last = now;
+        known.count = known.count.saturating_add(1);
+        if known.accusers.len() < LEAST_ACCUSERS && !known.accusers.contains(by) {
+            known.accusers.push(by.clone());
+        }
+        let is_agreed = known.accusers.len() >= LEAST_ACCUSERS.min(others);
+        let is_due = is_agreed && now.since(known.first) >= LEAST && known.count > FEW;
+        is_due && !std::mem::replace(&mut known.is_reported, true)
+    }
+
+    /// Forgets nodes that are no longer suspected, or that `is_alive` rejects. Returns those that
+    /// were reported.
+    pub(super) fn ended(&mut self, now: Time, is_alive: impl Fn(LeaseId) -> bool) -> Vec<AgentNumber> {
+        let mut ended = Vec::new();
+        self.0.retain(|number, known| {
+            let goes_on = now.since(known.last) < BREAK && is_alive(known.lease);
+            if !goes_on && known.is_reported {
+                ended.push(*number);
+            }
+            goes_on
+        });
+        ended
+    }
+
+    /// Returns `true` if the holder of this lease is reported.
+    pub(super) fn is_reported(&self, lease: LeaseId) -> bool {
+        self.0.get(&lease.agent).is_some_and(|known| known.lease == lease && known.is_reported)
+    }
+
+    /// Returns the number of reported nodes.
+    pub(super) fn len(&self) -> usize {
+        self.0.values().filter(|known| known.is_reported).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BREAK, FEW, FailedProbes, LEAST};
+    use lockmesh_protocol::id::{AgentNumber, LogIndex};
+    use lockmesh_protocol::lease::LeaseId;
+    use lockmesh_protocol::time::Time;
+    use std::time::Duration;
+
+    const NODE: AgentNumber = AgentNumber(7);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn lease(began: u64) -> LeaseId {
+        LeaseId { agent: NODE, began: LogIndex(began) }
+    }
+
+    /// Suspects the node at this interval for a while; returns the times at which a report was due.
+    fn suspect(probes: &mut FailedProbes, from: Time, every: Duration, count: u32) -> Vec<Time> {
+        let times = (0..count).map(|number| from + every * number);
+        times
+            .filter(|now| {
+                assert!(probes.ended(*now, |_| true).is_empty());
+                // By two agents in turn.
+                let by = if (now.0 / 1_000_000).is_multiple_of(2) { "a" } else { "b" };
+                probes.suspected(*now, lease(1), &by.into(), 5)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_node_is_reported_once_while_suspicions_continue() {
+        let mut probes = FailedProbes::default();
+        assert_eq!(suspect(&mut probes, Time(0), SECOND, 200), [Time(0) + LEAST], "once");
+        assert!(probes.is_reported(lease(1)) && !probes.is_reported(lease(2)) && probes.len() == 1);
+        let last = Time(0) + SECOND * 199;
+        assert!(probes.ended(last + (BREAK - SECOND), |_| true).is_empty());
+        assert_eq!(probes.ended(last + BREAK, |_| true), [NODE], "it is probed again");
+        assert!(probes.len() == 0 && probes.ended(last + BREAK, |_| true).is_empty());
+    }
+
+    #[test]
+    fn occasional_suspicions_are_not_reported() {
+        let mut probes = FailedProbes::default();
+        // Less than a minute, then a break.
+        assert!(suspect(&mut probes, Time(0), SECOND, 59).is_empty());
+        let later = Time(0) + SECOND * 58 + BREAK;
+        assert!(probes.ended(later, |_| true).is_empty(), "it was never reported");
+        assert!(suspect(&mut probes, later, SECOND, 59).is_empty());
+        let mut probes = FailedProbes::default();
+        assert!(suspect(&mut probes, Time(0), BREAK - SECOND, FEW).is_empty(), "they are few");
+    }
+
+    #[test]
+    fn one_agent_alone_is_not_believed_unless_there_is_no_other() {
+        for (others, reports) in [(1, 1), (2, 0), (5, 0)] {
+            let mut probes = FailedProbes::default();
+            let times = (0..100).map(|number| Time(0) + SECOND * number);
+            let due = times.filter(|now| probes.suspected(*now, lease(1), &"a".into(), others));
+            assert_eq!(due.count(), reports, "with {others} other agents");
+        }
+    }
+
+    #[test]
+    fn another_lease_and_a_failed_node_begin_again() {
+        let mut probes = FailedProbes::default();
+        suspect(&mut probes, Time(0), SECOND, 61);
+        assert!(!probes.suspected(Time(0) + LEAST, lease(2), &"a".into(), 5), "it has restarted");
+        assert_eq!(probes.len(), 0);
+        let mut probes = FailedProbes::default();
+        suspect(&mut probes, Time(0), SECOND, 61);
+        assert_eq!(probes.ended(Time(0) + LEAST, |_| false), [NODE], "it has failed");
+    }
+}
