@@ -14,6 +14,7 @@ use super::listener::{Listeners, set_options};
 use super::peer::Peer;
 use super::router;
 use super::unix_socket::BoundSocket;
+use crate::config::HttpConfig;
 use http::Response;
 use http::header::{self, HeaderValue};
 use hyper::body::Incoming;
@@ -289,17 +290,17 @@ pub fn raise_open_files_limit() -> u64 {
 }
 
 /// Returns the number of connections that the limit of open files permits, at most the configured
-/// one, with a warning if it is less.
+/// one; it is logged if it is less, as a warning unless the default is configured.
 pub fn connections_that_fit(open_files: u64, configured: usize) -> usize {
     let connections = admission::that_fit(open_files, configured);
     if connections < configured {
-        tracing::warn!(
-            open_files,
-            configured,
-            connections,
-            "the limit of open files permits fewer connections than `http.max_connections`: raise it (LimitNOFILE, \
-             ulimit -Hn), or lower `http.max_connections`"
-        );
+        let text = "the limit of open files permits fewer connections than `http.max_connections`: raise it \
+                    (LimitNOFILE, ulimit -Hn), or lower `http.max_connections`";
+        // Nobody who has not chosen a number needs so many.
+        match configured == HttpConfig::default().max_connections {
+            true => tracing::info!(open_files, configured, connections, "{text}"),
+            false => tracing::warn!(open_files, configured, connections, "{text}"),
+        }
     }
     connections
 }
