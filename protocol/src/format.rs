@@ -19,7 +19,7 @@
 //! | 1 | everything else |
 //! | 2 | [`Command::GiveUpSession`] and [`LossCause::GivenUp`] |
 //! | 3 | [`LossCause::KeyDeleted`], and a history of losses that is kept by cause |
-//! | 4 | names of restarting nodes that pass to another node id, and restores that keep the ids of living agents; nothing new is stored |
+//! | 4 | other rules for names of nodes: those of restarting nodes pass to another node id, failed owners are forgotten, and restores keep the ids of living agents; nothing new is stored |
 //!
 //! [`Command::GiveUpSession`]: crate::command::Command::GiveUpSession
 //! [`LossCause::GivenUp`]: crate::record::LossCause::GivenUp

@@ -83,10 +83,26 @@ impl Step<'_> {
         };
         let lease = agent.lease();
         self.set_agent(agent);
+        self.forget_former_owners(&registration.node.name.folded(), number);
         // Request ids restart with each generation; a kept reply of the former one would match the
         // wrong command.
         self.forget_all(number);
         Reply::Agent { number, generation, lease, secret: self.state.lease_key.secret(lease) }
+    }
+
+    /// Forgets the members with other node ids that failed or left under this name, as in Consul,
+    /// where a name is one member: they would be listed as failed beside the living one.
+    fn forget_former_owners(&mut self, folded: &NodeName, owner: AgentNumber) {
+        if !self.state.passes_names_on() {
+            return;
+        }
+        let is_gone = |number: &AgentNumber| {
+            let agent = self.state.agents.get(number).filter(|_| *number != owner);
+            agent.is_some_and(|agent| matches!(agent.status, MemberStatus::Failed | MemberStatus::Left))
+        };
+        for number in self.state.agents_of(folded).filter(is_gone).collect::<Vec<_>>() {
+            self.forget_member(number);
+        }
     }
 
     /// The start of a registration's lease, and the index below which sessions belong to a former

@@ -166,7 +166,7 @@ impl Step<'_> {
     }
 
     /// Removes a member with its replies: if it returns, it registers with a new number.
-    fn forget_member(&mut self, number: AgentNumber) {
+    pub(super) fn forget_member(&mut self, number: AgentNumber) {
         self.forget_all(number);
         self.set(Change::Agent(number, None));
     }
