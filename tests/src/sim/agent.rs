@@ -41,6 +41,9 @@ use std::time::Duration;
 /// Time without a reply after which other servers are asked about the leader.
 const PROBE_AFTER: Duration = Duration::from_millis(100);
 
+/// One in this many clean ends loses the data folder.
+const FOLDERS_LOST_ONE_IN: u64 = 3;
+
 /// Interval at which an agent checks whether anything has arrived.
 pub(super) const LISTEN_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -66,6 +69,8 @@ pub struct Agent {
     pub(super) slowness: Duration,
     /// The number of boots of its host.
     boots: u32,
+    /// The number of data folders that it lost: each had another node id.
+    pub(super) folders_lost: u32,
     /// The number of logged registration failures with a new reason.
     pub(super) attempts_failed: u64,
     /// The moment whose events it takes all at once, however slow it is.
@@ -121,9 +126,10 @@ impl Agent {
             busy_until: Time(0),
             slowness: stage.plan.clients.agent_turn,
             boots: 1,
+            folders_lost: 0,
             attempts_failed: 0,
             turn: None,
-            upstream: upstream(stage, (place, 1), first_pin(stage), Time(0)),
+            upstream: upstream(stage, (place, 1, 0), first_pin(stage), Time(0)),
             pin: first_pin(stage),
             connections: BTreeMap::new(),
             given_up: BTreeMap::new(),
@@ -206,7 +212,8 @@ impl Agent {
 
     fn start_anew(&mut self, stage: &mut Stage, judge: &mut Judge, downtime: Duration) {
         let pin = self.pin.clone();
-        self.upstream = upstream(stage, (self.place, self.boots), pin, self.clock.at(stage.now));
+        let host = (self.place, self.boots, self.folders_lost);
+        self.upstream = upstream(stage, host, pin, self.clock.at(stage.now));
         self.connections.clear();
         self.given_up.clear();
         self.calls.clear();
@@ -242,7 +249,20 @@ impl Agent {
         if let Some((_, wish)) = waits {
             judge.object("agent", format!("agent {} ended and left {wish:?} unanswered", self.place));
         }
+        self.lose_folder(stage);
         self.restart(stage, judge);
+    }
+
+    /// Sometimes loses the data folder, as a container without a volume does: the next process has
+    /// another node id, and does not know its cluster.
+    fn lose_folder(&mut self, stage: &mut Stage) {
+        // No random draw, so that a seed gives the same storm as without it.
+        if stage.now.0.is_multiple_of(FOLDERS_LOST_ONE_IN) && first_pin(stage).is_none() {
+            stage.hit(Mark::FolderLost);
+            stage.say(|| format!("agent {} loses its data folder", self.place));
+            self.folders_lost += 1;
+            self.pin = None;
+        }
     }
 
     /// Pauses the process; then it takes all input at once. Its clock continues even if the whole
@@ -639,7 +659,12 @@ fn first_pin(stage: &Stage) -> Option<Pin> {
     stage.plan.clients.lists_another_cluster.then(|| Pin { cluster_id: CLUSTER_ID.into(), index_base: 0 })
 }
 
-fn upstream(stage: &mut Stage, (place, boots): (usize, u32), pin: Option<Pin>, now: Time) -> QuorumClient {
+fn upstream(
+    stage: &mut Stage,
+    (place, boots, folders_lost): (usize, u32, u32),
+    pin: Option<Pin>,
+    now: Time,
+) -> QuorumClient {
     // Each life is a process of its own, on one boot of one host.
     let process = u128::from(stage.draw.bits());
     let clients = &stage.plan.clients;
@@ -653,7 +678,7 @@ fn upstream(stage: &mut Stage, (place, boots): (usize, u32), pin: Option<Pin>, n
             },
             port: port(place),
             gossip: stage.plan.mesh.is_on.then(|| SocketAddr::from(([127, 0, 0, 1], port(place)))),
-            ..registration(place)
+            ..registration(place, folders_lost)
         },
         cluster: ClusterChoice::First,
         pin,
@@ -684,9 +709,9 @@ fn configured(stage: &Stage) -> Vec<String> {
     all.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Returns the registration of the agent with this number in the simulation.
-pub(super) fn registration(place: usize) -> AgentRegistration {
-    let node =
-        Node::of(format!("n{place}").into(), format!("5a0f2b6e-3c60-4d3f-9d5c-{place:012}"), "127.0.0.1");
-    AgentRegistration::of(node)
+/// Returns the registration of the agent with this number in the simulation, with the node id in
+/// its present data folder.
+pub(super) fn registration(place: usize, folders_lost: u32) -> AgentRegistration {
+    let id = format!("5a0f2b6e-3c60-4d3f-{folders_lost:04}-{place:012}");
+    AgentRegistration::of(Node::of(format!("n{place}").into(), id, "127.0.0.1"))
 }

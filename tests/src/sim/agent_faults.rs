@@ -155,7 +155,8 @@ impl World {
             let length = self.stage.draw.duration(least, most);
             self.agents[agent].stop(&mut self.stage, length);
         }
-        let request = Request::Propose(None, Command::RegisterAgent(registration(agent)));
+        let copy = registration(agent, self.agents[agent].folders_lost);
+        let request = Request::Propose(None, Command::RegisterAgent(copy));
         let ask = Ask { by: Requester::Operator, call: self.stage.call(), request, bound: LogIndex(0) };
         self.stage.send(Place::Operator, Place::Server(to), Event::Ask(to, Box::new(ask)));
     }

@@ -58,6 +58,7 @@ marks! {
     AgentRestart: "an agent restarted",
     RestartAnnounced: "a terminating agent announced its restart to the servers",
     AgentEnded: "an agent shut down cleanly and had answered every call",
+    FolderLost: "an agent lost its data folder and came back with another node ID",
     Challenged: "a server challenged a node",
     ChallengeAnswered: "a node answered a challenge",
     SavedByAgent: "another agent was first to prove to the leader that a silent node is alive",
