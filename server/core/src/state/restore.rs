@@ -161,9 +161,7 @@ impl Step<'_> {
             self.ensure_check(&health).expect("the node is there, and this check is about no service");
         }
     }
-}
 
-impl Step<'_> {
     /// Restores the node of a living agent with its own id and address: with the backup's id, the
     /// next restart of the agent would be rejected as another node's.
     fn bring_back_node(&mut self, node: &Node, ours: &State) {
