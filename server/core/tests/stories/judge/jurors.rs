@@ -10,9 +10,7 @@ use std::time::Duration;
 
 #[test]
 fn a_follower_through_which_renewals_pass_confirms_no_silence() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.session("fast", "h1", HealthWindow::Fast);
+    let mut fleet = Fleet::of(1, HealthWindow::Fast);
     // The leader and the follower are needed for a verdict.
     let follower = fleet.cluster.follower();
     let (leader, servers) = (fleet.cluster.leader(), fleet.cluster.servers.keys().copied());
@@ -24,30 +22,24 @@ fn a_follower_through_which_renewals_pass_confirms_no_silence() {
     host.answers.clear();
     fleet.cluster.lost = Some(MessageKind::LeaseRenewals);
     fleet.run(20 * SECOND);
-    assert!(fleet.lives("fast") && fleet.status("h1") == MemberStatus::Alive);
+    assert!(fleet.lives("h1") && fleet.status("h1") == MemberStatus::Alive);
     fleet.kill("h1");
     fleet.run(20 * SECOND);
-    assert!(!fleet.lives("fast"), "its silence toward both is confirmed");
+    assert!(!fleet.lives("h1"), "its silence toward both is confirmed");
 }
 
 #[test]
 fn an_answer_to_an_earlier_check_keeps_no_node_alive() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.session("fast", "h1", HealthWindow::Fast);
-    fleet.run(2 * SECOND);
+    let mut fleet = Fleet::of(1, HealthWindow::Fast);
     fleet.kill("h1");
     fleet.at("h1").answers = fleet.cluster.servers.keys().copied().collect();
     fleet.replays = Some(7);
-    fleet.time_of_death("h1", "fast");
+    fleet.time_of_death("h1", "h1");
 }
 
 #[test]
 fn a_renewal_that_was_on_its_way_does_not_speak_for_a_process_that_died() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.session("default", "h1", HealthWindow::Default);
-    fleet.run(2 * SECOND);
+    let mut fleet = Fleet::of(1, HealthWindow::Default);
     fleet.kill("h1");
     let leader = fleet.cluster.leader();
     let call = fleet.cluster.call(leader, &agent("h1"), registration("h1", process(2, 1)));
@@ -56,7 +48,7 @@ fn a_renewal_that_was_on_its_way_does_not_speak_for_a_process_that_died() {
     fleet.run_until(10 * SECOND, |fleet| fleet.cluster.answer(leader, call).is_some());
     let answer = fleet.cluster.answer(leader, call).expect("it waits for ten seconds at most").clone();
     fleet.registered("h1", process(2, 1), &answer);
-    assert!(fleet.lives("default"));
+    assert!(fleet.lives("h1"));
 }
 
 #[test]

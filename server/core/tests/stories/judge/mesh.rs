@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 
 impl Fleet {
     /// This many hosts, each with a session of this window.
-    fn of(hosts: usize, window: HealthWindow) -> Self {
+    pub(super) fn of(hosts: usize, window: HealthWindow) -> Self {
         let mut fleet = Self::start();
         for name in (1..=hosts).map(|number| format!("h{number}")) {
             fleet.host(&name);
