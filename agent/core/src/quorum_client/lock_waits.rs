@@ -16,6 +16,11 @@
 //! *no* was granted nothing. A grant that came before the wait was stopped is delivered; a grant
 //! that is released is reported as *unknown*.
 //!
+//! Requests of one session share a position, possibly at different agents: the newest one owns it,
+//! and the grant. An older one receives *no* for its position, but its session holds the lock then,
+//! so it acquires the lock again, as the holder may. Then neither request's agent can release a
+//! grant that the other caller received.
+//!
 //! A release of the same lock by the same session is sent only after the outcome of an earlier
 //! enqueue is known. Otherwise a retried enqueue could be granted after the release, and the
 //! client, which renews the session for other holds, would not know that it holds the lock.
@@ -26,7 +31,7 @@ use super::owner::{Effort, Owner, RequestNumber};
 use super::{Caller, QuorumClient, Timer};
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
-use lockmesh_protocol::query::{Blocking, Consistency, Query, Rows};
+use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -49,7 +54,8 @@ const TAKE_BACK_PAUSE: Duration = Duration::from_millis(500);
 /// A caller's wait for a lock, and its stage.
 #[derive(Debug)]
 pub(super) struct LockWait {
-    key: Key,
+    /// The entry to write with the grant.
+    new: NewEntry,
     session: SessionId,
     wait: Duration,
     /// The time at which the wait ends, once it has started.
@@ -70,6 +76,9 @@ enum WaitStage {
     Pausing { queued: Queued, at: Time },
     /// The wait timed out: the position is given up, but not a grant.
     Stopping { queued: Queued },
+    /// The position is gone without a grant to this request. The lock's holder is read: it may be
+    /// the session itself, through another request.
+    Superseded { enqueued_at_index: LogIndex },
     /// The position is given up, including a grant; `failure` is the error that caused this, if
     /// any.
     Leaving { enqueued_at_index: LogIndex, failure: Option<Unavailable> },
@@ -92,7 +101,7 @@ pub(super) struct LockWaits {
 
 impl LockWaits {
     fn insert(&mut self, token: CallToken, wait: LockWait) {
-        self.by_lock.insert((wait.key.clone(), wait.session, token));
+        self.by_lock.insert((wait.new.key.clone(), wait.session, token));
         self.waits.insert(token, wait);
     }
 
@@ -105,8 +114,8 @@ impl LockWaits {
     }
 
     fn remove(&mut self, token: CallToken) {
-        if let Some(LockWait { key, session, .. }) = self.waits.remove(&token) {
-            self.by_lock.remove(&(key, session, token));
+        if let Some(LockWait { new, session, .. }) = self.waits.remove(&token) {
+            self.by_lock.remove(&(new.key, session, token));
         }
     }
 
@@ -158,12 +167,16 @@ struct Queued {
 impl QuorumClient {
     /// Acquires a lock, or waits in its queue for up to `wait`.
     pub(super) fn acquire(&mut self, token: CallToken, new: NewEntry, session: SessionId, wait: Duration) {
-        let (key, of) = (new.key.clone(), session);
-        let lock_wait =
-            LockWait { key, session: of, wait, until: None, is_gone: false, stage: WaitStage::Enqueuing };
+        let stage = WaitStage::Enqueuing;
+        let lock_wait = LockWait { new, session, wait, until: None, is_gone: false, stage };
         self.lock_waits.insert(token, lock_wait);
         self.callers.insert(token, Caller::LockWait);
-        let command = Command::Kv(KvCommand::Enqueue { new, session, wait });
+        self.propose_enqueue(token);
+    }
+
+    fn propose_enqueue(&mut self, token: CallToken) {
+        let Some(LockWait { new, session, wait, .. }) = self.lock_waits.wait(token) else { return };
+        let command = Command::Kv(KvCommand::Enqueue { new: new.clone(), session: *session, wait: *wait });
         self.propose(Owner::LockWait(token), command);
     }
 
@@ -174,6 +187,7 @@ impl QuorumClient {
             WaitStage::Enqueuing => self.enqueued(token, result),
             WaitStage::Queued { queued, is_last, .. } => self.position_told(token, (queued, is_last), result),
             WaitStage::Stopping { queued } => self.stopped(token, queued, result),
+            WaitStage::Superseded { enqueued_at_index } => self.holder_read(token, enqueued_at_index, result),
             WaitStage::Leaving { enqueued_at_index, failure } => {
                 self.left(token, (enqueued_at_index, failure), result);
             }
@@ -192,13 +206,13 @@ impl QuorumClient {
         (enqueued_at_index, attempt): (LogIndex, u32),
         result: Result<Response, Unavailable>,
     ) {
-        let (Some(LockWait { key, session, .. }), Err(reason)) = (self.lock_waits.wait(token), result) else {
+        let (Some(LockWait { new, session, .. }), Err(reason)) = (self.lock_waits.wait(token), result) else {
             return self.forget_wait(token);
         };
         // A grant that cannot be released lasts as long as its session. No caller is left to
         // receive an error.
         if attempt == 1 {
-            self.outbox.notices.push(Notice::MayStayGranted(key.clone(), *session, reason));
+            self.outbox.notices.push(Notice::MayStayGranted(new.key.clone(), *session, reason));
         }
         if attempt == TAKE_BACK_ATTEMPTS || self.in_hurry {
             return self.forget_wait(token);
@@ -214,7 +228,7 @@ impl QuorumClient {
     pub(super) fn lock_wait_unresolved(&mut self, token: CallToken, failure: Unavailable) {
         let Some(lock_wait) = self.lock_waits.wait_mut(token) else { return };
         if std::mem::replace(&mut lock_wait.is_gone, true) {
-            let notice = Notice::MayStayGranted(lock_wait.key.clone(), lock_wait.session, failure);
+            let notice = Notice::MayStayGranted(lock_wait.new.key.clone(), lock_wait.session, failure);
             return self.outbox.notices.push(notice);
         }
         self.callers.remove(&token);
@@ -247,7 +261,7 @@ impl QuorumClient {
         let Some(lock_wait) = self.lock_waits.wait(token) else { return };
         let Queued { queue_position, enqueued_at_index } = queued;
         let query = Query::QueuePosition {
-            key: lock_wait.key.clone(),
+            key: lock_wait.new.key.clone(),
             session: lock_wait.session,
             queue_position,
             enqueued_at_index,
@@ -279,6 +293,9 @@ impl QuorumClient {
                     self.timers.insert((at, Timer::Question(token)));
                     return self.set_stage(token, WaitStage::Pausing { queued, at });
                 }
+                Rows::QueuePosition(Reply::Succeeded(false)) if self.has_caller(token) => {
+                    return self.read_holder(token, queued.enqueued_at_index);
+                }
                 Rows::QueuePosition(reply) => {
                     let is_granted = matches!(reply, Reply::Granted { .. });
                     let index = if is_granted { answer.index } else { queued.enqueued_at_index };
@@ -293,6 +310,45 @@ impl QuorumClient {
         // No caller will receive the outcome, so the position is given up with another attempt.
         // While it remains queued, it may be granted.
         self.leave_queue(token, queued.enqueued_at_index, Some(failure));
+    }
+
+    fn has_caller(&self, token: CallToken) -> bool {
+        !self.in_hurry && self.lock_waits.wait(token).is_some_and(|lock_wait| !lock_wait.is_gone)
+    }
+
+    fn read_holder(&mut self, token: CallToken, enqueued_at_index: LogIndex) {
+        let Some(lock_wait) = self.lock_waits.wait(token) else { return };
+        let query = Query::Entry(lock_wait.new.key.clone());
+        let request = Request::Read { query, consistency: Consistency::Default, blocking: None };
+        self.begin(Owner::LockWait(token), request, Effort::Held);
+        self.set_stage(token, WaitStage::Superseded { enqueued_at_index });
+    }
+
+    /// Ends a wait without a grant, unless its session holds the lock through another request: then
+    /// the lock is acquired again, or waited for if it is released before.
+    fn holder_read(
+        &mut self,
+        token: CallToken,
+        enqueued_at_index: LogIndex,
+        result: Result<Response, Unavailable>,
+    ) {
+        let refused = Applied { index: enqueued_at_index, reply: Reply::Succeeded(false) };
+        let Some(lock_wait) = self.lock_waits.wait_mut(token) else { return };
+        let is_holder = match &result {
+            Ok(Response::Answer(Answer { rows: Rows::Entries(entries), .. })) => {
+                entries.first().is_some_and(|entry| entry.lock.session == Some(lock_wait.session))
+            }
+            // The request was granted nothing, whoever holds the lock.
+            _ => false,
+        };
+        if !is_holder || lock_wait.is_gone {
+            return self.settle_wait(token, Ok((enqueued_at_index, refused)));
+        }
+        let end = lock_wait.until.take().unwrap_or(self.now);
+        lock_wait.wait = end.since(self.now + GRACE_WINDOW);
+        self.timers.remove(&(end, Timer::Caller(token)));
+        self.set_stage(token, WaitStage::Enqueuing);
+        self.propose_enqueue(token);
     }
 
     /// Handles the reply to `StopWaiting`: nothing is granted from now on, but a grant may have
@@ -317,7 +373,7 @@ impl QuorumClient {
 
     fn propose_leave(&mut self, token: CallToken, enqueued_at_index: LogIndex) {
         let Some(lock_wait) = self.lock_waits.wait(token) else { return };
-        let (key, session) = (lock_wait.key.clone(), lock_wait.session);
+        let (key, session) = (lock_wait.new.key.clone(), lock_wait.session);
         let command = Command::Kv(KvCommand::Leave { key, session, enqueued_at_index });
         self.propose(Owner::LockWait(token), command);
     }
@@ -357,10 +413,10 @@ impl QuorumClient {
     /// Ends a wait whose lock may still be granted, unless the failure excludes it. Without a
     /// caller, operators are notified.
     fn settle_unknown(&mut self, token: CallToken, failure: Unavailable) {
-        if let Some(LockWait { key, session, is_gone: true, .. }) = self.lock_waits.wait(token)
+        if let Some(LockWait { new, session, is_gone: true, .. }) = self.lock_waits.wait(token)
             && !failure.certainly_not_done()
         {
-            let notice = Notice::MayStayGranted(key.clone(), *session, failure.clone());
+            let notice = Notice::MayStayGranted(new.key.clone(), *session, failure.clone());
             self.outbox.notices.push(notice);
         }
         self.settle_wait(token, Err(failure));
@@ -425,8 +481,8 @@ impl QuorumClient {
         let Some(queued) = self.stop_asking(token) else { return };
         // Stopped, not left: an earlier grant belongs to the caller.
         self.set_stage(token, WaitStage::Stopping { queued });
-        let Some(LockWait { key, session, .. }) = self.lock_waits.wait(token) else { return };
-        let (key, session, enqueued_at_index) = (key.clone(), *session, queued.enqueued_at_index);
+        let Some(LockWait { new, session, .. }) = self.lock_waits.wait(token) else { return };
+        let (key, session, enqueued_at_index) = (new.key.clone(), *session, queued.enqueued_at_index);
         self.propose(
             Owner::LockWait(token),
             Command::Kv(KvCommand::StopWaiting { key, session, enqueued_at_index }),

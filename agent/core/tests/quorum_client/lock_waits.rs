@@ -3,6 +3,7 @@
 use super::*;
 use lockmesh_protocol::command::NewEntry;
 use lockmesh_protocol::id::Fence;
+use lockmesh_protocol::record::{Entry, Lock};
 
 const WAIT: Duration = Duration::from_secs(30);
 
@@ -78,6 +79,43 @@ impl Story {
         asked
     }
 
+    /// Answers the read of the lock's entry.
+    #[track_caller]
+    fn holder_is(&mut self, holder: Option<SessionId>) {
+        let asked = self.only();
+        assert!(
+            matches!(&asked.request, Request::Read { query: Query::Entry(_), blocking: None, .. }),
+            "the entry is not read: {asked:?}"
+        );
+        let lock = Lock { session: holder, ..Lock::default() };
+        let entry = Entry {
+            key: "job".into(),
+            value: Vec::new().into(),
+            flags: 0,
+            lock,
+            create_index: LogIndex(1),
+            modify_index: LogIndex(30),
+        };
+        self.answer(&asked, answer(30, Rows::Entries(vec![entry.into()])));
+    }
+
+    /// A wait whose position was granted to another request of its session, after a third of the
+    /// wait, and its second enqueue.
+    fn superseded() -> (Self, CallToken, Asked) {
+        let mut story = Self::at_rest();
+        let (token, parked) = story.queued();
+        story.pass(WAIT / 3);
+        story.answer(&parked, place(25, Reply::Succeeded(false)));
+        story.holder_is(Some(session()));
+        let again = story.only();
+        let Request::Propose(_, Command::Kv(KvCommand::Enqueue { wait, .. })) = &again.request else {
+            panic!("not acquired again: {again:?}")
+        };
+        assert_eq!(*wait, WAIT - WAIT / 3, "the rest of the wait");
+        assert!(story.answers.is_empty());
+        (story, token, again)
+    }
+
     #[track_caller]
     fn heard_acquired(&mut self, token: CallToken) -> (u64, Applied) {
         match self.heard(token) {
@@ -125,10 +163,48 @@ fn a_wait_that_goes_on_is_asked_about_again() {
     let again = story.until_asked();
     assert_eq!(again.request, parked.request);
     story.answer(&again, place(25, Reply::Succeeded(false)));
+    story.holder_is(None);
     assert_eq!(
         story.heard_acquired(token).1,
         Applied { index: LogIndex(20), reply: Reply::Succeeded(false) }
     );
+}
+
+/// Public report R18: two waits of one session at two agents; the lock was granted to the session,
+/// and one of them received *no*.
+#[test]
+fn a_wait_is_granted_if_another_request_of_its_session_is() {
+    let (mut story, token, again) = Story::superseded();
+    story.answer(&again, applied(31, granted()));
+    assert_eq!(story.heard_acquired(token), (31, Applied { index: LogIndex(31), reply: granted() }));
+    story.tell(Input::Heard(token));
+    assert!(story.asked.is_empty());
+}
+
+/// The other request's client was gone, and its agent released the grant.
+#[test]
+fn a_wait_continues_if_the_other_request_of_its_session_is_released() {
+    let (mut story, token, again) = Story::superseded();
+    story.answer(&again, applied(20, Reply::Queued { queue_position: LogIndex(18) }));
+    let parked = story.only();
+    story.pass(WAIT - WAIT / 3);
+    assert_eq!(story.only(), parked);
+    story.pass(SECOND + MS);
+    let stop = story.stops_waiting();
+    story.answer(&stop, applied(40, Reply::Succeeded(true)));
+    story.answer(&story.only(), place(40, Reply::Succeeded(false)));
+    story.holder_is(None);
+    assert_eq!(story.heard_acquired(token).1.reply, Reply::Succeeded(false));
+}
+
+#[test]
+fn a_superseded_wait_whose_client_is_gone_holds_nothing() {
+    let (mut story, token, again) = Story::superseded();
+    story.tell(Input::Cancel(token));
+    story.answer(&again, applied(20, granted()));
+    let leave = story.leaves();
+    story.apply(&leave, 40);
+    assert!(story.asked.is_empty() && story.answers.is_empty());
 }
 
 /// A wait that timed out, and the last query of its position.
@@ -154,6 +230,7 @@ fn who_has_waited_long_enough_stops_waiting_and_is_told_so_then() {
     let (token, asked) = waited_long_enough(&mut story);
     assert!(story.answers.is_empty());
     story.answer(&asked, place(40, Reply::Succeeded(false)));
+    story.holder_is(None);
     assert_eq!(
         story.heard_acquired(token),
         (20, Applied { index: LogIndex(20), reply: Reply::Succeeded(false) })
