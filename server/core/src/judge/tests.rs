@@ -248,6 +248,17 @@ fn every_window_moves_by_the_time_that_the_leader_stood_still() {
 }
 
 #[test]
+fn new_sessions_postpone_no_verdict_beyond_the_longest_window() {
+    let (mut windows, state) = (Windows::default(), with_agent());
+    windows.restart(at(0), &state);
+    windows.come_into_use(at(10_000), NODE, HealthWindow::Fast);
+    let member = windows.member(NODE).unwrap();
+    assert_eq!(member.end(HealthWindow::Fast, false), at(10_000) + HealthWindow::Fast.validity());
+    // The brake gives every window the length of the longest.
+    assert_eq!(member.end(HealthWindow::Fast, true), at(0) + HealthWindow::Safe.validity());
+}
+
+#[test]
 fn the_announcement_of_a_restart_and_the_return_are_words_of_the_agent() {
     let (mut windows, mut state) = (Windows::default(), with_agent());
     windows.restart(at(0), &state);

@@ -82,22 +82,6 @@ fn a_restore_gives_every_node_its_whole_windows() {
 }
 
 #[test]
-fn new_sessions_postpone_no_verdict_beyond_the_longest_window() {
-    let mut fleet = Fleet::start();
-    for number in 1..=6 {
-        fleet.host(&format!("h{number}"));
-    }
-    fleet.session("safe", "h1", HealthWindow::Safe);
-    fleet.run(2 * SECOND);
-    // The brake gives every window the length of the longest.
-    (1..=6).for_each(|number| fleet.kill(&format!("h{number}")));
-    fleet.run(10 * SECOND);
-    fleet.session("fast", "h1", HealthWindow::Fast);
-    let took = fleet.time_of_death("h1", "fast");
-    assert_within(took, HealthWindow::Safe.validity());
-}
-
-#[test]
 fn a_renewal_that_a_follower_relays_waits_a_second_at_most() {
     let mut fleet = Fleet::start();
     fleet.host("h1");
