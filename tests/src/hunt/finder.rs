@@ -62,14 +62,6 @@ impl Finder {
         Self::new(self.words.split(" --break").next().unwrap_or_default())
     }
 
-    /// Returns the name of its package's crate.
-    pub fn crate_name(&self) -> String {
-        match self.package.as_str() {
-            "agent/core" => "lockmesh-agent-core".into(),
-            package => format!("lockmesh-{}", package.rsplit('/').next().unwrap_or_default()),
-        }
-    }
-
     /// Returns the test's file, if it is one.
     pub fn test(&self) -> Option<&str> {
         (!self.is_sim() && self.target != "lib").then_some(&self.target)
