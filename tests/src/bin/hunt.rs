@@ -7,7 +7,7 @@ use lockmesh_tests::tidy::tree;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-const USAGE: &str = "usage: hunt [--list] [--json] [--jobs N] [--only NAME]… [--by FINDER] [--lot N [--seed S]]
+const USAGE: &str = "usage: hunt [--list] [--json] [--jobs N] [--only NAME]… [--by FINDER]… [--lot N [--seed S]]
 NAME is a rule or a topic. FINDER is the beginning of a finder: `--by sim` breaks only rules that the simulator must find, and runs no other finder.
 `--lot N` draws N of these rules; the printed seed repeats the sample.
 The copy and its build are in target/hunt.";
@@ -18,7 +18,7 @@ struct Wanted {
     json: bool,
     jobs: usize,
     only: Vec<String>,
-    by: String,
+    by: Vec<String>,
     lot: Option<usize>,
     seed: Option<u64>,
 }
@@ -68,7 +68,7 @@ fn wanted(mut arguments: impl Iterator<Item = String>) -> Option<Wanted> {
             "--json" => wanted.json = true,
             "--jobs" => wanted.jobs = arguments.next()?.parse().ok()?,
             "--only" => wanted.only.push(arguments.next()?),
-            "--by" => wanted.by = arguments.next()?,
+            "--by" => wanted.by.push(arguments.next()?),
             "--lot" => wanted.lot = Some(arguments.next()?.parse().ok().filter(|count| *count > 0)?),
             "--seed" => wanted.seed = Some(arguments.next()?.parse().ok()?),
             _ => return None,

@@ -63,10 +63,11 @@ impl Rule {
         self.finders.iter().map(|words| Finder::new(words)).collect()
     }
 
-    /// Returns the rule with only the finders that begin with `words`, or `None` without any.
+    /// Returns the rule with only the finders that begin with one of these texts, or `None` without
+    /// any. Without a text, all finders remain.
     #[must_use]
-    pub fn found_by(mut self, words: &str) -> Option<Self> {
-        self.finders.retain(|finder| finder.starts_with(words));
+    pub fn found_by(mut self, texts: &[String]) -> Option<Self> {
+        self.finders.retain(|finder| texts.is_empty() || texts.iter().any(|text| finder.starts_with(text)));
         (!self.finders.is_empty()).then_some(self)
     }
 }
