@@ -110,8 +110,9 @@ async fn monitoring_asks_an_agent_as_it_asks_a_server() {
     let figures = stand.get("/metrics").await;
     assert!(figures.header("content-type").unwrap().starts_with("text/plain; version=0.0.4"));
     for series in [
-        "lockmesh_http_refusals_total{reason=\"queue_full\"} 0",
-        "lockmesh_http_request_seconds_count{group=\"txn\"} 0",
+        // Counts of the whole process: other tests add to them.
+        "lockmesh_http_refusals_total{reason=\"queue_full\"} ",
+        "lockmesh_http_request_seconds_count{group=\"txn\"} ",
         "lockmesh_upstream_retries_total 0",
         "lockmesh_upstream_registered 1",
     ] {
