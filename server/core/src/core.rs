@@ -6,7 +6,7 @@ use crate::disk_watch::DiskWatch;
 use crate::disks::RefusingDisks;
 use crate::fault_injection::Rule;
 use crate::input::{CallToken, Input};
-use crate::judge::{Judge, without_minority};
+use crate::judge::{self, Judge, JudgeInput, without_minority};
 use crate::mesh::ServedMesh;
 use crate::observed::{Observed, Observer};
 use crate::outbox::{Outbox, lost_leadership, not_leader};
@@ -30,11 +30,10 @@ use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, SessionId, Term, Wa
 use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::Server;
-use lockmesh_protocol::reply::Reply;
+use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The maximum size of a command: a log entry must fit into a frame to the other servers.
@@ -94,7 +93,7 @@ pub struct Core {
     pub(crate) autopilot: AutopilotState,
     pub(crate) own: OwnMemory,
     /// Set when this server holds less than it acknowledged: it then sends nothing.
-    set_back: Option<SetBack>,
+    pub(crate) set_back: Option<SetBack>,
     /// Set when this build cannot read the cluster's format: the server then does nothing.
     pub(crate) unreadable: Option<FormatError>,
     pub(crate) corruption: CorruptionChecks,
@@ -111,7 +110,7 @@ pub struct Core {
     /// Proposals of this turn, not yet in the log.
     pub(crate) batch: Vec<(Proposal, Origin)>,
     /// Proposals in the log, in order, until they are applied.
-    pending: VecDeque<PendingProposal>,
+    pub(crate) pending: VecDeque<PendingProposal>,
     pub(crate) applied: (LogIndex, Term),
     membership_index: LogIndex,
     /// A snapshot from another server, until the engine accepts or ignores it.
@@ -140,12 +139,13 @@ pub(crate) enum Origin {
     Nobody,
 }
 
+/// A proposal in the log.
 #[derive(Debug)]
-struct PendingProposal {
+pub(crate) struct PendingProposal {
     index: LogIndex,
     term: Term,
     /// Kept so that the leader need not decode its own encoding; `None` for a membership change.
-    proposal: Option<Proposal>,
+    pub(crate) proposal: Option<Proposal>,
     origin: Origin,
 }
 
@@ -163,7 +163,7 @@ impl Core {
         }
         Self {
             timers: Timers::new(config.timers),
-            judge: Judge::new(config.seed),
+            judge: Judge::new(config.seed, config.timers.reap_failed_after),
             mesh: ServedMesh::of(&state),
             may_pass: 0,
             config,
@@ -230,11 +230,15 @@ impl Core {
             Input::Read(token, Consistency::Stale) => outbox.readable.push(token),
             Input::Read(token, _) => self.read(now, token, outbox),
             Input::Renew(token, session) => self.renew(now, token, session, outbox),
-            Input::RenewLease(token, renewal) => self.renew_lease(now, token, renewal, outbox),
-            Input::Accuse(token, accuser, accused) => self.accuse(now, token, (accuser, accused), outbox),
+            Input::RenewLease(token, renewal) => self.judge(now, JudgeInput::Renewal(token, renewal), outbox),
+            Input::Accuse(token, accuser, accused) => {
+                self.judge(now, JudgeInput::Accuse(token, accuser, accused), outbox);
+            }
             Input::Spread(token, origin, item) => self.spread_event(now, token, (origin, item), outbox),
-            Input::Challenged(challenge, answer) => self.challenged(now, challenge, answer, outbox),
-            Input::AgentAnswered(answer) => self.agent_answered(now, answer, outbox),
+            Input::Challenged(challenge, answer) => {
+                self.judge(now, JudgeInput::Challenged(challenge, answer), outbox);
+            }
+            Input::AgentAnswered(answer) => self.judge(now, JudgeInput::AgentAnswered(answer), outbox),
             Input::Persisted(write) => {
                 let mut effects = Effects::default();
                 self.engine.persisted(write, &mut effects);
@@ -255,7 +259,7 @@ impl Core {
         if self.unreadable.is_some() {
             return;
         }
-        self.flush_judge(outbox);
+        self.judge(now, JudgeInput::Flush, outbox);
         self.propose_batch(now, outbox);
         self.advance(now, outbox);
     }
@@ -297,7 +301,7 @@ impl Core {
                 break;
             }
         }
-        self.flush_judge(outbox);
+        self.judge(now, JudgeInput::Flush, outbox);
         // The engine ignored the snapshot, for example because it is past that index. Its state is
         // large, so it is dropped.
         self.arrived = None;
@@ -329,7 +333,7 @@ impl Core {
 
     /// Returns the measurements since the last call.
     pub fn take_observed(&mut self) -> Observed {
-        std::mem::take(&mut self.observer.observed)
+        Observed { judge: self.judge.take_counts(), ..std::mem::take(&mut self.observer.observed) }
     }
 
     /// Returns the replicated state as applied by this server.
@@ -593,9 +597,12 @@ impl Core {
         self.read_index.retry(now);
         // These readers would wait for an election; another server may know a leader already.
         if self.engine.leader().is_none() {
-            self.read_index.drain().into_iter().for_each(|reader| self.refuse_reader(reader, outbox));
+            self.read_index.drain().into_iter().for_each(|reader| self.refuse_reader(now, reader, outbox));
         } else if !self.engine.is_leader() {
-            self.read_index.overdue(now).into_iter().for_each(|reader| self.refuse_reader(reader, outbox));
+            self.read_index
+                .overdue(now)
+                .into_iter()
+                .for_each(|reader| self.refuse_reader(now, reader, outbox));
         }
         self.may_pass = DEADLINES_A_TICK;
         // A server with a corrupt state rejects renewals; another leader restarts the deadlines.
@@ -607,7 +614,7 @@ impl Core {
             self.check_for_corruption(now, outbox);
             self.tell_cluster_time(now, outbox);
         }
-        self.tick_judge(now, outbox);
+        self.judge(now, JudgeInput::Tick, outbox);
         self.tell_mesh(now, outbox);
     }
 
@@ -619,13 +626,6 @@ impl Core {
     /// Proposes a command of the leader's own, with no caller to notify.
     pub(crate) fn gather_own(&mut self, command: Command) {
         self.batch.push((self.own(command), Origin::Nobody));
-    }
-
-    /// Returns `true` if this leader has proposed a matching command that is not applied yet.
-    pub(crate) fn is_on_its_way(&self, is_meant: impl Fn(&Command) -> bool) -> bool {
-        let pending = self.pending.iter().filter_map(|pending| pending.proposal.as_ref());
-        let proposals = self.batch.iter().map(|(proposal, _)| proposal);
-        pending.chain(proposals).any(|proposal| is_meant(&proposal.command))
     }
 
     /// Records the caller that waits for the membership change at `index`.
@@ -650,13 +650,14 @@ impl Core {
             let what = format!("{} writes wait for their commit", self.config.max_pending_proposals);
             return outbox.fail(token, Unavailable::Overloaded(what));
         }
-        let command = self.as_the_cluster_reads_it(proposal.command);
+        let command = upgrade::as_the_cluster_reads_it(&self.state, proposal.command);
         let proposal = Proposal { command, ..proposal };
         if let Err(why) = self.fits_format(&proposal.command) {
             return outbox.fail(token, why);
         }
-        // Some proposals wait until the judge has decided whether a node is alive.
-        let Some(proposal) = self.hold_for_judge(now, token, proposal, outbox) else { return };
+        if judge::depends_on_liveness(&proposal.command) {
+            return self.judge(now, JudgeInput::Proposal(token, proposal), outbox);
+        }
         // Before the request, in the same batch, so that the request sees the lock as of the
         // leader's clock.
         self.end_delays_that_are_over(now, &proposal.command);
@@ -717,7 +718,7 @@ impl Core {
             Origin::Client(token, _) => outbox.fail(token, why),
             // Not immediately: a full log or a transfer needs a moment to pass.
             Origin::Timer(subject) => self.timers.failed(subject, now + RETRY_PROPOSAL),
-            Origin::Verdict(agent) => self.verdict_is_known(now, agent, None),
+            Origin::Verdict(agent) => self.judge(now, JudgeInput::Verdict(agent, None), outbox),
             Origin::Nobody => {}
         }
     }
@@ -728,7 +729,7 @@ impl Core {
         } else if self.engine.leader().is_some() {
             self.read_index.arrive(now, Reader::Query(token));
         } else {
-            self.refuse_reader(Reader::Query(token), outbox);
+            self.refuse_reader(now, Reader::Query(token), outbox);
         }
     }
 
@@ -782,8 +783,16 @@ impl Core {
             match reader {
                 Reader::Query(token) => outbox.readable.push(token),
                 Reader::Renewal(token, id) => self.acknowledge_renewal(now, token, id, outbox),
-                Reader::Lease(caller, renewal) => self.answer_renewal(caller, renewal, outbox),
-                Reader::Unchanged(token) => self.answer_unchanged(token, outbox),
+                Reader::Lease(caller, renewal) => {
+                    self.judge(now, JudgeInput::RoundOver(caller, renewal), outbox);
+                }
+                // The node was alive when the round began, so its force-leave has no effect.
+                // Consul's reply is the same.
+                Reader::Unchanged(token) => {
+                    let index = LogIndex(self.applied.0.0 + self.state.index_base());
+                    let applied = Applied { index, reply: Reply::Done };
+                    outbox.replies.push((token, Response::Applied(applied)));
+                }
             }
         }
     }
@@ -846,7 +855,7 @@ impl Core {
             // The timers follow the changes; after a restore they restart.
             self.timers.note_all(now, &outbox.changes[news..]);
             self.observer.applied(now, &outbox.changes[news..], &self.state);
-            self.note_members(now, &outbox.changes[news..]);
+            self.judge.applied(now, &self.state, &outbox.changes[news..]);
         }
         match origin {
             Origin::Client(token, came) => {
@@ -856,7 +865,8 @@ impl Core {
             Origin::Timer(subject) => self.timers.decided(&subject),
             Origin::Verdict(agent) => {
                 let is_one = applied.reply == Reply::Succeeded(true);
-                self.verdict_is_known(now, agent, verdict_of(&proposal.command).filter(|_| is_one));
+                let failure = verdict_of(&proposal.command).filter(|_| is_one);
+                self.judge(now, JudgeInput::Verdict(agent, failure), outbox);
             }
             Origin::Nobody => {}
         }
@@ -906,7 +916,7 @@ impl Core {
             // delay may last longer, never shorter.
             self.timers.restart(now, &self.state);
             self.forget_deadlines();
-            self.start_judge(now);
+            self.judge(now, JudgeInput::Start, outbox);
             // A leader may have died between its first entry and this one, so each leader that
             // finds none proposes it; only the first counts.
             if self.state.cluster_id().is_empty() {
@@ -940,13 +950,6 @@ impl Core {
         }
     }
 
-    /// Returns a server's node name for logs. The initial servers are known before the roster.
-    pub(crate) fn node_of(&self, id: ServerId) -> &str {
-        let founder = || self.config.cluster_start.servers.iter().find(|server| server.id == id);
-        let server = self.state.server(id).map(Arc::as_ref).or_else(founder);
-        server.map_or("unknown", |server| server.node.as_str())
-    }
-
     /// Clears the request id if a test broke the rule of retries: a retry then looks new.
     fn fault_injected(&self, proposal: Proposal) -> Proposal {
         let request = proposal.request.filter(|_| !self.engine.fault_point.breaks(Rule::RetriesDoNothing));
@@ -959,7 +962,7 @@ impl Core {
         // A round that was begun as leader is lost with the role; readers are redirected to the
         // next leader at once.
         for reader in self.read_index.drain() {
-            self.refuse_reader(reader, outbox);
+            self.refuse_reader(now, reader, outbox);
         }
         // They are in the log, and the next leader may or may not commit them.
         for pending in std::mem::take(&mut self.pending) {
@@ -967,14 +970,16 @@ impl Core {
         }
         self.autopilot.step_down(outbox);
         self.corruption.step_down();
-        self.stop_judge(now, outbox);
+        self.judge(now, JudgeInput::Stop, outbox);
     }
 
-    fn refuse_reader(&mut self, reader: Reader, outbox: &mut Outbox) {
+    fn refuse_reader(&mut self, now: Time, reader: Reader, outbox: &mut Outbox) {
         match reader {
             Reader::Query(token) => outbox.refused_reads.push((token, not_leader())),
             Reader::Renewal(token, _) | Reader::Unchanged(token) => outbox.fail(token, not_leader()),
-            Reader::Lease(caller, _) => self.refuse_renewal(caller, outbox),
+            Reader::Lease(caller, _) => {
+                self.judge(now, JudgeInput::RoundFailed(caller, not_leader()), outbox);
+            }
         }
     }
 }

@@ -39,7 +39,7 @@ impl Core {
         if message.kind != MessageKind::DiskRefuses {
             return false;
         }
-        if let Some(reason) = Self::read_context::<String>(message) {
+        if let Some(reason) = message.read::<String>() {
             let reason = reason.chars().take(LONGEST_REASON).collect();
             self.refusing_disks.others.insert(message.from, (now, reason));
         }

@@ -16,6 +16,7 @@
 //! | `input.rs`, `proposal.rs` | every input, a closed list; a command before it is in the log |
 //! | `outbox.rs` | every effect |
 //! | `core.rs` | handles inputs one at a time and lists the effects |
+//! | `cluster.rs` | the view of the cluster that values such as the failure detector decide by |
 //! | `frontend/` | the second pure value: requests, replies, pending calls, blocking reads, joins, checkpoints |
 //! | `raft/` | consensus behind our own types; `engine.rs` is the only file that names the library |
 //! | `state/` | the lock state machine, one file per rule; `invariants.rs` holds after every command |
@@ -26,8 +27,7 @@
 //! | `checksum.rs` | one checksum of all rows, updated row by row |
 //! | `corruption.rs`, `corruption/` | corruption checks: comparison of checksums, and quarantine |
 //! | `timers.rs` | the leader's deadlines; each expiry is a command |
-//! | `judge/` | failure detector: renewals, checks by all voters, verdicts by a majority, brake, reconciliation |
-//! | `judge/turn/` | the failure detector in the core's turns |
+//! | `judge/` | failure detector, a value of its own: renewals, checks by all voters, verdicts by a majority, brake, reconciliation |
 //! | `mesh.rs`, `mesh/` | data for agents in the mesh: roster, keys, recent verdicts |
 //! | `deadlines.rs` | when deadlines become commands: at a tick, between ticks, before a lock request |
 //! | `read_index.rs` | one quorum round for all waiting reads |
@@ -40,6 +40,7 @@
 
 mod autopilot;
 pub mod checksum;
+mod cluster;
 pub mod core;
 pub mod corruption;
 mod deadlines;

@@ -79,6 +79,17 @@ pub struct Observed {
     pub lock_waits: Vec<Duration>,
     /// Losses by cause, in the order of [`LOSS_CAUSES`].
     pub losses: [Losses; LOSS_CAUSES.len()],
+    /// User events from agents, in the order of [`EventOutcome`].
+    pub events: [u64; EVENT_OUTCOMES.len()],
+    /// Replies to agents that synced their mesh data.
+    pub mesh_syncs: u64,
+    /// Those of the failure detector.
+    pub judge: JudgeCounts,
+}
+
+/// Counts of the failure detector since the last collection.
+#[derive(Debug, Default)]
+pub struct JudgeCounts {
     /// Acknowledged lease renewals.
     pub renewals_acknowledged: u64,
     /// Rejected lease renewals: a verdict was in progress, this server did not lead, or they were
@@ -88,10 +99,6 @@ pub struct Observed {
     pub checks_opened: u64,
     /// Suspicions from agents in the mesh, in the order of [`Accusation`].
     pub accusations: [u64; ACCUSATION_OUTCOMES.len()],
-    /// User events from agents, in the order of [`EventOutcome`].
-    pub events: [u64; EVENT_OUTCOMES.len()],
-    /// Replies to agents that synced their mesh data.
-    pub mesh_syncs: u64,
     /// Replies of nodes under check that arrived through agents before any server received one from
     /// the node.
     pub saved_by_agents: u64,

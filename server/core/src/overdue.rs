@@ -9,7 +9,7 @@
 
 use crate::core::{Core, Origin};
 use crate::input::CallToken;
-use crate::judge::LeaseAnswer;
+use crate::judge::JudgeInput;
 use crate::outbox::Outbox;
 use crate::read_index::{REQUEST_TIMEOUT, Reader};
 use lockmesh_protocol::rpc::Unavailable;
@@ -51,7 +51,7 @@ impl Core {
     }
 
     /// Replies to requests that have waited too long.
-    pub(crate) fn end_overdue(&mut self, overdue: Overdue, cause: &str, outbox: &mut Outbox) {
+    pub(crate) fn end_overdue(&mut self, now: Time, overdue: Overdue, cause: &str, outbox: &mut Outbox) {
         self.observer.observed.requests_timed_out += overdue.len() as u64;
         let not_known = |what: &str| Unavailable::Unknown(format!("{cause}; it is unknown whether {what}"));
         for token in overdue.writes {
@@ -66,8 +66,8 @@ impl Core {
                 Reader::Renewal(token, _) => outbox.fail(token, not_known("the session was renewed")),
                 Reader::Unchanged(token) => outbox.fail(token, not_known("the request was applied")),
                 Reader::Lease(caller, _) => {
-                    let answer = LeaseAnswer::Unavailable(not_known("the lease was renewed"));
-                    self.judge.answer(caller, answer, outbox);
+                    let why = not_known("the lease was renewed");
+                    self.judge(now, JudgeInput::RoundFailed(caller, why), outbox);
                 }
             }
         }

@@ -41,16 +41,6 @@ impl Core {
         }
     }
 
-    /// Returns the command, or an equivalent one that the cluster's format supports.
-    pub(crate) fn as_the_cluster_reads_it(&self, command: Command) -> Command {
-        match command {
-            Command::GiveUpSession { session, .. } if command.since() > self.state.format() => {
-                Command::DestroySession(session)
-            }
-            command => command,
-        }
-    }
-
     /// Checks that every server of the roster can read a command.
     pub(crate) fn fits_format(&self, command: &Command) -> Result<(), Unavailable> {
         let (since, at) = (command.since(), self.state.format());
@@ -76,6 +66,16 @@ impl Core {
         self.serving = None;
         self.step_down(now, outbox);
         outbox.messages.clear();
+    }
+}
+
+/// Returns the command, or an equivalent one that the cluster's format supports.
+pub(crate) fn as_the_cluster_reads_it(state: &State, command: Command) -> Command {
+    match command {
+        Command::GiveUpSession { session, .. } if command.since() > state.format() => {
+            Command::DestroySession(session)
+        }
+        command => command,
     }
 }
 

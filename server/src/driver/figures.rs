@@ -98,22 +98,22 @@ pub(super) fn count(observed: &Observed) {
             locks.inc_by(losses.locks);
         }
     }
-    SERVER.counts.renewals_acknowledged.inc_by(observed.renewals_acknowledged);
-    SERVER.counts.renewals_refused.inc_by(observed.renewals_refused);
-    SERVER.counts.node_checks.inc_by(observed.checks_opened);
-    SERVER.counts.saved_by_agents.inc_by(observed.saved_by_agents);
-    SERVER.counts.forged_answers.inc_by(observed.forged_answers);
-    SERVER.counts.given_up_by_answer.inc_by(observed.given_up_by_answer);
+    SERVER.counts.renewals_acknowledged.inc_by(observed.judge.renewals_acknowledged);
+    SERVER.counts.renewals_refused.inc_by(observed.judge.renewals_refused);
+    SERVER.counts.node_checks.inc_by(observed.judge.checks_opened);
+    SERVER.counts.saved_by_agents.inc_by(observed.judge.saved_by_agents);
+    SERVER.counts.forged_answers.inc_by(observed.judge.forged_answers);
+    SERVER.counts.given_up_by_answer.inc_by(observed.judge.given_up_by_answer);
     SERVER.counts.mesh_syncs.inc_by(observed.mesh_syncs);
     SERVER.counts.disk_stalls.inc_by(observed.disk_stalls);
     SERVER.counts.requests_timed_out.inc_by(observed.requests_timed_out);
     for (events, counter) in observed.events.iter().zip(&SERVER.counts.user_events) {
         counter.inc_by(*events);
     }
-    for (accusations, counter) in observed.accusations.iter().zip(&SERVER.counts.accusations) {
+    for (accusations, counter) in observed.judge.accusations.iter().zip(&SERVER.counts.accusations) {
         counter.inc_by(*accusations);
     }
-    for (verdicts, counter) in observed.verdicts.iter().zip(&SERVER.counts.node_verdicts) {
+    for (verdicts, counter) in observed.judge.verdicts.iter().zip(&SERVER.counts.node_verdicts) {
         counter.inc_by(*verdicts);
     }
 }

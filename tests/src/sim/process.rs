@@ -492,16 +492,16 @@ impl Process {
         }
         drop(actions.removed_rows.take());
         let observed = self.frontend.take_observed();
-        if observed.saved_by_agents > 0 {
+        if observed.judge.saved_by_agents > 0 {
             stage.hit(Mark::SavedByAgent);
         }
-        if observed.given_up_by_answer > 0 {
+        if observed.judge.given_up_by_answer > 0 {
             stage.hit(Mark::EndedByAnswer);
         }
-        if observed.nodes_cut_off > 0 {
+        if observed.judge.nodes_cut_off > 0 {
             stage.hit(Mark::WithoutRenewals);
         }
-        if observed.forged_answers > 0 {
+        if observed.judge.forged_answers > 0 {
             stage.hit(Mark::ForgedAnswer);
         }
         turn.open_readers.append(&mut actions.open_readers);

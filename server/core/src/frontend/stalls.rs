@@ -44,7 +44,7 @@ impl Frontend {
             self.delay_logged = Some(now);
             tracing::warn!(requests = overdue.len(), %cause, "requests timed out");
         }
-        self.core.end_overdue(overdue, &cause, &mut self.outbox);
+        self.core.end_overdue(now, overdue, &cause, &mut self.outbox);
     }
 
     /// Returns the reason for this leader's delay, as far as it knows.

@@ -2,6 +2,8 @@
 //! servers, not the nodes. The brake then lengthens the servers' windows, never the agents' own
 //! deadlines.
 
+use super::windows::Windows;
+use lockmesh_protocol::record::MemberStatus;
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
@@ -28,8 +30,30 @@ impl Brake {
         self.calm_since = self.calm_since.map(|since| since + gap);
     }
 
+    /// Follows the windows of all members. The leader calls this once per tick.
+    pub(super) fn follow(&mut self, now: Time, windows: &Windows) {
+        // An announced restart is expected.
+        let is_unexpected =
+            |number| windows.member(number).is_some_and(|member| member.status != MemberStatus::Restarting);
+        // Not the open checks alone: in a large fleet fewer are open than the brake needs.
+        let silent = windows.overdue(now).filter(|number| is_unexpected(*number)).count();
+        let members = windows.len();
+        if !self.update(now, silent, members) {
+            return;
+        }
+        if self.is_on {
+            tracing::warn!(
+                silent,
+                members,
+                "very many nodes are silent at once: nodes fail only after 15 s of silence until fewer are"
+            );
+        } else {
+            tracing::info!(members, "few nodes are silent: nodes fail after their own windows again");
+        }
+    }
+
     /// Updates the brake with the number of silent members; returns whether it switched on or off.
-    pub(super) fn update(&mut self, now: Time, silent: usize, members: usize) -> bool {
+    fn update(&mut self, now: Time, silent: usize, members: usize) -> bool {
         let allowed = ALWAYS_ALLOWED.max(members / MEMBERS_A_SILENT_ONE);
         let was_on = self.is_on;
         if silent > allowed {

@@ -4,8 +4,9 @@
 //! it names, whatever its network delay.
 
 use super::juror::Juror;
-use super::messages::ASK_INTERVAL;
-use super::messages::{JurorReport, JurorReports};
+use super::messages::{ASK_INTERVAL, CheckList, CheckOrder, JurorReport, JurorReports};
+use super::windows::Windows;
+use crate::state::State;
 use lockmesh_protocol::id::{AgentNumber, NodeName, ServerId};
 use lockmesh_protocol::lease::{Challenge, LeaseId};
 use lockmesh_protocol::time::Time;
@@ -26,14 +27,14 @@ const MAX_SUSPECTED_BY: usize = 4;
 /// A leader's view of its checks.
 #[derive(Debug)]
 pub(super) struct Checks {
-    pub(super) open: BTreeMap<AgentNumber, Check>,
-    pub(super) reports: BTreeMap<ServerId, (Time, BTreeMap<AgentNumber, JurorReport>)>,
+    open: BTreeMap<AgentNumber, Check>,
+    reports: BTreeMap<ServerId, (Time, BTreeMap<AgentNumber, JurorReport>)>,
     /// The check lists that are still fresh, with the time at which each was sent.
-    pub(super) lists: VecDeque<(u64, Time)>,
-    pub(super) last_number: u64,
-    pub(super) told: Time,
+    lists: VecDeque<(u64, Time)>,
+    last_number: u64,
+    told: Time,
     /// Set when a check was opened or closed since the last list.
-    pub(super) is_changed: bool,
+    is_changed: bool,
     told_to_agents: TokenBucket,
 }
 
@@ -54,10 +55,10 @@ impl Default for Checks {
 /// A node that is being challenged.
 #[derive(Debug)]
 pub(super) struct Check {
-    pub(super) challenge: Challenge,
-    pub(super) opened: Time,
+    challenge: Challenge,
+    opened: Time,
     /// No verdict is considered before this time: a proposal had no effect, or nothing was due.
-    pub(super) look_at: Time,
+    look_at: Time,
     /// The time at which agents were last asked to challenge the node.
     agents_asked: Option<Time>,
     /// The folded names of the nodes that suspect it.
@@ -201,8 +202,25 @@ impl Checks {
         others.map(|(server, _)| *server).filter(|server| *server != me).chain(own).collect()
     }
 
-    /// Returns the number of the list to send now, or `None` if no list is due.
-    pub(super) fn next_list(&mut self, now: Time) -> Option<u64> {
+    /// Returns the list to send now, or `None` if none is due.
+    pub(super) fn next_list(&mut self, now: Time, state: &State, windows: &Windows) -> Option<CheckList> {
+        let number = self.next_number(now)?;
+        let order = |check: &Check| {
+            let agent = state.agent_of(check.challenge.lease)?;
+            let member = windows.member(agent.number)?;
+            Some(CheckOrder {
+                challenge: check.challenge,
+                node: agent.node.clone(),
+                address: state.agent_address(agent),
+                age: now.since(check.opened),
+                window: member.present().duration(),
+            })
+        };
+        Some(CheckList { number, checks: self.open.values().filter_map(order).collect() })
+    }
+
+    /// Returns the number of the list to send now.
+    fn next_number(&mut self, now: Time) -> Option<u64> {
         let is_due = !self.open.is_empty() && now.since(self.told) >= ASK_INTERVAL;
         if !std::mem::take(&mut self.is_changed) && !is_due {
             return None;

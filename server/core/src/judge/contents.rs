@@ -1,11 +1,9 @@
 //! Decodes the lease contents of messages between servers. The simulator uses it to verify the
 //! failure detector from outside.
 
-use super::messages::{JurorReports, LeaseAnswer, MAX_CONTEXT_BYTES};
+use super::messages::{JurorReports, LeaseAnswer};
 use crate::raft::message::{MessageKind, PeerMessage};
 use lockmesh_protocol::lease::{LeaseAck, Renewal};
-use lockmesh_protocol::wire;
-use serde::de::DeserializeOwned;
 
 /// The lease contents of one message; see the [module](self).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,16 +22,16 @@ impl LeaseContents {
         let mut contents = Self::default();
         match message.kind {
             MessageKind::LeaseRenewals => {
-                let renewals = read::<Vec<(u64, Renewal)>>(message).unwrap_or_default();
+                let renewals = message.read::<Vec<(u64, Renewal)>>().unwrap_or_default();
                 contents.renewals.extend(renewals.into_iter().map(|(_, renewal)| renewal));
             }
             MessageKind::NodeReports => {
-                let reports = read::<JurorReports>(message).map(|reports| reports.reports);
+                let reports = message.read::<JurorReports>().map(|reports| reports.reports);
                 let reports = reports.unwrap_or_default().into_iter();
                 contents.answers.extend(reports.filter_map(|report| report.answer));
             }
             MessageKind::LeaseAnswers => {
-                let answers = read::<Vec<(u64, LeaseAnswer)>>(message).unwrap_or_default();
+                let answers = message.read::<Vec<(u64, LeaseAnswer)>>().unwrap_or_default();
                 contents.acknowledged.extend(answers.into_iter().filter_map(|(_, answer)| match answer {
                     LeaseAnswer::Renewed(ack) => Some(ack),
                     LeaseAnswer::Ended(..) | LeaseAnswer::Unavailable(_) => None,
@@ -43,8 +41,4 @@ impl LeaseContents {
         }
         contents
     }
-}
-
-fn read<T: DeserializeOwned>(message: &PeerMessage) -> Option<T> {
-    wire::decode::<T, MAX_CONTEXT_BYTES>(&message.context).ok()
 }

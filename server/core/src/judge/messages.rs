@@ -1,9 +1,15 @@
 //! Messages between servers about leases and checks, carried in the context of Raft messages.
+//! [`MessageKind::is_of_judge`] names their kinds.
 //!
 //! All of them may be lost or delayed: a relayed renewal times out, and a check list is repeated
 //! until it is empty. So no message is ever awaited.
 
-use lockmesh_protocol::id::NodeName;
+use super::turn::Turn;
+use super::{Judge, given_up};
+use crate::input::LeaseCaller;
+use crate::raft::message::{MessageKind, PeerMessage};
+use lockmesh_protocol::given_up::GivenUp;
+use lockmesh_protocol::id::{NodeName, ServerId};
 use lockmesh_protocol::lease::{Challenge, LeaseAck, LeaseEnd, LeaseId, Renewal};
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use serde::{Deserialize, Serialize};
@@ -15,10 +21,6 @@ pub(super) const ASK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The maximum number of renewals or answers in one message.
 pub(super) const BATCH: usize = 4096;
-/// The maximum length of such a context. The largest batch and the full check list are far below
-/// it.
-pub(super) const MAX_CONTEXT_BYTES: usize = 1 << 20;
-
 /// The reply to a renewal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum LeaseAnswer {
@@ -76,4 +78,74 @@ pub(super) struct JurorReport {
     pub(super) abstains: bool,
     /// The answer of the node.
     pub(super) answer: Option<Renewal>,
+}
+
+impl Judge {
+    /// Handles a message from another server.
+    pub(super) fn message(&mut self, turn: &mut Turn<'_>, message: &PeerMessage) {
+        let (from, view) = (message.from, turn.view);
+        // Accepted only from the leader that this server follows: a deposed leader's view may be
+        // outdated.
+        let is_of_leader = view.leader == Some(from);
+        match message.kind {
+            MessageKind::LeaseRenewals => {
+                for (number, renewal) in message.read::<Vec<(u64, Renewal)>>().unwrap_or_default() {
+                    self.hear_call(turn, LeaseCaller::Server(from, number), renewal);
+                }
+            }
+            MessageKind::LeaseAnswers if is_of_leader => {
+                for (number, answer) in message.read::<Vec<(u64, LeaseAnswer)>>().unwrap_or_default() {
+                    self.relay.answered(turn, number, answer);
+                }
+            }
+            MessageKind::CheckNodes if is_of_leader => {
+                if let Some(list) = message.read::<CheckList>() {
+                    // The tick that would detect the pause may come after this message.
+                    if view.is_late {
+                        self.juror.was_late(turn.now);
+                    }
+                    self.juror.take_list(turn.now, message.term, &list);
+                    let reports = self.juror.reports(turn.now, list.number);
+                    turn.send(from, MessageKind::NodeReports, &reports);
+                }
+            }
+            MessageKind::NodeReports if view.is_serving() => {
+                if let Some(reports) = message.read::<JurorReports>() {
+                    self.reports(turn, from, reports);
+                }
+            }
+            MessageKind::Accusations if view.is_serving() => {
+                let accusations = message.read::<Vec<(LeaseId, LeaseId)>>().unwrap_or_default();
+                self.hear_accusations(turn.now, view.state, accusations);
+            }
+            MessageKind::GivenUp if view.is_serving() => {
+                if let Some(given_up) = message.read::<GivenUp>() {
+                    given_up::handle(turn, &mut self.counts, &given_up);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Handles a juror's reply to a check list.
+    fn reports(&mut self, turn: &mut Turn<'_>, from: ServerId, reports: JurorReports) {
+        self.checks.take_reports(from, &reports);
+        // The copy relayed at once may have been lost.
+        for answer in reports.reports.into_iter().filter_map(|report| report.answer) {
+            self.hear_answer(turn, answer);
+        }
+    }
+
+    /// Sends the check list to all voters, this server included.
+    pub(super) fn send_list(&mut self, turn: &mut Turn<'_>) {
+        let (now, view) = (turn.now, turn.view);
+        let Some(list) = self.checks.next_list(now, view.state, &self.windows) else { return };
+        for voter in view.membership.all_voters() {
+            if voter == view.id {
+                self.juror.take_list(now, view.term, &list);
+            } else {
+                turn.send(voter, MessageKind::CheckNodes, &list);
+            }
+        }
+    }
 }

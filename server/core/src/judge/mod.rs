@@ -27,15 +27,15 @@
 //! | `upkeep.rs` | former hosts, reconciliation, reaping |
 //! | `messages.rs` | the messages between servers |
 //! | `contents.rs` | the same messages, decoded for the simulator |
-//! | `turn/` | the failure detector in the core's turns, file by file |
-//! | `turn/renewals.rs` | arriving renewals and their acknowledgement |
-//! | `turn/accusations.rs` | suspicions from the mesh, which open checks |
-//! | `turn/verdict.rs` | opens checks, proposes verdicts |
-//! | `turn/given_up.rs` | ends sessions that their guards gave up |
-//! | `turn/reachability.rs` | nodes that answer challenges, but whose renewals do not arrive |
-//! | `turn/force_leave.rs` | protects a living node from a force-leave |
-//! | `turn/agents.rs` | challenges sent through agents |
-//! | `turn/node_leases.rs` | the status of node leases, for queries |
+//! | `renewals.rs` | arriving renewals and their acknowledgement |
+//! | `accusations.rs` | suspicions from the mesh, which open checks |
+//! | `verdict.rs` | opens checks, proposes verdicts |
+//! | `given_up.rs` | ends sessions that their guards gave up |
+//! | `reachability.rs` | nodes that answer challenges, but whose renewals do not arrive |
+//! | `force_leave.rs` | protects a living node from a force-leave |
+//! | `agents.rs` | challenges sent through agents |
+//! | `node_leases.rs` | the status of node leases, for queries |
+//! | `turn.rs` | the inputs, and the steps that are returned |
 //!
 //! **Invariants:** only a leader acknowledges a renewal, after a read round that began after the
 //! renewal's arrival, so a deposed leader acknowledges nothing. A window starts when a renewal
@@ -48,46 +48,63 @@
 //! The jurors are the voters. In addition, three agents challenge each node at the leader's
 //! request: an answer to them clears the node, and their silence confirms nothing.
 
+mod accusations;
 mod accusers;
+mod agents;
 mod brake;
 mod checks;
 mod contents;
 mod failed_probes;
+mod force_leave;
+mod given_up;
 mod juror;
 mod majority;
 mod messages;
+mod node_leases;
+mod reachability;
 mod registrations;
 mod relay;
+mod renewals;
 mod turn;
 mod upkeep;
+mod verdict;
 mod windows;
 
 #[cfg(test)]
 mod tests;
 
+use crate::cluster::ClusterView;
+use crate::input::LeaseCaller;
+use crate::observed::JudgeCounts;
+use crate::raft::message::MessageKind;
 use crate::state::State;
 use accusers::Accusers;
 use brake::Brake;
 use checks::Checks;
-use failed_probes::FailedProbes;
+use force_leave::WaitingForceLeave;
 use juror::Juror;
-use lockmesh_protocol::id::{AgentNumber, ServerId};
-use lockmesh_protocol::lease::{HealthWindow, LeaseEnd, LeaseId};
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::id::{AgentNumber, NodeName, ServerId};
+use lockmesh_protocol::lease::{HealthWindow, LeaseEnd};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::time::Time;
+use messages::BATCH;
+use reachability::Reachability;
 use registrations::Registrations;
 use relay::Relay;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use turn::force_leave::WaitingForceLeave;
+use turn::Turn;
 use upkeep::Upkeep;
 use windows::Windows;
 
 pub use contents::LeaseContents;
 pub use majority::without_minority;
-pub(crate) use messages::LeaseAnswer;
+use messages::LeaseAnswer;
+pub(crate) use turn::{JudgeInput, JudgeStep};
 
-/// A server's state of the failure detector.
+/// A server's failure detector, as one pure value.
 #[derive(Debug)]
 pub(crate) struct Judge {
     windows: Windows,
@@ -99,20 +116,24 @@ pub(crate) struct Judge {
     registrations: Registrations,
     force_leaves: Vec<WaitingForceLeave>,
     upkeep: Upkeep,
-    /// The leases of the nodes whose renewals do not arrive.
-    cut_off: BTreeMap<AgentNumber, LeaseId>,
-    /// The nodes that renew, and that agents cannot probe.
-    failed_probes: FailedProbes,
+    reachability: Reachability,
     /// The agents with a proposed verdict whose outcome is unknown.
     deciding: BTreeSet<AgentNumber>,
     /// Replies to renewals relayed by other servers, sent at the end of the turn.
     answers: BTreeMap<ServerId, Vec<(u64, LeaseAnswer)>>,
     random: Random,
+    counts: JudgeCounts,
+}
+
+/// Returns `true` if a command may be proposed only once it is known whether a node is alive.
+pub(crate) fn depends_on_liveness(command: &Command) -> bool {
+    matches!(command, Command::RegisterAgent(_) | Command::LeaveNode(_))
 }
 
 impl Judge {
-    /// Creates the failure detector of a server, with the seed of its random draws.
-    pub(crate) fn new(seed: u64) -> Self {
+    /// Creates the failure detector of a server, with the seed of its random draws. Members that
+    /// failed this long ago are forgotten.
+    pub(crate) fn new(seed: u64, reap_failed_after: Duration) -> Self {
         let mut random = Random::new(seed);
         Self {
             windows: Windows::default(),
@@ -123,13 +144,79 @@ impl Judge {
             brake: Brake::default(),
             registrations: Registrations::default(),
             force_leaves: Vec::new(),
-            upkeep: Upkeep::default(),
-            cut_off: BTreeMap::new(),
-            failed_probes: FailedProbes::default(),
+            upkeep: Upkeep::new(reap_failed_after),
+            reachability: Reachability::default(),
             deciding: BTreeSet::new(),
             answers: BTreeMap::new(),
             random,
+            counts: JudgeCounts::default(),
         }
+    }
+
+    /// Handles one input. The caller carries out the steps, in their order.
+    pub(crate) fn handle(
+        &mut self,
+        view: &ClusterView<'_>,
+        now: Time,
+        input: JudgeInput<'_>,
+        steps: &mut Vec<JudgeStep>,
+    ) {
+        let turn = &mut Turn { view, now, steps };
+        match input {
+            JudgeInput::Start => self.start(now, view.state),
+            JudgeInput::Stop => self.stop(turn),
+            JudgeInput::Tick => self.tick(turn),
+            JudgeInput::Message(message) => self.message(turn, message),
+            JudgeInput::Proposal(token, proposal) => self.proposal(turn, token, proposal),
+            JudgeInput::Verdict(number, failure) => self.verdict_known(turn, number, failure),
+            JudgeInput::Renewal(token, renewal) => self.renew(turn, token, renewal),
+            JudgeInput::RoundOver(caller, renewal) => self.round_over(turn, caller, renewal),
+            JudgeInput::RoundFailed(caller, why) => {
+                self.answer(turn, caller, LeaseAnswer::Unavailable(why));
+            }
+            JudgeInput::Accuse(token, accuser, accused) => self.accuse(turn, token, accuser, accused),
+            JudgeInput::Challenged(challenge, answer) => self.challenged(turn, challenge, answer),
+            JudgeInput::AgentAnswered(answer) => self.agent_answered(turn, answer),
+            JudgeInput::Flush => self.flush(turn),
+        }
+    }
+
+    /// Follows the changes that were applied at the leader.
+    pub(crate) fn applied(&mut self, now: Time, state: &State, changes: &[Change]) {
+        // A restore replaced all rows, so the windows and checks are obsolete.
+        if changes.iter().any(|change| matches!(change, Change::Cleared)) {
+            self.windows.restart(now, state);
+            self.upkeep.restart(now, state);
+            self.checks.close_all();
+            self.reachability.restored();
+            return;
+        }
+        for change in changes {
+            match change {
+                Change::Agent(number, _) => self.follow(now, state, *number),
+                Change::Session(_, Some(session)) if State::depends_on_its_node(session) => {
+                    if let Some(agent) = state.member(&session.spec.node.folded()) {
+                        self.note_session(now, state, agent.number, session.spec.health_window);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Moves all deadlines by `gap`: this server was paused and received nothing.
+    pub(crate) fn was_late(&mut self, now: Time, gap: Duration) {
+        self.windows.postpone(gap);
+        self.brake.postpone(gap);
+        self.registrations.postpone(gap);
+        self.force_leaves.iter_mut().for_each(|waiting| waiting.came = waiting.came + gap);
+        self.upkeep.postpone(gap);
+        self.juror.was_late(now);
+    }
+
+    /// Returns the measurements since the last call.
+    pub(crate) fn take_counts(&mut self) -> JudgeCounts {
+        std::mem::take(&mut self.counts)
     }
 
     /// The number of open checks.
@@ -147,14 +234,88 @@ impl Judge {
         self.brake.is_on()
     }
 
-    /// Moves all deadlines by `gap`: this server was paused and received nothing.
-    pub(crate) fn was_late(&mut self, now: Time, gap: Duration) {
-        self.windows.postpone(gap);
-        self.brake.postpone(gap);
-        self.registrations.postpone(gap);
-        self.force_leaves.iter_mut().for_each(|waiting| waiting.came = waiting.came + gap);
-        self.upkeep.postpone(gap);
-        self.juror.was_late(now);
+    /// The folded names of the nodes that suspect an agent's node; empty without an open check.
+    pub(crate) fn suspected_by(&self, number: AgentNumber) -> &[NodeName] {
+        self.checks.suspected_by(number)
+    }
+
+    /// The number of nodes that renew, and that agents cannot probe.
+    pub(crate) fn failed_probes_len(&self) -> usize {
+        self.reachability.failed_probes_len()
+    }
+
+    /// The number of nodes that answer challenges and do not renew.
+    pub(crate) fn cut_off_len(&self) -> usize {
+        self.reachability.cut_off_len()
+    }
+
+    /// Starts without knowledge of any node.
+    fn start(&mut self, now: Time, state: &State) {
+        self.windows.restart(now, state);
+        self.upkeep.restart(now, state);
+        // Checks of the former leader: their answers would not count.
+        self.juror.close_all();
+    }
+
+    /// Stops when leadership is lost. The next leader must challenge, and agents retry there.
+    fn stop(&mut self, turn: &mut Turn<'_>) {
+        self.windows = Windows::default();
+        self.checks = Checks::default();
+        self.accusers = Accusers::default();
+        self.brake = Brake::default();
+        self.upkeep.clear();
+        self.deciding.clear();
+        self.reachability = Reachability::default();
+        turn.refuse(self.registrations.take().into_iter().map(|waiting| waiting.token));
+        turn.refuse(std::mem::take(&mut self.force_leaves).into_iter().map(|waiting| waiting.token));
+        self.relay.refuse_late(turn);
+    }
+
+    fn tick(&mut self, turn: &mut Turn<'_>) {
+        let (view, now) = (turn.view, turn.now);
+        self.relay.refuse_late(turn);
+        if view.is_serving() {
+            self.accusers.forget(now);
+            self.hear_own_answers(turn);
+            self.reachability.forget(now, view.state, &self.windows);
+            self.check_overdue_nodes(now);
+            self.brake.follow(now, &self.windows);
+            // A server that refuses all clients receives no renewals. It proposes no verdict until
+            // another server leads.
+            if !view.is_corrupt {
+                self.propose_verdicts(turn);
+                self.look_at_registrations(turn);
+                self.upkeep.run(turn);
+            }
+            self.look_at_force_leaves(turn);
+            self.send_list(turn);
+            agents::ask_due(turn, &mut self.checks);
+        }
+        turn.steps.extend(self.juror.ask(now).into_iter().map(JudgeStep::Challenge));
+    }
+
+    /// Sends the gathered messages to other servers.
+    fn flush(&mut self, turn: &mut Turn<'_>) {
+        // A server with a set-back disk sends no replies.
+        if turn.view.is_set_back {
+            return self.answers.clear();
+        }
+        self.relay.flush(turn);
+        for (to, answers) in std::mem::take(&mut self.answers) {
+            for batch in answers.chunks(BATCH) {
+                turn.send(to, MessageKind::LeaseAnswers, &batch);
+            }
+        }
+    }
+
+    /// Replies to the caller of a renewal.
+    fn answer(&mut self, turn: &mut Turn<'_>, caller: LeaseCaller, answer: LeaseAnswer) {
+        match caller {
+            LeaseCaller::Call(token) => turn.reply(token, answer.into_response()),
+            LeaseCaller::Server(server, number) => {
+                self.answers.entry(server).or_default().push((number, answer));
+            }
+        }
     }
 
     /// Records a new session that depends on a member's health.

@@ -9,25 +9,56 @@
 //! take the name, for example that of a container that was replaced: the sessions of the node live
 //! as long as announced.
 
+use super::Judge;
+use super::turn::Turn;
+use super::windows::overdue_after;
 use crate::input::CallToken;
+use crate::outbox::not_leader;
 use crate::proposal::Proposal;
-use lockmesh_protocol::lease::LeaseId;
+use lockmesh_protocol::command::{AgentRegistration, Command};
+use lockmesh_protocol::lease::{HealthWindow, LeaseId, Renewal};
+use lockmesh_protocol::record::{Agent, MemberStatus};
+use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
+use std::sync::Arc;
 use std::time::Duration;
+
+/// The maximum number of waiting registrations.
+const MAX_WAITING: usize = 64;
+/// The minimum silence of the first process, if it can be challenged. It also applies if both
+/// processes have one boot id and the second holds the lock of its data folder. A copied folder has
+/// a lock of its own, and a virtual machine cloned while running has the same boot id, folder and
+/// inode as the first. The second process cannot prove that the first one is dead.
+const LEAST_SILENCE: Duration = Duration::from_secs(1);
+/// A renewal within this time may have been sent by a process that has died since.
+const ON_ITS_WAY: Duration = Duration::from_millis(500);
+/// The time for which a node that announced a restart keeps its name from other node ids.
+const NAME_KEPT: Duration = Duration::from_secs(4);
+/// The maximum wait of a registration.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// Registrations that wait until the first process is known to be alive or dead.
 #[derive(Debug, Default)]
 pub(super) struct Registrations {
-    pub(super) waiting: Vec<WaitingRegistration>,
+    waiting: Vec<WaitingRegistration>,
 }
 
 #[derive(Debug)]
 pub(super) struct WaitingRegistration {
-    pub(super) came: Time,
+    came: Time,
     pub(super) token: CallToken,
-    pub(super) proposal: Proposal,
+    proposal: Proposal,
     /// The lease of the first process.
-    pub(super) lease: LeaseId,
+    lease: LeaseId,
+}
+
+/// The outcome of a waiting registration.
+enum Verdict {
+    Wait,
+    /// The first process is gone, or another one replaced it.
+    LookAgain,
+    Propose,
+    GiveUp,
 }
 
 impl Registrations {
@@ -39,4 +70,125 @@ impl Registrations {
     pub(super) fn postpone(&mut self, gap: Duration) {
         self.waiting.iter_mut().for_each(|waiting| waiting.came = waiting.came + gap);
     }
+
+    /// Takes all waiting registrations.
+    pub(super) fn take(&mut self) -> Vec<WaitingRegistration> {
+        std::mem::take(&mut self.waiting)
+    }
+}
+
+impl Judge {
+    /// Handles a proposal that depends on a node's liveness: it is proposed now or later, or fails.
+    pub(super) fn proposal(&mut self, turn: &mut Turn<'_>, token: CallToken, proposal: Proposal) {
+        match &proposal.command {
+            // If another process of the node is alive, it remains the node's agent.
+            Command::RegisterAgent(_) => self.hold_registration(turn, token, proposal),
+            _ => self.hold_force_leave(turn, token, proposal),
+        }
+    }
+
+    /// Holds a registration for a node that may have another live process.
+    fn hold_registration(&mut self, turn: &mut Turn<'_>, token: CallToken, proposal: Proposal) {
+        let Command::RegisterAgent(registration) = &proposal.command else { return };
+        // Before this server serves, it may not know the first process.
+        if !turn.view.is_serving() {
+            return turn.fail(token, not_leader());
+        }
+        let first = first_process(turn, registration);
+        let Some(holder) = first.or_else(|| self.keeps_its_name(turn, registration)) else {
+            return turn.propose(proposal, token);
+        };
+        let (lease, is_restarting) = (holder.lease(), holder.status == MemberStatus::Restarting);
+        if self.registrations.waiting.len() >= MAX_WAITING {
+            let what = format!("{MAX_WAITING} registrations already wait for checks of other processes");
+            return turn.fail(token, Unavailable::Overloaded(what));
+        }
+        self.registrations.waiting.push(WaitingRegistration { came: turn.now, token, proposal, lease });
+        // A restarting process need not answer.
+        if !is_restarting {
+            self.open_check(turn.now, lease);
+        }
+    }
+
+    /// The agent that announced a restart a moment ago, and whose name the registration claims.
+    fn keeps_its_name<'a>(
+        &self,
+        turn: &Turn<'a>,
+        registration: &AgentRegistration,
+    ) -> Option<&'a Arc<Agent>> {
+        let owner = turn.view.state.restarting_owner(registration)?;
+        let heard = self.windows.member(owner.number).map(|window| window.heard);
+        heard.is_some_and(|heard| turn.now.since(heard) < NAME_KEPT).then_some(owner)
+    }
+
+    /// Rejects the waiting registrations of a node whose first process renewed its lease.
+    pub(super) fn refuse_registrations(&mut self, turn: &mut Turn<'_>, renewal: Renewal) {
+        let (now, state) = (turn.now, turn.view.state);
+        let is_answer = self.checks.nonce(renewal.lease) == Some(renewal.nonce);
+        let refused = self.registrations.waiting.extract_if(.., |waiting| {
+            waiting.lease == renewal.lease && (is_answer || now.since(waiting.came) >= ON_ITS_WAY)
+        });
+        for WaitingRegistration { token, proposal, lease, .. } in refused {
+            let Command::RegisterAgent(registration) = &proposal.command else { continue };
+            let address = state.agent_of(lease).and_then(|agent| state.agent_address(agent));
+            let at = address.map(|address| format!(" at {address}")).unwrap_or_default();
+            let node = &registration.node.name;
+            let why = format!(
+                "node {node} is here already: another process registered it and answers{at}: stop it, or give this \
+                 host its own node id"
+            );
+            turn.fail(token, Unavailable::Denied(why));
+        }
+    }
+
+    /// Resolves the waiting registrations that are decided by now.
+    pub(super) fn look_at_registrations(&mut self, turn: &mut Turn<'_>) {
+        for waiting in self.registrations.take() {
+            match self.registration_verdict(turn, &waiting) {
+                Verdict::Wait => self.registrations.waiting.push(waiting),
+                Verdict::LookAgain => self.hold_registration(turn, waiting.token, waiting.proposal),
+                Verdict::Propose => {
+                    turn.propose(waiting.proposal, waiting.token);
+                    // Other waiting registrations of this node must then check the new process.
+                    self.checks.close(waiting.lease.agent);
+                }
+                Verdict::GiveUp => {
+                    let what = "another process registered this node, and too few servers could check it";
+                    turn.fail(waiting.token, Unavailable::Overloaded(what.into()));
+                }
+            }
+        }
+    }
+
+    fn registration_verdict(&self, turn: &Turn<'_>, waiting: &WaitingRegistration) -> Verdict {
+        let state = turn.view.state;
+        let agent = state.agent_of(waiting.lease);
+        let Some(agent) = agent.filter(|agent| agent.status == MemberStatus::Alive) else {
+            let is_kept = matches!(&waiting.proposal.command, Command::RegisterAgent(registration)
+                if self.keeps_its_name(turn, registration).is_some());
+            return if is_kept { Verdict::Wait } else { Verdict::LookAgain };
+        };
+        let silence = match state.agent_address(agent) {
+            Some(_) => LEAST_SILENCE,
+            // The process cannot be challenged, so it must miss a renewal.
+            None => overdue_after(HealthWindow::Default),
+        };
+        let waited = turn.now.since(waiting.came);
+        // No node fails here, so each juror with enough unanswered challenges counts, even after a
+        // pause.
+        if waited >= silence && self.confirmed_by(turn, agent.number, false).is_some() {
+            Verdict::Propose
+        } else if waited >= LONGEST_WAIT {
+            Verdict::GiveUp
+        } else {
+            Verdict::Wait
+        }
+    }
+}
+
+/// The other process that is the node's agent, as far as this server knows.
+fn first_process<'a>(turn: &Turn<'a>, registration: &AgentRegistration) -> Option<&'a Arc<Agent>> {
+    let first = turn.view.state.agent_of_node_id(&registration.node.id)?;
+    let is_other = first.incarnation.process != registration.incarnation.process;
+    (is_other && first.status == MemberStatus::Alive).then_some(first)
 }

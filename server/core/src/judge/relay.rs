@@ -3,16 +3,19 @@
 //! A renewal without a timely reply is refused, so that its agent tries another server. A reply
 //! counts only for the renewal that it names: numbers of a former process may arrive late.
 
-use super::messages::LeaseAnswer;
+use super::messages::{BATCH, LeaseAnswer};
+use super::turn::Turn;
 use crate::input::CallToken;
+use crate::raft::message::MessageKind;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::lease::{LeaseId, Renewal};
+use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The maximum number of relayed renewals without a reply.
-pub(super) const MAX_RELAYED: usize = 16_384;
+const MAX_RELAYED: usize = 16_384;
 /// The timeout of a relayed renewal.
 const RELAY_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -20,13 +23,13 @@ const RELAY_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Relay {
     /// The leader to which they are relayed.
-    pub(super) leader: Option<ServerId>,
-    pub(super) last_number: u64,
+    leader: Option<ServerId>,
+    last_number: u64,
     pub(super) waiting: BTreeMap<u64, Relayed>,
     /// Renewals for the next batch. No caller waits for the answers of jurors.
     pub(super) gathered: Vec<(u64, Renewal)>,
     /// Suspicions for the next batch, at most one batch: the accuser and the suspected lease.
-    pub(super) accusations: Vec<(LeaseId, LeaseId)>,
+    accusations: Vec<(LeaseId, LeaseId)>,
 }
 
 #[derive(Debug)]
@@ -80,5 +83,72 @@ impl Relay {
             .map(|(number, _)| *number)
             .collect();
         refused.iter().filter_map(|number| self.waiting.remove(number)).map(|relayed| relayed.token).collect()
+    }
+
+    /// Relays a renewal that reached a follower of this leader.
+    pub(super) fn relay(
+        &mut self,
+        turn: &mut Turn<'_>,
+        leader: ServerId,
+        token: CallToken,
+        renewal: Renewal,
+    ) {
+        turn.refuse(self.refused(turn.now, Some(leader)));
+        if self.waiting.len() >= MAX_RELAYED {
+            let what = format!("{MAX_RELAYED} renewals wait for the leader");
+            return turn.fail(token, Unavailable::Overloaded(what));
+        }
+        let number = self.gather(renewal);
+        self.waiting.insert(number, Relayed { came: turn.now, token, renewal });
+    }
+
+    /// Relays a node's answer to this juror, which the leader must receive. No caller waits for it.
+    pub(super) fn relay_answer(&mut self, turn: &mut Turn<'_>, renewal: Renewal) {
+        // Without another leader there is no recipient; a new leader restarts all windows.
+        if let Some(leader) = turn.view.other_leader() {
+            turn.refuse(self.refused(turn.now, Some(leader)));
+            self.gather(renewal);
+        }
+    }
+
+    /// Relays suspicions to the leader; returns their number. Those beyond the batch size are
+    /// dropped, and messages may be lost: an overdue renewal opens the check in any case.
+    pub(super) fn relay_accusations(
+        &mut self,
+        turn: &mut Turn<'_>,
+        leader: ServerId,
+        accusations: impl Iterator<Item = (LeaseId, LeaseId)>,
+    ) -> u64 {
+        turn.refuse(self.refused(turn.now, Some(leader)));
+        let before = self.accusations.len();
+        self.accusations.extend(accusations.take(BATCH - before));
+        (self.accusations.len() - before) as u64
+    }
+
+    /// Returns the leader's reply to a renewal.
+    pub(super) fn answered(&mut self, turn: &mut Turn<'_>, number: u64, answer: LeaseAnswer) {
+        if let Some(token) = self.take(number, &answer) {
+            turn.reply(token, answer.into_response());
+        }
+    }
+
+    /// Refuses the renewals that the leader has not answered in time.
+    pub(super) fn refuse_late(&mut self, turn: &mut Turn<'_>) {
+        let leader = turn.view.other_leader().filter(|_| !turn.view.is_set_back);
+        turn.refuse(self.refused(turn.now, leader));
+    }
+
+    /// Sends the gathered renewals and suspicions to the leader.
+    pub(super) fn flush(&mut self, turn: &mut Turn<'_>) {
+        let gathered = std::mem::take(&mut self.gathered);
+        let accusations = std::mem::take(&mut self.accusations);
+        if let Some(leader) = self.leader {
+            for batch in gathered.chunks(BATCH) {
+                turn.send(leader, MessageKind::LeaseRenewals, &batch);
+            }
+            if !accusations.is_empty() {
+                turn.send(leader, MessageKind::Accusations, &accusations);
+            }
+        }
     }
 }

@@ -6,24 +6,23 @@ use super::juror::Juror;
 use super::messages::{ASK_INTERVAL, CheckList, CheckOrder, JurorReport, JurorReports, LeaseAnswer};
 use super::relay::{Relay, Relayed};
 use super::windows::Windows;
-use crate::core::{ClusterStart, Core, CoreConfig};
-use crate::input::{CallToken, Input};
-use crate::outbox::Outbox;
+use super::{Judge, JudgeInput};
+use crate::cluster::ClusterView;
+use crate::input::CallToken;
 use crate::proposal::Proposal;
-use crate::raft::ElectionTimeout;
-use crate::raft::log::{HardState, OwnMemory, Recovered};
+use crate::raft::log::Membership;
 use crate::raft::message::{MessageKind, PeerMessage};
+use crate::read_index::ReadIndex;
 use crate::state::State;
-use crate::timers::TimerConfig;
 use bytes::Bytes;
 use lockmesh_protocol::command::{AgentRegistration, Command};
-use lockmesh_protocol::format;
 use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, Term, WallTime};
 use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseAck, LeaseId, LeaseKey, Renewal};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::time::Time;
 use lockmesh_protocol::wire;
 use serde::Serialize;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 const NODE: AgentNumber = AgentNumber(1);
@@ -162,7 +161,8 @@ fn a_report_confirms_a_silence_only_if_it_is_fresh_and_about_this_check() {
     ] {
         let mut checks = Checks::default();
         checks.open(at(10_000), CHALLENGE);
-        assert_eq!(checks.next_list(at(10_000)), Some(1));
+        let list_sent = checks.next_list(at(10_000), &State::default(), &Windows::default());
+        assert_eq!(list_sent, Some(CheckList { number: 1, checks: Vec::new() }));
         checks.take_reports(ServerId(2), &JurorReports { number: list, reports: vec![report] });
         let me = (ServerId(1), &Juror::default());
         let confirmed_by = checks.confirmed_by(at(10_000 + age), NODE, me, true);
@@ -275,51 +275,48 @@ fn the_announcement_of_a_restart_and_the_return_are_words_of_the_agent() {
 
 // Messages.
 
-/// One of three servers, which follows nobody yet.
-fn without_leader() -> Core {
-    let snapshot = Core::bootstrap_snapshot(&[ServerId(1), ServerId(2), ServerId(3)]);
-    let config = CoreConfig {
-        format: format::NEWEST,
-        id: ServerId(1),
-        seed: 1,
-        cluster_start: ClusterStart::default(),
-        election: ElectionTimeout::default(),
-        timers: TimerConfig::default(),
-        max_pending_proposals: 10,
-        log_keep_bytes: 1_000,
-        log_keep_fetching_bytes: 1_000,
-        corruption_check_interval: Duration::from_secs(120),
-        stall_timeout: Duration::from_secs(1),
-    };
-    let recovered = Recovered {
-        hard_state: HardState { term: snapshot.term, vote: ServerId(0), commit: snapshot.index },
-        base: (snapshot.index, snapshot.term),
-        snapshot,
-        entries: Vec::new(),
-        state: State::default(),
-        own: OwnMemory::default(),
-    };
-    Core::new(config, recovered)
-}
-
 #[test]
 fn check_lists_and_relayed_replies_count_only_from_the_leader_that_is_followed() {
-    let (mut core, mut outbox) = (without_leader(), Outbox::default());
-    let mut hear = |core: &mut Core, kind: MessageKind, said: Bytes| {
-        let message = PeerMessage::new(kind, ServerId(2), ServerId(1));
-        let message = PeerMessage { term: TERM, context: said, ..message };
-        core.handle(at(10), Input::Peer(ServerId(2), message), &mut outbox);
-        (std::mem::take(&mut outbox.messages).len(), std::mem::take(&mut outbox.replies).len())
-    };
-    let list = encoded(&list(1, CHALLENGE, Duration::ZERO));
-    assert_eq!(hear(&mut core, MessageKind::CheckNodes, list), (0, 0));
-    assert_eq!(core.judge.juror.report(at(10), NODE), None, "no check was opened");
-    let number = core.judge.relay.gather(renewal(CHALLENGE));
-    let relayed = Relayed { came: at(10), token: CallToken(5), renewal: renewal(CHALLENGE) };
-    core.judge.relay.waiting.insert(number, relayed);
-    let why = LeaseAnswer::Unavailable(crate::outbox::not_leader());
-    let answers = encoded(&vec![(number, why)]);
-    assert_eq!(hear(&mut core, MessageKind::LeaseAnswers, answers), (0, 0));
+    for (leader, counts) in [(None, false), (Some(ServerId(3)), false), (Some(ServerId(2)), true)] {
+        let mut judge = Judge::new(1, Duration::from_secs(3600));
+        let said_by_two = |kind: MessageKind, said: Bytes, judge: &mut Judge| {
+            let message = PeerMessage::new(kind, ServerId(2), ServerId(1));
+            let message = PeerMessage { term: TERM, context: said, ..message };
+            let mut steps = Vec::new();
+            with_view(leader, |view| judge.handle(view, at(10), JudgeInput::Message(&message), &mut steps));
+            steps.len()
+        };
+        let list = encoded(&list(1, CHALLENGE, Duration::ZERO));
+        assert_eq!(said_by_two(MessageKind::CheckNodes, list, &mut judge), usize::from(counts));
+        assert_eq!(judge.juror.report(at(10), NODE).is_some(), counts, "a check was opened");
+        let number = judge.relay.gather(renewal(CHALLENGE));
+        let relayed = Relayed { came: at(10), token: CallToken(5), renewal: renewal(CHALLENGE) };
+        judge.relay.waiting.insert(number, relayed);
+        let why = LeaseAnswer::Unavailable(crate::outbox::not_leader());
+        let answers = encoded(&vec![(number, why)]);
+        assert_eq!(said_by_two(MessageKind::LeaseAnswers, answers, &mut judge), usize::from(counts));
+    }
+}
+
+/// The first of three servers, which follows this leader.
+fn with_view(leader: Option<ServerId>, handle: impl FnOnce(&ClusterView<'_>)) {
+    let (state, readers, pending) = (State::default(), ReadIndex::default(), VecDeque::new());
+    let membership = Membership::of_voters(&[ServerId(1), ServerId(2), ServerId(3)]);
+    handle(&ClusterView {
+        id: ServerId(1),
+        term: TERM,
+        leader,
+        serving: None,
+        membership: &membership,
+        state: &state,
+        founders: &[],
+        readers: &readers,
+        pending: &pending,
+        batch: &[],
+        is_set_back: false,
+        is_corrupt: false,
+        is_late: false,
+    });
 }
 
 fn encoded(said: &impl Serialize) -> Bytes {

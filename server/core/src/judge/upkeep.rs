@@ -1,10 +1,12 @@
 //! The leader's other duties for members. It ends announced restarts and former hosts' sessions
-//! when their windows end, reconciles the catalog with the roster, and forgets (reaps) members that
-//! failed long ago.
+//! when their windows end, reconciles the catalog with the roster (anti-entropy), and forgets
+//! (reaps) members that failed long ago.
 //!
 //! All times count from when this leader first saw the fact; an election restarts them.
 
+use super::turn::Turn;
 use crate::state::State;
+use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{AgentNumber, LogIndex};
 use lockmesh_protocol::lease::{HealthWindow, LeaseId, RESTART_WINDOW};
 use lockmesh_protocol::record::MemberStatus;
@@ -12,6 +14,14 @@ use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// The interval between two checks for due upkeep.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// The interval between two comparisons of catalog and roster.
+const RECONCILE_INTERVAL: Duration = Duration::from_secs(60);
+/// The same interval after a comparison that found differences: there may be more.
+const RECONCILE_AGAIN: Duration = Duration::from_secs(1);
+/// The maximum number of members and nodes that one command reconciles.
+const RECONCILED_AT_ONCE: usize = 256;
 /// The retry interval after a proposal without effect.
 const RETRY: Duration = Duration::from_secs(5);
 /// The retry interval for a member that cannot be reaped because its node has sessions.
@@ -20,8 +30,10 @@ const REAP_AGAIN: Duration = Duration::from_secs(3600);
 /// The deadlines of one leader.
 #[derive(Debug, Default)]
 pub(super) struct Upkeep {
-    pub(super) look_at: Time,
-    pub(super) reconcile_at: Time,
+    /// Members that failed this long ago are forgotten.
+    reap_failed_after: Duration,
+    look_at: Time,
+    reconcile_at: Time,
     restarts: BTreeMap<AgentNumber, AnnouncedRestart>,
     former: BTreeMap<AgentNumber, FormerHost>,
     failed: BTreeMap<AgentNumber, FailedMember>,
@@ -57,9 +69,18 @@ struct FailedMember {
 }
 
 impl Upkeep {
+    pub(super) fn new(reap_failed_after: Duration) -> Self {
+        Self { reap_failed_after, ..Self::default() }
+    }
+
+    /// Forgets all deadlines.
+    pub(super) fn clear(&mut self) {
+        *self = Self::new(self.reap_failed_after);
+    }
+
     /// Clears everything and starts from the current state.
     pub(super) fn restart(&mut self, now: Time, state: &State) {
-        *self = Self { look_at: now, reconcile_at: now, ..Self::default() };
+        *self = Self { look_at: now, reconcile_at: now, ..Self::new(self.reap_failed_after) };
         state.agents().for_each(|agent| self.follow(now, None, state, agent.number));
     }
 
@@ -103,8 +124,46 @@ impl Upkeep {
         self.failed.values_mut().for_each(|failed| failed.since = failed.since + gap);
     }
 
+    /// Proposes the commands that are due.
+    pub(super) fn run(&mut self, turn: &mut Turn<'_>) {
+        let (now, view) = (turn.now, turn.view);
+        let Some(term) = view.serving.filter(|_| now >= self.look_at) else { return };
+        self.look_at = now + LOOK_INTERVAL;
+        let base = view.state.index_base();
+        for (agent, announced_at) in self.restarts_due(now) {
+            turn.propose_own(Command::EndRestart { agent, announced_at, term, base });
+        }
+        for (number, window) in self.former_due(now) {
+            if let Some(lease) = view.state.agent(number).map(|agent| agent.lease()) {
+                turn.propose_own(Command::EndFormerSessions { lease, window, term, base });
+            }
+        }
+        for lease in self.reap_due(now) {
+            turn.propose_own(Command::ReapMember { lease, term, base });
+        }
+        self.reconcile_if_due(turn);
+    }
+
+    fn reconcile_if_due(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.now;
+        if now < self.reconcile_at {
+            return;
+        }
+        let (members, strangers) = turn.view.state.unreconciled(RECONCILED_AT_ONCE);
+        let found = members.len() + strangers.len();
+        self.reconcile_at = now + if found > 0 { RECONCILE_AGAIN } else { RECONCILE_INTERVAL };
+        if found > 0 {
+            tracing::info!(
+                members = members.len(),
+                strangers = strangers.len(),
+                "reconciling the catalog with the roster of members"
+            );
+            turn.propose_own(Command::Reconcile { members, strangers });
+        }
+    }
+
     /// The agents whose restart window has ended, with the index of the announcement.
-    pub(super) fn restarts_due(&mut self, now: Time) -> Vec<(AgentNumber, LogIndex)> {
+    fn restarts_due(&mut self, now: Time) -> Vec<(AgentNumber, LogIndex)> {
         let due = self.restarts.iter_mut().filter(|(_, restart)| restart.due <= now);
         let due = due.map(|(number, restart)| {
             restart.due = now + RETRY;
@@ -114,7 +173,7 @@ impl Upkeep {
     }
 
     /// The agents whose former host's window has ended, with that window.
-    pub(super) fn former_due(&mut self, now: Time) -> Vec<(AgentNumber, HealthWindow)> {
+    fn former_due(&mut self, now: Time) -> Vec<(AgentNumber, HealthWindow)> {
         let mut due = Vec::new();
         // During an announced restart, guards of the former host may still rely on it.
         let is_due = |number: &AgentNumber, former: &FormerHost| {
@@ -135,7 +194,9 @@ impl Upkeep {
         due
     }
 
-    pub(super) fn reap_due(&mut self, now: Time, after: Duration) -> Vec<LeaseId> {
+    /// The members that failed long ago.
+    fn reap_due(&mut self, now: Time) -> Vec<LeaseId> {
+        let after = self.reap_failed_after;
         let is_due =
             |failed: &&mut FailedMember| now.since(failed.since) >= after && failed.not_before <= now;
         let due = self.failed.values_mut().filter(is_due).map(|failed| {

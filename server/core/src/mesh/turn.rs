@@ -99,14 +99,14 @@ impl Core {
     pub(crate) fn mesh_message(&mut self, now: Time, message: &PeerMessage) -> bool {
         match message.kind {
             MessageKind::Event => {
-                if let Some((origin, item)) = Self::read_context::<(AgentNumber, Bytes)>(message) {
+                if let Some((origin, item)) = message.read::<(AgentNumber, Bytes)>() {
                     self.mesh.events.heard(now, origin, &item);
                 }
             }
             // Only the current leader may announce the time.
             MessageKind::ClusterTime if self.engine.leader() != Some(message.from) => {}
             MessageKind::ClusterTime => {
-                if let Some(told) = Self::read_context(message) {
+                if let Some(told) = message.read() {
                     self.mesh.clock.hear(now, told);
                 }
             }

@@ -7,7 +7,13 @@ use crate::raft::log::{LogEntry, SnapshotMeta};
 use crate::setback::LogPosition;
 use bytes::Bytes;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
+use lockmesh_protocol::wire;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+/// The maximum length of a context that is not part of Raft. The largest batch of renewals and the
+/// full check list are far below it.
+const MAX_CONTEXT_BYTES: usize = 1 << 20;
 
 /// One message between servers. The meaning of the fields depends on `kind`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,9 +124,32 @@ impl MessageKind {
                 | Self::DiskRefuses
         )
     }
+
+    /// Returns whether the kind belongs to the failure detector.
+    pub(crate) fn is_of_judge(self) -> bool {
+        matches!(
+            self,
+            Self::LeaseRenewals
+                | Self::LeaseAnswers
+                | Self::CheckNodes
+                | Self::NodeReports
+                | Self::Accusations
+                | Self::GivenUp
+        )
+    }
 }
 
 impl PeerMessage {
+    /// Decodes the context of a message of the core; `None` if it is unreadable.
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> Option<T> {
+        let read = wire::decode::<T, MAX_CONTEXT_BYTES>(&self.context);
+        read.inspect_err(|error| {
+            let (server, kind) = (self.from.0, self.kind);
+            tracing::warn!(server, ?kind, %error, "cannot decode a message from a server");
+        })
+        .ok()
+    }
+
     /// The position that the sender has certainly reached: its disk must hold it before it sends
     /// this message. Pre-votes depend on no write.
     pub fn certain_position(&self) -> Option<LogPosition> {

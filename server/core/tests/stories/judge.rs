@@ -343,8 +343,8 @@ fn the_sessions_of_a_dead_host_end_each_after_its_own_window() {
     assert_within(took, HealthWindow::Safe.validity());
     let leader = fleet.cluster.leader();
     let observed = fleet.cluster.servers.get_mut(&leader).expect("it runs").frontend.take_observed();
-    assert_eq!(observed.verdicts, [1, 2, 1], "the cluster's own agent is among them");
-    assert!(observed.renewals_acknowledged > 0 && observed.checks_opened >= 2);
+    assert_eq!(observed.judge.verdicts, [1, 2, 1], "the cluster's own agent is among them");
+    assert!(observed.judge.renewals_acknowledged > 0 && observed.judge.checks_opened >= 2);
 }
 
 #[test]

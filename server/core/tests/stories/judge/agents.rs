@@ -76,7 +76,7 @@ impl Fleet {
     fn saved_by_agents(&mut self) -> u64 {
         let leader = self.cluster.leader();
         let server = self.cluster.servers.get_mut(&leader).expect("it runs");
-        server.frontend.take_observed().saved_by_agents
+        server.frontend.take_observed().judge.saved_by_agents
     }
 }
 
@@ -145,7 +145,7 @@ fn an_answer_to_another_check_or_one_that_was_forged_keeps_nothing() {
         fleet.cluster.turn(leader, Some(Event::AgentAnswered(answer.into())));
     }
     let observed = fleet.cluster.servers.get_mut(&leader).expect("it runs").frontend.take_observed();
-    assert_eq!((observed.saved_by_agents, observed.forged_answers), (0, 1));
+    assert_eq!((observed.judge.saved_by_agents, observed.judge.forged_answers), (0, 1));
     fleet.run(2 * SECOND);
     assert!(!fleet.lives("fast"));
 }

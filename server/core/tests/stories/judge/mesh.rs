@@ -63,7 +63,7 @@ impl Fleet {
     fn assert_outcomes(&mut self, expected: &[(Accusation, u64)]) {
         let mut outcomes = [0; ACCUSATION_OUTCOMES.len()];
         expected.iter().for_each(|(outcome, count)| outcomes[*outcome as usize] = *count);
-        assert_eq!(self.observed().accusations, outcomes, "{ACCUSATION_OUTCOMES:?}");
+        assert_eq!(self.observed().judge.accusations, outcomes, "{ACCUSATION_OUTCOMES:?}");
     }
 
     fn open_checks(&self) -> usize {
@@ -120,7 +120,7 @@ fn an_accusation_reaches_the_leader_through_any_server() {
     let (follower, accused) = (fleet.cluster.follower(), fleet.lease("h1"));
     assert_eq!(fleet.accuse_at(follower, "h2", &[accused]), Response::Done);
     fleet.assert_outcomes(&[(Accusation::Opened, 1)]);
-    assert_eq!(fleet.observed_by(follower).accusations[Accusation::Relayed as usize], 1);
+    assert_eq!(fleet.observed_by(follower).judge.accusations[Accusation::Relayed as usize], 1);
     // Without a leader no check opens.
     let leader = fleet.cluster.leader();
     fleet.cluster.leave_alone(follower);
@@ -141,8 +141,8 @@ fn one_that_accuses_everybody_ends_nothing_and_is_soon_not_heard_any_more() {
         }
         fleet.run(SECOND);
         let observed = fleet.observed();
-        opened += observed.accusations[Accusation::Opened as usize];
-        assert_eq!(observed.verdicts, [0; 3]);
+        opened += observed.judge.accusations[Accusation::Opened as usize];
+        assert_eq!(observed.judge.verdicts, [0; 3]);
     }
     assert!(opened <= 5 + 2 * 4, "{opened} checks were opened");
     for name in (1..=6).map(|number| format!("h{number}")) {

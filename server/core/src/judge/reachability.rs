@@ -9,74 +9,79 @@
 //! A node counts as cut off after the validity of its shortest window in use: by then no guard of
 //! that window relies on its lock. The report changes no verdict.
 
-use crate::core::Core;
-use crate::judge::Judge;
+use super::failed_probes::FailedProbes;
+use super::windows::{MemberWindow, Windows};
 use crate::state::State;
 use lockmesh_protocol::id::{AgentNumber, NodeName};
 use lockmesh_protocol::lease::{FAILED_PROBES, LeaseId, MISSING_RENEWALS, Renewal};
 use lockmesh_protocol::record::MemberStatus;
 use lockmesh_protocol::time::Time;
+use std::collections::BTreeMap;
 
-impl Judge {
+/// The nodes that are reported because some traffic with them fails.
+#[derive(Debug, Default)]
+pub(super) struct Reachability {
+    /// The leases of the nodes whose renewals do not arrive.
+    cut_off: BTreeMap<AgentNumber, LeaseId>,
+    /// The nodes that renew, and that agents cannot probe.
+    failed_probes: FailedProbes,
+}
+
+impl Reachability {
     /// The number of nodes that renew, and that agents cannot probe.
-    pub(crate) fn failed_probes_len(&self) -> usize {
+    pub(super) fn failed_probes_len(&self) -> usize {
         self.failed_probes.len()
     }
 
     /// The number of nodes that answer challenges and do not renew.
-    pub(crate) fn cut_off_len(&self) -> usize {
+    pub(super) fn cut_off_len(&self) -> usize {
         self.cut_off.len()
     }
-}
 
-impl Core {
+    /// Forgets the nodes without renewals, because a restore replaced all rows.
+    pub(super) fn restored(&mut self) {
+        self.cut_off.clear();
+    }
+
     /// Notes a renewal, which the node either sent itself or returned as the answer to a challenge.
-    pub(super) fn note_whether_it_renews(&mut self, now: Time, renewal: Renewal) {
-        let Self { judge, state, observer, .. } = self;
+    /// Returns `true` if the node is reported as cut off from now on.
+    pub(super) fn renewed(
+        &mut self,
+        now: Time,
+        state: &State,
+        windows: &mut Windows,
+        renewal: Renewal,
+    ) -> bool {
         let lease = renewal.lease;
         if renewal.nonce == 0 {
-            judge.windows.renewed_itself(now, lease);
-            if judge.cut_off.remove(&lease.agent) == Some(lease) {
+            windows.renewed_itself(now, lease);
+            if self.cut_off.remove(&lease.agent) == Some(lease) {
                 tracing::info!(node = %node_of(state, lease.agent), "node renews its lease again");
             }
-            return;
+            return false;
         }
-        let Some(member) = judge.windows.member(lease.agent).filter(|member| member.lease == lease) else {
-            return;
+        let Some(member) = windows.member(lease.agent).filter(|member| member.lease == lease) else {
+            return false;
         };
         let (window, without_renewal) = (member.present(), now.since(member.renewed));
         // A failed node is reported as failed.
         let is_cut_off = member.status != MemberStatus::Failed && without_renewal >= window.validity();
-        if is_cut_off && judge.cut_off.insert(lease.agent, lease) != Some(lease) {
-            observer.observed.nodes_cut_off += 1;
-            tracing::warn!(
-                node = %node_of(state, lease.agent),
-                window = window.as_str(),
-                without_renewal_ms = without_renewal.as_millis() as u64,
-                "node answers challenges, but its renewals do not arrive; its guards give up their locks"
-            );
+        if !is_cut_off || self.cut_off.insert(lease.agent, lease) == Some(lease) {
+            return false;
         }
-    }
-
-    /// Removes nodes that no longer answer either, or that registered again.
-    pub(super) fn forget_cut_off(&mut self) {
-        let Self { judge, state, .. } = self;
-        judge.cut_off.retain(|number, lease| {
-            let member = judge.windows.member(*number).filter(|member| member.lease == *lease);
-            let is_known = member.is_some_and(|member| member.status != MemberStatus::Failed);
-            if !is_known {
-                let status = state.agent(*number).map_or("forgotten", |agent| word(agent.status));
-                tracing::info!(node = %node_of(state, *number), status, "node without renewals is no longer reported");
-            }
-            is_known
-        });
+        tracing::warn!(
+            node = %node_of(state, lease.agent),
+            window = window.as_str(),
+            without_renewal_ms = without_renewal.as_millis() as u64,
+            "node answers challenges, but its renewals do not arrive; its guards give up their locks"
+        );
+        true
     }
 
     /// Notes that a probe of a member failed.
-    pub(super) fn note_failed_probe(&mut self, now: Time, lease: LeaseId, by: &NodeName) {
-        let Self { judge, state, .. } = self;
+    pub(super) fn suspected(&mut self, now: Time, state: &State, lease: LeaseId, by: &NodeName) {
         let others = state.member_counts().alive.saturating_sub(1);
-        if judge.failed_probes.suspected(now, lease, by, others) {
+        if self.failed_probes.suspected(now, lease, by, others) {
             tracing::warn!(
                 node = %node_of(state, lease.agent),
                 address = state.agent(lease.agent).and_then(|agent| state.agent_address(agent)),
@@ -86,27 +91,32 @@ impl Core {
         }
     }
 
-    /// Removes nodes whose probes succeed again, or that failed.
-    pub(super) fn forget_failed_probes(&mut self, now: Time) {
-        let Self { judge, state, .. } = self;
-        let Judge { failed_probes, windows, .. } = judge;
+    /// Removes nodes that no longer answer either, that registered again, or whose probes succeed
+    /// again.
+    pub(super) fn forget(&mut self, now: Time, state: &State, windows: &Windows) {
         let is_alive = |lease: LeaseId| {
             let member = windows.member(lease.agent).filter(|member| member.lease == lease);
-            member.is_some_and(|member| member.status != MemberStatus::Failed)
+            member.is_some_and(|member: &MemberWindow| member.status != MemberStatus::Failed)
         };
-        for number in failed_probes.ended(now, is_alive) {
+        self.cut_off.retain(|number, lease| {
+            let is_known = is_alive(*lease);
+            if !is_known {
+                let status = state.agent(*number).map_or("forgotten", |agent| word(agent.status));
+                tracing::info!(node = %node_of(state, *number), status, "node without renewals is no longer reported");
+            }
+            is_known
+        });
+        for number in self.failed_probes.ended(now, is_alive) {
             tracing::info!(node = %node_of(state, number), "no longer reported as a node that agents cannot probe");
         }
     }
 
-    /// The suspecting parties of the holder of this lease: the leader itself if no renewals arrive,
-    /// or if probes have failed for long,
-    /// and the accusers, by their folded names.
-    pub(super) fn suspicions(&self, lease: LeaseId) -> Vec<NodeName> {
-        let is_cut_off = self.judge.cut_off.get(&lease.agent) == Some(&lease);
+    /// The reports on the holder of this lease, by the names that queries show.
+    pub(super) fn reports(&self, lease: LeaseId) -> impl Iterator<Item = NodeName> {
+        let is_cut_off = self.cut_off.get(&lease.agent) == Some(&lease);
         let missing = is_cut_off.then(|| NodeName::from(MISSING_RENEWALS));
-        let unprobed = self.judge.failed_probes.is_reported(lease).then(|| NodeName::from(FAILED_PROBES));
-        missing.into_iter().chain(unprobed).chain(self.suspected_by(lease.agent).iter().cloned()).collect()
+        let unprobed = self.failed_probes.is_reported(lease).then(|| NodeName::from(FAILED_PROBES));
+        missing.into_iter().chain(unprobed)
     }
 }
 

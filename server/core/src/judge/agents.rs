@@ -4,15 +4,14 @@
 //! An answer to an agent is a renewal like any other. The silence of a node toward agents is no
 //! evidence: a verdict needs the voters alone.
 
-use crate::core::Core;
-use crate::outbox::{Outbox, QuestionWanted};
+use super::checks::Checks;
+use super::turn::{JudgeStep, Turn};
+use crate::outbox::QuestionWanted;
 use crate::state::State;
-use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::id::AgentNumber;
 use lockmesh_protocol::lease::{Challenge, NodeQuestion};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::record::{Agent, MemberStatus};
-use lockmesh_protocol::time::Time;
 use std::sync::Arc;
 
 /// The number of agents that challenge a node.
@@ -21,36 +20,25 @@ const AGENTS: usize = 3;
 /// silent.
 const LOOKED_AT: usize = 64;
 
-impl Core {
-    /// Has agents challenge every node under check, as often as the voters do.
-    pub(super) fn ask_through_agents(&mut self, now: Time, outbox: &mut Outbox) {
-        for challenge in self.judge.checks.agents_due(now) {
-            outbox.questions.extend(self.questions(challenge).unwrap_or_default());
-        }
+/// Has agents challenge every node under check, as often as the voters do.
+pub(super) fn ask_due(turn: &mut Turn<'_>, checks: &mut Checks) {
+    for challenge in checks.agents_due(turn.now) {
+        let questions = questions(turn.view.state, checks, challenge).unwrap_or_default();
+        turn.steps.extend(questions.into_iter().map(JudgeStep::Ask));
     }
+}
 
-    /// Takes a node's answer to an agent.
-    pub(crate) fn agent_answered(&mut self, now: Time, answer: NodeAnswer, outbox: &mut Outbox) {
-        if let Some(given_up) = &answer.given_up {
-            self.take_given_up(given_up, outbox);
-        }
-        if self.hear_answer(now, answer.renewal, outbox) {
-            self.observer.observed.saved_by_agents += 1;
-        }
-    }
-
-    /// Returns the questions for the chosen agents, or `None` if the node does not listen.
-    fn questions(&self, challenge: Challenge) -> Option<Vec<QuestionWanted>> {
-        let suspect = self.state.agent_of(challenge.lease)?;
-        let (node, address) = (suspect.node.clone(), self.state.agent_address(suspect)?);
-        let is_open = |number| self.judge.checks.is_open(number);
-        let question = NodeQuestion { challenge, node, address };
-        let wanted = agents_that_ask(&self.state, challenge, is_open).into_iter().filter_map(|agent| {
-            let (agent, agent_address) = (agent.node.clone(), self.state.agent_address(agent)?);
-            Some(QuestionWanted { agent, agent_address, question: question.clone() })
-        });
-        Some(wanted.collect())
-    }
+/// Returns the questions for the chosen agents, or `None` if the node does not listen.
+fn questions(state: &State, checks: &Checks, challenge: Challenge) -> Option<Vec<QuestionWanted>> {
+    let suspect = state.agent_of(challenge.lease)?;
+    let (node, address) = (suspect.node.clone(), state.agent_address(suspect)?);
+    let question = NodeQuestion { challenge, node, address };
+    let agents = agents_that_ask(state, challenge, |number| checks.is_open(number));
+    let wanted = agents.into_iter().filter_map(|agent| {
+        let (agent, agent_address) = (agent.node.clone(), state.agent_address(agent)?);
+        Some(QuestionWanted { agent, agent_address, question: question.clone() })
+    });
+    Some(wanted.collect())
 }
 
 /// Chooses the agents that challenge a node. The choice differs per check and is stable while the
