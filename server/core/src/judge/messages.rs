@@ -21,6 +21,7 @@ pub(super) const ASK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The maximum number of renewals or answers in one message.
 pub(super) const BATCH: usize = 4096;
+
 /// The reply to a renewal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum LeaseAnswer {

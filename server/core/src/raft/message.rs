@@ -108,21 +108,16 @@ pub enum MessageKind {
 impl MessageKind {
     /// Returns whether the kind belongs to the engine; all others are the core's own.
     pub fn is_consensus(self) -> bool {
-        !matches!(
+        let is_of_core = matches!(
             self,
             Self::Checksum
                 | Self::ChecksumResponse
                 | Self::Corrupt
-                | Self::LeaseRenewals
-                | Self::LeaseAnswers
-                | Self::CheckNodes
-                | Self::NodeReports
-                | Self::Accusations
                 | Self::Event
                 | Self::ClusterTime
-                | Self::GivenUp
                 | Self::DiskRefuses
-        )
+        );
+        !is_of_core && !self.is_of_judge()
     }
 
     /// Returns whether the kind belongs to the failure detector.
