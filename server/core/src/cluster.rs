@@ -1,23 +1,24 @@
-//! A read-only view of the cluster for the values that decide, such as the failure detector. They
-//! take it with each input and return steps, which [`Core`] carries out.
+//! What the parts of a server decide by, and what they return. The failure detector, the autopilot,
+//! the corruption checks, the mesh data and the deadlines are values of their own: each handles an
+//! input by a read-only view of the cluster and returns decisions, which [`crate::Core`] carries
+//! out in their order.
 
-use crate::core::{Core, Origin, PendingProposal};
-use crate::judge::{JudgeInput, JudgeStep};
-use crate::outbox::Outbox;
+use crate::core::proposals::{Origin, Proposals};
+use crate::input::CallToken;
+use crate::outbox::{ChallengeWanted, MeshItemsWanted, QuestionWanted, not_leader};
 use crate::proposal::Proposal;
+use crate::raft::engine::MemberChange;
 use crate::raft::log::Membership;
 use crate::raft::message::{MessageKind, PeerMessage};
-use crate::read_index::ReadIndex;
+use crate::read_index::{ReadIndex, Reader};
 use crate::state::State;
-use bytes::Bytes;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{AgentNumber, NodeName, ServerId, Term};
-use lockmesh_protocol::lease::{NodeLeaseQuery, NodeLeases};
+use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::record::Server;
+use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use lockmesh_protocol::wire;
 use serde::Serialize;
-use std::collections::VecDeque;
 
 /// The cluster as this server knows it at one input.
 #[derive(Clone, Copy, Debug)]
@@ -31,14 +32,13 @@ pub(crate) struct ClusterView<'a> {
     pub(crate) serving: Option<Term>,
     pub(crate) membership: &'a Membership,
     pub(crate) state: &'a State,
+    /// The last applied entry.
+    pub(crate) applied: (LogIndex, Term),
     /// The first servers of the cluster, which are known before the roster.
     pub(crate) founders: &'a [Server],
     /// The readers that wait for a read round.
     pub(crate) readers: &'a ReadIndex,
-    /// Proposals in the log that are not applied yet.
-    pub(crate) pending: &'a VecDeque<PendingProposal>,
-    /// Proposals of this turn.
-    pub(crate) batch: &'a [(Proposal, Origin)],
+    pub(crate) proposals: &'a Proposals,
     /// Set if this server holds less than it acknowledged: it sends nothing.
     pub(crate) is_set_back: bool,
     /// Set if this server's state is known to be corrupt: it refuses all clients.
@@ -53,14 +53,27 @@ impl ClusterView<'_> {
         self.serving.is_some()
     }
 
+    /// Returns `true` if this server leads, whether it serves yet or not.
+    pub(crate) fn is_leader(&self) -> bool {
+        self.leader == Some(self.id)
+    }
+
     /// Returns the leader, if it is another server.
     pub(crate) fn other_leader(&self) -> Option<ServerId> {
         self.leader.filter(|leader| *leader != self.id)
     }
 
-    /// Returns `true` if a matching command was proposed at this leader and is not applied yet.
-    pub(crate) fn is_on_its_way(&self, is_meant: impl Fn(&Command) -> bool) -> bool {
-        is_on_its_way(self.pending, self.batch, is_meant)
+    /// Returns the leader to which clients are redirected; this server itself only once it serves.
+    pub(crate) fn known_leader(&self) -> Option<ServerId> {
+        // A server that was set back has no reliable knowledge and must not redirect clients.
+        let leader = self.leader.filter(|_| !self.is_set_back)?;
+        (leader != self.id || self.is_serving()).then_some(leader)
+    }
+
+    /// Returns the other members.
+    pub(crate) fn others(&self) -> impl Iterator<Item = ServerId> {
+        let own = self.id;
+        self.membership.all().into_iter().filter(move |server| *server != own)
     }
 
     /// Returns a server's node name for logs.
@@ -69,100 +82,106 @@ impl ClusterView<'_> {
     }
 }
 
-impl Core {
-    /// Passes an input to the failure detector, and carries out its steps.
-    pub(crate) fn judge(&mut self, now: Time, input: JudgeInput<'_>, outbox: &mut Outbox) {
-        let view = ClusterView {
-            id: self.config.id,
-            term: self.engine.term(),
-            leader: self.engine.leader(),
-            serving: self.serving,
-            membership: self.engine.membership(),
-            state: &self.state,
-            founders: &self.config.cluster_start.servers,
-            readers: &self.read_index,
-            pending: &self.pending,
-            batch: &self.batch,
-            is_set_back: self.set_back.is_some(),
-            is_corrupt: self.corruption.is_known_here(),
-            is_late: !self.is_running(now),
-        };
-        let mut steps = Vec::new();
-        self.judge.handle(&view, now, input, &mut steps);
-        for step in steps {
-            match step {
-                JudgeStep::Reply(token, response) => outbox.replies.push((token, response)),
-                JudgeStep::Send(to, kind, context) => self.send_context(to, kind, context, outbox),
-                JudgeStep::Propose(proposal, origin) => self.batch.push((proposal, origin)),
-                JudgeStep::ProposeOwn(command, origin) => self.batch.push((self.own(command), origin)),
-                JudgeStep::Read(reader) => self.read_index.arrive(now, reader),
-                JudgeStep::Challenge(wanted) => outbox.challenges.push(wanted),
-                JudgeStep::Ask(wanted) => outbox.questions.push(wanted),
-            }
-        }
-    }
-
-    /// Passes a message to the failure detector; returns `false` if it is of another kind.
-    pub(crate) fn judge_message(&mut self, now: Time, message: &PeerMessage, outbox: &mut Outbox) -> bool {
-        let is_of_judge = message.kind.is_of_judge();
-        if is_of_judge {
-            self.judge(now, JudgeInput::Message(message), outbox);
-        }
-        is_of_judge
-    }
-
-    /// Returns `true` if this leader has proposed a matching command that is not applied yet.
-    pub(crate) fn is_on_its_way(&self, is_meant: impl Fn(&Command) -> bool) -> bool {
-        is_on_its_way(&self.pending, &self.batch, is_meant)
-    }
-
-    /// Returns a server's node name for logs.
-    pub(crate) fn node_of(&self, id: ServerId) -> &str {
-        node_of(&self.state, &self.config.cluster_start.servers, id)
-    }
-
-    /// Returns `true` if very many nodes are silent at once, so that this leader's windows are
-    /// long.
-    pub fn is_braking(&self) -> bool {
-        self.judge.is_braking()
-    }
-
-    /// The folded names of the nodes that report failed probes of an agent's node, at most a few.
-    /// They belong to its open check, so the list is empty except on the leader.
-    pub fn suspected_by(&self, number: AgentNumber) -> &[NodeName] {
-        self.judge.suspected_by(number)
-    }
-
-    /// Returns the status of one node's lease, or one page of all leases; `None` if this server is
-    /// not the leader, which alone knows them.
-    pub(crate) fn node_leases(&self, now: Time, query: &NodeLeaseQuery) -> Option<NodeLeases> {
-        self.serving.map(|_| self.judge.node_leases(now, &self.state, query))
-    }
-
-    /// Sends a server a message that is not part of Raft.
-    pub(crate) fn send<T: Serialize>(&self, to: ServerId, kind: MessageKind, said: &T, outbox: &mut Outbox) {
-        self.send_context(to, kind, wire::encode(said).into(), outbox);
-    }
-
-    fn send_context(&self, to: ServerId, kind: MessageKind, context: Bytes, outbox: &mut Outbox) {
-        let message = PeerMessage::new(kind, self.config.id, to);
-        outbox.messages.push((to, PeerMessage { term: self.engine.term(), context, ..message }));
-    }
-}
-
-fn is_on_its_way(
-    pending: &VecDeque<PendingProposal>,
-    batch: &[(Proposal, Origin)],
-    is_meant: impl Fn(&Command) -> bool,
-) -> bool {
-    let pending = pending.iter().filter_map(|pending| pending.proposal.as_ref());
-    let proposals = batch.iter().map(|(proposal, _)| proposal);
-    pending.chain(proposals).any(|proposal| is_meant(&proposal.command))
-}
-
-/// The initial servers are known before the roster.
-fn node_of<'a>(state: &'a State, founders: &'a [Server], id: ServerId) -> &'a str {
+/// Returns a server's node name for logs. The initial servers are known before the roster.
+pub(crate) fn node_of<'a>(state: &'a State, founders: &'a [Server], id: ServerId) -> &'a str {
     let founder = || founders.iter().find(|server| server.id == id);
     let server = state.server(id).map(AsRef::as_ref).or_else(founder);
     server.map_or("unknown", |server| server.node.as_str())
+}
+
+/// A decision of one of the values.
+#[derive(Debug)]
+pub(crate) enum Decision {
+    /// Reply to a caller.
+    Reply(CallToken, Response),
+    /// Send a message to another server.
+    Send(ServerId, PeerMessage),
+    /// Propose a client's command.
+    Propose(Proposal, Origin),
+    /// Propose a command of the leader's own.
+    ProposeOwn(Command, Origin),
+    /// Answer this reader after a read round.
+    Read(Reader),
+    /// Challenge a node.
+    Challenge(ChallengeWanted),
+    /// Have an agent challenge a node.
+    Ask(QuestionWanted),
+    /// Send news to an agent in the mesh.
+    Push(MeshItemsWanted),
+    /// A corruption check has confirmed this server's state.
+    ConfirmState(LogIndex),
+    /// Change the membership, and reply to this caller when the change is settled.
+    ChangeMembership(MemberChange, Option<CallToken>),
+    /// Propose the entry that settles the membership.
+    SettleMembership,
+    /// Transfer the leadership.
+    TransferLeader(ServerId),
+    /// Give up the leadership.
+    StepDown,
+    /// Offer a snapshot to a server again, or replicate to it from its own index.
+    RetrySnapshot(ServerId),
+}
+
+/// One input in progress: the view of the cluster, the time, and the decisions so far.
+pub(crate) struct Turn<'a> {
+    pub(crate) view: &'a ClusterView<'a>,
+    pub(crate) now: Time,
+    pub(crate) decisions: &'a mut Vec<Decision>,
+}
+
+impl Turn<'_> {
+    pub(crate) fn decide(&mut self, decision: Decision) {
+        self.decisions.push(decision);
+    }
+
+    pub(crate) fn reply(&mut self, token: CallToken, response: Response) {
+        self.decide(Decision::Reply(token, response));
+    }
+
+    /// Replies that the request failed or that its outcome is unknown, with the reason.
+    pub(crate) fn fail(&mut self, token: CallToken, why: Unavailable) {
+        self.reply(token, Response::Unavailable(why));
+    }
+
+    /// Replies that the request is not possible at present.
+    pub(crate) fn deny(&mut self, token: CallToken, why: &str) {
+        self.fail(token, Unavailable::Denied(why.into()));
+    }
+
+    pub(crate) fn refuse(&mut self, tokens: impl IntoIterator<Item = CallToken>) {
+        tokens.into_iter().for_each(|token| self.fail(token, not_leader()));
+    }
+
+    /// Sends a server a message that is not part of Raft.
+    pub(crate) fn send<T: Serialize>(&mut self, to: ServerId, kind: MessageKind, said: &T) {
+        let context = wire::encode(said).into();
+        let message = PeerMessage::new(kind, self.view.id, to);
+        self.decide(Decision::Send(to, PeerMessage { term: self.view.term, context, ..message }));
+    }
+
+    /// Sends a message to all other servers, without retries.
+    pub(crate) fn send_to_others<T: Serialize>(&mut self, kind: MessageKind, said: &T) {
+        self.view.others().for_each(|server| self.send(server, kind, said));
+    }
+
+    /// Proposes the command of a client that sent it at this time.
+    pub(crate) fn propose(&mut self, proposal: Proposal, token: CallToken) {
+        self.decide(Decision::Propose(proposal, Origin::Client(token, self.now)));
+    }
+
+    /// Proposes a command of the leader's own, with no caller to notify.
+    pub(crate) fn propose_own(&mut self, command: Command) {
+        self.decide(Decision::ProposeOwn(command, Origin::Nobody));
+    }
+
+    /// Returns `true` if a matching command was proposed and is not applied yet.
+    pub(crate) fn is_on_its_way(&self, is_meant: impl Fn(&Command) -> bool) -> bool {
+        let decided = self.decisions.iter().any(|decision| match decision {
+            Decision::Propose(Proposal { command, .. }, _) | Decision::ProposeOwn(command, _) => {
+                is_meant(command)
+            }
+            _ => false,
+        });
+        decided || self.view.proposals.is_on_its_way(is_meant)
+    }
 }

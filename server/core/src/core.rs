@@ -1,16 +1,23 @@
 //! The server itself: handles one input at a time and lists the effects.
 
-use crate::autopilot::AutopilotState;
-use crate::corruption::CorruptionChecks;
-use crate::disk_watch::DiskWatch;
+pub(crate) mod decisions;
+mod overdue;
+pub(crate) mod proposals;
+mod reads;
+mod role;
+
+use crate::autopilot::{Autopilot, AutopilotInput};
+use crate::cluster::Decision;
+use crate::corruption::{CorruptionChecks, CorruptionInput};
+use crate::deadlines::Deadlines;
+use crate::disk_watch::{DiskChange, DiskWatch};
 use crate::disks::RefusingDisks;
 use crate::fault_injection::Rule;
 use crate::input::{CallToken, Input};
 use crate::judge::{self, Judge, JudgeInput, without_minority};
-use crate::mesh::ServedMesh;
+use crate::mesh::{MeshInput, ServedMesh};
 use crate::observed::{Observed, Observer};
 use crate::outbox::{Outbox, lost_leadership, not_leader};
-use crate::overdue::expiry_is_being_decided;
 use crate::proposal::Proposal;
 use crate::raft::engine::{Effects, Engine};
 use crate::raft::log::{
@@ -18,30 +25,23 @@ use crate::raft::log::{
 };
 use crate::raft::message::{MessageKind, PeerMessage};
 use crate::raft::{ElectionTimeout, Progress};
-use crate::read_index::{ReadIndex, Reader};
+use crate::read_index::ReadIndex;
 use crate::setback::{LogPosition, PeerMemory, SetBack};
 use crate::state::{Listing, State};
-use crate::timers::{Subject, TimerConfig, Timers};
+use crate::timers::TimerConfig;
 use crate::upgrade;
-use bytes::Bytes;
 use lockmesh_protocol::command::{Command, NodeFailure};
 use lockmesh_protocol::format::{self, FormatError};
-use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, SessionId, Term, WallTime};
+use lockmesh_protocol::id::{LogIndex, ServerId, Term, WallTime};
 use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::Server;
-use lockmesh_protocol::reply::{Applied, Reply};
-use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response, Unavailable};
+use lockmesh_protocol::reply::Reply;
+use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
-use std::collections::VecDeque;
+use proposals::{Batch, MAX_PROPOSAL_BYTES, Origin, PendingProposal, Proposals, RETRY_PROPOSAL};
+use role::LeaderLog;
 use std::time::Duration;
-
-/// The maximum size of a command: a log entry must fit into a frame to the other servers.
-const MAX_PROPOSAL_BYTES: usize = MAX_FRAME_BYTES / 2;
-/// Delay before the leader proposes an expiry again after the proposal failed.
-pub(crate) const RETRY_PROPOSAL: Duration = Duration::from_secs(1);
-/// The maximum number of deadlines that expire per tick: one node's expire together.
-const DEADLINES_A_TICK: usize = 200;
 
 /// Configuration of a server.
 #[derive(Clone, Debug)]
@@ -87,66 +87,38 @@ pub struct ClusterStart {
 /// A server as one pure value.
 #[derive(Debug)]
 pub struct Core {
-    pub(crate) config: CoreConfig,
-    pub(crate) engine: Engine,
-    pub(crate) state: State,
-    pub(crate) autopilot: AutopilotState,
-    pub(crate) own: OwnMemory,
+    config: CoreConfig,
+    engine: Engine,
+    state: State,
+    autopilot: Autopilot,
+    own: OwnMemory,
     /// Set when this server holds less than it acknowledged: it then sends nothing.
-    pub(crate) set_back: Option<SetBack>,
+    set_back: Option<SetBack>,
     /// Set when this build cannot read the cluster's format: the server then does nothing.
-    pub(crate) unreadable: Option<FormatError>,
-    pub(crate) corruption: CorruptionChecks,
-    pub(crate) disk: DiskWatch,
-    pub(crate) refusing_disks: RefusingDisks,
-    pub(crate) timers: Timers,
-    /// The number of deadlines that may still expire before the next tick.
-    pub(crate) may_pass: usize,
-    pub(crate) judge: Judge,
-    pub(crate) mesh: ServedMesh,
-    pub(crate) read_index: ReadIndex,
+    unreadable: Option<FormatError>,
+    corruption: CorruptionChecks,
+    disk: DiskWatch,
+    refusing_disks: RefusingDisks,
+    deadlines: Deadlines,
+    judge: Judge,
+    mesh: ServedMesh,
+    read_index: ReadIndex,
+    proposals: Proposals,
     /// Entries that are committed and not yet applied; empty between turns.
     committed: Vec<LogEntry>,
-    /// Proposals of this turn, not yet in the log.
-    pub(crate) batch: Vec<(Proposal, Origin)>,
-    /// Proposals in the log, in order, until they are applied.
-    pub(crate) pending: VecDeque<PendingProposal>,
-    pub(crate) applied: (LogIndex, Term),
+    applied: (LogIndex, Term),
     membership_index: LogIndex,
     /// A snapshot from another server, until the engine accepts or ignores it.
     arrived: Option<(SnapshotMeta, Box<State>)>,
     /// `true` if the engine led at the end of the last turn.
     led: bool,
-    /// The last leader that was logged.
-    told_leader: Option<ServerId>,
+    leader_log: LeaderLog,
     /// The term in which this server leads and serves.
-    pub(crate) serving: Option<Term>,
-    pub(crate) wall: WallTime,
-    pub(crate) last_tick: Option<Time>,
-    /// The time until which this server ran; a later input detects the pause since then.
-    pub(crate) ran_until: Option<Time>,
-    pub(crate) observer: Observer,
-}
-
-/// The origin of a proposal, which is notified of the outcome.
-#[derive(Debug)]
-pub(crate) enum Origin {
-    /// A client, and the time of its request.
-    Client(CallToken, Time),
-    Timer(Subject),
-    /// A verdict on this agent.
-    Verdict(AgentNumber),
-    Nobody,
-}
-
-/// A proposal in the log.
-#[derive(Debug)]
-pub(crate) struct PendingProposal {
-    index: LogIndex,
-    term: Term,
-    /// Kept so that the leader need not decode its own encoding; `None` for a membership change.
-    pub(crate) proposal: Option<Proposal>,
-    origin: Origin,
+    serving: Option<Term>,
+    wall: WallTime,
+    observer: Observer,
+    /// An empty list for the decisions of the next input, kept for its memory.
+    decisions: Vec<Decision>,
 }
 
 impl Core {
@@ -162,34 +134,31 @@ impl Core {
             engine.campaign();
         }
         Self {
-            timers: Timers::new(config.timers),
+            deadlines: Deadlines::new(config.timers),
             judge: Judge::new(config.seed, config.timers.reap_failed_after),
             mesh: ServedMesh::of(&state),
-            may_pass: 0,
+            corruption: CorruptionChecks::new(config.corruption_check_interval),
             config,
             engine,
             state,
-            autopilot: AutopilotState::default(),
+            autopilot: Autopilot::default(),
             own,
             set_back: None,
             unreadable,
-            corruption: CorruptionChecks::default(),
             disk: DiskWatch::new(stall_timeout),
             refusing_disks: RefusingDisks::default(),
             read_index: ReadIndex::default(),
+            proposals: Proposals::default(),
             committed: Vec::new(),
-            batch: Vec::new(),
-            pending: VecDeque::new(),
             applied: (snapshot.index, snapshot.term),
             membership_index: snapshot.index,
             arrived: None,
             led: false,
-            told_leader: None,
+            leader_log: LeaderLog::default(),
             serving: None,
             wall: WallTime::default(),
-            last_tick: None,
-            ran_until: None,
             observer: Observer::default(),
+            decisions: Vec::new(),
         }
     }
 
@@ -211,7 +180,12 @@ impl Core {
         if self.unreadable.is_some() {
             return;
         }
-        self.move_deadlines_if_late(now);
+        if let Some(pause) = self.deadlines.end_pause(now) {
+            self.disk.was_late(now, pause.length);
+            if pause.is_long {
+                self.judge.was_late(now, pause.length);
+            }
+        }
         if let Input::Persisted(write) = input {
             self.disk.persisted(now, write);
         }
@@ -224,7 +198,7 @@ impl Core {
             Input::Install(sender, message, mark, state) => self.arrive(now, sender, message, (mark, state)),
             Input::SetBack(by, known) => self.notice_set_back(now, by, known, outbox),
             Input::Unreachable(server) => self.engine.unreachable(server),
-            Input::Deadline(wall) => self.pass_deadlines_early(now, wall),
+            Input::Deadline(wall) => self.expire_early(now, wall, outbox),
             Input::Propose(token, proposal) => self.propose(now, token, proposal, outbox),
             // Any state will do, so a stale read needs neither a leader nor a round.
             Input::Read(token, Consistency::Stale) => outbox.readable.push(token),
@@ -234,7 +208,9 @@ impl Core {
             Input::Accuse(token, accuser, accused) => {
                 self.judge(now, JudgeInput::Accuse(token, accuser, accused), outbox);
             }
-            Input::Spread(token, origin, item) => self.spread_event(now, token, (origin, item), outbox),
+            Input::Spread(token, origin, item) => {
+                self.spread(now, MeshInput::Fire(token, origin, item), outbox);
+            }
             Input::Challenged(challenge, answer) => {
                 self.judge(now, JudgeInput::Challenged(challenge, answer), outbox);
             }
@@ -246,9 +222,15 @@ impl Core {
             }
             Input::CheckpointDurable(mark) => self.checkpoint_durable(now, mark, outbox),
             Input::Summed(index, checksum) => self.corruption.summed(index, checksum),
-            Input::TransferLeader(token, to) => self.transfer_leader(now, token, to, outbox),
-            Input::AddServer(token, server) => self.add_server(now, token, server, outbox),
-            Input::RemoveServer(token, server) => self.remove_server(now, token, server, outbox),
+            Input::TransferLeader(token, to) => {
+                self.manage(now, AutopilotInput::Transfer(token, to), outbox);
+            }
+            Input::AddServer(token, server) => {
+                self.manage(now, AutopilotInput::Add(token, server), outbox);
+            }
+            Input::RemoveServer(token, server) => {
+                self.manage(now, AutopilotInput::Remove(token, server), outbox);
+            }
         }
     }
 
@@ -269,7 +251,7 @@ impl Core {
         if self.unreadable.is_some() {
             return;
         }
-        self.timers.catch_up();
+        self.deadlines.timers.catch_up();
         loop {
             // The shell may have called [`Core::decide`] already. A second call would discard the
             // committed entries, which are not applied yet.
@@ -281,9 +263,11 @@ impl Core {
                 self.observer.committed(now, last.index);
             }
             for entry in &committed {
-                if self.reads(entry) {
+                let known = self.config.format;
+                self.unreadable = upgrade::unreadable_entry(entry, known);
+                if self.unreadable.is_none() {
                     self.apply(now, entry, outbox);
-                    self.unreadable = upgrade::unknown_format(&self.state, self.config.format);
+                    self.unreadable = upgrade::unknown_format(&self.state, known);
                 }
                 if self.unreadable.is_some() {
                     return self.fall_silent(now, outbox);
@@ -292,12 +276,12 @@ impl Core {
             // After the entries: a leader serves once an entry of its own term is applied
             // (paper, 5.4.2).
             self.notice_role(now, outbox);
-            self.tell_leader();
+            self.log_leader();
             // Last: a confirmed round may wait for an entry that was just applied.
             self.serve_readers(now, outbox);
             // Applying an entry or a role change can propose more: a turn ends when no work is
             // left.
-            if committed.is_empty() && self.batch.is_empty() {
+            if committed.is_empty() && self.proposals.is_log_current() {
                 break;
             }
         }
@@ -333,7 +317,8 @@ impl Core {
 
     /// Returns the measurements since the last call.
     pub fn take_observed(&mut self) -> Observed {
-        Observed { judge: self.judge.take_counts(), ..std::mem::take(&mut self.observer.observed) }
+        let (judge, mesh) = (self.judge.take_counts(), self.mesh.take_counts());
+        Observed { judge, mesh, ..std::mem::take(&mut self.observer.observed) }
     }
 
     /// Returns the replicated state as applied by this server.
@@ -347,7 +332,7 @@ impl Core {
         if let (Rows::QueuePosition(Reply::Delayed { remaining }), Query::QueuePosition { key, .. }) =
             (&mut rows, query)
         {
-            *remaining = self.left_of_delay(now, key, *remaining);
+            *remaining = self.deadlines.left_of_delay(now, key, *remaining);
         }
         (index, rows)
     }
@@ -408,7 +393,7 @@ impl Core {
             applied_index: self.applied.0,
             membership_index: self.membership_index,
             log_bytes: self.engine.log_bytes(),
-            pending_proposals: self.pending.len(),
+            pending_proposals: self.proposals.pending_len(),
         }
     }
 
@@ -451,10 +436,7 @@ impl Core {
                 if let Some(known) = self.acknowledged_beyond(&message) {
                     return self.notice_set_back(now, sender, known, outbox);
                 }
-                let is_own = self.corruption_message(&message, outbox)
-                    || self.judge_message(now, &message, outbox)
-                    || self.mesh_message(now, &message)
-                    || self.disk_message(now, &message);
+                let is_own = self.message(now, &message, outbox);
                 // A candidate that cannot persist its own vote would only disturb the cluster.
                 let is_unfit =
                     message.kind == MessageKind::TimeoutNow && self.disk.stalled_for(now).is_some();
@@ -472,66 +454,12 @@ impl Core {
         }
     }
 
-    /// Returns the log position that a heartbeat proves this server has acknowledged, if the server
-    /// holds less. The engine must never receive such a heartbeat.
-    fn acknowledged_beyond(&self, message: &PeerMessage) -> Option<LogPosition> {
-        let known = LogPosition { term: message.term, last_index: message.commit };
-        // A heartbeat's commit never exceeds the index that the receiver has acknowledged to this
-        // leader, so the receiver holds that index or has lost it. An older leader is ignored:
-        // entries that were acknowledged to it may have been replaced since.
-        let is_beyond = message.kind == MessageKind::Heartbeat
-            && message.term >= self.engine.term()
-            && message.commit > self.engine.last_index();
-        is_beyond.then_some(known)
-    }
-
-    /// Handles evidence that this server has lost acknowledged entries or votes: it must not vote,
-    /// acknowledge or reply again.
-    fn notice_set_back(&mut self, now: Time, by: ServerId, known: LogPosition, outbox: &mut Outbox) {
-        let Some(set_back) = SetBack::find(self.config.id, self.log_position(), by, Some(known)) else {
-            return;
-        };
-        tracing::error!("{set_back}");
-        self.set_back = Some(set_back);
-        self.serving = None;
-        // Messages of this turn may depend on the lost entries or votes.
-        outbox.messages.clear();
-        self.step_down(now, outbox);
-        // These are not in the log, so they are certainly not done.
-        for (_, origin) in std::mem::take(&mut self.batch) {
-            self.fail_proposal(now, origin, not_leader(), outbox);
-        }
-    }
-
-    /// Handles an input after a set-back: records completed writes and rejects requests.
-    fn handle_set_back(&mut self, input: Input, outbox: &mut Outbox) {
-        match input {
-            // The engine must know its writes; the messages that waited for them are never sent.
-            Input::Persisted(write) => self.engine.persisted(write, &mut Effects::default()),
-            Input::CheckpointDurable(mark) => self.engine.checkpoint_durable(mark),
-            Input::Read(token, _) => outbox.refused_reads.push((token, not_leader())),
-            Input::Propose(token, _)
-            | Input::Renew(token, _)
-            | Input::RenewLease(token, _)
-            | Input::Accuse(token, ..)
-            | Input::Spread(token, ..)
-            | Input::TransferLeader(token, _)
-            | Input::AddServer(token, _)
-            | Input::RemoveServer(token, _) => outbox.fail(token, not_leader()),
-            Input::Tick(_)
-            | Input::Deadline(_)
-            | Input::Peer(..)
-            | Input::SetBack(..)
-            | Input::Summed(..)
-            | Input::Challenged(..)
-            | Input::AgentAnswered(_)
-            | Input::Install(..)
-            | Input::Unreachable(_) => {}
-        }
-    }
-
     fn checkpoint_durable(&mut self, now: Time, mark: SnapshotMeta, outbox: &mut Outbox) {
-        let compact = self.compaction_index(now, mark.index);
+        // A follower keeps less: its log is needed only if it becomes leader.
+        let keep = self.config.log_keep_bytes / if self.engine.is_leader() { 1 } else { 4 };
+        let keep_fetching = keep.max(self.config.log_keep_fetching_bytes);
+        let least = (self.engine.index_before_last(keep), self.engine.index_before_last(keep_fetching));
+        let compact = self.autopilot(now).compaction_index(now, mark.index, least);
         self.engine.checkpoint_durable(mark);
         self.engine.compact(compact);
         // Only here may the log on disk shrink: the checkpoint that replaces it is durable (thesis,
@@ -572,14 +500,16 @@ impl Core {
         self.state = *state;
         self.state.fault_point = self.engine.fault_point.clone();
         self.mesh.restart(&self.state);
-        self.copy_state_of(mark.index);
+        // The state is unconfirmed until a check has compared it: it is only as good as its
+        // sender's.
+        self.own.copy_of = Some(mark.index);
+        self.corruption.installed();
         self.applied = (mark.index, mark.term);
         self.membership_index = mark.index;
         // This server proposed them as a former leader. They are in the snapshot or were
         // overwritten; this server cannot tell which.
-        while self.pending.front().is_some_and(|pending| pending.index <= mark.index) {
-            let pending = self.pending.pop_front().expect("the front exists");
-            self.fail_proposal(now, pending.origin, lost_leadership(), outbox);
+        for origin in self.proposals.take_pending(mark.index) {
+            self.fail_proposal(now, origin, lost_leadership(), outbox);
         }
         // Changes from earlier in this turn belong to the replaced state: written later, they would
         // corrupt the snapshot.
@@ -591,50 +521,76 @@ impl Core {
     fn tick(&mut self, now: Time, wall: WallTime, outbox: &mut Outbox) {
         self.wall = wall;
         // First: a server that was paused must not mistake its own absence for that of others.
-        self.watch_disk(now);
-        (self.last_tick, self.ran_until) = (Some(now), Some(now));
+        self.watch_disk(now, outbox);
+        self.deadlines.tick(now);
         self.engine.tick();
-        self.read_index.retry(now);
-        // These readers would wait for an election; another server may know a leader already.
-        if self.engine.leader().is_none() {
-            self.read_index.drain().into_iter().for_each(|reader| self.refuse_reader(now, reader, outbox));
-        } else if !self.engine.is_leader() {
-            self.read_index
-                .overdue(now)
-                .into_iter()
-                .for_each(|reader| self.refuse_reader(now, reader, outbox));
-        }
-        self.may_pass = DEADLINES_A_TICK;
+        self.retry_readers(now, outbox);
         // A server with a corrupt state rejects renewals; another leader restarts the deadlines.
         if !self.corruption.is_known_here() {
-            self.pass_deadlines(now);
+            self.with_deadlines(now, Deadlines::expire, outbox);
         }
-        self.run_autopilot(now, outbox);
+        self.manage(now, AutopilotInput::Tick, outbox);
         if self.is_serving() {
-            self.check_for_corruption(now, outbox);
-            self.tell_cluster_time(now, outbox);
+            self.manage(now, AutopilotInput::Settle, outbox);
+            if let Some(raise) = self.wanted_format(now) {
+                self.gather_own(raise);
+            }
+            self.manage(now, AutopilotInput::Manage(wall), outbox);
+            self.compare(now, CorruptionInput::Tick, outbox);
+            self.spread(now, MeshInput::Announce(wall), outbox);
         }
         self.judge(now, JudgeInput::Tick, outbox);
-        self.tell_mesh(now, outbox);
+        self.spread(now, MeshInput::Push, outbox);
     }
 
-    /// Returns the origin of each proposal in the log, in log order.
-    pub(crate) fn pending_origins(&mut self) -> impl Iterator<Item = &mut Origin> {
-        self.pending.iter_mut().map(|pending| &mut pending.origin)
+    /// Runs once per tick, after the queued completions of writes.
+    fn watch_disk(&mut self, now: Time, outbox: &mut Outbox) {
+        let is_leader = self.engine.is_leader();
+        let is_overtaken = is_leader && self.engine.commit_index() > self.engine.persisted_index();
+        let change = self.disk.tick(now, is_leader, is_overtaken);
+        if change == Some(DiskChange::Stalled) {
+            self.observer.observed.disk_stalls += 1;
+        } else if change == Some(DiskChange::Recovered) {
+            self.autopilot.is_fit_again();
+        }
+        self.engine.lower_priority(self.disk.lowers_priority());
+        if self.disk.must_hand_over(now) {
+            self.hand_over(now, outbox);
+        }
+    }
+
+    /// Transfers the leadership to another voter, if this server leads.
+    pub fn hand_over(&mut self, now: Time, outbox: &mut Outbox) {
+        self.manage(now, AutopilotInput::HandOver, outbox);
+    }
+
+    /// Expires deadlines between two ticks.
+    fn expire_early(&mut self, now: Time, wall: WallTime, outbox: &mut Outbox) {
+        self.wall = wall;
+        // A late tick must come first: it extends the deadlines, and then expires them.
+        if self.deadlines.is_running(now) {
+            self.with_deadlines(now, Deadlines::expire, outbox);
+        }
+    }
+
+    /// Returns the time at which [`Input::Deadline`] is due; `None` if nothing may expire before
+    /// the next tick.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.deadlines.next()
+    }
+
+    /// Returns the reason why this server must stop: its build cannot read the cluster's format.
+    /// Until it is stopped it does nothing.
+    pub fn unreadable(&self) -> Option<&FormatError> {
+        self.unreadable.as_ref()
     }
 
     /// Proposes a command of the leader's own, with no caller to notify.
-    pub(crate) fn gather_own(&mut self, command: Command) {
-        self.batch.push((self.own(command), Origin::Nobody));
+    fn gather_own(&mut self, command: Command) {
+        self.proposals.gather(self.own(command), Origin::Nobody);
     }
 
-    /// Records the caller that waits for the membership change at `index`.
-    pub(crate) fn await_membership(&mut self, now: Time, index: LogIndex, token: Option<CallToken>) {
-        let origin = token.map_or(Origin::Nobody, |token| Origin::Client(token, now));
-        self.pending.push_back(PendingProposal { index, term: self.engine.term(), proposal: None, origin });
-    }
-
-    pub(crate) fn own(&self, command: Command) -> Proposal {
+    fn own(&self, command: Command) -> Proposal {
         Proposal { request: None, at: self.wall, command }
     }
 
@@ -646,13 +602,13 @@ impl Core {
         }
         // Limited before the log: a rejected request costs the other servers neither disk nor
         // memory.
-        if self.pending.len() + self.batch.len() >= self.config.max_pending_proposals {
+        if self.proposals.len() >= self.config.max_pending_proposals {
             let what = format!("{} writes wait for their commit", self.config.max_pending_proposals);
             return outbox.fail(token, Unavailable::Overloaded(what));
         }
         let command = upgrade::as_the_cluster_reads_it(&self.state, proposal.command);
         let proposal = Proposal { command, ..proposal };
-        if let Err(why) = self.fits_format(&proposal.command) {
+        if let Err(why) = upgrade::check_format(&self.state, &proposal.command) {
             return outbox.fail(token, why);
         }
         if judge::depends_on_liveness(&proposal.command) {
@@ -660,24 +616,24 @@ impl Core {
         }
         // Before the request, in the same batch, so that the request sees the lock as of the
         // leader's clock.
-        self.end_delays_that_are_over(now, &proposal.command);
-        self.batch.push((proposal, Origin::Client(token, now)));
+        let command = &proposal.command;
+        self.with_deadlines(now, |it, turn| it.end_delays_that_are_over(turn, command), outbox);
+        self.proposals.gather(proposal, Origin::Client(token, now));
     }
 
     fn propose_batch(&mut self, now: Time, outbox: &mut Outbox) {
-        let (batch, proposals) = self.encode_batch(now, outbox);
-        if batch.is_empty() {
+        let Batch { data, proposals, too_long } = self.proposals.take_batch();
+        for (origin, len) in too_long {
+            let what = format!("command of {len} bytes exceeds the limit of {MAX_PROPOSAL_BYTES}");
+            self.fail_proposal(now, origin, Unavailable::Denied(what), outbox);
+        }
+        if data.is_empty() {
             return;
         }
-        match self.engine.propose(batch) {
+        match self.engine.propose(data) {
             Ok(first) => {
-                // The batch has consecutive indexes from here, in its own order. With the term they
-                // identify these entries when they are applied.
-                let (term, indexes) = (self.engine.term(), first.0..);
                 self.observer.proposed(now, self.engine.last_index());
-                self.pending.extend(indexes.zip(proposals).map(|(index, (proposal, origin))| {
-                    PendingProposal { index: LogIndex(index), term, proposal: Some(proposal), origin }
-                }));
+                self.proposals.appended(self.engine.term(), first, proposals);
             }
             Err(_) => {
                 // The engine drops a batch for two reasons, and only one of them passes by waiting
@@ -694,111 +650,22 @@ impl Core {
         }
     }
 
-    /// Encodes the gathered proposals and rejects those that are too long for the log.
-    fn encode_batch(&mut self, now: Time, outbox: &mut Outbox) -> (Vec<Bytes>, Vec<(Proposal, Origin)>) {
-        let mut batch = Vec::with_capacity(self.batch.len());
-        let mut proposals = Vec::with_capacity(self.batch.len());
-        for (proposal, origin) in std::mem::take(&mut self.batch) {
-            let data = format::encode(&proposal);
-            // In the log it would block every follower forever: no frame could carry it.
-            if data.len() > MAX_PROPOSAL_BYTES {
-                let what =
-                    format!("command of {} bytes exceeds the limit of {MAX_PROPOSAL_BYTES}", data.len());
-                self.fail_proposal(now, origin, Unavailable::Denied(what), outbox);
-                continue;
-            }
-            batch.push(Bytes::from(data));
-            proposals.push((proposal, origin));
-        }
-        (batch, proposals)
-    }
-
     fn fail_proposal(&mut self, now: Time, origin: Origin, why: Unavailable, outbox: &mut Outbox) {
         match origin {
             Origin::Client(token, _) => outbox.fail(token, why),
             // Not immediately: a full log or a transfer needs a moment to pass.
-            Origin::Timer(subject) => self.timers.failed(subject, now + RETRY_PROPOSAL),
+            Origin::Timer(subject) => self.deadlines.timers.failed(subject, now + RETRY_PROPOSAL),
             Origin::Verdict(agent) => self.judge(now, JudgeInput::Verdict(agent, None), outbox),
             Origin::Nobody => {}
         }
     }
 
-    fn read(&mut self, now: Time, token: CallToken, outbox: &mut Outbox) {
-        if self.engine.is_leader() && self.engine.fault_point.breaks(Rule::ReadsWaitForTheirRound) {
-            outbox.readable.push(token);
-        } else if self.engine.leader().is_some() {
-            self.read_index.arrive(now, Reader::Query(token));
-        } else {
-            self.refuse_reader(now, Reader::Query(token), outbox);
-        }
-    }
-
-    /// Acknowledges a renewal after a round that begins after its arrival. Until then the session
-    /// does not expire.
-    fn renew(&mut self, now: Time, token: CallToken, id: SessionId, outbox: &mut Outbox) {
-        // Between the proposal of an expiry and its outcome, a renewal would be acknowledged for a
-        // session that the next entry ends.
-        if self.timers.is_deciding(id) {
-            return outbox.fail(token, expiry_is_being_decided());
-        }
-        if self.is_serving() && self.engine.fault_point.breaks(Rule::RenewalsWaitForTheirRound) {
-            self.acknowledge_renewal(now, token, id, outbox);
-        } else if self.engine.is_leader() {
-            self.read_index.arrive(now, Reader::Renewal(token, id));
-        } else {
-            outbox.fail(token, not_leader());
-        }
-    }
-
-    /// Replies to a renewal after its round: any expiry that was committed before the round is
-    /// applied by now, whichever server led. The session gets a full TTL from the acknowledgement.
-    fn acknowledge_renewal(&mut self, now: Time, token: CallToken, id: SessionId, outbox: &mut Outbox) {
-        // The expiry was proposed because an earlier renewal had waited too long.
-        let is_expiring = self.timers.is_deciding(id);
-        if is_expiring {
-            return outbox.fail(token, expiry_is_being_decided());
-        }
-        let session = self.state.session(id).cloned();
-        if let Some(session) = session.as_ref().filter(|_| self.is_serving()) {
-            self.timers.renew(now, id, session.spec.ttl);
-        }
-        outbox.replies.push((token, Response::Renewed(session)));
-    }
-
-    fn begin_reads(&mut self, now: Time) {
-        // The engine drops rounds of a leader whose term has no commit yet (thesis, 6.4), and a
-        // lost round is retried only after its timeout.
-        let can_begin = if self.engine.is_leader() {
-            self.engine.leads_its_term()
-        } else {
-            self.engine.leader().is_some()
-        };
-        if can_begin && let Some(round) = self.read_index.begin(now) {
-            self.engine.begin_read(round);
-        }
-    }
-
-    fn serve_readers(&mut self, now: Time, outbox: &mut Outbox) {
-        for reader in self.read_index.ready(self.applied.0) {
-            match reader {
-                Reader::Query(token) => outbox.readable.push(token),
-                Reader::Renewal(token, id) => self.acknowledge_renewal(now, token, id, outbox),
-                Reader::Lease(caller, renewal) => {
-                    self.judge(now, JudgeInput::RoundOver(caller, renewal), outbox);
-                }
-                // The node was alive when the round began, so its force-leave has no effect.
-                // Consul's reply is the same.
-                Reader::Unchanged(token) => {
-                    let index = LogIndex(self.applied.0.0 + self.state.index_base());
-                    let applied = Applied { index, reply: Reply::Done };
-                    outbox.replies.push((token, Response::Applied(applied)));
-                }
-            }
-        }
-    }
-
     fn apply(&mut self, now: Time, entry: &LogEntry, outbox: &mut Outbox) {
-        let pending = self.take_pending(now, entry, outbox);
+        let (pending, replaced) = self.proposals.applied(entry);
+        for origin in replaced {
+            // Reported as unknown, the safe side: the client retries under the same request id.
+            self.fail_proposal(now, origin, lost_leadership(), outbox);
+        }
         let mut is_check = false;
         if entry.kind == EntryKind::Normal {
             // Empty entries begin a term or settle a membership; they do not affect the state.
@@ -810,15 +677,16 @@ impl Core {
             self.membership_index = entry.index;
             let before = self.engine.membership().all();
             self.engine.applied(entry);
-            // The change is in effect but not settled: its caller waits for one more entry.
-            if let Some(PendingProposal { origin: Origin::Client(token, _), .. }) = pending {
-                // The same path as for the first reply, so that a retry never gets an earlier one.
-                self.autopilot.waits_for_membership.push(token);
-            }
-            self.notice_membership(&before);
+            let caller = pending.and_then(|pending| match pending.origin {
+                Origin::Client(token, _) => Some(token),
+                _ => None,
+            });
+            self.manage(now, AutopilotInput::MembershipApplied(before, caller), outbox);
         }
         self.applied = (entry.index, entry.term);
-        self.tell_of_membership(outbox);
+        if self.autopilot.has_callers() {
+            self.manage(now, AutopilotInput::Applied, outbox);
+        }
         if is_check {
             self.corruption.applied(now, entry.index);
             // With the number of earlier changes: the checkpoint must be of exactly this index on
@@ -844,8 +712,7 @@ impl Core {
         let news = outbox.changes.len();
         let Outbox { changes, removed, .. } = outbox;
         let applied = self.state.apply_keeping(entry.index, entry.term, &proposal, changes, removed);
-        self.mesh.follow(&self.state, &outbox.changes[news..]);
-        self.tell_verdict(now, &proposal.command, &applied);
+        self.mesh_applied(now, (&proposal.command, &applied), &outbox.changes[news..]);
         // Ids are never reused, so the memory of removed servers would only grow.
         if let Command::ForgetServer(server) = proposal.command {
             self.own.peers.forget(server);
@@ -853,16 +720,16 @@ impl Core {
         // Before it serves it has no deadlines: all restart when it begins to serve.
         if self.is_serving() {
             // The timers follow the changes; after a restore they restart.
-            self.timers.note_all(now, &outbox.changes[news..]);
+            self.deadlines.timers.note_all(now, &outbox.changes[news..]);
             self.observer.applied(now, &outbox.changes[news..], &self.state);
             self.judge.applied(now, &self.state, &outbox.changes[news..]);
         }
         match origin {
             Origin::Client(token, came) => {
-                let applied = self.with_remaining_delay(came, &proposal.command, &applied);
+                let applied = self.deadlines.with_remaining_delay(came, &proposal.command, &applied);
                 outbox.replies.push((token, Response::Applied(applied)));
             }
-            Origin::Timer(subject) => self.timers.decided(&subject),
+            Origin::Timer(subject) => self.deadlines.timers.decided(&subject),
             Origin::Verdict(agent) => {
                 let is_one = applied.reply == Reply::Succeeded(true);
                 let failure = verdict_of(&proposal.command).filter(|_| is_one);
@@ -873,114 +740,10 @@ impl Core {
         proposal.command == Command::CorruptionCheck
     }
 
-    /// Returns the pending proposal of this entry, and fails the ones that the entry replaced.
-    fn take_pending(&mut self, now: Time, entry: &LogEntry, outbox: &mut Outbox) -> Option<PendingProposal> {
-        // In log order: an earlier proposal in the queue was replaced by entries of another leader.
-        while self.pending.front().is_some_and(|pending| pending.index <= entry.index) {
-            let pending = self.pending.pop_front().expect("the front exists");
-            if (pending.index, pending.term) == (entry.index, entry.term) {
-                return Some(pending);
-            }
-            // Reported as unknown, the safe side: the client retries under the same request id.
-            self.fail_proposal(now, pending.origin, lost_leadership(), outbox);
-        }
-        None
-    }
-
-    /// Starts or stops serving.
-    fn notice_role(&mut self, now: Time, outbox: &mut Outbox) {
-        // After an entry of its own term is applied: before, the state may lack earlier replies.
-        let may_lead = self.engine.leads_its_term() && self.set_back.is_none();
-        let leads = may_lead.then(|| self.engine.term());
-        let led = std::mem::replace(&mut self.led, self.engine.is_leader());
-        // Also if it led without serving: accepted proposals may be waiting.
-        if (led && !self.led) || (self.serving.is_some() && leads != self.serving) {
-            let term = self.engine.term().0;
-            match self.engine.leader() {
-                // A leader without replies from a majority steps down on its own, within its term.
-                None if leads.is_none() && self.set_back.is_none() => {
-                    tracing::warn!(term, "this server no longer leads, and no other leader is known");
-                }
-                _ => tracing::info!(term, "this server no longer leads"),
-            }
-            self.serving = None;
-            self.step_down(now, outbox);
-        }
-        if leads == self.serving {
-            return;
-        }
-        self.serving = leads;
-        if let Some(term) = leads {
-            tracing::info!(term = term.0, "this server leads");
-            // In full, regardless of the time left: clocks of two servers are never compared, so a
-            // delay may last longer, never shorter.
-            self.timers.restart(now, &self.state);
-            self.forget_deadlines();
-            self.judge(now, JudgeInput::Start, outbox);
-            // A leader may have died between its first entry and this one, so each leader that
-            // finds none proposes it; only the first counts.
-            if self.state.cluster_id().is_empty() {
-                let ClusterStart { cluster_id, servers, lease_key } = self.config.cluster_start.clone();
-                self.gather_own(Command::Bootstrap { cluster_id, servers, lease_key });
-            }
-            self.start_autopilot(now);
-        }
-    }
-
-    /// Logs the leader once per change, so that operators can follow an election.
-    fn tell_leader(&mut self) {
-        let leader = self.engine.leader();
-        if leader == self.told_leader {
-            return;
-        }
-        let former = std::mem::replace(&mut self.told_leader, leader);
-        let (me, term) = (Some(self.config.id), self.engine.term().0);
-        match (leader, former) {
-            // Its own leadership is logged when it starts to serve and when it stops.
-            (own, _) if own == me => {}
-            (None, own) if own == me => {}
-            (Some(leader), _) => {
-                tracing::info!(node = %self.node_of(leader), server = leader.0, term, "following the leader");
-            }
-            (None, Some(former)) => {
-                let node = self.node_of(former);
-                tracing::warn!(%node, server = former.0, term, "lost the leader: waiting for an election");
-            }
-            (None, None) => {}
-        }
-    }
-
     /// Clears the request id if a test broke the rule of retries: a retry then looks new.
     fn fault_injected(&self, proposal: Proposal) -> Proposal {
         let request = proposal.request.filter(|_| !self.engine.fault_point.breaks(Rule::RetriesDoNothing));
         Proposal { request, ..proposal }
-    }
-
-    pub(crate) fn step_down(&mut self, now: Time, outbox: &mut Outbox) {
-        self.timers.clear();
-        self.observer.step_down();
-        // A round that was begun as leader is lost with the role; readers are redirected to the
-        // next leader at once.
-        for reader in self.read_index.drain() {
-            self.refuse_reader(now, reader, outbox);
-        }
-        // They are in the log, and the next leader may or may not commit them.
-        for pending in std::mem::take(&mut self.pending) {
-            self.fail_proposal(now, pending.origin, lost_leadership(), outbox);
-        }
-        self.autopilot.step_down(outbox);
-        self.corruption.step_down();
-        self.judge(now, JudgeInput::Stop, outbox);
-    }
-
-    fn refuse_reader(&mut self, now: Time, reader: Reader, outbox: &mut Outbox) {
-        match reader {
-            Reader::Query(token) => outbox.refused_reads.push((token, not_leader())),
-            Reader::Renewal(token, _) | Reader::Unchanged(token) => outbox.fail(token, not_leader()),
-            Reader::Lease(caller, _) => {
-                self.judge(now, JudgeInput::RoundFailed(caller, not_leader()), outbox);
-            }
-        }
     }
 }
 

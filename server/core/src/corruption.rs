@@ -26,6 +26,8 @@
 
 mod exchange;
 
+pub(crate) use exchange::{CorruptionInput, is_unconfirmed};
+
 use crate::checksum::Checksum;
 use crate::raft::message::MessageKind;
 use lockmesh_protocol::id::{LogIndex, ServerId};
@@ -103,8 +105,10 @@ fn majority<'a>(voters: &[ServerId], reports: &'a BTreeMap<ServerId, Report>) ->
 }
 
 /// A server's knowledge about corruption checks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct CorruptionChecks {
+    /// The interval between two checks. None begins if nothing was written since the last one.
+    interval: Duration,
     /// The index of the newest check that was applied on this server, and the time.
     last: (LogIndex, Time),
     /// The checksums of this server's newest checkpoints at the indexes of checks.
@@ -136,6 +140,29 @@ struct Comparison {
 }
 
 impl CorruptionChecks {
+    pub(crate) fn new(interval: Duration) -> Self {
+        Self {
+            interval,
+            last: Default::default(),
+            own: BTreeMap::new(),
+            comparison: None,
+            confirmed: BTreeMap::new(),
+            found_corrupt: None,
+            was_found: false,
+            is_paused: false,
+        }
+    }
+
+    /// Records that this server's state was found corrupt before it started.
+    pub(crate) fn found_at_start(&mut self) {
+        self.was_found = true;
+    }
+
+    /// Pauses or resumes the start of checks by this leader.
+    pub(crate) fn pause(&mut self, pause: bool) {
+        self.is_paused = pause;
+    }
+
     /// Returns the check at which a leader found that this server's state differs from the
     /// majority's.
     pub fn found_corrupt(&self) -> Option<LogIndex> {

@@ -5,12 +5,13 @@
 //! to the log before the request, in the same batch. **Invariant:** a server that was paused
 //! extends its deadlines before it handles any input, and lets none expire before the next tick.
 
-use crate::core::{Core, Origin};
+use crate::cluster::{ClusterView, Decision, Turn};
+use crate::core::proposals::Origin;
 use crate::fault_injection::Rule;
 use crate::raft::TICK;
-use crate::timers::Subject;
+use crate::timers::{Subject, TimerConfig, Timers};
 use lockmesh_protocol::command::{Command, KvCommand, KvVerb, TxnKv, TxnOp};
-use lockmesh_protocol::id::{Key, WallTime};
+use lockmesh_protocol::id::Key;
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
@@ -20,100 +21,115 @@ const LATE: Duration = Duration::from_millis(200);
 /// The minimum remaining lock-delay in a reply while a key is closed: after "closed for 0 s" a
 /// client could not choose a time to retry.
 const LEAST_REMAINING: Duration = Duration::from_millis(1);
+/// The maximum number of deadlines that expire per tick: one node's expire together.
+const DEADLINES_A_TICK: usize = 200;
 
-impl Core {
+/// A server's deadlines, which expire only while it leads.
+#[derive(Debug)]
+pub(crate) struct Deadlines {
+    pub(crate) timers: Timers,
+    /// The number of deadlines that may still expire before the next tick.
+    may_pass: usize,
+    last_tick: Option<Time>,
+    /// The time until which this server ran; a later input detects the pause since then.
+    ran_until: Option<Time>,
+}
+
+/// A pause of this server, in which it received nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pause {
+    pub(crate) length: Duration,
+    /// Set if the pause extended the deadlines.
+    pub(crate) is_long: bool,
+}
+
+impl Deadlines {
+    pub(crate) fn new(config: TimerConfig) -> Self {
+        Self { timers: Timers::new(config), may_pass: 0, last_tick: None, ran_until: None }
+    }
+
     /// Returns the time at which [`crate::Input::Deadline`] is due; `None` if nothing may expire
     /// before the next tick.
-    pub fn next_deadline(&self) -> Option<Time> {
+    pub(crate) fn next(&self) -> Option<Time> {
         // Otherwise the shell would wake repeatedly for deadlines that may not expire before the
         // tick.
         self.timers.next().filter(|_| self.may_pass > 0)
     }
 
-    /// Extends the deadlines of a paused server by the length of the pause. This happens before any
-    /// input: deadlines from input after the pause must not be extended, and input from during it
-    /// is unread.
-    pub(crate) fn move_deadlines_if_late(&mut self, now: Time) {
+    /// Returns the pause that ends with an input at this time, and extends the deadlines by it.
+    /// This happens before any input: deadlines from input after the pause must not be extended,
+    /// and input from during it is unread.
+    pub(crate) fn end_pause(&mut self, now: Time) -> Option<Pause> {
         let gap = self.ran_until.map_or(Duration::ZERO, |at| now.since(at));
         if gap <= 2 * TICK {
-            return;
+            return None;
         }
         self.ran_until = Some(now);
-        self.disk.was_late(now, gap - TICK);
         // Renewals that arrived during the pause may be unread; this server must not expire their
         // sessions.
-        if gap > TICK + LATE {
+        let (length, is_long) = (gap - TICK, gap > TICK + LATE);
+        if is_long {
             let gap_ms = gap.as_millis() as u64;
             tracing::warn!(gap_ms, "this server was not running for a while: extending its deadlines");
-            self.timers.postpone(gap - TICK);
-            self.judge.was_late(now, gap - TICK);
+            self.timers.postpone(length);
         }
+        Some(Pause { length, is_long })
     }
 
-    /// Ends deadlines with the election if a test broke that rule.
-    pub(crate) fn forget_deadlines(&mut self) {
-        let fault_point = &self.engine.fault_point;
+    /// Records a tick: deadlines may expire again.
+    pub(crate) fn tick(&mut self, now: Time) {
+        (self.last_tick, self.ran_until) = (Some(now), Some(now));
+        self.may_pass = DEADLINES_A_TICK;
+    }
+
+    /// Restarts the deadlines of a leader that begins to serve.
+    pub(crate) fn start(&mut self, turn: &mut Turn<'_>) {
+        let state = turn.view.state;
+        // In full, regardless of the time left: clocks of two servers are never compared, so a
+        // delay may last longer, never shorter.
+        self.timers.restart(turn.now, state);
+        // They end with the election if a test broke that rule.
         let (delays, sessions) = (
-            fault_point.breaks(Rule::DelaysOutliveElections),
-            fault_point.breaks(Rule::SessionsOutliveElections),
+            state.fault_point.breaks(Rule::DelaysOutliveElections),
+            state.fault_point.breaks(Rule::SessionsOutliveElections),
         );
-        let delays = self.state.delays().filter(|_| delays).map(|(key, _)| Subject::LockDelay(key.clone()));
-        let with_ttl = self.state.sessions().filter(|session| sessions && session.spec.ttl.is_some());
-        let subjects: Vec<_> =
-            delays.chain(with_ttl.map(|session| Subject::Session(session.spec.id))).collect();
-        let ends: Vec<_> = subjects.iter().filter_map(|subject| self.end_of(subject)).collect();
-        ends.into_iter().for_each(|end| self.gather_own(end));
-    }
-
-    /// Expires deadlines between two ticks. A late tick must come first: it may extend the
-    /// deadlines.
-    pub(crate) fn pass_deadlines_early(&mut self, now: Time, wall: WallTime) {
-        self.wall = wall;
-        // Nothing is lost otherwise: the late tick follows, extends the deadlines, and expires
-        // them.
-        if self.is_running(now) {
-            self.pass_deadlines(now);
+        let delays = state.delays().filter(|_| delays).map(|(key, _)| Subject::LockDelay(key.clone()));
+        let with_ttl = state.sessions().filter(|session| sessions && session.spec.ttl.is_some());
+        let subjects = delays.chain(with_ttl.map(|session| Subject::Session(session.spec.id)));
+        for end in subjects.filter_map(|subject| end_of(turn.view, &subject)) {
+            turn.propose_own(end);
         }
     }
 
     /// Proposes the end of everything that is due.
-    pub(crate) fn pass_deadlines(&mut self, now: Time) {
+    pub(crate) fn expire(&mut self, turn: &mut Turn<'_>) {
         while self.may_pass > 0
-            && let Some(subject) = self.timers.next_due(now)
+            && let Some(subject) = self.timers.next_due(turn.now)
         {
-            if let Some(until) = self.renewal_waits_until(&subject) {
+            if let Some(until) = renewal_waits_until(turn.view, &subject) {
                 // At least one tick, so that a late deadline does not loop forever.
-                self.timers.failed(subject, until.max(now + TICK));
+                self.timers.failed(subject, until.max(turn.now + TICK));
                 continue;
             }
             // Each expiry is a log entry: a node with very many sessions must not fill the log
             // ahead of other requests.
             self.may_pass -= 1;
-            self.decide_about(subject);
-        }
-    }
-
-    /// Returns the time until which a renewal of this session may wait: before then its expiry is
-    /// not proposed.
-    fn renewal_waits_until(&self, subject: &Subject) -> Option<Time> {
-        match subject {
-            Subject::Session(session) => self.read_index.renewal_waits_until(*session),
-            Subject::LockDelay(_) | Subject::Wait(..) | Subject::Tombstones(_) => None,
+            self.end(turn, subject);
         }
     }
 
     /// Proposes the end of every expired lock-delay that would affect a command.
-    pub(crate) fn end_delays_that_are_over(&mut self, now: Time, command: &Command) {
+    pub(crate) fn end_delays_that_are_over(&mut self, turn: &mut Turn<'_>, command: &Command) {
         // The deadlines may have to be extended first. The client is asked to wait, which is safe.
-        if !self.is_running(now) {
+        if !self.is_running(turn.now) {
             return;
         }
         for key in locks_of(command) {
             let subject = Subject::LockDelay(key.clone());
             // Not counted against `may_pass`: the request itself is bounded, and it adds an entry
             // of its own.
-            if self.timers.take_due(now, &subject) {
-                self.decide_about(subject);
+            if self.timers.take_due(turn.now, &subject) {
+                self.end(turn, subject);
             }
         }
     }
@@ -140,38 +156,44 @@ impl Core {
         self.last_tick.is_some_and(|last| now.since(last) <= TICK + LATE)
     }
 
-    fn decide_about(&mut self, subject: Subject) {
-        match self.end_of(&subject) {
-            Some(command) => self.batch.push((self.own(command), Origin::Timer(subject))),
+    fn end(&mut self, turn: &mut Turn<'_>, subject: Subject) {
+        match end_of(turn.view, &subject) {
+            Some(command) => turn.decide(Decision::ProposeOwn(command, Origin::Timer(subject))),
             None => self.timers.decided(&subject),
         }
     }
+}
 
-    /// Returns the command that ends the subject of a deadline.
-    pub(crate) fn end_of(&self, subject: &Subject) -> Option<Command> {
-        // A restore in between may bring other rows under the same ids and indexes; the base
-        // distinguishes them.
-        let base = self.state.index_base();
-        match subject {
-            Subject::Session(session) => {
-                // With the term: if a later leader commits this leader's entry, it must not cut
-                // short the TTL that the later leader restarted.
-                Some(Command::ExpireSession { session: *session, term: self.serving?, base })
-            }
-            Subject::LockDelay(key) => {
-                let started_at_index = self.state.lock_delay(key)?.started_at_index;
-                Some(Command::EndLockDelay { key: key.clone(), started_at_index, base })
-            }
-            Subject::Wait(key, queue_position) => {
-                let enqueued_at_index = self.state.waiter(key, *queue_position)?.enqueued_at_index;
-                Some(Command::EndWait {
-                    key: key.clone(),
-                    queue_position: *queue_position,
-                    enqueued_at_index,
-                })
-            }
-            Subject::Tombstones(up_to) => Some(Command::ReapTombstones { up_to: *up_to }),
+/// Returns the time until which a renewal of this session may wait: before then its expiry is not
+/// proposed.
+fn renewal_waits_until(view: &ClusterView<'_>, subject: &Subject) -> Option<Time> {
+    match subject {
+        Subject::Session(session) => view.readers.renewal_waits_until(*session),
+        Subject::LockDelay(_) | Subject::Wait(..) | Subject::Tombstones(_) => None,
+    }
+}
+
+/// Returns the command that ends the subject of a deadline.
+fn end_of(view: &ClusterView<'_>, subject: &Subject) -> Option<Command> {
+    // A restore in between may bring other rows under the same ids and indexes; the base
+    // distinguishes them.
+    let (state, base) = (view.state, view.state.index_base());
+    match subject {
+        Subject::Session(session) => {
+            // With the term: if a later leader commits this leader's entry, it must not cut short
+            // the TTL that the later leader restarted.
+            Some(Command::ExpireSession { session: *session, term: view.serving?, base })
         }
+        Subject::LockDelay(key) => {
+            let started_at_index = state.lock_delay(key)?.started_at_index;
+            Some(Command::EndLockDelay { key: key.clone(), started_at_index, base })
+        }
+        Subject::Wait(key, queue_position) => {
+            let (key, queue_position) = (key.clone(), *queue_position);
+            let enqueued_at_index = state.waiter(&key, queue_position)?.enqueued_at_index;
+            Some(Command::EndWait { key, queue_position, enqueued_at_index })
+        }
+        Subject::Tombstones(up_to) => Some(Command::ReapTombstones { up_to: *up_to }),
     }
 }
 

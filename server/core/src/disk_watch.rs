@@ -1,4 +1,4 @@
-//! Disk stalls: when a server's own disk counts as stalled, and how a stalled leader hands over.
+//! Disk stalls: when a server's own disk counts as stalled, and when a stalled leader hands over.
 //!
 //! Heartbeats and read rounds need no disk, so Raft's failure detector overlooks a leader whose
 //! disk hangs. Its followers commit entries that it cannot apply, and no client gets a reply until
@@ -16,8 +16,6 @@
 //! count. A leader steps down only if its commit index is ahead of its persisted index: then the
 //! other servers have a majority that can write.
 
-use crate::core::Core;
-use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::time::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -34,7 +32,7 @@ const FREQUENT_WITHIN: Duration = Duration::from_secs(10 * 60);
 
 /// Measures how long writes take to become durable.
 #[derive(Debug)]
-pub(crate) struct DiskWatch {
+pub struct DiskWatch {
     /// The time without a durable write after which the disk is stalled.
     stall_timeout: Duration,
     in_flight: Option<InFlight>,
@@ -101,13 +99,13 @@ impl DiskWatch {
     }
 
     /// Returns the time since which writes are in flight without a completion.
-    pub(crate) fn unpersisted_since(&self) -> Option<Time> {
+    pub fn unpersisted_since(&self) -> Option<Time> {
         self.in_flight.map(|in_flight| in_flight.since)
     }
 
     /// Returns how long the disk has been stalled without a durable write; `None` if it is not
     /// stalled.
-    pub(crate) fn stalled_for(&self, now: Time) -> Option<Duration> {
+    pub fn stalled_for(&self, now: Time) -> Option<Duration> {
         Some(now.since(self.in_flight?.since)).filter(|age| *age >= self.stall_timeout)
     }
 
@@ -118,13 +116,13 @@ impl DiskWatch {
 
     /// Returns `true` if followers have been committing entries that are not durable here for so
     /// long that this server must not lead.
-    fn must_hand_over(&self, now: Time) -> bool {
+    pub(crate) fn must_hand_over(&self, now: Time) -> bool {
         let overtaken = self.overtaken_since.map(|since| now.since(since));
         self.stalled_for(now).is_some() && overtaken.is_some_and(|age| age >= self.stall_timeout)
     }
 
     /// Returns `true` while this server has the lowest election priority.
-    pub(crate) fn lowers_priority(&self) -> bool {
+    pub fn lowers_priority(&self) -> bool {
         self.convalescence.is_some()
     }
 
@@ -135,9 +133,22 @@ impl DiskWatch {
         self.overtaken_since = self.overtaken_since.map(moved);
     }
 
-    /// Advances time. `is_overtaken` is set for a leader whose commit index is ahead of its
-    /// persisted index.
-    fn tick(&mut self, now: Time, is_overtaken: bool) -> Option<DiskChange> {
+    /// Advances time, and logs a change. `is_overtaken` is set for a leader whose commit index is
+    /// ahead of its persisted index.
+    pub(crate) fn tick(&mut self, now: Time, is_leader: bool, is_overtaken: bool) -> Option<DiskChange> {
+        let in_flight = self.unpersisted_since().map_or(Duration::ZERO, |since| now.since(since));
+        let unpersisted_ms = in_flight.as_millis() as u64;
+        let change = self.follow(now, is_overtaken);
+        match change {
+            Some(DiskChange::Stalled) => tracing::warn!(unpersisted_ms, is_leader, "disk stalled"),
+            Some(DiskChange::Recovered) => tracing::info!("disk recovered from a stall"),
+            Some(DiskChange::Calm) => tracing::info!("disk is fast again: election priority restored"),
+            None => {}
+        }
+        change
+    }
+
+    fn follow(&mut self, now: Time, is_overtaken: bool) -> Option<DiskChange> {
         self.overtaken_since = is_overtaken.then(|| self.overtaken_since.unwrap_or(now));
         self.note_slowness(now);
         let is_stalled = self.stalled_for(now).is_some();
@@ -172,78 +183,6 @@ impl DiskWatch {
     }
 }
 
-impl Core {
-    /// Runs once per tick, after the queued completions of writes.
-    pub(crate) fn watch_disk(&mut self, now: Time) {
-        let is_overtaken =
-            self.engine.is_leader() && self.engine.commit_index() > self.engine.persisted_index();
-        let in_flight = self.disk.unpersisted_since().map_or(Duration::ZERO, |since| now.since(since));
-        let unpersisted_ms = in_flight.as_millis() as u64;
-        match self.disk.tick(now, is_overtaken) {
-            Some(DiskChange::Stalled) => {
-                self.observer.observed.disk_stalls += 1;
-                tracing::warn!(unpersisted_ms, is_leader = self.engine.is_leader(), "disk stalled");
-            }
-            Some(DiskChange::Recovered) => {
-                self.autopilot.tried.clear();
-                tracing::info!("disk recovered from a stall");
-            }
-            Some(DiskChange::Calm) => tracing::info!("disk is fast again: election priority restored"),
-            None => {}
-        }
-        self.engine.lower_priority(self.disk.lowers_priority());
-        if self.disk.must_hand_over(now) {
-            self.hand_over(now);
-        }
-    }
-
-    /// Returns the time since which the disk has writes to persist and has completed none.
-    pub fn unpersisted_since(&self) -> Option<Time> {
-        self.disk.unpersisted_since()
-    }
-
-    /// Returns how long the disk has been stalled; `None` if it is not stalled.
-    pub fn disk_stalled_for(&self, now: Time) -> Option<Duration> {
-        self.disk.stalled_for(now)
-    }
-
-    /// Returns `true` while this server has the lowest election priority after disk stalls.
-    pub fn has_lowered_priority(&self) -> bool {
-        self.disk.lowers_priority()
-    }
-
-    /// Transfers the leadership of an unfit leader to the most advanced voter that is fit, and to
-    /// the next one when the engine aborts the transfer, after one election timeout. After the last
-    /// voter, a leader with a stalled disk steps down; any other starts again with the first voter.
-    pub fn hand_over(&mut self, now: Time) {
-        if !self.engine.is_leader() || self.engine.is_transferring() {
-            return;
-        }
-        let is_stalled = self.disk.must_hand_over(now);
-        let durable = if is_stalled { self.engine.persisted_index() } else { LogIndex(0) };
-        let matched = |id: ServerId| self.progress(id).unwrap_or_default().matched;
-        let is_fit = |id: &ServerId| {
-            matched(*id) > durable
-                && self.is_reliable(now, *id)
-                && !self.corruption.is_corrupt(*id)
-                && !self.autopilot.tried.contains(id)
-        };
-        let voters = self.engine.membership().voters.iter().copied();
-        match voters.filter(|id| *id != self.config.id).filter(is_fit).max_by_key(|id| matched(*id)) {
-            Some(to) => {
-                tracing::warn!(server = to.0, node = %self.node_of(to), is_stalled, "handing over leadership");
-                self.autopilot.tried.insert(to);
-                self.engine.transfer_leader(to);
-            }
-            None if is_stalled => {
-                tracing::warn!("stepping down: no voter took over from this leader with a stalled disk");
-                self.engine.step_down();
-            }
-            None => self.autopilot.tried.clear(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::{CALM, DiskChange, DiskWatch, LONG_CALM};
@@ -259,19 +198,19 @@ mod tests {
     /// A stall that begins at `from`, is detected by ticks, and ends after 2 s.
     fn stall(watch: &mut DiskWatch, number: u64, from: f64) {
         watch.written(at(from), number);
-        assert_eq!(watch.tick(at(from + 1.0), true), Some(DiskChange::Stalled));
+        assert_eq!(watch.follow(at(from + 1.0), true), Some(DiskChange::Stalled));
         watch.persisted(at(from + 2.0), number);
-        assert_eq!(watch.tick(at(from + 2.0), false), Some(DiskChange::Recovered));
+        assert_eq!(watch.follow(at(from + 2.0), false), Some(DiskChange::Recovered));
     }
 
     #[test]
     fn only_a_leader_that_was_overtaken_for_the_whole_timeout_hands_over() {
         let mut watch = DiskWatch::new(SECOND);
         watch.written(at(0.0), 1);
-        assert_eq!(watch.tick(at(0.5), true), None);
-        assert_eq!(watch.tick(at(1.0), true), Some(DiskChange::Stalled));
+        assert_eq!(watch.follow(at(0.5), true), None);
+        assert_eq!(watch.follow(at(1.0), true), Some(DiskChange::Stalled));
         assert!(!watch.must_hand_over(at(1.2)) && watch.must_hand_over(at(1.5)));
-        assert_eq!(watch.tick(at(2.0), false), None);
+        assert_eq!(watch.follow(at(2.0), false), None);
         assert!(!watch.must_hand_over(at(9.0)), "every committed entry is durable here");
     }
 
@@ -281,18 +220,18 @@ mod tests {
         watch.written(at(0.0), 1);
         watch.written(at(0.5), 2);
         watch.persisted(at(0.9), 1);
-        assert_eq!((watch.tick(at(1.8), true), watch.stalled_for(at(1.9))), (None, Some(SECOND)));
+        assert_eq!((watch.follow(at(1.8), true), watch.stalled_for(at(1.9))), (None, Some(SECOND)));
         watch.persisted(at(1.95), 2);
-        assert_eq!((watch.tick(at(99.0), true), watch.stalled_for(at(99.0))), (None, None), "it is idle");
+        assert_eq!((watch.follow(at(99.0), true), watch.stalled_for(at(99.0))), (None, None), "it is idle");
     }
 
     #[test]
     fn time_in_which_the_process_did_not_run_is_excluded() {
         let mut watch = DiskWatch::new(SECOND);
         watch.written(at(0.0), 1);
-        watch.tick(at(0.1), true);
+        watch.follow(at(0.1), true);
         watch.was_late(at(5.1), 5 * SECOND);
-        assert_eq!((watch.tick(at(5.9), true), watch.must_hand_over(at(5.9))), (None, false));
+        assert_eq!((watch.follow(at(5.9), true), watch.must_hand_over(at(5.9))), (None, false));
         watch.was_late(at(6.0), 60 * SECOND);
         assert_eq!(watch.unpersisted_since(), Some(at(6.0)), "never in the future");
     }
@@ -304,12 +243,12 @@ mod tests {
         assert!(watch.lowers_priority());
         watch.written(at(20.0), 2);
         watch.persisted(at(20.6), 2);
-        assert_eq!(watch.tick(at(50.0), false), None, "a write took more than half the timeout");
-        assert_eq!(watch.tick(at(20.6) + CALM, false), Some(DiskChange::Calm));
+        assert_eq!(watch.follow(at(50.0), false), None, "a write took more than half the timeout");
+        assert_eq!(watch.follow(at(20.6) + CALM, false), Some(DiskChange::Calm));
         assert!(!watch.lowers_priority());
         stall(&mut watch, 3, 100.0);
         stall(&mut watch, 4, 200.0);
-        assert_eq!(watch.tick(at(202.0) + CALM, false), None, "the third stall within ten minutes");
-        assert_eq!(watch.tick(at(202.0) + LONG_CALM, false), Some(DiskChange::Calm));
+        assert_eq!(watch.follow(at(202.0) + CALM, false), None, "the third stall within ten minutes");
+        assert_eq!(watch.follow(at(202.0) + LONG_CALM, false), Some(DiskChange::Calm));
     }
 }

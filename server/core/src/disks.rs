@@ -7,8 +7,7 @@
 //! could be elected. **Invariant:** no vote and no commit depends on these messages. A reason
 //! expires after [`FRESH`].
 
-use crate::core::Core;
-use crate::outbox::Outbox;
+use crate::cluster::{ClusterView, Turn};
 use crate::raft::message::{MessageKind, PeerMessage};
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::time::Time;
@@ -32,50 +31,49 @@ pub(crate) struct RefusingDisks {
     told: Option<Time>,
 }
 
-impl Core {
-    /// Handles another server's report about its disk. Returns `true` if the message is of this
-    /// kind.
-    pub(crate) fn disk_message(&mut self, now: Time, message: &PeerMessage) -> bool {
-        if message.kind != MessageKind::DiskRefuses {
-            return false;
-        }
+impl RefusingDisks {
+    /// Handles another server's report about its disk.
+    pub(crate) fn message(&mut self, now: Time, message: &PeerMessage) {
         if let Some(reason) = message.read::<String>() {
             let reason = reason.chars().take(LONGEST_REASON).collect();
-            self.refusing_disks.others.insert(message.from, (now, reason));
+            self.others.insert(message.from, (now, reason));
         }
-        true
     }
 
     /// Reports to the other servers, at an interval, that this server's disk rejects writes.
-    pub(crate) fn tell_disk_refuses(&mut self, now: Time, reason: &str, outbox: &mut Outbox) {
-        if self.refusing_disks.told.is_some_and(|told| now.since(told) < TELL_INTERVAL) {
+    pub(crate) fn report(&mut self, turn: &mut Turn<'_>, reason: &str) {
+        if self.told.is_some_and(|told| turn.now.since(told) < TELL_INTERVAL) {
             return;
         }
-        self.refusing_disks.told = Some(now);
-        for server in self.engine.membership().all() {
+        self.told = Some(turn.now);
+        for server in turn.view.others() {
             // An older build cannot read the message.
-            let reads_it = self.state.server(server).is_some_and(|row| row.format >= SINCE_FORMAT);
-            if server != self.config.id && reads_it {
-                self.send(server, MessageKind::DiskRefuses, &reason.to_owned(), outbox);
+            let reads_it = turn.view.state.server(server).is_some_and(|row| row.format >= SINCE_FORMAT);
+            if reads_it {
+                turn.send(server, MessageKind::DiskRefuses, &reason.to_owned());
             }
         }
     }
 
     /// Returns the reason why no majority of the voters can write; `None` if one can, as far as
     /// this server knows. `own` is the reason of its own disk.
-    pub(crate) fn why_no_majority_writes(&self, now: Time, own: Option<&str>) -> Option<String> {
-        let others = self.refusing_disks.others.iter();
-        let fresh = others.filter(|(_, (told, _))| now.since(*told) <= FRESH);
+    pub(crate) fn why_no_majority_writes(
+        &self,
+        view: &ClusterView<'_>,
+        now: Time,
+        own: Option<&str>,
+    ) -> Option<String> {
+        let fresh = self.others.iter().filter(|(_, (told, _))| now.since(*told) <= FRESH);
         let mut refusing: BTreeMap<ServerId, &str> =
             fresh.map(|(server, (_, reason))| (*server, reason.as_str())).collect();
-        refusing.remove(&self.config.id);
-        refusing.extend(own.map(|reason| (self.config.id, reason)));
-        if self.engine.membership().is_majority(|server| !refusing.contains_key(&server)) {
+        refusing.remove(&view.id);
+        refusing.extend(own.map(|reason| (view.id, reason)));
+        if view.membership.is_majority(|server| !refusing.contains_key(&server)) {
             return None;
         }
         let mut servers: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (server, reason) in refusing {
-            servers.entry(reason).or_default().push(self.node_of(server));
+            servers.entry(reason).or_default().push(view.node_of(server));
         }
         let texts = servers.iter().map(|(reason, nodes)| format!("{reason} on {}", listed(nodes)));
         Some(texts.collect::<Vec<_>>().join("; "))

@@ -15,14 +15,14 @@
 //! |---|---|
 //! | `input.rs`, `proposal.rs` | every input, a closed list; a command before it is in the log |
 //! | `outbox.rs` | every effect |
-//! | `core.rs` | handles inputs one at a time and lists the effects |
-//! | `cluster.rs` | the view of the cluster that values such as the failure detector decide by |
+//! | `core.rs`, `core/` | handles inputs one at a time, has the values decide, and carries out what they decided |
+//! | `cluster.rs` | the view of the cluster that the values decide by, and their decisions |
 //! | `frontend/` | the second pure value: requests, replies, pending calls, blocking reads, joins, checkpoints |
 //! | `raft/` | consensus behind our own types; `engine.rs` is the only file that names the library |
 //! | `state/` | the lock state machine, one file per rule; `invariants.rs` holds after every command |
 //! | `state/scripts/` | the rules as stories that are played and compared; start here |
-//! | `disk_watch.rs` | disk stalls: detection, and the leader's hand-over |
-//! | `disks.rs`, `overdue.rs` | disks that reject writes, loss of a writable majority, overdue requests |
+//! | `disk_watch.rs` | disk stalls |
+//! | `disks.rs` | disks that reject writes, loss of a writable majority |
 //! | `setback.rs` | detection of servers whose disks were set back |
 //! | `checksum.rs` | one checksum of all rows, updated row by row |
 //! | `corruption.rs`, `corruption/` | corruption checks: comparison of checksums, and quarantine |
@@ -53,7 +53,6 @@ mod judge;
 mod mesh;
 pub mod observed;
 pub mod outbox;
-mod overdue;
 mod proposal;
 pub mod raft;
 mod read_index;
@@ -64,6 +63,7 @@ pub mod unwritten;
 mod upgrade;
 pub mod write_queue;
 
+pub use crate::autopilot::AutopilotView;
 pub use crate::core::{ClusterStart, Core, CoreConfig};
 pub use crate::raft::log::LogStatus;
 pub use input::{CallToken, Input};

@@ -14,19 +14,27 @@
 mod clock;
 mod events;
 mod pushes;
-mod turn;
 
+use crate::cluster::{ClusterView, Decision, Turn};
+use crate::input::CallToken;
+use crate::judge::Judge;
+use crate::observed::{EventOutcome, MeshCounts};
+use crate::outbox::MeshItemsWanted;
+use crate::raft::message::{MessageKind, PeerMessage};
 use crate::state::State;
 use bytes::Bytes;
 use clock::ClusterClock;
 use events::ServedEvents;
 use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::{Command, NodeFailure};
 use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::mesh::{MAX_VERDICTS, MeshNews};
 use lockmesh_protocol::gossip::roster::{Roster, RosterDigest, RosterMember};
 use lockmesh_protocol::gossip::seal::KeyRing;
 use lockmesh_protocol::gossip::verdict::{Verdict, VerdictKey, VerdictSigner};
-use lockmesh_protocol::id::{AgentNumber, CellNumber, LogIndex, NodeName};
+use lockmesh_protocol::id::{AgentNumber, CellNumber, LogIndex, NodeName, WallTime};
+use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
 use pushes::Pushes;
 use std::collections::{BTreeMap, VecDeque};
@@ -34,6 +42,19 @@ use std::time::Duration;
 
 /// The time for which a verdict or an event is sent: every agent syncs twice within it.
 const TOLD: Duration = Duration::from_secs(90);
+
+/// An input of the mesh.
+#[derive(Debug)]
+pub(crate) enum MeshInput<'a> {
+    /// A tick of a leader that serves; the time is that of its own clock.
+    Announce(WallTime),
+    /// A tick, on every server.
+    Push,
+    /// An event that an agent fired at this server.
+    Fire(CallToken, AgentNumber, Bytes),
+    /// A message between servers for which [`MessageKind::is_of_mesh`] holds.
+    Message(&'a PeerMessage),
+}
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -49,6 +70,7 @@ pub(crate) struct ServedMesh {
     events: ServedEvents,
     clock: ClusterClock,
     pushes: Pushes,
+    counts: MeshCounts,
 }
 
 /// Keys derived from the cluster's secret; created on demand.
@@ -90,8 +112,108 @@ impl ServedMesh {
         self.keys = None;
     }
 
+    /// Handles one input. The caller carries out the decisions, in their order. Nodes that the
+    /// failure detector checks receive no news.
+    pub(crate) fn handle(
+        &mut self,
+        view: &ClusterView<'_>,
+        now: Time,
+        (judge, input): (&Judge, MeshInput<'_>),
+        decisions: &mut Vec<Decision>,
+    ) {
+        let turn = &mut Turn { view, now, decisions };
+        match input {
+            MeshInput::Announce(wall) => {
+                if let Some(told) = self.clock.tells(now, wall) {
+                    turn.send_to_others(MessageKind::ClusterTime, &told);
+                }
+            }
+            MeshInput::Push => self.push(turn, judge),
+            MeshInput::Fire(token, origin, item) => self.fire(turn, token, origin, &item),
+            MeshInput::Message(message) => self.message(turn, message),
+        }
+    }
+
+    /// Returns the measurements since the last call.
+    pub(crate) fn take_counts(&mut self) -> MeshCounts {
+        std::mem::take(&mut self.counts)
+    }
+
+    /// Returns `true` if a leader has announced the cluster time, or this server has as leader.
+    pub(crate) fn knows_time(&self) -> bool {
+        self.clock.is_told()
+    }
+
+    /// Handles an event that an agent fired at this server, and sends it to the other servers.
+    fn fire(&mut self, turn: &mut Turn<'_>, token: CallToken, origin: AgentNumber, item: &Bytes) {
+        let outcome = self.events.fired(turn.now, origin, item);
+        self.counts.events[outcome as usize] += 1;
+        match outcome {
+            EventOutcome::Taken => {
+                turn.send_to_others(MessageKind::Event, &(origin, item));
+                let cell = turn.view.state.agent(origin).map(|agent| agent.cell).unwrap_or_default();
+                self.push_event(cell, item);
+                turn.reply(token, Response::Done);
+            }
+            EventOutcome::Known => turn.reply(token, Response::Done),
+            EventOutcome::Malformed => turn.deny(token, "that is no user event"),
+            EventOutcome::TooMany => turn.deny(token, "too many user events: fire fewer"),
+        }
+    }
+
+    /// Pushes news to a few members of each cell.
+    fn push(&mut self, turn: &mut Turn<'_>, judge: &Judge) {
+        let state = turn.view.state;
+        for (items, members) in self.take_pushes(turn.now) {
+            let wanted = |member: MemberId| {
+                let agent = state.living_agent(member.lease()?)?;
+                let agent_address = state.agent_address(agent)?;
+                let is_heard = !judge.is_under_check(agent.number);
+                let (agent, items) = (agent.node.clone(), items.clone());
+                is_heard.then_some(MeshItemsWanted { agent, agent_address, items })
+            };
+            let wanted = members.into_iter().filter_map(wanted).take(pushes::MEMBERS);
+            turn.decisions.extend(wanted.map(Decision::Push));
+        }
+    }
+
+    fn message(&mut self, turn: &Turn<'_>, message: &PeerMessage) {
+        // Only the current leader may announce the time.
+        let is_of_leader = turn.view.leader == Some(message.from);
+        if message.kind == MessageKind::Event {
+            if let Some((origin, item)) = message.read::<(AgentNumber, Bytes)>() {
+                self.events.heard(turn.now, origin, &item);
+            }
+        } else if is_of_leader && let Some(told) = message.read() {
+            self.clock.hear(turn.now, told);
+        }
+    }
+
+    /// Follows an applied command, on every server. A verdict that took effect is recorded; the
+    /// leader also pushes it into the mesh.
+    pub(crate) fn applied(
+        &mut self,
+        view: &ClusterView<'_>,
+        now: Time,
+        (command, applied): (&Command, &Applied),
+        changes: &[Change],
+    ) {
+        self.follow(view.state, changes);
+        if let (Command::FailNode(failure), Reply::Succeeded(true)) = (command, &applied.reply) {
+            let NodeFailure { lease, window, .. } = *failure;
+            let verdict = Verdict { lease, window, index: applied.index };
+            // Only the agent's own cell: others do not know the agent and could not use the
+            // verdict.
+            let cell = view.state.agent(lease.agent).map(|agent| agent.cell).unwrap_or_default();
+            self.note_verdict(now, cell, verdict);
+            if view.is_serving() {
+                self.push_verdict(view.state, cell, &verdict);
+            }
+        }
+    }
+
     /// Follows applied changes; `state` is the state after them.
-    pub(crate) fn follow(&mut self, state: &State, changes: &[Change]) {
+    fn follow(&mut self, state: &State, changes: &[Change]) {
         if changes.iter().any(|change| matches!(change, Change::Cleared)) {
             return self.restart(state);
         }
@@ -142,14 +264,18 @@ impl ServedMesh {
         taken.filter_map(|(cell, items)| Some((items, members(cell)?))).collect()
     }
 
-    /// Returns the data that an agent in this cell lacks, as of a log index and a cluster time.
-    fn news(
+    /// Returns the data that an agent in this cell lacks, as of a log index, given the digest of its
+    /// roster. `wall` is the time of this server's clock.
+    pub(crate) fn news(
         &mut self,
         now: Time,
         state: &State,
-        (as_of, seconds): (LogIndex, u32),
+        (as_of, wall): (LogIndex, WallTime),
         (cell, has): (CellNumber, &RosterDigest),
     ) -> MeshNews {
+        let WallTime(millis) = self.clock.at(now, wall);
+        let seconds = u32::try_from(millis / 1_000).unwrap_or(u32::MAX);
+        self.counts.syncs += 1;
         let keys = self.keys.get_or_insert_with(|| Keys::of(state));
         let signed = |told: &mut ToldVerdict| {
             told.signed.get_or_insert_with(|| keys.signer.sign(&told.verdict).into()).clone()
@@ -169,11 +295,13 @@ impl ServedMesh {
         }
     }
 
-    fn len(&self) -> usize {
+    /// Returns the number of agents in the mesh.
+    pub(crate) fn len(&self) -> usize {
         self.rosters.values().map(Roster::len).sum()
     }
 
-    fn cells(&self) -> usize {
+    /// Returns the number of non-empty cells.
+    pub(crate) fn cells(&self) -> usize {
         self.rosters.len()
     }
 
@@ -322,7 +450,7 @@ pub(crate) mod tests {
         });
         for cell in 0..10 {
             let (mut roster, nothing) = (Roster::default(), RosterDigest(Vec::new()));
-            let news = mesh.news(NOW, &state, (LogIndex(0), 0), (CellNumber(cell), &nothing));
+            let news = mesh.news(NOW, &state, (LogIndex(0), WallTime(0)), (CellNumber(cell), &nothing));
             roster.take(news.roster);
             let numbers = u32::from(cell) * 1_000..u32::from(cell + 1) * 1_000;
             let lease = |number| LeaseId { agent: AgentNumber(number), began: LogIndex(1) };
@@ -331,7 +459,8 @@ pub(crate) mod tests {
             let told = news.items.iter().map(|bytes| news.verdict_key.read(bytes).expect("it is signed"));
             assert!(told.eq(numbers.step_by(100).map(verdict)), "cell {cell}");
         }
-        let nobody = mesh.news(NOW, &state, (LogIndex(0), 0), (CellNumber(10), &RosterDigest(Vec::new())));
+        let nobody =
+            mesh.news(NOW, &state, (LogIndex(0), WallTime(0)), (CellNumber(10), &RosterDigest(Vec::new())));
         assert!(nobody.roster.0.iter().all(|(_, members)| members.is_empty()) && nobody.items.is_empty());
     }
 
@@ -392,7 +521,7 @@ pub(crate) mod tests {
         }
         let mut mesh = ServedMesh::of(&state);
         (0..1_000).for_each(|number| mesh.note_verdict(NOW, CELL, verdict(number)));
-        let news = mesh.news(NOW, &state, (LogIndex(0), u32::MAX), (CELL, &RosterDigest(Vec::new())));
+        let news = mesh.news(NOW, &state, (LogIndex(0), WallTime(0)), (CELL, &RosterDigest(Vec::new())));
         assert_eq!(news.roster.0.iter().map(|(_, members)| members.len()).sum::<usize>(), CELL_AGENTS_MAX);
         assert_eq!(news.items.len(), MAX_VERDICTS);
         let frame = ReplyFrame(vec![(CallId(1), Response::Mesh(Box::new(news)))]);
@@ -405,10 +534,12 @@ pub(crate) mod tests {
         let (mut mesh, state) = (ServedMesh::default(), State::default());
         let nothing = RosterDigest(Vec::new());
         (0..=MAX_VERDICTS as u32).for_each(|number| mesh.note_verdict(NOW, CELL, verdict(number)));
-        let news = mesh.news(NOW, &state, (LogIndex(0), 0), (CELL, &nothing));
+        let news = mesh.news(NOW, &state, (LogIndex(0), WallTime(0)), (CELL, &nothing));
         let told: Vec<_> = news.items.iter().map(|bytes| news.verdict_key.read(bytes)).collect();
         assert_eq!((told.first(), told.len()), (Some(&Ok(verdict(1))), MAX_VERDICTS));
-        assert!(mesh.news(NOW + TOLD * 2, &state, (LogIndex(0), 0), (CELL, &nothing)).items.is_empty());
+        assert!(
+            mesh.news(NOW + TOLD * 2, &state, (LogIndex(0), WallTime(0)), (CELL, &nothing)).items.is_empty()
+        );
         // Verdicts are also dropped in a cell whose agents no longer sync.
         mesh.note_verdict(NOW, CellNumber(1), verdict(1));
         mesh.note_verdict(NOW + TOLD * 2, CELL, verdict(2));

@@ -79,12 +79,19 @@ pub struct Observed {
     pub lock_waits: Vec<Duration>,
     /// Losses by cause, in the order of [`LOSS_CAUSES`].
     pub losses: [Losses; LOSS_CAUSES.len()],
+    /// Those of the failure detector.
+    pub judge: JudgeCounts,
+    /// Those of the mesh.
+    pub mesh: MeshCounts,
+}
+
+/// Counts of the mesh since the last collection.
+#[derive(Debug, Default)]
+pub struct MeshCounts {
     /// User events from agents, in the order of [`EventOutcome`].
     pub events: [u64; EVENT_OUTCOMES.len()],
     /// Replies to agents that synced their mesh data.
-    pub mesh_syncs: u64,
-    /// Those of the failure detector.
-    pub judge: JudgeCounts,
+    pub syncs: u64,
 }
 
 /// Counts of the failure detector since the last collection.

@@ -54,11 +54,6 @@ impl Outbox {
     pub(crate) fn fail(&mut self, token: CallToken, why: Unavailable) {
         self.replies.push((token, Response::Unavailable(why)));
     }
-
-    /// Replies to an operator that the request is not possible at present.
-    pub(crate) fn deny(&mut self, token: CallToken, why: &str) {
-        self.fail(token, Unavailable::Denied(why.into()));
-    }
 }
 
 /// The reply of a server that does not lead.

@@ -104,10 +104,10 @@ pub(super) fn count(observed: &Observed) {
     SERVER.counts.saved_by_agents.inc_by(observed.judge.saved_by_agents);
     SERVER.counts.forged_answers.inc_by(observed.judge.forged_answers);
     SERVER.counts.given_up_by_answer.inc_by(observed.judge.given_up_by_answer);
-    SERVER.counts.mesh_syncs.inc_by(observed.mesh_syncs);
+    SERVER.counts.mesh_syncs.inc_by(observed.mesh.syncs);
     SERVER.counts.disk_stalls.inc_by(observed.disk_stalls);
     SERVER.counts.requests_timed_out.inc_by(observed.requests_timed_out);
-    for (events, counter) in observed.events.iter().zip(&SERVER.counts.user_events) {
+    for (events, counter) in observed.mesh.events.iter().zip(&SERVER.counts.user_events) {
         counter.inc_by(*events);
     }
     for (accusations, counter) in observed.judge.accusations.iter().zip(&SERVER.counts.accusations) {

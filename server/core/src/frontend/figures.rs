@@ -103,17 +103,17 @@ impl Frontend {
             lock_waiters: state.waiter_count(),
             keys: state.key_count(),
             watches: self.watches.len(),
-            unpersisted_since: self.core.unpersisted_since(),
-            has_lowered_priority: self.core.has_lowered_priority(),
+            unpersisted_since: self.core.disk().unpersisted_since(),
+            has_lowered_priority: self.core.disk().lowers_priority(),
             can_majority_write: self.no_majority_writes.is_none(),
             members: state.member_counts(),
-            open_checks: self.core.judge.open_checks(),
-            nodes_with_failed_probes: self.core.judge.failed_probes_len(),
-            nodes_without_renewals: self.core.judge.cut_off_len(),
-            mesh_members: self.core.mesh_len(),
-            mesh_cells: self.core.mesh_cells(),
+            open_checks: self.core.failure_detector().open_checks(),
+            nodes_with_failed_probes: self.core.failure_detector().failed_probes_len(),
+            nodes_without_renewals: self.core.failure_detector().cut_off_len(),
+            mesh_members: self.core.mesh().len(),
+            mesh_cells: self.core.mesh().cells(),
             gossip_key: state.gossip_key(),
-            is_braking: self.core.is_braking(),
+            is_braking: self.core.failure_detector().is_braking(),
             is_corrupt: self.corrupt,
             states_differ: *self.core.corruption_checks().finding() != Finding::Alike,
             followers: self.follower_figures(now, log.last_index),
@@ -130,7 +130,7 @@ impl Frontend {
             let node = self.core.state().server(id)?.node.clone();
             let matched = self.core.progress(id).unwrap_or_default().matched;
             let lag = last_index.0.saturating_sub(matched.0);
-            Some(FollowerFigures { node, lag, last_contact: self.core.silence_of(now, id) })
+            Some(FollowerFigures { node, lag, last_contact: self.core.autopilot(now).silence_of(now, id) })
         });
         figures.collect()
     }

@@ -71,7 +71,7 @@ impl Frontend {
             Ok(agent) => agent.cell,
             Err(why) => return Response::Unavailable(why),
         };
-        if !self.core.knows_cluster_time() {
+        if !self.core.is_serving() && !self.core.mesh().knows_time() {
             let why = "this server has not heard the cluster's time since it started: ask the leader";
             return Response::Unavailable(Unavailable::Denied(why.into()));
         }

@@ -144,7 +144,7 @@ impl Frontend {
         let gossip_key = GossipKeyAge::new(now, core.state().gossip_key());
         let corrupt = config.corrupt;
         if corrupt {
-            core.know_corruption();
+            core.corruption_checks_mut().found_at_start();
         }
         Self {
             core,
@@ -255,7 +255,8 @@ impl Frontend {
             // It must not disturb the other servers with elections.
             return true;
         }
-        self.core.pause_corruption_checks(self.versions_differ());
+        let versions_differ = self.versions_differ();
+        self.core.corruption_checks_mut().pause(versions_differ);
         self.look_at_disks(now);
         // Before deadlines expire: an expiry waits for the renewals of its session.
         self.end_overdue(now);
@@ -433,7 +434,7 @@ impl Frontend {
         // If no majority can write, no other server can be elected.
         let cannot_write = self.disk != DiskHealth::Good && self.no_majority_writes.is_none();
         if self.corrupt || cannot_write {
-            self.core.hand_over(now);
+            self.core.hand_over(now, &mut self.outbox);
         }
     }
 

@@ -72,17 +72,18 @@ impl Frontend {
         if let DiskHealth::Failing(reason) = &self.disk {
             reasons.push(NotReady::DiskFailing(reason.clone()));
         }
-        reasons.extend(self.core.disk_stalled_for(now).map(NotReady::DiskStalled));
+        reasons.extend(self.core.disk().stalled_for(now).map(NotReady::DiskStalled));
         reasons.extend(self.not_led(now));
         reasons
     }
 
     /// Returns the reason why this server has no working leader, if so.
     fn not_led(&self, now: Time) -> Option<NotReady> {
-        let silence_allowed = self.core.longest_silence();
+        let silence_allowed = self.core.autopilot(now).longest_silence();
         let Some(leader) = self.core.leader() else { return Some(NotReady::NoLeader) };
         if leader == self.config.own_record.id {
-            return (!self.core.hears_majority(now, silence_allowed)).then_some(NotReady::NoQuorum);
+            return (!self.core.autopilot(now).hears_majority(now, silence_allowed))
+                .then_some(NotReady::NoQuorum);
         }
         let is_heard = self.core.last_contact(now, leader).is_some_and(|silence| silence <= silence_allowed);
         (!is_heard).then_some(NotReady::LeaderSilent)

@@ -185,7 +185,7 @@ impl Frontend {
         let alive = state.servers().find(|row| {
             row.node.folded() == node
                 && row.instance_id != server.instance_id
-                && self.core.is_healthy(now, row.id)
+                && self.core.autopilot(now).is_healthy(now, row.id)
         });
         // Only the leader knows the health of servers; on a follower the core rejects the request.
         if let (true, Some(alive)) = (self.core.is_serving(), alive) {
@@ -317,8 +317,8 @@ impl Frontend {
                 voter: self.core.membership().voters.contains(&id),
                 last_index: own_index.or(matched).unwrap_or_default(),
                 last_contact: self.core.last_contact(now, id),
-                healthy: self.core.is_healthy(now, id),
-                stable_since: self.core.stable_since(id),
+                healthy: self.core.autopilot(now).is_healthy(now, id),
+                stable_since: self.core.autopilot(now).stable_since(id),
                 version: self.versions.get(&id).cloned().unwrap_or_default(),
             }
         };

@@ -21,7 +21,7 @@ impl Frontend {
             DiskHealth::Good => None,
         };
         if let Some(reason) = own {
-            self.core.tell_disk_refuses(now, reason, &mut self.outbox);
+            self.core.report_refusing_disk(now, reason, &mut self.outbox);
         }
         // A single voter reports its own reason.
         let why = self.core.why_no_majority_writes(now, own).filter(|_| self.has_other_voters());
@@ -55,7 +55,7 @@ impl Frontend {
         if let DiskHealth::Failing(reason) = &self.disk {
             return format!("the leader cannot write to its disk: {reason}");
         }
-        let unpersisted = self.core.unpersisted_since().map(|since| now.since(since));
+        let unpersisted = self.core.disk().unpersisted_since().map(|since| now.since(since));
         if let Some(stalled) = unpersisted.filter(|age| *age >= EXPLAINS_DELAY) {
             let seconds = stalled.as_secs_f64();
             return format!("the leader's disk has not taken a write for {seconds:.1} s");

@@ -6,7 +6,7 @@
 //! challenges.
 
 use super::Judge;
-use super::turn::Turn;
+use crate::cluster::Turn;
 use crate::input::CallToken;
 use crate::observed::Accusation;
 use crate::outbox::not_leader;

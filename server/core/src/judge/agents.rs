@@ -5,7 +5,7 @@
 //! evidence: a verdict needs the voters alone.
 
 use super::checks::Checks;
-use super::turn::{JudgeStep, Turn};
+use crate::cluster::{Decision, Turn};
 use crate::outbox::QuestionWanted;
 use crate::state::State;
 use lockmesh_protocol::id::AgentNumber;
@@ -24,7 +24,7 @@ const LOOKED_AT: usize = 64;
 pub(super) fn ask_due(turn: &mut Turn<'_>, checks: &mut Checks) {
     for challenge in checks.agents_due(turn.now) {
         let questions = questions(turn.view.state, checks, challenge).unwrap_or_default();
-        turn.steps.extend(questions.into_iter().map(JudgeStep::Ask));
+        turn.decisions.extend(questions.into_iter().map(Decision::Ask));
     }
 }
 

@@ -15,7 +15,7 @@
 //! default window or on an announced restart.
 
 use super::Judge;
-use super::turn::{JudgeStep, Turn};
+use crate::cluster::{Decision, Turn};
 use crate::input::CallToken;
 use crate::outbox::not_leader;
 use crate::proposal::Proposal;
@@ -61,7 +61,7 @@ impl Judge {
         }
         match self.liveness(turn, node) {
             Liveness::Gone => turn.propose(without_own_reply(turn.view.state, proposal), token),
-            Liveness::Alive => turn.steps.push(JudgeStep::Read(Reader::Unchanged(token))),
+            Liveness::Alive => turn.decide(Decision::Read(Reader::Unchanged(token))),
             Liveness::Unknown(_) if self.force_leaves.len() >= MAX_WAITING => {
                 let what = format!("{MAX_WAITING} force-leaves already wait for checks of their nodes");
                 turn.fail(token, Unavailable::Overloaded(what));
@@ -82,7 +82,7 @@ impl Judge {
                     let proposal = without_own_reply(turn.view.state, waiting.proposal);
                     turn.propose(proposal, waiting.token);
                 }
-                Liveness::Alive => turn.steps.push(JudgeStep::Read(Reader::Unchanged(waiting.token))),
+                Liveness::Alive => turn.decide(Decision::Read(Reader::Unchanged(waiting.token))),
                 Liveness::Unknown(_) if turn.now.since(waiting.came) >= LONGEST_WAIT => {
                     let why = format!(
                         "node {node} has neither answered nor failed yet, so it was not forced to leave: retry in \

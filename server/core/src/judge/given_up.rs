@@ -6,7 +6,7 @@
 //! stay held without a holder. **Invariants:** a list ends only sessions of the node under whose
 //! lease it was made; it is not a renewal; a repeated, late or forged list changes nothing.
 
-use super::turn::Turn;
+use crate::cluster::Turn;
 use crate::observed::JudgeCounts;
 use crate::raft::message::MessageKind;
 use crate::upgrade;

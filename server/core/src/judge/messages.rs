@@ -4,8 +4,8 @@
 //! All of them may be lost or delayed: a relayed renewal times out, and a check list is repeated
 //! until it is empty. So no message is ever awaited.
 
-use super::turn::Turn;
 use super::{Judge, given_up};
+use crate::cluster::Turn;
 use crate::input::LeaseCaller;
 use crate::raft::message::{MessageKind, PeerMessage};
 use lockmesh_protocol::given_up::GivenUp;

@@ -35,7 +35,6 @@
 //! | `force_leave.rs` | protects a living node from a force-leave |
 //! | `agents.rs` | challenges sent through agents |
 //! | `node_leases.rs` | the status of node leases, for queries |
-//! | `turn.rs` | the inputs, and the steps that are returned |
 //!
 //! **Invariants:** only a leader acknowledges a renewal, after a read round that began after the
 //! renewal's arrival, so a deposed leader acknowledges nothing. A window starts when a renewal
@@ -65,7 +64,6 @@ mod reachability;
 mod registrations;
 mod relay;
 mod renewals;
-mod turn;
 mod upkeep;
 mod verdict;
 mod windows;
@@ -73,10 +71,11 @@ mod windows;
 #[cfg(test)]
 mod tests;
 
-use crate::cluster::ClusterView;
-use crate::input::LeaseCaller;
+use crate::cluster::{ClusterView, Decision, Turn};
+use crate::input::{CallToken, LeaseCaller};
 use crate::observed::JudgeCounts;
-use crate::raft::message::MessageKind;
+use crate::proposal::Proposal;
+use crate::raft::message::{MessageKind, PeerMessage};
 use crate::state::State;
 use accusers::Accusers;
 use brake::Brake;
@@ -84,10 +83,12 @@ use checks::Checks;
 use force_leave::WaitingForceLeave;
 use juror::Juror;
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::command::Command;
+use lockmesh_protocol::command::{Command, NodeFailure};
+use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::id::{AgentNumber, NodeName, ServerId};
-use lockmesh_protocol::lease::{HealthWindow, LeaseEnd};
+use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseEnd, LeaseId, Renewal};
 use lockmesh_protocol::random::Random;
+use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
 use messages::BATCH;
 use reachability::Reachability;
@@ -95,14 +96,43 @@ use registrations::Registrations;
 use relay::Relay;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use turn::Turn;
 use upkeep::Upkeep;
 use windows::Windows;
 
 pub use contents::LeaseContents;
 pub use majority::without_minority;
 use messages::LeaseAnswer;
-pub(crate) use turn::{JudgeInput, JudgeStep};
+
+/// An input of the failure detector.
+#[derive(Debug)]
+pub(crate) enum JudgeInput<'a> {
+    /// This server begins to serve.
+    Start,
+    /// This server stops to lead.
+    Stop,
+    /// A tick, on every server.
+    Tick,
+    /// A message between servers for which [`MessageKind::is_of_judge`] holds.
+    Message(&'a PeerMessage),
+    /// A proposal for which [`depends_on_liveness`] holds.
+    Proposal(CallToken, Proposal),
+    /// The outcome of a proposed verdict: `None` if it had no effect.
+    Verdict(AgentNumber, Option<&'a NodeFailure>),
+    /// An agent's renewal of its lease.
+    Renewal(CallToken, Renewal),
+    /// The read round that a renewal waited for is over.
+    RoundOver(LeaseCaller, Renewal),
+    /// A renewal cannot be acknowledged, for this reason.
+    RoundFailed(LeaseCaller, Unavailable),
+    /// Suspicions of an agent in the mesh.
+    Accuse(CallToken, LeaseId, Vec<LeaseId>),
+    /// The outcome of a challenge.
+    Challenged(Challenge, Option<NodeAnswer>),
+    /// A node's answer that arrived through an agent.
+    AgentAnswered(NodeAnswer),
+    /// The end of a turn: gathered messages to other servers are sent.
+    Flush,
+}
 
 /// A server's failure detector, as one pure value.
 #[derive(Debug)]
@@ -153,15 +183,15 @@ impl Judge {
         }
     }
 
-    /// Handles one input. The caller carries out the steps, in their order.
+    /// Handles one input. The caller carries out the decisions, in their order.
     pub(crate) fn handle(
         &mut self,
         view: &ClusterView<'_>,
         now: Time,
         input: JudgeInput<'_>,
-        steps: &mut Vec<JudgeStep>,
+        decisions: &mut Vec<Decision>,
     ) {
-        let turn = &mut Turn { view, now, steps };
+        let turn = &mut Turn { view, now, decisions };
         match input {
             JudgeInput::Start => self.start(now, view.state),
             JudgeInput::Stop => self.stop(turn),
@@ -291,7 +321,7 @@ impl Judge {
             self.send_list(turn);
             agents::ask_due(turn, &mut self.checks);
         }
-        turn.steps.extend(self.juror.ask(now).into_iter().map(JudgeStep::Challenge));
+        turn.decisions.extend(self.juror.ask(now).into_iter().map(Decision::Challenge));
     }
 
     /// Sends the gathered messages to other servers.

@@ -10,8 +10,8 @@
 //! as long as announced.
 
 use super::Judge;
-use super::turn::Turn;
 use super::windows::overdue_after;
+use crate::cluster::Turn;
 use crate::input::CallToken;
 use crate::outbox::not_leader;
 use crate::proposal::Proposal;

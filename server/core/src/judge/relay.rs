@@ -4,7 +4,7 @@
 //! counts only for the renewal that it names: numbers of a former process may arrive late.
 
 use super::messages::{BATCH, LeaseAnswer};
-use super::turn::Turn;
+use crate::cluster::Turn;
 use crate::input::CallToken;
 use crate::raft::message::MessageKind;
 use lockmesh_protocol::id::ServerId;

@@ -6,8 +6,8 @@
 //! end it.
 
 use super::messages::LeaseAnswer;
-use super::turn::{JudgeStep, Turn};
 use super::{Judge, given_up};
+use crate::cluster::{Decision, Turn};
 use crate::input::{CallToken, LeaseCaller};
 use crate::outbox::not_leader;
 use crate::read_index::Reader;
@@ -74,7 +74,7 @@ impl Judge {
             return self.answer(turn, caller, LeaseAnswer::Unavailable(why));
         }
         self.hear(turn, renewal);
-        turn.steps.push(JudgeStep::Read(Reader::Lease(caller, renewal)));
+        turn.decide(Decision::Read(Reader::Lease(caller, renewal)));
     }
 
     /// Handles a node's answer to a juror; returns whether it counts.

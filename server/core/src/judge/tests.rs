@@ -8,6 +8,7 @@ use super::relay::{Relay, Relayed};
 use super::windows::Windows;
 use super::{Judge, JudgeInput};
 use crate::cluster::ClusterView;
+use crate::core::proposals::Proposals;
 use crate::input::CallToken;
 use crate::proposal::Proposal;
 use crate::raft::log::Membership;
@@ -22,7 +23,6 @@ use lockmesh_protocol::record::Node;
 use lockmesh_protocol::time::Time;
 use lockmesh_protocol::wire;
 use serde::Serialize;
-use std::collections::VecDeque;
 use std::time::Duration;
 
 const NODE: AgentNumber = AgentNumber(1);
@@ -282,9 +282,11 @@ fn check_lists_and_relayed_replies_count_only_from_the_leader_that_is_followed()
         let said_by_two = |kind: MessageKind, said: Bytes, judge: &mut Judge| {
             let message = PeerMessage::new(kind, ServerId(2), ServerId(1));
             let message = PeerMessage { term: TERM, context: said, ..message };
-            let mut steps = Vec::new();
-            with_view(leader, |view| judge.handle(view, at(10), JudgeInput::Message(&message), &mut steps));
-            steps.len()
+            let mut decisions = Vec::new();
+            with_view(leader, |view| {
+                judge.handle(view, at(10), JudgeInput::Message(&message), &mut decisions)
+            });
+            decisions.len()
         };
         let list = encoded(&list(1, CHALLENGE, Duration::ZERO));
         assert_eq!(said_by_two(MessageKind::CheckNodes, list, &mut judge), usize::from(counts));
@@ -300,7 +302,7 @@ fn check_lists_and_relayed_replies_count_only_from_the_leader_that_is_followed()
 
 /// The first of three servers, which follows this leader.
 fn with_view(leader: Option<ServerId>, handle: impl FnOnce(&ClusterView<'_>)) {
-    let (state, readers, pending) = (State::default(), ReadIndex::default(), VecDeque::new());
+    let (state, readers, proposals) = (State::default(), ReadIndex::default(), Proposals::default());
     let membership = Membership::of_voters(&[ServerId(1), ServerId(2), ServerId(3)]);
     handle(&ClusterView {
         id: ServerId(1),
@@ -309,10 +311,10 @@ fn with_view(leader: Option<ServerId>, handle: impl FnOnce(&ClusterView<'_>)) {
         serving: None,
         membership: &membership,
         state: &state,
+        applied: Default::default(),
         founders: &[],
         readers: &readers,
-        pending: &pending,
-        batch: &[],
+        proposals: &proposals,
         is_set_back: false,
         is_corrupt: false,
         is_late: false,

@@ -4,7 +4,7 @@
 //!
 //! All times count from when this leader first saw the fact; an election restarts them.
 
-use super::turn::Turn;
+use crate::cluster::Turn;
 use crate::state::State;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{AgentNumber, LogIndex};

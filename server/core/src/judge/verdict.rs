@@ -6,8 +6,8 @@
 //! longer windows keep the check open.
 
 use super::Judge;
-use super::turn::{JudgeStep, Turn};
-use crate::core::{Origin, RETRY_PROPOSAL};
+use crate::cluster::{Decision, Turn};
+use crate::core::proposals::{Origin, RETRY_PROPOSAL};
 use lockmesh_protocol::command::{Command, NodeFailure};
 use lockmesh_protocol::id::{AgentNumber, ServerId};
 use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseId};
@@ -61,7 +61,7 @@ impl Judge {
         // Until the outcome is known, no renewal of this agent counts.
         self.deciding.insert(agent);
         self.checks.look_again(agent, turn.now + RETRY_PROPOSAL);
-        turn.steps.push(JudgeStep::ProposeOwn(Command::FailNode(failure), Origin::Verdict(agent)));
+        turn.decide(Decision::ProposeOwn(Command::FailNode(failure), Origin::Verdict(agent)));
     }
 
     /// The verdict that is due on this lease and confirmed by a majority.

@@ -31,7 +31,7 @@ use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::random::Random;
 use raft::eraftpb;
 use raft::{GetEntriesContext, RawNode, ReadOnlyOption, StateRole, Storage, StorageError};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// The maximum number of unacknowledged messages per follower.
 const MAX_MESSAGES_ON_THE_WAY: usize = 256;
@@ -125,6 +125,26 @@ pub struct Progress {
     pub matched: LogIndex,
     /// The index of the snapshot that it waits for, if any.
     pub snapshot: Option<LogIndex>,
+}
+
+/// The replication as a server knows it at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Replication {
+    /// The members' logs; empty unless this server leads.
+    pub(crate) progress: BTreeMap<ServerId, Progress>,
+    pub(crate) commit_index: LogIndex,
+    pub(crate) last_index: LogIndex,
+    /// The last index up to which this server's own log is durable.
+    pub(crate) persisted_index: LogIndex,
+    pub(crate) is_transferring: bool,
+    pub(crate) has_pending_membership: bool,
+}
+
+impl Replication {
+    /// Returns the progress of a server; nothing, if it is unknown.
+    pub(crate) fn of(&self, server: ServerId) -> Progress {
+        self.progress.get(&server).copied().unwrap_or_default()
+    }
 }
 
 /// A turn of the engine that waits for the disk.
@@ -259,6 +279,18 @@ impl Engine {
         let waits = progress.state == raft::ProgressState::Snapshot;
         let snapshot = waits.then_some(LogIndex(progress.pending_snapshot));
         Some(Progress { matched: LogIndex(progress.matched), snapshot })
+    }
+
+    pub(crate) fn replication(&self) -> Replication {
+        let members = self.membership.all().into_iter();
+        Replication {
+            progress: members.filter_map(|id| Some((id, self.progress(id)?))).collect(),
+            commit_index: self.commit_index(),
+            last_index: self.last_index(),
+            persisted_index: self.persisted_index(),
+            is_transferring: self.is_transferring(),
+            has_pending_membership: self.has_pending_membership(),
+        }
     }
 
     /// Returns whether this server is the only voter.

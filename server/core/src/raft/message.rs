@@ -108,16 +108,17 @@ pub enum MessageKind {
 impl MessageKind {
     /// Returns whether the kind belongs to the engine; all others are the core's own.
     pub fn is_consensus(self) -> bool {
-        let is_of_core = matches!(
-            self,
-            Self::Checksum
-                | Self::ChecksumResponse
-                | Self::Corrupt
-                | Self::Event
-                | Self::ClusterTime
-                | Self::DiskRefuses
-        );
-        !is_of_core && !self.is_of_judge()
+        self <= Self::ReadIndexResponse
+    }
+
+    /// Returns whether the kind belongs to the corruption checks.
+    pub(crate) fn is_of_corruption_checks(self) -> bool {
+        matches!(self, Self::Checksum | Self::ChecksumResponse | Self::Corrupt)
+    }
+
+    /// Returns whether the kind belongs to the mesh.
+    pub(crate) fn is_of_mesh(self) -> bool {
+        matches!(self, Self::Event | Self::ClusterTime)
     }
 
     /// Returns whether the kind belongs to the failure detector.

@@ -130,6 +130,7 @@ pub mod log;
 pub(crate) mod memory_log;
 pub mod message;
 
+pub(crate) use engine::Replication;
 pub use engine::{Progress, membership_after};
 use std::time::Duration;
 

@@ -58,7 +58,7 @@ fn without_a_majority_nobody_is_ready_and_with_one_everybody_is() {
 fn a_leader_whose_others_fall_silent_at_once_is_not_ready_before_it_steps_down() {
     let cluster = Cluster::start(3);
     let leader = cluster.leader();
-    let silence = cluster.servers[&leader].frontend.core().longest_silence();
+    let silence = cluster.servers[&leader].frontend.core().autopilot(cluster.now()).longest_silence();
     let later = cluster.now() + silence + SECOND;
     assert_eq!(cluster.servers[&leader].frontend.not_ready(later), [NotReady::NoQuorum]);
     let follower = cluster.follower();

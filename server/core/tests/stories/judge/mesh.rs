@@ -105,9 +105,7 @@ fn a_host_that_is_accused_is_asked_before_its_renewal_is_overdue_and_fails_no_so
     assert_eq!(fleet.open_checks(), 1);
     fleet.accuse("h3", &["h1"]);
     fleet.assert_outcomes(&[(Accusation::Opened, 1), (Accusation::Known, 1)]);
-    let number = fleet.lease("h1").agent;
-    let leader = &fleet.cluster.servers[&fleet.cluster.leader()];
-    assert_eq!(leader.frontend.core().suspected_by(number), ["h2".into(), "h3".into()]);
+    assert_eq!(fleet.leases_of("h1")[0].suspected_by, ["h2".into(), "h3".into()]);
     let took = fleet.time_of_death("h1", "h1");
     assert_within(took, HealthWindow::Safe.validity());
     assert_eq!(fleet.status("h1"), MemberStatus::Failed);
@@ -445,7 +443,7 @@ fn an_event_that_an_agent_fires_is_told_by_all_servers_for_a_while() {
     let garbage = || Request::Spread(Bytes::from_static(b"garbage"));
     assert_denied(&fleet.cluster.ask(follower, &agent("h1"), garbage()), "no user event");
     assert_denied(&fleet.cluster.ask(follower, &agent("stranger"), garbage()), "register first");
-    assert_eq!(fleet.observed_by(follower).events, [1, 1, 1, 0]);
+    assert_eq!(fleet.observed_by(follower).mesh.events, [1, 1, 1, 0]);
     fleet.run(100 * SECOND);
     assert_told(&mut fleet, &[]);
 }

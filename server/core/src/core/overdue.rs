@@ -7,7 +7,7 @@
 //! it under the same request id. **Invariant:** a renewal that ends here was not acknowledged, so
 //! the session may expire from then on.
 
-use crate::core::{Core, Origin};
+use super::Core;
 use crate::input::CallToken;
 use crate::judge::JudgeInput;
 use crate::outbox::Outbox;
@@ -34,19 +34,10 @@ impl Core {
     /// them with [`Core::end_overdue`].
     pub(crate) fn take_overdue(&mut self, now: Time) -> Overdue {
         // After a pause the disk's completions may be unread.
-        if !self.engine.is_leader() || !self.is_running(now) {
+        if !self.engine.is_leader() || !self.deadlines.is_running(now) {
             return Overdue::default();
         }
-        let mut writes = Vec::new();
-        for origin in self.pending_origins() {
-            let Origin::Client(token, came) = *origin else { continue };
-            // In arrival order: later ones have waited less.
-            if now.since(came) < REQUEST_TIMEOUT {
-                break;
-            }
-            writes.push(token);
-            *origin = Origin::Nobody;
-        }
+        let writes = self.proposals.take_overdue(now, REQUEST_TIMEOUT);
         Overdue { writes, readers: self.read_index.older_than(now, REQUEST_TIMEOUT) }
     }
 

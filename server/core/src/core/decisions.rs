@@ -1,0 +1,251 @@
+//! The values of a server: each receives the view of the cluster with an input, and its decisions
+//! are carried out here.
+
+use super::Core;
+use super::proposals::Origin;
+use crate::autopilot::{AutopilotInput, AutopilotView, Servers};
+use crate::cluster::{self, ClusterView, Decision, Turn};
+use crate::corruption::{CorruptionChecks, CorruptionInput, is_unconfirmed};
+use crate::deadlines::Deadlines;
+use crate::disk_watch::DiskWatch;
+use crate::input::CallToken;
+use crate::judge::{Judge, JudgeInput};
+use crate::mesh::{MeshInput, ServedMesh};
+use crate::outbox::{Outbox, not_leader};
+use crate::raft::engine::MemberChange;
+use crate::raft::message::{MessageKind, PeerMessage};
+use crate::upgrade;
+use bytes::Bytes;
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::gossip::mesh::MeshNews;
+use lockmesh_protocol::gossip::roster::RosterDigest;
+use lockmesh_protocol::id::{CellNumber, ServerId, WallTime};
+use lockmesh_protocol::lease::{NodeLeaseQuery, NodeLeases};
+use lockmesh_protocol::reply::Applied;
+use lockmesh_protocol::time::Time;
+use std::time::Duration;
+
+/// Returns the cluster as a server knows it. This is a macro because a value is changed meanwhile:
+/// only the other fields are borrowed.
+macro_rules! view {
+    ($core:ident, $now:expr) => {
+        ClusterView {
+            id: $core.config.id,
+            term: $core.engine.term(),
+            leader: $core.engine.leader(),
+            serving: $core.serving,
+            membership: $core.engine.membership(),
+            state: &$core.state,
+            applied: $core.applied,
+            founders: &$core.config.cluster_start.servers,
+            readers: &$core.read_index,
+            proposals: &$core.proposals,
+            is_set_back: $core.set_back.is_some(),
+            is_corrupt: $core.corruption.is_known_here(),
+            is_late: !$core.deadlines.is_running($now),
+        }
+    };
+}
+
+/// Returns the servers as a server knows them.
+macro_rules! servers {
+    ($core:ident, $now:expr) => {
+        Servers {
+            cluster: view!($core, $now),
+            replication: $core.engine.replication(),
+            corruption: &$core.corruption,
+            disk: &$core.disk,
+            election: $core.config.election,
+        }
+    };
+}
+
+impl Core {
+    /// Passes an input to the failure detector.
+    pub(super) fn judge(&mut self, now: Time, input: JudgeInput<'_>, outbox: &mut Outbox) {
+        let mut decisions = std::mem::take(&mut self.decisions);
+        self.judge.handle(&view!(self, now), now, input, &mut decisions);
+        self.carry_out(now, decisions, outbox);
+    }
+
+    /// Passes an input to the autopilot.
+    pub(super) fn manage(&mut self, now: Time, input: AutopilotInput, outbox: &mut Outbox) {
+        let mut decisions = std::mem::take(&mut self.decisions);
+        self.autopilot.handle(&servers!(self, now), now, input, &mut decisions);
+        self.carry_out(now, decisions, outbox);
+    }
+
+    /// Passes an input to the corruption checks.
+    pub(super) fn compare(&mut self, now: Time, input: CorruptionInput<'_>, outbox: &mut Outbox) {
+        let mut decisions = std::mem::take(&mut self.decisions);
+        let input = (self.own.copy_of, input);
+        self.corruption.handle(&view!(self, now), now, input, &mut decisions);
+        self.carry_out(now, decisions, outbox);
+    }
+
+    /// Passes an input to the mesh.
+    pub(super) fn spread(&mut self, now: Time, input: MeshInput<'_>, outbox: &mut Outbox) {
+        let mut decisions = std::mem::take(&mut self.decisions);
+        let input = (&self.judge, input);
+        self.mesh.handle(&view!(self, now), now, input, &mut decisions);
+        self.carry_out(now, decisions, outbox);
+    }
+
+    /// Has the deadlines act on this turn.
+    pub(super) fn with_deadlines(
+        &mut self,
+        now: Time,
+        act: impl FnOnce(&mut Deadlines, &mut Turn<'_>),
+        outbox: &mut Outbox,
+    ) {
+        let mut decisions = std::mem::take(&mut self.decisions);
+        let view = view!(self, now);
+        act(&mut self.deadlines, &mut Turn { view: &view, now, decisions: &mut decisions });
+        self.carry_out(now, decisions, outbox);
+    }
+
+    /// Reports to the other servers, at an interval, that this server's disk rejects writes.
+    pub(crate) fn report_refusing_disk(&mut self, now: Time, reason: &str, outbox: &mut Outbox) {
+        let mut decisions = std::mem::take(&mut self.decisions);
+        let turn = &mut Turn { view: &view!(self, now), now, decisions: &mut decisions };
+        self.refusing_disks.report(turn, reason);
+        self.carry_out(now, decisions, outbox);
+    }
+
+    /// Passes an applied command to the mesh.
+    pub(super) fn mesh_applied(&mut self, now: Time, command: (&Command, &Applied), changes: &[Change]) {
+        self.mesh.applied(&view!(self, now), now, command, changes);
+    }
+
+    /// Returns the command that raises the cluster's format, if every server reads a newer one.
+    pub(super) fn wanted_format(&self, now: Time) -> Option<Command> {
+        upgrade::wanted_format(&view!(self, now), self.config.format)
+    }
+
+    fn carry_out(&mut self, now: Time, mut decisions: Vec<Decision>, outbox: &mut Outbox) {
+        for decision in decisions.drain(..) {
+            match decision {
+                Decision::Reply(token, response) => outbox.replies.push((token, response)),
+                Decision::Send(to, message) => outbox.messages.push((to, message)),
+                Decision::Propose(proposal, origin) => self.proposals.gather(proposal, origin),
+                Decision::ProposeOwn(command, origin) => {
+                    self.proposals.gather(self.own(command), origin);
+                }
+                Decision::Read(reader) => self.read_index.arrive(now, reader),
+                Decision::Challenge(wanted) => outbox.challenges.push(wanted),
+                Decision::Ask(wanted) => outbox.questions.push(wanted),
+                Decision::Push(wanted) => outbox.mesh_items.push(wanted),
+                Decision::ConfirmState(check) => {
+                    self.own.copy_of = self.own.copy_of.filter(|_| is_unconfirmed(self.own.copy_of, check));
+                }
+                Decision::ChangeMembership(change, caller) => {
+                    self.propose_membership(now, change, caller, outbox);
+                }
+                Decision::SettleMembership => {
+                    self.autopilot.settles_at(self.engine.propose(vec![Bytes::new()]).ok());
+                }
+                Decision::TransferLeader(to) => self.engine.transfer_leader(to),
+                Decision::StepDown => self.engine.step_down(),
+                Decision::RetrySnapshot(server) => self.engine.snapshot_failed(server),
+            }
+        }
+        // Kept for its memory, unless carrying out these decisions led to others.
+        self.decisions = decisions;
+    }
+
+    fn propose_membership(
+        &mut self,
+        now: Time,
+        change: MemberChange,
+        caller: Option<CallToken>,
+        outbox: &mut Outbox,
+    ) {
+        match (self.engine.propose_membership(change), caller) {
+            (Ok(index), caller) => {
+                let origin = caller.map_or(Origin::Nobody, |token| Origin::Client(token, now));
+                self.proposals.appended_membership(self.engine.term(), index, origin);
+            }
+            (Err(_), Some(token)) => outbox.fail(token, not_leader()),
+            (Err(_), None) => {}
+        }
+    }
+
+    /// Passes a message to the value that it belongs to; returns `false` if it is the engine's.
+    pub(super) fn message(&mut self, now: Time, message: &PeerMessage, outbox: &mut Outbox) -> bool {
+        let kind = message.kind;
+        if kind.is_of_judge() {
+            self.judge(now, JudgeInput::Message(message), outbox);
+        } else if kind.is_of_corruption_checks() {
+            self.compare(now, CorruptionInput::Message(message), outbox);
+        } else if kind.is_of_mesh() {
+            self.spread(now, MeshInput::Message(message), outbox);
+        } else if kind == MessageKind::DiskRefuses {
+            self.refusing_disks.message(now, message);
+        }
+        !kind.is_consensus()
+    }
+
+    /// Returns the other servers, as this one sees them.
+    pub fn autopilot(&self, now: Time) -> AutopilotView<'_> {
+        AutopilotView { autopilot: &self.autopilot, servers: servers!(self, now) }
+    }
+
+    /// Returns the time since the last message from a server. The leader knows it for every server,
+    /// a follower for the leader only. Zero for this server.
+    pub fn last_contact(&self, now: Time, server: ServerId) -> Option<Duration> {
+        self.autopilot.last_contact(&view!(self, now), now, server)
+    }
+
+    /// Returns the failure detector.
+    pub(crate) fn failure_detector(&self) -> &Judge {
+        &self.judge
+    }
+
+    /// Returns the data of the mesh.
+    pub(crate) fn mesh(&self) -> &ServedMesh {
+        &self.mesh
+    }
+
+    /// Returns the watch of this server's own disk.
+    pub fn disk(&self) -> &DiskWatch {
+        &self.disk
+    }
+
+    /// Returns this server's knowledge about its own state and the others'.
+    pub fn corruption_checks(&self) -> &CorruptionChecks {
+        &self.corruption
+    }
+
+    pub(crate) fn corruption_checks_mut(&mut self) -> &mut CorruptionChecks {
+        &mut self.corruption
+    }
+
+    /// Returns the mesh data that an agent in this cell lacks, given the digest of its roster.
+    /// `wall` is the time of this server's clock.
+    pub(crate) fn mesh_news(
+        &mut self,
+        now: Time,
+        wall: WallTime,
+        asked: (CellNumber, &RosterDigest),
+    ) -> MeshNews {
+        self.mesh.news(now, &self.state, (self.applied.0, wall), asked)
+    }
+
+    /// Returns the status of one node's lease, or one page of all leases; `None` if this server is
+    /// not the leader, which alone knows them.
+    pub(crate) fn node_leases(&self, now: Time, query: &NodeLeaseQuery) -> Option<NodeLeases> {
+        self.serving.map(|_| self.judge.node_leases(now, &self.state, query))
+    }
+
+    /// Returns the reason why no majority of the voters can write; `None` if one can, as far as
+    /// this server knows. `own` is the reason of its own disk.
+    pub(crate) fn why_no_majority_writes(&self, now: Time, own: Option<&str>) -> Option<String> {
+        self.refusing_disks.why_no_majority_writes(&view!(self, now), now, own)
+    }
+
+    /// Returns a server's node name for logs.
+    pub(crate) fn node_of(&self, id: ServerId) -> &str {
+        cluster::node_of(&self.state, &self.config.cluster_start.servers, id)
+    }
+}

@@ -1,0 +1,188 @@
+//! The role of a server: it starts to serve as leader, stops, and ends its work if its disk was set
+//! back or if it cannot read the cluster's format.
+
+use super::{ClusterStart, Core};
+use crate::autopilot::AutopilotInput;
+use crate::cluster;
+use crate::deadlines::Deadlines;
+use crate::input::Input;
+use crate::judge::JudgeInput;
+use crate::outbox::{Outbox, lost_leadership, not_leader};
+use crate::raft::engine::Effects;
+use crate::raft::message::{MessageKind, PeerMessage};
+use crate::setback::{LogPosition, SetBack};
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::id::{LogIndex, ServerId, Term};
+use lockmesh_protocol::time::Time;
+
+/// Logs the leader once per change, so that operators can follow an election.
+#[derive(Debug, Default)]
+pub(super) struct LeaderLog {
+    /// The last leader that was logged.
+    logged: Option<ServerId>,
+}
+
+impl LeaderLog {
+    fn note(
+        &mut self,
+        own: ServerId,
+        leader: Option<ServerId>,
+        term: Term,
+        node: impl Fn(ServerId) -> String,
+    ) {
+        if leader == self.logged {
+            return;
+        }
+        let former = std::mem::replace(&mut self.logged, leader);
+        let term = term.0;
+        match (leader, former) {
+            // Its own leadership is logged when it starts to serve and when it stops.
+            (Some(leader), _) if leader == own => {}
+            (None, Some(former)) if former == own => {}
+            (Some(leader), _) => {
+                tracing::info!(node = %node(leader), server = leader.0, term, "following the leader");
+            }
+            (None, Some(former)) => {
+                let (node, server) = (node(former), former.0);
+                tracing::warn!(%node, server, term, "lost the leader: waiting for an election");
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+impl Core {
+    /// Starts or stops serving.
+    pub(super) fn notice_role(&mut self, now: Time, outbox: &mut Outbox) {
+        // After an entry of its own term is applied: before, the state may lack earlier replies.
+        let may_lead = self.engine.leads_its_term() && self.set_back.is_none();
+        let leads = may_lead.then(|| self.engine.term());
+        let led = std::mem::replace(&mut self.led, self.engine.is_leader());
+        // Also if it led without serving: accepted proposals may be waiting.
+        if (led && !self.led) || (self.serving.is_some() && leads != self.serving) {
+            let term = self.engine.term().0;
+            match self.engine.leader() {
+                // A leader without replies from a majority steps down on its own, within its term.
+                None if leads.is_none() && self.set_back.is_none() => {
+                    tracing::warn!(term, "this server no longer leads, and no other leader is known");
+                }
+                _ => tracing::info!(term, "this server no longer leads"),
+            }
+            self.serving = None;
+            self.step_down(now, outbox);
+        }
+        if leads == self.serving {
+            return;
+        }
+        self.serving = leads;
+        if let Some(term) = leads {
+            tracing::info!(term = term.0, "this server leads");
+            self.with_deadlines(now, Deadlines::start, outbox);
+            self.judge(now, JudgeInput::Start, outbox);
+            // A leader may have died between its first entry and this one, so each leader that
+            // finds none proposes it; only the first counts.
+            if self.state.cluster_id().is_empty() {
+                let ClusterStart { cluster_id, servers, lease_key } = self.config.cluster_start.clone();
+                self.gather_own(Command::Bootstrap { cluster_id, servers, lease_key });
+            }
+            self.manage(now, AutopilotInput::Start, outbox);
+        }
+    }
+
+    /// Logs the leader if it has changed.
+    pub(super) fn log_leader(&mut self) {
+        let leader = self.engine.leader();
+        let node = |id| cluster::node_of(&self.state, &self.config.cluster_start.servers, id).to_owned();
+        self.leader_log.note(self.config.id, leader, self.engine.term(), node);
+    }
+
+    /// Ends all work of a leader.
+    fn step_down(&mut self, now: Time, outbox: &mut Outbox) {
+        self.deadlines.timers.clear();
+        self.observer.step_down();
+        // A round that was begun as leader is lost with the role; readers are redirected to the
+        // next leader at once.
+        for reader in self.read_index.drain() {
+            self.refuse_reader(now, reader, outbox);
+        }
+        // They are in the log, and the next leader may or may not commit them.
+        for origin in self.proposals.take_pending(LogIndex(u64::MAX)) {
+            self.fail_proposal(now, origin, lost_leadership(), outbox);
+        }
+        self.manage(now, AutopilotInput::Stop, outbox);
+        self.corruption.step_down();
+        self.judge(now, JudgeInput::Stop, outbox);
+    }
+
+    /// Fails all waiting calls and stops sending: this build cannot read the cluster's format. The
+    /// applied state stays: a newer build continues from it.
+    pub(super) fn fall_silent(&mut self, now: Time, outbox: &mut Outbox) {
+        self.serving = None;
+        self.step_down(now, outbox);
+        outbox.messages.clear();
+    }
+
+    /// Returns the log position that a heartbeat proves this server has acknowledged, if the server
+    /// holds less. The engine must never receive such a heartbeat.
+    pub(super) fn acknowledged_beyond(&self, message: &PeerMessage) -> Option<LogPosition> {
+        let known = LogPosition { term: message.term, last_index: message.commit };
+        // A heartbeat's commit never exceeds the index that the receiver has acknowledged to this
+        // leader, so the receiver holds that index or has lost it. An older leader is ignored:
+        // entries that were acknowledged to it may have been replaced since.
+        let is_beyond = message.kind == MessageKind::Heartbeat
+            && message.term >= self.engine.term()
+            && message.commit > self.engine.last_index();
+        is_beyond.then_some(known)
+    }
+
+    /// Handles evidence that this server has lost acknowledged entries or votes: it must not vote,
+    /// acknowledge or reply again.
+    pub(super) fn notice_set_back(
+        &mut self,
+        now: Time,
+        by: ServerId,
+        known: LogPosition,
+        outbox: &mut Outbox,
+    ) {
+        let Some(set_back) = SetBack::find(self.config.id, self.log_position(), by, Some(known)) else {
+            return;
+        };
+        tracing::error!("{set_back}");
+        self.set_back = Some(set_back);
+        self.serving = None;
+        // Messages of this turn may depend on the lost entries or votes.
+        outbox.messages.clear();
+        self.step_down(now, outbox);
+        // These are not in the log, so they are certainly not done.
+        for origin in self.proposals.take_gathered() {
+            self.fail_proposal(now, origin, not_leader(), outbox);
+        }
+    }
+
+    /// Handles an input after a set-back: records completed writes and rejects requests.
+    pub(super) fn handle_set_back(&mut self, input: Input, outbox: &mut Outbox) {
+        match input {
+            // The engine must know its writes; the messages that waited for them are never sent.
+            Input::Persisted(write) => self.engine.persisted(write, &mut Effects::default()),
+            Input::CheckpointDurable(mark) => self.engine.checkpoint_durable(mark),
+            Input::Read(token, _) => outbox.refused_reads.push((token, not_leader())),
+            Input::Propose(token, _)
+            | Input::Renew(token, _)
+            | Input::RenewLease(token, _)
+            | Input::Accuse(token, ..)
+            | Input::Spread(token, ..)
+            | Input::TransferLeader(token, _)
+            | Input::AddServer(token, _)
+            | Input::RemoveServer(token, _) => outbox.fail(token, not_leader()),
+            Input::Tick(_)
+            | Input::Deadline(_)
+            | Input::Peer(..)
+            | Input::SetBack(..)
+            | Input::Summed(..)
+            | Input::Challenged(..)
+            | Input::AgentAnswered(_)
+            | Input::Install(..)
+            | Input::Unreachable(_) => {}
+        }
+    }
+}
