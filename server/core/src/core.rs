@@ -1,8 +1,10 @@
 //! The server itself: handles one input at a time and lists the effects.
 
-pub(crate) mod decisions;
+mod config;
+mod decisions;
 mod overdue;
 pub(crate) mod proposals;
+mod queries;
 mod reads;
 mod role;
 
@@ -20,69 +22,22 @@ use crate::observed::{Observed, Observer};
 use crate::outbox::{Outbox, lost_leadership, not_leader};
 use crate::proposal::Proposal;
 use crate::raft::engine::{Effects, Engine};
-use crate::raft::log::{
-    EntryKind, HardState, LogEntry, LogStatus, Membership, OwnMemory, Recovered, SnapshotMeta,
-};
+use crate::raft::log::{EntryKind, LogEntry, Membership, OwnMemory, Recovered, SnapshotMeta};
 use crate::raft::message::{MessageKind, PeerMessage};
-use crate::raft::{ElectionTimeout, Progress};
 use crate::read_index::ReadIndex;
-use crate::setback::{LogPosition, PeerMemory, SetBack};
-use crate::state::{Listing, State};
-use crate::timers::TimerConfig;
+use crate::setback::SetBack;
+use crate::state::State;
 use crate::upgrade;
+pub use config::{ClusterStart, CoreConfig};
 use lockmesh_protocol::command::{Command, NodeFailure};
 use lockmesh_protocol::format::{self, FormatError};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term, WallTime};
-use lockmesh_protocol::lease::LeaseKey;
-use lockmesh_protocol::query::{Consistency, Query, Rows};
-use lockmesh_protocol::record::Server;
+use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use proposals::{Batch, MAX_PROPOSAL_BYTES, Origin, PendingProposal, Proposals, RETRY_PROPOSAL};
 use role::LeaderLog;
-use std::time::Duration;
-
-/// Configuration of a server.
-#[derive(Clone, Debug)]
-pub struct CoreConfig {
-    /// The server's id.
-    pub id: ServerId,
-    /// Seed of its random numbers.
-    pub seed: u64,
-    /// The initial content of the cluster, used until the cluster exists.
-    pub cluster_start: ClusterStart,
-    /// Windows and delays.
-    pub timers: TimerConfig,
-    /// The maximum number of uncommitted proposals.
-    pub max_pending_proposals: usize,
-    /// Bytes of log to keep behind a durable snapshot for followers that lag.
-    pub log_keep_bytes: u64,
-    /// Bytes of log to keep behind a snapshot that a follower may be fetching; at least
-    /// `log_keep_bytes`.
-    pub log_keep_fetching_bytes: u64,
-    /// The election timeout.
-    pub election: ElectionTimeout,
-    /// The newest format that this build reads: [`lockmesh_protocol::format::NEWEST`].
-    pub format: u8,
-    /// Interval between corruption checks. A leader skips a check if nothing was written since the
-    /// last one.
-    pub corruption_check_interval: Duration,
-    /// The time without a durable write after which the disk is stalled; at least two election
-    /// timeouts.
-    pub stall_timeout: Duration,
-}
-
-/// The content that the first leader of a cluster writes into its state.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ClusterStart {
-    /// The cluster's id, a UUID.
-    pub cluster_id: String,
-    /// Its first servers.
-    pub servers: Vec<Server>,
-    /// The random key from which lease secrets are derived; known to the servers only.
-    pub lease_key: LeaseKey,
-}
 
 /// A server as one pure value.
 #[derive(Debug)]
@@ -321,107 +276,6 @@ impl Core {
         Observed { judge, mesh, ..std::mem::take(&mut self.observer.observed) }
     }
 
-    /// Returns the replicated state as applied by this server.
-    pub fn state(&self) -> &State {
-        &self.state
-    }
-
-    /// Answers a query from the state. Remaining lock-delays come from the leader's timers.
-    pub fn query(&self, now: Time, query: &Query) -> (LogIndex, Rows) {
-        let (index, mut rows) = self.state.query(query);
-        if let (Rows::QueuePosition(Reply::Delayed { remaining }), Query::QueuePosition { key, .. }) =
-            (&mut rows, query)
-        {
-            *remaining = self.deadlines.left_of_delay(now, key, *remaining);
-        }
-        (index, rows)
-    }
-
-    /// Answers a query that may match very many rows: returns at most `limit` bytes, or a listing
-    /// to build elsewhere.
-    pub fn query_view(&self, now: Time, query: &Query, limit: usize) -> (LogIndex, Listing) {
-        match query {
-            Query::QueuePosition { .. } => {
-                let (index, rows) = self.query(now, query);
-                (index, Listing::Rows(rows))
-            }
-            query => self.state.query_view(query, limit),
-        }
-    }
-
-    /// Returns `true` if the outcome of a queue position can be reported at once: this server leads
-    /// and has applied that index, so no other leader can undo it.
-    pub fn knows_queue_position(&self, queue_position: LogIndex) -> bool {
-        self.is_serving() && queue_position.0 <= self.applied.0.0 + self.state.index_base()
-    }
-
-    /// Returns `true` if this server leads and serves.
-    pub fn is_serving(&self) -> bool {
-        self.serving.is_some()
-    }
-
-    /// Returns the leader known to this server; itself only once it serves.
-    pub fn leader(&self) -> Option<ServerId> {
-        // A server that was set back has no reliable knowledge and must not redirect clients.
-        let leader = self.engine.leader().filter(|_| self.set_back.is_none())?;
-        (leader != self.config.id || self.is_serving()).then_some(leader)
-    }
-
-    /// Returns the metadata of a snapshot of the current state.
-    pub fn snapshot_meta(&self) -> SnapshotMeta {
-        let (index, term) = self.applied;
-        SnapshotMeta { index, term, membership: self.engine.membership().clone() }
-    }
-
-    /// Returns the hard state that must be durable before a snapshot of the current state.
-    pub fn hard_state(&self) -> HardState {
-        self.engine.hard_state()
-    }
-
-    /// Returns the voters and learners.
-    pub fn membership(&self) -> &Membership {
-        self.engine.membership()
-    }
-
-    /// Returns the status of this server's log for operators.
-    pub fn log_status(&self) -> LogStatus {
-        LogStatus {
-            term: self.engine.term(),
-            first_index: self.engine.first_index(),
-            last_index: self.engine.last_index(),
-            commit_index: self.engine.commit_index(),
-            applied_index: self.applied.0,
-            membership_index: self.membership_index,
-            log_bytes: self.engine.log_bytes(),
-            pending_proposals: self.proposals.pending_len(),
-        }
-    }
-
-    /// Returns this server's log position: never less than it has acknowledged.
-    pub fn log_position(&self) -> LogPosition {
-        LogPosition { term: self.engine.term(), last_index: self.engine.last_index() }
-    }
-
-    /// Returns the log positions that the other servers have certainly reached.
-    pub fn peer_memory(&self) -> &PeerMemory {
-        &self.own.peers
-    }
-
-    /// Returns this server's own memory, which is part of each of its checkpoints.
-    pub fn own_memory(&self) -> &OwnMemory {
-        &self.own
-    }
-
-    /// Returns the set-back of this server's disk, if any: the server must then send nothing.
-    pub fn set_back(&self) -> Option<&SetBack> {
-        self.set_back.as_ref()
-    }
-
-    /// Returns the replication progress of another server, if this server leads.
-    pub fn progress(&self, server: ServerId) -> Option<Progress> {
-        self.engine.progress(server)
-    }
-
     fn peer(&mut self, now: Time, sender: ServerId, message: PeerMessage, outbox: &mut Outbox) {
         // A snapshot that this server has passed needs no state: the engine replies with its index.
         let is_news = message.snapshot.as_ref().is_some_and(|mark| mark.index > self.applied.0);
@@ -433,7 +287,7 @@ impl Core {
             None => {
                 self.autopilot.heard(now, sender);
                 // Before the engine sees it: the engine panics at a commit index not in its log.
-                if let Some(known) = self.acknowledged_beyond(&message) {
+                if let Some(known) = SetBack::proven_by(&message, self.log_position()) {
                     return self.notice_set_back(now, sender, known, outbox);
                 }
                 let is_own = self.message(now, &message, outbox);
@@ -571,18 +425,6 @@ impl Core {
         if self.deadlines.is_running(now) {
             self.with_deadlines(now, Deadlines::expire, outbox);
         }
-    }
-
-    /// Returns the time at which [`Input::Deadline`] is due; `None` if nothing may expire before
-    /// the next tick.
-    pub fn next_deadline(&self) -> Option<Time> {
-        self.deadlines.next()
-    }
-
-    /// Returns the reason why this server must stop: its build cannot read the cluster's format.
-    /// Until it is stopped it does nothing.
-    pub fn unreadable(&self) -> Option<&FormatError> {
-        self.unreadable.as_ref()
     }
 
     /// Proposes a command of the leader's own, with no caller to notify.

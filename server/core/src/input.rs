@@ -74,3 +74,31 @@ pub enum Input {
     /// An operator's request to remove a server.
     RemoveServer(CallToken, ServerId),
 }
+
+impl Input {
+    /// Returns the caller that waits for a reply, if any.
+    pub(crate) fn caller(&self) -> Option<CallToken> {
+        match self {
+            Self::Propose(token, _)
+            | Self::Read(token, _)
+            | Self::Renew(token, _)
+            | Self::RenewLease(token, _)
+            | Self::Accuse(token, ..)
+            | Self::Spread(token, ..)
+            | Self::TransferLeader(token, _)
+            | Self::AddServer(token, _)
+            | Self::RemoveServer(token, _) => Some(*token),
+            Self::Tick(_)
+            | Self::Deadline(_)
+            | Self::Peer(..)
+            | Self::Install(..)
+            | Self::SetBack(..)
+            | Self::Unreachable(_)
+            | Self::Challenged(..)
+            | Self::AgentAnswered(_)
+            | Self::Persisted(_)
+            | Self::CheckpointDurable(_)
+            | Self::Summed(..) => None,
+        }
+    }
+}

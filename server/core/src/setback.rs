@@ -9,6 +9,7 @@
 //!
 //! Loss of data that only the server itself and a dead one knew cannot be detected.
 
+use crate::raft::message::{MessageKind, PeerMessage};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -66,6 +67,19 @@ pub struct SetBack {
 }
 
 impl SetBack {
+    /// Returns the log position that a heartbeat proves its receiver has acknowledged, if the
+    /// receiver holds less. The engine must never receive such a heartbeat.
+    pub(crate) fn proven_by(message: &PeerMessage, holds: LogPosition) -> Option<LogPosition> {
+        let known = LogPosition { term: message.term, last_index: message.commit };
+        // A heartbeat's commit never exceeds the index that the receiver has acknowledged to this
+        // leader, so the receiver holds that index or has lost it. An older leader is ignored:
+        // entries that were acknowledged to it may have been replaced since.
+        let is_beyond = message.kind == MessageKind::Heartbeat
+            && message.term >= holds.term
+            && message.commit > holds.last_index;
+        is_beyond.then_some(known)
+    }
+
     /// Compares a server's position with another server's memory of it.
     pub fn find(
         server: ServerId,

@@ -233,7 +233,10 @@ impl World {
         let removing = self.operator.orders.iter().any(removes)
             || self.operator.under_way.as_ref().is_some_and(|(_, order, _)| removes(order));
         // A removal that the operator gave up may still be under way.
-        let is_safe = core.autopilot(self.now).may_change_membership() && members.voters.len() >= 3 && lost == 0 && !removing;
+        let is_safe = core.autopilot(self.stage.now).may_change_membership()
+            && members.voters.len() >= 3
+            && lost == 0
+            && !removing;
         is_safe.then_some(members)
     }
 

@@ -202,6 +202,12 @@ impl Core {
         &self.judge
     }
 
+    /// Returns `true` if very many nodes are silent at once, so that this leader's windows are
+    /// long.
+    pub fn is_braking(&self) -> bool {
+        self.judge.is_braking()
+    }
+
     /// Returns the data of the mesh.
     pub(crate) fn mesh(&self) -> &ServedMesh {
         &self.mesh

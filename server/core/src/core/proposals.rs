@@ -135,7 +135,8 @@ impl Proposals {
     pub(crate) fn applied(&mut self, entry: &LogEntry) -> (Option<PendingProposal>, Vec<Origin>) {
         // In log order: an earlier proposal in the queue was replaced by entries of another leader.
         let mut replaced = Vec::new();
-        while let Some(pending) = self.pending.pop_front_if(|pending| pending.index <= entry.index) {
+        while self.pending.front().is_some_and(|pending| pending.index <= entry.index) {
+            let pending = self.pending.pop_front().expect("the front exists");
             if (pending.index, pending.term) == (entry.index, entry.term) {
                 return (Some(pending), replaced);
             }

@@ -9,7 +9,6 @@ use crate::input::Input;
 use crate::judge::JudgeInput;
 use crate::outbox::{Outbox, lost_leadership, not_leader};
 use crate::raft::engine::Effects;
-use crate::raft::message::{MessageKind, PeerMessage};
 use crate::setback::{LogPosition, SetBack};
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
@@ -49,6 +48,17 @@ impl LeaderLog {
             (None, None) => {}
         }
     }
+
+    /// Logs that this server no longer leads.
+    fn note_stop(term: Term, is_leaderless: bool) {
+        let term = term.0;
+        if is_leaderless {
+            // A leader without replies from a majority steps down on its own, within its term.
+            tracing::warn!(term, "this server no longer leads, and no other leader is known");
+        } else {
+            tracing::info!(term, "this server no longer leads");
+        }
+    }
 }
 
 impl Core {
@@ -60,14 +70,8 @@ impl Core {
         let led = std::mem::replace(&mut self.led, self.engine.is_leader());
         // Also if it led without serving: accepted proposals may be waiting.
         if (led && !self.led) || (self.serving.is_some() && leads != self.serving) {
-            let term = self.engine.term().0;
-            match self.engine.leader() {
-                // A leader without replies from a majority steps down on its own, within its term.
-                None if leads.is_none() && self.set_back.is_none() => {
-                    tracing::warn!(term, "this server no longer leads, and no other leader is known");
-                }
-                _ => tracing::info!(term, "this server no longer leads"),
-            }
+            let is_leaderless = self.engine.leader().is_none() && leads.is_none() && self.set_back.is_none();
+            LeaderLog::note_stop(self.engine.term(), is_leaderless);
             self.serving = None;
             self.step_down(now, outbox);
         }
@@ -122,19 +126,6 @@ impl Core {
         outbox.messages.clear();
     }
 
-    /// Returns the log position that a heartbeat proves this server has acknowledged, if the server
-    /// holds less. The engine must never receive such a heartbeat.
-    pub(super) fn acknowledged_beyond(&self, message: &PeerMessage) -> Option<LogPosition> {
-        let known = LogPosition { term: message.term, last_index: message.commit };
-        // A heartbeat's commit never exceeds the index that the receiver has acknowledged to this
-        // leader, so the receiver holds that index or has lost it. An older leader is ignored:
-        // entries that were acknowledged to it may have been replaced since.
-        let is_beyond = message.kind == MessageKind::Heartbeat
-            && message.term >= self.engine.term()
-            && message.commit > self.engine.last_index();
-        is_beyond.then_some(known)
-    }
-
     /// Handles evidence that this server has lost acknowledged entries or votes: it must not vote,
     /// acknowledge or reply again.
     pub(super) fn notice_set_back(
@@ -166,23 +157,7 @@ impl Core {
             Input::Persisted(write) => self.engine.persisted(write, &mut Effects::default()),
             Input::CheckpointDurable(mark) => self.engine.checkpoint_durable(mark),
             Input::Read(token, _) => outbox.refused_reads.push((token, not_leader())),
-            Input::Propose(token, _)
-            | Input::Renew(token, _)
-            | Input::RenewLease(token, _)
-            | Input::Accuse(token, ..)
-            | Input::Spread(token, ..)
-            | Input::TransferLeader(token, _)
-            | Input::AddServer(token, _)
-            | Input::RemoveServer(token, _) => outbox.fail(token, not_leader()),
-            Input::Tick(_)
-            | Input::Deadline(_)
-            | Input::Peer(..)
-            | Input::SetBack(..)
-            | Input::Summed(..)
-            | Input::Challenged(..)
-            | Input::AgentAnswered(_)
-            | Input::Install(..)
-            | Input::Unreachable(_) => {}
+            input => input.caller().into_iter().for_each(|token| outbox.fail(token, not_leader())),
         }
     }
 }

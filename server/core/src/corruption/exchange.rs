@@ -120,11 +120,11 @@ impl CorruptionChecks {
                 Ok(report) => self.take_report(from, index, report),
                 Err(error) => tracing::warn!(server = from.0, %error, "cannot read a server's checksum"),
             },
-            MessageKind::Corrupt if is_of_leader && self.found_corrupt.is_none() => {
-                // A snapshot may have replaced the corrupt state.
-                if Some(index) >= copy_of {
-                    self.found_corrupt = Some(index);
-                }
+            // A snapshot may have replaced the corrupt state since.
+            MessageKind::Corrupt
+                if is_of_leader && self.found_corrupt.is_none() && Some(index) >= copy_of =>
+            {
+                self.found_corrupt = Some(index);
             }
             _ => {}
         }

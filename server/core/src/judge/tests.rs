@@ -284,7 +284,7 @@ fn check_lists_and_relayed_replies_count_only_from_the_leader_that_is_followed()
             let message = PeerMessage { term: TERM, context: said, ..message };
             let mut decisions = Vec::new();
             with_view(leader, |view| {
-                judge.handle(view, at(10), JudgeInput::Message(&message), &mut decisions)
+                judge.handle(view, at(10), JudgeInput::Message(&message), &mut decisions);
             });
             decisions.len()
         };
