@@ -137,7 +137,9 @@ impl Core {
                 Decision::Ask(wanted) => outbox.questions.push(wanted),
                 Decision::Push(wanted) => outbox.mesh_items.push(wanted),
                 Decision::ConfirmState(check) => {
-                    self.own.copy_of = self.own.copy_of.filter(|_| is_unconfirmed(self.own.copy_of, check));
+                    if !is_unconfirmed(self.own.copy_of, check) {
+                        self.own.copy_of = None;
+                    }
                 }
                 Decision::ChangeMembership(change, caller) => {
                     self.propose_membership(now, change, caller, outbox);
