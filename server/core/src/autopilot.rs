@@ -22,6 +22,8 @@
 mod health;
 mod membership;
 mod replication;
+#[cfg(test)]
+mod tests;
 
 pub use health::AutopilotView;
 

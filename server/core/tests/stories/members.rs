@@ -488,39 +488,6 @@ fn leadership_moves_to_whom_it_is_given() {
     assert_ne!(cluster.leader(), to);
 }
 
-/// `cargo sim 1274`: after an aborted transfer, an unfit leader had to wait 5 s before the next
-/// one.
-#[test]
-fn a_transfer_that_the_engine_aborted_does_not_block_the_next_one() {
-    let mut cluster = Cluster::start(3);
-    let leader = cluster.leader();
-    let others: Vec<_> = cluster.running().into_iter().filter(|id| *id != leader).collect();
-    cluster.down.insert(others[0]);
-    let token = cluster.ask(leader, |token| Input::TransferLeader(token, Some(others[0])));
-    cluster.run(SECOND / 2);
-    let next = cluster.ask(leader, |token| Input::TransferLeader(token, None));
-    cluster.run(SECOND / 2);
-    let refused = cluster.answer(leader, token);
-    assert!(matches!(refused, Response::Unavailable(Unavailable::Denied(_))), "{refused:?}");
-    assert_eq!((cluster.answer(leader, next), cluster.leader()), (&Response::Done, others[1]));
-}
-
-/// The caller of a transfer was denied when the engine aborted it, although the other server was
-/// only slow.
-#[test]
-fn a_caller_waits_for_a_server_that_takes_over_late() {
-    let mut cluster = Cluster::start(3);
-    let (leader, follower) = (cluster.leader(), cluster.follower());
-    cluster.down.insert(follower);
-    let token = cluster.ask(leader, |token| Input::TransferLeader(token, Some(follower)));
-    cluster.run(SECOND);
-    cluster.put("accepted again");
-    assert!(!cluster.servers[&leader].replies.contains_key(&token), "it may still take over");
-    cluster.run(5 * SECOND);
-    let refused = cluster.answer(leader, token);
-    assert!(matches!(refused, Response::Unavailable(Unavailable::Denied(_))), "{refused:?}");
-}
-
 #[test]
 fn a_follower_answers_readers_by_a_round_of_its_leader() {
     let mut cluster = Cluster::start(3);

@@ -1,0 +1,215 @@
+//! The autopilot of the first of several servers, which leads.
+
+use super::{Autopilot, AutopilotInput, AutopilotView, Servers};
+use crate::cluster::{ClusterView, Decision};
+use crate::core::proposals::Proposals;
+use crate::corruption::CorruptionChecks;
+use crate::disk_watch::DiskWatch;
+use crate::input::CallToken;
+use crate::raft::engine::MemberChange;
+use crate::raft::log::Membership;
+use crate::raft::{ElectionTimeout, Progress, Replication};
+use crate::read_index::ReadIndex;
+use crate::state::State;
+use lockmesh_protocol::id::{LogIndex, ServerId, Term, WallTime};
+use lockmesh_protocol::rpc::{Response, Unavailable};
+use lockmesh_protocol::time::Time;
+use std::time::Duration;
+
+const OWN: ServerId = ServerId(1);
+const SECOND: Duration = Duration::from_secs(1);
+const LAST: LogIndex = LogIndex(100);
+
+/// A leader of which every follower has the whole log.
+struct Leader {
+    now: Time,
+    autopilot: Autopilot,
+    membership: Membership,
+    replication: Replication,
+    applied: LogIndex,
+}
+
+impl Leader {
+    fn of(voters: &[u64]) -> Self {
+        let voters: Vec<_> = voters.iter().copied().map(ServerId).collect();
+        let replication = Replication { commit_index: LAST, last_index: LAST, ..Replication::default() };
+        let membership = Membership::of_voters(&voters);
+        let (now, autopilot) = (Time(0) + SECOND, Autopilot::default());
+        let mut leader = Self { now, autopilot, membership, replication, applied: LAST };
+        leader.replicate_to_all();
+        leader.handle(AutopilotInput::Start);
+        leader.autopilot.settles_at(Some(LAST));
+        leader
+    }
+
+    fn replicate_to_all(&mut self) {
+        let others = self.membership.all().into_iter().filter(|id| *id != OWN);
+        self.replication.progress =
+            others.map(|id| (id, Progress { matched: LAST, snapshot: None })).collect();
+    }
+
+    fn with_servers<T>(&mut self, use_them: impl FnOnce(&mut Autopilot, Servers<'_>) -> T) -> T {
+        let (state, readers, proposals) = (State::default(), ReadIndex::default(), Proposals::default());
+        let cluster = ClusterView {
+            id: OWN,
+            term: Term(1),
+            leader: Some(OWN),
+            serving: Some(Term(1)),
+            membership: &self.membership,
+            state: &state,
+            applied: (self.applied, Term(1)),
+            founders: &[],
+            readers: &readers,
+            proposals: &proposals,
+            is_set_back: false,
+            is_corrupt: false,
+            is_late: false,
+        };
+        let servers = Servers {
+            cluster,
+            replication: self.replication.clone(),
+            corruption: &CorruptionChecks::new(SECOND),
+            disk: &DiskWatch::new(SECOND),
+            election: ElectionTimeout::default(),
+        };
+        use_them(&mut self.autopilot, servers)
+    }
+
+    fn handle(&mut self, input: AutopilotInput) -> Vec<Decision> {
+        let (now, mut decisions) = (self.now, Vec::new());
+        self.with_servers(|autopilot, servers| autopilot.handle(&servers, now, input, &mut decisions));
+        decisions
+    }
+
+    /// Advances time, with messages from these servers and a tick every half second.
+    fn run(&mut self, time: Duration, heard: &[u64]) -> Vec<Decision> {
+        let (end, mut decisions) = (self.now + time, Vec::new());
+        while self.now < end {
+            self.now = self.now + SECOND / 2;
+            heard.iter().for_each(|id| self.autopilot.heard(self.now, ServerId(*id)));
+            decisions.extend(self.handle(AutopilotInput::Tick));
+            decisions.extend(self.handle(AutopilotInput::Manage(WallTime(0))));
+        }
+        decisions
+    }
+
+    fn transfer(&mut self, token: u64, to: Option<u64>) -> Vec<Decision> {
+        self.handle(AutopilotInput::Transfer(CallToken(token), to.map(ServerId)))
+    }
+}
+
+fn is_denial(decision: &Decision, token: u64) -> bool {
+    let denied = |response: &Response| matches!(response, Response::Unavailable(Unavailable::Denied(_)));
+    matches!(decision, Decision::Reply(to, response) if to.0 == token && denied(response))
+}
+
+fn is_change(decision: &Decision, wanted: MemberChange) -> bool {
+    matches!(decision, Decision::ChangeMembership(change, _) if *change == wanted)
+}
+
+#[test]
+fn the_caller_of_a_transfer_waits_for_a_server_that_takes_over_late() {
+    let mut leader = Leader::of(&[1, 2, 3]);
+    assert!(matches!(leader.transfer(7, Some(2))[..], [Decision::TransferLeader(ServerId(2))]));
+    assert!(leader.run(5 * SECOND, &[2, 3]).is_empty(), "it may still take over");
+    assert!(matches!(&leader.run(SECOND / 2, &[2, 3])[..], [denied] if is_denial(denied, 7)));
+}
+
+/// `cargo sim 1274`: after an aborted transfer, an unfit leader had to wait 5 s before the next
+/// one.
+#[test]
+fn a_transfer_that_the_engine_aborted_does_not_block_the_next_one() {
+    let mut leader = Leader::of(&[1, 2, 3]);
+    leader.transfer(7, Some(2));
+    leader.replication.is_transferring = true;
+    assert!(matches!(&leader.transfer(8, Some(3))[..], [denied] if is_denial(denied, 8)));
+    leader.replication.is_transferring = false;
+    leader.run(SECOND / 2, &[3]);
+    let next = leader.transfer(9, None);
+    assert!(
+        matches!(&next[..], [Decision::TransferLeader(ServerId(3)), denied] if is_denial(denied, 7)),
+        "the voter that is in contact, and the former caller hears of it: {next:?}"
+    );
+    assert!(matches!(
+        &leader.handle(AutopilotInput::Stop)[..],
+        [Decision::Reply(CallToken(9), Response::Done)]
+    ));
+}
+
+#[test]
+fn a_learner_gets_its_vote_once_it_holds_a_state_and_is_stable() {
+    let mut leader = Leader::of(&[1, 2, 3]);
+    leader.membership.learners = vec![ServerId(4)];
+    leader.replicate_to_all();
+    let waits = Progress { matched: LogIndex(1), snapshot: Some(LAST) };
+    for progress in [Progress::default(), waits] {
+        leader.replication.progress.insert(ServerId(4), progress);
+        leader.replication.commit_index = LogIndex(3);
+        assert!(leader.run(4 * SECOND, &[2, 3, 4]).is_empty(), "it lags by few entries: {progress:?}");
+        let now = leader.now;
+        let is_healthy = leader.with_servers(|autopilot, servers| {
+            AutopilotView { autopilot, servers }.is_healthy(now, ServerId(4))
+        });
+        assert!(!is_healthy);
+    }
+    leader.replicate_to_all();
+    assert!(leader.run(SECOND, &[2, 3, 4]).is_empty(), "not stable yet");
+    let decisions = leader.run(SECOND / 2, &[2, 3, 4]);
+    assert!(matches!(&decisions[..], [promoted] if is_change(promoted, MemberChange::Voter(ServerId(4)))));
+}
+
+#[test]
+fn a_dead_voter_goes_if_another_replaced_it_or_if_it_is_one_too_many() {
+    // One of three is needed as soon as it returns.
+    let mut leader = Leader::of(&[1, 2, 3]);
+    assert!(leader.run(400 * SECOND, &[2]).is_empty());
+    let mut leader = Leader::of(&[1, 2, 3, 4]);
+    assert!(leader.run(300 * SECOND, &[2, 3]).is_empty());
+    let decisions = leader.run(SECOND, &[2, 3]);
+    assert!(is_change(&decisions[0], MemberChange::Gone(ServerId(4))), "{decisions:?}");
+    // It was dead when another server was promoted.
+    let mut leader = Leader::of(&[1, 2, 3]);
+    leader.membership.learners = vec![ServerId(4)];
+    leader.replicate_to_all();
+    let decisions = leader.run(15 * SECOND, &[2, 4]);
+    assert!(is_change(&decisions[0], MemberChange::Voter(ServerId(4))));
+    leader.membership = Membership::of_voters(&[1, 2, 3, 4].map(ServerId));
+    let decisions = leader.run(SECOND, &[2, 4]);
+    assert!(is_change(&decisions[0], MemberChange::Gone(ServerId(3))), "{decisions:?}");
+}
+
+#[test]
+fn a_change_begins_once_the_previous_one_is_settled() {
+    let mut leader = Leader::of(&[1, 2, 3, 4]);
+    leader.run(SECOND, &[2, 3, 4]);
+    let before = leader.membership.all();
+    let applied = leader.handle(AutopilotInput::MembershipApplied(before, Some(CallToken(5))));
+    assert!(matches!(applied[..], [Decision::SettleMembership]));
+    leader.autopilot.settles_at(Some(LogIndex(101)));
+    let remove = |token| AutopilotInput::Remove(CallToken(token), ServerId(4));
+    assert!(leader.handle(AutopilotInput::Applied).is_empty());
+    assert!(matches!(&leader.handle(remove(6))[..], [denied] if is_denial(denied, 6)));
+    leader.applied = LogIndex(101);
+    assert!(matches!(
+        &leader.handle(AutopilotInput::Applied)[..],
+        [Decision::Reply(CallToken(5), Response::Done)]
+    ));
+    assert!(
+        matches!(&leader.handle(remove(7))[..], [gone] if is_change(gone, MemberChange::Gone(ServerId(4))))
+    );
+}
+
+#[test]
+fn a_server_is_removed_only_if_the_rest_goes_on() {
+    let mut leader = Leader::of(&[1, 2, 3]);
+    leader.run(SECOND, &[2]);
+    let remove = |token| AutopilotInput::Remove(CallToken(token), ServerId(2));
+    assert!(
+        matches!(&leader.handle(remove(1))[..], [denied] if is_denial(denied, 1)),
+        "1 and 3 would remain"
+    );
+    leader.run(SECOND, &[2, 3]);
+    assert!(
+        matches!(&leader.handle(remove(2))[..], [gone] if is_change(gone, MemberChange::Gone(ServerId(2))))
+    );
+}
