@@ -13,6 +13,19 @@ const COMMENT_COLUMNS: usize = 100;
 /// Maximum length of a function, in lines. Aim at 40.
 const FUNCTION_LINES: usize = 70;
 
+/// Maximum lines of code in all `impl` blocks of a type together. Aim at 300.
+const IMPL_LINES: usize = 700;
+
+/// Types that are larger, and their limits, which only get lower.
+const LARGE_TYPES: &[(&str, &str, usize)] = &[
+    ("server/core", "Core", 830),
+    ("server/core", "Frontend", 1_062),
+    ("server/core", "State", 904),
+    ("server/core", "Step", 1_459),
+    ("agent/client", "Holder", 944),
+    ("agent/core", "QuorumClient", 1_707),
+];
+
 /// Everything that the top folder may contain besides dotfiles.
 const TOP: [&str; 10] = [
     "Cargo.toml",
@@ -227,6 +240,13 @@ const DECIDED_IN: &[(&str, &str)] = &[
     ("transaction", "server/core/src/state/txn.rs"),
     ("tombstone", "server/core/src/state/tombstone.rs"),
     ("semaphore", "agent/client/src/semaphore/mod.rs"),
+    ("failure detector", "server/core/src/judge/mod.rs"),
+    ("heartbeat", "server/core/src/judge/mod.rs"),
+    ("failover", "server/core/src/judge/verdict.rs"),
+    ("split brain", "server/core/src/judge/majority.rs"),
+    ("anti-entropy", "server/core/src/judge/upkeep.rs"),
+    ("group commit", "server/core/src/core/proposals.rs"),
+    ("exactly once", "server/core/src/state/replies.rs"),
 ];
 
 /// Names that begin with `get_` because the word is Consul's.
@@ -298,6 +318,31 @@ fn functions_are_short() {
         snippet("fn short() {\n}\nasync fn long(a: [u8; 2])\n{\n  if x {\n \"}\"\n }\n}\nfn short_too() {}");
     let faults = rules::functions_are_short(&long, 4);
     assert_eq!(faults.iter().map(|fault| fault.line).collect::<Vec<_>>(), [3]);
+}
+
+#[test]
+fn types_are_short() {
+    let all = sources();
+    for (krate, _) in CRATES {
+        let inner = CRATES.iter().filter(|(other, _)| other.starts_with(&format!("{krate}/")));
+        let inner: Vec<_> = inner.map(|(other, _)| format!("{other}/")).collect();
+        let is_own = |source: &&Source| {
+            source.path.starts_with(&format!("{krate}/"))
+                && !inner.iter().any(|other| source.path.starts_with(other.as_str()))
+        };
+        let own: Vec<_> = all.iter().filter(is_own).collect();
+        assert_tidy(rules::types_are_short(krate, &own, IMPL_LINES, LARGE_TYPES));
+    }
+    let parts = [
+        snippet(
+            "impl<'a, T: Into<A>> Big<'a, T> {\n fn a() {}\n\n}\nimpl fmt::Display for Big<'_, B> {\n}\n",
+        ),
+        snippet("struct Big;\nimpl a::Big {\n // c\n fn b() {}\n}\nimpl Small {\n}\n"),
+    ];
+    let parts: Vec<_> = parts.iter().collect();
+    assert_eq!(rules::impl_lines(&parts), [("Big".into(), 8), ("Small".into(), 2)].into());
+    assert_eq!(rules::types_are_short("a", &parts, 7, &[]).len(), 1);
+    assert!(rules::types_are_short("a", &parts, 7, &[("a", "Big", 8)]).is_empty());
 }
 
 #[test]

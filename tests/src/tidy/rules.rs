@@ -4,6 +4,7 @@
 use super::mask::item_length;
 use super::path::{lines_naming, lines_naming_crate};
 use super::{Fault, Source, is_word, line_of, words};
+use std::collections::BTreeMap;
 
 /// A Rust file opens with a module doc.
 pub fn opens_with_a_module_doc(source: &Source) -> Vec<Fault> {
@@ -42,6 +43,59 @@ pub fn functions_are_short(source: &Source, most: usize) -> Vec<Fault> {
         })
     };
     words(code, "fn").filter_map(long).collect()
+}
+
+/// The lines of code of each type's `impl` blocks, over all files of a crate: a large type does not
+/// get smaller by more files.
+pub fn impl_lines(sources: &[&Source]) -> BTreeMap<String, usize> {
+    let mut lines = BTreeMap::new();
+    for source in sources {
+        let code = &source.real_code;
+        for at in words(code, "impl").filter(|at| code[..*at].ends_with('\n')) {
+            let item = &code[at..at + item_length(&code[at..])];
+            let head = item.split_once('{').map_or(item, |(head, _)| head);
+            let code_lines = item.lines().filter(|line| !line.trim().is_empty()).count();
+            *lines.entry(implementing_type(head)).or_default() += code_lines;
+        }
+    }
+    lines
+}
+
+/// Returns the type that the head of an `impl` block names, without its path and parameters.
+fn implementing_type(head: &str) -> String {
+    let mut depth = 0_usize;
+    let outside = head.chars().filter(|character| {
+        depth += usize::from(*character == '<');
+        let is_outside = depth == 0;
+        depth -= usize::from(*character == '>').min(depth);
+        is_outside
+    });
+    let flat: String = outside.collect();
+    let flat = flat.split(" where ").next().unwrap_or_default();
+    let named = flat.rsplit(" for ").next().unwrap_or_default().trim_start_matches("impl").trim();
+    named.rsplit("::").next().unwrap_or_default().trim().to_owned()
+}
+
+/// A type has at most this many lines of code in its `impl` blocks, or as many as its exception
+/// allows.
+pub fn types_are_short(
+    krate: &str,
+    sources: &[&Source],
+    most: usize,
+    exceptions: &[(&str, &str, usize)],
+) -> Vec<Fault> {
+    let limit = |name: &str| {
+        let own = exceptions.iter().find(|(place, known, _)| *place == krate && *known == name);
+        own.map_or(most, |(_, _, limit)| *limit)
+    };
+    let large = impl_lines(sources).into_iter().filter(|(name, lines)| *lines > limit(name));
+    let fault = |(name, lines): (String, usize)| {
+        let most = limit(&name);
+        let what =
+            format!("`impl {name}` has {lines} lines of code, at most {most}: make values of its parts");
+        Fault { path: krate.to_owned(), line: 0, what }
+    };
+    large.map(fault).collect()
 }
 
 /// A crate is named only in its homes: files, or folders with a `/` at the end. Tests are exempt.

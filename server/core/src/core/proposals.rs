@@ -1,7 +1,7 @@
-//! A leader's proposals: gathered during a turn, then in the log until they are applied.
+//! A leader's proposals: gathered during a turn, then in the log until they are applied. All of a
+//! turn are appended to the log as one batch and reach the disk in one write (group commit).
 //!
-//! All proposals of a turn are appended to the log as one batch and reach the disk in one write
-//! (group commit). **Invariant:** the origin of each proposal is notified once: when its entry is
+//! **Invariant:** the origin of each proposal is notified once: when its entry is
 //! applied, when another leader's entry has replaced it, or when this server stops to lead.
 
 use crate::input::CallToken;

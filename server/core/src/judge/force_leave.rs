@@ -14,7 +14,7 @@
 //! **Invariant:** a force-leave ends no session of a node while guards may rely on a renewal of the
 //! default window or on an announced restart.
 
-use super::Judge;
+use super::windows::Windows;
 use crate::cluster::{Decision, Turn};
 use crate::input::CallToken;
 use crate::outbox::not_leader;
@@ -36,11 +36,15 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// A force-leave that waits until the leader knows whether its node is alive.
 #[derive(Debug)]
-pub(super) struct WaitingForceLeave {
-    pub(super) came: Time,
-    pub(super) token: CallToken,
+struct WaitingForceLeave {
+    came: Time,
+    token: CallToken,
     proposal: Proposal,
 }
+
+/// The force-leaves that wait.
+#[derive(Debug, Default)]
+pub(super) struct ForceLeaves(Vec<WaitingForceLeave>);
 
 /// The leader's knowledge of the node that a force-leave names.
 enum Liveness {
@@ -51,33 +55,53 @@ enum Liveness {
     Unknown(LeaseId),
 }
 
-impl Judge {
-    /// Holds a force-leave until it may enter the log; passes any other proposal on.
-    pub(super) fn hold_force_leave(&mut self, turn: &mut Turn<'_>, token: CallToken, proposal: Proposal) {
-        let Some(node) = forced_node(&proposal.command) else { return turn.propose(proposal, token) };
+impl ForceLeaves {
+    pub(super) fn postpone(&mut self, gap: Duration) {
+        self.0.iter_mut().for_each(|waiting| waiting.came = waiting.came + gap);
+    }
+
+    /// Takes the callers of all waiting force-leaves.
+    pub(super) fn take_callers(&mut self) -> impl Iterator<Item = CallToken> + use<> {
+        std::mem::take(&mut self.0).into_iter().map(|waiting| waiting.token)
+    }
+
+    /// Holds a force-leave until it may enter the log; passes any other proposal on. Returns the
+    /// lease to check, if the force-leave waits.
+    pub(super) fn hold(
+        &mut self,
+        turn: &mut Turn<'_>,
+        windows: (&Windows, bool),
+        (token, proposal): (CallToken, Proposal),
+    ) -> Option<LeaseId> {
+        let Some(node) = forced_node(&proposal.command) else {
+            turn.propose(proposal, token);
+            return None;
+        };
         // Before this server serves, its state may lack the node's registration.
         if !turn.view.is_serving() {
-            return turn.fail(token, not_leader());
+            turn.fail(token, not_leader());
+            return None;
         }
-        match self.liveness(turn, node) {
+        match liveness(turn, windows, node) {
             Liveness::Gone => turn.propose(without_own_reply(turn.view.state, proposal), token),
             Liveness::Alive => turn.decide(Decision::Read(Reader::Unchanged(token))),
-            Liveness::Unknown(_) if self.force_leaves.len() >= MAX_WAITING => {
+            Liveness::Unknown(_) if self.0.len() >= MAX_WAITING => {
                 let what = format!("{MAX_WAITING} force-leaves already wait for checks of their nodes");
                 turn.fail(token, Unavailable::Overloaded(what));
             }
             Liveness::Unknown(lease) => {
-                self.open_check(turn.now, lease);
-                self.force_leaves.push(WaitingForceLeave { came: turn.now, token, proposal });
+                self.0.push(WaitingForceLeave { came: turn.now, token, proposal });
+                return Some(lease);
             }
         }
+        None
     }
 
     /// Resolves the waiting force-leaves whose node's liveness is now known.
-    pub(super) fn look_at_force_leaves(&mut self, turn: &mut Turn<'_>) {
-        for waiting in std::mem::take(&mut self.force_leaves) {
+    pub(super) fn resolve(&mut self, turn: &mut Turn<'_>, windows: (&Windows, bool)) {
+        for waiting in std::mem::take(&mut self.0) {
             let Some(node) = forced_node(&waiting.proposal.command) else { continue };
-            match self.liveness(turn, node) {
+            match liveness(turn, windows, node) {
                 Liveness::Gone => {
                     let proposal = without_own_reply(turn.view.state, waiting.proposal);
                     turn.propose(proposal, waiting.token);
@@ -91,36 +115,32 @@ impl Judge {
                     );
                     turn.fail(waiting.token, Unavailable::Denied(why));
                 }
-                Liveness::Unknown(_) => self.force_leaves.push(waiting),
+                Liveness::Unknown(_) => self.0.push(waiting),
             }
         }
     }
+}
 
-    fn liveness(&self, turn: &Turn<'_>, node: &NodeName) -> Liveness {
-        let folded = node.folded();
-        let is_registration = |command: &Command| matches!(command, Command::RegisterAgent(new) if new.node.name.folded() == folded);
-        // Behind the registration in the log, the force-leave would end the new process's
-        // membership.
-        if turn.is_on_its_way(is_registration) {
-            return Liveness::Alive;
-        }
-        let Some(agent) = turn.view.state.member(&folded) else { return Liveness::Gone };
-        let lease = agent.lease();
-        match agent.status {
-            MemberStatus::Failed | MemberStatus::Left => return Liveness::Gone,
-            // Guards rely on their sessions for this long without the agent.
-            _ if agent.restart_announced.is_some() => return Liveness::Alive,
-            MemberStatus::Alive | MemberStatus::Restarting => {}
-        }
-        let member = self.windows.member(lease.agent).filter(|member| member.lease == lease);
-        let is_within =
-            member.is_some_and(|member| turn.now < member.end(HealthWindow::Default, self.is_braking()));
-        if is_within && self.windows.renewed(lease).is_some() {
-            Liveness::Alive
-        } else {
-            Liveness::Unknown(lease)
-        }
+/// Returns the leader's knowledge of a node; the windows come with whether the brake is on.
+fn liveness(turn: &Turn<'_>, (windows, is_braking): (&Windows, bool), node: &NodeName) -> Liveness {
+    let folded = node.folded();
+    let is_registration = |command: &Command| matches!(command, Command::RegisterAgent(new) if new.node.name.folded() == folded);
+    // Behind the registration in the log, the force-leave would end the new process's
+    // membership.
+    if turn.is_on_its_way(is_registration) {
+        return Liveness::Alive;
     }
+    let Some(agent) = turn.view.state.member(&folded) else { return Liveness::Gone };
+    let lease = agent.lease();
+    match agent.status {
+        MemberStatus::Failed | MemberStatus::Left => return Liveness::Gone,
+        // Guards rely on their sessions for this long without the agent.
+        _ if agent.restart_announced.is_some() => return Liveness::Alive,
+        MemberStatus::Alive | MemberStatus::Restarting => {}
+    }
+    let member = windows.member(lease.agent).filter(|member| member.lease == lease);
+    let is_within = member.is_some_and(|member| turn.now < member.end(HealthWindow::Default, is_braking));
+    if is_within && windows.renewed(lease).is_some() { Liveness::Alive } else { Liveness::Unknown(lease) }
 }
 
 /// Drops the request id of an agent that prunes its own node. The agent is forgotten with its kept

@@ -1,4 +1,5 @@
-//! The majority rule: a verdict needs a majority of the voters at its entry's index.
+//! The majority rule: a verdict needs a majority of the voters at its entry's index. A minority
+//! that is cut off from the others (split brain) fails no node.
 
 use crate::proposal::Proposal;
 use crate::raft::log::Membership;

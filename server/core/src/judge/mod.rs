@@ -80,7 +80,7 @@ use crate::state::State;
 use accusers::Accusers;
 use brake::Brake;
 use checks::Checks;
-use force_leave::WaitingForceLeave;
+use force_leave::ForceLeaves;
 use juror::Juror;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, NodeFailure};
@@ -144,7 +144,7 @@ pub(crate) struct Judge {
     accusers: Accusers,
     brake: Brake,
     registrations: Registrations,
-    force_leaves: Vec<WaitingForceLeave>,
+    force_leaves: ForceLeaves,
     upkeep: Upkeep,
     reachability: Reachability,
     /// The agents with a proposed verdict whose outcome is unknown.
@@ -173,7 +173,7 @@ impl Judge {
             accusers: Accusers::default(),
             brake: Brake::default(),
             registrations: Registrations::default(),
-            force_leaves: Vec::new(),
+            force_leaves: ForceLeaves::default(),
             upkeep: Upkeep::new(reap_failed_after),
             reachability: Reachability::default(),
             deciding: BTreeSet::new(),
@@ -239,7 +239,7 @@ impl Judge {
         self.windows.postpone(gap);
         self.brake.postpone(gap);
         self.registrations.postpone(gap);
-        self.force_leaves.iter_mut().for_each(|waiting| waiting.came = waiting.came + gap);
+        self.force_leaves.postpone(gap);
         self.upkeep.postpone(gap);
         self.juror.was_late(now);
     }
@@ -297,7 +297,7 @@ impl Judge {
         self.deciding.clear();
         self.reachability = Reachability::default();
         turn.refuse(self.registrations.take().into_iter().map(|waiting| waiting.token));
-        turn.refuse(std::mem::take(&mut self.force_leaves).into_iter().map(|waiting| waiting.token));
+        turn.refuse(self.force_leaves.take_callers());
         self.relay.refuse_late(turn);
     }
 
@@ -317,7 +317,7 @@ impl Judge {
                 self.look_at_registrations(turn);
                 self.upkeep.run(turn);
             }
-            self.look_at_force_leaves(turn);
+            self.force_leaves.resolve(turn, (&self.windows, self.brake.is_on()));
             self.send_list(turn);
             agents::ask_due(turn, &mut self.checks);
         }

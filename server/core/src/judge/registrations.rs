@@ -83,7 +83,12 @@ impl Judge {
         match &proposal.command {
             // If another process of the node is alive, it remains the node's agent.
             Command::RegisterAgent(_) => self.hold_registration(turn, token, proposal),
-            _ => self.hold_force_leave(turn, token, proposal),
+            _ => {
+                let windows = (&self.windows, self.brake.is_on());
+                if let Some(lease) = self.force_leaves.hold(turn, windows, (token, proposal)) {
+                    self.open_check(turn.now, lease);
+                }
+            }
         }
     }
 

@@ -1,5 +1,5 @@
-//! The leader opens checks of silent nodes. It proposes a verdict once a majority of the voters got
-//! no answer for a window.
+//! Failover: the leader opens checks of silent nodes, and proposes a verdict once a majority of the
+//! voters got no answer for a window. The sessions of a failed node end, and its locks pass on.
 //!
 //! Windows are judged from the shortest to the longest: each verdict ends the sessions of its own
 //! window and of shorter ones, and that of the default window fails the member. Sessions with
