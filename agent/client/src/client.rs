@@ -22,10 +22,10 @@ use tokio::sync::watch;
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The extra time that a blocking query may take, in addition to its wait plus a sixteenth of it.
-const BLOCKING_SLACK: Duration = Duration::from_secs(15);
+const BLOCKING_EXTRA_TIME: Duration = Duration::from_secs(15);
 
 /// The wait of a blocking query that specifies none.
-const DEFAULT_WAIT: Duration = Duration::from_secs(300);
+const DEFAULT_WAIT_TIME: Duration = Duration::from_secs(300);
 
 /// A handle to the local agent. It is cheap to clone; clones share their connections.
 #[derive(Clone, Debug)]
@@ -186,8 +186,8 @@ fn timeout_of(read: &Read) -> Duration {
     if read.index == 0 {
         return CALL_TIMEOUT;
     }
-    let wait = read.wait.filter(|wait| !wait.is_zero()).unwrap_or(DEFAULT_WAIT);
-    wait.saturating_add(wait / 16).saturating_add(BLOCKING_SLACK)
+    let wait = read.wait.filter(|wait| !wait.is_zero()).unwrap_or(DEFAULT_WAIT_TIME);
+    wait.saturating_add(wait / 16).saturating_add(BLOCKING_EXTRA_TIME)
 }
 
 /// A reply with its consistency information and the index for the next blocking query.
@@ -286,7 +286,7 @@ impl Target {
     /// Adds a `wait` parameter and extends the timeout accordingly.
     pub(crate) fn waiting(self, wait: Duration) -> Self {
         let target = self.with("wait", &format_duration(wait));
-        target.within(wait.saturating_add(BLOCKING_SLACK))
+        target.within(wait.saturating_add(BLOCKING_EXTRA_TIME))
     }
 
     /// Sets the timeout of the call.
@@ -321,7 +321,7 @@ mod tests {
         let read = Read::consistent().newer_than(7, Duration::from_secs(16));
         let target = Target::new("/v1/kv/k").read(&read);
         assert_eq!(target.text, "/v1/kv/k?consistent&index=7&wait=16s");
-        assert_eq!(target.timeout, Duration::from_secs(17) + BLOCKING_SLACK);
+        assert_eq!(target.timeout, Duration::from_secs(17) + BLOCKING_EXTRA_TIME);
         assert_eq!(Target::new("/x").read(&Read::stale()).text, "/x?stale");
     }
 }

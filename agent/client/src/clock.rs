@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 /// The maximum length of one sleep while waiting for a [`Moment`]. It bounds the delay with which a
 /// suspended machine notices it after waking up.
-const LONGEST_NAP: Duration = Duration::from_millis(500);
+const MAX_SLEEP_TIME: Duration = Duration::from_millis(500);
 
 /// The source of time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,7 +49,7 @@ impl Clock {
             }
             // Sleeps in short intervals, because tokio's clock stops while the machine is
             // suspended.
-            sleep(left.min(LONGEST_NAP)).await;
+            sleep(left.min(MAX_SLEEP_TIME)).await;
         }
     }
 }

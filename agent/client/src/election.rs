@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 /// The wait of one blocking query for a change of leaders.
-const WATCH: Duration = Duration::from_secs(60);
+const WATCH_WAIT_TIME: Duration = Duration::from_secs(60);
 
 /// A leadership: the guard of the lock. `release` resigns; `lost` reports the loss of leadership.
 pub type Leadership = LockGuard;
@@ -122,7 +122,7 @@ impl Observer {
     /// automatically.
     pub async fn next(&mut self) -> Result<Option<Leader>, Error> {
         loop {
-            let read = Read::default().newer_than(self.index, WATCH);
+            let read = Read::default().newer_than(self.index, WATCH_WAIT_TIME);
             let answer = self.client.kv().get(&self.key, &read).await?;
             self.index = answer.index;
             let leader = answer.value.and_then(|entry| {

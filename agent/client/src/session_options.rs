@@ -2,7 +2,7 @@
 
 use crate::duration::format_duration;
 use crate::error::Error;
-use crate::holder::lease::{LONGEST_RETRY, least_ttl, tolerated_outage};
+use crate::holder::lease::{MAX_RETRY_DELAY, least_ttl, tolerated_outage};
 use crate::shape::session::NewSession;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl HealthWindow {
 
 /// Returns `true` if the default TTL leaves room for the pause after the last failed renewal.
 const fn is_tolerated_by_default(window: HealthWindow) -> bool {
-    let longest = window.duration().saturating_add(LONGEST_RETRY);
+    let longest = window.duration().saturating_add(MAX_RETRY_DELAY);
     tolerated_outage(window.default_ttl()).as_micros() >= longest.as_micros()
 }
 

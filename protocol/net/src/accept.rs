@@ -11,7 +11,7 @@ const BACKOFF: Duration = Duration::from_millis(50);
 
 /// The time without a failure after which a series has ended. Connections that end let single ones
 /// succeed meanwhile.
-const QUIET: Duration = Duration::from_secs(10);
+const RECOVERY_TIME: Duration = Duration::from_secs(10);
 
 /// The failures of the accept loops of one process part; clones share one series.
 #[derive(Clone, Debug, Default)]
@@ -65,7 +65,7 @@ impl AcceptFailures {
     /// The earliest time at which it can end. It continues.
     fn end(&self, now: Instant) -> Result<Series, Instant> {
         let mut series = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let earliest = series.map_or(now + QUIET, |series| series.last + QUIET);
+        let earliest = series.map_or(now + RECOVERY_TIME, |series| series.last + RECOVERY_TIME);
         if now < earliest {
             return Err(earliest);
         }
@@ -85,10 +85,10 @@ mod tests {
         let times = (1..=1_000).map(|count| began + BACKOFF * count);
         assert_eq!(times.filter(|at| failures.begins(*at)).count(), 0);
         let last = began + BACKOFF * 1_000;
-        assert_eq!(failures.end(last + BACKOFF), Err(last + QUIET));
-        assert_eq!(failures.end(last + QUIET), Ok(Series { began, last, count: 1_001 }));
-        assert!(failures.end(last + QUIET).is_err(), "it is logged once");
-        assert!(failures.begins(last + 2 * QUIET));
+        assert_eq!(failures.end(last + BACKOFF), Err(last + RECOVERY_TIME));
+        assert_eq!(failures.end(last + RECOVERY_TIME), Ok(Series { began, last, count: 1_001 }));
+        assert!(failures.end(last + RECOVERY_TIME).is_err(), "it is logged once");
+        assert!(failures.begins(last + 2 * RECOVERY_TIME));
     }
 
     #[tokio::test(start_paused = true)]

@@ -14,8 +14,8 @@ use lockmesh_protocol::id::NodeName;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-const AUTHORITY_LIFE: Duration = Duration::from_secs(3650 * 86_400);
-const MEMBER_LIFE: Duration = Duration::from_secs(365 * 86_400);
+const AUTHORITY_LIFETIME: Duration = Duration::from_secs(3650 * 86_400);
+const MEMBER_LIFETIME: Duration = Duration::from_secs(365 * 86_400);
 
 /// The files of a development cluster.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ impl Development {
         make_folder(folder)?;
         let this = Self { folder: folder.into() };
         if !this.authority().exists() {
-            let authority = Authority::create("Lockmesh development authority", AUTHORITY_LIFE)?;
+            let authority = Authority::create("Lockmesh development authority", AUTHORITY_LIFETIME)?;
             authority.save(&this.authority(), &this.path("ca-key.pem"))?;
         }
         for role in [Role::Server, Role::Agent] {
@@ -78,7 +78,7 @@ impl Development {
         }
         let authority = Authority::load(&self.authority(), &self.path("ca-key.pem"))?;
         let addresses = ["localhost", "127.0.0.1", "::1"].map(String::from);
-        authority.issue(member, &addresses, MEMBER_LIFE)?.save(&files.certificate, &files.key)
+        authority.issue(member, &addresses, MEMBER_LIFETIME)?.save(&files.certificate, &files.key)
     }
 
     fn authority(&self) -> PathBuf {

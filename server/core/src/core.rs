@@ -36,7 +36,7 @@ use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
-use proposals::{Batch, MAX_PROPOSAL_BYTES, Origin, PendingProposal, Proposals, RETRY_PROPOSAL};
+use proposals::{Batch, MAX_PROPOSAL_BYTES, Origin, PROPOSAL_RETRY_DELAY, PendingProposal, Proposals};
 use role::LeaderLog;
 
 /// A server as one pure value.
@@ -496,7 +496,7 @@ impl Core {
         match origin {
             Origin::Client(token, _) => outbox.fail(token, why),
             // Not immediately: a full log or a transfer needs a moment to pass.
-            Origin::Timer(subject) => self.deadlines.timers.failed(subject, now + RETRY_PROPOSAL),
+            Origin::Timer(subject) => self.deadlines.timers.failed(subject, now + PROPOSAL_RETRY_DELAY),
             Origin::Verdict(agent) => self.judge(now, JudgeInput::Verdict(agent, None), outbox),
             Origin::Nobody => {}
         }

@@ -17,10 +17,10 @@ use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
 /// A tick that is later than this means that the server was paused: its deadlines are extended.
-const LATE: Duration = Duration::from_millis(200);
+const MAX_TICK_DELAY: Duration = Duration::from_millis(200);
 /// The minimum remaining lock-delay in a reply while a key is closed: after "closed for 0 s" a
 /// client could not choose a time to retry.
-const LEAST_REMAINING: Duration = Duration::from_millis(1);
+const MIN_REMAINING_DELAY: Duration = Duration::from_millis(1);
 /// The maximum number of deadlines that expire per tick: one node's expire together.
 const DEADLINES_A_TICK: usize = 200;
 
@@ -67,7 +67,7 @@ impl Deadlines {
         self.ran_until = Some(now);
         // Renewals that arrived during the pause may be unread; this server must not expire their
         // sessions.
-        let (length, is_long) = (gap - TICK, gap > TICK + LATE);
+        let (length, is_long) = (gap - TICK, gap > TICK + MAX_TICK_DELAY);
         if is_long {
             let gap_ms = gap.as_millis() as u64;
             tracing::warn!(gap_ms, "this server was not running for a while: extending its deadlines");
@@ -148,12 +148,12 @@ impl Deadlines {
     pub(crate) fn left_of_delay(&self, then: Time, key: &Key, whole: Duration) -> Duration {
         // If the delay is not noted yet, or this server does not lead, all of it may remain: the
         // safe side.
-        self.timers.remaining(then, key).unwrap_or(whole).min(whole).max(LEAST_REMAINING)
+        self.timers.remaining(then, key).unwrap_or(whole).min(whole).max(MIN_REMAINING_DELAY)
     }
 
     /// Returns `true` unless a tick is so late that deadlines may have to be extended.
     pub(crate) fn is_running(&self, now: Time) -> bool {
-        self.last_tick.is_some_and(|last| now.since(last) <= TICK + LATE)
+        self.last_tick.is_some_and(|last| now.since(last) <= TICK + MAX_TICK_DELAY)
     }
 
     fn end(&mut self, turn: &mut Turn<'_>, subject: Subject) {

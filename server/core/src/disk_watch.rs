@@ -22,13 +22,13 @@ use std::time::Duration;
 
 /// The time for which a disk must be fast after a stall before its server competes in elections
 /// again.
-const CALM: Duration = Duration::from_secs(30);
-/// The same after [`FREQUENT`] stalls within [`FREQUENT_WITHIN`].
-const LONG_CALM: Duration = Duration::from_secs(5 * 60);
+const PRIORITY_DELAY: Duration = Duration::from_secs(30);
+/// The same after [`FREQUENT`] stalls within [`FREQUENT_WINDOW`].
+const LONG_PRIORITY_DELAY: Duration = Duration::from_secs(5 * 60);
 /// The number of stalls that shows a failing disk instead of an incident.
 const FREQUENT: usize = 3;
 /// The time within which that many stalls count as frequent.
-const FREQUENT_WITHIN: Duration = Duration::from_secs(10 * 60);
+const FREQUENT_WINDOW: Duration = Duration::from_secs(10 * 60);
 
 /// Measures how long writes take to become durable.
 #[derive(Debug)]
@@ -170,8 +170,8 @@ impl DiskWatch {
         if self.stalls.len() > FREQUENT {
             self.stalls.pop_front();
         }
-        let is_frequent = self.stalls.len() == FREQUENT && now.since(self.stalls[0]) <= FREQUENT_WITHIN;
-        let calm = if is_frequent { LONG_CALM } else { CALM };
+        let is_frequent = self.stalls.len() == FREQUENT && now.since(self.stalls[0]) <= FREQUENT_WINDOW;
+        let calm = if is_frequent { LONG_PRIORITY_DELAY } else { PRIORITY_DELAY };
         self.convalescence = Some(Convalescence { last_slow: now, calm });
     }
 
@@ -185,7 +185,7 @@ impl DiskWatch {
 
 #[cfg(test)]
 mod tests {
-    use super::{CALM, DiskChange, DiskWatch, LONG_CALM};
+    use super::{DiskChange, DiskWatch, LONG_PRIORITY_DELAY, PRIORITY_DELAY};
     use lockmesh_protocol::time::Time;
     use std::time::Duration;
 
@@ -244,11 +244,15 @@ mod tests {
         watch.written(at(20.0), 2);
         watch.persisted(at(20.6), 2);
         assert_eq!(watch.follow(at(50.0), false), None, "a write took more than half the timeout");
-        assert_eq!(watch.follow(at(20.6) + CALM, false), Some(DiskChange::Calm));
+        assert_eq!(watch.follow(at(20.6) + PRIORITY_DELAY, false), Some(DiskChange::Calm));
         assert!(!watch.lowers_priority());
         stall(&mut watch, 3, 100.0);
         stall(&mut watch, 4, 200.0);
-        assert_eq!(watch.follow(at(202.0) + CALM, false), None, "the third stall within ten minutes");
-        assert_eq!(watch.follow(at(202.0) + LONG_CALM, false), Some(DiskChange::Calm));
+        assert_eq!(
+            watch.follow(at(202.0) + PRIORITY_DELAY, false),
+            None,
+            "the third stall within ten minutes"
+        );
+        assert_eq!(watch.follow(at(202.0) + LONG_PRIORITY_DELAY, false), Some(DiskChange::Calm));
     }
 }

@@ -5,7 +5,7 @@
 //! reason to the others for as long as that lasts. If a majority is affected, the leader rejects
 //! writes with the reason instead of *No cluster leader*, and does not hand over: no other server
 //! could be elected. **Invariant:** no vote and no commit depends on these messages. A reason
-//! expires after [`FRESH`].
+//! expires after [`REPORT_LIFETIME`].
 
 use crate::cluster::{ClusterView, Turn};
 use crate::raft::message::{MessageKind, PeerMessage};
@@ -17,11 +17,11 @@ use std::time::Duration;
 /// The format version from which a server understands [`MessageKind::DiskRefuses`].
 const SINCE_FORMAT: u8 = 2;
 /// Interval between the reports of a server whose disk rejects writes.
-const TELL_INTERVAL: Duration = Duration::from_millis(500);
+const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 /// The lifetime of a reason: after that the server writes again or is gone.
-const FRESH: Duration = Duration::from_secs(3);
+const REPORT_LIFETIME: Duration = Duration::from_secs(3);
 /// The maximum length of another server's reason, in characters.
-const LONGEST_REASON: usize = 200;
+const MAX_REASON_CHARS: usize = 200;
 
 /// The servers whose disks reject writes.
 #[derive(Debug, Default)]
@@ -35,14 +35,14 @@ impl RefusingDisks {
     /// Handles another server's report about its disk.
     pub(crate) fn message(&mut self, now: Time, message: &PeerMessage) {
         if let Some(reason) = message.read::<String>() {
-            let reason = reason.chars().take(LONGEST_REASON).collect();
+            let reason = reason.chars().take(MAX_REASON_CHARS).collect();
             self.others.insert(message.from, (now, reason));
         }
     }
 
     /// Reports to the other servers, at an interval, that this server's disk rejects writes.
     pub(crate) fn report(&mut self, turn: &mut Turn<'_>, reason: &str) {
-        if self.told.is_some_and(|told| turn.now.since(told) < TELL_INTERVAL) {
+        if self.told.is_some_and(|told| turn.now.since(told) < REPORT_INTERVAL) {
             return;
         }
         self.told = Some(turn.now);
@@ -63,7 +63,7 @@ impl RefusingDisks {
         now: Time,
         own: Option<&str>,
     ) -> Option<String> {
-        let fresh = self.others.iter().filter(|(_, (told, _))| now.since(*told) <= FRESH);
+        let fresh = self.others.iter().filter(|(_, (told, _))| now.since(*told) <= REPORT_LIFETIME);
         let mut refusing: BTreeMap<ServerId, &str> =
             fresh.map(|(server, (_, reason))| (*server, reason.as_str())).collect();
         refusing.remove(&view.id);

@@ -41,7 +41,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// The time for which a verdict or an event is sent: every agent syncs twice within it.
-const TOLD: Duration = Duration::from_secs(90);
+const NEWS_LIFETIME: Duration = Duration::from_secs(90);
 
 /// An input of the mesh.
 #[derive(Debug)]
@@ -172,7 +172,7 @@ impl ServedMesh {
                 let (agent, items) = (agent.node.clone(), items.clone());
                 is_heard.then_some(MeshItemsWanted { agent, agent_address, items })
             };
-            let wanted = members.into_iter().filter_map(wanted).take(pushes::MEMBERS);
+            let wanted = members.into_iter().filter_map(wanted).take(pushes::MEMBERS_PER_PUSH);
             turn.decisions.extend(wanted.map(Decision::Push));
         }
     }
@@ -258,7 +258,7 @@ impl ServedMesh {
             let roster = self.rosters.get(&cell)?;
             let first = pushes::first_member(now, roster.len());
             let members = roster.members().skip(first).chain(roster.members().take(first));
-            Some(members.take(pushes::LOOKED_AT).map(|member| member.id).collect())
+            Some(members.take(pushes::MAX_CANDIDATES).map(|member| member.id).collect())
         };
         let taken = self.pushes.take().into_iter();
         taken.filter_map(|(cell, items)| Some((items, members(cell)?))).collect()
@@ -341,7 +341,7 @@ impl ServedMesh {
 
 /// Drops verdicts that were sent for long enough.
 fn forget(now: Time, told: &mut VecDeque<ToldVerdict>) {
-    while told.front().is_some_and(|told| now.since(told.applied) > TOLD) {
+    while told.front().is_some_and(|told| now.since(told.applied) > NEWS_LIFETIME) {
         told.pop_front();
     }
 }
@@ -355,7 +355,7 @@ impl Keys {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{MAX_VERDICTS, ServedMesh, TOLD};
+    use super::{MAX_VERDICTS, NEWS_LIFETIME, ServedMesh};
     use crate::state::{CELL_AGENTS_MAX, State};
     use bytes::Bytes;
     use lockmesh_protocol::change::Change;
@@ -538,11 +538,13 @@ pub(crate) mod tests {
         let told: Vec<_> = news.items.iter().map(|bytes| news.verdict_key.read(bytes)).collect();
         assert_eq!((told.first(), told.len()), (Some(&Ok(verdict(1))), MAX_VERDICTS));
         assert!(
-            mesh.news(NOW + TOLD * 2, &state, (LogIndex(0), WallTime(0)), (CELL, &nothing)).items.is_empty()
+            mesh.news(NOW + NEWS_LIFETIME * 2, &state, (LogIndex(0), WallTime(0)), (CELL, &nothing))
+                .items
+                .is_empty()
         );
         // Verdicts are also dropped in a cell whose agents no longer sync.
         mesh.note_verdict(NOW, CellNumber(1), verdict(1));
-        mesh.note_verdict(NOW + TOLD * 2, CELL, verdict(2));
+        mesh.note_verdict(NOW + NEWS_LIFETIME * 2, CELL, verdict(2));
         assert!(mesh.verdicts.keys().eq(&[CELL]));
     }
 }

@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 /// The time without a working leader after which the search begins; many election timeouts.
 const SEARCH_AFTER: Duration = Duration::from_secs(2);
 /// The pause between two rounds of calls.
-const PAUSE: Duration = Duration::from_secs(1);
+const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 /// The timeout of an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum number of addresses called in a round.
@@ -83,7 +83,7 @@ impl Search {
             }
             let pause = if searches {
                 self.round().await;
-                Some(PAUSE)
+                Some(SEARCH_INTERVAL)
             } else {
                 leaderless_since
                     .filter(|_| !self.join.is_empty())

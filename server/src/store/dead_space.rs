@@ -11,7 +11,7 @@ use super::file::{RedbFile, StoreFault, Writing};
 use std::time::{Duration, Instant};
 
 /// The time without a checkpoint after which the file is looked at.
-pub(super) const IDLE: Duration = Duration::from_secs(10);
+pub(super) const IDLE_TIME: Duration = Duration::from_secs(10);
 /// The minimum time between two looks: each reads the whole file.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 /// The minimum time between two looks, as a multiple of the duration of the last one.
@@ -75,7 +75,7 @@ impl Looks {
     /// Returns the time to wait without a checkpoint until the next look; `None` if none is due.
     pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
         let pause = self.not_before.map(|at| at.saturating_duration_since(now)).unwrap_or_default();
-        self.is_due.then_some(pause.max(IDLE))
+        self.is_due.then_some(pause.max(IDLE_TIME))
     }
 
     /// Notes a look that began at this time and is over.
@@ -96,12 +96,12 @@ mod tests {
         let mut looks = Looks::default();
         assert_eq!(looks.wait(at(0)), None);
         looks.checkpointed();
-        assert_eq!(looks.wait(at(0)), Some(IDLE));
+        assert_eq!(looks.wait(at(0)), Some(IDLE_TIME));
         looks.looked(at(10), at(11));
         assert_eq!(looks.wait(at(11)), None, "nothing was written since");
         looks.checkpointed();
         assert_eq!(looks.wait(at(20)), Some(Duration::from_secs(91)));
-        assert_eq!(looks.wait(at(200)), Some(IDLE));
+        assert_eq!(looks.wait(at(200)), Some(IDLE_TIME));
         looks.looked(at(210), at(210));
         looks.checkpointed();
         assert_eq!(looks.wait(at(211)), Some(Duration::from_secs(59)));

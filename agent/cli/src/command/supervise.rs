@@ -49,7 +49,7 @@ pub(super) const ARGV0: &str = "lock-supervisor";
 const NAME: &std::ffi::CStr = c"lock-supervisor";
 
 /// The interval between checks of an ending group.
-const GROUP_POLL: Duration = Duration::from_millis(20);
+const GROUP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The length of a report.
 const REPORT: usize = 5;
@@ -147,7 +147,7 @@ impl Supervised {
         // A stopped process receives it only when it continues.
         self.signal(Signal::CONT);
         while self.is_any_left() && Instant::now() < deadline {
-            sleep(GROUP_POLL).await;
+            sleep(GROUP_CHECK_INTERVAL).await;
         }
         if self.is_any_left() {
             self.signal(Signal::KILL);

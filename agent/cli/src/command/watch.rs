@@ -24,7 +24,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe::Sender;
 
 /// The maximum time of one blocking query.
-const WAIT: Duration = Duration::from_secs(300);
+const QUERY_WAIT_TIME: Duration = Duration::from_secs(300);
 
 /// The pause after an error that may pass: at first, and at most.
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
@@ -113,7 +113,7 @@ async fn follow(
     let mut seen = None;
     let mut backoff = Backoff::new(RETRY_BACKOFF, random::seed());
     loop {
-        let newer = read.newer_than(index, WAIT);
+        let newer = read.newer_than(index, QUERY_WAIT_TIME);
         let looked = tokio::select! {
             looked = view.look(client, &newer) => looked,
             signal = end_of(signals) => return Ok(signal),

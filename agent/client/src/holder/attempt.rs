@@ -23,10 +23,10 @@ use std::time::Duration;
 const DELAY_SPREAD: Duration = Duration::from_millis(200);
 
 /// The spread of contenders after one of them was faster.
-pub(super) const OVERTAKEN_SPREAD: Duration = Duration::from_millis(50);
+pub(super) const OVERTAKEN_SPREAD_TIME: Duration = Duration::from_millis(50);
 
 /// The poll interval of an acquisition that waits for the release of an earlier hold.
-const GIVE_BACK_POLL: Duration = Duration::from_millis(50);
+const RELEASE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The pause for a lock-delay of unknown length, or when there is no index to wait for.
 const UNTOLD_DELAY: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ const UNTOLD_DELAY: Duration = Duration::from_secs(1);
 /// The maximum pause after a failure. The agent holds each request until a leader is known or its
 /// hold timeout expires, so such a pause is rare. A lock that becomes free during the pause is
 /// acquired only after it.
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+const MAX_BACKOFF: Duration = Duration::from_millis(500);
 
 /// A pending acquisition.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl Attempt {
             has_queues: true,
             perhaps_granted: false,
             has_own_key: false,
-            backoff: Backoff::new(Duration::from_millis(100), LONGEST_PAUSE),
+            backoff: Backoff::new(Duration::from_millis(100), MAX_BACKOFF),
         }
     }
 
@@ -153,7 +153,7 @@ impl Holder {
         attempt.wait = attempt.wait_limit.left(now).min(WATCH_TIMEOUT);
         if self.is_being_given_back(&hold.goal) {
             // A release names only the session: a late one would end the hold that is acquired now.
-            return self.pause(hold, GIVE_BACK_POLL, true);
+            return self.pause(hold, RELEASE_POLL_INTERVAL, true);
         }
         match self.usable_session() {
             Usable::Alive(session) => self.go_on_with(hold, session),
@@ -341,7 +341,7 @@ impl Holder {
                 Duration::ZERO
             }
             AttemptTurn::Closed(delay) => delay + self.jitter.share(DELAY_SPREAD),
-            AttemptTurn::Overtaken => self.jitter.share(OVERTAKEN_SPREAD),
+            AttemptTurn::Overtaken => self.jitter.share(OVERTAKEN_SPREAD_TIME),
         };
         self.pause(hold, pause, is_overtaken);
     }

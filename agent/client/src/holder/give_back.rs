@@ -4,7 +4,7 @@
 //! also ends the hold. After an acquisition that was given up, the release is sent once if the
 //! session ends with it; otherwise it is retried like any other.
 
-use super::attempt::OVERTAKEN_SPREAD;
+use super::attempt::OVERTAKEN_SPREAD_TIME;
 use super::goal::Goal;
 use super::input::Response;
 use super::outbox::{Event, Notice, Request};
@@ -166,7 +166,7 @@ impl Holder {
             GiveBackStep::Writing => {
                 // Another client changed the list since it was read: read it again.
                 giving_back.step = GiveBackStep::Pausing;
-                hold.wakes_at = Some(self.now + self.jitter.share(OVERTAKEN_SPREAD));
+                hold.wakes_at = Some(self.now + self.jitter.share(OVERTAKEN_SPREAD_TIME));
             }
             GiveBackStep::Deleting(was_listed) => self.end_with(hold, Ok(was_listed)),
             GiveBackStep::Pausing | GiveBackStep::EndingSession(_) => unreachable!("nothing was asked"),

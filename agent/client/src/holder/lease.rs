@@ -10,17 +10,17 @@ use std::time::Duration;
 
 /// The minimum time between the deadline here and the server's, which allows for clocks of
 /// different speed.
-const LEAST_MARGIN: Duration = Duration::from_millis(50);
+const MIN_MARGIN_TIME: Duration = Duration::from_millis(50);
 
 /// The maximum delay before a failed renewal is retried.
-pub(crate) const LONGEST_RETRY: Duration = Duration::from_secs(1);
+pub(crate) const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The time from sending one renewal to sending the next, in percent of the TTL: earliest and
 /// latest.
 const RENEWAL_PERCENT: (u32, u32) = (30, 37);
 
 /// The divisor of the TTL for the margin before its end, at which a session is given up. The margin
-/// is at least [`LEAST_MARGIN`].
+/// is at least [`MIN_MARGIN_TIME`].
 const MARGIN_PART: u32 = 20;
 
 /// Returns the longest outage that never costs a guard its hold, even if it begins just before a
@@ -42,7 +42,7 @@ pub(crate) const fn least_ttl(outage: Duration) -> Duration {
 /// Returns the time from the deadline to the end of the TTL.
 const fn margin(ttl: Duration) -> Duration {
     let part = Duration::from_micros(ttl.as_micros() as u64 / MARGIN_PART as u64);
-    if part.as_micros() > LEAST_MARGIN.as_micros() { part } else { LEAST_MARGIN }
+    if part.as_micros() > MIN_MARGIN_TIME.as_micros() { part } else { MIN_MARGIN_TIME }
 }
 
 /// The next action of the holder.
@@ -72,8 +72,8 @@ impl Lease {
     /// Creates a lease for an acknowledged creation that was sent at `sent`. `spread` in 0…1 adds
     /// jitter to the renewals.
     pub(crate) fn new(ttl: Duration, sent: Moment, spread: f64) -> Self {
-        let retry = (ttl / 100).clamp(Duration::from_millis(20), LONGEST_RETRY);
-        let backoff = Backoff::new(retry, LONGEST_RETRY);
+        let retry = (ttl / 100).clamp(Duration::from_millis(20), MAX_RETRY_DELAY);
+        let backoff = Backoff::new(retry, MAX_RETRY_DELAY);
         let mut lease =
             Self { ttl, acknowledged: sent, deadline: sent, jeopardy_at: sent, renew_at: sent, backoff };
         lease.renewed(sent, spread);

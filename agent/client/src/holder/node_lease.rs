@@ -12,7 +12,7 @@ use crate::shape::session::SessionEvent;
 use std::time::Duration;
 
 /// The maximum time for which a new session may lack a valid report about its node's lease.
-const FIRST_WORD_LIMIT: Duration = Duration::from_secs(10);
+const FIRST_REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The agent's report about a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl NodeWatch {
     pub(super) fn new(now: Moment) -> Self {
         let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
         Self {
-            belief: Belief::Unheard(now + FIRST_WORD_LIMIT),
+            belief: Belief::Unheard(now + FIRST_REPORT_TIMEOUT),
             request: None,
             asks_at: Some(now),
             index: 0,

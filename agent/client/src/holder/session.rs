@@ -6,7 +6,7 @@ use super::moment::Moment;
 use super::node_lease::{Belief, NodeLease, NodeLeaseState, NodeWatch};
 use super::outbox::{EndReason, Event, Notice, Request};
 use super::state::GuardState;
-use super::watch::CAUSE_LIMIT;
+use super::watch::CAUSE_TIMEOUT;
 use super::{Hold, HoldId, HoldStage, Holder, HolderRequest, RequestPurpose, SessionUse, WATCH_TIMEOUT};
 use crate::backoff::Backoff;
 use crate::error::Error;
@@ -393,7 +393,7 @@ impl Holder {
             Ok(true) => kept.lease.renewed(sent, self.jitter.fraction()),
             Ok(false) if kept.node.belief == Belief::Suspended => {
                 // No hold counts as held meanwhile, and the agent is about to report the cause.
-                kept.cause_awaited_until = Some((self.now + CAUSE_LIMIT).min(kept.lease.deadline()));
+                kept.cause_awaited_until = Some((self.now + CAUSE_TIMEOUT).min(kept.lease.deadline()));
                 kept.node.ask_now(self.now);
             }
             Ok(false) => {

@@ -20,7 +20,7 @@ use std::time::Duration;
 const COUNTED_RETRY: Duration = Duration::from_secs(1);
 
 /// The maximum delay of the report of a loss, while a more precise reason is queried.
-pub(super) const CAUSE_LIMIT: Duration = Duration::from_secs(1);
+pub(super) const CAUSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The watch of a hold.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ impl Holder {
             if is_gone && self.session.is_followed() && self.session.id() == Some(&hold.session) {
                 // The agent is about to report the cause.
                 hold.watch().verdict = Some(Loss::SessionGone);
-                hold.wakes_at = Some(self.now + CAUSE_LIMIT);
+                hold.wakes_at = Some(self.now + CAUSE_TIMEOUT);
                 return;
             }
             return self.lose_hold(hold, if is_gone { Loss::SessionGone } else { verdict });
@@ -128,7 +128,7 @@ impl Holder {
         match judged {
             Ok((Some(verdict), _)) => {
                 hold.watch().verdict = Some(verdict);
-                let request = Request::FindSession(hold.session.clone(), CAUSE_LIMIT);
+                let request = Request::FindSession(hold.session.clone(), CAUSE_TIMEOUT);
                 self.ask(hold, request);
             }
             Ok((None, index)) => {

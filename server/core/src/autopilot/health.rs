@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// A server with a message within this time counts as present, even if its health threshold is
 /// stricter.
-const RELIABLE_CONTACT: Duration = Duration::from_secs(1);
+const RELIABLE_CONTACT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A server that lags by at most this many entries is up to date: under load that many are in
 /// flight.
 pub(super) const RELIABLE_TRAILING: u64 = 10_000;
@@ -45,7 +45,7 @@ impl AutopilotView<'_> {
     /// Returns the silence after which a peer is considered gone: the longest election timeout, but
     /// no less than the silence of a busy server.
     pub fn longest_silence(&self) -> Duration {
-        (TICK * 2 * self.servers.election.ticks as u32).max(RELIABLE_CONTACT)
+        (TICK * 2 * self.servers.election.ticks as u32).max(RELIABLE_CONTACT_TIMEOUT)
     }
 
     /// Returns `true` if the leader considers a server healthy.
@@ -127,7 +127,7 @@ impl Autopilot {
         let (autopilot, _) = servers.cluster.state.autopilot();
         // A strict threshold makes health flap with every pause of a disk; votes and transfers must
         // not depend on that.
-        let last_heard_allowed = autopilot.last_contact_threshold.max(RELIABLE_CONTACT);
+        let last_heard_allowed = autopilot.last_contact_threshold.max(RELIABLE_CONTACT_TIMEOUT);
         let trailing_allowed = autopilot.max_trailing_logs.max(RELIABLE_TRAILING);
         self.keeps_up(servers, now, server, (last_heard_allowed, trailing_allowed))
     }

@@ -21,7 +21,7 @@ use std::time::Duration;
 pub(crate) const MAX_PROPOSAL_BYTES: usize = MAX_FRAME_BYTES / 2;
 
 /// Delay before the leader proposes an expiry or a verdict again after the proposal failed.
-pub(crate) const RETRY_PROPOSAL: Duration = Duration::from_secs(1);
+pub(crate) const PROPOSAL_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The origin of a proposal, which is notified of the outcome.
 #[derive(Debug)]

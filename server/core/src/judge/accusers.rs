@@ -14,15 +14,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The penalty for one wrong suspicion. Penalties add up.
-const HELD_AGAINST: Duration = Duration::from_secs(15);
+const PENALTY_TIME: Duration = Duration::from_secs(15);
 /// The largest penalty, four wrong suspicions, at which an accuser still counts alone.
-const MOST: Duration = Duration::from_secs(60);
+const MAX_TRUSTED_PENALTY_TIME: Duration = Duration::from_secs(60);
 /// The upper bound of the penalty, however many suspicions were wrong.
-const LONGEST: Duration = Duration::from_secs(300);
+const MAX_PENALTY_TIME: Duration = Duration::from_secs(300);
 /// The maximum time between two suspicions of one node that count as simultaneous.
-const TOGETHER: Duration = Duration::from_secs(5);
+const CORROBORATION_WINDOW: Duration = Duration::from_secs(5);
 /// The maximum number of recent accusers kept for one node.
-const REMEMBERED: usize = 4;
+const MAX_ACCUSERS: usize = 4;
 /// The interval between clean-ups.
 const FORGET_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -40,9 +40,9 @@ impl Accusers {
     /// Records a suspicion of one node by another; returns whether it counts.
     pub(super) fn listen(&mut self, now: Time, accuser: &NodeName, accused: AgentNumber) -> bool {
         let recent = self.recent.entry(accused).or_default();
-        recent.retain(|(node, at)| node != accuser && now.since(*at) <= TOGETHER);
+        recent.retain(|(node, at)| node != accuser && now.since(*at) <= CORROBORATION_WINDOW);
         let is_alone = recent.is_empty();
-        if recent.len() >= REMEMBERED {
+        if recent.len() >= MAX_ACCUSERS {
             recent.remove(0);
         }
         recent.push((accuser.clone(), now));
@@ -51,19 +51,19 @@ impl Accusers {
 
     /// Returns whether suspicions of this accuser count without a second accuser.
     pub(super) fn is_trusted(&self, now: Time, accuser: &NodeName) -> bool {
-        self.held_until.get(accuser).is_none_or(|until| until.since(now) <= MOST)
+        self.held_until.get(accuser).is_none_or(|until| until.since(now) <= MAX_TRUSTED_PENALTY_TIME)
     }
 
     /// Records that a node suspected by this accuser has answered.
     pub(super) fn was_wrong(&mut self, now: Time, accuser: &NodeName) {
         let until = self.held_until.entry(accuser.clone()).or_default();
-        *until = ((*until).max(now) + HELD_AGAINST).min(now + LONGEST);
+        *until = ((*until).max(now) + PENALTY_TIME).min(now + MAX_PENALTY_TIME);
     }
 
     /// Records that a majority of servers got no answer from a node that this accuser suspected.
     pub(super) fn was_right(&mut self, now: Time, accuser: &NodeName) {
         if let Some(until) = self.held_until.get_mut(accuser) {
-            *until = now + until.since(now).saturating_sub(HELD_AGAINST);
+            *until = now + until.since(now).saturating_sub(PENALTY_TIME);
         }
     }
 
@@ -74,13 +74,13 @@ impl Accusers {
         }
         self.forget_at = now + FORGET_INTERVAL;
         self.held_until.retain(|_, until| *until > now);
-        self.recent.retain(|_, recent| recent.iter().any(|(_, at)| now.since(*at) <= TOGETHER));
+        self.recent.retain(|_, recent| recent.iter().any(|(_, at)| now.since(*at) <= CORROBORATION_WINDOW));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Accusers, FORGET_INTERVAL, HELD_AGAINST, LONGEST, TOGETHER};
+    use super::{Accusers, CORROBORATION_WINDOW, FORGET_INTERVAL, MAX_PENALTY_TIME, PENALTY_TIME};
     use lockmesh_protocol::id::{AgentNumber, NodeName};
     use lockmesh_protocol::time::Time;
     use std::time::Duration;
@@ -104,16 +104,16 @@ mod tests {
         assert!(accusers.listen(at(100), &liar, X));
         wrong(&mut accusers, "liar", 1);
         assert!(!accusers.listen(at(110), &liar, X));
-        assert!(accusers.listen(at(100) + HELD_AGAINST, &liar, Y));
+        assert!(accusers.listen(at(100) + PENALTY_TIME, &liar, Y));
     }
 
     #[test]
     fn nobody_is_ignored_for_ever_however_often_it_was_wrong() {
         let (mut accusers, liar) = (Accusers::default(), NodeName::from("liar"));
         wrong(&mut accusers, "liar", 1_000);
-        assert!(!accusers.is_trusted(at(100) + LONGEST / 2, &liar));
-        assert!(accusers.is_trusted(at(100) + LONGEST, &liar));
-        accusers.forget(at(100) + LONGEST);
+        assert!(!accusers.is_trusted(at(100) + MAX_PENALTY_TIME / 2, &liar));
+        assert!(accusers.is_trusted(at(100) + MAX_PENALTY_TIME, &liar));
+        accusers.forget(at(100) + MAX_PENALTY_TIME);
         assert!(accusers.held_until.is_empty());
     }
 
@@ -138,7 +138,7 @@ mod tests {
         assert!(!accusers.listen(at(102), &liar, X));
         assert!(!accusers.listen(at(102), &other, Y), "another node was suspected");
         assert!(accusers.listen(at(103), &other, X));
-        assert!(!accusers.listen(at(103) + TOGETHER + SECOND, &liar, X), "too late");
+        assert!(!accusers.listen(at(103) + CORROBORATION_WINDOW + SECOND, &liar, X), "too late");
     }
 
     #[test]
@@ -147,7 +147,7 @@ mod tests {
         for number in 0..100 {
             accusers.listen(at(100), &NodeName::from(format!("n{number}")), X);
         }
-        assert!(accusers.recent[&X].len() <= super::REMEMBERED);
+        assert!(accusers.recent[&X].len() <= super::MAX_ACCUSERS);
         accusers.forget(at(100));
         accusers.forget(at(100) + FORGET_INTERVAL);
         assert!(accusers.recent.is_empty());

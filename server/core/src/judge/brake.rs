@@ -12,7 +12,7 @@ const ALWAYS_ALLOWED: usize = 4;
 /// Above [`ALWAYS_ALLOWED`], one silent node per this many members is allowed.
 const MEMBERS_A_SILENT_ONE: usize = 20;
 /// The brake is released after fewer than half the allowed nodes were silent for this long.
-const CALM: Duration = Duration::from_secs(30);
+const RELEASE_DELAY: Duration = Duration::from_secs(30);
 
 /// The state of the brake: while it is on, the servers' windows are long.
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ impl Brake {
         }
         if 2 * silent < allowed {
             let since = *self.calm_since.get_or_insert(now);
-            self.is_on &= now.since(since) < CALM;
+            self.is_on &= now.since(since) < RELEASE_DELAY;
         } else {
             self.calm_since = None;
         }

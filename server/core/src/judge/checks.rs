@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// The age of a check list beyond which a reply to it confirms nothing.
-const FRESH: Duration = Duration::from_millis(500);
+const MAX_REPORT_AGE: Duration = Duration::from_millis(500);
 /// The number of unanswered challenges that a juror needs to confirm a silence.
 const LEAST_UNANSWERED: u32 = 2;
 /// The burst and the rate per second of nodes that agents challenge; three agents challenge each.
@@ -196,7 +196,7 @@ impl Checks {
                 && report.answer.is_none()
         };
         let others = self.reports.iter().filter(|(_, (told, reports))| {
-            now.since(*told) <= FRESH && reports.get(&number).is_some_and(confirms)
+            now.since(*told) <= MAX_REPORT_AGE && reports.get(&number).is_some_and(confirms)
         });
         let own = juror.report(now, number).filter(confirms).map(|_| me);
         others.map(|(server, _)| *server).filter(|server| *server != me).chain(own).collect()
@@ -227,7 +227,7 @@ impl Checks {
         }
         self.last_number += 1;
         self.told = now;
-        while self.lists.front().is_some_and(|(_, told)| now.since(*told) > FRESH) {
+        while self.lists.front().is_some_and(|(_, told)| now.since(*told) > MAX_REPORT_AGE) {
             self.lists.pop_front();
         }
         self.lists.push_back((self.last_number, now));

@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The time for which suspicions must come before the node is reported.
-const LEAST: Duration = Duration::from_secs(60);
+const REPORT_DELAY: Duration = Duration::from_secs(60);
 /// The break between two suspicions after which the node counts as probed. Agents slow their probes
 /// down after false suspicions.
-const BREAK: Duration = Duration::from_secs(45);
+const MAX_SUSPICION_GAP: Duration = Duration::from_secs(45);
 /// The number of suspicions that are not worth a report, however long they take.
 const FEW: u32 = 3;
 /// The maximum number of nodes that are followed at a time.
@@ -63,7 +63,7 @@ impl FailedProbes {
             known.accusers.push(by.clone());
         }
         let is_agreed = known.accusers.len() >= LEAST_ACCUSERS.min(others);
-        let is_due = is_agreed && now.since(known.first) >= LEAST && known.count > FEW;
+        let is_due = is_agreed && now.since(known.first) >= REPORT_DELAY && known.count > FEW;
         is_due && !std::mem::replace(&mut known.is_reported, true)
     }
 
@@ -72,7 +72,7 @@ impl FailedProbes {
     pub(super) fn ended(&mut self, now: Time, is_alive: impl Fn(LeaseId) -> bool) -> Vec<AgentNumber> {
         let mut ended = Vec::new();
         self.0.retain(|number, known| {
-            let goes_on = now.since(known.last) < BREAK && is_alive(known.lease);
+            let goes_on = now.since(known.last) < MAX_SUSPICION_GAP && is_alive(known.lease);
             if !goes_on && known.is_reported {
                 ended.push(*number);
             }
@@ -94,7 +94,7 @@ impl FailedProbes {
 
 #[cfg(test)]
 mod tests {
-    use super::{BREAK, FEW, FailedProbes, LEAST};
+    use super::{FEW, FailedProbes, MAX_SUSPICION_GAP, REPORT_DELAY};
     use lockmesh_protocol::id::{AgentNumber, LogIndex};
     use lockmesh_protocol::lease::LeaseId;
     use lockmesh_protocol::time::Time;
@@ -123,12 +123,12 @@ mod tests {
     #[test]
     fn a_node_is_reported_once_while_suspicions_continue() {
         let mut probes = FailedProbes::default();
-        assert_eq!(suspect(&mut probes, Time(0), SECOND, 200), [Time(0) + LEAST], "once");
+        assert_eq!(suspect(&mut probes, Time(0), SECOND, 200), [Time(0) + REPORT_DELAY], "once");
         assert!(probes.is_reported(lease(1)) && !probes.is_reported(lease(2)) && probes.len() == 1);
         let last = Time(0) + SECOND * 199;
-        assert!(probes.ended(last + (BREAK - SECOND), |_| true).is_empty());
-        assert_eq!(probes.ended(last + BREAK, |_| true), [NODE], "it is probed again");
-        assert!(probes.len() == 0 && probes.ended(last + BREAK, |_| true).is_empty());
+        assert!(probes.ended(last + (MAX_SUSPICION_GAP - SECOND), |_| true).is_empty());
+        assert_eq!(probes.ended(last + MAX_SUSPICION_GAP, |_| true), [NODE], "it is probed again");
+        assert!(probes.len() == 0 && probes.ended(last + MAX_SUSPICION_GAP, |_| true).is_empty());
     }
 
     #[test]
@@ -136,11 +136,11 @@ mod tests {
         let mut probes = FailedProbes::default();
         // Less than a minute, then a break.
         assert!(suspect(&mut probes, Time(0), SECOND, 59).is_empty());
-        let later = Time(0) + SECOND * 58 + BREAK;
+        let later = Time(0) + SECOND * 58 + MAX_SUSPICION_GAP;
         assert!(probes.ended(later, |_| true).is_empty(), "it was never reported");
         assert!(suspect(&mut probes, later, SECOND, 59).is_empty());
         let mut probes = FailedProbes::default();
-        assert!(suspect(&mut probes, Time(0), BREAK - SECOND, FEW).is_empty(), "they are few");
+        assert!(suspect(&mut probes, Time(0), MAX_SUSPICION_GAP - SECOND, FEW).is_empty(), "they are few");
     }
 
     #[test]
@@ -157,10 +157,10 @@ mod tests {
     fn another_lease_and_a_failed_node_begin_again() {
         let mut probes = FailedProbes::default();
         suspect(&mut probes, Time(0), SECOND, 61);
-        assert!(!probes.suspected(Time(0) + LEAST, lease(2), &"a".into(), 5), "it has restarted");
+        assert!(!probes.suspected(Time(0) + REPORT_DELAY, lease(2), &"a".into(), 5), "it has restarted");
         assert_eq!(probes.len(), 0);
         let mut probes = FailedProbes::default();
         suspect(&mut probes, Time(0), SECOND, 61);
-        assert_eq!(probes.ended(Time(0) + LEAST, |_| false), [NODE], "it has failed");
+        assert_eq!(probes.ended(Time(0) + REPORT_DELAY, |_| false), [NODE], "it has failed");
     }
 }

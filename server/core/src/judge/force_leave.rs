@@ -32,7 +32,7 @@ use std::time::Duration;
 /// The maximum number of waiting force-leaves.
 const MAX_WAITING: usize = 64;
 /// The maximum wait of a force-leave: less than an agent's timeout for a write.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+const MAX_WAIT_TIME: Duration = Duration::from_secs(5);
 
 /// A force-leave that waits until the leader knows whether its node is alive.
 #[derive(Debug)]
@@ -107,11 +107,11 @@ impl ForceLeaves {
                     turn.propose(proposal, waiting.token);
                 }
                 Liveness::Alive => turn.decide(Decision::Read(Reader::Unchanged(waiting.token))),
-                Liveness::Unknown(_) if turn.now.since(waiting.came) >= LONGEST_WAIT => {
+                Liveness::Unknown(_) if turn.now.since(waiting.came) >= MAX_WAIT_TIME => {
                     let why = format!(
                         "node {node} has neither answered nor failed yet, so it was not forced to leave: retry in \
                          {} s",
-                        LONGEST_WAIT.as_secs()
+                        MAX_WAIT_TIME.as_secs()
                     );
                     turn.fail(waiting.token, Unavailable::Denied(why));
                 }

@@ -15,12 +15,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A juror without a check list for longer was cut off from the leader: two lists are missing.
-const CUT_OFF: Duration = Duration::from_millis(600);
+const LIST_TIMEOUT: Duration = Duration::from_millis(600);
 /// A juror stops challenging after this long without a check list.
-const FORGOTTEN: Duration = Duration::from_secs(2);
+const CHECK_LIFETIME: Duration = Duration::from_secs(2);
 /// The timeout of a challenge whose outcome was not reported. The outcome normally arrives long
 /// before. After the timeout the challenge is repeated, and the lost one does not count.
-const CHALLENGE_LOST: Duration = Duration::from_secs(2);
+const CHALLENGE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The burst and the rate per second of challenges: 64 nodes every 250 ms, and 256 once a second.
 /// The first challenge of a node costs a connection. After an overload of the leader very many
 /// nodes are silent at once, and challenging all of them repeatedly would keep the servers from
@@ -72,7 +72,7 @@ impl JurorCheck {
             answer: None,
         };
         // This juror was cut off when the check was opened.
-        if order.age > CUT_OFF { check.abstaining(now) } else { check }
+        if order.age > LIST_TIMEOUT { check.abstaining(now) } else { check }
     }
 
     fn abstaining(self, now: Time) -> Self {
@@ -85,7 +85,7 @@ impl JurorCheck {
 
     /// Returns whether the next challenge is due.
     fn is_due(&self, now: Time) -> bool {
-        let pause = if self.is_pending { CHALLENGE_LOST } else { ASK_INTERVAL };
+        let pause = if self.is_pending { CHALLENGE_TIMEOUT } else { ASK_INTERVAL };
         self.asked.is_none_or(|asked| now.since(asked) >= pause)
     }
 
@@ -111,7 +111,7 @@ impl Juror {
             return;
         }
         self.newest = (term, list.number);
-        let is_cut_off = now.since(self.told) > CUT_OFF;
+        let is_cut_off = now.since(self.told) > LIST_TIMEOUT;
         self.told = now;
         let mut former = std::mem::take(&mut self.checks);
         for order in &list.checks {
@@ -134,7 +134,7 @@ impl Juror {
 
     /// Returns the challenges to send now.
     pub(super) fn ask(&mut self, now: Time) -> Vec<ChallengeWanted> {
-        if now.since(self.told) > FORGOTTEN {
+        if now.since(self.told) > CHECK_LIFETIME {
             self.checks.clear();
         }
         let mut due: Vec<_> = self.checks.values_mut().filter(|check| check.is_due(now)).collect();
@@ -180,7 +180,7 @@ impl Juror {
         let check = self.checks.get(&number)?;
         let (unanswered, found) = check.unanswered;
         // An old count is no evidence: this server may be unable to send challenges.
-        let is_stale = now.since(found) > CHALLENGE_LOST;
+        let is_stale = now.since(found) > CHALLENGE_TIMEOUT;
         Some(JurorReport {
             challenge: check.order.challenge,
             unanswered: if is_stale { 0 } else { unanswered },

@@ -29,13 +29,13 @@ const MAX_WAITING: usize = 64;
 /// processes have one boot id and the second holds the lock of its data folder. A copied folder has
 /// a lock of its own, and a virtual machine cloned while running has the same boot id, folder and
 /// inode as the first. The second process cannot prove that the first one is dead.
-const LEAST_SILENCE: Duration = Duration::from_secs(1);
+const MIN_SILENCE_TIME: Duration = Duration::from_secs(1);
 /// A renewal within this time may have been sent by a process that has died since.
-const ON_ITS_WAY: Duration = Duration::from_millis(500);
+const RENEWAL_TRAVEL_TIME: Duration = Duration::from_millis(500);
 /// The time for which a node that announced a restart keeps its name from other node ids.
-const NAME_KEPT: Duration = Duration::from_secs(4);
+const NAME_KEEP_TIME: Duration = Duration::from_secs(4);
 /// The maximum wait of a registration.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const MAX_WAIT_TIME: Duration = Duration::from_secs(10);
 
 /// Registrations that wait until the first process is known to be alive or dead.
 #[derive(Debug, Default)]
@@ -123,7 +123,7 @@ impl Judge {
     ) -> Option<&'a Arc<Agent>> {
         let owner = turn.view.state.restarting_owner(registration)?;
         let heard = self.windows.member(owner.number).map(|window| window.heard);
-        heard.is_some_and(|heard| turn.now.since(heard) < NAME_KEPT).then_some(owner)
+        heard.is_some_and(|heard| turn.now.since(heard) < NAME_KEEP_TIME).then_some(owner)
     }
 
     /// Rejects the waiting registrations of a node whose first process renewed its lease.
@@ -131,7 +131,7 @@ impl Judge {
         let (now, state) = (turn.now, turn.view.state);
         let is_answer = self.checks.nonce(renewal.lease) == Some(renewal.nonce);
         let refused = self.registrations.waiting.extract_if(.., |waiting| {
-            waiting.lease == renewal.lease && (is_answer || now.since(waiting.came) >= ON_ITS_WAY)
+            waiting.lease == renewal.lease && (is_answer || now.since(waiting.came) >= RENEWAL_TRAVEL_TIME)
         });
         for WaitingRegistration { token, proposal, lease, .. } in refused {
             let Command::RegisterAgent(registration) = &proposal.command else { continue };
@@ -174,7 +174,7 @@ impl Judge {
             return if is_kept { Verdict::Wait } else { Verdict::LookAgain };
         };
         let silence = match state.agent_address(agent) {
-            Some(_) => LEAST_SILENCE,
+            Some(_) => MIN_SILENCE_TIME,
             // The process cannot be challenged, so it must miss a renewal.
             None => overdue_after(HealthWindow::Default),
         };
@@ -183,7 +183,7 @@ impl Judge {
         // pause.
         if waited >= silence && self.confirmed_by(turn, agent.number, false).is_some() {
             Verdict::Propose
-        } else if waited >= LONGEST_WAIT {
+        } else if waited >= MAX_WAIT_TIME {
             Verdict::GiveUp
         } else {
             Verdict::Wait

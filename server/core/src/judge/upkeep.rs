@@ -19,13 +19,13 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// The interval between two comparisons of catalog and roster.
 const RECONCILE_INTERVAL: Duration = Duration::from_secs(60);
 /// The same interval after a comparison that found differences: there may be more.
-const RECONCILE_AGAIN: Duration = Duration::from_secs(1);
+const RECONCILE_AGAIN_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum number of members and nodes that one command reconciles.
 const RECONCILED_AT_ONCE: usize = 256;
 /// The retry interval after a proposal without effect.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// The retry interval for a member that cannot be reaped because its node has sessions.
-const REAP_AGAIN: Duration = Duration::from_secs(3600);
+const REAP_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// The deadlines of one leader.
 #[derive(Debug, Default)]
@@ -151,7 +151,7 @@ impl Upkeep {
         }
         let (members, strangers) = turn.view.state.unreconciled(RECONCILED_AT_ONCE);
         let found = members.len() + strangers.len();
-        self.reconcile_at = now + if found > 0 { RECONCILE_AGAIN } else { RECONCILE_INTERVAL };
+        self.reconcile_at = now + if found > 0 { RECONCILE_AGAIN_INTERVAL } else { RECONCILE_INTERVAL };
         if found > 0 {
             tracing::info!(
                 members = members.len(),
@@ -166,7 +166,7 @@ impl Upkeep {
     fn restarts_due(&mut self, now: Time) -> Vec<(AgentNumber, LogIndex)> {
         let due = self.restarts.iter_mut().filter(|(_, restart)| restart.due <= now);
         let due = due.map(|(number, restart)| {
-            restart.due = now + RETRY;
+            restart.due = now + RETRY_DELAY;
             (*number, restart.at)
         });
         due.collect()
@@ -188,7 +188,7 @@ impl Upkeep {
                 }
                 // The last window forgets the former host. Until that is applied, the proposal may
                 // be lost.
-                None => now + RETRY,
+                None => now + RETRY_DELAY,
             };
         }
         due
@@ -200,7 +200,7 @@ impl Upkeep {
         let is_due =
             |failed: &&mut FailedMember| now.since(failed.since) >= after && failed.not_before <= now;
         let due = self.failed.values_mut().filter(is_due).map(|failed| {
-            failed.not_before = now + REAP_AGAIN;
+            failed.not_before = now + REAP_INTERVAL;
             failed.lease
         });
         due.collect()

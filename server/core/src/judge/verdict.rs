@@ -7,7 +7,7 @@
 
 use super::Judge;
 use crate::cluster::{Decision, Turn};
-use crate::core::proposals::{Origin, RETRY_PROPOSAL};
+use crate::core::proposals::{Origin, PROPOSAL_RETRY_DELAY};
 use lockmesh_protocol::command::{Command, NodeFailure};
 use lockmesh_protocol::id::{AgentNumber, ServerId};
 use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseId};
@@ -60,7 +60,7 @@ impl Judge {
         let agent = failure.lease.agent;
         // Until the outcome is known, no renewal of this agent counts.
         self.deciding.insert(agent);
-        self.checks.look_again(agent, turn.now + RETRY_PROPOSAL);
+        self.checks.look_again(agent, turn.now + PROPOSAL_RETRY_DELAY);
         turn.decide(Decision::ProposeOwn(Command::FailNode(failure), Origin::Verdict(agent)));
     }
 

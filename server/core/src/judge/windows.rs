@@ -17,14 +17,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The delay of a renewal after which the node is challenged.
-const OVERDUE: Duration = Duration::from_millis(200);
+const RENEWAL_GRACE: Duration = Duration::from_millis(200);
 
 /// The time after which a node with an announced restart is challenged.
 const ASK_RESTARTING_AFTER: Duration = Duration::from_secs(RESTART_WINDOW.as_secs() / 3);
 
 /// The time without a renewal after which a node with this shortest window is challenged.
 pub(super) fn overdue_after(window: HealthWindow) -> Duration {
-    window.renewal_interval() + OVERDUE
+    window.renewal_interval() + RENEWAL_GRACE
 }
 
 /// The windows of all judged members.

@@ -12,7 +12,7 @@ use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
 /// Interval at which a leader sends the time to the other servers.
-const TELL_INTERVAL: Duration = Duration::from_secs(1);
+const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ impl ClusterClock {
         if now < self.tells_at {
             return None;
         }
-        self.tells_at = now + TELL_INTERVAL;
+        self.tells_at = now + ANNOUNCE_INTERVAL;
         // From here on the time is the leader's own, independent of the clock that it started with.
         let told = self.at(now, own);
         self.hear(now, told);

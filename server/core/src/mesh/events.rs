@@ -78,7 +78,7 @@ impl ServedEvents {
 
     /// Returns the events that are currently sent.
     pub(super) fn told(&mut self, now: Time) -> impl Iterator<Item = Bytes> {
-        while self.told.front().is_some_and(|told| now.since(told.came) > super::TOLD) {
+        while self.told.front().is_some_and(|told| now.since(told.came) > super::NEWS_LIFETIME) {
             self.told.pop_front();
         }
         self.told.iter().map(|told| told.item.clone())
@@ -134,7 +134,7 @@ mod tests {
             (told(&mut events, Time(0)), events.time()),
             (vec![item(7, 0), item(9, 0)], LamportTime(9))
         );
-        assert!(told(&mut events, Time(0) + super::super::TOLD * 2).is_empty());
+        assert!(told(&mut events, Time(0) + super::super::NEWS_LIFETIME * 2).is_empty());
         assert_eq!(events.time(), LamportTime(9), "Lamport time is kept");
     }
 

@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The number of members per cell that receive a push.
-pub(super) const MEMBERS: usize = 3;
+pub(super) const MEMBERS_PER_PUSH: usize = 3;
 
 /// The maximum number of members to consider when looking for reachable ones.
-pub(super) const LOOKED_AT: usize = 64;
+pub(super) const MAX_CANDIDATES: usize = 64;
 
 /// The time for which the same members are chosen, if alive, so that their connections are reused.
-const SAME_MEMBERS: Duration = Duration::from_secs(4);
+const MEMBER_ROTATION_INTERVAL: Duration = Duration::from_secs(4);
 
 /// The maximum number of items pushed into a cell at once; members get the rest when they sync.
 const MAX_ITEMS: usize = 64;
@@ -42,7 +42,7 @@ impl Pushes {
 
 /// Returns the member of a cell from which the search for recipients starts.
 pub(super) fn first_member(now: Time, members: usize) -> usize {
-    let number = now.since(Time(0)).as_millis() / SAME_MEMBERS.as_millis();
+    let number = now.since(Time(0)).as_millis() / MEMBER_ROTATION_INTERVAL.as_millis();
     // Far from the previous one, so that the same three are not chosen for minutes.
     (number as usize).wrapping_mul(7_919) % members.max(1)
 }

@@ -28,7 +28,7 @@ use tracing::debug;
 
 /// The interval between checks of an ending group, whose last members need not be children of this
 /// process.
-const GROUP_POLL: Duration = Duration::from_millis(20);
+const GROUP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The time between SIGTERM and SIGKILL: much less than the usual lock-delay, during which the lock
 /// is granted to no other session.
@@ -223,7 +223,7 @@ impl Child {
         // A stopped process receives it only when it continues.
         self.signal(Signal::CONT);
         while self.is_any_left() && Instant::now() < deadline {
-            sleep(GROUP_POLL).await;
+            sleep(GROUP_CHECK_INTERVAL).await;
             self.reap();
         }
         if self.is_any_left() {
@@ -231,7 +231,7 @@ impl Child {
             // The other members of the group end a moment later, unless the system is stuck.
             let deadline = Instant::now() + GRACE;
             while self.is_any_left() && Instant::now() < deadline {
-                sleep(GROUP_POLL).await;
+                sleep(GROUP_CHECK_INTERVAL).await;
                 self.reap();
             }
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 /// The most that the end of this process waits for releases in the background.
-const SETTLE: Duration = Duration::from_secs(2);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A lock or a slot to acquire.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl Wanted {
     /// Waits for a short time until releases in the background are done, before the process ends.
     pub async fn settle(&self) {
         // A release that takes longer is replaced by the end of the session.
-        let _ = timeout(SETTLE, self.client().settled()).await;
+        let _ = timeout(RELEASE_TIMEOUT, self.client().settled()).await;
     }
 
     /// Removes the key of the hold; `false` if another session holds it.

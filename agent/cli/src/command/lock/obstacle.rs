@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 /// The time before the first message: most waits are shorter.
-const FIRST: Duration = Duration::from_millis(500);
+const FIRST_MESSAGE_DELAY: Duration = Duration::from_millis(500);
 
 /// The interval between two looks at the holders.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -45,7 +45,7 @@ struct Obstacle {
 impl Awaited {
     /// Prints the holder of the lock, and again when the holder changes. Never returns.
     pub(super) async fn report(&self, client: &Client, name: &str) -> Infallible {
-        sleep(FIRST).await;
+        sleep(FIRST_MESSAGE_DELAY).await;
         let mut last: Option<Vec<String>> = None;
         loop {
             let obstacle = self.obstacle(client).await;
