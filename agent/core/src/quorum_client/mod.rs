@@ -202,7 +202,7 @@ impl QuorumClient {
     pub fn load(&self) -> Load {
         let (shared_reads, waiters) = self.shared_reads.counts();
         let (calls, command_span) = (self.routes.calls(), self.requests.ids.span());
-        let refused_servers = self.readiness.refused_servers();
+        let refused_servers = self.readiness.refused.len();
         Load { calls, command_span, shared_reads, waiters, refused_servers }
     }
 
@@ -338,7 +338,7 @@ impl QuorumClient {
                 false => self.lock_waits.stop(token, up),
             },
             Timer::Question(token) => self.lock_waits.question_is_due(token, up),
-            Timer::Registration => self.registrar.pause_is_over(),
+            Timer::Registration => self.registrar.is_pausing = false,
         }
     }
 
@@ -393,7 +393,7 @@ impl QuorumClient {
         }
         self.readiness.check_cluster(&mut self.routes, &mut self.cx);
         if self.routes.publish(actions.leader, actions.home, &mut self.cx) {
-            self.readiness.leader_found();
+            self.readiness.disk_failure = None;
             self.renewals.leader_found(self.cx.now);
         }
         self.routes.assign_roles(&actions, &mut self.cx);

@@ -48,14 +48,14 @@ pub(super) struct Readiness {
     /// The cluster that the configuration selects.
     pub(super) cluster: ClusterChoice,
     /// The reason why no server accepts this agent, if so.
-    refusal: Option<String>,
+    pub(super) refusal: Option<String>,
     /// The servers that are rejected because they do not belong to this agent's cluster, and the
     /// message about them.
-    refused: Vec<(String, ClusterRefusal)>,
+    pub(super) refused: Vec<(String, ClusterRefusal)>,
     complaint: Option<String>,
     /// The last report of a server that cannot write to its disk, until a command is applied or
     /// another leader is found.
-    disk_failure: Option<String>,
+    pub(super) disk_failure: Option<String>,
     /// The pin as last reported.
     reported_pin: Option<Pin>,
 }
@@ -64,16 +64,6 @@ impl Readiness {
     pub(super) fn new(config: &QuorumClientConfig) -> Self {
         let (cluster, reported_pin) = (config.cluster.clone(), config.pin.clone());
         Self { cluster, reported_pin, ..Self::default() }
-    }
-
-    /// Returns the reason why no server accepts this agent, if so.
-    pub(super) fn refusal(&self) -> Option<&str> {
-        self.refusal.as_deref()
-    }
-
-    /// Returns the number of servers that do not belong to this agent's cluster.
-    pub(super) fn refused_servers(&self) -> usize {
-        self.refused.len()
     }
 
     /// Returns the error for a request without a suitable server. A reachable server of another
@@ -110,11 +100,6 @@ impl Readiness {
             Response::Applied(_) => self.disk_failure = None,
             _ => {}
         }
-    }
-
-    /// Records that another leader was found.
-    pub(super) fn leader_found(&mut self) {
-        self.disk_failure = None;
     }
 
     /// Checks whether no server accepts this agent.

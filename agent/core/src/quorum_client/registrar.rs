@@ -40,7 +40,7 @@ pub(super) struct Registrar {
     /// `true` if the node is leaving: registering again would bring it back.
     pub(super) is_leaving: bool,
     /// `true` while the next attempt has to wait.
-    is_pausing: bool,
+    pub(super) is_pausing: bool,
     backoff: Backoff,
     /// The reason why the last attempt failed.
     log: LogOnChange,
@@ -154,10 +154,6 @@ impl Registrar {
         if self.log.is_new(&failure) {
             cx.notify(Notice::NotRegistered(failure));
         }
-    }
-
-    pub(super) fn pause_is_over(&mut self) {
-        self.is_pausing = false;
     }
 }
 

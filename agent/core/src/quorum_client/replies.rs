@@ -160,9 +160,10 @@ impl QuorumClient {
 
     /// Closes a connection that may still look healthy.
     pub(super) fn disconnect_dead(&mut self, slot: Slot, why: &str) {
-        if let Some((connection, end)) = self.routes.disconnect_dead(slot, why, &mut self.cx) {
-            self.ended(connection, end);
-        }
+        let Some(connection) = self.routes.connection(slot) else { return };
+        let reason = format!("lost the server {}: {why}", self.routes.address(slot));
+        self.cx.outbox.disconnect.push(connection);
+        self.ended(connection, ConnectionEnd::Lost(reason));
     }
 
     /// Handles the end of a connection, or of the attempt to make it.

@@ -147,9 +147,9 @@ impl PendingRequest {
         }
     }
 
-    /// Returns `true` if the request must be retried after its hold timeout until the servers report
-    /// the outcome, because it would otherwise leave a lock or a session held. Its owner is
-    /// answered at the hold timeout.
+    /// Returns `true` if the request is retried after its hold timeout until the servers report the
+    /// outcome, because it would otherwise leave a lock or a session held. Its owner is answered at
+    /// the hold timeout.
     ///
     /// - The enqueue of a lock wait that was sent: a grant that takes effect later would last as
     ///   long as the session, which a client that shares it between holds keeps renewing.
@@ -359,9 +359,9 @@ impl Requests {
         cx: &mut Context,
     ) -> Option<Outcome> {
         let pending = self.requests.get_mut(&number).expect("it is under way");
-        if let Some(reason) = readiness.refusal().filter(|_| pending.effort != Effort::Once) {
+        if let Some(reason) = readiness.refusal.clone().filter(|_| pending.effort != Effort::Once) {
             // Waiting does not change that.
-            return self.give_up(number, Unavailable::NotAdmitted(reason.into()), cx);
+            return self.give_up(number, Unavailable::NotAdmitted(reason), cx);
         }
         if pending.effort == Effort::Once || pending.is_over(cx.now) {
             return self.give_up(number, readiness.no_route(), cx);

@@ -261,19 +261,6 @@ impl Routes {
         self.connection_is_over(slot, connection, cx);
     }
 
-    /// Closes a connection that may still look healthy; returns its end, for the caller to handle.
-    pub(super) fn disconnect_dead(
-        &mut self,
-        slot: Slot,
-        why: &str,
-        cx: &mut Context,
-    ) -> Option<(ConnectionId, ConnectionEnd)> {
-        let connection = self.connection(slot)?;
-        let reason = format!("lost the server {}: {why}", self.address(slot));
-        cx.outbox.disconnect.push(connection);
-        Some((connection, ConnectionEnd::Lost(reason)))
-    }
-
     /// Closes all connections and drops their calls.
     pub(super) fn close(&mut self, cx: &mut Context) {
         cx.outbox.disconnect.extend(self.connections.keys());
