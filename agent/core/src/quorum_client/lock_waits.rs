@@ -59,6 +59,9 @@ pub(super) struct LockWait {
     new: NewEntry,
     session: SessionId,
     wait: Duration,
+    /// The index of the newest enqueue, and the position in the queue, once they are known.
+    enqueued_at_index: LogIndex,
+    queue_position: LogIndex,
     /// The time at which the wait ends, once it has started.
     until: Option<Time>,
     /// `true` if the caller is gone.
@@ -72,31 +75,23 @@ enum WaitStage {
     Enqueuing,
     /// The position is in the queue. The request asks for its outcome, for the last time once the
     /// wait is stopped.
-    Queued { queued: Queued, request: RequestNumber, is_last: bool },
+    Queued { request: RequestNumber, is_last: bool },
     /// The same, between two queries; the next one starts at this time.
-    Pausing { queued: Queued, at: Time },
+    Pausing { at: Time },
     /// The wait timed out: the position is given up, but not a grant.
-    Stopping { queued: Queued },
+    Stopping,
     /// The position is gone without a grant to this request. The lock's holder is read: it may be
     /// the session itself, through another request.
-    Superseded { enqueued_at_index: LogIndex },
+    Superseded,
     /// The position is given up, including a grant; `failure` is the error that caused this, if
     /// any.
-    Leaving { enqueued_at_index: LogIndex, failure: Option<Unavailable> },
+    Leaving { failure: Option<Unavailable> },
     /// The lock was granted, and the caller has not confirmed the reply yet.
-    Granted { enqueued_at_index: LogIndex },
+    Granted,
     /// The grant was not delivered: it is released, by this attempt.
-    TakingBack { enqueued_at_index: LogIndex, attempt: u32 },
+    TakingBack { attempt: u32 },
     /// The same, between two attempts.
-    PausingToTakeBack { enqueued_at_index: LogIndex, attempt: u32 },
-}
-
-/// A position in the queue.
-#[derive(Clone, Copy, Debug)]
-struct Queued {
-    queue_position: LogIndex,
-    /// The index of the enqueue command.
-    enqueued_at_index: LogIndex,
+    PausingToTakeBack { attempt: u32 },
 }
 
 /// All lock waits.
@@ -142,9 +137,12 @@ impl LockWaits {
         wait: Duration,
         up: &mut Upstream,
     ) {
-        let stage = WaitStage::Enqueuing;
         self.by_lock.insert((new.key.clone(), session, token));
-        self.waits.insert(token, LockWait { new, session, wait, until: None, is_gone: false, stage });
+        let (enqueued_at_index, queue_position) = (LogIndex(0), LogIndex(0));
+        let (until, is_gone, stage) = (None, false, WaitStage::Enqueuing);
+        let lock_wait =
+            LockWait { new, session, wait, enqueued_at_index, queue_position, until, is_gone, stage };
+        self.waits.insert(token, lock_wait);
         self.propose_enqueue(token, up);
     }
 
@@ -159,32 +157,19 @@ impl LockWaits {
         let Some(lock_wait) = self.waits.get_mut(&token) else { return };
         match std::mem::replace(&mut lock_wait.stage, WaitStage::Enqueuing) {
             WaitStage::Enqueuing => self.enqueued(token, result, up),
-            WaitStage::Queued { queued, is_last, .. } => {
-                self.position_answered(token, (queued, is_last), result, up);
+            WaitStage::Queued { is_last, .. } => self.position_answered(token, is_last, result, up),
+            WaitStage::Stopping => self.stopped(token, result, up),
+            WaitStage::Superseded => self.holder_read(token, result, up),
+            WaitStage::Leaving { failure } => self.left(token, failure, result, up),
+            WaitStage::TakingBack { attempt } => self.grant_released(token, attempt, result, up),
+            stage
+            @ (WaitStage::Pausing { .. } | WaitStage::PausingToTakeBack { .. } | WaitStage::Granted) => {
+                lock_wait.stage = stage;
             }
-            WaitStage::Stopping { queued } => self.stopped(token, queued, result, up),
-            WaitStage::Superseded { enqueued_at_index } => {
-                self.holder_read(token, enqueued_at_index, result, up);
-            }
-            WaitStage::Leaving { enqueued_at_index, failure } => {
-                self.left(token, (enqueued_at_index, failure), result, up);
-            }
-            WaitStage::TakingBack { enqueued_at_index, attempt } => {
-                self.grant_released(token, (enqueued_at_index, attempt), result, up);
-            }
-            stage @ (WaitStage::Pausing { .. }
-            | WaitStage::PausingToTakeBack { .. }
-            | WaitStage::Granted { .. }) => lock_wait.stage = stage,
         }
     }
 
-    fn grant_released(
-        &mut self,
-        token: CallToken,
-        (enqueued_at_index, attempt): (LogIndex, u32),
-        result: RequestResult,
-        up: &mut Upstream,
-    ) {
+    fn grant_released(&mut self, token: CallToken, attempt: u32, result: RequestResult, up: &mut Upstream) {
         let (Some(LockWait { new, session, .. }), Err(reason)) = (self.waits.get(&token), result) else {
             return self.remove(token, up);
         };
@@ -196,9 +181,8 @@ impl LockWaits {
         if attempt == TAKE_BACK_ATTEMPTS || up.cx.in_hurry {
             return self.remove(token, up);
         }
-        let attempt = attempt + 1;
         up.cx.start_timer(up.cx.now + TAKE_BACK_PAUSE, Timer::Question(token));
-        self.set_stage(token, WaitStage::PausingToTakeBack { enqueued_at_index, attempt }, up);
+        self.set_stage(token, WaitStage::PausingToTakeBack { attempt: attempt + 1 }, up);
     }
 
     /// Handles an enqueue whose outcome is unknown after the hold timeout: reports that to the
@@ -219,38 +203,34 @@ impl LockWaits {
             Ok(other) => return self.settle_unknown(token, super::unexpected(&other), up),
             Err(reason) => return self.settle_unknown(token, reason, up),
         };
-        let Reply::Queued { queue_position } = applied.reply else {
-            return self.settle(token, Ok((applied.index, applied)), up);
-        };
-        let queued = Queued { queue_position, enqueued_at_index: applied.index };
         let Some(lock_wait) = self.waits.get_mut(&token) else { return };
+        lock_wait.enqueued_at_index = applied.index;
+        let Reply::Queued { queue_position } = applied.reply else {
+            return self.settle(token, Ok(applied), up);
+        };
         let until = up.cx.now + lock_wait.wait + GRACE_WINDOW;
-        lock_wait.until = Some(until);
+        (lock_wait.queue_position, lock_wait.until) = (queue_position, Some(until));
         // The caller is gone, or waits are disabled: the position must not be granted.
         let is_over = lock_wait.is_gone || up.cx.in_hurry;
         up.cx.start_timer(until, Timer::Caller(token));
-        if is_over {
-            return self.leave_queue(token, queued.enqueued_at_index, None, up);
+        match is_over {
+            true => self.leave(token, WaitStage::Leaving { failure: None }, up),
+            false => self.query_position(token, false, up),
         }
-        self.query_position(token, queued, false, up);
     }
 
-    fn query_position(&mut self, token: CallToken, queued: Queued, is_last: bool, up: &mut Upstream) {
+    fn query_position(&mut self, token: CallToken, is_last: bool, up: &mut Upstream) {
         let Some(lock_wait) = self.waits.get(&token) else { return };
-        let Queued { queue_position, enqueued_at_index } = queued;
-        let query = Query::QueuePosition {
-            key: lock_wait.new.key.clone(),
-            session: lock_wait.session,
-            queue_position,
-            enqueued_at_index,
-        };
+        let LockWait { session, enqueued_at_index, queue_position, .. } = *lock_wait;
+        let key = lock_wait.new.key.clone();
+        let query = Query::QueuePosition { key, session, queue_position, enqueued_at_index };
         let blocking = Blocking { index: queue_position, wait: lock_wait.wait + GRACE_WINDOW };
         // The last query is not parked: the wait was stopped, so the current state is the result.
         let (blocking, effort) =
             if is_last { (None, Effort::Held) } else { (Some(blocking), Effort::Endless) };
         let request = Request::Read { query, consistency: Consistency::Default, blocking };
         let request = up.requests.begin(Owner::LockWait(token), request, effort, up.cx);
-        self.set_stage(token, WaitStage::Queued { queued, request, is_last }, up);
+        self.set_stage(token, WaitStage::Queued { request, is_last }, up);
     }
 
     /// Handles the outcome of a position: the index of a grant, or the position's own index if
@@ -258,61 +238,46 @@ impl LockWaits {
     fn position_answered(
         &mut self,
         token: CallToken,
-        (queued, is_last): (Queued, bool),
+        is_last: bool,
         result: RequestResult,
         up: &mut Upstream,
     ) {
+        let Some(lock_wait) = self.waits.get(&token) else { return };
         let failure = match result {
             Ok(Response::Answer(answer)) => match answer.rows {
-                Rows::QueuePosition(Reply::Queued { .. }) if is_last => {
-                    return self.leave_queue(token, queued.enqueued_at_index, None, up);
-                }
+                Rows::QueuePosition(Reply::Queued { .. }) if is_last => None,
                 Rows::QueuePosition(Reply::Queued { .. }) => {
                     let at = up.cx.now + QUESTION_INTERVAL;
                     up.cx.start_timer(at, Timer::Question(token));
-                    return self.set_stage(token, WaitStage::Pausing { queued, at }, up);
+                    return self.set_stage(token, WaitStage::Pausing { at }, up);
                 }
-                Rows::QueuePosition(Reply::Succeeded(false)) if !up.cx.in_hurry && self.has_caller(token) => {
-                    return self.read_holder(token, queued.enqueued_at_index, up);
+                Rows::QueuePosition(Reply::Succeeded(false)) if !up.cx.in_hurry && !lock_wait.is_gone => {
+                    let query = Query::Entry(lock_wait.new.key.clone());
+                    let request = Request::Read { query, consistency: Consistency::Default, blocking: None };
+                    up.requests.begin(Owner::LockWait(token), request, Effort::Held, up.cx);
+                    return self.set_stage(token, WaitStage::Superseded, up);
                 }
                 Rows::QueuePosition(reply) => {
                     let is_granted = matches!(reply, Reply::Granted { .. });
-                    let index = if is_granted { answer.index } else { queued.enqueued_at_index };
-                    let applied = Applied { index, reply };
-                    return self.settle(token, Ok((queued.enqueued_at_index, applied)), up);
+                    let index = if is_granted { answer.index } else { lock_wait.enqueued_at_index };
+                    return self.settle(token, Ok(Applied { index, reply }), up);
                 }
-                _ => Unavailable::Unknown("the server replied with something other than a position".into()),
+                _ => {
+                    let why = "the server replied with something other than a position";
+                    Some(Unavailable::Unknown(why.into()))
+                }
             },
-            Ok(other) => super::unexpected(&other),
-            Err(reason) => reason,
+            Ok(other) => Some(super::unexpected(&other)),
+            Err(reason) => Some(reason),
         };
         // No caller will receive the outcome, so the position is given up with another attempt.
         // While it remains queued, it may be granted.
-        self.leave_queue(token, queued.enqueued_at_index, Some(failure), up);
-    }
-
-    fn has_caller(&self, token: CallToken) -> bool {
-        self.waits.get(&token).is_some_and(|lock_wait| !lock_wait.is_gone)
-    }
-
-    fn read_holder(&mut self, token: CallToken, enqueued_at_index: LogIndex, up: &mut Upstream) {
-        let Some(lock_wait) = self.waits.get(&token) else { return };
-        let query = Query::Entry(lock_wait.new.key.clone());
-        let request = Request::Read { query, consistency: Consistency::Default, blocking: None };
-        up.requests.begin(Owner::LockWait(token), request, Effort::Held, up.cx);
-        self.set_stage(token, WaitStage::Superseded { enqueued_at_index }, up);
+        self.leave(token, WaitStage::Leaving { failure }, up);
     }
 
     /// Ends a wait without a grant, unless its session holds the lock through another request: then
     /// the lock is acquired again, or waited for if it is released before.
-    fn holder_read(
-        &mut self,
-        token: CallToken,
-        enqueued_at_index: LogIndex,
-        result: RequestResult,
-        up: &mut Upstream,
-    ) {
-        let refused = Applied { index: enqueued_at_index, reply: Reply::Succeeded(false) };
+    fn holder_read(&mut self, token: CallToken, result: RequestResult, up: &mut Upstream) {
         let Some(lock_wait) = self.waits.get_mut(&token) else { return };
         let is_holder = match &result {
             Ok(Response::Answer(Answer { rows: Rows::Entries(entries), .. })) => {
@@ -322,7 +287,8 @@ impl LockWaits {
             _ => false,
         };
         if !is_holder || lock_wait.is_gone {
-            return self.settle(token, Ok((enqueued_at_index, refused)), up);
+            let refused = Applied { index: lock_wait.enqueued_at_index, reply: Reply::Succeeded(false) };
+            return self.settle(token, Ok(refused), up);
         }
         let end = lock_wait.until.take().unwrap_or(up.cx.now);
         lock_wait.wait = end.since(up.cx.now + GRACE_WINDOW);
@@ -333,33 +299,24 @@ impl LockWaits {
 
     /// Handles the reply to `StopWaiting`: nothing is granted from now on, but a grant may have
     /// come before.
-    fn stopped(&mut self, token: CallToken, queued: Queued, result: RequestResult, up: &mut Upstream) {
+    fn stopped(&mut self, token: CallToken, result: RequestResult, up: &mut Upstream) {
         match (result, self.waits.get(&token)) {
-            (Err(reason), _) => self.leave_queue(token, queued.enqueued_at_index, Some(reason), up),
+            (Err(reason), _) => self.leave(token, WaitStage::Leaving { failure: Some(reason) }, up),
             // The caller of a possible grant is gone, so the grant is given up as well.
             (Ok(_), Some(LockWait { is_gone: true, .. })) => {
-                self.leave_queue(token, queued.enqueued_at_index, None, up);
+                self.leave(token, WaitStage::Leaving { failure: None }, up);
             }
-            (Ok(_), _) => self.query_position(token, queued, true, up),
+            (Ok(_), _) => self.query_position(token, true, up),
         }
     }
 
-    /// Gives up the position, including a grant; afterwards the session holds nothing from this
-    /// wait.
-    fn leave_queue(
-        &mut self,
-        token: CallToken,
-        enqueued_at_index: LogIndex,
-        failure: Option<Unavailable>,
-        up: &mut Upstream,
-    ) {
-        self.set_stage(token, WaitStage::Leaving { enqueued_at_index, failure }, up);
-        self.propose_leave(token, enqueued_at_index, up);
-    }
-
-    fn propose_leave(&mut self, token: CallToken, enqueued_at_index: LogIndex, up: &mut Upstream) {
+    /// Gives up the position, including a grant, and waits in a stage for the outcome; afterwards
+    /// the session holds nothing from this wait.
+    fn leave(&mut self, token: CallToken, stage: WaitStage, up: &mut Upstream) {
+        self.set_stage(token, stage, up);
         let Some(lock_wait) = self.waits.get(&token) else { return };
-        let (key, session) = (lock_wait.new.key.clone(), lock_wait.session);
+        let LockWait { session, enqueued_at_index, .. } = *lock_wait;
+        let key = lock_wait.new.key.clone();
         let command = Command::Kv(KvCommand::Leave { key, session, enqueued_at_index });
         up.requests.propose(Owner::LockWait(token), command, up.cx);
     }
@@ -367,10 +324,11 @@ impl LockWaits {
     fn left(
         &mut self,
         token: CallToken,
-        (enqueued_at_index, failure): (LogIndex, Option<Unavailable>),
+        failure: Option<Unavailable>,
         result: RequestResult,
         up: &mut Upstream,
     ) {
+        let Some(&LockWait { enqueued_at_index, is_gone, .. }) = self.waits.get(&token) else { return };
         let outcome = match (result, failure) {
             (Ok(Response::Applied(Applied { reply: Reply::Done, .. })), _) => {
                 // The session held the lock for a moment, and others may have seen that: a plain
@@ -378,19 +336,17 @@ impl LockWaits {
                 let why = "the lock was granted when its wait was over, and was released";
                 Err(Unavailable::Unknown(why.into()))
             }
-            (Ok(_), None) => {
-                Ok((enqueued_at_index, Applied { index: enqueued_at_index, reply: Reply::Succeeded(false) }))
-            }
+            (Ok(_), None) => Ok(Applied { index: enqueued_at_index, reply: Reply::Succeeded(false) }),
             (Ok(_), Some(failure)) => Err(failure),
             // A position that remains would be granted without a caller, so the leave is tried
             // again.
             (Err(reason), None) => {
-                return self.leave_queue(token, enqueued_at_index, Some(reason), up);
+                return self.leave(token, WaitStage::Leaving { failure: Some(reason) }, up);
             }
             // The position may remain and be granted, independent of the first failure.
-            (Err(reason), Some(_)) if self.waits.get(&token).is_some_and(|wait| wait.is_gone) => {
+            (Err(reason), Some(_)) if is_gone => {
                 self.stop_timer(token, up);
-                return self.grant_released(token, (enqueued_at_index, 1), Err(reason), up);
+                return self.grant_released(token, 1, Err(reason), up);
             }
             (Err(_), Some(failure)) => {
                 return self.settle_unknown(token, Unavailable::Unknown(failure.to_string()), up);
@@ -412,46 +368,36 @@ impl LockWaits {
     }
 
     /// Ends a wait: replies to its caller, or releases a grant if the caller is gone.
-    fn settle(
-        &mut self,
-        token: CallToken,
-        outcome: Result<(LogIndex, Applied), Unavailable>,
-        up: &mut Upstream,
-    ) {
+    fn settle(&mut self, token: CallToken, outcome: Result<Applied, Unavailable>, up: &mut Upstream) {
         self.stop_timer(token, up);
-        let Some(lock_wait) = self.waits.get_mut(&token) else { return };
-        let granted = match &outcome {
-            Ok((enqueued_at_index, Applied { reply: Reply::Granted { .. }, .. })) => Some(*enqueued_at_index),
-            _ => None,
-        };
-        let is_gone = lock_wait.is_gone;
-        match granted {
+        let Some(&LockWait { enqueued_at_index, is_gone, .. }) = self.waits.get(&token) else { return };
+        match &outcome {
             // Kept until the caller confirms: a grant whose reply is lost has to be released.
-            Some(enqueued_at_index) => self.set_stage(token, WaitStage::Granted { enqueued_at_index }, up),
-            None => self.remove(token, up),
+            Ok(Applied { reply: Reply::Granted { .. }, .. }) => {
+                self.set_stage(token, WaitStage::Granted, up);
+            }
+            _ => self.remove(token, up),
         }
         if is_gone {
             return self.release_grant(token, up);
         }
-        let answer =
-            outcome.map(|(enqueued_at_index, applied)| Answered::Acquired(enqueued_at_index, applied));
-        up.cx.reply(token, answer);
+        up.cx.reply(token, outcome.map(|applied| Answered::Acquired(enqueued_at_index, applied)));
+    }
+
+    fn is_granted(&self, token: CallToken) -> bool {
+        self.waits.get(&token).is_some_and(|lock_wait| matches!(lock_wait.stage, WaitStage::Granted))
     }
 
     /// Releases an undelivered grant.
     fn release_grant(&mut self, token: CallToken, up: &mut Upstream) {
-        let Some(LockWait { stage: WaitStage::Granted { enqueued_at_index }, .. }) = self.waits.get(&token)
-        else {
-            return;
-        };
-        let enqueued_at_index = *enqueued_at_index;
-        self.set_stage(token, WaitStage::TakingBack { enqueued_at_index, attempt: 1 }, up);
-        self.propose_leave(token, enqueued_at_index, up);
+        if self.is_granted(token) {
+            self.leave(token, WaitStage::TakingBack { attempt: 1 }, up);
+        }
     }
 
     /// Records that the caller received the grant.
     pub(super) fn grant_received(&mut self, token: CallToken, up: &mut Upstream) {
-        if matches!(self.waits.get(&token), Some(LockWait { stage: WaitStage::Granted { .. }, .. })) {
+        if self.is_granted(token) {
             self.remove(token, up);
         }
     }
@@ -469,36 +415,34 @@ impl LockWaits {
     /// Stops a wait that the servers' own clock should have ended: after an election, or because
     /// their replies were lost.
     pub(super) fn stop(&mut self, token: CallToken, up: &mut Upstream) {
-        let Some(queued) = self.stop_queries(token, up) else { return };
+        if !self.stop_queries(token, up) {
+            return;
+        }
         // Stopped, not left: an earlier grant belongs to the caller.
-        self.set_stage(token, WaitStage::Stopping { queued }, up);
-        let Some(LockWait { new, session, .. }) = self.waits.get(&token) else { return };
-        let (key, session, enqueued_at_index) = (new.key.clone(), *session, queued.enqueued_at_index);
+        self.set_stage(token, WaitStage::Stopping, up);
+        let Some(lock_wait) = self.waits.get(&token) else { return };
+        let LockWait { session, enqueued_at_index, .. } = *lock_wait;
+        let key = lock_wait.new.key.clone();
         let command = Command::Kv(KvCommand::StopWaiting { key, session, enqueued_at_index });
         up.requests.propose(Owner::LockWait(token), command, up.cx);
     }
 
     /// Gives up the position of a wait.
     pub(super) fn end(&mut self, token: CallToken, up: &mut Upstream) {
-        if let Some(queued) = self.stop_queries(token, up) {
-            self.leave_queue(token, queued.enqueued_at_index, None, up);
+        if self.stop_queries(token, up) {
+            self.leave(token, WaitStage::Leaving { failure: None }, up);
         }
     }
 
-    /// Returns the queued position and stops its queries.
-    fn stop_queries(&mut self, token: CallToken, up: &mut Upstream) -> Option<Queued> {
-        match self.waits.get(&token)?.stage {
-            WaitStage::Queued { queued, request, .. } => {
-                up.requests.cancel(request, up.cx);
-                Some(queued)
-            }
-            WaitStage::Pausing { queued, at } => {
-                up.cx.stop_timer(at, Timer::Question(token));
-                Some(queued)
-            }
-            // In any other stage there is no position yet, or the wait is already ending.
-            _ => None,
+    /// Stops the queries of a queued position. Returns `false` in any other stage: there is no
+    /// position yet, or the wait is already ending.
+    fn stop_queries(&mut self, token: CallToken, up: &mut Upstream) -> bool {
+        match self.waits.get(&token).map(|lock_wait| &lock_wait.stage) {
+            Some(WaitStage::Queued { request, .. }) => up.requests.cancel(*request, up.cx),
+            Some(WaitStage::Pausing { at }) => up.cx.stop_timer(*at, Timer::Question(token)),
+            _ => return false,
         }
+        true
     }
 
     /// Gives up every position.
@@ -512,11 +456,9 @@ impl LockWaits {
     /// Repeats the query of a position, or the release of a grant.
     pub(super) fn question_is_due(&mut self, token: CallToken, up: &mut Upstream) {
         match self.waits.get(&token).map(|lock_wait| &lock_wait.stage) {
-            Some(WaitStage::Pausing { queued, .. }) => self.query_position(token, *queued, false, up),
-            Some(WaitStage::PausingToTakeBack { enqueued_at_index, attempt }) => {
-                let (enqueued_at_index, attempt) = (*enqueued_at_index, *attempt);
-                self.set_stage(token, WaitStage::TakingBack { enqueued_at_index, attempt }, up);
-                self.propose_leave(token, enqueued_at_index, up);
+            Some(WaitStage::Pausing { .. }) => self.query_position(token, false, up),
+            Some(WaitStage::PausingToTakeBack { attempt }) => {
+                self.leave(token, WaitStage::TakingBack { attempt: *attempt }, up);
             }
             _ => {}
         }
