@@ -79,7 +79,7 @@ use owner::{Effort, Owner, RequestNumber};
 use readiness::Readiness;
 use registrar::Registrar;
 use renewals::Renewals;
-use requests::{EndedRequest, Outcome, Requests, Upstream, no_leader, shutting_down};
+use requests::{Outcome, PendingRequest, Requests, Upstream, no_leader, shutting_down};
 use routes::Routes;
 use session_ends::SessionEnds;
 use shared_reads::{SharedQuery, SharedReads};
@@ -333,10 +333,11 @@ impl QuorumClient {
                 self.deliver(outcome);
             }
             Timer::Call(slot, call) => self.expire_call(slot, call),
-            Timer::Caller(token) => match self.shared_reads.stop(token, up) {
-                true => {}
-                false => self.lock_waits.stop(token, up),
-            },
+            // Only one of these parts knows the caller.
+            Timer::Caller(token) => {
+                self.shared_reads.stop(token, up);
+                self.lock_waits.stop(token, up);
+            }
             Timer::Question(token) => self.lock_waits.question_is_due(token, up),
             Timer::Registration => self.registrar.is_pausing = false,
         }
@@ -429,7 +430,7 @@ impl QuorumClient {
         let up = &mut Upstream { requests: &mut self.requests, cx: &mut self.cx };
         match outcome {
             Some(Outcome::Ended(ended)) => {
-                let EndedRequest { owner, request, begun, result } = *ended;
+                let (PendingRequest { owner, request, begun, .. }, result) = *ended;
                 let node = self.registrar.node();
                 self.renewals.notice_outcome((&request, begun), &result, node, up.cx.now);
                 match owner {

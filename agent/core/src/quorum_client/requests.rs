@@ -85,12 +85,12 @@ enum RequestStage {
 /// A request under way.
 #[derive(Debug)]
 pub(super) struct PendingRequest {
-    request: Request,
-    owner: Owner,
+    pub(super) request: Request,
+    pub(super) owner: Owner,
     pub(super) addressee: Addressee,
     effort: Effort,
     /// The start of the request; nothing of it was sent before.
-    begun: Time,
+    pub(super) begun: Time,
     /// The time at which it is given up, if no server accepts it.
     deadline: Option<Time>,
     backoff: Backoff,
@@ -178,19 +178,11 @@ impl PendingRequest {
     }
 }
 
-/// A request that has ended, with its start and its result.
-#[derive(Debug)]
-pub(super) struct EndedRequest {
-    pub(super) owner: Owner,
-    pub(super) request: Request,
-    pub(super) begun: Time,
-    pub(super) result: RequestResult,
-}
-
 /// The end of a request, or of the time that its owner waits for it.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    Ended(Box<EndedRequest>),
+    /// The request has ended, with this result.
+    Ended(Box<(PendingRequest, RequestResult)>),
     /// The request failed for its owner, but continues until its outcome is known.
     Unresolved(Owner, Unavailable),
 }
@@ -587,8 +579,7 @@ impl Requests {
 
     /// Ends a request.
     fn finish(&mut self, number: RequestNumber, result: RequestResult, cx: &mut Context) -> Option<Outcome> {
-        let PendingRequest { owner, request, begun, .. } = self.remove(number, cx)?;
-        Some(Outcome::Ended(Box::new(EndedRequest { owner, request, begun, result })))
+        Some(Outcome::Ended(Box::new((self.remove(number, cx)?, result))))
     }
 
     /// Cancels the request of a local caller, if there is one.

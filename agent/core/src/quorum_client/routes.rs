@@ -42,6 +42,7 @@ pub(super) enum Lost {
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Routes {
+    /// Inputs that may change its actions go through [`Self::tracker_mut`].
     pub(super) tracker: LeaderTracker,
     /// `true` if the tracker has received input since its last actions.
     tracker_is_due: bool,

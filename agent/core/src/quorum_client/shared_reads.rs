@@ -108,11 +108,10 @@ impl SharedReads {
         number
     }
 
-    /// Ends a caller's wait: it reads the current state. Returns `false` if it does not wait.
-    pub(super) fn stop(&mut self, token: CallToken, up: &mut Upstream) -> bool {
-        let Some(wanted) = self.leave(token, up) else { return false };
+    /// Ends a caller's wait: it reads the current state.
+    pub(super) fn stop(&mut self, token: CallToken, up: &mut Upstream) {
+        let Some(wanted) = self.leave(token, up) else { return };
         up.requests.begin(Owner::Caller(token), wanted.request(Duration::ZERO), Effort::Held, up.cx);
-        true
     }
 
     /// Removes a caller and returns its query; the last caller to leave ends the shared read.
