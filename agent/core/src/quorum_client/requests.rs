@@ -707,3 +707,50 @@ fn too_many_commands() -> Unavailable {
         "{MAX_SPAN} commands of this agent are under way and {MAX_WAITING} wait for them"
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockmesh_protocol::id::SessionId;
+    use lockmesh_protocol::random::Random;
+
+    const HOLD: Duration = Duration::from_secs(10);
+
+    fn session() -> SessionId {
+        SessionId::from_random([1; 16])
+    }
+
+    fn begin(owner: Owner) -> (Requests, RequestNumber, Context) {
+        let mut cx = Context::new(Random::new(1), Time(0));
+        let mut requests = Requests::new(HOLD, HOLD);
+        let number = requests.propose(owner, Command::DestroySession(session()), &mut cx);
+        assert_eq!(requests.pop_runnable(), Some(number));
+        (requests, number, cx)
+    }
+
+    #[test]
+    fn a_release_that_waits_for_an_enqueue_continues_or_ends_at_its_deadline() {
+        let (mut requests, number, mut cx) = begin(Owner::Caller(CallToken(1)));
+        assert!(requests.wait_for_enqueue(number, &mut cx).is_none());
+        assert_eq!((requests.pop_runnable(), cx.next_timer()), (None, Some(Time(0) + HOLD)));
+        requests.continue_releases(&mut cx);
+        assert_eq!((requests.pop_runnable(), cx.next_timer()), (Some(number), None));
+        cx.now = Time(0) + HOLD;
+        let Some(Outcome::Ended(ended)) = requests.wait_for_enqueue(number, &mut cx) else {
+            panic!("it waits on");
+        };
+        assert_eq!(ended.1, Err(enqueue_unresolved()));
+    }
+
+    #[test]
+    fn the_end_of_a_session_continues_after_its_hold_timeout() {
+        let (mut requests, number, mut cx) = begin(Owner::SessionEnd(session()));
+        let outcome = requests.give_up(number, no_leader(), &mut cx);
+        assert!(matches!(outcome, Some(Outcome::Unresolved(Owner::SessionEnd(_), _))));
+        assert!(cx.next_timer().is_some(), "the next attempt is scheduled");
+        assert!(requests.give_up(number, no_leader(), &mut cx).is_none(), "reported once");
+        cx.is_closed = true;
+        assert!(matches!(requests.give_up(number, no_leader(), &mut cx), Some(Outcome::Ended(_))));
+        assert!(requests.get(number).is_none());
+    }
+}
