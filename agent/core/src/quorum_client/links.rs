@@ -5,11 +5,9 @@
 
 use super::calls::{PendingCalls, Roles};
 use super::input::ConnectionId;
-use super::owner::RequestNumber;
 use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::log_on_change::LogOnChange;
 use lockmesh_protocol::time::Time;
-use std::collections::VecDeque;
 use std::time::Duration;
 
 /// The minimum and maximum pause between attempts to connect. The maximum applies to a server that
@@ -68,8 +66,6 @@ pub(super) struct Link {
     pub(super) calls: PendingCalls,
     /// `true` if the send queue is full and requests should wait.
     pub(super) is_backlogged: bool,
-    /// The requests that wait for the send queue, in order.
-    pub(super) backlog: VecDeque<RequestNumber>,
     /// The failures that were logged.
     pub(super) log: LogOnChange,
     backoff: Backoff,
@@ -91,7 +87,6 @@ impl Link {
             roles: Roles::default(),
             calls: PendingCalls::default(),
             is_backlogged: false,
-            backlog: VecDeque::new(),
             log: LogOnChange::default(),
             backoff: Backoff::new(RECONNECT_BACKOFF, seed),
             refused_backoff: Backoff::new(REFUSED_BACKOFF, seed),

@@ -25,10 +25,11 @@
 //! enqueue is known. Otherwise a retried enqueue could be granted after the release, and the
 //! client, which renews the session for other holds, would not know that it holds the lock.
 
+use super::context::Timer;
 use super::input::CallToken;
 use super::outbox::{Answered, Notice};
-use super::owner::{Effort, Owner, RequestNumber};
-use super::{Caller, QuorumClient, Timer};
+use super::owner::{Effort, Owner, RequestNumber, RequestResult};
+use super::requests::Upstream;
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
@@ -58,6 +59,9 @@ pub(super) struct LockWait {
     new: NewEntry,
     session: SessionId,
     wait: Duration,
+    /// The index of the newest enqueue, and the position in the queue, once they are known.
+    enqueued_at_index: LogIndex,
+    queue_position: LogIndex,
     /// The time at which the wait ends, once it has started.
     until: Option<Time>,
     /// `true` if the caller is gone.
@@ -71,54 +75,33 @@ enum WaitStage {
     Enqueuing,
     /// The position is in the queue. The request asks for its outcome, for the last time once the
     /// wait is stopped.
-    Queued { queued: Queued, request: RequestNumber, is_last: bool },
+    Queued { request: RequestNumber, is_last: bool },
     /// The same, between two queries; the next one starts at this time.
-    Pausing { queued: Queued, at: Time },
+    Pausing { at: Time },
     /// The wait timed out: the position is given up, but not a grant.
-    Stopping { queued: Queued },
+    Stopping,
     /// The position is gone without a grant to this request. The lock's holder is read: it may be
     /// the session itself, through another request.
-    Superseded { enqueued_at_index: LogIndex },
+    Superseded,
     /// The position is given up, including a grant; `failure` is the error that caused this, if
     /// any.
-    Leaving { enqueued_at_index: LogIndex, failure: Option<Unavailable> },
+    Leaving { failure: Option<Unavailable> },
     /// The lock was granted, and the caller has not confirmed the reply yet.
-    Granted { enqueued_at_index: LogIndex },
+    Granted,
     /// The grant was not delivered: it is released, by this attempt.
-    TakingBack { enqueued_at_index: LogIndex, attempt: u32 },
+    TakingBack { attempt: u32 },
     /// The same, between two attempts.
-    PausingToTakeBack { enqueued_at_index: LogIndex, attempt: u32 },
+    PausingToTakeBack { attempt: u32 },
 }
 
-/// All lock waits, and the releases that wait for one of them.
+/// All lock waits.
 #[derive(Debug, Default)]
 pub(super) struct LockWaits {
     waits: BTreeMap<CallToken, LockWait>,
     by_lock: BTreeSet<(Key, SessionId, CallToken)>,
-    /// Releases that were not sent yet.
-    releases: BTreeSet<RequestNumber>,
 }
 
 impl LockWaits {
-    fn insert(&mut self, token: CallToken, wait: LockWait) {
-        self.by_lock.insert((wait.new.key.clone(), wait.session, token));
-        self.waits.insert(token, wait);
-    }
-
-    fn wait(&self, token: CallToken) -> Option<&LockWait> {
-        self.waits.get(&token)
-    }
-
-    fn wait_mut(&mut self, token: CallToken) -> Option<&mut LockWait> {
-        self.waits.get_mut(&token)
-    }
-
-    fn remove(&mut self, token: CallToken) {
-        if let Some(LockWait { new, session, .. }) = self.waits.remove(&token) {
-            self.by_lock.remove(&(new.key, session, token));
-        }
-    }
-
     /// Returns `true` if the outcome of a wait must precede this request, which is a release then.
     pub(super) fn must_precede(&self, request: &Request) -> bool {
         match request {
@@ -127,16 +110,6 @@ impl LockWaits {
             }
             _ => false,
         }
-    }
-
-    /// Lets a release wait for the outcome of an enqueue.
-    pub(super) fn hold_back(&mut self, release: RequestNumber) {
-        self.releases.insert(release);
-    }
-
-    /// The opposite of [`Self::hold_back`].
-    pub(super) fn stop_holding_back(&mut self, release: RequestNumber) {
-        self.releases.remove(&release);
     }
 
     /// Returns `true` if a wait of this session may still be granted the lock without a caller.
@@ -154,186 +127,158 @@ impl LockWaits {
             .filter_map(|token| self.waits.get(token))
             .any(|wait| wait.is_gone || matches!(wait.stage, WaitStage::Enqueuing))
     }
-}
 
-/// A position in the queue.
-#[derive(Clone, Copy, Debug)]
-struct Queued {
-    queue_position: LogIndex,
-    /// The index of the enqueue command.
-    enqueued_at_index: LogIndex,
-}
-
-impl QuorumClient {
     /// Acquires a lock, or waits in its queue for up to `wait`.
-    pub(super) fn acquire(&mut self, token: CallToken, new: NewEntry, session: SessionId, wait: Duration) {
-        let stage = WaitStage::Enqueuing;
-        let lock_wait = LockWait { new, session, wait, until: None, is_gone: false, stage };
-        self.lock_waits.insert(token, lock_wait);
-        self.callers.insert(token, Caller::LockWait);
-        self.propose_enqueue(token);
+    pub(super) fn acquire(
+        &mut self,
+        token: CallToken,
+        new: NewEntry,
+        session: SessionId,
+        wait: Duration,
+        up: &mut Upstream,
+    ) {
+        self.by_lock.insert((new.key.clone(), session, token));
+        let (enqueued_at_index, queue_position) = (LogIndex(0), LogIndex(0));
+        let (until, is_gone, stage) = (None, false, WaitStage::Enqueuing);
+        let lock_wait =
+            LockWait { new, session, wait, enqueued_at_index, queue_position, until, is_gone, stage };
+        self.waits.insert(token, lock_wait);
+        self.propose_enqueue(token, up);
     }
 
-    fn propose_enqueue(&mut self, token: CallToken) {
-        let Some(LockWait { new, session, wait, .. }) = self.lock_waits.wait(token) else { return };
+    fn propose_enqueue(&mut self, token: CallToken, up: &mut Upstream) {
+        let Some(LockWait { new, session, wait, .. }) = self.waits.get(&token) else { return };
         let command = Command::Kv(KvCommand::Enqueue { new: new.clone(), session: *session, wait: *wait });
-        self.propose(Owner::LockWait(token), command);
+        up.requests.propose(Owner::LockWait(token), command, up.cx);
     }
 
     /// Handles the reply to a request of a lock wait.
-    pub(super) fn lock_wait_answered(&mut self, token: CallToken, result: Result<Response, Unavailable>) {
-        let Some(lock_wait) = self.lock_waits.wait_mut(token) else { return };
+    pub(super) fn answered(&mut self, token: CallToken, result: RequestResult, up: &mut Upstream) {
+        let Some(lock_wait) = self.waits.get_mut(&token) else { return };
         match std::mem::replace(&mut lock_wait.stage, WaitStage::Enqueuing) {
-            WaitStage::Enqueuing => self.enqueued(token, result),
-            WaitStage::Queued { queued, is_last, .. } => self.position_told(token, (queued, is_last), result),
-            WaitStage::Stopping { queued } => self.stopped(token, queued, result),
-            WaitStage::Superseded { enqueued_at_index } => self.holder_read(token, enqueued_at_index, result),
-            WaitStage::Leaving { enqueued_at_index, failure } => {
-                self.left(token, (enqueued_at_index, failure), result);
+            WaitStage::Enqueuing => self.enqueued(token, result, up),
+            WaitStage::Queued { is_last, .. } => self.position_answered(token, is_last, result, up),
+            WaitStage::Stopping => self.stopped(token, result, up),
+            WaitStage::Superseded => self.holder_read(token, result, up),
+            WaitStage::Leaving { failure } => self.left(token, failure, result, up),
+            WaitStage::TakingBack { attempt } => self.grant_released(token, attempt, result, up),
+            stage
+            @ (WaitStage::Pausing { .. } | WaitStage::PausingToTakeBack { .. } | WaitStage::Granted) => {
+                lock_wait.stage = stage;
             }
-            WaitStage::TakingBack { enqueued_at_index, attempt } => {
-                self.taken_back(token, (enqueued_at_index, attempt), result);
-            }
-            stage @ (WaitStage::Pausing { .. }
-            | WaitStage::PausingToTakeBack { .. }
-            | WaitStage::Granted { .. }) => lock_wait.stage = stage,
         }
     }
 
-    fn taken_back(
-        &mut self,
-        token: CallToken,
-        (enqueued_at_index, attempt): (LogIndex, u32),
-        result: Result<Response, Unavailable>,
-    ) {
-        let (Some(LockWait { new, session, .. }), Err(reason)) = (self.lock_waits.wait(token), result) else {
-            return self.forget_wait(token);
+    fn grant_released(&mut self, token: CallToken, attempt: u32, result: RequestResult, up: &mut Upstream) {
+        let (Some(LockWait { new, session, .. }), Err(reason)) = (self.waits.get(&token), result) else {
+            return self.remove(token, up);
         };
         // A grant that cannot be released lasts as long as its session. No caller is left to
         // receive an error.
         if attempt == 1 {
-            self.outbox.notices.push(Notice::MayStayGranted(new.key.clone(), *session, reason));
+            up.cx.notify(Notice::MayStayGranted(new.key.clone(), *session, reason));
         }
-        if attempt == TAKE_BACK_ATTEMPTS || self.in_hurry {
-            return self.forget_wait(token);
+        if attempt == TAKE_BACK_ATTEMPTS || up.cx.in_hurry {
+            return self.remove(token, up);
         }
-        let attempt = attempt + 1;
-        self.timers.insert((self.now + TAKE_BACK_PAUSE, Timer::Question(token)));
-        self.set_stage(token, WaitStage::PausingToTakeBack { enqueued_at_index, attempt });
+        up.cx.start_timer(up.cx.now + TAKE_BACK_PAUSE, Timer::Question(token));
+        self.set_stage(token, WaitStage::PausingToTakeBack { attempt: attempt + 1 }, up);
     }
 
     /// Handles an enqueue whose outcome is unknown after the hold timeout: reports that to the
     /// caller, if it is still there. The request continues, and a grant that results from it is
     /// released.
-    pub(super) fn lock_wait_unresolved(&mut self, token: CallToken, failure: Unavailable) {
-        let Some(lock_wait) = self.lock_waits.wait_mut(token) else { return };
+    pub(super) fn unresolved(&mut self, token: CallToken, failure: Unavailable, up: &mut Upstream) {
+        let Some(lock_wait) = self.waits.get_mut(&token) else { return };
         if std::mem::replace(&mut lock_wait.is_gone, true) {
             let notice = Notice::MayStayGranted(lock_wait.new.key.clone(), lock_wait.session, failure);
-            return self.outbox.notices.push(notice);
+            return up.cx.notify(notice);
         }
-        self.callers.remove(&token);
-        self.outbox.answers.push((token, Err(failure)));
+        up.cx.reply(token, Err(failure));
     }
 
-    fn enqueued(&mut self, token: CallToken, result: Result<Response, Unavailable>) {
+    fn enqueued(&mut self, token: CallToken, result: RequestResult, up: &mut Upstream) {
         let applied = match result {
             Ok(Response::Applied(applied)) => applied,
-            Ok(other) => return self.settle_unknown(token, super::unexpected(&other)),
-            Err(reason) => return self.settle_unknown(token, reason),
+            Ok(other) => return self.settle_unknown(token, super::unexpected(&other), up),
+            Err(reason) => return self.settle_unknown(token, reason, up),
         };
+        let Some(lock_wait) = self.waits.get_mut(&token) else { return };
+        lock_wait.enqueued_at_index = applied.index;
         let Reply::Queued { queue_position } = applied.reply else {
-            return self.settle_wait(token, Ok((applied.index, applied)));
+            return self.settle(token, Ok(applied), up);
         };
-        let queued = Queued { queue_position, enqueued_at_index: applied.index };
-        let Some(lock_wait) = self.lock_waits.wait_mut(token) else { return };
-        let until = self.now + lock_wait.wait + GRACE_WINDOW;
-        lock_wait.until = Some(until);
+        let until = up.cx.now + lock_wait.wait + GRACE_WINDOW;
+        (lock_wait.queue_position, lock_wait.until) = (queue_position, Some(until));
         // The caller is gone, or waits are disabled: the position must not be granted.
-        let is_over = lock_wait.is_gone || self.in_hurry;
-        self.timers.insert((until, Timer::Caller(token)));
-        if is_over {
-            return self.leave_queue(token, queued.enqueued_at_index, None);
+        let is_over = lock_wait.is_gone || up.cx.in_hurry;
+        up.cx.start_timer(until, Timer::Caller(token));
+        match is_over {
+            true => self.leave(token, WaitStage::Leaving { failure: None }, up),
+            false => self.query_position(token, false, up),
         }
-        self.ask_for_position(token, queued, false);
     }
 
-    fn ask_for_position(&mut self, token: CallToken, queued: Queued, is_last: bool) {
-        let Some(lock_wait) = self.lock_waits.wait(token) else { return };
-        let Queued { queue_position, enqueued_at_index } = queued;
-        let query = Query::QueuePosition {
-            key: lock_wait.new.key.clone(),
-            session: lock_wait.session,
-            queue_position,
-            enqueued_at_index,
-        };
+    fn query_position(&mut self, token: CallToken, is_last: bool, up: &mut Upstream) {
+        let Some(lock_wait) = self.waits.get(&token) else { return };
+        let LockWait { session, enqueued_at_index, queue_position, .. } = *lock_wait;
+        let key = lock_wait.new.key.clone();
+        let query = Query::QueuePosition { key, session, queue_position, enqueued_at_index };
         let blocking = Blocking { index: queue_position, wait: lock_wait.wait + GRACE_WINDOW };
         // The last query is not parked: the wait was stopped, so the current state is the result.
         let (blocking, effort) =
             if is_last { (None, Effort::Held) } else { (Some(blocking), Effort::Endless) };
         let request = Request::Read { query, consistency: Consistency::Default, blocking };
-        let request = self.begin(Owner::LockWait(token), request, effort);
-        self.set_stage(token, WaitStage::Queued { queued, request, is_last });
+        let request = up.requests.begin(Owner::LockWait(token), request, effort, up.cx);
+        self.set_stage(token, WaitStage::Queued { request, is_last }, up);
     }
 
     /// Handles the outcome of a position: the index of a grant, or the position's own index if
     /// there is none.
-    fn position_told(
+    fn position_answered(
         &mut self,
         token: CallToken,
-        (queued, is_last): (Queued, bool),
-        result: Result<Response, Unavailable>,
+        is_last: bool,
+        result: RequestResult,
+        up: &mut Upstream,
     ) {
+        let Some(lock_wait) = self.waits.get(&token) else { return };
         let failure = match result {
             Ok(Response::Answer(answer)) => match answer.rows {
-                Rows::QueuePosition(Reply::Queued { .. }) if is_last => {
-                    return self.leave_queue(token, queued.enqueued_at_index, None);
-                }
+                Rows::QueuePosition(Reply::Queued { .. }) if is_last => None,
                 Rows::QueuePosition(Reply::Queued { .. }) => {
-                    let at = self.now + QUESTION_INTERVAL;
-                    self.timers.insert((at, Timer::Question(token)));
-                    return self.set_stage(token, WaitStage::Pausing { queued, at });
+                    let at = up.cx.now + QUESTION_INTERVAL;
+                    up.cx.start_timer(at, Timer::Question(token));
+                    return self.set_stage(token, WaitStage::Pausing { at }, up);
                 }
-                Rows::QueuePosition(Reply::Succeeded(false)) if self.has_caller(token) => {
-                    return self.read_holder(token, queued.enqueued_at_index);
+                Rows::QueuePosition(Reply::Succeeded(false)) if !up.cx.in_hurry && !lock_wait.is_gone => {
+                    let query = Query::Entry(lock_wait.new.key.clone());
+                    let request = Request::Read { query, consistency: Consistency::Default, blocking: None };
+                    up.requests.begin(Owner::LockWait(token), request, Effort::Held, up.cx);
+                    return self.set_stage(token, WaitStage::Superseded, up);
                 }
                 Rows::QueuePosition(reply) => {
                     let is_granted = matches!(reply, Reply::Granted { .. });
-                    let index = if is_granted { answer.index } else { queued.enqueued_at_index };
-                    let applied = Applied { index, reply };
-                    return self.settle_wait(token, Ok((queued.enqueued_at_index, applied)));
+                    let index = if is_granted { answer.index } else { lock_wait.enqueued_at_index };
+                    return self.settle(token, Ok(Applied { index, reply }), up);
                 }
-                _ => Unavailable::Unknown("the server replied with something other than a position".into()),
+                _ => {
+                    let why = "the server replied with something other than a position";
+                    Some(Unavailable::Unknown(why.into()))
+                }
             },
-            Ok(other) => super::unexpected(&other),
-            Err(reason) => reason,
+            Ok(other) => Some(super::unexpected(&other)),
+            Err(reason) => Some(reason),
         };
         // No caller will receive the outcome, so the position is given up with another attempt.
         // While it remains queued, it may be granted.
-        self.leave_queue(token, queued.enqueued_at_index, Some(failure));
-    }
-
-    fn has_caller(&self, token: CallToken) -> bool {
-        !self.in_hurry && self.lock_waits.wait(token).is_some_and(|lock_wait| !lock_wait.is_gone)
-    }
-
-    fn read_holder(&mut self, token: CallToken, enqueued_at_index: LogIndex) {
-        let Some(lock_wait) = self.lock_waits.wait(token) else { return };
-        let query = Query::Entry(lock_wait.new.key.clone());
-        let request = Request::Read { query, consistency: Consistency::Default, blocking: None };
-        self.begin(Owner::LockWait(token), request, Effort::Held);
-        self.set_stage(token, WaitStage::Superseded { enqueued_at_index });
+        self.leave(token, WaitStage::Leaving { failure }, up);
     }
 
     /// Ends a wait without a grant, unless its session holds the lock through another request: then
     /// the lock is acquired again, or waited for if it is released before.
-    fn holder_read(
-        &mut self,
-        token: CallToken,
-        enqueued_at_index: LogIndex,
-        result: Result<Response, Unavailable>,
-    ) {
-        let refused = Applied { index: enqueued_at_index, reply: Reply::Succeeded(false) };
-        let Some(lock_wait) = self.lock_waits.wait_mut(token) else { return };
+    fn holder_read(&mut self, token: CallToken, result: RequestResult, up: &mut Upstream) {
+        let Some(lock_wait) = self.waits.get_mut(&token) else { return };
         let is_holder = match &result {
             Ok(Response::Answer(Answer { rows: Rows::Entries(entries), .. })) => {
                 entries.first().is_some_and(|entry| entry.lock.session == Some(lock_wait.session))
@@ -342,48 +287,48 @@ impl QuorumClient {
             _ => false,
         };
         if !is_holder || lock_wait.is_gone {
-            return self.settle_wait(token, Ok((enqueued_at_index, refused)));
+            let refused = Applied { index: lock_wait.enqueued_at_index, reply: Reply::Succeeded(false) };
+            return self.settle(token, Ok(refused), up);
         }
-        let end = lock_wait.until.take().unwrap_or(self.now);
-        lock_wait.wait = end.since(self.now + GRACE_WINDOW);
-        self.timers.remove(&(end, Timer::Caller(token)));
-        self.set_stage(token, WaitStage::Enqueuing);
-        self.propose_enqueue(token);
+        let end = lock_wait.until.take().unwrap_or(up.cx.now);
+        lock_wait.wait = end.since(up.cx.now + GRACE_WINDOW);
+        up.cx.stop_timer(end, Timer::Caller(token));
+        self.set_stage(token, WaitStage::Enqueuing, up);
+        self.propose_enqueue(token, up);
     }
 
     /// Handles the reply to `StopWaiting`: nothing is granted from now on, but a grant may have
     /// come before.
-    fn stopped(&mut self, token: CallToken, queued: Queued, result: Result<Response, Unavailable>) {
-        match (result, self.lock_waits.wait(token)) {
-            (Err(reason), _) => self.leave_queue(token, queued.enqueued_at_index, Some(reason)),
+    fn stopped(&mut self, token: CallToken, result: RequestResult, up: &mut Upstream) {
+        match (result, self.waits.get(&token)) {
+            (Err(reason), _) => self.leave(token, WaitStage::Leaving { failure: Some(reason) }, up),
             // The caller of a possible grant is gone, so the grant is given up as well.
             (Ok(_), Some(LockWait { is_gone: true, .. })) => {
-                self.leave_queue(token, queued.enqueued_at_index, None);
+                self.leave(token, WaitStage::Leaving { failure: None }, up);
             }
-            (Ok(_), _) => self.ask_for_position(token, queued, true),
+            (Ok(_), _) => self.query_position(token, true, up),
         }
     }
 
-    /// Gives up the position, including a grant; afterwards the session holds nothing from this
-    /// wait.
-    fn leave_queue(&mut self, token: CallToken, enqueued_at_index: LogIndex, failure: Option<Unavailable>) {
-        self.set_stage(token, WaitStage::Leaving { enqueued_at_index, failure });
-        self.propose_leave(token, enqueued_at_index);
-    }
-
-    fn propose_leave(&mut self, token: CallToken, enqueued_at_index: LogIndex) {
-        let Some(lock_wait) = self.lock_waits.wait(token) else { return };
-        let (key, session) = (lock_wait.new.key.clone(), lock_wait.session);
+    /// Gives up the position, including a grant, and waits in a stage for the outcome; afterwards
+    /// the session holds nothing from this wait.
+    fn leave(&mut self, token: CallToken, stage: WaitStage, up: &mut Upstream) {
+        self.set_stage(token, stage, up);
+        let Some(lock_wait) = self.waits.get(&token) else { return };
+        let LockWait { session, enqueued_at_index, .. } = *lock_wait;
+        let key = lock_wait.new.key.clone();
         let command = Command::Kv(KvCommand::Leave { key, session, enqueued_at_index });
-        self.propose(Owner::LockWait(token), command);
+        up.requests.propose(Owner::LockWait(token), command, up.cx);
     }
 
     fn left(
         &mut self,
         token: CallToken,
-        (enqueued_at_index, failure): (LogIndex, Option<Unavailable>),
-        result: Result<Response, Unavailable>,
+        failure: Option<Unavailable>,
+        result: RequestResult,
+        up: &mut Upstream,
     ) {
+        let Some(&LockWait { enqueued_at_index, is_gone, .. }) = self.waits.get(&token) else { return };
         let outcome = match (result, failure) {
             (Ok(Response::Applied(Applied { reply: Reply::Done, .. })), _) => {
                 // The session held the lock for a moment, and others may have seen that: a plain
@@ -391,170 +336,151 @@ impl QuorumClient {
                 let why = "the lock was granted when its wait was over, and was released";
                 Err(Unavailable::Unknown(why.into()))
             }
-            (Ok(_), None) => {
-                Ok((enqueued_at_index, Applied { index: enqueued_at_index, reply: Reply::Succeeded(false) }))
-            }
+            (Ok(_), None) => Ok(Applied { index: enqueued_at_index, reply: Reply::Succeeded(false) }),
             (Ok(_), Some(failure)) => Err(failure),
             // A position that remains would be granted without a caller, so the leave is tried
             // again.
-            (Err(reason), None) => return self.leave_queue(token, enqueued_at_index, Some(reason)),
+            (Err(reason), None) => {
+                return self.leave(token, WaitStage::Leaving { failure: Some(reason) }, up);
+            }
             // The position may remain and be granted, independent of the first failure.
-            (Err(reason), Some(_)) if self.lock_waits.wait(token).is_some_and(|wait| wait.is_gone) => {
-                self.stop_timer(token);
-                return self.taken_back(token, (enqueued_at_index, 1), Err(reason));
+            (Err(reason), Some(_)) if is_gone => {
+                self.stop_timer(token, up);
+                return self.grant_released(token, 1, Err(reason), up);
             }
             (Err(_), Some(failure)) => {
-                return self.settle_unknown(token, Unavailable::Unknown(failure.to_string()));
+                return self.settle_unknown(token, Unavailable::Unknown(failure.to_string()), up);
             }
         };
-        self.settle_wait(token, outcome);
+        self.settle(token, outcome, up);
     }
 
     /// Ends a wait whose lock may still be granted, unless the failure excludes it. Without a
     /// caller, operators are notified.
-    fn settle_unknown(&mut self, token: CallToken, failure: Unavailable) {
-        if let Some(LockWait { new, session, is_gone: true, .. }) = self.lock_waits.wait(token)
+    fn settle_unknown(&mut self, token: CallToken, failure: Unavailable, up: &mut Upstream) {
+        if let Some(LockWait { new, session, is_gone: true, .. }) = self.waits.get(&token)
             && !failure.certainly_not_done()
         {
             let notice = Notice::MayStayGranted(new.key.clone(), *session, failure.clone());
-            self.outbox.notices.push(notice);
+            up.cx.notify(notice);
         }
-        self.settle_wait(token, Err(failure));
+        self.settle(token, Err(failure), up);
     }
 
     /// Ends a wait: replies to its caller, or releases a grant if the caller is gone.
-    fn settle_wait(&mut self, token: CallToken, outcome: Result<(LogIndex, Applied), Unavailable>) {
-        self.stop_timer(token);
-        let Some(lock_wait) = self.lock_waits.wait_mut(token) else { return };
-        let granted = match &outcome {
-            Ok((enqueued_at_index, Applied { reply: Reply::Granted { .. }, .. })) => Some(*enqueued_at_index),
-            _ => None,
-        };
-        let is_gone = lock_wait.is_gone;
-        match granted {
+    fn settle(&mut self, token: CallToken, outcome: Result<Applied, Unavailable>, up: &mut Upstream) {
+        self.stop_timer(token, up);
+        let Some(&LockWait { enqueued_at_index, is_gone, .. }) = self.waits.get(&token) else { return };
+        match &outcome {
             // Kept until the caller confirms: a grant whose reply is lost has to be released.
-            Some(enqueued_at_index) => self.set_stage(token, WaitStage::Granted { enqueued_at_index }),
-            None => self.forget_wait(token),
+            Ok(Applied { reply: Reply::Granted { .. }, .. }) => {
+                self.set_stage(token, WaitStage::Granted, up);
+            }
+            _ => self.remove(token, up),
         }
         if is_gone {
-            return self.take_back(token);
+            return self.release_grant(token, up);
         }
-        self.callers.remove(&token);
-        let answer =
-            outcome.map(|(enqueued_at_index, applied)| Answered::Acquired(enqueued_at_index, applied));
-        self.outbox.answers.push((token, answer));
+        up.cx.reply(token, outcome.map(|applied| Answered::Acquired(enqueued_at_index, applied)));
+    }
+
+    fn is_granted(&self, token: CallToken) -> bool {
+        self.waits.get(&token).is_some_and(|lock_wait| matches!(lock_wait.stage, WaitStage::Granted))
     }
 
     /// Releases an undelivered grant.
-    fn take_back(&mut self, token: CallToken) {
-        let Some(LockWait { stage: WaitStage::Granted { enqueued_at_index }, .. }) =
-            self.lock_waits.wait(token)
-        else {
-            return;
-        };
-        let enqueued_at_index = *enqueued_at_index;
-        self.set_stage(token, WaitStage::TakingBack { enqueued_at_index, attempt: 1 });
-        self.propose_leave(token, enqueued_at_index);
+    fn release_grant(&mut self, token: CallToken, up: &mut Upstream) {
+        if self.is_granted(token) {
+            self.leave(token, WaitStage::TakingBack { attempt: 1 }, up);
+        }
     }
 
     /// Records that the caller received the grant.
-    pub(super) fn grant_heard(&mut self, token: CallToken) {
-        if matches!(self.lock_waits.wait(token), Some(LockWait { stage: WaitStage::Granted { .. }, .. })) {
-            self.forget_wait(token);
+    pub(super) fn grant_received(&mut self, token: CallToken, up: &mut Upstream) {
+        if self.is_granted(token) {
+            self.remove(token, up);
         }
     }
 
     /// Ends the wait of a caller that is gone.
-    pub(super) fn abandon_wait(&mut self, token: CallToken) {
-        let Some(lock_wait) = self.lock_waits.wait_mut(token) else { return };
+    pub(super) fn abandon(&mut self, token: CallToken, up: &mut Upstream) {
+        let Some(lock_wait) = self.waits.get_mut(&token) else { return };
         lock_wait.is_gone = true;
-        self.callers.remove(&token);
         // A request under way is not cancelled here: its reply shows whether there is a grant to
         // release.
-        self.end_wait(token);
-        self.take_back(token);
+        self.end(token, up);
+        self.release_grant(token, up);
     }
 
     /// Stops a wait that the servers' own clock should have ended: after an election, or because
     /// their replies were lost.
-    pub(super) fn wait_is_over(&mut self, token: CallToken) {
-        let Some(queued) = self.stop_asking(token) else { return };
+    pub(super) fn stop(&mut self, token: CallToken, up: &mut Upstream) {
+        if !self.stop_queries(token, up) {
+            return;
+        }
         // Stopped, not left: an earlier grant belongs to the caller.
-        self.set_stage(token, WaitStage::Stopping { queued });
-        let Some(LockWait { new, session, .. }) = self.lock_waits.wait(token) else { return };
-        let (key, session, enqueued_at_index) = (new.key.clone(), *session, queued.enqueued_at_index);
-        self.propose(
-            Owner::LockWait(token),
-            Command::Kv(KvCommand::StopWaiting { key, session, enqueued_at_index }),
-        );
+        self.set_stage(token, WaitStage::Stopping, up);
+        let Some(lock_wait) = self.waits.get(&token) else { return };
+        let LockWait { session, enqueued_at_index, .. } = *lock_wait;
+        let key = lock_wait.new.key.clone();
+        let command = Command::Kv(KvCommand::StopWaiting { key, session, enqueued_at_index });
+        up.requests.propose(Owner::LockWait(token), command, up.cx);
     }
 
     /// Gives up the position of a wait.
-    pub(super) fn end_wait(&mut self, token: CallToken) {
-        if let Some(queued) = self.stop_asking(token) {
-            self.leave_queue(token, queued.enqueued_at_index, None);
+    pub(super) fn end(&mut self, token: CallToken, up: &mut Upstream) {
+        if self.stop_queries(token, up) {
+            self.leave(token, WaitStage::Leaving { failure: None }, up);
         }
     }
 
-    /// Returns the queued position and stops its queries.
-    fn stop_asking(&mut self, token: CallToken) -> Option<Queued> {
-        match self.lock_waits.wait(token)?.stage {
-            WaitStage::Queued { queued, request, .. } => {
-                self.cancel(request);
-                Some(queued)
-            }
-            WaitStage::Pausing { queued, at } => {
-                self.timers.remove(&(at, Timer::Question(token)));
-                Some(queued)
-            }
-            // In any other stage there is no position yet, or the wait is already ending.
-            _ => None,
+    /// Stops the queries of a queued position. Returns `false` in any other stage: there is no
+    /// position yet, or the wait is already ending.
+    fn stop_queries(&mut self, token: CallToken, up: &mut Upstream) -> bool {
+        match self.waits.get(&token).map(|lock_wait| &lock_wait.stage) {
+            Some(WaitStage::Queued { request, .. }) => up.requests.cancel(*request, up.cx),
+            Some(WaitStage::Pausing { at }) => up.cx.stop_timer(*at, Timer::Question(token)),
+            _ => return false,
         }
+        true
     }
 
     /// Gives up every position.
-    pub(super) fn end_all_waits(&mut self) {
-        let tokens: Vec<CallToken> = self.lock_waits.waits.keys().copied().collect();
+    pub(super) fn end_all(&mut self, up: &mut Upstream) {
+        let tokens: Vec<CallToken> = self.waits.keys().copied().collect();
         for token in tokens {
-            self.end_wait(token);
+            self.end(token, up);
         }
     }
 
     /// Repeats the query of a position, or the release of a grant.
-    pub(super) fn question_due(&mut self, token: CallToken) {
-        match self.lock_waits.wait(token).map(|lock_wait| &lock_wait.stage) {
-            Some(WaitStage::Pausing { queued, .. }) => self.ask_for_position(token, *queued, false),
-            Some(WaitStage::PausingToTakeBack { enqueued_at_index, attempt }) => {
-                let (enqueued_at_index, attempt) = (*enqueued_at_index, *attempt);
-                self.set_stage(token, WaitStage::TakingBack { enqueued_at_index, attempt });
-                self.propose_leave(token, enqueued_at_index);
+    pub(super) fn question_is_due(&mut self, token: CallToken, up: &mut Upstream) {
+        match self.waits.get(&token).map(|lock_wait| &lock_wait.stage) {
+            Some(WaitStage::Pausing { .. }) => self.query_position(token, false, up),
+            Some(WaitStage::PausingToTakeBack { attempt }) => {
+                self.leave(token, WaitStage::TakingBack { attempt: *attempt }, up);
             }
             _ => {}
         }
     }
 
-    fn set_stage(&mut self, token: CallToken, stage: WaitStage) {
-        if let Some(lock_wait) = self.lock_waits.wait_mut(token) {
+    fn set_stage(&mut self, token: CallToken, stage: WaitStage, up: &mut Upstream) {
+        if let Some(lock_wait) = self.waits.get_mut(&token) {
             lock_wait.stage = stage;
         }
-        self.continue_releases();
+        up.requests.continue_releases(up.cx);
     }
 
-    fn forget_wait(&mut self, token: CallToken) {
-        self.lock_waits.remove(token);
-        self.continue_releases();
-    }
-
-    /// Continues the releases that waited: those whose enqueue is still unresolved wait again.
-    fn continue_releases(&mut self) {
-        for release in std::mem::take(&mut self.lock_waits.releases) {
-            self.run_again(release);
+    fn remove(&mut self, token: CallToken, up: &mut Upstream) {
+        if let Some(LockWait { new, session, .. }) = self.waits.remove(&token) {
+            self.by_lock.remove(&(new.key, session, token));
         }
+        up.requests.continue_releases(up.cx);
     }
 
-    fn stop_timer(&mut self, token: CallToken) {
-        if let Some(until) = self.lock_waits.wait_mut(token).and_then(|lock_wait| lock_wait.until.take()) {
-            self.timers.remove(&(until, Timer::Caller(token)));
+    fn stop_timer(&mut self, token: CallToken, up: &mut Upstream) {
+        if let Some(until) = self.waits.get_mut(&token).and_then(|lock_wait| lock_wait.until.take()) {
+            up.cx.stop_timer(until, Timer::Caller(token));
         }
     }
 }

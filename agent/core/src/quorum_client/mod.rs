@@ -23,26 +23,27 @@
 //! |---|---|
 //! | `input.rs` | its inputs |
 //! | `outbox.rs` | its effects |
-//! | `mod.rs` | the turn: one input, and all that follows from it |
+//! | `mod.rs` | the turn: passes each input, timer and outcome to the value that it concerns |
+//! | `replies.rs` | the same for the replies of servers, and for lost calls |
+//! | `context.rs` | `Context`: the time, the outbox, the timers and the counters |
 //! | `owner.rs` | the owner of a request, its number, and its retry policy |
-//! | `requests.rs` | requests, and when each may be retried |
-//! | `shared_reads.rs` | blocking reads that share one upstream request |
-//! | `lock_waits.rs` | lock waits, and the release of undelivered grants |
-//! | `session_ends.rs` | ends of sessions, retried until they are done |
-//! | `registrar.rs` | the agent's registration with the leader |
-//! | `identity.rs` | the agent's cluster: rejected servers, and the notices about them |
-//! | `renewals.rs` | the node lease: when and how it is renewed, and the handling of the replies |
-//! | `routes.rs` | the links and their roles: executes the tracker's actions |
+//! | `requests.rs` | `Requests`: requests and their ids, and when each may be retried |
+//! | `shared_reads.rs` | `SharedReads`: blocking reads that share one upstream request |
+//! | `lock_waits.rs` | `LockWaits`, and the release of undelivered grants |
+//! | `session_ends.rs` | `SessionEnds`, retried until they are done |
+//! | `registrar.rs` | `Registrar`: the agent's registration with the leader |
+//! | `renewals.rs` | `Renewals` of the node lease: when and how it is renewed |
+//! | `routes.rs` | `Routes`: the tracker, and the links to the servers with their roles |
 //! | `links.rs` | the connection to one server, made while it is needed |
 //! | `calls.rs` | pending calls on one connection |
-//! | `readiness.rs` | whether the agent can serve requests, and the reasons if not |
+//! | `readiness.rs` | `Readiness`: whether the servers accept this agent, and the reasons if not |
 //!
 //! **Invariants:** every local call is answered once, unless it was cancelled. No command is sent
 //! under two request ids once it may have been sent. *Unknown* is never reported as *not done*.
 //! Nothing here blocks.
 
 mod calls;
-mod identity;
+mod context;
 mod input;
 mod links;
 mod lock_waits;
@@ -51,37 +52,37 @@ mod owner;
 mod readiness;
 mod registrar;
 mod renewals;
+mod replies;
 mod requests;
 mod routes;
 mod session_ends;
 mod shared_reads;
 
+pub use context::Counts;
 pub use input::{CallToken, ConnectionEnd, ConnectionId, EndReason, Input, LocalCall};
 pub use outbox::{Answered, Dial, Notice, Outbox, unexpected};
 pub use readiness::NotReady;
 pub use registrar::tagged_addresses;
 
-use crate::admission::Admission;
-use crate::cluster::{ClusterChoice, ClusterRefusal, Pin};
-use crate::leader_tracker::LeaderTracker;
-use crate::request_ids::{Registration, RequestIds};
-use crate::servers::Slot;
-use links::Link;
+use crate::cluster::{ClusterChoice, Pin};
+use crate::lease::LeaseState;
+use crate::request_ids::Registration;
+use context::{Context, Timer};
 use lock_waits::LockWaits;
 use lockmesh_protocol::command::AgentRegistration;
-use lockmesh_protocol::id::SessionId;
 use lockmesh_protocol::lease::LeaseId;
-use lockmesh_protocol::query::{Blocking, Consistency, Query};
+use lockmesh_protocol::query::Blocking;
 use lockmesh_protocol::random::Random;
-use lockmesh_protocol::rpc::{CallId, Request};
+use lockmesh_protocol::rpc::Request;
 use lockmesh_protocol::time::Time;
-use owner::{Effort, Owner, RequestNumber, SharedReadNumber};
+use owner::{Effort, Owner, RequestNumber};
+use readiness::Readiness;
 use registrar::Registrar;
 use renewals::Renewals;
-use requests::PendingRequest;
+use requests::{Outcome, PendingRequest, Requests, Upstream, no_leader, shutting_down};
+use routes::Routes;
 use session_ends::SessionEnds;
 use shared_reads::{SharedQuery, SharedReads};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// The maximum number of calls per turn. The shell sends them before the next turn, which bounds
@@ -108,29 +109,6 @@ pub struct QuorumClientConfig {
     pub probe_after: Duration,
 }
 
-/// Counters; each only grows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Calls sent for requests.
-    pub attempts: u64,
-    /// Attempts after the first one of a request.
-    pub retries: u64,
-    /// Attempts to connect after the first one of a server.
-    pub reconnects: u64,
-    /// Registrations of this agent.
-    pub registrations: u64,
-    /// Status queries for this agent's own use.
-    pub questions: u64,
-    /// The number of times that a leader was found.
-    pub leaders: u64,
-    /// Renewals of the node's lease that were sent.
-    pub renewals: u64,
-    /// Renewals that were acknowledged.
-    pub renewals_acknowledged: u64,
-    /// Challenges of servers that were answered with a renewal.
-    pub challenges: u64,
-}
-
 /// The work under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
@@ -146,88 +124,20 @@ pub struct Load {
     pub refused_servers: usize,
 }
 
-/// The work that a local caller waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Caller {
-    /// A request of its own.
-    Request(RequestNumber),
-    /// A shared read, until its deadline.
-    SharedRead { number: SharedReadNumber, until: Time },
-    /// A lock.
-    LockWait,
-    /// The end of a session.
-    SessionEnd(SessionId),
-}
-
-/// The action of a timer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Timer {
-    /// The end of a request's backoff, or of its wait for a server.
-    Request(RequestNumber),
-    /// The timeout of a call.
-    Call(Slot, CallId),
-    /// The end of a local caller's wait.
-    Caller(CallToken),
-    /// The next query of a position in a lock's queue.
-    Question(CallToken),
-    /// The next attempt to register.
-    Registration,
-}
-
 /// See the [module](self).
 #[derive(Debug)]
 pub struct QuorumClient {
-    config: QuorumClientConfig,
-    now: Time,
-    outbox: Outbox,
-    tracker: LeaderTracker,
-    /// `true` if the tracker has received input since its last actions.
-    tracker_is_due: bool,
-    /// The time at which the tracker is due without further input.
-    tracker_wakes_at: Option<Time>,
-    admission: Admission,
-    /// The reason why no server accepts this agent, if so.
-    refusal: Option<String>,
-    /// The servers that are rejected because they do not belong to this agent's cluster, and the
-    /// message about them.
-    refused: Vec<(String, ClusterRefusal)>,
-    complaint: Option<String>,
-    /// The last report of a server that cannot write to its disk, until a command is applied or
-    /// another leader is found.
-    disk_failure: Option<String>,
-    /// The pin as last reported.
-    told_pin: Option<Pin>,
+    cx: Context,
+    routes: Routes,
+    requests: Requests,
+    readiness: Readiness,
     registrar: Registrar,
     renewals: Renewals,
-    /// The server for commands, renewals and linearizable reads; only for the registration at
-    /// first.
-    leader: Option<Slot>,
-    /// The server for stale and blocking reads.
-    home: Option<Slot>,
-    /// Set when requests without a route may find one.
-    routes_changed: bool,
-    links: BTreeMap<Slot, Link>,
-    connections: BTreeMap<ConnectionId, Slot>,
-    last_connection: u64,
-    ids: RequestIds,
-    requests: BTreeMap<RequestNumber, PendingRequest>,
-    last_request: u64,
-    /// Requests whose next step is due, in order.
-    runnable: VecDeque<RequestNumber>,
-    /// Requests that wait for a suitable server.
-    unrouted: BTreeSet<RequestNumber>,
-    callers: BTreeMap<CallToken, Caller>,
     shared_reads: SharedReads,
     lock_waits: LockWaits,
     session_ends: SessionEnds,
-    timers: BTreeSet<(Time, Timer)>,
     /// `true` if the last turn left work to do.
     is_more: bool,
-    random: Random,
-    counts: Counts,
-    /// `true` once blocking reads and lock waits end early.
-    in_hurry: bool,
-    is_closed: bool,
 }
 
 impl QuorumClient {
@@ -235,89 +145,78 @@ impl QuorumClient {
     /// input starts to connect. `seed` randomizes jitter.
     pub fn new(config: QuorumClientConfig, seed: u64, now: Time) -> Self {
         let mut random = Random::new(seed);
-        let agent = config.registration.node.name.as_str();
-        let tracker = LeaderTracker::new(agent, &config.servers, random.number(), now);
         Self {
-            tracker: tracker.with_cluster(config.cluster.clone(), config.pin.clone(), now),
-            registrar: Registrar::new(random.number()),
+            routes: Routes::new(&config, random.number(), now),
+            requests: Requests::new(config.hold_time, config.answer_time),
+            readiness: Readiness::new(&config),
+            registrar: Registrar::new(config.registration, random.number()),
             renewals: Renewals::new(random.number(), now),
-            now,
-            outbox: Outbox::default(),
-            tracker_is_due: true,
-            tracker_wakes_at: None,
-            admission: Admission::default(),
-            refusal: None,
-            refused: Vec::new(),
-            complaint: None,
-            disk_failure: None,
-            told_pin: config.pin.clone(),
-            leader: None,
-            home: None,
-            routes_changed: false,
-            links: BTreeMap::new(),
-            connections: BTreeMap::new(),
-            last_connection: 0,
-            ids: RequestIds::default(),
-            requests: BTreeMap::new(),
-            last_request: 0,
-            runnable: VecDeque::new(),
-            unrouted: BTreeSet::new(),
-            callers: BTreeMap::new(),
             shared_reads: SharedReads::default(),
             lock_waits: LockWaits::default(),
             session_ends: SessionEnds::default(),
-            timers: BTreeSet::new(),
             is_more: true,
-            random,
-            counts: Counts::default(),
-            in_hurry: false,
-            is_closed: false,
-            config,
+            cx: Context::new(random, now),
         }
     }
 
     /// Returns the agent's current registration, if any.
     pub fn registration(&self) -> Option<Registration> {
-        self.ids.registration()
+        self.requests.ids.registration()
     }
 
     /// Returns the lease of the current registration; `None` until the agent has registered, for
     /// the first time or again.
     pub fn registered_lease(&self) -> Option<LeaseId> {
-        let registration = self.ids.registration().filter(|_| self.registrar.is_registered)?;
+        let registration = self.registration().filter(|_| self.registrar.is_registered)?;
         Some(registration.lease)
+    }
+
+    /// Returns the node's lease, which guards on this host rely on.
+    pub fn lease(&self) -> &LeaseState {
+        self.renewals.state()
     }
 
     /// Returns the cluster that this agent belongs to; empty before that is known.
     pub fn cluster_id(&self) -> &str {
-        self.tracker.cluster_id()
+        self.routes.tracker.cluster_id()
+    }
+
+    /// Returns the number of ends of sessions under way.
+    pub fn session_ends(&self) -> usize {
+        self.session_ends.len()
+    }
+
+    /// Returns the reasons why this agent cannot serve requests now; empty if it can.
+    pub fn not_ready(&self) -> Vec<NotReady> {
+        let stopping = (self.cx.is_closed || self.cx.in_hurry).then_some(NotReady::Stopping);
+        let others = self.readiness.reasons(&self.routes, self.registration().is_some());
+        stopping.into_iter().chain(others).collect()
     }
 
     /// Returns the counters.
     pub fn counts(&self) -> &Counts {
-        &self.counts
+        &self.cx.counts
     }
 
     /// Returns the work under way.
     pub fn load(&self) -> Load {
         let (shared_reads, waiters) = self.shared_reads.counts();
-        let calls = self.links.values().map(|link| link.calls.len()).sum();
-        let refused_servers = self.refused.len();
-        Load { calls, command_span: self.ids.span(), shared_reads, waiters, refused_servers }
+        let (calls, command_span) = (self.routes.calls(), self.requests.ids.span());
+        let refused_servers = self.readiness.refused.len();
+        Load { calls, command_span, shared_reads, waiters, refused_servers }
     }
 
     /// Returns when to pass [`Input::Tick`] if there is no other input before; at once if the last
     /// turn left work to do.
     pub fn wakes_at(&self) -> Option<Time> {
         if self.is_more {
-            return Some(self.now);
+            return Some(self.cx.now);
         }
-        if self.is_closed {
+        if self.cx.is_closed {
             return None;
         }
-        let timer = self.timers.first().map(|(at, _)| *at);
-        let links = self.links.values().filter_map(|link| link.wakes_at(self.config.probe_after));
-        links.chain(timer).chain(self.tracker_wakes_at).chain(self.renewal_wakes_at()).min()
+        let times = [self.cx.next_timer(), self.routes.wakes_at(), self.renewals.wakes_at(&self.routes)];
+        times.into_iter().flatten().min()
     }
 
     /// Returns `true` if the last turn left work to do: then pass [`Input::Tick`] as soon as the
@@ -328,162 +227,226 @@ impl QuorumClient {
 
     /// Returns `true` after shutdown.
     pub fn is_closed(&self) -> bool {
-        self.is_closed
+        self.cx.is_closed
     }
 
     /// Handles one input, and puts all effects into the outbox.
     pub fn handle(&mut self, now: Time, input: Input, outbox: &mut Outbox) {
-        std::mem::swap(&mut self.outbox, outbox);
-        self.now = now;
-        self.take(input);
+        std::mem::swap(&mut self.cx.outbox, outbox);
+        self.cx.now = now;
+        self.input(input);
+        self.cancel_calls();
         self.is_more = true;
-        while self.is_more && self.outbox.calls.len() < CALLS_PER_TURN {
+        while self.is_more && self.cx.outbox.calls.len() < CALLS_PER_TURN {
             self.is_more = self.step();
+            self.cancel_calls();
         }
-        std::mem::swap(&mut self.outbox, outbox);
+        std::mem::swap(&mut self.cx.outbox, outbox);
     }
 
-    fn take(&mut self, input: Input) {
+    fn input(&mut self, input: Input) {
+        let (routes, cx) = (&mut self.routes, &mut self.cx);
         match input {
             Input::Call(token, call) => self.call(token, call),
             Input::Cancel(token) => self.cancel_caller(token),
-            Input::Heard(token) => self.grant_heard(token),
-            Input::Challenge(token, challenge) => self.challenged(token, challenge),
-            Input::Connected(connection) => self.connected(connection),
+            Input::Heard(token) => {
+                self.lock_waits.grant_received(token, &mut Upstream { requests: &mut self.requests, cx });
+            }
+            Input::Challenge(token, challenge) => {
+                let answer = match cx.is_closed {
+                    true => Err(shutting_down()),
+                    false => Ok(self.renewals.answer(challenge, &mut self.session_ends, cx)),
+                };
+                cx.reply(token, answer.map(Answered::Response));
+            }
+            Input::Connected(connection) => routes.connected(connection, cx.now),
             Input::Ended(connection, end) => self.ended(connection, end),
-            Input::Received(connection, received) => self.received(connection, received),
+            Input::Received(connection, received) => routes.received(connection, received, cx.now),
             Input::Answers(connection, answers) => self.answers(connection, answers),
             Input::Unsendable(connection, call, reason) => self.unsendable(connection, call, reason),
-            Input::Backlog(connection, is_full) => self.notice_backlog(connection, is_full),
+            Input::Backlog(connection, is_full) => {
+                routes.notice_backlog(connection, is_full);
+                self.settle_lost();
+            }
             Input::Leave => self.registrar.is_leaving = true,
-            Input::Stay { may_have_left } => self.stay(may_have_left),
-            Input::AddServer(address) => self.tell(|tracker, _| tracker.add_server(&address)),
-            Input::OwnAddress(address) => self.own_address_changed(address),
-            Input::ChooseCluster(choice) => self.choose_cluster(choice),
-            Input::Hurry => self.hurry(),
-            Input::Close => self.close(),
+            Input::Stay { may_have_left } => self.registrar.stay(may_have_left),
+            Input::AddServer(address) => routes.tracker_mut().add_server(&address),
+            Input::OwnAddress(address) => self.registrar.own_address_changed(address),
+            Input::ChooseCluster(choice) => {
+                self.readiness.cluster = choice.clone();
+                routes.choose_cluster(choice, cx.now);
+                self.registrar.is_registered &= !routes.tracker.has_moved();
+            }
+            Input::Hurry => {
+                cx.in_hurry = true;
+                let up = &mut Upstream { requests: &mut self.requests, cx };
+                self.shared_reads.stop_all(up);
+                self.lock_waits.end_all(up);
+            }
+            Input::Close => {
+                // Every request under way is answered before this input returns.
+                cx.is_closed = true;
+                routes.close(cx);
+                self.requests.continue_all(cx);
+            }
             Input::Tick => {}
         }
     }
 
     /// Performs one due step; returns `false` if there was none.
     fn step(&mut self) -> bool {
+        let (routes, cx) = (&mut self.routes, &mut self.cx);
         // First, because routes depend on the tracker's actions.
-        if !self.is_closed && self.tracker_is_due() {
+        if !cx.is_closed && routes.tracker_is_due(cx.now) {
             self.follow_tracker();
             return true;
         }
-        if std::mem::take(&mut self.routes_changed) {
-            // All of them: requests that find no route wait again.
-            std::mem::take(&mut self.unrouted).into_iter().for_each(|number| self.run_again(number));
+        if std::mem::take(&mut routes.are_changed) {
+            self.requests.continue_unrouted(cx);
         }
         // Before requests, of which there may be many.
-        if !self.is_closed && self.renew_if_due() {
+        if !cx.is_closed && self.renewals.renew_if_due(routes, cx) {
             return true;
         }
-        if let Some(number) = self.runnable.pop_front() {
+        if let Some(number) = self.requests.pop_runnable() {
             self.advance(number);
             return true;
         }
         // Requests are answered even after shutdown; nothing new begins.
-        if self.is_closed {
+        if cx.is_closed {
             return false;
         }
-        if let Some(&(at, timer)) = self.timers.first()
-            && at <= self.now
-        {
-            self.timers.remove(&(at, timer));
-            self.time_has_come(timer);
+        if let Some(timer) = cx.due_timer() {
+            self.timer_is_due(timer);
             return true;
         }
-        self.look_at_links() || self.register_if_due()
+        let is_idle = self.requests.ids.span() == 0;
+        routes.check_links(cx) || self.registrar.register_if_due(is_idle, routes, cx)
     }
 
-    fn time_has_come(&mut self, timer: Timer) {
+    fn timer_is_due(&mut self, timer: Timer) {
+        let up = &mut Upstream { requests: &mut self.requests, cx: &mut self.cx };
         match timer {
-            Timer::Request(number) => self.request_due(number),
+            Timer::Request(number) => {
+                let (routes, readiness) = (&self.routes, &self.readiness);
+                let outcome = up.requests.timer_is_due(number, routes, readiness, up.cx);
+                self.deliver(outcome);
+            }
             Timer::Call(slot, call) => self.expire_call(slot, call),
-            Timer::Caller(token) => match self.callers.get(&token) {
-                Some(Caller::SharedRead { .. }) => self.stop_sharing(token),
-                _ => self.wait_is_over(token),
-            },
-            Timer::Question(token) => self.question_due(token),
-            Timer::Registration => self.registrar.pause_is_over(),
+            // Only one of these parts knows the caller.
+            Timer::Caller(token) => {
+                self.shared_reads.stop(token, up);
+                self.lock_waits.stop(token, up);
+            }
+            Timer::Question(token) => self.lock_waits.question_is_due(token, up),
+            Timer::Registration => self.registrar.is_pausing = false,
         }
     }
 
     fn call(&mut self, token: CallToken, call: LocalCall) {
-        let number = match call {
-            LocalCall::Propose(command) => self.propose(Owner::Caller(token), command),
-            LocalCall::Ask(request) => self.begin(Owner::Caller(token), request, Effort::Held),
-            LocalCall::AskHome(request) => self.begin(Owner::Caller(token), request, Effort::Once),
-            LocalCall::Read { query, consistency, blocking } => {
-                return self.read(token, query, consistency, blocking);
+        let up = &mut Upstream { requests: &mut self.requests, cx: &mut self.cx };
+        let (request, effort) = match call {
+            LocalCall::Propose(command) => (Request::Propose(None, command), Effort::Held),
+            LocalCall::Ask(request) => (request, Effort::Held),
+            LocalCall::AskHome(request) => (request, Effort::Once),
+            // No state is older than index 0, so there is nothing to wait for.
+            LocalCall::Read { query, consistency, blocking: Some(Blocking { index, wait }) }
+                if index.0 > 0 =>
+            {
+                let wanted = SharedQuery { query, consistency, index };
+                if !up.cx.in_hurry {
+                    return self.shared_reads.join(token, wanted, wait, up);
+                }
+                (wanted.request(Duration::ZERO), Effort::Held)
             }
-            LocalCall::EndSession { session, reason } => return self.end_session(token, session, reason),
-            LocalCall::Acquire { new, session, wait } => return self.acquire(token, new, session, wait),
+            LocalCall::Read { query, consistency, .. } => {
+                (Request::Read { query, consistency, blocking: None }, Effort::Held)
+            }
+            LocalCall::EndSession { session, reason } => {
+                let unrenewed_since = self.renewals.unrenewed_since();
+                return self.session_ends.end(token, (session, reason), unrenewed_since, up);
+            }
+            LocalCall::Acquire { new, session, wait } => {
+                return self.lock_waits.acquire(token, new, session, wait, up);
+            }
         };
-        self.callers.insert(token, Caller::Request(number));
+        up.requests.begin(Owner::Caller(token), request, effort, up.cx);
     }
 
-    fn read(&mut self, token: CallToken, query: Query, consistency: Consistency, blocking: Option<Blocking>) {
-        match blocking {
-            // No state is older than index 0, so there is nothing to wait for.
-            Some(Blocking { index, wait }) if index.0 > 0 => {
-                let wanted = SharedQuery { query, consistency, index };
-                match self.in_hurry {
-                    true => self.read_once(token, wanted.request(Duration::ZERO)),
-                    false => self.join_shared_read(token, wanted, wait),
+    /// Cancels the call of a local caller, which only one of these parts knows.
+    fn cancel_caller(&mut self, token: CallToken) {
+        let up = &mut Upstream { requests: &mut self.requests, cx: &mut self.cx };
+        up.requests.cancel_caller(token, up.cx);
+        self.shared_reads.leave(token, up);
+        self.session_ends.leave(token);
+        // Also if the reply was given, and the caller is gone before it confirmed the grant.
+        self.lock_waits.abandon(token, up);
+    }
+
+    /// Executes the tracker's actions.
+    fn follow_tracker(&mut self) {
+        let actions = self.routes.next_actions(&mut self.cx);
+        self.readiness.check_refusal(&mut self.routes);
+        // First: nothing more is sent to them.
+        for slot in &actions.refuse {
+            self.routes.refuse(*slot, &mut self.cx);
+            self.settle_lost();
+        }
+        self.readiness.check_cluster(&mut self.routes, &mut self.cx);
+        if self.routes.publish(actions.leader, actions.home, &mut self.cx) {
+            self.readiness.disk_failure = None;
+            self.renewals.leader_found(self.cx.now);
+        }
+        self.routes.assign_roles(&actions, &mut self.cx);
+        self.settle_lost();
+        actions.cut.iter().for_each(|slot| self.disconnect_dead(*slot, "it does not answer"));
+        let registration = self.registration();
+        actions.ask.iter().for_each(|slot| self.routes.query_status(*slot, registration, &mut self.cx));
+        actions.hasten.iter().for_each(|slot| self.routes.hasten(*slot, &mut self.cx));
+        self.settle_lost();
+    }
+
+    /// Makes a request's next step: finds a server, then a sequence, then sends it.
+    fn advance(&mut self, number: RequestNumber) {
+        let Some(pending) = self.requests.get(number) else { return };
+        let is_registered = self.registrar.is_registered;
+        let (routes, readiness, cx) = (&mut self.routes, &self.readiness, &mut self.cx);
+        let outcome = if cx.is_closed {
+            // Nothing wakes a request of a closed client, so each has to end here.
+            self.requests.give_up(number, no_leader(), cx)
+        } else if pending.unsent().is_some_and(|request| self.lock_waits.must_precede(request)) {
+            self.requests.wait_for_enqueue(number, cx)
+        } else {
+            match routes.route(pending.addressee, is_registered) {
+                Some(slot) => self.requests.attempt(number, slot, routes, readiness, cx),
+                None => self.requests.wait_for_route(number, readiness, cx),
+            }
+        };
+        self.deliver(outcome);
+    }
+
+    /// Passes the outcome of a request to its owner.
+    fn deliver(&mut self, outcome: Option<Outcome>) {
+        let up = &mut Upstream { requests: &mut self.requests, cx: &mut self.cx };
+        match outcome {
+            Some(Outcome::Ended(ended)) => {
+                let (PendingRequest { owner, request, begun, .. }, result) = *ended;
+                let node = self.registrar.node();
+                self.renewals.notice_outcome((&request, begun), &result, node, up.cx.now);
+                match owner {
+                    Owner::Caller(token) => up.cx.reply(token, result.map(Answered::Response)),
+                    Owner::SharedRead(read) => self.shared_reads.answered(read, result, up),
+                    Owner::LockWait(token) => self.lock_waits.answered(token, result, up),
+                    Owner::SessionEnd(session) => self.session_ends.answered(session, result, up.cx),
                 }
             }
-            _ => self.read_once(token, Request::Read { query, consistency, blocking: None }),
-        }
-    }
-
-    fn cancel_caller(&mut self, token: CallToken) {
-        match self.callers.get(&token) {
-            Some(&Caller::Request(number)) => {
-                self.callers.remove(&token);
-                self.cancel(number);
+            Some(Outcome::Unresolved(Owner::LockWait(token), failure)) => {
+                self.lock_waits.unresolved(token, failure, up);
             }
-            Some(Caller::SharedRead { .. }) => drop(self.leave_shared_read(token)),
-            Some(&Caller::SessionEnd(session)) => {
-                self.callers.remove(&token);
-                self.session_ends.leave(&session, token);
+            Some(Outcome::Unresolved(Owner::SessionEnd(session), failure)) => {
+                self.session_ends.unresolved(&session, &failure, up.cx);
             }
-            // `None`: the reply was given, and its caller is gone before it confirmed the grant.
-            Some(Caller::LockWait) | None => self.abandon_wait(token),
+            Some(Outcome::Unresolved(Owner::Caller(_) | Owner::SharedRead(_), _)) | None => {}
         }
-    }
-
-    fn hurry(&mut self) {
-        self.in_hurry = true;
-        self.stop_all_sharing();
-        self.end_all_waits();
-    }
-
-    /// Answers every request under way before this input returns.
-    fn close(&mut self) {
-        self.is_closed = true;
-        self.outbox.disconnect.extend(self.connections.keys());
-        self.connections.clear();
-        (self.leader, self.home) = (None, None);
-        let requests: Vec<RequestNumber> = self.requests.keys().copied().collect();
-        for link in self.links.values_mut() {
-            link.calls.take_all();
-            link.is_down();
-        }
-        requests.into_iter().for_each(|number| self.run_again(number));
-    }
-
-    /// Passes an input to the tracker; its new actions are executed before the current input
-    /// returns.
-    fn tell(&mut self, tell: impl FnOnce(&mut LeaderTracker, Time)) {
-        tell(&mut self.tracker, self.now);
-        self.tracker_is_due = true;
-    }
-
-    fn tracker_is_due(&self) -> bool {
-        self.tracker_is_due || self.tracker_wakes_at.is_some_and(|at| at <= self.now)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::input::CallToken;
 use lockmesh_protocol::id::SessionId;
+use lockmesh_protocol::rpc::{Response, Unavailable};
 use std::time::Duration;
 
 /// The time that a shared read waits at the server before it is renewed.
@@ -23,6 +24,9 @@ pub(super) enum Owner {
     LockWait(CallToken),
     SessionEnd(SessionId),
 }
+
+/// The result of a request, for its owner.
+pub(super) type RequestResult = Result<Response, Unavailable>;
 
 /// The retry policy of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,22 +16,21 @@
 //! its validity.
 
 use super::calls::{CallKind, PendingCall, RetryScope};
-use super::input::CallToken;
-use super::links::Link;
-use super::outbox::{Answered, Notice};
-use super::requests::shutting_down;
+use super::context::Context;
+use super::owner::RequestResult;
+use super::routes::Routes;
 use super::session_ends::SessionEnds;
-use super::{Counts, QuorumClient};
 use crate::lease::LeaseState;
 use crate::request_ids::Registration;
 use crate::servers::Slot;
 use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::command::{Command, NodeLeave};
 use lockmesh_protocol::given_up::NodeAnswer;
+use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseAck, LeaseEnd, LeaseId, LeaseSecret, Renewal};
 use lockmesh_protocol::record::{SERF_HEALTH, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
-use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -196,110 +195,76 @@ impl Renewals {
         self.lease.as_ref().filter(|_| self.state.ended.is_none())
     }
 
+    fn is_living(&self, id: LeaseId) -> bool {
+        self.living().is_some_and(|lease| lease.id == id)
+    }
+
     fn living_mut(&mut self, id: LeaseId) -> Option<&mut KeptLease> {
-        let lives = self.living().is_some_and(|lease| lease.id == id);
-        self.lease.as_mut().filter(|_| lives)
+        let is_living = self.is_living(id);
+        self.lease.as_mut().filter(|_| is_living)
     }
 
     /// Answers a challenge with a renewal. Its acknowledgement does not return through this
     /// connection, so the agent's own next renewal becomes due.
-    fn answer(
+    pub(super) fn answer(
         &mut self,
         challenge: Challenge,
-        now: Time,
         ends: &mut SessionEnds,
-        counts: &mut Counts,
+        cx: &mut Context,
     ) -> Response {
         let Some(lease) = self.living_mut(challenge.lease) else {
             return Response::LeaseEnded(challenge.lease, LeaseEnd::Unknown);
         };
-        counts.challenges += 1;
+        cx.counts.challenges += 1;
         if lease.round.tried.is_empty() {
             // Several servers ask at once, each a few times: one renewal is enough for all of them.
-            lease.round.due = lease.round.due.min(now.max(lease.round.began + STEP));
+            lease.round.due = lease.round.due.min(cx.now.max(lease.round.began + STEP));
         }
         let renewal = lease.unacknowledged_renewal(challenge.nonce);
         let given_up = ends.next_named().map(|sessions| lease.secret.give_up(lease.id, sessions));
         Response::alive(NodeAnswer { renewal, given_up })
     }
-}
-
-impl QuorumClient {
-    /// Returns the node's lease, which guards on this host rely on.
-    pub fn lease(&self) -> &LeaseState {
-        self.renewals.state()
-    }
 
     /// Returns when a renewal is due, if a server can accept it; otherwise the next new connection
     /// wakes the client.
-    pub(super) fn renewal_wakes_at(&self) -> Option<Time> {
-        let lease = self.renewals.living()?;
+    pub(super) fn wakes_at(&self, routes: &Routes) -> Option<Time> {
+        let lease = self.living()?;
         // Until a server has shown its cluster there is no server to try, and no pause either.
-        self.links.iter().any(|(slot, link)| self.takes_renewals(*slot, link)).then_some(lease.round.due)
-    }
-
-    /// Returns `true` if renewals may be sent through a server. A server of another cluster would
-    /// reply that the lease does not exist.
-    fn takes_renewals(&self, slot: Slot, link: &Link) -> bool {
-        link.connection().is_some() && self.tracker.is_ours(slot)
+        routes.renewal_routes().next().map(|_| lease.round.due)
     }
 
     /// Sends a renewal if one is due; returns `true` if it did. A full send queue does not delay
     /// it: a renewal is small, and guards stop without it.
-    pub(super) fn renew_if_due(&mut self) -> bool {
-        if self.renewal_wakes_at().is_none_or(|due| due > self.now) {
+    pub(super) fn renew_if_due(&mut self, routes: &mut Routes, cx: &mut Context) -> bool {
+        let now = cx.now;
+        if self.wakes_at(routes).is_none_or(|due| due > now) {
             return false;
         }
-        let Some(lease) = self.renewals.living() else { return false };
-        let is_untried = |slot: &Slot| {
-            let link = self.links.get(slot).filter(|_| !lease.round.tried.contains(slot));
-            link.is_some_and(|link| self.takes_renewals(*slot, link))
-        };
-        let roles = [self.home, self.leader].into_iter().flatten();
-        let way = roles.chain(self.links.keys().copied()).find(is_untried);
-        match way {
-            Some(slot) => self.renew_through(slot),
-            None => self.pause_renewals(),
+        let Some(lease) = &mut self.lease else { return false };
+        let route = routes.renewal_routes().find(|slot| !lease.round.tried.contains(slot));
+        if let Some((slot, connection)) = route.and_then(|slot| Some((slot, routes.connection(slot)?))) {
+            let renewal = lease.renewal(now);
+            if lease.round.tried.is_empty() {
+                (lease.round.began, lease.round.first) = (now, renewal.sequence);
+            }
+            lease.round.tried.insert(slot);
+            (lease.round.due, lease.round.is_pausing) = (now + STEP, false);
+            cx.counts.renewals += 1;
+            let (kind, deadline) = (CallKind::Renewal(lease.id, renewal.sequence), now + LONGEST_VALIDITY);
+            let call = PendingCall { kind, scope: RetryScope::Own, begun: now, deadline };
+            routes.send(slot, connection, call, Request::RenewLease(renewal), cx);
+        } else {
+            // Every connected server was tried.
+            let pause = self.backoff.next_pause();
+            lease.round.tried.clear();
+            (lease.round.due, lease.round.is_pausing) = (now + pause.min(lease.interval()), true);
         }
         true
     }
 
-    fn renew_through(&mut self, slot: Slot) {
-        let (now, connection) = (self.now, self.links.get(&slot).and_then(|link| link.connection()));
-        let (Some(lease), Some(connection)) = (&mut self.renewals.lease, connection) else { return };
-        let renewal = lease.renewal(now);
-        if lease.round.tried.is_empty() {
-            (lease.round.began, lease.round.first) = (now, renewal.sequence);
-        }
-        lease.round.tried.insert(slot);
-        (lease.round.due, lease.round.is_pausing) = (now + STEP, false);
-        self.counts.renewals += 1;
-        let kind = CallKind::Renewal(lease.id, renewal.sequence);
-        let call = PendingCall { kind, scope: RetryScope::Own, begun: now, deadline: now + LONGEST_VALIDITY };
-        self.send(slot, connection, call, Request::RenewLease(renewal));
-    }
-
-    /// Pauses after every connected server was tried.
-    fn pause_renewals(&mut self) {
-        let pause = self.renewals.backoff.next_pause();
-        if let Some(lease) = &mut self.renewals.lease {
-            lease.round.tried.clear();
-            (lease.round.due, lease.round.is_pausing) = (self.now + pause.min(lease.interval()), true);
-        }
-    }
-
-    pub(super) fn renewal_answered(&mut self, slot: Slot, renewal: (LeaseId, u64), response: Response) {
-        match self.judge(slot, RetryScope::Own, response) {
-            Ok(Response::LeaseRenewed(ack)) => self.lease_renewed(&ack),
-            Ok(Response::LeaseEnded(lease, why)) => self.lease_ended(lease, why),
-            Ok(_) | Err(_) => self.renewal_failed(renewal),
-        }
-    }
-
     /// Handles a renewal without an acknowledgement: the next one is sent through another server.
-    pub(super) fn renewal_failed(&mut self, (id, sequence): (LeaseId, u64)) {
-        let now = self.now;
-        if let Some(lease) = self.renewals.living_mut(id)
+    pub(super) fn failed(&mut self, (id, sequence): (LeaseId, u64), now: Time) {
+        if let Some(lease) = self.living_mut(id)
             && sequence >= lease.round.first
             && !lease.round.tried.is_empty()
         {
@@ -307,39 +272,35 @@ impl QuorumClient {
         }
     }
 
-    fn lease_renewed(&mut self, ack: &LeaseAck) {
-        self.tell(|tracker, now| tracker.acknowledged(ack.leader, ack.term, now));
-        let Some(lease) = self.renewals.living_mut(ack.lease) else { return };
+    /// Handles an acknowledgement.
+    pub(super) fn acknowledged(&mut self, ack: &LeaseAck, cx: &mut Context) {
+        let Some(lease) = self.living_mut(ack.lease) else { return };
         let Some(sent) = lease.acknowledge(ack) else { return };
-        self.counts.renewals_acknowledged += 1;
-        self.renewals.backoff.reset();
-        self.renewals.unrenewed_since = self.renewals.unrenewed_since.max(sent);
-        let state = &mut self.renewals.state;
-        state.renewed = state.renewed.max(Some(sent));
-        state.keeps_from = state.keeps_from.max(ack.keeps_from);
+        cx.counts.renewals_acknowledged += 1;
+        self.backoff.reset();
+        self.unrenewed_since = self.unrenewed_since.max(sent);
+        self.state.renewed = self.state.renewed.max(Some(sent));
+        self.state.keeps_from = self.state.keeps_from.max(ack.keeps_from);
     }
 
-    /// Handles the end of the lease: another registration begins another one.
-    fn lease_ended(&mut self, id: LeaseId, why: LeaseEnd) {
-        if self.renewals.living_mut(id).is_none() {
-            return;
+    /// Handles the end of the lease; returns `false` if it is not the current one. Another
+    /// registration begins another lease.
+    pub(super) fn ended(&mut self, id: LeaseId, why: LeaseEnd) -> bool {
+        let is_current = self.is_living(id);
+        if is_current {
+            self.state.ended = Some(why);
         }
-        self.renewals.state.ended = Some(why);
-        // A leaving agent also learns of its leave through a renewal.
-        if !(self.registrar.is_leaving && why == LeaseEnd::Left) {
-            self.outbox.notices.push(Notice::LeaseLost(why));
-        }
-        if let Some(registration) = self.ids.registration() {
-            self.forgotten(registration);
-        }
+        is_current
     }
 
-    /// Handles the outcome of a request that may affect the lease.
+    /// Handles the outcome of a request of the node that may affect the lease. The send time of an
+    /// announced restart is its start.
     pub(super) fn notice_outcome(
         &mut self,
-        request: &Request,
-        begun: Time,
-        result: &Result<Response, Unavailable>,
+        (request, begun): (&Request, Time),
+        result: &RequestResult,
+        node: &NodeName,
+        now: Time,
     ) {
         let Request::Propose(_, command) = request else { return };
         let reply = result.as_ref().map(|response| match response {
@@ -348,54 +309,35 @@ impl QuorumClient {
         });
         match (command, reply) {
             // The session may require more frequent renewals.
-            (Command::CreateSession(new), Ok(Some(Reply::Session(_)))) => self.session_created(new),
+            (Command::CreateSession(new), Ok(Some(Reply::Session(_)))) => {
+                self.session_created(new, node, now);
+            }
             (Command::CreateSession(new), Err(reason)) if !reason.certainly_not_done() => {
-                self.session_created(new);
+                self.session_created(new, node, now);
             }
             // The agent stops at once, before a read could find that its sessions have ended.
             (Command::LeaveNode(NodeLeave { lease: Some(_), .. }), Ok(Some(reply))) => {
-                self.renewals.state.has_left |= !matches!(reply, Reply::Refused(_));
+                self.state.has_left |= !matches!(reply, Reply::Refused(_));
             }
-            (Command::AnnounceRestart(lease), Ok(Some(Reply::Succeeded(true)))) => {
-                self.restart_announced(*lease, begun);
+            // The servers keep the node for a restart. They count from a later time than its start.
+            (Command::AnnounceRestart(lease), Ok(Some(Reply::Succeeded(true)))) if self.is_living(*lease) => {
+                self.state.announced = Some(begun);
             }
             _ => {}
         }
     }
 
-    /// Records that the servers keep the node for a restart. They count from a later time than the
-    /// send time used here.
-    fn restart_announced(&mut self, lease: LeaseId, sent: Time) {
-        if self.renewals.living_mut(lease).is_some() {
-            self.renewals.state.announced = Some(sent);
-        }
-    }
-
-    fn session_created(&mut self, new: &SessionSpec) {
-        let is_of_this_node = new.node.folded() == self.config.registration.node.name.folded();
+    fn session_created(&mut self, new: &SessionSpec, node: &NodeName, now: Time) {
+        let is_of_this_node = new.node.folded() == node.folded();
         if !is_of_this_node || new.all_checks().all(|check| check.as_str() != SERF_HEALTH) {
             return;
         }
-        let now = self.now;
-        let Some(lease) = &mut self.renewals.lease else { return };
+        let Some(lease) = &mut self.lease else { return };
         let before = lease.interval();
         let window = lease.created.map_or(new.health_window, |(window, _)| window.min(new.health_window));
         lease.created = Some((window, lease.sequence + 1));
         if lease.interval() < before {
             lease.hasten(now);
         }
-    }
-
-    /// Handles a challenge from a server.
-    pub(super) fn challenged(&mut self, token: CallToken, challenge: Challenge) {
-        let answer = match self.is_closed {
-            true => Err(shutting_down()),
-            false => {
-                let ends = &mut self.session_ends;
-                let answer = self.renewals.answer(challenge, self.now, ends, &mut self.counts);
-                Ok(Answered::Response(answer))
-            }
-        };
-        self.outbox.answers.push((token, answer));
     }
 }

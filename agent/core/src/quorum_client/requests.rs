@@ -14,18 +14,21 @@
 //! out, the caller receives *unknown*.
 
 use super::calls::{CallKind, PendingCall, RetryScope};
-use super::input::ConnectionId;
-use super::outbox::{Answered, unexpected};
-use super::owner::{Effort, Owner, RequestNumber, SHARED_READ_WAIT};
-use super::{QuorumClient, Timer};
-use crate::request_ids::{MAX_SPAN, MAX_WAITING, OpenRequest, Sequence};
+use super::context::{Context, Timer};
+use super::input::CallToken;
+use super::outbox::unexpected;
+use super::owner::{Effort, Owner, RequestNumber, RequestResult, SHARED_READ_WAIT};
+use super::readiness::Readiness;
+use super::routes::Routes;
+use crate::request_ids::{MAX_SPAN, MAX_WAITING, OpenRequest, Registration, RequestIds, Sequence};
 use crate::servers::Slot;
 use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
-use lockmesh_protocol::rpc::{Call, CallId, Request, Response, Unavailable};
+use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// The pauses between attempts. They only limit the rate of failures: an attempt waits for a known
@@ -48,6 +51,7 @@ pub(super) enum Addressee {
 }
 
 /// The consequence of a failed attempt for the next one.
+#[derive(Debug)]
 pub(super) enum AttemptFailure {
     /// Retry; the request was certainly not done.
     Again(Unavailable),
@@ -81,12 +85,12 @@ enum RequestStage {
 /// A request under way.
 #[derive(Debug)]
 pub(super) struct PendingRequest {
-    request: Request,
-    owner: Owner,
-    addressee: Addressee,
+    pub(super) request: Request,
+    pub(super) owner: Owner,
+    pub(super) addressee: Addressee,
     effort: Effort,
     /// The start of the request; nothing of it was sent before.
-    begun: Time,
+    pub(super) begun: Time,
     /// The time at which it is given up, if no server accepts it.
     deadline: Option<Time>,
     backoff: Backoff,
@@ -96,11 +100,21 @@ pub(super) struct PendingRequest {
     /// derived from its silence.
     unknown_because: Option<String>,
     /// The sequence of a command.
-    sequence: Option<Sequence>,
+    pub(super) sequence: Option<Sequence>,
     stage: RequestStage,
 }
 
 impl PendingRequest {
+    /// Returns the request, if it was certainly not sent.
+    pub(super) fn unsent(&self) -> Option<&Request> {
+        (!self.was_sent).then_some(&self.request)
+    }
+
+    /// Returns `true` if the deadline has passed at this time.
+    fn is_over(&self, at: Time) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= at)
+    }
+
     fn is_command(&self) -> bool {
         matches!(self.request, Request::Propose(..))
     }
@@ -133,6 +147,23 @@ impl PendingRequest {
         }
     }
 
+    /// Returns `true` if the request is retried after its hold timeout until the servers report the
+    /// outcome, because it would otherwise leave a lock or a session held. Its owner is answered at
+    /// the hold timeout.
+    ///
+    /// - The enqueue of a lock wait that was sent: a grant that takes effect later would last as
+    ///   long as the session, which a client that shares it between holds keeps renewing.
+    /// - The end of a session, whose client may be gone.
+    fn must_be_resolved(&self, cx: &Context) -> bool {
+        let is_enqueue = matches!(self.request, Request::Propose(_, Command::Kv(KvCommand::Enqueue { .. })));
+        let is_stopping = cx.is_closed || cx.in_hurry;
+        match self.owner {
+            Owner::LockWait(_) => is_enqueue && self.was_sent && !is_stopping,
+            Owner::SessionEnd(_) => !cx.is_closed,
+            Owner::Caller(_) | Owner::SharedRead(_) => false,
+        }
+    }
+
     fn scope(&self) -> RetryScope {
         match (&self.request, self.effort, self.addressee) {
             (request, Effort::Once, _) if is_of_mesh(request) => RetryScope::Aside,
@@ -147,24 +178,71 @@ impl PendingRequest {
     }
 }
 
-impl QuorumClient {
+/// The end of a request, or of the time that its owner waits for it.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// The request has ended, with this result.
+    Ended(Box<(PendingRequest, RequestResult)>),
+    /// The request failed for its owner, but continues until its outcome is known.
+    Unresolved(Owner, Unavailable),
+}
+
+/// The requests and the context, for the owners of requests.
+pub(super) struct Upstream<'a> {
+    pub(super) requests: &'a mut Requests,
+    pub(super) cx: &'a mut Context,
+}
+
+/// All requests under way, with their request ids.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    pub(super) ids: RequestIds,
+    requests: BTreeMap<RequestNumber, PendingRequest>,
+    last: u64,
+    /// The requests that local callers wait for.
+    by_caller: BTreeMap<CallToken, RequestNumber>,
+    /// Requests whose next step is due, in order.
+    runnable: VecDeque<RequestNumber>,
+    /// Requests that wait for a suitable server.
+    unrouted: BTreeSet<RequestNumber>,
+    /// Releases that wait for the outcome of an enqueue.
+    behind_lock_wait: BTreeSet<RequestNumber>,
+    /// The requests that wait for a server's send queue, in order.
+    backlogs: BTreeMap<Slot, VecDeque<RequestNumber>>,
+    /// The calls of cancelled requests, which their servers need not answer.
+    cancelled: Vec<(Slot, CallId)>,
+    hold_time: Duration,
+    answer_time: Duration,
+}
+
+impl Requests {
+    pub(super) fn new(hold_time: Duration, answer_time: Duration) -> Self {
+        Self { hold_time, answer_time, ..Self::default() }
+    }
+
     /// Proposes a command; retried within the hold timeout.
-    pub(super) fn propose(&mut self, owner: Owner, command: Command) -> RequestNumber {
-        self.begin(owner, Request::Propose(None, command), Effort::Held)
+    pub(super) fn propose(&mut self, owner: Owner, command: Command, cx: &mut Context) -> RequestNumber {
+        self.begin(owner, Request::Propose(None, command), Effort::Held, cx)
     }
 
     /// Begins a request; its first step is made before the current input returns.
-    pub(super) fn begin(&mut self, owner: Owner, request: Request, effort: Effort) -> RequestNumber {
-        self.last_request += 1;
-        let number = RequestNumber(self.last_request);
+    pub(super) fn begin(
+        &mut self,
+        owner: Owner,
+        request: Request,
+        effort: Effort,
+        cx: &mut Context,
+    ) -> RequestNumber {
+        self.last += 1;
+        let number = RequestNumber(self.last);
         let pending = PendingRequest {
             addressee: if effort == Effort::Once { Addressee::Home } else { addressee(&request) },
             request,
             owner,
             effort,
-            begun: self.now,
-            deadline: (effort == Effort::Held).then(|| self.now + self.config.hold_time),
-            backoff: Backoff::new(RETRY_BACKOFF, self.random.number()),
+            begun: cx.now,
+            deadline: (effort == Effort::Held).then(|| cx.now + self.hold_time),
+            backoff: Backoff::new(RETRY_BACKOFF, cx.random.number()),
             was_sent: false,
             unknown_because: None,
             sequence: None,
@@ -172,246 +250,176 @@ impl QuorumClient {
         };
         self.requests.insert(number, pending);
         self.runnable.push_back(number);
+        if let Owner::Caller(token) = owner {
+            self.by_caller.insert(token, number);
+        }
         number
     }
 
-    /// Makes a request's next step: finds a server, then a sequence, then sends it.
-    pub(super) fn advance(&mut self, number: RequestNumber) {
-        let Some(pending) = self.requests.get(&number) else { return };
-        // Nothing wakes a request of a closed client, so each has to end here.
-        if self.is_closed {
-            return self.give_up(number, no_leader());
+    /// Removes and returns the next request whose next step is due.
+    pub(super) fn pop_runnable(&mut self) -> Option<RequestNumber> {
+        self.runnable.pop_front()
+    }
+
+    pub(super) fn get(&self, number: RequestNumber) -> Option<&PendingRequest> {
+        self.requests.get(&number)
+    }
+
+    /// Makes a request's next step at a server: finds a sequence, then sends the request.
+    pub(super) fn attempt(
+        &mut self,
+        number: RequestNumber,
+        slot: Slot,
+        routes: &mut Routes,
+        readiness: &Readiness,
+        cx: &mut Context,
+    ) -> Option<Outcome> {
+        if let Err(outcome) = self.enter_sequence(number, cx) {
+            return outcome;
         }
-        if !pending.was_sent && self.lock_waits.must_precede(&pending.request) {
-            return self.wait_for_enqueue(number);
-        }
-        let Some(slot) = self.route(pending.addressee) else {
-            return self.wait_for_route(number);
+        let Some(connection) = routes.connection(slot) else {
+            // The connection has just ended: the tracker is about to choose a replacement.
+            return self.wait_for_route(number, readiness, cx);
         };
-        if pending.is_command() && !self.has_sequence(number) {
-            return;
+        // A request in this queue was certainly not sent, and may still go to another server. Data
+        // in the connection's buffer cannot.
+        if routes.is_backlogged(slot) {
+            self.backlogs.entry(slot).or_default().push_back(number);
+            return self.wait_in(RequestStage::Backlogged(slot), number, cx);
         }
-        self.attempt(number, slot);
-    }
-
-    /// Returns the error for a request without a suitable server. A reachable server of another
-    /// cluster is the likely reason, or disks on which no server can record its vote.
-    fn no_route(&self) -> Unavailable {
-        match (&self.complaint, &self.disk_failure) {
-            (Some(complaint), _) => Unavailable::NotAdmitted(complaint.clone()),
-            (None, Some(why)) => Unavailable::Disk(format!("{why}; since then there is no cluster leader")),
-            (None, None) => no_leader(),
-        }
-    }
-
-    fn wait_for_route(&mut self, number: RequestNumber) {
         let pending = self.requests.get_mut(&number).expect("it is under way");
-        if let Some(reason) = self.refusal.clone().filter(|_| pending.effort != Effort::Once) {
-            // Waiting does not change that.
-            return self.give_up(number, Unavailable::NotAdmitted(reason));
+        let scope = pending.scope();
+        let mut request = pending.request.clone();
+        // Set for each attempt: it carries the lowest sequence still needed, below which the
+        // servers drop replies.
+        if let Request::Propose(id, _) = &mut request {
+            *id = pending.sequence.and_then(|sequence| self.ids.request_id(sequence));
         }
-        if pending.effort == Effort::Once || pending.deadline.is_some_and(|deadline| deadline <= self.now) {
-            let why = self.no_route();
-            return self.give_up(number, why);
-        }
-        // Earlier reports of a server no longer count: now there is no server.
-        pending.unknown_because = None;
-        self.unrouted.insert(number);
-        self.wait_in(RequestStage::Unrouted, number);
+        cx.counts.attempts += 1;
+        let timeout = match scope {
+            // The server itself ends the wait after that time, so its reply is late only after
+            // that.
+            RetryScope::Parked => SHARED_READ_WAIT + self.answer_time,
+            RetryScope::Leader | RetryScope::Home | RetryScope::Own | RetryScope::Aside => self.answer_time,
+        };
+        let latest = pending.begun + self.hold_time.max(LEAST_ANSWER_TIME);
+        let is_bounded = scope != RetryScope::Parked && pending.is_answered_soon();
+        let deadline = cx.now + timeout;
+        let deadline = if is_bounded { deadline.min(latest.max(cx.now)) } else { deadline };
+        let call = PendingCall { kind: CallKind::Attempt(number), scope, begun: cx.now, deadline };
+        pending.stage = RequestStage::Sent(slot, routes.send(slot, connection, call, request, cx));
+        None
     }
 
-    fn wait_for_enqueue(&mut self, number: RequestNumber) {
-        let pending = &self.requests[&number];
-        if pending.deadline.is_some_and(|deadline| deadline <= self.now) {
-            return self.give_up(number, enqueue_unresolved());
-        }
-        self.lock_waits.hold_back(number);
-        self.wait_in(RequestStage::BehindLockWait, number);
-    }
-
-    /// Lets a request wait in a stage until its deadline.
-    fn wait_in(&mut self, stage: RequestStage, number: RequestNumber) {
+    /// Gives a command its sequence: its previous one, or a new one if it was certainly never sent.
+    ///
+    /// # Errors
+    /// The command waits for a sequence, or has ended with the returned outcome.
+    fn enter_sequence(&mut self, number: RequestNumber, cx: &mut Context) -> Result<(), Option<Outcome>> {
         let pending = self.requests.get_mut(&number).expect("it is under way");
-        pending.stage = stage;
-        if let Some(deadline) = pending.deadline {
-            self.timers.insert((deadline, Timer::Request(number)));
+        if !pending.is_command() {
+            return Ok(());
         }
-    }
-
-    /// Returns `true` if a command has its sequence: its previous one, or a new one if it was
-    /// certainly never sent.
-    fn has_sequence(&mut self, number: RequestNumber) -> bool {
-        let pending = self.requests.get_mut(&number).expect("it is under way");
         let registration = self.ids.registration();
         if pending.sequence.is_some_and(|sequence| registration == Some(sequence.registration)) {
             // One id for all attempts: the servers recognize a command that they have done.
-            return true;
+            return Ok(());
         }
         // Under a new id it would be a second command, and the first one may have been done.
         if pending.was_sent && !pending.may_be_a_second_command() {
             let why = unknown("the agent had to register again before the servers answered");
-            self.finish(number, Err(why));
-            return false;
+            return Err(self.finish(number, Err(why), cx));
         }
         // Certainly not done, so a new sequence is safe; a sequence of an earlier registration is
         // void.
         match self.ids.enter(number.0) {
             OpenRequest::Entered(sequence) => {
                 pending.sequence = Some(sequence);
-                return true;
+                Ok(())
             }
-            OpenRequest::Waits => self.wait_in(RequestStage::Unnumbered, number),
-            OpenRequest::Full => self.finish(number, Err(too_many_commands())),
+            OpenRequest::Waits => Err(self.wait_in(RequestStage::Unnumbered, number, cx)),
+            OpenRequest::Full => Err(self.finish(number, Err(too_many_commands()), cx)),
             OpenRequest::NotRegistered => unreachable!("commands have no route before the registration"),
         }
-        false
     }
 
-    fn attempt(&mut self, number: RequestNumber, slot: Slot) {
-        let pending = self.requests.get_mut(&number).expect("it is under way");
-        let link = self.links.get_mut(&slot).expect("a route is a link");
-        let Some(connection) = link.connection() else {
-            // The connection has just ended: the tracker is about to choose a replacement.
-            return self.wait_for_route(number);
-        };
-        // A request in this queue was certainly not sent, and may still go to another server. Data
-        // in the connection's buffer cannot.
-        if link.is_backlogged {
-            link.backlog.push_back(number);
-            return self.wait_in(RequestStage::Backlogged(slot), number);
-        }
-        let sequence = pending.sequence;
-        let scope = pending.scope();
-        let mut request = pending.request.clone();
-        // Set for each attempt: it carries the lowest sequence still needed, below which the
-        // servers drop replies.
-        if let Request::Propose(id, _) = &mut request {
-            *id = sequence.and_then(|sequence| self.ids.request_id(sequence));
-        }
-        self.counts.attempts += 1;
-        let timeout = match scope {
-            // The server itself ends the wait after that time, so its reply is late only after
-            // that.
-            RetryScope::Parked => SHARED_READ_WAIT + self.config.answer_time,
-            RetryScope::Leader | RetryScope::Home | RetryScope::Own | RetryScope::Aside => {
-                self.config.answer_time
-            }
-        };
-        let pending = &self.requests[&number];
-        let latest = pending.begun + self.config.hold_time.max(LEAST_ANSWER_TIME);
-        let is_bounded = scope != RetryScope::Parked && pending.is_answered_soon();
-        let deadline = self.now + timeout;
-        let deadline = if is_bounded { deadline.min(latest.max(self.now)) } else { deadline };
-        let kind = CallKind::Attempt(number);
-        let call = PendingCall { kind, scope, begun: self.now, deadline };
-        let id = self.send(slot, connection, call, request);
-        self.requests.get_mut(&number).expect("it is under way").stage = RequestStage::Sent(slot, id);
-    }
-
-    /// Sends a call on an established connection.
-    pub(super) fn send(
+    /// Lets a request wait for a suitable server.
+    pub(super) fn wait_for_route(
         &mut self,
-        slot: Slot,
-        connection: ConnectionId,
-        call: PendingCall,
-        request: Request,
-    ) -> CallId {
-        let id = self.links.get_mut(&slot).expect("it is connected").calls.begin(call);
-        self.timers.insert((call.deadline, Timer::Call(slot, id)));
-        self.outbox.calls.push((connection, Call::Begin(id, request)));
-        id
+        number: RequestNumber,
+        readiness: &Readiness,
+        cx: &mut Context,
+    ) -> Option<Outcome> {
+        let pending = self.requests.get_mut(&number).expect("it is under way");
+        if let Some(reason) = readiness.refusal.clone().filter(|_| pending.effort != Effort::Once) {
+            // Waiting does not change that.
+            return self.give_up(number, Unavailable::NotAdmitted(reason), cx);
+        }
+        if pending.effort == Effort::Once || pending.is_over(cx.now) {
+            return self.give_up(number, readiness.no_route(), cx);
+        }
+        // Earlier reports of a server no longer count: now there is no server.
+        pending.unknown_because = None;
+        self.unrouted.insert(number);
+        self.wait_in(RequestStage::Unrouted, number, cx)
     }
 
-    /// Handles a server's reply to an attempt.
+    /// Lets a release wait for the outcome of an enqueue.
+    pub(super) fn wait_for_enqueue(&mut self, number: RequestNumber, cx: &mut Context) -> Option<Outcome> {
+        if self.requests[&number].is_over(cx.now) {
+            return self.give_up(number, enqueue_unresolved(), cx);
+        }
+        self.behind_lock_wait.insert(number);
+        self.wait_in(RequestStage::BehindLockWait, number, cx)
+    }
+
+    /// Lets a request wait in a stage until its deadline.
+    fn wait_in(&mut self, stage: RequestStage, number: RequestNumber, cx: &mut Context) -> Option<Outcome> {
+        let pending = self.requests.get_mut(&number).expect("it is under way");
+        pending.stage = stage;
+        if let Some(deadline) = pending.deadline {
+            cx.start_timer(deadline, Timer::Request(number));
+        }
+        None
+    }
+
+    /// Handles a server's reply to an attempt, as classified.
     pub(super) fn answered(
         &mut self,
         number: RequestNumber,
-        (slot, scope): (Slot, RetryScope),
-        response: Response,
-    ) {
-        if let (Some(pending), Response::Unavailable(Unavailable::Unknown(why))) =
-            (self.requests.get_mut(&number), &response)
-        {
-            pending.unknown_because = Some(why.clone());
-        }
-        match &response {
-            Response::Unavailable(Unavailable::Disk(why)) => self.disk_failure = Some(why.clone()),
-            Response::Applied(_) => self.disk_failure = None,
-            _ => {}
-        }
-        let mut response = match self.judge(slot, scope, response) {
+        response: Result<Response, AttemptFailure>,
+        cx: &mut Context,
+    ) -> Option<Outcome> {
+        let response = match response {
             Ok(response) => response,
-            Err(failure) => return self.failed(number, failure),
+            Err(failure) => return self.failed(number, failure, cx),
         };
-        let Some(pending) = self.requests.get(&number) else { return };
-        if pending.is_command() {
-            // The registration is void. The next attempt waits for another one, and `was_sent`
-            // decides whether there is a next attempt.
-            if is_forgotten(&response) {
-                if let Some(sequence) = pending.sequence {
-                    self.forgotten(sequence.registration);
-                }
-                return self.failed(number, AttemptFailure::Again(no_leader()));
-            }
-            // Only an applied entry shows the outcome of a command; any other reply leaves it
-            // unknown.
-            if !matches!(response, Response::Applied(_)) {
-                response = Response::Unavailable(unexpected(&response));
-            }
+        let is_command = self.requests.get(&number)?.is_command();
+        // The registration is void. The next attempt waits for another one, and `was_sent` decides
+        // whether there is a next attempt.
+        if is_command && is_forgotten(&response) {
+            return self.failed(number, AttemptFailure::Again(no_leader()), cx);
         }
-        let result = match response {
-            Response::Unavailable(reason) => Err(reason),
-            response => Ok(response),
-        };
-        self.finish(number, result);
+        // Only an applied entry shows the outcome of a command; any other reply leaves it unknown.
+        let is_outcome = !is_command || matches!(response, Response::Applied(_));
+        self.finish(number, if is_outcome { Ok(response) } else { Err(unexpected(&response)) }, cx)
     }
 
-    /// Classifies a reply, and updates what is known of its server.
-    pub(super) fn judge(
-        &mut self,
-        slot: Slot,
-        scope: RetryScope,
-        response: Response,
-    ) -> Result<Response, AttemptFailure> {
-        match response {
-            Response::Unavailable(reason) => Err(match reason {
-                // Certainly not done, so the next leader may receive it.
-                Unavailable::NotLeader { leader } => {
-                    self.tell(|tracker, now| tracker.refused(slot, leader.as_deref(), now));
-                    AttemptFailure::Again(Unavailable::NotLeader { leader })
-                }
-                // Such a server accepts nothing; it has answered the requests accepted before as
-                // unknown.
-                Unavailable::Removed | Unavailable::Corrupt => {
-                    self.tell(|tracker, now| tracker.removed(slot, now));
-                    AttemptFailure::Elsewhere
-                }
-                Unavailable::Unknown(_) => AttemptFailure::Sent,
-                // Reported at once: retries would add to an overload, and the other errors require
-                // an operator.
-                Unavailable::Overloaded(_)
-                | Unavailable::Disk(_)
-                | Unavailable::Denied(_)
-                | Unavailable::AnswerTooLong { .. }
-                | Unavailable::NotAdmitted(_) => AttemptFailure::Final(reason),
-            }),
-            // A server that was asked as the leader, and no longer leads, has a less recent status
-            // than needed.
-            Response::Status(status)
-                if scope == RetryScope::Leader && status.leader != Some(status.server) =>
-            {
-                let leader = status.servers.iter().find(|server| Some(server.id) == status.leader);
-                let leader = leader.map(|server| server.address.clone());
-                self.tell(|tracker, now| tracker.refused(slot, leader.as_deref(), now));
-                Err(AttemptFailure::Again(Unavailable::NotLeader { leader }))
-            }
-            response => Ok(response),
+    /// Records why a server does not know the outcome of an attempt.
+    pub(super) fn outcome_is_unknown(&mut self, number: RequestNumber, why: &str) {
+        if let Some(pending) = self.requests.get_mut(&number) {
+            pending.unknown_because = Some(why.into());
         }
     }
 
     /// Handles a failed attempt: retries, or gives the request up.
-    pub(super) fn failed(&mut self, number: RequestNumber, failure: AttemptFailure) {
-        let Some(pending) = self.requests.get_mut(&number) else { return };
+    pub(super) fn failed(
+        &mut self,
+        number: RequestNumber,
+        failure: AttemptFailure,
+        cx: &mut Context,
+    ) -> Option<Outcome> {
+        let pending = self.requests.get_mut(&number)?;
         let is_command = pending.is_command();
         let reason = match failure {
             // Only a later attempt can show the outcome of an earlier one.
@@ -419,9 +427,9 @@ impl QuorumClient {
             AttemptFailure::Final(reason @ (Unavailable::Overloaded(_) | Unavailable::Disk(_)))
                 if matches!(pending.owner, Owner::SessionEnd(_)) =>
             {
-                return self.give_up(number, reason);
+                return self.give_up(number, reason, cx);
             }
-            AttemptFailure::Final(reason) => return self.finish(number, Err(reason)),
+            AttemptFailure::Final(reason) => return self.finish(number, Err(reason), cx),
             AttemptFailure::Again(reason) => {
                 // A home server without a leader cannot help; the leader can.
                 pending.addressee = Addressee::Leader;
@@ -440,53 +448,56 @@ impl QuorumClient {
             AttemptFailure::Sent => {
                 // Possibly done, and must not be done twice: the caller has to check.
                 pending.was_sent = true;
-                return self.give_up(number, no_leader());
+                return self.give_up(number, no_leader(), cx);
             }
         };
-        self.pause(number, reason);
+        self.pause(number, reason, cx)
     }
 
     /// Waits before the next attempt, if there is time for one.
-    fn pause(&mut self, number: RequestNumber, reason: Unavailable) {
+    fn pause(&mut self, number: RequestNumber, reason: Unavailable, cx: &mut Context) -> Option<Outcome> {
         let pending = self.requests.get_mut(&number).expect("it is under way");
-        let at = self.now + pending.backoff.next_pause();
-        if pending.effort == Effort::Once || pending.deadline.is_some_and(|deadline| at >= deadline) {
-            return self.give_up(number, reason);
+        let at = cx.now + pending.backoff.next_pause();
+        if pending.effort == Effort::Once || pending.is_over(at) {
+            return self.give_up(number, reason, cx);
         }
         if pending.effort == Effort::Held {
-            self.counts.retries += 1;
+            cx.counts.retries += 1;
         }
         pending.stage = RequestStage::Pausing(at);
-        self.timers.insert((at, Timer::Request(number)));
+        cx.start_timer(at, Timer::Request(number));
+        None
     }
 
     /// Handles a request's timer: its pause, or its wait for a server, is over.
-    pub(super) fn request_due(&mut self, number: RequestNumber) {
-        let Some(pending) = self.requests.get_mut(&number) else { return };
-        let why = match pending.stage {
-            RequestStage::Unrouted => self.no_route(),
+    pub(super) fn timer_is_due(
+        &mut self,
+        number: RequestNumber,
+        routes: &Routes,
+        readiness: &Readiness,
+        cx: &mut Context,
+    ) -> Option<Outcome> {
+        let why = match self.requests.get(&number)?.stage {
+            RequestStage::Unrouted => readiness.no_route(),
             RequestStage::Unnumbered => too_many_commands(),
             RequestStage::BehindLockWait => enqueue_unresolved(),
-            RequestStage::Backlogged(slot) => self.too_much_to_send(slot),
+            RequestStage::Backlogged(slot) => {
+                Unavailable::Overloaded(format!("the send queue to {} is full", routes.address(slot)))
+            }
             RequestStage::Runnable | RequestStage::Sent(..) | RequestStage::Pausing(_) => {
-                return self.run_again(number);
+                self.run_again(number, cx);
+                return None;
             }
         };
-        self.leave_stage(number);
-        self.give_up(number, why);
+        self.leave_stage(number, cx);
+        self.give_up(number, why, cx)
     }
 
-    fn too_much_to_send(&self, slot: Slot) -> Unavailable {
-        let address = self.links.get(&slot).map_or("the server", |link| link.address.as_str());
-        Unavailable::Overloaded(format!("the send queue to {address} is full"))
-    }
-
-    /// Handles an attempt without a reply within the timeout.
-    pub(super) fn attempt_is_late(&mut self, number: RequestNumber, slot: Slot) {
-        let address = self.links.get(&slot).map_or("the server", |link| link.address.as_str());
+    /// Records that a server did not answer an attempt within the timeout.
+    pub(super) fn attempt_is_late(&mut self, number: RequestNumber, address: &str, now: Time) {
         let Some(pending) = self.requests.get_mut(&number) else { return };
         // The last one of several attempts may have begun just now.
-        let seconds = self.now.since(pending.begun).as_secs_f64();
+        let seconds = now.since(pending.begun).as_secs_f64();
         // A server's report on an earlier attempt is more precise.
         pending.unknown_because.get_or_insert_with(|| {
             format!(
@@ -497,117 +508,131 @@ impl QuorumClient {
     }
 
     /// Continues a request whose wait is over.
-    pub(super) fn run_again(&mut self, number: RequestNumber) {
+    fn run_again(&mut self, number: RequestNumber, cx: &mut Context) {
         if self.requests.contains_key(&number) {
-            self.leave_stage(number);
+            self.leave_stage(number, cx);
             self.runnable.push_back(number);
         }
     }
 
-    /// Continues commands that waited for a sequence and have one now.
-    pub(super) fn admit(&mut self, admitted: Vec<(u64, Sequence)>) {
+    /// Continues the requests that waited for a route: those that find none wait again.
+    pub(super) fn continue_unrouted(&mut self, cx: &mut Context) {
+        std::mem::take(&mut self.unrouted).into_iter().for_each(|number| self.run_again(number, cx));
+    }
+
+    /// Continues the releases that waited: those whose enqueue is still unresolved wait again.
+    pub(super) fn continue_releases(&mut self, cx: &mut Context) {
+        std::mem::take(&mut self.behind_lock_wait).into_iter().for_each(|number| self.run_again(number, cx));
+    }
+
+    /// Lets the requests that wait for a server's send queue choose their route again.
+    pub(super) fn continue_backlog(&mut self, slot: Slot, cx: &mut Context) {
+        let backlog = self.backlogs.remove(&slot);
+        backlog.into_iter().flatten().for_each(|number| self.run_again(number, cx));
+    }
+
+    /// Continues every request.
+    pub(super) fn continue_all(&mut self, cx: &mut Context) {
+        let numbers: Vec<RequestNumber> = self.requests.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.run_again(number, cx));
+    }
+
+    /// Starts another registration: commands that waited for a sequence continue.
+    pub(super) fn register(&mut self, registration: Registration, cx: &mut Context) {
+        let admitted = self.ids.register(registration);
+        self.admit(admitted, cx);
+    }
+
+    fn admit(&mut self, admitted: Vec<(u64, Sequence)>, cx: &mut Context) {
         for (number, sequence) in admitted {
             let number = RequestNumber(number);
             let pending = self.requests.get_mut(&number).expect("a waiting request is under way");
             pending.sequence = Some(sequence);
-            self.run_again(number);
+            self.run_again(number, cx);
         }
     }
 
-    fn give_up(&mut self, number: RequestNumber, reason: Unavailable) {
-        let Some(pending) = self.requests.get(&number) else { return };
+    /// Ends a request without a result from a server, unless it continues in the background.
+    pub(super) fn give_up(
+        &mut self,
+        number: RequestNumber,
+        reason: Unavailable,
+        cx: &mut Context,
+    ) -> Option<Outcome> {
+        let pending = self.requests.get_mut(&number)?;
         let failure = pending.failure(reason);
-        if self.resolve_in_background(number, &failure) {
-            return;
+        if !pending.must_be_resolved(cx) {
+            // The calls were dropped with their connections, so it is no longer known which
+            // requests were sent.
+            let reason = if cx.is_closed { shutting_down() } else { failure };
+            return self.finish(number, Err(reason), cx);
         }
-        // The calls were dropped with their connections, so it is no longer known which requests
-        // were sent.
-        let reason = if self.is_closed { shutting_down() } else { failure };
-        self.finish(number, Err(reason));
-    }
-
-    /// Keeps retrying a request after its hold timeout until the servers report the outcome, if it
-    /// would otherwise leave a lock or a session held. Returns `false` for every other request. The
-    /// caller is answered now.
-    ///
-    /// - The enqueue of a lock wait that was sent: a grant that takes effect later would last as
-    ///   long as the session, which a client that shares it between holds keeps renewing.
-    /// - The end of a session, whose client may be gone.
-    fn resolve_in_background(&mut self, number: RequestNumber, failure: &Unavailable) -> bool {
-        let is_stopping = self.is_closed || self.in_hurry;
-        let Some(pending) = self.requests.get_mut(&number) else { return false };
-        let is_enqueue =
-            matches!(&pending.request, Request::Propose(_, Command::Kv(KvCommand::Enqueue { .. })));
         let owner = pending.owner;
-        match owner {
-            Owner::LockWait(_) if is_enqueue && pending.was_sent && !is_stopping => {}
-            Owner::SessionEnd(_) if !self.is_closed => {}
-            _ => return false,
-        }
-        if pending.effort == Effort::Held {
-            pending.backoff = Backoff::new(RESOLVE_BACKOFF, self.random.number());
+        let is_first = pending.effort == Effort::Held;
+        if is_first {
+            pending.backoff = Backoff::new(RESOLVE_BACKOFF, cx.random.number());
             (pending.effort, pending.deadline) = (Effort::Endless, None);
-            match owner {
-                Owner::LockWait(token) => self.lock_wait_unresolved(token, failure.clone()),
-                Owner::SessionEnd(session) => self.session_end_unresolved(&session, failure),
-                Owner::Caller(_) | Owner::SharedRead(_) => {}
-            }
         }
-        self.pause(number, no_leader());
-        true
+        let outcome = self.pause(number, no_leader(), cx);
+        if is_first { Some(Outcome::Unresolved(owner, failure)) } else { outcome }
     }
 
-    /// Ends a request and replies to its owner.
-    fn finish(&mut self, number: RequestNumber, result: Result<Response, Unavailable>) {
-        let Some(pending) = self.forget(number) else { return };
-        self.notice_outcome(&pending.request, pending.begun, &result);
-        match pending.owner {
-            Owner::Caller(token) => {
-                self.callers.remove(&token);
-                self.outbox.answers.push((token, result.map(Answered::Response)));
-            }
-            Owner::SharedRead(read) => self.shared_read_answered(read, result),
-            Owner::LockWait(token) => self.lock_wait_answered(token, result),
-            Owner::SessionEnd(session) => self.session_end_answered(session, result),
+    /// Ends a request.
+    fn finish(&mut self, number: RequestNumber, result: RequestResult, cx: &mut Context) -> Option<Outcome> {
+        Some(Outcome::Ended(Box::new((self.remove(number, cx)?, result))))
+    }
+
+    /// Cancels the request of a local caller, if there is one.
+    pub(super) fn cancel_caller(&mut self, token: CallToken, cx: &mut Context) {
+        if let Some(number) = self.by_caller.get(&token) {
+            self.cancel(*number, cx);
         }
     }
 
     /// Cancels a request that no caller waits for. A sent request may still be done.
-    pub(super) fn cancel(&mut self, number: RequestNumber) {
-        let Some(pending) = self.forget(number) else { return };
+    pub(super) fn cancel(&mut self, number: RequestNumber, cx: &mut Context) {
+        let Some(pending) = self.remove(number, cx) else { return };
         if let RequestStage::Sent(slot, call) = pending.stage {
-            self.cancel_call(slot, call);
+            self.cancelled.push((slot, call));
         }
     }
 
-    fn forget(&mut self, number: RequestNumber) -> Option<PendingRequest> {
-        self.leave_stage(number);
+    /// Removes and returns the calls of cancelled requests.
+    pub(super) fn take_cancelled(&mut self) -> Vec<(Slot, CallId)> {
+        std::mem::take(&mut self.cancelled)
+    }
+
+    fn remove(&mut self, number: RequestNumber, cx: &mut Context) -> Option<PendingRequest> {
+        self.leave_stage(number, cx);
         let pending = self.requests.remove(&number)?;
+        if let Owner::Caller(token) = pending.owner {
+            self.by_caller.remove(&token);
+        }
         // The reply is no longer needed: the servers may drop it.
         if let Some(sequence) = pending.sequence {
             let admitted = self.ids.leave(sequence);
-            self.admit(admitted);
+            self.admit(admitted, cx);
         }
         Some(pending)
     }
 
     /// Removes a request from the queue of its stage. A call stays unchanged.
-    fn leave_stage(&mut self, number: RequestNumber) {
+    fn leave_stage(&mut self, number: RequestNumber, cx: &mut Context) {
         let Some(pending) = self.requests.get_mut(&number) else { return };
         match pending.stage {
             RequestStage::Unrouted => drop(self.unrouted.remove(&number)),
             RequestStage::Unnumbered => self.ids.stop_waiting(number.0),
-            RequestStage::BehindLockWait => self.lock_waits.stop_holding_back(number),
+            RequestStage::BehindLockWait => drop(self.behind_lock_wait.remove(&number)),
             RequestStage::Backlogged(slot) => {
-                if let Some(link) = self.links.get_mut(&slot) {
-                    link.backlog.retain(|waiting| *waiting != number);
+                if let Some(backlog) = self.backlogs.get_mut(&slot) {
+                    backlog.retain(|waiting| *waiting != number);
                 }
             }
-            RequestStage::Pausing(at) => drop(self.timers.remove(&(at, Timer::Request(number)))),
+            RequestStage::Pausing(at) => cx.stop_timer(at, Timer::Request(number)),
             RequestStage::Runnable | RequestStage::Sent(..) => return,
         }
         if let Some(deadline) = pending.deadline {
-            self.timers.remove(&(deadline, Timer::Request(number)));
+            cx.stop_timer(deadline, Timer::Request(number));
         }
         pending.stage = RequestStage::Runnable;
     }
@@ -648,7 +673,7 @@ fn is_of_mesh(request: &Request) -> bool {
     matches!(request, Request::SyncMesh(_) | Request::Accuse(_) | Request::Spread(_))
 }
 
-fn is_forgotten(response: &Response) -> bool {
+pub(super) fn is_forgotten(response: &Response) -> bool {
     matches!(response, Response::Applied(Applied { reply: Reply::Refused(Refusal::Forgotten), .. }))
 }
 
@@ -681,4 +706,51 @@ fn too_many_commands() -> Unavailable {
     Unavailable::Overloaded(format!(
         "{MAX_SPAN} commands of this agent are under way and {MAX_WAITING} wait for them"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockmesh_protocol::id::SessionId;
+    use lockmesh_protocol::random::Random;
+
+    const HOLD: Duration = Duration::from_secs(10);
+
+    fn session() -> SessionId {
+        SessionId::from_random([1; 16])
+    }
+
+    fn begin(owner: Owner) -> (Requests, RequestNumber, Context) {
+        let mut cx = Context::new(Random::new(1), Time(0));
+        let mut requests = Requests::new(HOLD, HOLD);
+        let number = requests.propose(owner, Command::DestroySession(session()), &mut cx);
+        assert_eq!(requests.pop_runnable(), Some(number));
+        (requests, number, cx)
+    }
+
+    #[test]
+    fn a_release_that_waits_for_an_enqueue_continues_or_ends_at_its_deadline() {
+        let (mut requests, number, mut cx) = begin(Owner::Caller(CallToken(1)));
+        assert!(requests.wait_for_enqueue(number, &mut cx).is_none());
+        assert_eq!((requests.pop_runnable(), cx.next_timer()), (None, Some(Time(0) + HOLD)));
+        requests.continue_releases(&mut cx);
+        assert_eq!((requests.pop_runnable(), cx.next_timer()), (Some(number), None));
+        cx.now = Time(0) + HOLD;
+        let Some(Outcome::Ended(ended)) = requests.wait_for_enqueue(number, &mut cx) else {
+            panic!("it waits on");
+        };
+        assert_eq!(ended.1, Err(enqueue_unresolved()));
+    }
+
+    #[test]
+    fn the_end_of_a_session_continues_after_its_hold_timeout() {
+        let (mut requests, number, mut cx) = begin(Owner::SessionEnd(session()));
+        let outcome = requests.give_up(number, no_leader(), &mut cx);
+        assert!(matches!(outcome, Some(Outcome::Unresolved(Owner::SessionEnd(_), _))));
+        assert!(cx.next_timer().is_some(), "the next attempt is scheduled");
+        assert!(requests.give_up(number, no_leader(), &mut cx).is_none(), "reported once");
+        cx.is_closed = true;
+        assert!(matches!(requests.give_up(number, no_leader(), &mut cx), Some(Outcome::Ended(_))));
+        assert!(requests.get(number).is_none());
+    }
 }

@@ -1,193 +1,319 @@
-//! The links to the servers and their roles: executes the tracker's actions.
+//! The links to the servers and their roles: executes the tracker's actions, sends calls, and
+//! passes the servers' replies to the tracker.
 //!
 //! At rest there are two connections: to the leader and to the home server. If they are one server,
 //! the second connection goes to a reserve. During a search for the leader there are more.
+//!
+//! The tracker decides which servers belong to this agent's cluster. The query for a server's index
+//! base and the disconnection of a rejected server are here.
 
-use super::QuorumClient;
-use super::Timer;
+use super::QuorumClientConfig;
 use super::calls::{CallKind, PendingCall, RetryScope, Roles};
+use super::context::{Context, Timer};
 use super::input::{ConnectionEnd, ConnectionId};
 use super::links::{Link, LinkState};
 use super::outbox::{Dial, Notice};
 use super::requests::{Addressee, AttemptFailure};
-use crate::leader_tracker::Actions;
+use crate::admission::Admission;
+use crate::cluster::ClusterChoice;
+use crate::leader_tracker::{Actions, LeaderTracker};
 use crate::request_ids::Registration;
 use crate::servers::Slot;
-use lockmesh_protocol::rpc::{Call, CallId, Request, Response, Status, Unavailable};
-use std::collections::BTreeSet;
+use lockmesh_protocol::id::NodeName;
+use lockmesh_protocol::query::{Consistency, Query};
+use lockmesh_protocol::rpc::{Call, CallId, Request, Response, Unavailable};
+use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The timeout of a status query; a server that does not answer one is abandoned much earlier.
+/// The timeout of a status query and of the query for a server's index; a server that does not
+/// answer one is abandoned much earlier.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(60);
 
-impl QuorumClient {
+/// The consequence of a lost connection or role, for the owner of the call or of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// A call whose server is gone or changed its role: it may have been done.
+    Call(PendingCall),
+    /// The send queue of a server: the requests that wait for it may have another route.
+    SendQueue(Slot),
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Routes {
+    /// Inputs that may change its actions go through [`Self::tracker_mut`].
+    pub(super) tracker: LeaderTracker,
+    /// `true` if the tracker has received input since its last actions.
+    tracker_is_due: bool,
+    /// The time at which the tracker is due without further input.
+    tracker_wakes_at: Option<Time>,
+    pub(super) admission: Admission,
+    /// The server for commands, renewals and linearizable reads; only for the registration at
+    /// first.
+    pub(super) leader: Option<Slot>,
+    /// The server for stale and blocking reads.
+    home: Option<Slot>,
+    /// Set when requests without a route may find one.
+    pub(super) are_changed: bool,
+    links: BTreeMap<Slot, Link>,
+    connections: BTreeMap<ConnectionId, Slot>,
+    last_connection: u64,
+    /// Lost calls and send queues that were not returned yet, in order.
+    lost: Vec<Lost>,
+    node: NodeName,
+    probe_after: Duration,
+}
+
+impl Routes {
+    pub(super) fn new(config: &QuorumClientConfig, seed: u64, now: Time) -> Self {
+        let node = config.registration.node.name.clone();
+        let tracker = LeaderTracker::new(node.as_str(), &config.servers, seed, now);
+        Self {
+            tracker: tracker.with_cluster(config.cluster.clone(), config.pin.clone(), now),
+            tracker_is_due: true,
+            tracker_wakes_at: None,
+            admission: Admission::default(),
+            leader: None,
+            home: None,
+            are_changed: false,
+            links: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            last_connection: 0,
+            lost: Vec::new(),
+            node,
+            probe_after: config.probe_after,
+        }
+    }
+
     /// Returns the server for a request now.
-    pub(super) fn route(&self, addressee: Addressee) -> Option<Slot> {
+    pub(super) fn route(&self, addressee: Addressee, is_registered: bool) -> Option<Slot> {
         match addressee {
-            Addressee::Leader => self.leader.filter(|_| self.registrar.is_registered),
+            Addressee::Leader => self.leader.filter(|_| is_registered),
             Addressee::Home => self.home,
         }
     }
 
-    /// Executes the tracker's actions.
-    pub(super) fn follow_tracker(&mut self) {
+    /// Returns the servers through which a renewal may be sent, the preferred ones first; a server
+    /// may occur twice. A server of another cluster would reply that the lease does not exist.
+    pub(super) fn renewal_routes(&self) -> impl Iterator<Item = Slot> {
+        let roles = [self.home, self.leader].into_iter().flatten();
+        let slots = roles.chain(self.links.keys().copied());
+        slots.filter(|slot| self.connection(*slot).is_some() && self.tracker.is_ours(*slot))
+    }
+
+    /// Returns the connection on which calls to a server are sent.
+    pub(super) fn connection(&self, slot: Slot) -> Option<ConnectionId> {
+        self.links.get(&slot).and_then(Link::connection)
+    }
+
+    /// Returns the server of a connection; `None` if the connection is over.
+    pub(super) fn slot(&self, connection: ConnectionId) -> Option<Slot> {
+        self.connections.get(&connection).copied()
+    }
+
+    /// Returns a server's address, for an error.
+    pub(super) fn address(&self, slot: Slot) -> &str {
+        self.links.get(&slot).map_or("the server", |link| link.address.as_str())
+    }
+
+    /// Returns `true` if a server's send queue is full, so that requests should wait.
+    pub(super) fn is_backlogged(&self, slot: Slot) -> bool {
+        self.links.get(&slot).is_some_and(|link| link.is_backlogged)
+    }
+
+    /// Returns the number of calls that await a reply.
+    pub(super) fn calls(&self) -> usize {
+        self.links.values().map(|link| link.calls.len()).sum()
+    }
+
+    /// Returns when a link or the tracker is due without further input.
+    pub(super) fn wakes_at(&self) -> Option<Time> {
+        let links = self.links.values().filter_map(|link| link.wakes_at(self.probe_after));
+        links.chain(self.tracker_wakes_at).min()
+    }
+
+    pub(super) fn tracker_is_due(&self, now: Time) -> bool {
+        self.tracker_is_due || self.tracker_wakes_at.is_some_and(|at| at <= now)
+    }
+
+    /// Returns the tracker for an input; its new actions are executed before the current input
+    /// returns.
+    pub(super) fn tracker_mut(&mut self) -> &mut LeaderTracker {
+        self.tracker_is_due = true;
+        &mut self.tracker
+    }
+
+    /// Returns the tracker's actions, and creates links to the servers that they name.
+    pub(super) fn next_actions(&mut self, cx: &mut Context) -> Actions {
         // Reset first: the actions may pass new input to the tracker.
         self.tracker_is_due = false;
-        let actions = self.tracker.actions(self.now);
+        let actions = self.tracker.actions(cx.now);
         self.tracker_wakes_at = actions.wakes_at;
-        self.notice_refusal();
         for slot in &actions.keep {
             if let Some(address) = self.tracker.address(*slot) {
-                let random = &mut self.random;
+                let random = &mut cx.random;
                 self.links.entry(*slot).or_insert_with(|| Link::new(address, random.number()));
             }
         }
-        // First: nothing more is sent to them.
-        actions.refuse.iter().for_each(|slot| self.refuse(*slot));
-        self.notice_mismatch();
-        self.publish(actions.leader, actions.home);
-        self.assign_roles(&actions);
-        self.forget_slots();
-        actions.cut.iter().for_each(|slot| self.cut(*slot, "it does not answer"));
-        actions.ask.iter().for_each(|slot| self.ask_status(*slot));
-        actions.hasten.iter().for_each(|slot| self.hasten(*slot));
+        actions
     }
 
-    fn publish(&mut self, leader: Option<Slot>, home: Option<Slot>) {
+    /// Changes the leader and the home server; returns `true` if another leader was found.
+    pub(super) fn publish(&mut self, leader: Option<Slot>, home: Option<Slot>, cx: &mut Context) -> bool {
         let was = std::mem::replace(&mut self.leader, leader);
-        if was != leader {
-            self.routes_changed = true;
-            self.outbox.notices.push(match leader {
-                Some(slot) => Notice::LeaderFound(self.tracker.address(slot).unwrap_or_default().into()),
-                None => Notice::LeaderLost,
-            });
-            self.counts.leaders += u64::from(leader.is_some());
-            if leader.is_some() {
-                self.disk_failure = None;
-                self.renewals.leader_found(self.now);
-            }
+        self.are_changed |= std::mem::replace(&mut self.home, home) != home || was != leader;
+        if was == leader {
+            return false;
         }
-        self.routes_changed |= std::mem::replace(&mut self.home, home) != home;
+        cx.notify(match leader {
+            Some(slot) => Notice::LeaderFound(self.tracker.address(slot).unwrap_or_default().into()),
+            None => Notice::LeaderLost,
+        });
+        cx.counts.leaders += u64::from(leader.is_some());
+        leader.is_some()
     }
 
-    /// Assigns roles; a request that loses its call here is sent on a new route.
-    fn assign_roles(&mut self, actions: &Actions) {
+    /// Assigns roles, and removes the links to forgotten servers; a request that loses its call
+    /// here is sent on a new route.
+    pub(super) fn assign_roles(&mut self, actions: &Actions, cx: &mut Context) {
         let slots: Vec<Slot> = self.links.keys().copied().collect();
-        for slot in slots {
-            let roles = Roles { leads: actions.leader == Some(slot), is_home: actions.home == Some(slot) };
-            let link = self.links.get_mut(&slot).expect("it was there");
+        for slot in &slots {
+            let roles = Roles { leads: actions.leader == Some(*slot), is_home: actions.home == Some(*slot) };
+            let link = self.links.get_mut(slot).expect("it was there");
             if std::mem::replace(&mut link.roles, roles) != roles {
                 let unfit = link.calls.unfit(roles);
-                unfit.into_iter().for_each(|call| self.lose_call(slot, call));
+                for id in unfit {
+                    let call = self.cancel_call(*slot, id, cx);
+                    self.lost.extend(call.map(Lost::Call));
+                }
                 // Requests that wait for room here may have another route now.
-                self.end_backlog(slot);
+                self.lost.push(Lost::SendQueue(*slot));
             }
-            self.want(slot, actions.keep.contains(&slot));
+            self.want(*slot, actions.keep.contains(slot), cx);
         }
-    }
-
-    fn forget_slots(&mut self) {
         let known: BTreeSet<Slot> = self.tracker.slots().collect();
-        let gone: Vec<Slot> = self.links.keys().copied().filter(|slot| !known.contains(slot)).collect();
-        for slot in gone {
-            self.hang_up(slot);
+        for slot in slots.into_iter().filter(|slot| !known.contains(slot)) {
+            self.hang_up(slot, cx);
             self.links.remove(&slot);
         }
     }
 
-    /// Checks whether no server accepts this agent.
-    pub(super) fn notice_refusal(&mut self) {
-        let slots: Vec<Slot> = self.tracker.slots().collect();
-        let are_foreign = !slots.is_empty() && slots.iter().all(|slot| self.tracker.is_refused(*slot));
-        let refusal = self.admission.refusal(&slots);
-        let refusal = refusal.or_else(|| self.complaint.clone().filter(|_| are_foreign));
-        if self.refusal != refusal {
-            self.refusal = refusal;
-            self.routes_changed = true;
-        }
-    }
-
     /// Connects a link and keeps it connected, or disconnects it for now.
-    fn want(&mut self, slot: Slot, is_wanted: bool) {
+    fn want(&mut self, slot: Slot, is_wanted: bool, cx: &mut Context) {
         let link = self.links.get_mut(&slot).expect("it was there");
         link.is_wanted = is_wanted;
         match link.state {
-            LinkState::Down if is_wanted => self.dial(slot),
-            LinkState::Dialling(_) if !is_wanted => self.hang_up(slot),
+            LinkState::Down if is_wanted => self.dial(slot, cx),
+            LinkState::Dialling(_) if !is_wanted => self.hang_up(slot, cx),
             LinkState::Up(_) if !is_wanted => {
-                self.hang_up(slot);
+                self.hang_up(slot, cx);
                 // The tracker knows of the connection, but never of an attempt to connect.
-                self.tell(|tracker, now| tracker.lost(slot, now));
+                self.tracker_mut().lost(slot, cx.now);
             }
             _ => {}
         }
     }
 
-    fn dial(&mut self, slot: Slot) {
+    fn dial(&mut self, slot: Slot, cx: &mut Context) {
         let link = self.links.get_mut(&slot).expect("it is dialled");
         self.last_connection += 1;
         let connection = ConnectionId(self.last_connection);
-        (link.state, link.dialled_at) = (LinkState::Dialling(connection), self.now);
-        self.counts.reconnects += u64::from(std::mem::replace(&mut link.was_dialled, true));
-        self.outbox.connect.push(Dial { connection, address: link.address.clone() });
+        (link.state, link.dialled_at) = (LinkState::Dialling(connection), cx.now);
+        cx.counts.reconnects += u64::from(std::mem::replace(&mut link.was_dialled, true));
+        cx.outbox.connect.push(Dial { connection, address: link.address.clone() });
         self.connections.insert(connection, slot);
     }
 
     /// Starts the next attempt to connect without delay.
-    fn hasten(&mut self, slot: Slot) {
+    pub(super) fn hasten(&mut self, slot: Slot, cx: &mut Context) {
         if self.tracker.is_refused(slot) {
             return;
         }
         let Some(link) = self.links.get_mut(&slot) else { return };
         match link.state {
-            LinkState::Pausing(_) => {
-                link.state = LinkState::Down;
-                let is_wanted = link.is_wanted;
-                self.want(slot, is_wanted);
-            }
-            LinkState::Dialling(_) if link.is_stale(self.now) => {
-                self.hang_up(slot);
-                self.dial(slot);
+            LinkState::Pausing(_) => self.end_pause(slot, cx),
+            LinkState::Dialling(_) if link.is_stale(cx.now) => {
+                self.hang_up(slot, cx);
+                self.dial(slot, cx);
             }
             LinkState::Dialling(_) => link.is_hastened = true,
             LinkState::Down | LinkState::Up(_) => {}
         }
     }
 
-    /// Closes a connection that may still look healthy.
-    fn cut(&mut self, slot: Slot, why: &str) {
-        let Some(link) = self.links.get(&slot) else { return };
-        if let LinkState::Up(connection) = link.state {
-            let reason = format!("lost the server {}: {why}", link.address);
-            self.outbox.disconnect.push(connection);
-            self.ended(connection, ConnectionEnd::Lost(reason));
-        }
+    /// Ends the pause after a failed attempt to connect.
+    fn end_pause(&mut self, slot: Slot, cx: &mut Context) {
+        let link = self.links.get_mut(&slot).expect("it was there");
+        link.state = LinkState::Down;
+        let is_wanted = link.is_wanted;
+        self.want(slot, is_wanted, cx);
     }
 
     /// Closes the connection, or the attempt to connect.
-    fn hang_up(&mut self, slot: Slot) {
+    fn hang_up(&mut self, slot: Slot, cx: &mut Context) {
         let Some(link) = self.links.get_mut(&slot) else { return };
         let Some(connection) = link.present() else { return };
         // It was healthy until it was no longer needed, which is no failure to back off from.
         if link.connection().is_some() {
             link.succeeded();
         }
-        self.outbox.disconnect.push(connection);
-        self.connection_is_over(slot, connection);
+        cx.outbox.disconnect.push(connection);
+        self.connection_is_over(slot, connection, cx);
+    }
+
+    /// Closes all connections and drops their calls.
+    pub(super) fn close(&mut self, cx: &mut Context) {
+        cx.outbox.disconnect.extend(self.connections.keys());
+        self.connections.clear();
+        (self.leader, self.home) = (None, None);
+        for link in self.links.values_mut() {
+            link.calls.take_all();
+            link.is_down();
+        }
+    }
+
+    /// Disconnects a server that does not belong to this agent's cluster, for a while.
+    pub(super) fn refuse(&mut self, slot: Slot, cx: &mut Context) {
+        let Some(connection) = self.connection(slot) else { return };
+        cx.outbox.disconnect.push(connection);
+        self.connection_is_over(slot, connection, cx);
+        self.links.get_mut(&slot).expect("it was there").pause_refused(cx.now);
+        self.tracker_mut().lost(slot, cx.now);
+    }
+
+    /// Applies a configuration that selects another cluster, or none.
+    pub(super) fn choose_cluster(&mut self, choice: ClusterChoice, now: Time) {
+        self.tracker_mut().choose_cluster(choice, now);
+        // Servers that were rejected may belong to the right cluster now.
+        for link in self.links.values_mut().filter(|link| matches!(link.state, LinkState::Pausing(_))) {
+            link.state = LinkState::Pausing(now);
+        }
     }
 
     /// Records an established connection.
-    pub(super) fn connected(&mut self, connection: ConnectionId) {
-        let Some(&slot) = self.connections.get(&connection) else { return };
-        self.links.get_mut(&slot).expect("a connection has a link").connected(connection, self.now);
-        self.tell(|tracker, _| tracker.connected(slot));
+    pub(super) fn connected(&mut self, connection: ConnectionId, now: Time) {
+        let Some(slot) = self.slot(connection) else { return };
+        self.links.get_mut(&slot).expect("a connection has a link").connected(connection, now);
+        self.tracker_mut().connected(slot);
     }
 
-    /// Records that a connection was lost or could not be made.
-    pub(super) fn ended(&mut self, connection: ConnectionId, end: ConnectionEnd) {
-        let Some(&slot) = self.connections.get(&connection) else { return };
-        let was_up = self.links.get(&slot).is_some_and(|link| link.connection().is_some());
-        self.connection_is_over(slot, connection);
+    /// Records that a connection was lost or could not be made. Returns its server, and `true` if
+    /// it was established, for [`Self::connection_failed`].
+    pub(super) fn ended(&mut self, connection: ConnectionId, cx: &mut Context) -> Option<(Slot, bool)> {
+        let slot = self.slot(connection)?;
+        let was_up = self.connection(slot).is_some();
+        self.connection_is_over(slot, connection, cx);
+        Some((slot, was_up))
+    }
+
+    /// Handles the reason why a connection ended, after its calls: the next attempt waits.
+    pub(super) fn connection_failed(
+        &mut self,
+        (slot, was_up): (Slot, bool),
+        end: ConnectionEnd,
+        cx: &mut Context,
+    ) {
         let link = self.links.get_mut(&slot).expect("a connection has a link");
         let mut longest = Duration::MAX;
         let reason = match end {
@@ -206,191 +332,171 @@ impl QuorumClient {
                 reason
             }
         };
-        link.pause(self.now, longest);
+        link.pause(cx.now, longest);
         if link.log.is_new(&reason) {
-            self.outbox.notices.push(Notice::ConnectionFailed(reason));
+            cx.notify(Notice::ConnectionFailed(reason));
         }
-        self.tell(|tracker, now| tracker.lost(slot, now));
+        self.tracker_mut().lost(slot, cx.now);
     }
 
     /// Fails all pending calls of a connection that ended.
-    pub(super) fn connection_is_over(&mut self, slot: Slot, connection: ConnectionId) {
+    fn connection_is_over(&mut self, slot: Slot, connection: ConnectionId, cx: &mut Context) {
         // Further events of this connection are ignored: its calls may be under way elsewhere.
         self.connections.remove(&connection);
         let link = self.links.get_mut(&slot).expect("a connection has a link");
         link.is_down();
         for (id, call) in link.calls.take_all() {
-            self.timers.remove(&(call.deadline, Timer::Call(slot, id)));
-            self.call_lost(call);
+            cx.stop_timer(call.deadline, Timer::Call(slot, id));
+            self.lost.push(Lost::Call(call));
         }
-        self.end_backlog(slot);
+        self.lost.push(Lost::SendQueue(slot));
     }
 
-    /// Fails a call whose server is gone or changed its role: it may have been done.
-    fn call_lost(&mut self, call: PendingCall) {
-        match call.kind {
-            CallKind::Attempt(number) => self.failed(number, AttemptFailure::Sent),
-            CallKind::Registration => {
-                self.registration_failed("the server was lost before it answered".into());
-            }
-            CallKind::Status(_) | CallKind::Index => {}
-            CallKind::Renewal(lease, sequence) => self.renewal_failed((lease, sequence)),
-        }
+    /// Removes and returns the lost calls and send queues, in order.
+    pub(super) fn take_lost(&mut self) -> Vec<Lost> {
+        std::mem::take(&mut self.lost)
     }
 
-    /// Gives up a call; the server need not answer it.
-    fn lose_call(&mut self, slot: Slot, id: CallId) {
-        if let Some(call) = self.cancel_call(slot, id) {
-            self.call_lost(call);
-        }
+    /// Sends a call on an established connection.
+    pub(super) fn send(
+        &mut self,
+        slot: Slot,
+        connection: ConnectionId,
+        call: PendingCall,
+        request: Request,
+        cx: &mut Context,
+    ) -> CallId {
+        let id = self.links.get_mut(&slot).expect("it is connected").calls.begin(call);
+        cx.start_timer(call.deadline, Timer::Call(slot, id));
+        cx.outbox.calls.push((connection, Call::Begin(id, request)));
+        id
     }
 
-    /// Removes a call and cancels it at the server.
-    pub(super) fn cancel_call(&mut self, slot: Slot, id: CallId) -> Option<PendingCall> {
-        let call = self.take_call(slot, id)?;
-        if let Some(connection) = self.links.get(&slot).and_then(Link::connection) {
-            self.outbox.calls.push((connection, Call::Cancel(id)));
+    /// Removes a call and cancels it at the server, which need not answer it.
+    pub(super) fn cancel_call(&mut self, slot: Slot, id: CallId, cx: &mut Context) -> Option<PendingCall> {
+        let call = self.take_call(slot, id, cx)?;
+        if let Some(connection) = self.connection(slot) {
+            cx.outbox.calls.push((connection, Call::Cancel(id)));
         }
         Some(call)
     }
 
-    fn take_call(&mut self, slot: Slot, id: CallId) -> Option<PendingCall> {
+    /// Removes a call; `None` if it was cancelled, was answered too late, or went to another server
+    /// since.
+    pub(super) fn take_call(&mut self, slot: Slot, id: CallId, cx: &mut Context) -> Option<PendingCall> {
         let call = self.links.get_mut(&slot)?.calls.remove(id)?;
-        self.timers.remove(&(call.deadline, Timer::Call(slot, id)));
+        cx.stop_timer(call.deadline, Timer::Call(slot, id));
         Some(call)
-    }
-
-    /// Handles a call without a reply within the timeout.
-    pub(super) fn expire_call(&mut self, slot: Slot, id: CallId) {
-        if let Some(call) = self.cancel_call(slot, id) {
-            if let CallKind::Attempt(number) = call.kind {
-                self.attempt_is_late(number, slot);
-            }
-            self.call_lost(call);
-            if matches!(call.kind, CallKind::Status(_)) {
-                // A server that does not even report its status counts as dead, although the
-                // connection stands.
-                self.cut(slot, "it did not report its status");
-            }
-        }
-    }
-
-    /// Handles a server's replies; a reply without a pending call is dropped.
-    pub(super) fn answers(&mut self, connection: ConnectionId, answers: Vec<(CallId, Response)>) {
-        let Some(&slot) = self.connections.get(&connection) else { return };
-        for (id, response) in answers {
-            // The call was cancelled, was answered too late, or went to another server since.
-            let Some(call) = self.take_call(slot, id) else { continue };
-            match call.kind {
-                CallKind::Attempt(number) => self.answered(number, (slot, call.scope), response),
-                CallKind::Registration => self.registration_answered(slot, response),
-                CallKind::Status(registration) => self.status_answered(slot, registration, response),
-                CallKind::Index => self.index_answered(slot, &response),
-                CallKind::Renewal(lease, sequence) => {
-                    self.renewal_answered(slot, (lease, sequence), response);
-                }
-            }
-        }
-    }
-
-    /// Handles a call that does not fit into a frame.
-    pub(super) fn unsendable(&mut self, connection: ConnectionId, id: CallId, reason: String) {
-        let Some(&slot) = self.connections.get(&connection) else { return };
-        match self.take_call(slot, id).map(|call| call.kind) {
-            Some(CallKind::Attempt(number)) => {
-                // It was never sent, and would be as long the next time.
-                self.failed(number, AttemptFailure::Final(Unavailable::Denied(reason)));
-            }
-            Some(CallKind::Registration) => self.registration_failed(reason),
-            Some(CallKind::Renewal(lease, sequence)) => self.renewal_failed((lease, sequence)),
-            Some(CallKind::Status(_) | CallKind::Index) | None => {}
-        }
     }
 
     /// Records whether a connection's send queue is full, so that requests should wait.
     pub(super) fn notice_backlog(&mut self, connection: ConnectionId, is_full: bool) {
-        let Some(&slot) = self.connections.get(&connection) else { return };
+        let Some(slot) = self.slot(connection) else { return };
         self.links.get_mut(&slot).expect("a connection has a link").is_backlogged = is_full;
         if !is_full {
-            self.end_backlog(slot);
+            self.lost.push(Lost::SendQueue(slot));
         }
     }
 
-    /// Lets the requests that wait for room choose their route again.
-    fn end_backlog(&mut self, slot: Slot) {
-        let backlog = self.links.get_mut(&slot).map(|link| std::mem::take(&mut link.backlog));
-        backlog.into_iter().flatten().for_each(|number| self.run_again(number));
-    }
-
     /// Records the amount of data received on a connection.
-    pub(super) fn received(&mut self, connection: ConnectionId, received: u64) {
-        let Some(&slot) = self.connections.get(&connection) else { return };
+    pub(super) fn received(&mut self, connection: ConnectionId, received: u64, now: Time) {
+        let Some(slot) = self.slot(connection) else { return };
         let link = self.links.get_mut(&slot).expect("a connection has a link");
-        if let Some(is_quiet) = link.received(received, self.now) {
-            self.tell(|tracker, _| tracker.quiet(slot, is_quiet));
+        if let Some(is_quiet) = link.received(received, now) {
+            self.tracker_mut().quiet(slot, is_quiet);
         }
     }
 
     /// Dials a link whose pause is over, and checks for slow servers; returns `false` if nothing
     /// was due.
-    pub(super) fn look_at_links(&mut self) -> bool {
-        let (now, probe_after) = (self.now, self.config.probe_after);
-        let mut links = self.links.iter();
+    pub(super) fn check_links(&mut self, cx: &mut Context) -> bool {
+        let (now, probe_after) = (cx.now, self.probe_after);
+        let mut links = self.links.iter_mut();
         let due = links.find(|(_, link)| link.wakes_at(probe_after).is_some_and(|at| at <= now));
-        let Some(slot) = due.map(|(slot, _)| *slot) else { return false };
-        let link = self.links.get_mut(&slot).expect("it is due");
+        let Some((&slot, link)) = due else { return false };
         if let LinkState::Pausing(_) = link.state {
-            link.state = LinkState::Down;
-            let is_wanted = link.is_wanted;
-            self.want(slot, is_wanted);
+            self.end_pause(slot, cx);
         } else if let Some(is_slow) = link.notice_slowness(now, probe_after) {
-            self.tell(|tracker, _| tracker.slow(slot, is_slow));
+            self.tracker_mut().slow(slot, is_slow);
         }
         true
     }
 
-    /// Asks a server for its status.
-    fn ask_status(&mut self, slot: Slot) {
-        let Some(connection) = self.links.get(&slot).and_then(Link::connection) else { return };
-        // Sent first, so that the replies usually arrive in this order.
-        self.ask_index(slot, connection);
-        self.counts.questions += 1;
-        let kind = CallKind::Status(self.ids.registration());
-        let deadline = self.now + STATUS_TIMEOUT;
-        let call = PendingCall { kind, scope: RetryScope::Own, begun: self.now, deadline };
-        self.send(slot, connection, call, Request::Status);
+    /// Queries a server's status, in the current registration. Also queries its index, if that is
+    /// not known on this connection.
+    pub(super) fn query_status(&mut self, slot: Slot, registration: Option<Registration>, cx: &mut Context) {
+        let Some(connection) = self.connection(slot) else { return };
+        let (scope, begun, deadline) = (RetryScope::Own, cx.now, cx.now + STATUS_TIMEOUT);
+        // Sent first, so that the replies usually arrive in this order. The checks of this agent's
+        // node are few rows, and a registration, a recovery and a rebuilt cluster change that
+        // table.
+        if self.tracker.wants_index(slot) {
+            let call = PendingCall { kind: CallKind::Index, scope, begun, deadline };
+            let query = Query::NodeChecks(self.node.clone());
+            let request = Request::Read { query, consistency: Consistency::Stale, blocking: None };
+            self.send(slot, connection, call, request, cx);
+        }
+        cx.counts.questions += 1;
+        let call = PendingCall { kind: CallKind::Status(registration), scope, begun, deadline };
+        self.send(slot, connection, call, Request::Status, cx);
     }
 
-    fn status_answered(&mut self, slot: Slot, registration: Option<Registration>, response: Response) {
+    /// Handles the reply to the query for a server's index.
+    pub(super) fn index_answered(&mut self, slot: Slot, response: &Response, now: Time) {
         match response {
-            Response::Status(status) => self.status_heard(slot, registration, &status),
+            Response::Answer(answer) => self.tracker_mut().index_heard(slot, answer.index),
             Response::Unavailable(Unavailable::Removed | Unavailable::Corrupt) => {
-                self.tell(|tracker, now| tracker.removed(slot, now));
+                self.tracker_mut().removed(slot, now);
             }
-            _ => self.tell(|tracker, _| tracker.unheard(slot)),
+            // Queried again with the next status.
+            _ => {}
         }
     }
 
-    /// Handles a server's status, requested in the given registration.
-    fn status_heard(&mut self, slot: Slot, registration: Option<Registration>, status: &Status) {
-        // Only the leader's status counts, since another server may not have applied the
-        // registration yet; and only a leader of this agent's cluster.
-        if status.leader == Some(status.server) && self.tracker.accepts(slot, status) {
-            // A status requested before the current registration does not reflect it, and the
-            // leader receives that registration's commands. So it is requested again.
-            if registration != self.ids.registration() {
-                return self.tell(|tracker, _| tracker.ask_again(slot));
-            }
-            if let Some(registration) = registration
-                && status.caller != Some(registration.number)
-            {
-                self.forgotten(registration);
-            }
+    /// Records why a server rejected a request, if that shows the server's role.
+    pub(super) fn rejected(&mut self, slot: Slot, reason: &Unavailable, now: Time) {
+        match reason {
+            Unavailable::NotLeader { leader } => self.tracker_mut().refused(slot, leader.as_deref(), now),
+            Unavailable::Removed | Unavailable::Corrupt => self.tracker_mut().removed(slot, now),
+            _ => {}
         }
-        // Only now: a server that rejects this agent reports that after the handshake, when the
-        // connection seems to stand.
-        self.admission.not_refused(slot);
-        self.tell(|tracker, now| tracker.heard(slot, status, now));
-        self.notice_move();
+    }
+
+    /// Classifies a reply, and updates what is known of its server.
+    pub(super) fn classify(
+        &mut self,
+        slot: Slot,
+        scope: RetryScope,
+        response: Response,
+        now: Time,
+    ) -> Result<Response, AttemptFailure> {
+        let reason = match response {
+            Response::Unavailable(reason) => reason,
+            // A server that was asked as the leader, and no longer leads, has a less recent status
+            // than needed.
+            Response::Status(status)
+                if scope == RetryScope::Leader && status.leader != Some(status.server) =>
+            {
+                let leader = status.servers.iter().find(|server| Some(server.id) == status.leader);
+                Unavailable::NotLeader { leader: leader.map(|server| server.address.clone()) }
+            }
+            response => return Ok(response),
+        };
+        self.rejected(slot, &reason, now);
+        Err(match reason {
+            // Certainly not done, so the next leader may receive it.
+            Unavailable::NotLeader { .. } => AttemptFailure::Again(reason),
+            // Such a server accepts nothing; it has answered the requests accepted before as
+            // unknown.
+            Unavailable::Removed | Unavailable::Corrupt => AttemptFailure::Elsewhere,
+            Unavailable::Unknown(_) => AttemptFailure::Sent,
+            // Reported at once: retries would add to an overload, and the other errors require an
+            // operator.
+            Unavailable::Overloaded(_)
+            | Unavailable::Disk(_)
+            | Unavailable::Denied(_)
+            | Unavailable::AnswerTooLong { .. }
+            | Unavailable::NotAdmitted(_) => AttemptFailure::Final(reason),
+        })
     }
 }

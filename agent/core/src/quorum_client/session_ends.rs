@@ -8,14 +8,16 @@
 //! **Invariant:** an end is never withdrawn. A session whose end was requested is in the list until
 //! the servers report the outcome or the agent stops.
 
+use super::context::Context;
 use super::input::{CallToken, EndReason};
 use super::outbox::Answered;
-use super::owner::Owner;
-use super::{Caller, QuorumClient};
+use super::owner::{Owner, RequestResult};
+use super::requests::Upstream;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::given_up::{GivenUpSession, GivenUpSessions, MAX_GIVEN_UP};
 use lockmesh_protocol::id::SessionId;
 use lockmesh_protocol::rpc::{Response, Unavailable};
+use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
@@ -55,74 +57,70 @@ impl SessionEnds {
         Some(named)
     }
 
+    /// Returns the number of ends under way.
+    pub(super) fn len(&self) -> usize {
+        self.under_way.len()
+    }
+
     /// Removes a caller; the end continues.
-    pub(super) fn leave(&mut self, session: &SessionId, token: CallToken) {
-        if let Some(end) = self.under_way.get_mut(session) {
+    pub(super) fn leave(&mut self, token: CallToken) {
+        for end in self.under_way.values_mut() {
             end.callers.retain(|caller| *caller != token);
         }
     }
-}
 
-impl QuorumClient {
-    /// Returns the number of ends under way.
-    pub fn session_ends(&self) -> usize {
-        self.session_ends.under_way.len()
-    }
-
-    /// Ends a session. If it was given up, the caller is answered at once.
-    pub(super) fn end_session(&mut self, token: CallToken, session: SessionId, reason: EndReason) {
-        let is_known = self.session_ends.under_way.contains_key(&session);
-        if !is_known && self.session_ends.under_way.len() >= MAX_ENDS {
+    /// Ends a session. If it was given up, the caller is answered at once. `unrenewed_since` is the
+    /// time at which the last acknowledged renewal of this node's lease was sent.
+    pub(super) fn end(
+        &mut self,
+        token: CallToken,
+        (session, reason): (SessionId, EndReason),
+        unrenewed_since: Time,
+        Upstream { requests, cx }: &mut Upstream,
+    ) {
+        let is_known = self.under_way.contains_key(&session);
+        if !is_known && self.under_way.len() >= MAX_ENDS {
             let what = format!("{MAX_ENDS} sessions are being ended by this agent");
-            return self.outbox.answers.push((token, Err(Unavailable::Overloaded(what))));
+            return cx.reply(token, Err(Unavailable::Overloaded(what)));
         }
         let silent_for = match reason {
             EndReason::Closed => None,
-            EndReason::GivenUp(silent_for) => Some(silent_for.unwrap_or_else(|| self.unrenewed_for())),
+            // In whole milliseconds.
+            EndReason::GivenUp(None) => {
+                let silent_for = cx.now.since(unrenewed_since).as_millis();
+                Some(Duration::from_millis(u64::try_from(silent_for).unwrap_or(u64::MAX)))
+            }
+            EndReason::GivenUp(silent_for) => silent_for,
         };
         if !is_known {
             let command = match silent_for {
                 Some(silent_for) => Command::GiveUpSession { session, silent_for },
                 None => Command::DestroySession(session),
             };
-            self.propose(Owner::SessionEnd(session), command);
+            requests.propose(Owner::SessionEnd(session), command, cx);
         }
         let end = SessionEnd { silent_for, callers: Vec::new() };
-        let end = self.session_ends.under_way.entry(session).or_insert(end);
+        let end = self.under_way.entry(session).or_insert(end);
         match reason {
-            EndReason::Closed => {
-                end.callers.push(token);
-                self.callers.insert(token, Caller::SessionEnd(session));
-            }
-            EndReason::GivenUp(_) => {
-                self.outbox.answers.push((token, Ok(Answered::Response(Response::Done))));
-            }
+            EndReason::Closed => end.callers.push(token),
+            EndReason::GivenUp(_) => cx.reply(token, Ok(Answered::Response(Response::Done))),
         }
-    }
-
-    /// Returns the time since the last acknowledged renewal was sent, in whole milliseconds: under
-    /// any lease of this node, and since the agent started if there was none.
-    fn unrenewed_for(&self) -> Duration {
-        let silent_for = self.now.since(self.renewals.unrenewed_since());
-        Duration::from_millis(u64::try_from(silent_for.as_millis()).unwrap_or(u64::MAX))
     }
 
     /// Handles an outcome that is still unknown after the hold timeout, or a temporary rejection:
     /// the callers receive the failure, and the end is retried.
-    pub(super) fn session_end_unresolved(&mut self, session: &SessionId, failure: &Unavailable) {
-        let Some(end) = self.session_ends.under_way.get_mut(session) else { return };
+    pub(super) fn unresolved(&mut self, session: &SessionId, failure: &Unavailable, cx: &mut Context) {
+        let Some(end) = self.under_way.get_mut(session) else { return };
         for token in std::mem::take(&mut end.callers) {
-            self.callers.remove(&token);
-            self.outbox.answers.push((token, Err(failure.clone())));
+            cx.reply(token, Err(failure.clone()));
         }
     }
 
     /// Handles the outcome, or the failure of the last attempt.
-    pub(super) fn session_end_answered(&mut self, session: SessionId, result: Result<Response, Unavailable>) {
-        let Some(end) = self.session_ends.under_way.remove(&session) else { return };
+    pub(super) fn answered(&mut self, session: SessionId, result: RequestResult, cx: &mut Context) {
+        let Some(end) = self.under_way.remove(&session) else { return };
         for token in end.callers {
-            self.callers.remove(&token);
-            self.outbox.answers.push((token, result.clone().map(Answered::Response)));
+            cx.reply(token, result.clone().map(Answered::Response));
         }
     }
 }
