@@ -23,7 +23,6 @@ const LARGE_TYPES: &[(&str, &str, usize)] = &[
     ("server/core", "State", 904),
     ("server/core", "Step", 1_459),
     ("agent/client", "Holder", 944),
-    ("agent/core", "QuorumClient", 1_707),
 ];
 
 /// Everything that the top folder may contain besides dotfiles.
