@@ -1,10 +1,10 @@
 //! Open backups and checkpoint readers. Each has its own thread, so that reading one blocks no
 //! other work.
 
-use crate::event_queue::{DriverEvent, EventSender, ReplySink};
+use crate::event_queue::{EventSender, ReplySink};
 use crate::metrics::SERVER;
 use crate::snapshot::{CheckpointSource, refusal};
-use lockmesh_core::frontend::{CallRef, Caller};
+use lockmesh_core::frontend::{CallRef, Caller, Event};
 use lockmesh_protocol::rpc::{CallId, Response};
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -122,7 +122,7 @@ impl Drop for Closed {
     fn drop(&mut self) {
         // This event is never rejected for lack of room, and a driver that has stopped needs no
         // notice.
-        let _ = self.0.post(DriverEvent::ReaderClosed);
+        let _ = self.0.post(Event::ReaderClosed);
     }
 }
 

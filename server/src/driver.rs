@@ -26,7 +26,7 @@ use crate::health::Health;
 use crate::metrics::SERVER;
 use crate::peers::{Peers, VERSION};
 use crate::snapshot::{CheckpointSource, Fetch, Fetched};
-use crate::store::{DirtyRows, StoreEvent, StoreHandle};
+use crate::store::{DirtyRows, StoreHandle};
 use connections::Connections;
 use figures::Publisher;
 use lockmesh_core::Core;
@@ -196,33 +196,20 @@ impl Driver {
                 self.backups.cancel(call);
                 Event::Cancel(call)
             }
-            DriverEvent::Gone { from } => {
+            DriverEvent::Disconnected(from) => {
                 // First, so that no answer is put into a queue without a reader.
                 self.connections.forget(from);
                 self.backups.cancel_all(from);
                 Event::Disconnected(from)
             }
-            DriverEvent::Peer(sender, message) => Event::Peer(sender, message),
             DriverEvent::SnapshotFetched(fetched) => self.fetched(fetched),
-            DriverEvent::SetBack(by, known) => Event::SetBack(by, known),
-            DriverEvent::Version(server, version) => Event::Version(server, version),
-            DriverEvent::Unreachable(server) => Event::Unreachable(server),
-            DriverEvent::Challenged { challenge, answer } => {
-                Event::Challenged { challenge, answer: answer.map(|answer| *answer) }
-            }
-            DriverEvent::AgentAnswered(answer) => Event::AgentAnswered(*answer),
-            DriverEvent::Removed => Event::Removed,
-            DriverEvent::ReaderClosed => Event::ReaderClosed,
             // A late event of the bootstrap loop.
             DriverEvent::Bootstrap(_) => return true,
-            DriverEvent::Store(StoreEvent::Persisted(number)) => Event::Persisted(number),
-            DriverEvent::Store(StoreEvent::Checkpointed(mark)) => Event::Checkpointed(mark),
-            DriverEvent::Store(StoreEvent::Summed(index, checksum)) => Event::Summed(index, checksum),
-            DriverEvent::Store(StoreEvent::Health(health)) => Event::Disk(health),
             DriverEvent::Leave(left) => {
                 self.leaving = Some(left);
                 Event::Leave
             }
+            DriverEvent::Frontend(event) => event,
             DriverEvent::Stop => return false,
         };
         self.handle(event);

@@ -9,15 +9,10 @@ use crate::bootstrap::BootstrapEvent;
 use crate::metrics::SERVER;
 use crate::snapshot::Fetched;
 use crate::store::StoreEvent;
-use lockmesh_core::frontend::CallRef;
 pub use lockmesh_core::frontend::Caller;
-use lockmesh_core::raft::message::PeerMessage;
-use lockmesh_core::setback::LogPosition;
+use lockmesh_core::frontend::{CallRef, Event};
 use lockmesh_core::state::LongRead;
 use lockmesh_net::Peer;
-use lockmesh_protocol::given_up::NodeAnswer;
-use lockmesh_protocol::id::ServerId;
-use lockmesh_protocol::lease::Challenge;
 use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -37,9 +32,12 @@ pub const EVENT_QUEUE_LIMIT: usize = 16_384;
 /// unless configured otherwise.
 pub const CALLS_PER_CONNECTION: usize = 65_536;
 
-/// An input of the driver.
+/// An input of the driver: an event of the frontend, or one that the driver itself has a part in.
 #[derive(Debug)]
 pub enum DriverEvent {
+    /// An event for the frontend. Calls, cancels, ends of connections, fetched snapshots and leaves
+    /// have variants of their own.
+    Frontend(Event),
     /// A call. It is answered once through `replies`, unless it is canceled before.
     Call {
         /// The call's id on its connection.
@@ -51,42 +49,33 @@ pub enum DriverEvent {
     },
     /// The caller no longer waits for this call; a parked reader is to be freed.
     Cancel(CallRef),
-    /// A connection ended, and all its calls with it.
-    Gone {
-        /// The connection.
-        from: Caller,
-    },
-    /// A message of another server, with the sender that its certificate names.
-    Peer(ServerId, PeerMessage),
-    /// Another server remembers a later position of this one than it holds.
-    SetBack(ServerId, LogPosition),
-    /// The version of the program that another server reports.
-    Version(ServerId, String),
-    /// Messages in flight to another server may be lost.
-    Unreachable(ServerId),
+    /// A connection closed, and all its calls with it.
+    Disconnected(Caller),
     /// A checkpoint was fetched from another server; `None` if that failed.
     SnapshotFetched(Option<Box<Fetched>>),
-    /// An agent was challenged.
-    Challenged {
-        /// The challenge.
-        challenge: Challenge,
-        /// The answer; `None` if the agent did not answer in time, or was not reached.
-        answer: Option<Box<NodeAnswer>>,
-    },
-    /// A node answered an agent that challenged it for this server.
-    AgentAnswered(Box<NodeAnswer>),
-    /// Another server reports that this one was removed from the quorum.
-    Removed,
-    /// A reader of a checkpoint is closed.
-    ReaderClosed,
     /// An event of the bootstrap, before there is a quorum.
     Bootstrap(BootstrapEvent),
-    /// An event of the store.
-    Store(StoreEvent),
     /// This server is about to stop: a leader hands over. Answered when nothing is left to do.
     Leave(oneshot::Sender<()>),
     /// The driver is to finish.
     Stop,
+}
+
+impl From<Event> for DriverEvent {
+    fn from(event: Event) -> Self {
+        Self::Frontend(event)
+    }
+}
+
+impl From<StoreEvent> for DriverEvent {
+    fn from(event: StoreEvent) -> Self {
+        Self::Frontend(match event {
+            StoreEvent::Persisted(number) => Event::Persisted(number),
+            StoreEvent::Checkpointed(mark) => Event::Checkpointed(mark),
+            StoreEvent::Summed(index, checksum) => Event::Summed(index, checksum),
+            StoreEvent::Health(health) => Event::Disk(health),
+        })
+    }
 }
 
 impl DriverEvent {
@@ -96,7 +85,7 @@ impl DriverEvent {
             // Limits only events that others send without bound; every other event is rare, or
             // releases something.
             Self::Call { .. } => Some(Limited::Call),
-            Self::Peer(..) => Some(Limited::Peer),
+            Self::Frontend(Event::Peer(..)) => Some(Limited::Peer),
             _ => None,
         }
     }
@@ -150,9 +139,9 @@ impl EventSender {
     /// # Errors
     /// The event itself: it was not queued, and is not answered elsewhere. The sender of a call
     /// answers that the server is overloaded; a peer message is dropped, as on a network.
-    pub fn post(&self, event: DriverEvent) -> Result<(), DriverEvent> {
+    pub fn post(&self, event: impl Into<DriverEvent>) -> Result<(), DriverEvent> {
         let mut queue = lock(&self.0.queue);
-        let posted = queue.push(event, self.0.limit);
+        let posted = queue.push(event.into(), self.0.limit);
         self.wake(queue);
         posted
     }
@@ -502,14 +491,14 @@ mod tests {
         let (sender, receiver) = event_queue(2);
         let refused = sender.post_all([call(1), call(2), call(3)]);
         assert!(matches!(&refused[..], [event] if is_call(event, 3)));
-        assert!(sender.post(DriverEvent::Gone { from: Caller(1) }).is_ok());
+        assert!(sender.post(DriverEvent::Disconnected(Caller(1))).is_ok());
         assert_eq!(sender.waiting(), 3);
         let mut events = Vec::new();
         receiver.take(&mut events, 1, Instant::now());
         assert!(sender.post(call(4)).is_ok());
         receiver.take(&mut events, 10, Instant::now());
         assert!(
-            matches!(&events[..], [a, b, DriverEvent::Gone { .. }, c] if is_call(a, 1) && is_call(b, 2) && is_call(c, 4))
+            matches!(&events[..], [a, b, DriverEvent::Disconnected(_), c] if is_call(a, 1) && is_call(b, 2) && is_call(c, 4))
         );
     }
 

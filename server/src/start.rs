@@ -3,7 +3,7 @@
 use crate::bootstrap::{BootstrapState, Membership, Record, RecordError};
 use crate::config::ServerConfig;
 use crate::driver::{Driver, DriverLimits, DriverParts};
-use crate::event_queue::{DriverEvent, EventReceiver, EventSender};
+use crate::event_queue::{EventReceiver, EventSender};
 use crate::health::Health;
 use crate::peers::{Me, Peers};
 use crate::recover::begin_anew;
@@ -163,7 +163,7 @@ impl ServerStart {
         let post = self.sender.clone();
         let store = store.start(move |event| {
             // Never rejected for lack of room; a driver that has stopped needs no events.
-            let _ = post.post(DriverEvent::Store(event));
+            let _ = post.post(event);
         });
         let store = store.map_err(StartError::Thread)?;
         self.tell(&record, id, &cluster_id);

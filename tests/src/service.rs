@@ -385,7 +385,9 @@ fn drive(id: u64, receiver: &EventReceiver, book: &SharedBook) {
                 DriverEvent::Cancel(CallRef { caller, call }) => {
                     drop(open.parked.remove(&(id, caller, call)));
                 }
-                DriverEvent::Gone { from } => open.parked.retain(|(at, who, _), _| (*at, *who) != (id, from)),
+                DriverEvent::Disconnected(from) => {
+                    open.parked.retain(|(at, who, _), _| (*at, *who) != (id, from))
+                }
                 other => panic!("unexpected event {other:?}"),
             }
         }

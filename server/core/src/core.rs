@@ -167,9 +167,10 @@ impl Core {
                 self.spread(now, MeshInput::Fire(token, origin, item), outbox);
             }
             Input::Challenged(challenge, answer) => {
+                let answer = answer.map(|answer| *answer);
                 self.judge(now, JudgeInput::Challenged(challenge, answer), outbox);
             }
-            Input::AgentAnswered(answer) => self.judge(now, JudgeInput::AgentAnswered(answer), outbox),
+            Input::AgentAnswered(answer) => self.judge(now, JudgeInput::AgentAnswered(*answer), outbox),
             Input::Persisted(write) => {
                 let mut effects = Effects::default();
                 self.engine.persisted(write, &mut effects);

@@ -58,9 +58,9 @@ pub enum Input {
     Spread(CallToken, AgentNumber, Bytes),
     /// A node's reply to a challenge, see [`crate::Outbox::challenges`]; `None` if the node was
     /// unreachable or did not reply in time.
-    Challenged(Challenge, Option<NodeAnswer>),
+    Challenged(Challenge, Option<Box<NodeAnswer>>),
     /// A node's reply that arrived through an agent, see [`crate::Outbox::questions`].
-    AgentAnswered(NodeAnswer),
+    AgentAnswered(Box<NodeAnswer>),
     /// All log writes up to this number are durable.
     Persisted(u64),
     /// This checkpoint of the state is durable: the log behind it may be compacted.

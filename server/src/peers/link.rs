@@ -4,7 +4,8 @@
 use super::Peers;
 use super::hello::HelloFrame;
 use super::queue::PeerQueue;
-use crate::event_queue::{DriverEvent, EventSender};
+use crate::event_queue::EventSender;
+use lockmesh_core::frontend::Event;
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_net::client::try_each;
 use lockmesh_net::frame::FrameQueue;
@@ -114,14 +115,14 @@ impl PeerLink {
     /// Messages in flight may be lost. The event is never rejected for lack of room, and the driver
     /// may have stopped.
     fn tell_driver(&self, server: ServerId) {
-        let _ = self.sender.post(DriverEvent::Unreachable(server));
+        let _ = self.sender.post(Event::Unreachable(server));
     }
 
     /// The other server may have closed the connection because this one was removed. The event is
     /// never rejected for lack of room.
     fn notice_removal(&self, connection: &Connection) {
         if connection.is_closed_by_removal() {
-            let _ = self.sender.post(DriverEvent::Removed);
+            let _ = self.sender.post(Event::Removed);
         }
     }
 

@@ -25,8 +25,9 @@ mod search;
 pub use hello::Hello;
 pub(crate) use hello::{HelloFrame, PeerFrame, VERSION};
 
-use crate::event_queue::{DriverEvent, EventSender};
+use crate::event_queue::EventSender;
 use link::PeerLink;
+use lockmesh_core::frontend::Event;
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_core::setback::{LogPosition, PeerMemory, SetBack};
 use lockmesh_net::{Endpoint, Peer, QuicOptions};
@@ -225,7 +226,7 @@ impl Peers {
         // from voting and answering.
         if let Some(set_back) = SetBack::find(*to, self.positions().own, *from, *remembers) {
             // Never rejected for lack of room; the driver may have stopped.
-            let _ = self.sender.post(DriverEvent::SetBack(*from, set_back.known));
+            let _ = self.sender.post(Event::SetBack(*from, set_back.known));
             return Err(set_back);
         }
         // In the other direction the other server has lost entries, and is rejected here.
@@ -236,7 +237,7 @@ impl Peers {
     pub(super) fn note_version(&self, hello: &Hello) {
         let version = hello.version.chars().take(MAX_VERSION_CHARS).collect();
         // Never rejected for lack of room; the driver may have stopped.
-        let _ = self.sender.post(DriverEvent::Version(hello.from, version));
+        let _ = self.sender.post(Event::Version(hello.from, version));
     }
 
     /// Authenticates another server; returns the hello that answers it.

@@ -4,6 +4,7 @@ use super::{Hello, Me, Peers, Refused, dial_options};
 use crate::event_queue::{DriverEvent, EventReceiver, event_queue};
 use crate::rpc::counters::RpcCounters;
 use crate::rpc::{RpcOptions, RpcService};
+use lockmesh_core::frontend::Event;
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_core::setback::{LogPosition, PeerMemory};
 use lockmesh_net::{Development, Endpoint, Peer, QuicOptions, Role};
@@ -104,7 +105,7 @@ async fn who_speaks_is_who_the_roster_and_the_certificate_say() {
     place.peers.update(servers.iter(), ServerId(5));
     assert_eq!(admit(hello(2, 1, "c"), "s2"), "1 to 2");
     assert_eq!(place.peers.address(ServerId(2)).as_deref(), Some("127.0.0.1:9"), "it moved");
-    let met = |event: &DriverEvent| matches!(event, DriverEvent::Version(ServerId(2), version) if version == "1.2.3");
+    let met = |event: &DriverEvent| matches!(event, DriverEvent::Frontend(Event::Version(ServerId(2), version)) if version == "1.2.3");
     place.until("the version of the server that was met", met);
     assert!(admit(hello(2, 1, "other"), "s2").starts_with("it belongs to the cluster other"));
     assert!(admit(hello(2, 3, "c"), "s2").contains("it expects server 3"));
@@ -177,7 +178,7 @@ async fn who_holds_less_than_the_other_remembers_is_refused_and_told() {
     );
     let refused = admit(at(6, 10), Some(at(5, 701))).expect_err("this server acknowledged one more");
     assert!(refused.contains("the disk of server 1 was set back"), "{refused}");
-    let told = |event: &DriverEvent| matches!(event, DriverEvent::SetBack(ServerId(2), known) if known.last_index.0 == 701);
+    let told = |event: &DriverEvent| matches!(event, DriverEvent::Frontend(Event::SetBack(ServerId(2), known)) if known.last_index.0 == 701);
     place.until("the own driver's news", told);
     place.stop().await;
 }
@@ -205,13 +206,15 @@ async fn what_is_said_arrives_also_after_the_other_one_came_back() {
         other.begin(2);
         other.peers.update(servers.iter(), ServerId(2));
         let (_, heard) = message(1, 2);
-        let is_it = move |event: &DriverEvent| matches!(event, DriverEvent::Peer(ServerId(1), message) if *message == heard);
+        let is_it = move |event: &DriverEvent| matches!(event, DriverEvent::Frontend(Event::Peer(ServerId(1), message)) if *message == heard);
         let listening = tokio::task::spawn_blocking(move || {
             other.until("the message", is_it);
             other
         });
         listening.await.expect("it arrives").stop().await;
-        one.until("the loss", |event| matches!(event, DriverEvent::Unreachable(ServerId(2))));
+        one.until("the loss", |event| {
+            matches!(event, DriverEvent::Frontend(Event::Unreachable(ServerId(2))))
+        });
         other = place(&folder, 2, &address);
     }
     saying.abort();
@@ -230,7 +233,9 @@ async fn a_server_that_was_removed_is_not_heard_on_the_stream_that_it_has() {
     }
     let saying = tokio::spawn(say(Arc::clone(&one.peers)));
     let other = tokio::task::spawn_blocking(move || {
-        other.until("the first message", |event| matches!(event, DriverEvent::Peer(ServerId(1), _)));
+        other.until("the first message", |event| {
+            matches!(event, DriverEvent::Frontend(Event::Peer(ServerId(1), _)))
+        });
         other
     });
     let other = other.await.expect("it arrives");
@@ -241,9 +246,8 @@ async fn a_server_that_was_removed_is_not_heard_on_the_stream_that_it_has() {
     other.peers.update(servers[1..].iter(), ServerId(2));
     let deadline = Instant::now() + Duration::from_secs(60);
     // Another message from now on, so that none of them was in flight before.
-    let late =
-        |event: &DriverEvent| matches!(event, DriverEvent::Peer(_, message) if message.index == LogIndex(7));
-    while !lost.iter().any(|event| matches!(event, DriverEvent::Unreachable(ServerId(2)))) {
+    let late = |event: &DriverEvent| matches!(event, DriverEvent::Frontend(Event::Peer(_, message)) if message.index == LogIndex(7));
+    while !lost.iter().any(|event| matches!(event, DriverEvent::Frontend(Event::Unreachable(ServerId(2))))) {
         tokio::time::sleep(Duration::from_millis(5)).await;
         let (to, message) = message(1, 2);
         one.peers.send(&mut vec![(to, PeerMessage { index: LogIndex(7), ..message })], &mut Vec::new());

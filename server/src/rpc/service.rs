@@ -83,7 +83,7 @@ impl RpcService {
     /// Frees everything that the driver keeps for a caller. The event is never rejected for lack of
     /// room, and the driver may have stopped.
     pub(super) fn forget(&self, caller: Caller) {
-        if self.sender.post(DriverEvent::Gone { from: caller }).is_err() {
+        if self.sender.post(DriverEvent::Disconnected(caller)).is_err() {
             one_more(&self.counters.overloaded);
         }
     }

@@ -449,8 +449,10 @@ impl Process {
                 (mark, state)
             })),
             DriverEvent::Unreachable(server) => Input::Unreachable(server),
-            DriverEvent::Challenged(challenge, answer) => Input::Challenged { challenge, answer },
-            DriverEvent::AgentAnswered(answer) => Input::AgentAnswered(answer),
+            DriverEvent::Challenged(challenge, answer) => {
+                Input::Challenged { challenge, answer: answer.map(Box::new) }
+            }
+            DriverEvent::AgentAnswered(answer) => Input::AgentAnswered(Box::new(answer)),
             DriverEvent::Removed => Input::Removed,
             DriverEvent::SetBack(by, known) => Input::SetBack(by, known),
             DriverEvent::Store(Told::Persisted(number)) => Input::Persisted(number),

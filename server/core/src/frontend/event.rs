@@ -74,10 +74,10 @@ pub enum Event {
         /// The challenge.
         challenge: Challenge,
         /// The node's reply; `None` if the node was unreachable or did not reply in time.
-        answer: Option<NodeAnswer>,
+        answer: Option<Box<NodeAnswer>>,
     },
     /// A node's reply that arrived through an agent, see [`super::Actions::questions`].
-    AgentAnswered(NodeAnswer),
+    AgentAnswered(Box<NodeAnswer>),
     /// The disk began to reject writes, or accepts them again.
     Disk(DiskHealth),
     /// One of the open readers of a checkpoint was closed.

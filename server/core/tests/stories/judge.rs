@@ -266,7 +266,7 @@ impl Fleet {
 
     fn tell(&mut self, id: ServerId, challenge: Challenge, answer: Option<NodeAnswer>) {
         if !self.stuck.contains(&id) {
-            self.cluster.turn(id, Some(Event::Challenged { challenge, answer }));
+            self.cluster.turn(id, Some(Event::Challenged { challenge, answer: answer.map(Box::new) }));
             self.cluster.deliver();
         }
     }
