@@ -201,7 +201,8 @@ impl LeaderTracker {
         let server = self.servers.server_mut(slot);
         server.failures = server.failures.saturating_add(1);
         (server.is_up, server.is_heard, server.is_asked, server.is_slow) = (false, false, false, false);
-        (server.double_of, server.leaderless_since, server.kept_until) = (None, None, None);
+        // Still a double: dialled again, it would only be recognized and disconnected again.
+        (server.leaderless_since, server.kept_until) = (None, None);
         (server.silence, server.is_removed, server.is_quiet) = (Duration::ZERO, false, false);
         // This slot no longer serves as the other route to the same server.
         for (_, other) in self.servers.iter_mut() {

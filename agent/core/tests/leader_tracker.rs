@@ -494,6 +494,26 @@ fn a_server_under_two_addresses_is_connected_once() {
     assert!(story.actions.keep.contains(&a), "now the other address will do");
 }
 
+/// Real agents with host names in their configuration connected 600 times a second to a server that
+/// had lost its quorum: the second connection was closed as soon as it was identified, and then
+/// looked like a server that was not asked yet.
+#[test]
+fn a_second_address_of_a_connected_server_is_not_dialled_again_while_there_is_no_leader() {
+    let mut story = Story::with_seeds(&["name:1", "a:1"]);
+    let (name, a) = (Slot(1), Slot(2));
+    for slot in [name, a] {
+        story.up(slot);
+        story.tracker.heard(slot, &status_of(1, None, 3, &["a:1"]), story.now);
+        story.step();
+    }
+    assert_eq!(story.actions.keep, slots(&[name]), "it is the same server");
+    story.lost(a);
+    story.pass(2_000);
+    assert_eq!(story.actions.keep, slots(&[name]));
+    story.lost(name);
+    assert!(story.actions.keep.contains(&a), "now it is the way to that server");
+}
+
 #[test]
 fn a_server_that_was_removed_is_forgotten() {
     let mut story = Story::with_seeds(&["a:1"]);
