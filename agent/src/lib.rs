@@ -25,7 +25,7 @@
 //! | `listener.rs` | the listener for challenges |
 //! | `juror.rs` | challenges to other agents on behalf of servers, over a connection and by datagram |
 //! | `mesh_questions.rs` | those datagrams on their way into the mesh, and the callers that await replies |
-//! | `mesh.rs` | this agent in the mesh: socket, clock and reports around `protocol/src/gossip`, which decides |
+//! | `mesh.rs` | this agent in the mesh: socket, clock and reports around `agent/core/src/gossip`, which decides |
 //! | `events.rs` | user events: fired, received, listed |
 //! | `reload.rs` | reload and leave, as requested by the API |
 //! | `metrics.rs` | the agent's metrics, as Prometheus text and as Consul's JSON |

@@ -69,7 +69,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("clap_complete", &["agent/cli/src/command/"]),
     ("ed25519_dalek", &["protocol/src/gossip/verdict.rs"]),
     ("flate2", &["agent/src/http/"]),
-    ("foca", &["protocol/src/gossip/engine.rs"]),
+    ("foca", &["agent/core/src/gossip/engine.rs"]),
     ("fastrand", &["agent/client/src/"]),
     ("getrandom", &["protocol/net/src/random.rs"]),
     ("hdrhistogram", &["agent/cli/src/command/bench/figures.rs"]),
@@ -91,7 +91,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("quinn", &["protocol/net/src/quic.rs"]),
     ("raft", &["server/core/src/raft/engine.rs"]),
     ("rcgen", &["protocol/net/src/certificate.rs"]),
-    ("rand_core", &["protocol/src/gossip/engine.rs"]),
+    ("rand_core", &["agent/core/src/gossip/engine.rs"]),
     ("redb", &["server/src/store/"]),
     ("regex_lite", &["agent/core/src/event_filter.rs"]),
     (
@@ -227,6 +227,13 @@ const DECIDED_IN: &[(&str, &str)] = &[
     ("transaction", "server/core/src/state/txn.rs"),
     ("tombstone", "server/core/src/state/tombstone.rs"),
     ("semaphore", "agent/client/src/semaphore/mod.rs"),
+    ("failure detector", "agent/core/src/gossip/mod.rs"),
+    ("failure detector", "server/core/src/judge/mod.rs"),
+    ("swim", "agent/core/src/gossip/engine.rs"),
+    ("suspicion", "agent/core/src/gossip/driver.rs"),
+    ("suspicion", "server/core/src/judge/accusations.rs"),
+    ("refutation", "agent/core/src/gossip/driver.rs"),
+    ("anti-entropy", "agent/core/src/gossip/schedule.rs"),
 ];
 
 /// Names that begin with `get_` because the word is Consul's.
