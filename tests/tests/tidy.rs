@@ -234,6 +234,8 @@ const DECIDED_IN: &[(&str, &str)] = &[
     ("suspicion", "server/core/src/judge/accusations.rs"),
     ("refutation", "agent/core/src/gossip/driver.rs"),
     ("anti-entropy", "agent/core/src/gossip/schedule.rs"),
+    ("anti-entropy", "agent/core/src/checks/sync.rs"),
+    ("health check", "agent/core/src/checks/mod.rs"),
 ];
 
 /// Names that begin with `get_` because the word is Consul's.
