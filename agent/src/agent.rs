@@ -1,6 +1,6 @@
 //! Starts all parts of an agent, and stops them in the reverse order. No other file does.
 
-use crate::checks::{CheckLimits, Checks};
+use crate::checks::Checks;
 use crate::config::{AgentConfig, CheckConfig, HttpConfig, SessionConfig};
 use crate::error::AgentError;
 use crate::events::Events;
@@ -16,6 +16,7 @@ use crate::pin::PinStore;
 use crate::reload::Asking;
 use crate::session_watches::SessionWatches;
 use crate::upstream::{Upstream, UpstreamOptions};
+use lockmesh_agent_core::checks::CheckLimits;
 use lockmesh_agent_core::cluster::ClusterChoice;
 use lockmesh_agent_core::quorum_client::tagged_addresses;
 use lockmesh_net::datagram::DatagramSocket;

@@ -10,6 +10,7 @@ mod value;
 pub use hosts::HostPattern;
 pub use value::{FileMode, WindowWord};
 
+use lockmesh_agent_core::checks::CheckLimits;
 use lockmesh_agent_core::cluster::ClusterChoice;
 use lockmesh_net::config::{
     ConfigError, LogConfig, NodeConfig, TlsConfig, check_length, check_path, check_range, empty_is_none,
@@ -456,7 +457,8 @@ impl UpstreamConfig {
 
 impl Default for CheckConfig {
     fn default() -> Self {
-        Self { update_interval: Duration::from_secs(5 * 60), max_output_bytes: 4_096, max_checks: 4_096 }
+        let CheckLimits { update_interval, max_output_bytes, max_checks } = CheckLimits::default();
+        Self { update_interval, max_output_bytes, max_checks }
     }
 }
 

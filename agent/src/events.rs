@@ -6,8 +6,8 @@
 use crate::boot_clock::BootClock;
 use crate::metrics::{BlockedWatcher, USER_EVENTS};
 use lockmesh_agent_core::event_log::{EventLog, Received};
+use lockmesh_agent_core::gossip::event_flow::{EventFlow, TooManyEvents};
 use lockmesh_protocol::gossip::event::UserEvent;
-use lockmesh_protocol::gossip::event_flow::{EventFlow, TooManyEvents};
 use lockmesh_protocol::id::NodeName;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

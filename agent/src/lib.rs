@@ -13,7 +13,7 @@
 //! | `http/endpoint/` | one file per family of endpoints: parse, ask once, render |
 //! | `http/go/` | parsing by Go's rules: query strings, paths, numbers, JSON |
 //! | `http/tests/` | the API on a stand-in quorum: real parsing, the real state, bytes on real sockets |
-//! | `checks/` | this agent's own health checks |
+//! | `checks.rs` | this agent's own health checks: clock, log and connection around `agent/core/src/checks`, which decides |
 //! | `session_watches.rs`, `boot_clock.rs` | sessions that guards on this host follow, and the clock of their deadlines |
 //! | `upstream/` | connections, callers and the clock around `agent/core`, which decides |
 //! | `config.rs`, `config/` | settings of an agent |
@@ -25,7 +25,7 @@
 //! | `listener.rs` | the listener for challenges |
 //! | `juror.rs` | challenges to other agents on behalf of servers, over a connection and by datagram |
 //! | `mesh_questions.rs` | those datagrams on their way into the mesh, and the callers that await replies |
-//! | `mesh.rs` | this agent in the mesh: socket, clock and reports around `protocol/src/gossip`, which decides |
+//! | `mesh.rs` | this agent in the mesh: socket, clock and reports around `agent/core/src/gossip`, which decides |
 //! | `events.rs` | user events: fired, received, listed |
 //! | `reload.rs` | reload and leave, as requested by the API |
 //! | `metrics.rs` | the agent's metrics, as Prometheus text and as Consul's JSON |

@@ -6,12 +6,12 @@
 
 use crate::boot_clock::BootClock;
 use crate::upstream::{Upstream, UpstreamCounters};
+use lockmesh_agent_core::gossip::Counts;
+use lockmesh_agent_core::gossip::mesh::SealCounts;
 use lockmesh_agent_core::quorum_client::NotReady;
 use lockmesh_client::shape::agent::{Gauge, Metrics, Sample};
 use lockmesh_net::metrics::reading::Reading;
 use lockmesh_net::metrics::{SHORT_BUCKETS, WAIT_BUCKETS, process, registered};
-use lockmesh_protocol::gossip::Counts;
-use lockmesh_protocol::gossip::mesh::SealCounts;
 use lockmesh_protocol::lease::HealthWindow;
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 use prometheus::{

@@ -17,7 +17,7 @@
 //! | `record.rs` | the records of the replicated state |
 //! | `lease.rs` | node leases: renewals, challenges and their replies |
 //! | `given_up.rs` | sessions that guards gave up, as reported in replies to challenges |
-//! | `gossip/` | the mesh of agents: SWIM, seals, roster, signed verdicts, user events |
+//! | `gossip/` | data of the mesh of agents: members, packets, seals, roster, signed verdicts, user events |
 //! | `command.rs` | every command that can change the state, *including* expiry |
 //! | `reply.rs` | results of commands, and reasons to reject one |
 //! | `change.rs` | one typed change of the state; feeds store, timers and watches |

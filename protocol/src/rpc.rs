@@ -4,7 +4,7 @@ use crate::bootstrap::Introduction;
 use crate::change::Change;
 use crate::command::Command;
 use crate::given_up::NodeAnswer;
-use crate::gossip::mesh::MeshNews;
+use crate::gossip::MeshNews;
 use crate::gossip::roster::RosterDigest;
 use crate::id::{AgentNumber, LogIndex, RequestId, ServerId, SessionId, Term, WallTime};
 use crate::lease::{

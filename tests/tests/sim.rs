@@ -6,7 +6,7 @@ use lockmesh_tests::sim::fleet::crash::crash;
 use lockmesh_tests::sim::fleet::join::join;
 use lockmesh_tests::sim::fleet::peace::{Trouble, peace};
 use lockmesh_tests::sim::fleet::{MeshTrouble, Options};
-use lockmesh_tests::sim::{Detail, FaultInjection, Focus, Marks, run, trace};
+use lockmesh_tests::sim::{Detail, FaultInjection, Focus, Marks, run, run_focused, trace};
 
 fn storms(seeds: std::ops::Range<u64>) -> Marks {
     let mut marks = Marks::default();
@@ -26,6 +26,19 @@ fn twenty_five_storms_break_no_promise() {
 #[test]
 fn twenty_five_more_storms_break_no_promise() {
     storms(25..50);
+}
+
+/// The catalog has the status of every check of an agent in the end.
+#[test]
+fn storms_with_health_checks_break_no_promise() {
+    for seed in 0..15 {
+        let outcome = run_focused(seed, Focus::Checks, FaultInjection::None, Detail::Nothing);
+        assert!(
+            outcome.violations.is_empty(),
+            "{:?}\nto see it: cargo sim --checks {seed}",
+            outcome.violations
+        );
+    }
 }
 
 /// A lone server whose disk accepted neither its vote nor its entries leads the same term again

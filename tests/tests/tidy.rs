@@ -81,7 +81,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("clap_complete", &["agent/cli/src/command/"]),
     ("ed25519_dalek", &["protocol/src/gossip/verdict.rs"]),
     ("flate2", &["agent/src/http/"]),
-    ("foca", &["protocol/src/gossip/engine.rs"]),
+    ("foca", &["agent/core/src/gossip/engine.rs"]),
     ("fastrand", &["agent/client/src/"]),
     ("getrandom", &["protocol/net/src/random.rs"]),
     ("hdrhistogram", &["agent/cli/src/command/bench/figures.rs"]),
@@ -103,7 +103,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("quinn", &["protocol/net/src/quic.rs"]),
     ("raft", &["server/core/src/raft/engine.rs"]),
     ("rcgen", &["protocol/net/src/certificate.rs"]),
-    ("rand_core", &["protocol/src/gossip/engine.rs"]),
+    ("rand_core", &["agent/core/src/gossip/engine.rs"]),
     ("redb", &["server/src/store/"]),
     ("regex_lite", &["agent/core/src/event_filter.rs"]),
     (
@@ -246,6 +246,14 @@ const DECIDED_IN: &[(&str, &str)] = &[
     ("anti-entropy", "server/core/src/judge/upkeep.rs"),
     ("group commit", "server/core/src/core/proposals.rs"),
     ("exactly once", "server/core/src/state/replies.rs"),
+    ("failure detector", "agent/core/src/gossip/mod.rs"),
+    ("swim", "agent/core/src/gossip/engine.rs"),
+    ("suspicion", "agent/core/src/gossip/driver.rs"),
+    ("suspicion", "server/core/src/judge/accusations.rs"),
+    ("refutation", "agent/core/src/gossip/driver.rs"),
+    ("anti-entropy", "agent/core/src/gossip/schedule.rs"),
+    ("anti-entropy", "agent/core/src/checks/sync.rs"),
+    ("health check", "agent/core/src/checks/mod.rs"),
 ];
 
 /// Names that begin with `get_` because the word is Consul's.

@@ -207,7 +207,7 @@ pub(crate) fn check(check: &Check) -> shape::health::Check {
 fn definition(text: &str) -> Map<String, Value> {
     let mut definition: Map<String, Value> = serde_json::from_str(text).unwrap_or_default();
     // Internal to Lockmesh: Consul's definitions have no such field.
-    definition.remove(crate::checks::DEFINITION_TTL);
+    definition.remove(lockmesh_agent_core::checks::DEFINITION_TTL);
     definition
 }
 

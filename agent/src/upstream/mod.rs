@@ -34,7 +34,7 @@ use lockmesh_agent_core::quorum_client::{
 };
 use lockmesh_net::{Endpoint, Identity, QuicOptions};
 use lockmesh_protocol::command::{AgentRegistration, Command, NewEntry, NodeLeave};
-use lockmesh_protocol::gossip::mesh::MeshNews;
+use lockmesh_protocol::gossip::MeshNews;
 use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::id::{LogIndex, NodeName, ServerId, SessionId};
 use lockmesh_protocol::lease::{Challenge, LeaseId, NodeLeaseQuery, NodeLeases};

@@ -15,6 +15,16 @@ pub const EVENT_VERSION: u8 = 1;
 /// The maximum size of an event in bytes, counted as in Consul.
 pub const MAX_EVENT_BYTES: usize = 512;
 
+/// The maximum rate in bytes per second of the events that one host fires, and of the events that a
+/// host accepts from all members together.
+pub const EVENT_BYTES_PER_SECOND: u64 = 1_024;
+
+/// The maximum burst of these events in bytes.
+pub const EVENT_BYTES_AT_ONCE: u64 = 16 * 1_024;
+
+/// The minimum size in bytes that an event counts as: each event is remembered for a while.
+const LEAST_EVENT_BYTES: usize = 64;
+
 /// The first byte of an item that contains an event. A verdict starts with its purpose as text.
 const TAG: u8 = 1;
 
@@ -89,6 +99,11 @@ pub enum EventError {
     /// The bytes are not an event.
     #[error("no event")]
     Malformed,
+}
+
+/// Returns the number of bytes that an event of this length counts as in rate limits.
+pub fn cost(length: usize) -> u64 {
+    length.max(LEAST_EVENT_BYTES) as u64
 }
 
 impl UserEvent {
@@ -200,7 +215,7 @@ mod tests {
     fn what_is_fired_is_read_by_others_and_fits_an_item() {
         for event in [longest(), event("e", 0).expect("it is short")] {
             let item = event.to_item();
-            assert!(item.len() <= crate::gossip::driver::MAX_ITEM_BYTES, "{} bytes", item.len());
+            assert!(item.len() <= crate::gossip::MAX_ITEM_BYTES, "{} bytes", item.len());
             assert!(UserEvent::is_one(&item));
             assert_eq!(UserEvent::read(&item), Ok(event));
         }

@@ -21,7 +21,8 @@ use std::time::Duration;
 /// datagram on every network.
 pub const MAX_PACKET_BYTES: usize = 1_100;
 
-pub(super) const UPDATE_BYTES: usize = MEMBER_BYTES + 3;
+/// The size of an encoded update in bytes.
+pub const UPDATE_BYTES: usize = MEMBER_BYTES + 3;
 
 /// A message between members: SWIM's messages, and a challenge with its reply. There are no
 /// messages to join or to report a death: the servers' roster determines the members.
@@ -225,7 +226,7 @@ fn read_given_up(buffer: &mut impl Buf) -> Result<GivenUpSessions, PacketError> 
 }
 
 /// Encodes an update; `None` for a reported death.
-pub(super) fn write_update(
+pub fn write_update(
     member: MemberId,
     incarnation: Incarnation,
     standing: Option<Standing>,

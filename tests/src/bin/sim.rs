@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-const USAGE: &str = "usage: sim [--quiet] [--json] [--trace] [--guards] [--break NAME] SEED | --seeds A..B | --twice SEED | --hunt A..B";
+const USAGE: &str = "usage: sim [--quiet] [--json] [--trace] [--guards | --checks] [--break NAME] SEED | --seeds A..B | --twice SEED | --hunt A..B";
 
 /// The requested options.
 #[derive(Default)]
@@ -62,6 +62,7 @@ fn wanted(mut arguments: impl Iterator<Item = String>) -> Option<Wanted> {
             "--every-mark" => wanted.every_mark = true,
             "--trace" => wanted.trace = true,
             "--guards" => wanted.focus = Focus::Guards,
+            "--checks" => wanted.focus = Focus::Checks,
             "--twice" => wanted.twice = true,
             "--break" => wanted.fault_injection = FaultInjection::named(&arguments.next()?)?,
             "--seeds" | "--hunt" => {
@@ -103,7 +104,11 @@ fn verdict(outcome: &Outcome) -> ExitCode {
     if outcome.violations.is_empty() {
         return ExitCode::SUCCESS;
     }
-    let focus = if outcome.focus == Focus::Guards { "--guards " } else { "" };
+    let focus = match outcome.focus {
+        Focus::Everything => "",
+        Focus::Guards => "--guards ",
+        Focus::Checks => "--checks ",
+    };
     eprintln!("to reproduce it: cargo sim {focus}{}", outcome.seed);
     ExitCode::FAILURE
 }

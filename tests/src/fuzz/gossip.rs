@@ -1,12 +1,12 @@
 //! Gossip: any input from the network, before and after decryption.
 
 use lockmesh_agent_core::event_log::{EventLog, Received};
+use lockmesh_agent_core::gossip::{Gossip, Outbox};
 use lockmesh_protocol::gossip::event::{EventFilters, LamportTime, UserEvent};
 use lockmesh_protocol::gossip::member::{MemberId, Standing};
 use lockmesh_protocol::gossip::packet::{ChallengeAnswer, Header, Message, Packet};
 use lockmesh_protocol::gossip::seal::{GossipKey, KeyRing};
 use lockmesh_protocol::gossip::verdict::{Verdict, VerdictSigner};
-use lockmesh_protocol::gossip::{Gossip, Outbox};
 use lockmesh_protocol::id::{AgentNumber, EventId, LogIndex, ServerId};
 use lockmesh_protocol::lease::{AuthenticationCode, HealthWindow, LeaseId};
 use lockmesh_protocol::time::Time;

@@ -232,7 +232,7 @@ fn api(upstream: Upstream) -> Api {
         server_rpc: None,
     };
     let checks =
-        Checks::new(upstream.clone(), identity.clone(), lockmesh_agent::checks::CheckLimits::default());
+        Checks::new(upstream.clone(), identity.clone(), lockmesh_agent_core::checks::CheckLimits::default());
     Api::new(upstream, identity, HttpLimits::default(), checks)
 }
 

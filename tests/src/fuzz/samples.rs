@@ -13,9 +13,9 @@ use lockmesh_protocol::command::{
     NodeLeave, Registration, RestoreStep, TxnKv, TxnOp,
 };
 use lockmesh_protocol::format;
+use lockmesh_protocol::gossip::MeshNews;
 use lockmesh_protocol::gossip::event::LamportTime;
 use lockmesh_protocol::gossip::member::MemberId;
-use lockmesh_protocol::gossip::mesh::MeshNews;
 use lockmesh_protocol::gossip::roster::{Roster, RosterDigest, RosterMember};
 use lockmesh_protocol::gossip::seal::KeyRing;
 use lockmesh_protocol::gossip::verdict::{Verdict, VerdictSigner};

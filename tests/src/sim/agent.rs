@@ -3,10 +3,12 @@
 //!
 //! It uses the clock of its host, which continues from one of its lives to the next. Now and then
 //! it is paused. Its connections are in [`super::connections`], its clients in [`super::client`],
-//! and the sessions that its guards follow in [`super::session_watches`].
+//! the sessions that its guards follow in [`super::session_watches`], and its health checks in
+//! [`super::checks`].
 
 use super::another_cluster;
 use super::challenges::{Challenger, port};
+use super::checks::AgentChecks;
 use super::client::{Client, Wish};
 use super::clock::Clock;
 use super::connections::{Connection, IDLE_TIMEOUT};
@@ -109,6 +111,8 @@ pub struct Agent {
     pub(super) guards: Guards,
     /// The sessions that guards follow.
     pub(super) watches: SessionWatches,
+    /// Its health checks.
+    pub(super) checks: AgentChecks,
     /// Its part in the mesh.
     pub(super) member: Member,
 }
@@ -148,6 +152,7 @@ impl Agent {
             tasks,
             guards: Guards::begin(stage, place, clock),
             watches: SessionWatches::default(),
+            checks: AgentChecks::default(),
             member: Member::default(),
         };
         agent.begin_life(stage, judge);
@@ -164,6 +169,7 @@ impl Agent {
         for task in 0..self.tasks.len() {
             self.think(stage, task);
         }
+        self.begin_checks(stage);
     }
 
     /// Returns its counters since the start.
@@ -568,6 +574,9 @@ impl Agent {
             return self.guard_heard(stage, judge, token, answer);
         }
         if self.watch_heard(stage, judge, token, &answer) || self.mesh_heard(stage, judge, token, &answer) {
+            return;
+        }
+        if self.checks_heard(stage, judge, token, &answer) {
             return;
         }
         if self.farewell == Some(token) {

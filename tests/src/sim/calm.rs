@@ -118,6 +118,8 @@ impl World {
         }
         wrong.extend(unreconciled(process.core().state()));
         wrong.extend(self.with_another_key(process.core().state().gossip_key()));
+        let state = process.core().state();
+        wrong.extend(self.agents.iter().flat_map(|agent| agent.unsynchronized(state)));
         wrong.extend(self.unfound());
         wrong.extend(self.unseen());
         wrong

@@ -23,6 +23,7 @@
 //! | `guard`, `guard_calls`, `guards` | programs that hold locks by the client library |
 //! | `guard_promises` | other guarantees of the client library |
 //! | `session_watches` | session events that an agent reports to guards |
+//! | `checks` | health checks of an agent, and the applications that report to it |
 //! | `member`, `liar` | an agent in the mesh and its questions to servers; lying hosts |
 //! | `operator`, `chaos`, `agent_faults`, `setback` | membership changes; faults; disk rollbacks |
 //! | `history`, `judge`, `invariant` | the total order of writes; the invariants |
@@ -45,6 +46,7 @@ pub mod calm;
 pub mod cataloguer;
 mod challenges;
 pub mod chaos;
+mod checks;
 pub mod chronicle;
 pub mod client;
 pub mod clock;

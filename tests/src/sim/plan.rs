@@ -273,6 +273,8 @@ pub struct ClientPlan {
     pub watch: Duration,
     /// `true` if a client writes health checks of agents' nodes that no agent writes.
     pub rewrites_health: bool,
+    /// `true` if applications register health checks with their agents.
+    pub has_checks: bool,
     /// `true` if agents are also configured with a server of another cluster.
     pub lists_another_cluster: bool,
     /// `true` if some clients make backups and restore them.
@@ -405,12 +407,15 @@ pub enum Focus {
     /// Beliefs of guards: there are guards, their deadlines are close to the servers', and they are
     /// often cut off.
     Guards,
+    /// Health checks: every agent has some, and keeps the catalog equal to them (anti-entropy).
+    Checks,
 }
 
 impl Focus {
     /// Adjusts a plan so that the focus matters.
     pub fn adjust(self, plan: &mut Plan) {
-        if self == Self::Everything {
+        plan.clients.has_checks = self == Self::Checks;
+        if self != Self::Guards {
             return;
         }
         plan.guards.per_agent = plan.guards.per_agent.max(2);
@@ -562,6 +567,7 @@ impl ClientPlan {
             watchers: draw.within(1, 3) as usize,
             watch: *draw.pick(&[2, 30]) * SECOND,
             rewrites_health: false,
+            has_checks: false,
             lists_another_cluster: false,
             archives: draw.once_in(3),
             locks: draw.within(1, 4),

@@ -2,6 +2,7 @@
 //! chronicle.
 
 use super::challenges::Question;
+use super::checks::CheckTimer;
 use super::chronicle::{Chronicle, Detail};
 use super::connections::Way;
 use super::disk::DiskEvent;
@@ -59,6 +60,8 @@ pub enum Event {
     GuardAct(usize, usize, Box<Act>),
     /// A timer of an agent's session watch: the agent, its life number, the session.
     SessionWatch(usize, u64, SessionId, WatchTimer),
+    /// A timer of an agent's checks: the agent, its life number.
+    Checks(usize, u64, CheckTimer),
     /// A client wakes up: the agent, its life number, the task.
     Think(usize, u64, usize),
     /// An agent's attempt to connect arrives at a server: the agent, the connection's number.
@@ -130,6 +133,7 @@ impl Event {
             | Self::HandBack(agent, ..)
             | Self::GuardAct(agent, ..)
             | Self::SessionWatch(agent, ..)
+            | Self::Checks(agent, ..)
             | Self::Connection(agent, ..)
             | Self::Retransmit(agent, ..)
             | Self::DialAgain(agent, ..)

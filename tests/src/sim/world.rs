@@ -144,6 +144,7 @@ impl World {
                 let agent = &mut self.agents[agent];
                 agent.session_timer_fired(&mut self.stage, &mut self.judge, (life, session), timer);
             }
+            Event::Checks(agent, life, timer) => self.check_timer(agent, life, timer),
             Event::Think(agent, life, task) => {
                 self.agents[agent].thought(&mut self.stage, &mut self.judge, life, task);
             }

@@ -11,8 +11,8 @@ use super::super::go::duration::{clamped, parse};
 use super::super::go::json::{JsonError, Object, first_value};
 use super::super::go::number::parse_bool;
 use super::super::shapes;
-use crate::checks::{CheckError, NewCheck};
 use http::Response;
+use lockmesh_agent_core::checks::{CheckError, CheckKind, NewCheck};
 use lockmesh_protocol::id::CheckId;
 use lockmesh_protocol::record::CheckStatus;
 use serde_json::Value;
@@ -114,7 +114,7 @@ pub fn parse_registration(body: &[u8]) -> Result<NewCheck, Refused> {
         name: name.into(),
         notes: text("Notes")?.into(),
         status,
-        ttl: ttl_of(&object, ttl)?,
+        kind: CheckKind::Ttl(ttl_of(&object, ttl)?),
         max_output_bytes: usize::try_from(max_output_bytes).ok().filter(|size| *size > 0),
     })
 }
@@ -213,7 +213,7 @@ async fn written(call: &Call<'_>, outcome: Result<u64, CheckError>) -> Result<Re
             Failure::refused(error.to_string())
         }
     })?;
-    call.api.checks.told(version, CATALOG_TIMEOUT).await;
+    call.api.checks.wait_written(version, CATALOG_TIMEOUT).await;
     Ok(answer::nothing())
 }
 
@@ -232,11 +232,11 @@ mod tests {
     fn a_ttl_check_is_read_in_any_spelling() {
         let check =
             parse_registration(br#"{"name":"n","ttl":"10s","status":"passing","service_id":""}"#).unwrap();
-        assert_eq!((check.id.as_str(), check.ttl), ("n", Duration::from_secs(10)));
+        assert_eq!((check.id.as_str(), check.kind.ttl()), ("n", Some(Duration::from_secs(10))));
         assert_eq!(check.status, CheckStatus::Passing);
         let check =
             parse_registration(br#"{"ID":"i","Name":"n","TTL":1000000000,"Interval":"","HTTP":""}"#).unwrap();
-        assert_eq!((check.id.as_str(), check.ttl), ("i", Duration::from_secs(1)));
+        assert_eq!((check.id.as_str(), check.kind.ttl()), ("i", Some(Duration::from_secs(1))));
         assert_eq!(check.status, CheckStatus::Critical);
     }
 

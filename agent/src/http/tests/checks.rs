@@ -1,7 +1,9 @@
-//! The agent's own checks over time, which only advances during sleeps.
+//! The agent's own checks by the API, and their synchronization with the catalog. Time only
+//! advances during sleeps.
 
 use super::{Stand, identity};
-use crate::checks::{CheckLimits, Checks};
+use crate::checks::Checks;
+use lockmesh_agent_core::checks::CheckLimits;
 use lockmesh_protocol::id::CheckId;
 use lockmesh_protocol::record::CheckStatus;
 use lockmesh_protocol::rpc::Unavailable;
@@ -32,22 +34,6 @@ async fn an_application_that_falls_silent_is_critical() {
     assert_eq!(expired["Output"], "TTL expired (last output before timeout follows): fine");
     stand.put("/v1/agent/check/pass/app", "").await.is(200, "");
     assert_eq!(known(&stand).await["Status"], "passing", "a report brings it back");
-}
-
-#[tokio::test(start_paused = true)]
-async fn words_alone_may_wait_and_a_status_may_not() {
-    let stand = Stand::new();
-    stand
-        .put("/v1/agent/check/register", r#"{"Name":"app","TTL":"1h","Status":"passing"}"#)
-        .await
-        .is(200, "");
-    stand.put("/v1/agent/check/pass/app?note=one", "").await.is(200, "");
-    assert_eq!(stand.get("/v1/agent/checks").await.json()["app"]["Output"], "one");
-    assert_eq!(known(&stand).await["Output"], "");
-    sleep(Duration::from_secs(301)).await;
-    assert_eq!(known(&stand).await["Output"], "one");
-    stand.put("/v1/agent/check/warn/app?note=two", "").await.is(200, "");
-    assert_eq!(known(&stand).await["Output"], "two");
 }
 
 #[tokio::test(start_paused = true)]
@@ -90,25 +76,11 @@ async fn the_next_life_takes_up_what_the_last_one_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn outputs_and_numbers_have_limits() {
+async fn a_long_output_is_truncated() {
     let stand = Stand::new();
     stand.put("/v1/agent/check/register", APP).await.is(200, "");
     let long = json!({"Status": "warning", "Output": "é".repeat(4_000)}).to_string();
     stand.put("/v1/agent/check/update/app", &long).await.is(200, "");
     let output = known(&stand).await["Output"].as_str().unwrap().to_owned();
     assert!(output.ends_with(" ... (captured 4096 of 8000 bytes)"), "{output}");
-
-    let limits = CheckLimits { max_checks: 1, ..CheckLimits::default() };
-    let checks = Checks::new(stand.api.upstream.clone(), identity(), limits);
-    let new = |id: &str| crate::checks::NewCheck {
-        id: id.into(),
-        name: id.into(),
-        notes: String::new(),
-        status: CheckStatus::Passing,
-        ttl: Duration::from_secs(10),
-        max_output_bytes: None,
-    };
-    checks.register(new("a")).unwrap();
-    checks.register(new("a")).unwrap();
-    assert!(checks.register(new("b")).unwrap_err().to_string().contains("checks.max_checks"));
 }

@@ -277,14 +277,14 @@ async fn a_process_that_is_about_to_stop_says_so() {
 async fn nothing_is_written_once_the_node_has_left() {
     let stand = Stand::new();
     let checks = &stand.api.checks;
-    checks.told(checks.maintain(None), Duration::from_secs(60)).await;
+    checks.wait_written(checks.maintain(None), Duration::from_secs(60)).await;
     let mut is_silent = checks.silence().await;
     let version = checks.maintain(Some("leaving"));
     stand.api.upstream.leave(&"node-one".into()).await.unwrap();
     *is_silent = true;
     drop(is_silent);
     // A write to the catalog would be immediate.
-    checks.told(version, Duration::ZERO).await;
+    checks.wait_written(version, Duration::ZERO).await;
     stand.get("/v1/catalog/node/node-one").await.is(200, "null");
 }
 

@@ -1,9 +1,10 @@
 //! Measures the processor time of a request. It has no threshold: run it by name, in release.
 
 use super::identity;
-use crate::checks::{CheckLimits, Checks};
+use crate::checks::Checks;
 use crate::http::{Api, HttpLimits, Listeners, UnixSocket, serve};
 use crate::upstream::{BoxFuture, Quorum, Upstream};
+use lockmesh_agent_core::checks::CheckLimits;
 use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
 use lockmesh_protocol::id::{Fence, LogIndex};
 use lockmesh_protocol::reply::{Applied, Reply};

@@ -18,7 +18,7 @@ use crate::upgrade;
 use bytes::Bytes;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::gossip::mesh::MeshNews;
+use lockmesh_protocol::gossip::MeshNews;
 use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::id::{CellNumber, ServerId, WallTime};
 use lockmesh_protocol::lease::{NodeLeaseQuery, NodeLeases};

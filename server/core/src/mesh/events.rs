@@ -8,9 +8,10 @@
 
 use crate::observed::EventOutcome;
 use bytes::Bytes;
-use lockmesh_protocol::gossip::event::{LamportClock, LamportTime, UserEvent};
-use lockmesh_protocol::gossip::event_flow::{self, EVENT_BYTES_AT_ONCE, EVENT_BYTES_PER_SECOND};
-use lockmesh_protocol::gossip::mesh::MAX_EVENTS;
+use lockmesh_protocol::gossip::MAX_EVENTS;
+use lockmesh_protocol::gossip::event::{
+    self, EVENT_BYTES_AT_ONCE, EVENT_BYTES_PER_SECOND, LamportClock, LamportTime, UserEvent,
+};
 use lockmesh_protocol::id::AgentNumber;
 use lockmesh_protocol::time::Time;
 use lockmesh_protocol::token_bucket::TokenBucket;
@@ -54,7 +55,7 @@ impl ServedEvents {
         self.quotas.retain(|_, quota| !quota.is_full(now));
         let full = || TokenBucket::full(now, EVENT_BYTES_AT_ONCE, EVENT_BYTES_PER_SECOND);
         let quota = self.quotas.entry(origin).or_insert_with(full);
-        let cost = event_flow::cost(item.len());
+        let cost = event::cost(item.len());
         // An agent over its own quota does not use up the common one.
         match quota.takes(now, cost) && self.all.takes(now, cost) {
             true => self.heard(now, origin, item),

@@ -4,8 +4,8 @@
 use super::{BOUND, Fleet, Options};
 use crate::sim::agent::Agent;
 use crate::sim::network::Place;
+use lockmesh_agent_core::gossip::mesh::Mesh;
 use lockmesh_protocol::gossip::member::MemberId;
-use lockmesh_protocol::gossip::mesh::Mesh;
 use lockmesh_protocol::id::CellNumber;
 use lockmesh_protocol::lease::LeaseId;
 use serde::Serialize;

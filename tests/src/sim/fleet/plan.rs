@@ -58,6 +58,7 @@ pub(super) fn plan(options: &Options, loses_one_in: u64, residents: ResidentPlan
             watch: Duration::ZERO,
             archives: false,
             rewrites_health: false,
+            has_checks: false,
             lists_another_cluster: false,
             locks: 0,
             keys: 0,

@@ -2,10 +2,11 @@
 
 use crate::mesh::{MS, SECOND, agent};
 use bytes::Bytes;
+use lockmesh_agent_core::gossip::mesh::{Mesh, Output};
 use lockmesh_protocol::given_up::{GivenUpSession, MAX_GIVEN_UP, NodeAnswer};
+use lockmesh_protocol::gossip::MeshNews;
 use lockmesh_protocol::gossip::event::{EventFilters, LamportTime, UserEvent};
 use lockmesh_protocol::gossip::member::MemberId;
-use lockmesh_protocol::gossip::mesh::{Mesh, MeshNews, Output};
 use lockmesh_protocol::gossip::packet::{Header, Message};
 use lockmesh_protocol::gossip::roster::{Roster, RosterDigest, RosterMember};
 use lockmesh_protocol::gossip::seal::KeyRing;

@@ -16,23 +16,23 @@
 //! up to a limit; other items only if the servers signed them.
 
 use super::driver::{Counts, Gossip, Outbox};
-use super::event::{LamportTime, UserEvent};
 use super::event_flow::{EventFlow, TooManyEvents};
-use super::member::MemberId;
-use super::packet::{ChallengeAnswer, Message};
-use super::roster::{Roster, RosterDigest, RosterMember, RosterNews};
 use super::schedule::Schedule;
-use super::seal::{KeyRing, NONCE_BYTES, SealError};
-use super::verdict::{Verdict, VerdictKey};
-use crate::given_up::{GivenUp, NodeAnswer};
-use crate::id::LogIndex;
-use crate::lease::{Challenge, HealthWindow, LeaseId, Renewal};
-use crate::random::Random;
-use crate::time::Time;
-use crate::token_bucket::TokenBucket;
 use bytes::Bytes;
 use core::net::SocketAddr;
-use serde::{Deserialize, Serialize};
+use lockmesh_protocol::given_up::{GivenUp, NodeAnswer};
+use lockmesh_protocol::gossip::event::UserEvent;
+use lockmesh_protocol::gossip::member::MemberId;
+use lockmesh_protocol::gossip::packet::{ChallengeAnswer, Message};
+use lockmesh_protocol::gossip::roster::{Roster, RosterDigest, RosterMember};
+use lockmesh_protocol::gossip::seal::{KeyRing, NONCE_BYTES, SealError};
+use lockmesh_protocol::gossip::verdict::{Verdict, VerdictKey};
+use lockmesh_protocol::gossip::{MAX_EVENTS, MAX_VERDICTS, MeshNews};
+use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseId, Renewal};
+use lockmesh_protocol::random::Random;
+use lockmesh_protocol::time::Time;
+use lockmesh_protocol::token_bucket::TokenBucket;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
@@ -62,33 +62,6 @@ const VERDICT_BYTES: (u64, u64) = (8 << 10, 2 << 10);
 /// The rate limit of answered challenges, as burst and per second; each needs an authentication
 /// code.
 const CHALLENGES: (u64, u64) = (64, 32);
-
-/// The maximum number of verdicts in one reply of a server.
-pub const MAX_VERDICTS: usize = 256;
-
-/// The maximum number of events in one reply of a server.
-pub const MAX_EVENTS: usize = 256;
-
-/// A server's reply to a member of the mesh.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MeshNews {
-    /// The last log index that the server has applied: of two different replies, the later one is
-    /// valid.
-    pub as_of: LogIndex,
-    /// The cluster's time in seconds since 1970, used as the timestamp of datagrams.
-    pub seconds: u32,
-    /// The keys that seal datagrams.
-    pub ring: KeyRing,
-    /// The key that verifies verdicts.
-    pub verdict_key: VerdictKey,
-    /// The missing parts of the roster.
-    pub roster: RosterNews,
-    /// Recent items that gossip may have missed: signed verdicts, and events, including those of
-    /// members of other cells.
-    pub items: Vec<Bytes>,
-    /// The highest time of an event that the server has seen.
-    pub event_time: LamportTime,
-}
 
 /// The outputs of a host in the mesh.
 #[derive(Debug, Default)]
@@ -149,7 +122,7 @@ pub struct Mesh {
     /// The members that this host suspected, and the time until which their outcome is requested.
     accused: BTreeMap<MemberId, Time>,
     events: EventFlow,
-    room: Room,
+    rate_limits: RateLimits,
     /// The schedule of requests to the servers; `as_of` is the last log index in their replies.
     schedule: Schedule,
     as_of: LogIndex,
@@ -161,7 +134,7 @@ pub struct Mesh {
 
 /// The rate limits of packets from members.
 #[derive(Debug)]
-struct Room {
+struct RateLimits {
     datagram_bytes: TokenBucket,
     /// For verdicts that members forward.
     verdict_bytes: TokenBucket,
@@ -182,17 +155,17 @@ impl Mesh {
         let mut random = Random::new(seed);
         let gossip = Gossip::new(me, random.number(), now);
         let schedule = Schedule::new(now, random.number());
-        let room = |(at_once, a_second): (u64, u64)| TokenBucket::full(now, at_once, a_second);
-        let room = Room {
-            datagram_bytes: room(DATAGRAM_BYTES),
-            verdict_bytes: room(VERDICT_BYTES),
-            challenges: room(CHALLENGES),
+        let limit = |(at_once, a_second): (u64, u64)| TokenBucket::full(now, at_once, a_second);
+        let rate_limits = RateLimits {
+            datagram_bytes: limit(DATAGRAM_BYTES),
+            verdict_bytes: limit(VERDICT_BYTES),
+            challenges: limit(CHALLENGES),
         };
         let (roster, counts) = (Roster::default(), SealCounts::default());
         let (accused, events) = (BTreeMap::new(), EventFlow::new(now));
         let (keys, as_of) = (None, LogIndex(0));
         let answered = None;
-        Self { gossip, roster, keys, accused, events, room, schedule, as_of, random, counts, answered }
+        Self { gossip, roster, keys, accused, events, rate_limits, schedule, as_of, random, counts, answered }
     }
 
     /// Returns the id of this process.
@@ -297,7 +270,7 @@ impl Mesh {
             self.counts.keyless += 1;
             return;
         };
-        if !self.room.datagram_bytes.takes(now, datagram.len().max(LEAST_DATAGRAM_BYTES) as u64) {
+        if !self.rate_limits.datagram_bytes.takes(now, datagram.len().max(LEAST_DATAGRAM_BYTES) as u64) {
             self.counts.excess_datagrams += 1;
             return;
         }
@@ -410,7 +383,7 @@ impl Mesh {
 
     fn take_challenge(&mut self, now: Time, from: MemberId, nonce: u64, output: &mut Output) {
         let Some(lease) = self.me().lease() else { return };
-        match self.room.challenges.takes(now, 1) {
+        match self.rate_limits.challenges.takes(now, 1) {
             true => output.challenges.push((from, Challenge { lease, nonce })),
             false => self.counts.excess_challenges += 1,
         }
@@ -455,7 +428,7 @@ impl Mesh {
             self.counts.strange_verdicts += 1;
             return;
         }
-        if !is_told_by_server && !self.room.verdict_bytes.takes(now, item.len() as u64) {
+        if !is_told_by_server && !self.rate_limits.verdict_bytes.takes(now, item.len() as u64) {
             self.counts.excess_verdicts += 1;
             return;
         }

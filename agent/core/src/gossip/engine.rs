@@ -1,5 +1,5 @@
-//! SWIM itself, implemented by foca, which only this file names: probe targets, indirect probes,
-//! updates by incarnation, and their dissemination.
+//! SWIM itself, implemented by foca, which only this file names: probe targets, indirect probes
+//! (ping-req), suspicions and refutations by incarnation, and their dissemination.
 //!
 //! The engine receives only verified data, and sends only what is valid here:
 //!
@@ -10,21 +10,21 @@
 //!   suspicion of its own death.)
 //! - Another process of the same host has another identity, so identities are never renewed.
 
-use super::member::{Host, Incarnation, MemberId, Standing, Update};
-use super::packet::{Header, MAX_PACKET_BYTES, Message, write_update};
-use crate::random::Random;
-use crate::time::Time;
 use bytes::{Buf, BufMut};
 use foca::{
     Config, Foca, Identity, Invalidates, Member, Notification, PeriodicParams, Runtime, State, Timer,
 };
+use lockmesh_protocol::gossip::member::{Host, Incarnation, MemberId, Standing, Update};
+use lockmesh_protocol::gossip::packet::{Header, MAX_PACKET_BYTES, Message, UPDATE_BYTES, write_update};
+use lockmesh_protocol::random::Random;
+use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::num::{NonZeroU8, NonZeroUsize};
 use std::time::Duration;
 
 /// The interval between probes of one member.
-pub const PROBE_INTERVAL: Duration = Duration::from_millis(500);
+pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The timeout after which other members are asked to probe indirectly.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
@@ -60,7 +60,7 @@ pub(super) struct Probe {
 
 /// See the [module](self).
 pub(super) struct Engine {
-    foca: Foca<MemberId, Words, Dice, Items>,
+    foca: Foca<FocaMember, FocaCodec, FocaRng, FocaItems>,
     me: MemberId,
     members: BTreeSet<MemberId>,
     timers: Timers,
@@ -68,7 +68,7 @@ pub(super) struct Engine {
 
 #[derive(Debug, Default)]
 struct Timers {
-    due: BTreeMap<(Time, u64), Timer<MemberId>>,
+    due: BTreeMap<(Time, u64), Timer<FocaMember>>,
     count: u64,
     probe: Option<Probe>,
     /// The highest incarnation of this process so far.
@@ -77,7 +77,13 @@ struct Timers {
 
 impl Engine {
     pub(super) fn new(me: MemberId, seed: u64) -> Self {
-        let foca = Foca::with_custom_broadcast(me, config(1), Dice(Random::new(seed)), Words, Items);
+        let foca = Foca::with_custom_broadcast(
+            FocaMember(me),
+            config(1),
+            FocaRng(Random::new(seed)),
+            FocaCodec,
+            FocaItems,
+        );
         Self { foca, me, members: BTreeSet::new(), timers: Timers::default() }
     }
 
@@ -99,18 +105,20 @@ impl Engine {
     /// Sets the members. New members are announced to all others, so that these request their
     /// rosters; departures are not announced.
     pub(super) fn set_members(&mut self, now: Time, members: BTreeSet<MemberId>) -> Effects {
-        let gone: Vec<_> = self.members.difference(&members).copied().map(Member::down).collect();
-        let come: Vec<_> = members.difference(&self.members).copied().map(Member::alive).collect();
+        let gone: Vec<_> =
+            self.members.difference(&members).copied().map(FocaMember).map(Member::down).collect();
+        let come: Vec<_> =
+            members.difference(&self.members).copied().map(FocaMember).map(Member::alive).collect();
         // A process without members has no member to inform.
         let is_news = !self.members.is_empty();
         let config = config(members.len());
         self.members = members;
-        self.run(now, 1, |foca, hands| {
+        self.run(now, 1, |foca, runtime| {
             // Fails only if a setting changes that is constant here.
             foca.set_config(config)?;
             // Departed members first: of two processes of a host the later one remains.
-            foca.apply_many(gone.into_iter(), false, &mut *hands)?;
-            foca.apply_many(come.into_iter(), is_news, hands)
+            foca.apply_many(gone.into_iter(), false, &mut *runtime)?;
+            foca.apply_many(come.into_iter(), is_news, runtime)
         })
     }
 
@@ -121,10 +129,10 @@ impl Engine {
                 Standing::Alive => State::Alive,
                 Standing::Suspect => State::Suspect,
             };
-            Member::new(update.member, update.incarnation, state)
+            Member::new(FocaMember(update.member), update.incarnation, state)
         });
         let updates: Vec<_> = updates.collect();
-        self.run(now, stretch, |foca, hands| foca.apply_many(updates.into_iter(), true, hands))
+        self.run(now, stretch, |foca, runtime| foca.apply_many(updates.into_iter(), true, runtime))
     }
 
     /// Processes a packet of a member.
@@ -132,7 +140,7 @@ impl Engine {
         let mut bytes = Vec::with_capacity(MAX_PACKET_BYTES);
         from.write(&mut bytes);
         header.write(&mut bytes);
-        self.run(now, stretch, |foca, hands| foca.handle_data(&bytes, hands))
+        self.run(now, stretch, |foca, runtime| foca.handle_data(&bytes, runtime))
     }
 
     /// Ends the current probe as if it had been answered, without consequences.
@@ -160,19 +168,22 @@ impl Engine {
         if matches!(timer, Timer::ProbeRandomMember(_)) {
             self.timers.probe = None;
         }
-        self.run(now, stretch, |foca, hands| foca.handle_timer(timer, hands))
+        self.run(now, stretch, |foca, runtime| foca.handle_timer(timer, runtime))
     }
 
     fn run(
         &mut self,
         now: Time,
         stretch: u32,
-        act: impl FnOnce(&mut Foca<MemberId, Words, Dice, Items>, &mut Hands<'_>) -> Result<(), foca::Error>,
+        act: impl FnOnce(
+            &mut Foca<FocaMember, FocaCodec, FocaRng, FocaItems>,
+            &mut FocaRuntime<'_>,
+        ) -> Result<(), foca::Error>,
     ) -> Effects {
-        let mut hands = Hands { now, stretch, timers: &mut self.timers, effects: Effects::default() };
+        let mut runtime = FocaRuntime { now, stretch, timers: &mut self.timers, effects: Effects::default() };
         // For example, a reply that makes this process probe itself: it had no effect.
-        hands.effects.refused = act(&mut self.foca, &mut hands).is_err();
-        hands.effects
+        runtime.effects.refused = act(&mut self.foca, &mut runtime).is_err();
+        runtime.effects
     }
 }
 
@@ -206,18 +217,18 @@ fn transmissions(members: usize) -> NonZeroU8 {
     NonZeroU8::new((4 * digits).max(8)).expect("8 at least")
 }
 
-/// Records the engine's actions.
-struct Hands<'a> {
+/// The runtime that foca calls: records packets, timers and suspicions.
+struct FocaRuntime<'a> {
     now: Time,
     stretch: u32,
     timers: &'a mut Timers,
     effects: Effects,
 }
 
-impl Runtime<MemberId> for Hands<'_> {
-    fn notify(&mut self, _: Notification<'_, MemberId>) {}
+impl Runtime<FocaMember> for FocaRuntime<'_> {
+    fn notify(&mut self, _: Notification<'_, FocaMember>) {}
 
-    fn send_to(&mut self, to: MemberId, data: &[u8]) {
+    fn send_to(&mut self, FocaMember(to): FocaMember, data: &[u8]) {
         let header = Header::read(&mut &data[..]).expect("it was written here");
         self.timers.incarnation = self.timers.incarnation.max(header.incarnation);
         if let Message::Ping(number) = header.message {
@@ -226,9 +237,9 @@ impl Runtime<MemberId> for Hands<'_> {
         self.effects.packets.push((to, data.to_vec()));
     }
 
-    fn submit_after(&mut self, timer: Timer<MemberId>, after: Duration) {
+    fn submit_after(&mut self, timer: Timer<FocaMember>, after: Duration) {
         if let Timer::ChangeSuspectToDown { member_id, .. } = timer {
-            return self.effects.accused.push(member_id);
+            return self.effects.accused.push(member_id.0);
         }
         let after = match timer {
             Timer::ProbeRandomMember(_) | Timer::SendIndirectProbe { .. } => after * self.stretch,
@@ -239,7 +250,11 @@ impl Runtime<MemberId> for Hands<'_> {
     }
 }
 
-impl Identity for MemberId {
+/// A member as foca's identity: of two processes of a host, the later one remains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FocaMember(MemberId);
+
+impl Identity for FocaMember {
     type Addr = Host;
 
     fn renew(&self) -> Option<Self> {
@@ -247,92 +262,104 @@ impl Identity for MemberId {
     }
 
     fn addr(&self) -> Host {
-        self.host
+        self.0.host
     }
 
     fn win_addr_conflict(&self, other: &Self) -> bool {
-        self.began > other.began
+        self.0.began > other.0.began
     }
 }
 
-/// A message that members never send, or not at that length; the roster and the servers' verdicts
-/// replace it.
+/// A foca message that the packet format excludes, or that exceeds its length: the roster and the
+/// servers' verdicts replace joins, feeds and reports of deaths.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("not a valid message of a member")]
-struct Unsayable;
+struct CodecError;
 
-/// Encodes and decodes the engine's messages.
-struct Words;
+/// The encoding of foca's messages as packets.
+struct FocaCodec;
 
-impl foca::Codec<MemberId> for Words {
-    type Error = Unsayable;
+impl foca::Codec<FocaMember> for FocaCodec {
+    type Error = CodecError;
 
     fn encode_header(
         &mut self,
-        header: &foca::Header<MemberId>,
+        header: &foca::Header<FocaMember>,
         mut buffer: impl BufMut,
     ) -> Result<(), Self::Error> {
-        use foca::Message as Said;
+        use foca::Message as FocaMessage;
         let message = match header.message {
-            Said::Ping(probe) => Message::Ping(probe),
-            Said::Ack(probe) => Message::Ack(probe),
-            Said::PingReq { target, probe_number } => Message::PingReq(target, probe_number),
-            Said::IndirectPing { origin, probe_number } => Message::IndirectPing(origin, probe_number),
-            Said::IndirectAck { target, probe_number } => Message::IndirectAck(target, probe_number),
-            Said::ForwardedAck { origin, probe_number } => Message::ForwardedAck(origin, probe_number),
-            Said::Gossip => Message::Gossip,
-            Said::Announce | Said::Feed | Said::Broadcast | Said::TurnUndead => {
-                return Err(Unsayable);
+            FocaMessage::Ping(probe) => Message::Ping(probe),
+            FocaMessage::Ack(probe) => Message::Ack(probe),
+            FocaMessage::PingReq { target, probe_number } => Message::PingReq(target.0, probe_number),
+            FocaMessage::IndirectPing { origin, probe_number } => {
+                Message::IndirectPing(origin.0, probe_number)
+            }
+            FocaMessage::IndirectAck { target, probe_number } => Message::IndirectAck(target.0, probe_number),
+            FocaMessage::ForwardedAck { origin, probe_number } => {
+                Message::ForwardedAck(origin.0, probe_number)
+            }
+            FocaMessage::Gossip => Message::Gossip,
+            FocaMessage::Announce | FocaMessage::Feed | FocaMessage::Broadcast | FocaMessage::TurnUndead => {
+                return Err(CodecError);
             }
         };
-        Header { incarnation: header.src_incarnation, to: header.dst, message }.write(&mut buffer);
+        Header { incarnation: header.src_incarnation, to: header.dst.0, message }.write(&mut buffer);
         Ok(())
     }
 
     /// Decodes the output of [`Engine::hear`]: the sender, followed by its packet.
-    fn decode_header(&mut self, mut buffer: impl Buf) -> Result<foca::Header<MemberId>, Self::Error> {
-        use foca::Message as Said;
-        let src = MemberId::read(&mut buffer).map_err(|_| Unsayable)?;
-        let header = Header::read(&mut buffer).map_err(|_| Unsayable)?;
+    fn decode_header(&mut self, mut buffer: impl Buf) -> Result<foca::Header<FocaMember>, Self::Error> {
+        use foca::Message as FocaMessage;
+        let src = FocaMember(MemberId::read(&mut buffer).map_err(|_| CodecError)?);
+        let header = Header::read(&mut buffer).map_err(|_| CodecError)?;
         let message = match header.message {
-            Message::Ping(probe) => Said::Ping(probe),
-            Message::Ack(probe) => Said::Ack(probe),
-            Message::PingReq(target, probe_number) => Said::PingReq { target, probe_number },
-            Message::IndirectPing(origin, probe_number) => Said::IndirectPing { origin, probe_number },
-            Message::IndirectAck(target, probe_number) => Said::IndirectAck { target, probe_number },
-            Message::ForwardedAck(origin, probe_number) => Said::ForwardedAck { origin, probe_number },
-            Message::Gossip => Said::Gossip,
+            Message::Ping(probe) => FocaMessage::Ping(probe),
+            Message::Ack(probe) => FocaMessage::Ack(probe),
+            Message::PingReq(target, probe_number) => {
+                FocaMessage::PingReq { target: FocaMember(target), probe_number }
+            }
+            Message::IndirectPing(origin, probe_number) => {
+                FocaMessage::IndirectPing { origin: FocaMember(origin), probe_number }
+            }
+            Message::IndirectAck(target, probe_number) => {
+                FocaMessage::IndirectAck { target: FocaMember(target), probe_number }
+            }
+            Message::ForwardedAck(origin, probe_number) => {
+                FocaMessage::ForwardedAck { origin: FocaMember(origin), probe_number }
+            }
+            Message::Gossip => FocaMessage::Gossip,
             // Messages of challenges, which the driver has processed.
-            Message::Challenge(_) | Message::Renewal(_) | Message::GivingUp(..) => return Err(Unsayable),
+            Message::Challenge(_) | Message::Renewal(_) | Message::GivingUp(..) => return Err(CodecError),
         };
-        Ok(foca::Header { src, src_incarnation: header.incarnation, dst: header.to, message })
+        Ok(foca::Header { src, src_incarnation: header.incarnation, dst: FocaMember(header.to), message })
     }
 
     fn encode_member(
         &mut self,
-        member: &Member<MemberId>,
+        member: &Member<FocaMember>,
         mut buffer: impl BufMut,
     ) -> Result<(), Self::Error> {
-        if buffer.remaining_mut() < super::packet::UPDATE_BYTES {
-            return Err(Unsayable);
+        if buffer.remaining_mut() < UPDATE_BYTES {
+            return Err(CodecError);
         }
         let standing = match member.state() {
             State::Alive => Some(Standing::Alive),
             State::Suspect => Some(Standing::Suspect),
             State::Down => None,
         };
-        write_update(*member.id(), member.incarnation(), standing, &mut buffer);
+        write_update(member.id().0, member.incarnation(), standing, &mut buffer);
         Ok(())
     }
 
-    fn decode_member(&mut self, _: impl Buf) -> Result<Member<MemberId>, Self::Error> {
+    fn decode_member(&mut self, _: impl Buf) -> Result<Member<FocaMember>, Self::Error> {
         // Updates are decoded, checked and applied one by one.
-        Err(Unsayable)
+        Err(CodecError)
     }
 }
 
 /// Forwards its input: an item's origin and novelty were checked before.
-struct Items;
+struct FocaItems;
 
 #[derive(PartialEq, Eq)]
 struct Item(Vec<u8>);
@@ -343,19 +370,19 @@ impl Invalidates for Item {
     }
 }
 
-impl foca::BroadcastHandler<MemberId> for Items {
+impl foca::BroadcastHandler<FocaMember> for FocaItems {
     type Key = Item;
     type Error = Infallible;
 
-    fn receive_item(&mut self, item: &[u8], _: Option<&MemberId>) -> Result<Option<Item>, Infallible> {
+    fn receive_item(&mut self, item: &[u8], _: Option<&FocaMember>) -> Result<Option<Item>, Infallible> {
         Ok(Some(Item(item.to_vec())))
     }
 }
 
 /// The engine's random number generator, determined by the seed.
-struct Dice(Random);
+struct FocaRng(Random);
 
-impl rand_core::TryRng for Dice {
+impl rand_core::TryRng for FocaRng {
     type Error = Infallible;
 
     fn try_next_u32(&mut self) -> Result<u32, Infallible> {

@@ -1,7 +1,7 @@
 //! Processes, and the network between them.
 
+use lockmesh_agent_core::gossip::{Counts, Gossip, Outbox};
 use lockmesh_protocol::gossip::member::MemberId;
-use lockmesh_protocol::gossip::{Counts, Gossip, Outbox};
 use lockmesh_protocol::id::{AgentNumber, LogIndex};
 use lockmesh_protocol::lease::LeaseId;
 use lockmesh_protocol::random::Random;

@@ -1,4 +1,5 @@
-//! One process in the mesh: the packets that it accepts, forwards and sends, and its suspicions.
+//! One process in the mesh: the packets that it accepts, forwards and sends, its suspicions of
+//! others, and its refutations when it is suspected itself.
 //!
 //! ```text
 //! datagrams ─▶ seal ─▶ packet ─▶ filters ─▶ engine ─▶ packets for others
@@ -16,16 +17,14 @@
 
 use super::engine::{Effects, Engine};
 use super::health::Health;
-use super::member::{Incarnation, MemberId, Standing, Update};
-use super::packet::{ChallengeAnswer, Header, MAX_PACKET_BYTES, Message, Packet, PacketError};
-use crate::given_up::GivenUpSessions;
-use crate::lease::AuthenticationCode;
-use crate::time::Time;
-use crate::token_bucket::TokenBucket;
+use lockmesh_protocol::given_up::GivenUpSessions;
+use lockmesh_protocol::gossip::MAX_ITEM_BYTES;
+use lockmesh_protocol::gossip::member::{Incarnation, MemberId, Standing, Update};
+use lockmesh_protocol::gossip::packet::{ChallengeAnswer, Header, Message, Packet, PacketError};
+use lockmesh_protocol::lease::AuthenticationCode;
+use lockmesh_protocol::time::Time;
+use lockmesh_protocol::token_bucket::TokenBucket;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-/// The maximum size of an item in bytes.
-pub const MAX_ITEM_BYTES: usize = 512;
 
 /// The maximum number of departed members that are remembered.
 const MAX_GONE: usize = 1_024;
@@ -42,8 +41,6 @@ const MAX_LEAD: Incarnation = 16;
 /// The rate limit of refutations, as burst and per second: far above the rate in a mesh without
 /// hostile members. Each refutation goes to several members and slows this process's probes down.
 const REFUTATIONS: (u64, u64) = (8, 2);
-
-const _: () = assert!(MAX_ITEM_BYTES + 64 < MAX_PACKET_BYTES);
 
 /// The sessions that a member's guards gave up, with their authentication code.
 pub type GivenUpList = (GivenUpSessions, AuthenticationCode);
@@ -389,11 +386,11 @@ impl Gossip {
 #[cfg(test)]
 mod tests {
     use super::{Gossip, Outbox};
-    use crate::gossip::member::{MemberId, Standing, Update};
-    use crate::gossip::packet::{Header, Message};
-    use crate::id::{AgentNumber, LogIndex};
-    use crate::lease::LeaseId;
-    use crate::time::Time;
+    use lockmesh_protocol::gossip::member::{MemberId, Standing, Update};
+    use lockmesh_protocol::gossip::packet::{Header, Message};
+    use lockmesh_protocol::id::{AgentNumber, LogIndex};
+    use lockmesh_protocol::lease::LeaseId;
+    use lockmesh_protocol::time::Time;
 
     fn agent(number: u32) -> MemberId {
         MemberId::of_agent(LeaseId { agent: AgentNumber(number), began: LogIndex(7) })

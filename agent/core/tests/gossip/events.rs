@@ -2,10 +2,12 @@
 
 use crate::hosts::{Fleet, address, gossip};
 use crate::mesh::{SECOND, agent};
-use lockmesh_protocol::gossip::event::{EventFilters, LamportTime, UserEvent};
-use lockmesh_protocol::gossip::event_flow::{EVENT_BYTES_AT_ONCE, EVENT_BYTES_PER_SECOND, TooManyEvents};
+use lockmesh_agent_core::gossip::event_flow::TooManyEvents;
+use lockmesh_agent_core::gossip::mesh::Output;
+use lockmesh_protocol::gossip::event::{
+    EVENT_BYTES_AT_ONCE, EVENT_BYTES_PER_SECOND, EventFilters, LamportTime, UserEvent,
+};
 use lockmesh_protocol::gossip::member::MemberId;
-use lockmesh_protocol::gossip::mesh::Output;
 use lockmesh_protocol::id::EventId;
 use std::collections::BTreeSet;
 

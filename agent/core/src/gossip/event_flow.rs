@@ -8,19 +8,11 @@
 //! and this host's own events are therefore limited separately: a flood from one member leaves room
 //! for the other two.
 
-use super::event::{LamportClock, LamportTime, UserEvent};
-use crate::time::Time;
-use crate::token_bucket::TokenBucket;
-
-/// The maximum rate of forwarded events in bytes per second; the same applies to this host's own
-/// events.
-pub const EVENT_BYTES_PER_SECOND: u64 = 1_024;
-
-/// The maximum burst in bytes.
-pub const EVENT_BYTES_AT_ONCE: u64 = 16 * 1_024;
-
-/// The minimum size in bytes that an event counts as: each event is remembered for a while.
-const LEAST_EVENT_BYTES: usize = 64;
+use lockmesh_protocol::gossip::event::{
+    EVENT_BYTES_AT_ONCE, EVENT_BYTES_PER_SECOND, LamportClock, LamportTime, UserEvent, cost,
+};
+use lockmesh_protocol::time::Time;
+use lockmesh_protocol::token_bucket::TokenBucket;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -39,11 +31,6 @@ pub struct EventFlow {
      second on average; fire this one again later"
 )]
 pub struct TooManyEvents;
-
-/// Returns the cost in bytes of an event of this length.
-pub fn cost(length: usize) -> u64 {
-    length.max(LEAST_EVENT_BYTES) as u64
-}
 
 impl EventFlow {
     /// Creates the flow of a host that has received no event.
@@ -84,8 +71,8 @@ impl EventFlow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gossip::event::EventFilters;
-    use crate::id::EventId;
+    use lockmesh_protocol::gossip::event::EventFilters;
+    use lockmesh_protocol::id::EventId;
     use std::time::Duration;
 
     fn event(time: u64) -> UserEvent {

@@ -2,7 +2,7 @@
 //! members unresponsive.
 
 use super::engine::PROBE_INTERVAL;
-use crate::time::Time;
+use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
 /// The delay of a timer from which this process counts as paused.

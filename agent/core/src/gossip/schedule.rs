@@ -1,10 +1,10 @@
-//! The schedule of a host's requests for mesh data from the servers. It sends about two requests
-//! per minute, and more after reports of an unknown process or after a suspicion. While no server
-//! replies, it backs off.
+//! The schedule of a host's requests for mesh data from the servers (anti-entropy). It sends about
+//! two requests per minute, and more after reports of an unknown process or after a suspicion.
+//! While no server replies, it backs off.
 
-use crate::backoff::Backoff;
-use crate::random::Random;
-use crate::time::Time;
+use lockmesh_protocol::backoff::Backoff;
+use lockmesh_protocol::random::Random;
+use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
 /// The approximate interval between requests to the servers.
