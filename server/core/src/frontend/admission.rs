@@ -1,8 +1,9 @@
 //! Admission control and backpressure: permissions per request, and limits. A request that is
 //! rejected here was certainly not executed.
 
-use super::Frontend;
-use super::event::DiskHealth;
+use super::actions::AnswerKind;
+use super::stalls::{WriteHealth, has_other_voters};
+use crate::core::Core;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::RequestId;
 use lockmesh_protocol::lease::{LeaseId, Renewal};
@@ -35,78 +36,66 @@ pub fn denied(peer: &Peer, request: &Request) -> Option<String> {
         .then(|| format!("its certificate names the node {:?}, so it cannot speak for {wanted:?}", peer.node))
 }
 
-/// Returns the reason to reject a read before it reaches the state.
-pub(super) fn read_refusal(query: &Query) -> Option<Unavailable> {
-    match query {
-        Query::Txn(operations) if operations.len() > MAX_TXN_OPERATIONS => Some(too_many_operations()),
-        _ => None,
+/// The rejection of a request, and the kind of its reply.
+#[derive(Debug)]
+pub(super) struct Refusal(pub(super) Unavailable, pub(super) AnswerKind);
+
+impl From<Unavailable> for Refusal {
+    fn from(why: Unavailable) -> Self {
+        Self(why, AnswerKind::Other)
     }
 }
 
-impl Frontend {
-    /// Returns the reason to reject a proposal before it reaches the core.
-    pub(super) fn proposal_refusal(
-        &self,
-        peer: &Peer,
-        request: Option<&RequestId>,
-        command: &Command,
-    ) -> Option<Unavailable> {
-        // An agent that could end sessions or lock-delays would not need locks.
-        if is_of_the_leader(command) {
-            return Some(Unavailable::Denied("only the leader itself may decide this".into()));
-        }
-        // An agent may not end another agent's lease: a node is made to leave by its name.
-        if let (Some(lease), Some(id)) = (lease_of(command), request)
-            && lease.agent != id.agent
-        {
-            return Some(Unavailable::Denied("this lease is another agent's".into()));
-        }
-        // In the log it would occupy every server at once.
-        if matches!(command, Command::Txn(operations) if operations.len() > MAX_TXN_OPERATIONS) {
-            return Some(too_many_operations());
-        }
-        // Request ids belong to one agent: a peer that used another agent's could take its replies
-        // or get its requests rejected.
-        if let Some(agent) = request.and_then(|id| self.core.state().agent(id.agent))
-            && agent.node.folded() != peer.node.folded()
-        {
-            let why =
-                format!("agent {} speaks for node {}: register as another one", agent.number, agent.node);
-            return Some(Unavailable::Denied(why));
-        }
-        // Last, since the other rejections are final and this one allows a retry.
-        self.disk_refusal()
+/// Checks a read before it reaches the state.
+pub(super) fn check_read(query: &Query) -> Result<(), Unavailable> {
+    match query {
+        Query::Txn(operations) if operations.len() > MAX_TXN_OPERATIONS => Err(too_many_operations()),
+        _ => Ok(()),
     }
+}
 
-    /// Returns the reason to reject a renewal before it reaches the core: only its own node may
-    /// renew a lease.
-    pub(super) fn renewal_refusal(&self, peer: &Peer, renewal: &Renewal) -> Option<Unavailable> {
-        let agent = self.core.state().agent(renewal.lease.agent)?;
-        (agent.node.folded() != peer.node.folded()).then(|| {
-            let why = format!(
-                "its certificate names the node {:?}, so it cannot renew the lease of {:?}",
-                peer.node, agent.node
-            );
-            Unavailable::Denied(why)
-        })
+/// Checks a proposal before it reaches the core.
+pub(super) fn check_proposal(
+    core: &Core,
+    write_health: &WriteHealth,
+    peer: &Peer,
+    request: Option<&RequestId>,
+    command: &Command,
+) -> Result<(), Unavailable> {
+    // An agent that could end sessions or lock-delays would not need locks.
+    if is_of_the_leader(command) {
+        return Err(Unavailable::Denied("only the leader itself may decide this".into()));
     }
+    // An agent may not end another agent's lease: a node is made to leave by its name.
+    if let (Some(lease), Some(id)) = (lease_of(command), request)
+        && lease.agent != id.agent
+    {
+        return Err(Unavailable::Denied("this lease is another agent's".into()));
+    }
+    // In the log it would occupy every server at once.
+    if matches!(command, Command::Txn(operations) if operations.len() > MAX_TXN_OPERATIONS) {
+        return Err(too_many_operations());
+    }
+    // Request ids belong to one agent: a peer that used another agent's could take its replies or
+    // get its requests rejected.
+    if let Some(agent) = request.and_then(|id| core.state().agent(id.agent))
+        && agent.node.folded() != peer.node.folded()
+    {
+        let why = format!("agent {} speaks for node {}: register as another one", agent.number, agent.node);
+        return Err(Unavailable::Denied(why));
+    }
+    // Last, since the other rejections are final and this one allows a retry.
+    if core.is_serving() { write_health.check(has_other_voters(core)) } else { Ok(()) }
+}
 
-    /// Returns the rejection while this leader's disk rejects writes. If another server could lead,
-    /// agents are redirected; otherwise they get the reason.
-    fn disk_refusal(&self) -> Option<Unavailable> {
-        if let Some(why) = self.no_majority_writes.as_ref().filter(|_| self.core.is_serving()) {
-            return Some(Unavailable::Disk(why.clone()));
-        }
-        match &self.disk {
-            // The agent retries until another server leads, which this one arranges with its next
-            // tick.
-            DiskHealth::Failing(_) if self.core.is_serving() && self.has_other_voters() => {
-                Some(Unavailable::NotLeader { leader: None })
-            }
-            // A single voter has no alternative: the agent gets the reason.
-            DiskHealth::Failing(reason) if self.core.is_serving() => Some(Unavailable::Disk(reason.clone())),
-            _ => None,
-        }
+/// Checks a renewal before it reaches the core: only its own node may renew a lease.
+pub(super) fn check_renewal(core: &Core, peer: &Peer, renewal: &Renewal) -> Result<(), Unavailable> {
+    match core.state().agent(renewal.lease.agent) {
+        Some(agent) if agent.node.folded() != peer.node.folded() => Err(Unavailable::Denied(format!(
+            "its certificate names the node {:?}, so it cannot renew the lease of {:?}",
+            peer.node, agent.node
+        ))),
+        _ => Ok(()),
     }
 }
 

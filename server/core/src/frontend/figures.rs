@@ -1,10 +1,10 @@
 //! A server's current figures, for monitoring. Each is maintained incrementally; none requires a
 //! scan.
 
-use super::Frontend;
+use super::status::View;
 use crate::corruption::Finding;
 use crate::state::MemberCounts;
-use lockmesh_protocol::id::{LogIndex, NodeName, ServerId, Term};
+use lockmesh_protocol::id::{LogIndex, NodeName, Term};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
@@ -78,68 +78,52 @@ pub struct FollowerFigures {
     pub last_contact: Duration,
 }
 
-/// The leaders that a server has observed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LeaderHistory {
-    newest: Option<(ServerId, Term)>,
-    changes: u64,
+/// Returns the server's current figures.
+pub(super) fn figures(view: &View<'_>) -> Figures {
+    let (log, state) = (view.core.log_status(), view.core.state());
+    Figures {
+        term: log.term,
+        is_leader: view.core.is_serving(),
+        is_leader_known: view.core.leader().is_some(),
+        leader_changes: view.leaders.changes(),
+        last_index: log.last_index,
+        commit_index: log.commit_index,
+        applied_index: log.applied_index,
+        log_bytes: log.log_bytes,
+        sessions: state.sessions().len(),
+        locks_held: state.held_count(),
+        lock_waiters: state.waiter_count(),
+        keys: state.key_count(),
+        watches: view.watches,
+        unpersisted_since: view.core.disk().unpersisted_since(),
+        has_lowered_priority: view.core.disk().lowers_priority(),
+        can_majority_write: view.write_health.can_majority_write(),
+        members: state.member_counts(),
+        open_checks: view.core.failure_detector().open_checks(),
+        nodes_with_failed_probes: view.core.failure_detector().failed_probes_len(),
+        nodes_without_renewals: view.core.failure_detector().cut_off_len(),
+        mesh_members: view.core.mesh().len(),
+        mesh_cells: view.core.mesh().cells(),
+        gossip_key: state.gossip_key(),
+        is_braking: view.core.failure_detector().is_braking(),
+        is_corrupt: view.eligibility.is_corrupt(),
+        states_differ: *view.core.corruption_checks().finding() != Finding::Alike,
+        followers: follower_figures(view, log.last_index),
+    }
 }
 
-impl Frontend {
-    /// Returns the server's current figures.
-    pub fn figures(&self, now: Time) -> Figures {
-        let (log, state) = (self.core.log_status(), self.core.state());
-        Figures {
-            term: log.term,
-            is_leader: self.core.is_serving(),
-            is_leader_known: self.core.leader().is_some(),
-            leader_changes: self.leaders.changes,
-            last_index: log.last_index,
-            commit_index: log.commit_index,
-            applied_index: log.applied_index,
-            log_bytes: log.log_bytes,
-            sessions: state.sessions().len(),
-            locks_held: state.held_count(),
-            lock_waiters: state.waiter_count(),
-            keys: state.key_count(),
-            watches: self.watches.len(),
-            unpersisted_since: self.core.disk().unpersisted_since(),
-            has_lowered_priority: self.core.disk().lowers_priority(),
-            can_majority_write: self.no_majority_writes.is_none(),
-            members: state.member_counts(),
-            open_checks: self.core.failure_detector().open_checks(),
-            nodes_with_failed_probes: self.core.failure_detector().failed_probes_len(),
-            nodes_without_renewals: self.core.failure_detector().cut_off_len(),
-            mesh_members: self.core.mesh().len(),
-            mesh_cells: self.core.mesh().cells(),
-            gossip_key: state.gossip_key(),
-            is_braking: self.core.failure_detector().is_braking(),
-            is_corrupt: self.corrupt,
-            states_differ: *self.core.corruption_checks().finding() != Finding::Alike,
-            followers: self.follower_figures(now, log.last_index),
-        }
+fn follower_figures(view: &View<'_>, last_index: LogIndex) -> Vec<FollowerFigures> {
+    if !view.core.is_serving() {
+        return Vec::new();
     }
-
-    fn follower_figures(&self, now: Time, last_index: LogIndex) -> Vec<FollowerFigures> {
-        if !self.core.is_serving() {
-            return Vec::new();
-        }
-        let me = self.config.own_record.id;
-        let others = self.core.membership().all().into_iter().filter(|id| *id != me);
-        let figures = others.filter_map(|id| {
-            let node = self.core.state().server(id)?.node.clone();
-            let matched = self.core.progress(id).unwrap_or_default().matched;
-            let lag = last_index.0.saturating_sub(matched.0);
-            Some(FollowerFigures { node, lag, last_contact: self.core.autopilot(now).silence_of(now, id) })
-        });
-        figures.collect()
-    }
-
-    /// Counts a change of leader, or a new term of the same leader.
-    pub(super) fn notice_leader(&mut self) {
-        let Some(leader) = self.core.leader() else { return };
-        let known = (leader, self.core.log_position().term);
-        let before = self.leaders.newest.replace(known);
-        self.leaders.changes += u64::from(before.is_some_and(|before| before != known));
-    }
+    let me = view.config.own_record.id;
+    let others = view.core.membership().all().into_iter().filter(|id| *id != me);
+    let figures = others.filter_map(|id| {
+        let node = view.core.state().server(id)?.node.clone();
+        let matched = view.core.progress(id).unwrap_or_default().matched;
+        let lag = last_index.0.saturating_sub(matched.0);
+        let last_contact = view.core.autopilot(view.now).silence_of(view.now, id);
+        Some(FollowerFigures { node, lag, last_contact })
+    });
+    figures.collect()
 }

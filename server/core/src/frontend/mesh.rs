@@ -1,19 +1,16 @@
 //! Requests from agents in the mesh: syncs, suspicions of other agents, and user events; and the
 //! minimum interval between changes of the gossip key.
 
-use super::Frontend;
-use super::actions::{Actions, AnswerKind};
-use super::event::CallRef;
-use super::pending::CallKind;
-use crate::input::Input;
+use crate::core::Core;
 use crate::outbox::not_leader;
-use bytes::Bytes;
 use lockmesh_protocol::command::Command;
+use lockmesh_protocol::gossip::mesh::MeshNews;
 use lockmesh_protocol::gossip::roster::RosterDigest;
+use lockmesh_protocol::id::WallTime;
 use lockmesh_protocol::lease::LeaseId;
 use lockmesh_protocol::peer::Peer;
 use lockmesh_protocol::record::Agent;
-use lockmesh_protocol::rpc::{Response, Unavailable};
+use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
@@ -43,6 +40,15 @@ impl GossipKeyAge {
         }
     }
 
+    /// Checks a command that may change the gossip key now.
+    pub(super) fn check(&self, now: Time, command: &Command, is_serving: bool) -> Result<(), Unavailable> {
+        match command {
+            // A follower may know only an older key.
+            Command::RotateGossipKey { from } if is_serving => self.refusal(now, *from).map_or(Ok(()), Err),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the reason why key number `from` may not be replaced now.
     fn refusal(&self, now: Time, from: u32) -> Option<Unavailable> {
         if from > self.number {
@@ -64,81 +70,60 @@ impl GossipKeyAge {
 /// The maximum number of suspected agents per call.
 pub(super) const MAX_ACCUSED: usize = 64;
 
-impl Frontend {
-    /// Replies to an agent's sync immediately, from this server's applied state.
-    pub(super) fn sync_mesh(&mut self, now: Time, peer: &Peer, has: &RosterDigest) -> Response {
-        let cell = match self.mesh_agent(peer) {
-            Ok(agent) => agent.cell,
-            Err(why) => return Response::Unavailable(why),
-        };
-        if !self.core.is_serving() && !self.core.mesh().knows_time() {
-            let why = "this server has not heard the cluster's time since it started: ask the leader";
-            return Response::Unavailable(Unavailable::Denied(why.into()));
-        }
-        let wall = self.wall_at(now);
-        Response::Mesh(Box::new(self.core.mesh_news(now, wall, (cell, has))))
+/// Returns the mesh data that an agent lacks, from this server's applied state.
+pub(super) fn sync(
+    core: &mut Core,
+    (now, wall): (Time, WallTime),
+    peer: &Peer,
+    has: &RosterDigest,
+) -> Result<MeshNews, Unavailable> {
+    let cell = agent(core, peer)?.cell;
+    if !core.is_serving() && !core.mesh().knows_time() {
+        let why = "this server has not heard the cluster's time since it started: ask the leader";
+        return Err(Unavailable::Denied(why.into()));
     }
+    Ok(core.mesh_news(now, wall, (cell, has)))
+}
 
-    /// Handles an agent's report that its probes of other agents failed.
-    pub(super) fn accuse(
-        &mut self,
-        now: Time,
-        (from, peer): (CallRef, &Peer),
-        accused: Vec<LeaseId>,
-        actions: &mut Actions,
-    ) {
-        let refusal = (accused.len() > MAX_ACCUSED).then(|| {
-            let why = format!("{} nodes are suspected at once; the limit is {MAX_ACCUSED}", accused.len());
-            Unavailable::Denied(why)
-        });
-        let accuser = || self.mesh_agent(peer).map(|agent| agent.lease());
-        match refusal.map_or_else(accuser, Err) {
-            Ok(accuser) => {
-                self.ask(now, from, CallKind::Lease, |token| Input::Accuse(token, accuser, accused));
-            }
-            Err(why) => actions.answer(from, Response::Unavailable(why), AnswerKind::Other),
-        }
+/// Returns the lease of an agent that reports suspicions of other agents.
+pub(super) fn accuser(core: &Core, peer: &Peer, accused: &[LeaseId]) -> Result<LeaseId, Unavailable> {
+    if accused.len() > MAX_ACCUSED {
+        let why = format!("{} nodes are suspected at once; the limit is {MAX_ACCUSED}", accused.len());
+        return Err(Unavailable::Denied(why));
     }
+    agent(core, peer).map(Agent::lease)
+}
 
-    /// Returns the reason to reject a command that changes the gossip key now.
-    pub(super) fn rotation_refusal(&self, now: Time, command: &Command) -> Option<Unavailable> {
-        match command {
-            // A follower may know only an older key.
-            Command::RotateGossipKey { from } if self.core.is_serving() => {
-                self.gossip_key.refusal(now, *from)
-            }
-            _ => None,
-        }
+/// Returns the calling agent. Only registered, living agents receive the keys of the mesh: a failed
+/// agent must register again first.
+pub(super) fn agent<'a>(core: &'a Core, peer: &Peer) -> Result<&'a Agent, Unavailable> {
+    let state = core.state();
+    if core.set_back().is_some() || state.cluster_id().is_empty() {
+        return Err(not_leader());
     }
+    state.living_member(&peer.node).map(|agent| &**agent).ok_or_else(|| {
+        // A lagging follower may not know a registration yet.
+        let why = format!(
+            "this server knows of no living agent of the node {:?}: ask again soon, or register first",
+            peer.node
+        );
+        Unavailable::Denied(why)
+    })
+}
 
-    /// Handles a user event that an agent fired.
-    pub(super) fn spread_event(
-        &mut self,
-        now: Time,
-        (from, peer): (CallRef, &Peer),
-        item: Bytes,
-        actions: &mut Actions,
-    ) {
-        match self.mesh_agent(peer).map(|agent| agent.number) {
-            Ok(origin) => self.ask(now, from, CallKind::Lease, |token| Input::Spread(token, origin, item)),
-            Err(why) => actions.answer(from, Response::Unavailable(why), AnswerKind::Other),
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Returns the calling agent. Only registered, living agents receive the keys of the mesh: a
-    /// failed agent must register again first.
-    fn mesh_agent(&self, peer: &Peer) -> Result<&Agent, Unavailable> {
-        let state = self.core.state();
-        if self.core.set_back().is_some() || state.cluster_id().is_empty() {
-            return Err(not_leader());
-        }
-        state.living_member(&peer.node).map(|agent| &**agent).ok_or_else(|| {
-            // A lagging follower may not know a registration yet.
-            let why = format!(
-                "this server knows of no living agent of the node {:?}: ask again soon, or register first",
-                peer.node
-            );
-            Unavailable::Denied(why)
-        })
+    #[test]
+    fn a_changed_key_is_not_replaced_before_the_agents_hold_it() {
+        let start = Time(0);
+        let mut key = GossipKeyAge::new(start, 0);
+        assert_eq!(key.refusal(start, 0), None, "the key never changed");
+        key.follow(start, 1);
+        assert_eq!(key.refusal(start, 0), None, "a repeated request changes nothing");
+        assert!(key.refusal(start + ROTATION_INTERVAL / 2, 1).is_some());
+        assert_eq!(key.refusal(start + ROTATION_INTERVAL, 1), None);
+        assert!(key.refusal(start + ROTATION_INTERVAL, 2).is_some(), "key 2 is not in use");
     }
 }

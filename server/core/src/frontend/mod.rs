@@ -16,17 +16,21 @@
 //! | `event.rs` | its inputs |
 //! | `actions.rs` | its effects |
 //! | `mod.rs` | the turn, and the start of each request |
-//! | `admission.rs` | permissions and limits of requests |
-//! | `pending.rs` | calls that await a reply of the core |
 //! | `reads.rs` | reads that are answered or parked |
-//! | `watches.rs` | blocking reads that are parked |
-//! | `mesh.rs` | requests from agents in the mesh |
-//! | `node_leases.rs` | the status of nodes' leases |
-//! | `servers.rs` | joins, announcements, the status of the quorum |
-//! | `checkpoints.rs` | checkpoints, their readers, and snapshots of other servers |
-//! | `stalls.rs` | requests that wait behind a stalled disk |
-//! | `readiness.rs` | readiness, and the reasons against it |
-//! | `figures.rs` | a server's figures, for monitoring |
+//! | `servers.rs` | joins, announcements, removals; `Eligibility`, `ProgramVersions` |
+//! | `pending.rs` | `PendingCalls`: calls that await a reply of the core |
+//! | `watches.rs` | `Watches`: blocking reads that are parked |
+//! | `checkpoints.rs` | `Checkpoints`: checkpoints, their readers, and snapshots of other servers |
+//! | `stalls.rs` | `WriteHealth`: failing and stalled disks |
+//! | `leaders.rs` | `LeaderHistory`: leader changes, and the last contact |
+//! | `mesh.rs` | `GossipKeyAge`, and requests from agents in the mesh |
+//! | `admission.rs` | permissions and limits of requests |
+//! | `status.rs` | `View`: a read-only view of the server, and replies that describe the server |
+//! | `readiness.rs` | readiness, and the reasons against it, by a `View` |
+//! | `figures.rs` | a server's figures for monitoring, by a `View` |
+//!
+//! Most parts are values that own their state, and functions of such values: they do not depend on
+//! [`Frontend`].
 //!
 //! **Invariants:** every call is answered once, unless it was cancelled; a reply to a command
 //! depends only on durable data; a parked reader is checked in the turn of a change that touches
@@ -37,13 +41,14 @@ mod admission;
 mod checkpoints;
 mod event;
 mod figures;
+mod leaders;
 mod mesh;
-mod node_leases;
 mod pending;
 mod readiness;
 mod reads;
 mod servers;
 mod stalls;
+mod status;
 mod watches;
 
 pub use crate::outbox::{ChallengeWanted, MeshItemsWanted, QuestionWanted};
@@ -63,10 +68,12 @@ use crate::observed::Observed;
 use crate::outbox::Outbox;
 use crate::proposal::Proposal;
 use crate::raft::TICK;
-use checkpoints::Checkpoints;
-use figures::LeaderHistory;
+use admission::Refusal;
+use checkpoints::{Checkpoints, ReaderWanted};
+use leaders::LeaderHistory;
+use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{RequestId, ServerId, WallTime};
+use lockmesh_protocol::id::{RequestId, WallTime};
 use lockmesh_protocol::peer::Peer;
 use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::record::Server;
@@ -74,8 +81,9 @@ use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use mesh::GossipKeyAge;
 use pending::{CallKind, Pending, PendingCalls};
-use servers::Removal;
-use std::collections::BTreeMap;
+use servers::{Eligibility, ProgramVersions};
+use stalls::{WriteHealth, has_other_voters, servers_behind};
+use status::{View, leader_hint, with_leader_hint};
 use std::time::Duration;
 use watches::Watches;
 
@@ -108,30 +116,14 @@ pub struct Frontend {
     pending: PendingCalls,
     watches: Watches,
     checkpoints: Checkpoints,
-    disk: DiskHealth,
-    /// The last time at which timed-out requests were logged.
-    delay_logged: Option<Time>,
-    /// The reason why no majority of the servers can write, as of the last tick.
-    no_majority_writes: Option<String>,
+    write_health: WriteHealth,
     leaders: LeaderHistory,
     gossip_key: GossipKeyAge,
-    /// The program versions of the servers, as reported when they last connected.
-    versions: BTreeMap<ServerId, String>,
-    /// The progress of this server's removal from the quorum.
-    removal: Removal,
-    /// `true` if this server's state was found corrupt.
-    corrupt: bool,
-    /// `true` if this process has seen this server as a member of the quorum.
-    was_member: bool,
-    /// The time of the last contact with a leader.
-    leader_contact: Time,
-    /// `true` if the core served at the end of the last turn.
-    serving: bool,
+    versions: ProgramVersions,
+    eligibility: Eligibility,
     next_tick: Time,
     /// The wall clock, and the time at which it was read.
     wall: (Time, WallTime),
-    /// Inputs that follow from this turn's replies.
-    next: Vec<Input>,
     fault_point: FaultPoint,
 }
 
@@ -139,11 +131,11 @@ impl Frontend {
     /// Creates the frontend of a server whose disk holds a checkpoint of its core's applied state.
     pub fn new(config: FrontendConfig, mut core: Core, now: Time, wall: WallTime) -> Self {
         let durable = core.snapshot_meta().index;
-        // Before the log is replayed: see `notice_own_removal`.
-        let was_member = core.membership().contains(config.own_record.id);
+        // Before the log is replayed: see `Eligibility`.
+        let me = config.own_record.id;
+        let eligibility = Eligibility::new(me, core.membership().contains(me), config.corrupt);
         let gossip_key = GossipKeyAge::new(now, core.state().gossip_key());
-        let corrupt = config.corrupt;
-        if corrupt {
+        if config.corrupt {
             core.corruption_checks_mut().found_at_start();
         }
         Self {
@@ -153,20 +145,13 @@ impl Frontend {
             pending: PendingCalls::default(),
             watches: Watches::default(),
             checkpoints: Checkpoints::new(now, durable),
-            disk: DiskHealth::Good,
-            delay_logged: None,
-            no_majority_writes: None,
-            leaders: LeaderHistory::default(),
+            write_health: WriteHealth::default(),
+            leaders: LeaderHistory::new(now),
             gossip_key,
-            versions: BTreeMap::new(),
-            removal: Removal::No,
-            corrupt,
-            was_member,
-            leader_contact: now,
-            serving: false,
+            versions: ProgramVersions::default(),
+            eligibility,
             next_tick: now,
             wall: (now, wall),
-            next: Vec::new(),
             fault_point: FaultPoint::default(),
         }
     }
@@ -190,12 +175,22 @@ impl Frontend {
 
     /// Returns `true` if this server's state was found corrupt, so that it serves no agent.
     pub fn is_corrupt(&self) -> bool {
-        self.corrupt
+        self.eligibility.is_corrupt()
     }
 
     /// Returns the number of parked blocking queries.
     pub fn watch_count(&self) -> usize {
         self.watches.len()
+    }
+
+    /// Returns the reasons why this server cannot serve now; empty if it can.
+    pub fn not_ready(&self, now: Time) -> Vec<NotReady> {
+        readiness::not_ready(&self.view(now))
+    }
+
+    /// Returns the server's current figures.
+    pub fn figures(&self, now: Time) -> Figures {
+        figures::figures(&self.view(now))
     }
 
     /// Reports the other servers to the shell, before the first turn.
@@ -215,25 +210,33 @@ impl Frontend {
             Event::Cancel(call) => {
                 self.pending.cancel(call);
                 self.watches.cancel(call);
-                self.cancel_reader(call);
+                self.checkpoints.cancel(call);
             }
             Event::Disconnected(caller) => {
                 self.pending.cancel_all(caller);
                 self.watches.cancel_all(caller);
-                self.cancel_readers(caller);
+                self.checkpoints.cancel_all(caller);
             }
             Event::Peer(sender, message) => self.peer(now, sender, message, actions),
             Event::SetBack(by, known) => self.input(now, Input::SetBack(by, known)),
-            Event::Version(server, version) => drop(self.versions.insert(server, version)),
+            Event::Version(server, version) => self.versions.insert(server, version),
             Event::Unreachable(server) => self.input(now, Input::Unreachable(server)),
-            Event::SnapshotFetched(fetched) => self.snapshot_fetched(now, fetched),
+            Event::SnapshotFetched(fetched) => {
+                if let Some(install) = self.checkpoints.fetched(fetched) {
+                    self.input(now, install);
+                }
+            }
             Event::Persisted(number) => self.input(now, Input::Persisted(number)),
-            Event::Checkpointed(mark) => self.checkpointed(now, mark, actions),
+            Event::Checkpointed(mark) => {
+                let index = mark.index;
+                self.input(now, Input::CheckpointDurable(mark));
+                self.checkpoints.completed(now, index, self.core.snapshot_meta(), actions);
+            }
             Event::Summed(index, checksum) => self.input(now, Input::Summed(index, checksum)),
             Event::Challenged { challenge, answer } => self.input(now, Input::Challenged(challenge, answer)),
             Event::AgentAnswered(answer) => self.input(now, Input::AgentAnswered(answer)),
             Event::Disk(health) => self.notice_disk(health, actions),
-            Event::ReaderClosed => self.reader_closed(),
+            Event::ReaderClosed => self.checkpoints.reader_closed(),
             Event::Removed => self.leave_for_good(actions),
             Event::Leave => self.leave(now, actions),
         }
@@ -251,13 +254,13 @@ impl Frontend {
         // Late ticks are not repeated: the core extends its deadlines instead.
         self.next_tick = now + TICK;
         self.wall = (now, wall);
-        if self.removal == Removal::Settled {
+        if self.eligibility.is_removal_settled() {
             // It must not disturb the other servers with elections.
             return true;
         }
-        let versions_differ = self.versions_differ();
+        let versions_differ = self.versions.differ(self.config.own_record.id, self.core.membership());
         self.core.corruption_checks_mut().pause(versions_differ);
-        self.look_at_disks(now);
+        self.check_disks(now);
         // Before deadlines expire: an expiry waits for the renewals of its session.
         self.end_overdue(now);
         self.input(now, Input::Tick(wall));
@@ -265,7 +268,9 @@ impl Frontend {
         // Only with a tick: a few milliseconds of extra wait do no harm and save a separate
         // wake-up.
         self.answer_due(now, actions);
-        self.checkpoint_if_due(now, dirty_rows, actions);
+        if self.checkpoints.is_due(now, dirty_rows, &self.config) {
+            self.checkpoints.begin(now, self.core.snapshot_meta(), actions);
+        }
         true
     }
 
@@ -281,16 +286,18 @@ impl Frontend {
     pub fn settle(&mut self, now: Time, actions: &mut Actions) {
         loop {
             self.core.settle(now, &mut self.outbox);
-            self.carry_out(now, actions);
-            if self.next.is_empty() {
+            let follow_ups = self.carry_out(now, actions);
+            if follow_ups.is_empty() {
                 break;
             }
-            for input in std::mem::take(&mut self.next) {
+            for input in follow_ups {
                 self.input(now, input);
             }
         }
-        self.notice_leader();
-        self.notice_leader_contact(now);
+        if let Some(leader) = self.core.leader() {
+            let term = self.core.log_position().term;
+            self.leaders.record(now, (leader, term), self.core.last_contact(now, leader));
+        }
         self.notice_own_removal(actions);
         self.notice_corruption(actions);
     }
@@ -300,27 +307,49 @@ impl Frontend {
     }
 
     fn call(&mut self, now: Time, from: CallRef, peer: &Peer, request: Request, actions: &mut Actions) {
+        let begun = self.check_call(peer, &request);
+        let begun = begun.and_then(|()| self.begin_call(now, (from, peer), request, actions));
+        if let Err(Refusal(why, kind)) = begun {
+            actions.answer(from, Response::Unavailable(why), kind);
+        }
+    }
+
+    fn check_call(&self, peer: &Peer, request: &Request) -> Result<(), Refusal> {
         // First of all: a peer without permission learns nothing about the state.
-        if let Some(reason) = denied(peer, &request) {
-            let denied = Response::Unavailable(Unavailable::Denied(reason));
-            return actions.answer(from, denied, AnswerKind::Other);
+        if let Some(reason) = denied(peer, request) {
+            return Err(Unavailable::Denied(reason).into());
         }
         // Introductions are still answered: servers that look for a quorum must learn of its
         // existence.
-        if let Some(why) = self.out_of_service().filter(|_| !matches!(request, Request::Introduce(_))) {
-            return actions.answer(from, Response::Unavailable(why), AnswerKind::Other);
+        if !matches!(request, Request::Introduce(_)) {
+            self.eligibility.check()?;
         }
+        Ok(())
+    }
+
+    fn begin_call(
+        &mut self,
+        now: Time,
+        (from, peer): (CallRef, &Peer),
+        request: Request,
+        actions: &mut Actions,
+    ) -> Result<(), Refusal> {
         match request {
-            Request::Propose(id, command) => self.propose(now, (from, peer), id, command, actions),
+            Request::Propose(request, command) => {
+                // A request rejected here is certainly not done; later the outcome may be unknown.
+                admission::check_proposal(&self.core, &self.write_health, peer, request.as_ref(), &command)
+                    .and_then(|()| self.gossip_key.check(now, &command, self.core.is_serving()))
+                    .map_err(|why| Refusal(why, AnswerKind::Write))?;
+                self.propose(now, from, CallKind::Write, request, command);
+            }
             Request::Read { query, consistency, blocking } => {
                 // Before it costs a quorum round.
-                if let Some(why) = admission::read_refusal(&query) {
-                    return actions.answer(from, Response::Unavailable(why), AnswerKind::Read);
-                }
+                admission::check_read(&query).map_err(|why| Refusal(why, AnswerKind::Read))?;
                 // The outcome of a position is a committed fact, so it costs no quorum round.
                 if matches!(&query, Query::QueuePosition { queue_position, .. } if self.core.knows_queue_position(*queue_position))
                 {
-                    return self.read(now, from, (query, Consistency::Default, blocking), actions);
+                    self.read(now, from, (query, Consistency::Default, blocking), actions);
+                    return Ok(());
                 }
                 let kind = CallKind::Read { query, consistency, blocking };
                 self.ask(now, from, kind, |token| Input::Read(token, consistency));
@@ -328,10 +357,10 @@ impl Frontend {
             Request::Renew(session) => {
                 self.ask(now, from, CallKind::Write, |token| Input::Renew(token, session));
             }
-            Request::RenewLease(renewal) => match self.renewal_refusal(peer, &renewal) {
-                Some(why) => actions.answer(from, Response::Unavailable(why), AnswerKind::Other),
-                None => self.ask(now, from, CallKind::Lease, |token| Input::RenewLease(token, renewal)),
-            },
+            Request::RenewLease(renewal) => {
+                admission::check_renewal(&self.core, peer, &renewal)?;
+                self.ask(now, from, CallKind::Lease, |token| Input::RenewLease(token, renewal));
+            }
             Request::TransferLeader(to) => {
                 self.ask(now, from, CallKind::Write, |token| Input::TransferLeader(token, to));
             }
@@ -347,38 +376,60 @@ impl Frontend {
                 actions.parts.push(PartWanted { reader, number, to: from });
             }
             Request::SnapshotPart { snapshot: None, least, .. } => {
-                self.want_snapshot(now, least, from, actions);
+                let wanted = ReaderWanted { reader: CheckpointReader::Snapshot, index: least, from };
+                self.checkpoints.want_reader(now, self.core.snapshot_meta(), wanted, actions)?;
             }
-            Request::AddServer(server) => self.admit(now, from, server, actions),
-            Request::Announce(server) => self.note_announcement(now, from, peer, server, actions),
-            Request::SyncMesh(has) => {
-                let answer = self.sync_mesh(now, peer, &has);
-                actions.answer(from, answer, AnswerKind::Other);
+            Request::AddServer(server) => {
+                servers::check_admission(&self.core, now, &server)?;
+                self.propose(now, from, CallKind::Admission, None, Command::AdmitServer(server));
             }
-            Request::Spread(item) => self.spread_event(now, (from, peer), item, actions),
-            Request::Accuse(accused) => self.accuse(now, (from, peer), accused, actions),
-            Request::NodeLeases(query) => self.ask_node_leases(now, from, query, actions),
-            told => {
-                let answer = self.tell(now, peer, &told);
-                actions.answer(from, answer, AnswerKind::Other);
+            Request::Announce(server) => {
+                servers::check_announcement(&self.core, peer, &server)?;
+                self.propose(now, from, CallKind::Announcement, None, Command::UpdateServer(server));
             }
+            other => self.begin_node_call(now, (from, peer), other, actions)?,
         }
+        Ok(())
     }
 
-    /// Replies to requests that need no input to the core.
-    fn tell(&self, now: Time, peer: &Peer, request: &Request) -> Response {
+    /// Begins a call that concerns nodes in the mesh and their leases, or replies to a request that
+    /// needs no input to the core.
+    fn begin_node_call(
+        &mut self,
+        now: Time,
+        (from, peer): (CallRef, &Peer),
+        request: Request,
+        actions: &mut Actions,
+    ) -> Result<(), Refusal> {
         match request {
-            Request::Status => Response::Status(self.status(now, &peer.node)),
-            Request::Introduce(_) => Response::Introduced(self.introduction()),
-            Request::Autopilot => {
-                let (autopilot, index) = self.core.state().autopilot();
-                Response::Autopilot(autopilot.clone(), index)
+            Request::SyncMesh(has) => {
+                let wall = self.wall_at(now);
+                let news = mesh::sync(&mut self.core, (now, wall), peer, &has)?;
+                actions.answer(from, Response::Mesh(Box::new(news)), AnswerKind::Other);
             }
-            _ => {
-                let why = "this server belongs to a cluster already";
-                Response::Unavailable(Unavailable::Denied(why.into()))
+            Request::Spread(item) => {
+                let origin = mesh::agent(&self.core, peer)?.number;
+                self.ask(now, from, CallKind::Lease, |token| Input::Spread(token, origin, item));
+            }
+            Request::Accuse(accused) => {
+                let accuser = mesh::accuser(&self.core, peer, &accused)?;
+                self.ask(now, from, CallKind::Lease, |token| Input::Accuse(token, accuser, accused));
+            }
+            // A follower may read the state after its leader's round, but lease status is not in
+            // the state.
+            Request::NodeLeases(_) if !self.core.is_serving() => {
+                return Err(Refusal(leader_hint(&self.core), AnswerKind::Read));
+            }
+            Request::NodeLeases(query) => {
+                let kind = CallKind::NodeLeases(query);
+                self.ask(now, from, kind, |token| Input::Read(token, Consistency::Consistent));
+            }
+            other => {
+                let answer = status::reply(&self.view(now), &peer.node, &other);
+                actions.answer(from, answer, AnswerKind::Other);
             }
         }
+        Ok(())
     }
 
     /// Passes a caller's request to the core.
@@ -390,19 +441,13 @@ impl Frontend {
     fn propose(
         &mut self,
         now: Time,
-        (from, peer): (CallRef, &Peer),
+        from: CallRef,
+        kind: CallKind,
         request: Option<RequestId>,
         command: Command,
-        actions: &mut Actions,
     ) {
-        // A request rejected here is certainly not done; later the outcome may be unknown.
-        let refusal = self.proposal_refusal(peer, request.as_ref(), &command);
-        if let Some(why) = refusal.or_else(|| self.rotation_refusal(now, &command)) {
-            return actions.answer(from, Response::Unavailable(why), AnswerKind::Write);
-        }
-        let at = self.wall_at(now);
-        let proposal = Proposal { request, at, command };
-        self.ask(now, from, CallKind::Write, |token| Input::Propose(token, proposal));
+        let proposal = Proposal { request, at: self.wall_at(now), command };
+        self.ask(now, from, kind, |token| Input::Propose(token, proposal));
     }
 
     /// Returns the wall-clock time, which is read once per tick.
@@ -411,8 +456,17 @@ impl Frontend {
         WallTime(millis + now.since(read_at).as_millis() as u64)
     }
 
-    fn has_other_voters(&self) -> bool {
-        self.core.membership().voters.len() > 1
+    fn view(&self, now: Time) -> View<'_> {
+        View {
+            now,
+            core: &self.core,
+            config: &self.config,
+            eligibility: &self.eligibility,
+            leaders: &self.leaders,
+            versions: &self.versions,
+            write_health: &self.write_health,
+            watches: self.watches.len(),
+        }
     }
 
     /// Follows the disk's health. A failing disk ends all waiting writes; their outcome is unknown.
@@ -425,15 +479,37 @@ impl Frontend {
                 actions.answer(from, Response::Unavailable(why.clone()), AnswerKind::Write);
             }
         }
-        self.disk = health;
+        self.write_health.set_disk(health);
+    }
+
+    /// Reports to the other servers if this one's disk rejects writes, and updates whether a
+    /// majority can write.
+    fn check_disks(&mut self, now: Time) {
+        let own = self.write_health.disk_failure();
+        if let Some(reason) = own {
+            self.core.report_refusing_disk(now, reason, &mut self.outbox);
+        }
+        // A single voter reports its own reason.
+        let why = self.core.why_no_majority_writes(now, own).filter(|_| has_other_voters(&self.core));
+        self.write_health.set_no_majority(why);
+    }
+
+    /// Replies to requests that have waited too long.
+    fn end_overdue(&mut self, now: Time) {
+        let overdue = self.core.take_overdue(now);
+        if overdue.len() > 0 {
+            let unpersisted = self.core.disk().unpersisted_since().map(|since| now.since(since));
+            let behind = servers_behind(&self.core, self.config.own_record.id);
+            let cause = self.write_health.cause_of_delay(unpersisted, &behind);
+            self.write_health.log_delay(now, overdue.len(), &cause);
+            self.core.end_overdue(now, overdue, &cause, &mut self.outbox);
+        }
     }
 
     /// Hands over the leadership of a leader whose disk rejects writes, or whose state is corrupt:
     /// it could serve no client.
     fn hand_over_if_unfit(&mut self, now: Time) {
-        // If no majority can write, no other server can be elected.
-        let cannot_write = self.disk != DiskHealth::Good && self.no_majority_writes.is_none();
-        if self.corrupt || cannot_write {
+        if self.eligibility.is_corrupt() || self.write_health.needs_other_leader() {
             self.core.hand_over(now, &mut self.outbox);
         }
     }
@@ -448,10 +524,14 @@ impl Frontend {
         }
     }
 
-    fn carry_out(&mut self, now: Time, actions: &mut Actions) {
+    /// Carries out the core's effects. Returns the inputs that follow from its replies.
+    fn carry_out(&mut self, now: Time, actions: &mut Actions) -> Vec<Input> {
         // First: the rest of this outbox belongs to the snapshot's state.
         if let Some(mark) = self.outbox.install.take() {
-            self.install(mark, actions);
+            self.checkpoints.install(mark, actions);
+            // All watched rows may have changed.
+            self.watches.touch(&Change::Cleared);
+            self.notice_roster(actions);
         }
         self.hand_on(actions);
         self.gossip_key.follow(now, self.core.state().gossip_key());
@@ -459,19 +539,24 @@ impl Frontend {
         outbox.changes.iter().for_each(|change| self.watches.touch(change));
         actions.removed_rows.append(outbox.removed.take());
         let roster_changed = outbox.changes.iter().any(servers::is_of_roster);
-        self.record(now, &mut outbox, actions);
+        self.checkpoints.record(now, &mut outbox, actions);
         actions.challenges.append(&mut outbox.challenges);
         actions.questions.append(&mut outbox.questions);
         actions.mesh_items.append(&mut outbox.mesh_items);
         if roster_changed {
             self.notice_roster(actions);
         }
+        let mut follow_ups = Vec::new();
         for (token, response) in outbox.replies.drain(..) {
-            self.reply(token, response, actions);
+            follow_ups.extend(self.reply(token, response, actions));
         }
         for (token, why) in outbox.refused_reads.drain(..) {
             if let Some(Pending::Call(from, _)) = self.pending.take(token) {
-                actions.answer(from, self.with_leader_hint(Response::Unavailable(why)), AnswerKind::Read);
+                actions.answer(
+                    from,
+                    with_leader_hint(&self.core, Response::Unavailable(why)),
+                    AnswerKind::Read,
+                );
             }
         }
         for token in outbox.readable.drain(..) {
@@ -482,28 +567,29 @@ impl Frontend {
             actions.storage.push(Storage::Compact(index));
         }
         if std::mem::take(&mut outbox.snapshot_wanted) {
-            self.checkpoint_for_follower(now, actions);
+            self.checkpoints.begin_for_follower(now, self.core.snapshot_meta(), actions);
         }
         self.notice_role(actions);
         self.outbox = outbox;
+        follow_ups
     }
 
-    fn reply(&mut self, token: CallToken, response: Response, actions: &mut Actions) {
-        match self.pending.take(token) {
-            Some(Pending::Call(
+    fn reply(&mut self, token: CallToken, response: Response, actions: &mut Actions) -> Option<Input> {
+        match self.pending.take(token)? {
+            Pending::Call(
                 from,
                 kind @ (CallKind::Admission | CallKind::Joining(_) | CallKind::Announcement),
-            )) => self.reply_to_server(from, &kind, response, actions),
-            Some(Pending::Call(from, kind)) => {
+            ) => return self.reply_to_server(from, &kind, response, actions),
+            Pending::Call(from, kind) => {
                 // Every agent renews constantly: counted as writes, renewals would hide all others.
                 let is_lease = matches!(kind, CallKind::Lease);
                 let kind = if is_lease { AnswerKind::Other } else { AnswerKind::Write };
-                actions.answer(from, self.with_leader_hint(response), kind);
+                actions.answer(from, with_leader_hint(&self.core, response), kind);
             }
             // Regardless of the outcome: a stopping server tries one transfer and then stops.
-            Some(Pending::Leave) => actions.may_leave = true,
-            None => {}
+            Pending::Leave => actions.may_leave = true,
         }
+        None
     }
 
     fn readable(&mut self, now: Time, token: CallToken, actions: &mut Actions) {
@@ -511,9 +597,18 @@ impl Frontend {
             Some(Pending::Call(from, CallKind::Read { query, consistency, blocking })) => {
                 self.read(now, from, (query, consistency, blocking), actions);
             }
-            Some(Pending::Call(from, CallKind::Backup)) => self.want_backup(now, from, actions),
+            Some(Pending::Call(from, CallKind::Backup)) => {
+                // Of the current applied index: the backup then holds the operator's own earlier
+                // writes.
+                let current = self.core.snapshot_meta();
+                let wanted = ReaderWanted { reader: CheckpointReader::Backup, index: current.index, from };
+                if let Err(why) = self.checkpoints.want_reader(now, current, wanted, actions) {
+                    actions.answer(from, Response::Unavailable(why), AnswerKind::Other);
+                }
+            }
             Some(Pending::Call(from, CallKind::NodeLeases(query))) => {
-                self.tell_node_leases(now, from, &query, actions);
+                let answer = status::node_leases(&self.core, now, &query);
+                actions.answer(from, answer, AnswerKind::Read);
             }
             _ => {}
         }

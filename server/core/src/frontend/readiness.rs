@@ -2,10 +2,7 @@
 //!
 //! Monitoring and rolling restarts use this; no request is rejected because of it.
 
-use super::Frontend;
-use super::event::DiskHealth;
-use super::servers::Removal;
-use lockmesh_protocol::time::Time;
+use super::status::View;
 use std::fmt;
 use std::time::Duration;
 
@@ -56,36 +53,34 @@ impl fmt::Display for NotReady {
     }
 }
 
-impl Frontend {
-    /// Returns the reasons why this server cannot serve now; empty if it can.
-    pub fn not_ready(&self, now: Time) -> Vec<NotReady> {
-        let mut reasons = Vec::new();
-        if self.removal != Removal::No {
-            reasons.push(NotReady::Removed);
-        }
-        if self.corrupt {
-            reasons.push(NotReady::Corrupt);
-        }
-        if self.core.set_back().is_some() {
-            reasons.push(NotReady::SetBack);
-        }
-        if let DiskHealth::Failing(reason) = &self.disk {
-            reasons.push(NotReady::DiskFailing(reason.clone()));
-        }
-        reasons.extend(self.core.disk().stalled_for(now).map(NotReady::DiskStalled));
-        reasons.extend(self.not_led(now));
-        reasons
+/// Returns the reasons why this server cannot serve now; empty if it can.
+pub(super) fn not_ready(view: &View<'_>) -> Vec<NotReady> {
+    let mut reasons = Vec::new();
+    if view.eligibility.is_removed() {
+        reasons.push(NotReady::Removed);
     }
+    if view.eligibility.is_corrupt() {
+        reasons.push(NotReady::Corrupt);
+    }
+    if view.core.set_back().is_some() {
+        reasons.push(NotReady::SetBack);
+    }
+    if let Some(reason) = view.write_health.disk_failure() {
+        reasons.push(NotReady::DiskFailing(reason.into()));
+    }
+    reasons.extend(view.core.disk().stalled_for(view.now).map(NotReady::DiskStalled));
+    reasons.extend(not_led(view));
+    reasons
+}
 
-    /// Returns the reason why this server has no working leader, if so.
-    fn not_led(&self, now: Time) -> Option<NotReady> {
-        let silence_allowed = self.core.autopilot(now).longest_silence();
-        let Some(leader) = self.core.leader() else { return Some(NotReady::NoLeader) };
-        if leader == self.config.own_record.id {
-            return (!self.core.autopilot(now).hears_majority(now, silence_allowed))
-                .then_some(NotReady::NoQuorum);
-        }
-        let is_heard = self.core.last_contact(now, leader).is_some_and(|silence| silence <= silence_allowed);
-        (!is_heard).then_some(NotReady::LeaderSilent)
+/// Returns the reason why this server has no working leader, if so.
+fn not_led(view: &View<'_>) -> Option<NotReady> {
+    let silence_allowed = view.core.autopilot(view.now).longest_silence();
+    let Some(leader) = view.core.leader() else { return Some(NotReady::NoLeader) };
+    if leader == view.config.own_record.id {
+        return (!view.core.autopilot(view.now).hears_majority(view.now, silence_allowed))
+            .then_some(NotReady::NoQuorum);
     }
+    let is_heard = view.core.last_contact(view.now, leader).is_some_and(|silence| silence <= silence_allowed);
+    (!is_heard).then_some(NotReady::LeaderSilent)
 }

@@ -2,11 +2,11 @@
 
 use super::actions::{Actions, AnswerKind};
 use super::event::CallRef;
+use super::status::{View, leader_hint};
 use super::watches::Parked;
 use super::{Frontend, LONGEST_WAIT};
 use crate::fault_injection::Rule;
 use crate::state::{Listing, LongRead, too_long};
-use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response, Unavailable};
@@ -34,17 +34,17 @@ impl Frontend {
                 let kind = if wait.is_zero() { AnswerKind::Read } else { AnswerKind::BlockingRead };
                 self.answer_or_park(now, parked, kind, actions);
             }
-            _ => self.tell_rows(now, &query, (from, LogIndex(0), AnswerKind::Read), actions),
+            _ => send_rows(&self.view(now), &query, (from, LogIndex(0), AnswerKind::Read), actions),
         }
     }
 
     fn answer_or_park(&mut self, now: Time, parked: Parked, kind: AnswerKind, actions: &mut Actions) {
         // Rows are built only for readers that get a reply.
         if let Some(index) = self.core.state().news(&parked.query, parked.known) {
-            self.tell_rows(now, &parked.query, (parked.from, index, kind), actions);
+            send_rows(&self.view(now), &parked.query, (parked.from, index, kind), actions);
         } else if parked.deadline <= now {
             // There is no wait, or it is over.
-            self.tell_no_news(now, &parked, kind, actions);
+            send_unchanged(&self.view(now), &parked, kind, actions);
         } else if self.watches.len() >= self.config.max_watches {
             // A memory limit: each parked reader is kept until its wait is over.
             let what = format!("{} blocking queries are parked here", self.config.max_watches);
@@ -55,44 +55,11 @@ impl Frontend {
         }
     }
 
-    /// Replies with the current rows, under an index of at least `least`.
-    fn tell_rows(
-        &self,
-        now: Time,
-        query: &Query,
-        (to, least, kind): (CallRef, LogIndex, AnswerKind),
-        actions: &mut Actions,
-    ) {
-        let (index, listing) = self.core.query_view(now, query, MAX_FRAME_BYTES);
-        // At least the index that woke the reader, or it would retry with the same index in a loop.
-        let index = index.max(least);
-        let leader = self.core.leader();
-        let known_leader = leader.is_some();
-        let last_contact = leader.and_then(|leader| self.core.last_contact(now, leader));
-        // Clients use it to bound the age of a stale reply, so it grows while there is no leader.
-        let last_contact = last_contact.unwrap_or_else(|| now.since(self.leader_contact));
-        match listing {
-            Listing::Rows(rows) => {
-                let answer = Answer { index, rows, known_leader, last_contact };
-                actions.answer(to, Response::Answer(answer), kind);
-            }
-            Listing::View(view) => {
-                actions.long_reads.push((to, LongRead { index, known_leader, last_contact, view }));
-            }
-            Listing::TooLong => actions.answer(to, too_long(MAX_FRAME_BYTES), kind),
-        }
-    }
-
     /// Replies to readers whose wait is over.
     pub(super) fn answer_due(&mut self, now: Time, actions: &mut Actions) {
         for parked in self.watches.take_due(now) {
-            self.tell_no_news(now, &parked, AnswerKind::BlockingRead, actions);
+            send_unchanged(&self.view(now), &parked, AnswerKind::BlockingRead, actions);
         }
-    }
-
-    fn tell_no_news(&self, now: Time, parked: &Parked, kind: AnswerKind, actions: &mut Actions) {
-        let least = self.core.state().least_index(&parked.query, parked.known);
-        self.tell_rows(now, &parked.query, (parked.from, least, kind), actions);
     }
 
     /// Checks the readers that this turn's changes touched, each once.
@@ -102,43 +69,47 @@ impl Frontend {
         }
     }
 
-    /// Wakes all readers: a snapshot replaced everything, so all watched rows may have changed.
-    pub(super) fn wake_all(&mut self) {
-        self.watches.touch(&Change::Cleared);
-    }
-
     /// Redirects the blocking readers of a leader that stepped down.
     pub(super) fn notice_role(&mut self, actions: &mut Actions) {
-        let serving = self.core.is_serving();
-        if self.serving && !serving {
+        if self.leaders.record_serving(self.core.is_serving()) {
             // They requested the leader's state, and this server's may be stale from now on.
             for parked in self.watches.take_leaders_readers() {
-                let lost = Response::Unavailable(Unavailable::NotLeader { leader: None });
-                let lost = self.with_leader_hint(lost);
+                let lost = Response::Unavailable(leader_hint(&self.core));
                 actions.answer(parked.from, lost, AnswerKind::BlockingRead);
             }
         }
-        self.serving = serving;
     }
+}
 
-    /// Records the time of the last contact with a leader.
-    pub(super) fn notice_leader_contact(&mut self, now: Time) {
-        let leader = self.core.leader();
-        if let Some(silence) = leader.and_then(|leader| self.core.last_contact(now, leader)) {
-            self.leader_contact =
-                self.leader_contact.max(Time(now.0.saturating_sub(silence.as_micros() as u64)));
+/// Replies with the current rows, under an index of at least `least`.
+fn send_rows(
+    view: &View<'_>,
+    query: &Query,
+    (to, least, kind): (CallRef, LogIndex, AnswerKind),
+    actions: &mut Actions,
+) {
+    let (index, listing) = view.core.query_view(view.now, query, MAX_FRAME_BYTES);
+    // At least the index that woke the reader, or it would retry with the same index in a loop.
+    let index = index.max(least);
+    let leader = view.core.leader();
+    let known_leader = leader.is_some();
+    let last_contact = leader.and_then(|leader| view.core.last_contact(view.now, leader));
+    // Clients use it to bound the age of a stale reply, so it grows while there is no leader.
+    let last_contact = last_contact.unwrap_or_else(|| view.leaders.silence(view.now));
+    match listing {
+        Listing::Rows(rows) => {
+            let answer = Answer { index, rows, known_leader, last_contact };
+            actions.answer(to, Response::Answer(answer), kind);
         }
+        Listing::View(view) => {
+            actions.long_reads.push((to, LongRead { index, known_leader, last_contact, view }));
+        }
+        Listing::TooLong => actions.answer(to, too_long(MAX_FRAME_BYTES), kind),
     }
+}
 
-    /// Adds the leader's address to a rejection, as far as this server knows it.
-    pub(super) fn with_leader_hint(&self, response: Response) -> Response {
-        match response {
-            Response::Unavailable(Unavailable::NotLeader { .. }) => {
-                let leader = self.core.leader().and_then(|id| self.core.state().server(id));
-                let leader = leader.map(|row| row.address.clone());
-                Response::Unavailable(Unavailable::NotLeader { leader })
-            }
-            other => other,
-        }
-    }
+/// Replies to a reader whose wait is over with the same rows.
+fn send_unchanged(view: &View<'_>, parked: &Parked, kind: AnswerKind, actions: &mut Actions) {
+    let least = view.core.state().least_index(&parked.query, parked.known);
+    send_rows(view, &parked.query, (parked.from, least, kind), actions);
 }
