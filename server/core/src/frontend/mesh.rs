@@ -4,7 +4,7 @@
 use crate::core::Core;
 use crate::outbox::not_leader;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::gossip::mesh::MeshNews;
+use lockmesh_protocol::gossip::MeshNews;
 use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::id::WallTime;
 use lockmesh_protocol::lease::LeaseId;
