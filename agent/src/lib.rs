@@ -16,8 +16,8 @@
 //! | `checks.rs` | this agent's own health checks: clock, log and connection around `agent/core/src/checks`, which decides |
 //! | `session_watches.rs`, `boot_clock.rs` | sessions that guards on this host follow, and the clock of their deadlines |
 //! | `upstream/` | connections, callers and the clock around `agent/core`, which decides |
-//! | `config.rs`, `config/` | settings of an agent |
-//! | `consul.rs`, `consul/` | Consul's routes, commands, options and keys that Lockmesh does not have |
+//! | `config/` | settings of an agent |
+//! | `consul/` | Consul's routes, commands, options and keys that Lockmesh does not have |
 //! | `pin.rs` | the file with the agent's cluster |
 //! | `node.rs` | the identity of this machine |
 //! | `own_address.rs` | the address at which others reach this agent |

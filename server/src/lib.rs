@@ -8,7 +8,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `server.rs` | starts all parts, and stops them in reverse order |
-//! | `driver.rs` | the loop: takes events, lets frontend and core decide, executes the effects |
+//! | `driver/` | the loop: takes events, lets frontend and core decide, executes the effects |
 //! | `driver/` | destinations of its replies |
 //! | `event_queue.rs` | the bounded queue into the driver, and the way of replies back |
 //! | `challenger.rs` | challenges to agents, direct and through other agents |

@@ -135,7 +135,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("tar", &["agent/src/http/"]),
     ("time", &["protocol/net/src/certificate.rs", "agent/src/", "agent/cli/src/command/"]),
     ("todc_utils", &["tests/src/history/independent.rs"]),
-    ("toml", &["agent/cli/src/config.rs", "tests/src/hunt/table.rs"]),
+    ("toml", &["agent/cli/src/config/mod.rs", "tests/src/hunt/table.rs"]),
     ("tracing_subscriber", &["agent/cli/src/telemetry.rs"]),
     ("uuid", &["protocol/src/id.rs", "agent/src/"]),
     ("x509_parser", &["protocol/net/src/certificate.rs"]),
@@ -219,15 +219,15 @@ const REPLACED: &[(&str, &str)] = &[
 /// Standard terms, and the file that implements each: its first lines contain the term, so that a
 /// search finds it.
 const DECIDED_IN: &[(&str, &str)] = &[
-    ("leader discovery", "agent/core/src/leader_tracker.rs"),
+    ("leader discovery", "agent/core/src/leader_tracker/mod.rs"),
     ("request id", "agent/core/src/request_ids.rs"),
     ("idempotent", "agent/core/src/request_ids.rs"),
     ("coalesced read", "agent/core/src/quorum_client/shared_reads.rs"),
     ("single-flight", "agent/core/src/quorum_client/shared_reads.rs"),
-    ("bootstrap", "server/src/bootstrap/decide.rs"),
+    ("bootstrap", "server/src/bootstrap/decide/mod.rs"),
     ("compaction", "server/core/src/write_queue.rs"),
     ("snapshot transfer", "server/src/snapshot/download.rs"),
-    ("autopilot", "server/core/src/autopilot.rs"),
+    ("autopilot", "server/core/src/autopilot/mod.rs"),
     ("read index", "server/core/src/read_index.rs"),
     ("backpressure", "server/core/src/frontend/admission.rs"),
     ("slow clients", "agent/src/http/guard.rs"),

@@ -12,7 +12,7 @@
 //! | `command/operator/` | `operator raft`, `autopilot`, `gossip`, `snapshot`, `tls` |
 //! | `command/bench/` | `bench`: load on an agent, and measurements |
 //! | `agent.rs`, `server.rs`, `dev/` | start and stop of each role |
-//! | `config.rs`, `config/` | merges file, environment and flags; remedies for unknown keys |
+//! | `config/` | merges file, environment and flags; remedies for unknown keys |
 //! | `data_folder.rs` | an agent's data folder, closed to other users |
 //! | `pid_file.rs` | the file with the process id |
 //! | `error.rs` | startup errors |

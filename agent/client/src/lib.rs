@@ -43,7 +43,7 @@
 //! | `shape/` | the JSON of both ends: the agent renders it, the client parses it |
 //! | `holder/` | a session and its holds, as one pure state machine; start with `mod.rs` |
 //! | `driver.rs` | drives the holder: clock, client and waiting callers |
-//! | `keeper.rs`, `keeper/`, `session_options.rs` | a session that is kept alive; its options |
+//! | `keeper/`, `session_options.rs` | a session that is kept alive; its options |
 //! | `lock/`, `semaphore/`, `election.rs` | guards |
 //! | `clock.rs`, `backoff.rs`, `duration.rs` | a clock that counts suspended time; utilities |
 //! | `fake.rs` | a scripted agent with faults, for tests |

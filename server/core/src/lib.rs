@@ -15,7 +15,7 @@
 //! |---|---|
 //! | `input.rs`, `proposal.rs` | every input, a closed list; a command before it is in the log |
 //! | `outbox.rs` | every effect |
-//! | `core.rs`, `core/` | handles inputs one at a time, has the values decide, and carries out what they decided |
+//! | `core/` | handles inputs one at a time, has the values decide, and carries out what they decided |
 //! | `cluster.rs` | the view of the cluster that the values decide by, and their decisions |
 //! | `frontend/` | the second pure value: requests, replies, pending calls, blocking reads, joins, checkpoints |
 //! | `raft/` | consensus behind our own types; `engine.rs` is the only file that names the library |
@@ -25,10 +25,10 @@
 //! | `disks.rs` | disks that reject writes, loss of a writable majority |
 //! | `setback.rs` | detection of servers whose disks were set back |
 //! | `checksum.rs` | one checksum of all rows, updated row by row |
-//! | `corruption.rs`, `corruption/` | corruption checks: comparison of checksums, and quarantine |
+//! | `corruption/` | corruption checks: comparison of checksums, and quarantine |
 //! | `timers.rs` | the leader's deadlines; each expiry is a command |
 //! | `judge/` | failure detector, a value of its own: renewals, checks by all voters, verdicts by a majority, brake, reconciliation |
-//! | `mesh.rs`, `mesh/` | data for agents in the mesh: roster, keys, recent verdicts |
+//! | `mesh/` | data for agents in the mesh: roster, keys, recent verdicts |
 //! | `deadlines.rs` | when deadlines become commands: at a tick, between ticks, before a lock request |
 //! | `read_index.rs` | one quorum round for all waiting reads |
 //! | `unwritten.rs` | rows that belong to the next checkpoint |
@@ -36,7 +36,7 @@
 //! | `upgrade.rs` | format upgrades, and the stop of a build that cannot read the format |
 //! | `write_queue.rs` | disk writes in the order in which they may happen |
 //! | `fault_injection.rs` | rules that the simulator can break; not part of the program |
-//! | `autopilot.rs`, `autopilot/` | health of the servers, promotion of learners, removal of dead servers |
+//! | `autopilot/` | health of the servers, promotion of learners, removal of dead servers |
 
 mod autopilot;
 pub mod checksum;

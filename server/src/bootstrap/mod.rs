@@ -8,7 +8,7 @@
 //!
 //! | file | is |
 //! |---|---|
-//! | `decide.rs` | the decisions, from the servers that are present; start with it |
+//! | `decide/` | the decisions, from the servers that are present; start with it |
 //! | `record.rs` | the durable record of them |
 //! | `run.rs` | the event loop that replaces the driver until there is a quorum |
 //! | `discovery.rs` | the tasks that look for other servers and introduce this one |

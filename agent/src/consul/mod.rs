@@ -95,7 +95,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::fmt::Write;
 
-    const RUNBOOK: &str = include_str!("../../deploy/operations/move-from-consul.md");
+    const RUNBOOK: &str = include_str!("../../../deploy/operations/move-from-consul.md");
 
     /// The rows as the runbook shows them.
     fn markdown(rows: &[Row]) -> String {

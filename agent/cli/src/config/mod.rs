@@ -296,8 +296,8 @@ mod tests {
 
     use std::io::Write;
 
-    const AGENT_SAMPLE: &str = include_str!("../../../deploy/config/agent.toml");
-    const SERVER_SAMPLE: &str = include_str!("../../../deploy/config/server.toml");
+    const AGENT_SAMPLE: &str = include_str!("../../../../deploy/config/agent.toml");
+    const SERVER_SAMPLE: &str = include_str!("../../../../deploy/config/server.toml");
 
     fn file(text: &str) -> tempfile::NamedTempFile {
         let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
