@@ -264,8 +264,8 @@ impl ServedMesh {
         taken.filter_map(|(cell, items)| Some((items, members(cell)?))).collect()
     }
 
-    /// Returns the data that an agent in this cell lacks, as of a log index, given the digest of its
-    /// roster. `wall` is the time of this server's clock.
+    /// Returns the data that an agent in this cell lacks, as of a log index, given the digest of
+    /// its roster. `wall` is the time of this server's clock.
     pub(crate) fn news(
         &mut self,
         now: Time,

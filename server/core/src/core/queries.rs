@@ -113,8 +113,8 @@ impl Core {
         self.engine.progress(server)
     }
 
-    /// Returns the time at which [`crate::Input::Deadline`] is due; `None` if nothing may expire before
-    /// the next tick.
+    /// Returns the time at which [`crate::Input::Deadline`] is due; `None` if nothing may expire
+    /// before the next tick.
     pub fn next_deadline(&self) -> Option<Time> {
         self.deadlines.next()
     }
