@@ -85,6 +85,13 @@ impl Fleet {
         self.servers().iter().map(address).collect()
     }
 
+    /// Waits until the leader has found all servers healthy. A slow follower of a leader that was
+    /// just elected may have acknowledged nothing yet.
+    pub fn until_all_are_healthy(&self) {
+        let client = self.client();
+        wait_until(|| client.get("/v1/operator/autopilot/health").status == 200);
+    }
+
     /// Returns the leader's node.
     pub fn leader(&self) -> String {
         let leader = self.servers().into_iter().find(|server| server["Leader"] == true);

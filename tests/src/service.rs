@@ -386,7 +386,7 @@ fn drive(id: u64, receiver: &EventReceiver, book: &SharedBook) {
                     drop(open.parked.remove(&(id, caller, call)));
                 }
                 DriverEvent::Disconnected(from) => {
-                    open.parked.retain(|(at, who, _), _| (*at, *who) != (id, from))
+                    open.parked.retain(|(at, who, _), _| (*at, *who) != (id, from));
                 }
                 other => panic!("unexpected event {other:?}"),
             }

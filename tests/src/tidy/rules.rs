@@ -51,7 +51,7 @@ pub fn impl_lines(sources: &[&Source]) -> BTreeMap<String, usize> {
     let mut lines = BTreeMap::new();
     for source in sources {
         let code = &source.real_code;
-        for at in words(code, "impl").filter(|at| code[..*at].ends_with('\n')) {
+        for at in words(code, "impl").filter(|at| *at == 0 || code[..*at].ends_with('\n')) {
             let item = &code[at..at + item_length(&code[at..])];
             let head = item.split_once('{').map_or(item, |(head, _)| head);
             let code_lines = item.lines().filter(|line| !line.trim().is_empty()).count();

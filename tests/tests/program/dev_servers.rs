@@ -13,6 +13,7 @@ fn a_killed_leader_is_missed_by_nobody_and_comes_back_by_hand() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let dev = Fleet::start(folder.path(), "3");
     let client = dev.client();
+    dev.until_all_are_healthy();
     let health = client.get("/v1/operator/autopilot/health").expect(200).json();
     let versions = health["Servers"].as_array().expect("a list").iter().map(|server| &server["Version"]);
     assert_eq!(versions.collect::<Vec<_>>(), [env!("CARGO_PKG_VERSION"); 3]);

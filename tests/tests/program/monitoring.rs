@@ -64,6 +64,7 @@ fn without_a_majority_nobody_is_ready_and_with_one_everybody_is() {
 fn a_follower_that_stands_still_shows_on_the_leader_as_silence_and_lag() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let dev = Fleet::start(folder.path(), "3");
+    dev.until_all_are_healthy();
     let leader = dev.leader();
     let follower = SERVERS.into_iter().find(|server| *server != leader).expect("there are three");
     let watched = dev.monitor(&leader);
