@@ -8,7 +8,6 @@ use super::api::Api;
 use super::audit::{self, Action};
 use super::body::Body;
 use super::call::Call;
-use super::endpoint;
 use super::endpoint::table::{ROUTES, Right, Route};
 use super::go::{path, query};
 use super::host;
@@ -110,7 +109,7 @@ async fn guarded(
     let call = Call { api, peer, head, tail, is_lossy, params };
     let answer = match right {
         Right::Read | Right::Write => match check_token(&call) {
-            Ok(()) => endpoint::run(route.endpoint, &call, body).await,
+            Ok(()) => route.answer(&call, body).await,
             Err(failure) => Err(failure),
         },
         // Boxed, so that the hot paths do not pay for it in memory.
@@ -125,7 +124,7 @@ async fn operated(call: &Call<'_>, route: &Route, body: Body) -> Result<Response
     let answer = async {
         check_token(call)?;
         check_operator(call)?;
-        endpoint::run(route.endpoint, call, body).await
+        route.answer(call, body).await
     };
     audit::recorded(call, Action::Operate, &[], answer).await
 }

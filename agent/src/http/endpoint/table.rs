@@ -1,7 +1,15 @@
-//! The table of all endpoints, with their paths, methods, and the right that each method needs. A
-//! route without one does not compile.
+//! The table of all endpoints: path, methods with the right that each needs, and handler. An
+//! endpoint without one of these does not compile.
 
-use http::Method;
+use super::{
+    agent, autopilot, catalog, check, event, gossip, health, kv, lockmesh, membership, monitoring, operator,
+    registration, session, session_events, snapshot, status, txn,
+};
+use crate::http::answer::Failure;
+use crate::http::body::Body;
+use crate::http::call::Call;
+use http::{Method, Response};
+use lockmesh_protocol::record::CheckStatus;
 
 const GET: &[Verb] = &[read(Method::GET)];
 const PUT: &[Verb] = &[write(Method::PUT)];
@@ -47,138 +55,100 @@ const fn operate(method: Method) -> Verb {
     Verb { method, right: Right::Operate }
 }
 
-/// The handler of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::http) enum Endpoint {
-    Kv,
-    SessionCreate,
-    SessionDestroy,
-    SessionRenew,
-    SessionInfo,
-    SessionNode,
-    SessionList,
-    SessionEvents,
-    EventFire,
-    EventList,
-    StatusLeader,
-    StatusPeers,
-    Txn,
-    CatalogRegister,
-    CatalogDeregister,
-    CatalogDatacenters,
-    CatalogNodes,
-    CatalogNode,
-    CatalogServices,
-    CatalogService,
-    HealthNode,
-    HealthChecks,
-    HealthState,
-    HealthService,
-    AgentSelf,
-    AgentMembers,
-    AgentLeave,
-    AgentForceLeave,
-    AgentJoin,
-    AgentMaintenance,
-    AgentMetrics,
-    AgentHost,
-    AgentVersion,
-    AgentReload,
-    AgentChecks,
-    CheckRegister,
-    CheckDeregister,
-    CheckPass,
-    CheckWarn,
-    CheckFail,
-    CheckUpdate,
-    RaftConfiguration,
-    RaftPeer,
-    RaftTransferLeader,
-    AutopilotConfiguration,
-    AutopilotHealth,
-    GossipKey,
-    GossipRotate,
-    Servers,
-    Snapshot,
-    Locks,
-    Losses,
-    Metrics,
-    Live,
-    Ready,
-}
-
-/// An endpoint in the table.
+/// An endpoint's path and methods.
 #[derive(Debug)]
 pub(in crate::http) struct Route {
     /// Its path, also its name in the metrics.
     pub(in crate::http) path: &'static str,
     /// Its methods, as `Allow` lists them.
     pub(in crate::http) verbs: &'static [Verb],
-    /// Its handler.
-    pub(in crate::http) endpoint: Endpoint,
+    endpoint: Endpoint,
 }
 
-/// Every endpoint with its path and its methods.
-pub(in crate::http) static ROUTES: &[Route] = &[
-    route("/v1/kv/", KEYS, Endpoint::Kv),
-    route("/v1/session/create", PUT, Endpoint::SessionCreate),
-    route("/v1/session/destroy/", PUT, Endpoint::SessionDestroy),
-    route("/v1/session/renew/", PUT, Endpoint::SessionRenew),
-    route("/v1/session/info/", GET, Endpoint::SessionInfo),
-    route("/v1/session/node/", GET, Endpoint::SessionNode),
-    route("/v1/session/list", GET, Endpoint::SessionList),
-    route("/v1/session/events/", GET, Endpoint::SessionEvents),
-    route("/v1/event/fire/", PUT, Endpoint::EventFire),
-    route("/v1/event/list", GET, Endpoint::EventList),
-    route("/v1/status/leader", GET, Endpoint::StatusLeader),
-    route("/v1/status/peers", GET, Endpoint::StatusPeers),
-    route("/v1/txn", PUT, Endpoint::Txn),
-    route("/v1/catalog/register", PUT, Endpoint::CatalogRegister),
-    route("/v1/catalog/deregister", PUT, Endpoint::CatalogDeregister),
-    route("/v1/catalog/datacenters", GET, Endpoint::CatalogDatacenters),
-    route("/v1/catalog/nodes", GET, Endpoint::CatalogNodes),
-    route("/v1/catalog/node/", GET, Endpoint::CatalogNode),
-    route("/v1/catalog/services", GET, Endpoint::CatalogServices),
-    route("/v1/catalog/service/", GET, Endpoint::CatalogService),
-    route("/v1/health/node/", GET, Endpoint::HealthNode),
-    route("/v1/health/checks/", GET, Endpoint::HealthChecks),
-    route("/v1/health/state/", GET, Endpoint::HealthState),
-    route("/v1/health/service/", GET, Endpoint::HealthService),
-    route("/v1/agent/self", GET, Endpoint::AgentSelf),
-    route("/v1/agent/members", GET, Endpoint::AgentMembers),
-    route("/v1/agent/leave", OPERATE, Endpoint::AgentLeave),
-    route("/v1/agent/force-leave/", OPERATE, Endpoint::AgentForceLeave),
-    route("/v1/agent/join/", OPERATE, Endpoint::AgentJoin),
-    route("/v1/agent/maintenance", OPERATE, Endpoint::AgentMaintenance),
-    route("/v1/agent/metrics", GET, Endpoint::AgentMetrics),
-    route("/v1/agent/host", GET, Endpoint::AgentHost),
-    route("/v1/agent/version", GET, Endpoint::AgentVersion),
-    route("/v1/agent/reload", OPERATE, Endpoint::AgentReload),
-    route("/v1/agent/checks", GET, Endpoint::AgentChecks),
-    route("/v1/agent/check/register", PUT, Endpoint::CheckRegister),
-    route("/v1/agent/check/deregister/", PUT, Endpoint::CheckDeregister),
-    route("/v1/agent/check/pass/", PUT, Endpoint::CheckPass),
-    route("/v1/agent/check/warn/", PUT, Endpoint::CheckWarn),
-    route("/v1/agent/check/fail/", PUT, Endpoint::CheckFail),
-    route("/v1/agent/check/update/", PUT, Endpoint::CheckUpdate),
-    route("/v1/operator/raft/configuration", GET, Endpoint::RaftConfiguration),
-    route("/v1/operator/raft/peer", OPERATE_DELETE, Endpoint::RaftPeer),
-    route("/v1/operator/raft/transfer-leader", OPERATE_POST, Endpoint::RaftTransferLeader),
-    route("/v1/operator/autopilot/configuration", GET_OR_OPERATE, Endpoint::AutopilotConfiguration),
-    route("/v1/operator/autopilot/health", GET, Endpoint::AutopilotHealth),
-    route("/v1/operator/gossip", GET, Endpoint::GossipKey),
-    route("/v1/operator/gossip/rotate", OPERATE, Endpoint::GossipRotate),
-    route("/v1/snapshot", GET_OR_OPERATE, Endpoint::Snapshot),
-    route("/v1/lockmesh/servers", GET_OR_OPERATE, Endpoint::Servers),
-    route("/v1/lockmesh/locks", GET, Endpoint::Locks),
-    route("/v1/lockmesh/losses", GET, Endpoint::Losses),
-    route("/metrics", GET_OR_HEAD, Endpoint::Metrics),
-    route("/health/live", GET_OR_HEAD, Endpoint::Live),
-    route("/health/ready", GET_OR_HEAD, Endpoint::Ready),
-];
+/// Declares all endpoints: for each its name, path, methods and handler.
+macro_rules! endpoints {
+    (|$call:ident, $body:ident| $($name:ident $path:literal $verbs:ident => $answer:expr,)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        enum Endpoint {
+            $($name,)*
+        }
 
-const fn route(path: &'static str, verbs: &'static [Verb], endpoint: Endpoint) -> Route {
-    Route { path, verbs, endpoint }
+        /// Every endpoint with its path and its methods.
+        pub(in crate::http) static ROUTES: &[Route] =
+            &[$(Route { path: $path, verbs: $verbs, endpoint: Endpoint::$name },)*];
+
+        impl Route {
+            /// Answers a request to this endpoint.
+            pub(in crate::http) async fn answer(
+                &self,
+                $call: &Call<'_>,
+                $body: Body,
+            ) -> Result<Response<Body>, Failure> {
+                match self.endpoint {
+                    $(Endpoint::$name => $answer,)*
+                }
+            }
+        }
+    };
+}
+
+// Rare ones are boxed, so that a waiting request on a key costs little memory.
+endpoints! { |call, body|
+    Kv                     "/v1/kv/"                              KEYS           => kv::run(call, body).await,
+    SessionCreate          "/v1/session/create"                   PUT            => Box::pin(session::create(call, body)).await,
+    SessionDestroy         "/v1/session/destroy/"                 PUT            => session::destroy(call).await,
+    SessionRenew           "/v1/session/renew/"                   PUT            => session::renew(call).await,
+    SessionInfo            "/v1/session/info/"                    GET            => session::info(call).await,
+    SessionNode            "/v1/session/node/"                    GET            => session::node(call).await,
+    SessionList            "/v1/session/list"                     GET            => session::list(call).await,
+    SessionEvents          "/v1/session/events/"                  GET            => Box::pin(session_events::events(call)).await,
+    EventFire              "/v1/event/fire/"                      PUT            => Box::pin(event::fire(call, body)).await,
+    EventList              "/v1/event/list"                       GET            => Box::pin(event::list(call)).await,
+    StatusLeader           "/v1/status/leader"                    GET            => status::leader(call).await,
+    StatusPeers            "/v1/status/peers"                     GET            => status::peers(call).await,
+    Txn                    "/v1/txn"                              PUT            => Box::pin(txn::run(call, body)).await,
+    CatalogRegister        "/v1/catalog/register"                 PUT            => Box::pin(registration::register(call, body)).await,
+    CatalogDeregister      "/v1/catalog/deregister"               PUT            => Box::pin(registration::deregister(call, body)).await,
+    CatalogDatacenters     "/v1/catalog/datacenters"              GET            => catalog::datacenters(call),
+    CatalogNodes           "/v1/catalog/nodes"                    GET            => catalog::nodes(call).await,
+    CatalogNode            "/v1/catalog/node/"                    GET            => catalog::node(call).await,
+    CatalogServices        "/v1/catalog/services"                 GET            => catalog::services(call).await,
+    CatalogService         "/v1/catalog/service/"                 GET            => catalog::service(call).await,
+    HealthNode             "/v1/health/node/"                     GET            => health::node(call).await,
+    HealthChecks           "/v1/health/checks/"                   GET            => health::checks(call).await,
+    HealthState            "/v1/health/state/"                    GET            => health::state(call).await,
+    HealthService          "/v1/health/service/"                  GET            => health::service(call).await,
+    AgentSelf              "/v1/agent/self"                       GET            => Box::pin(agent::describe_self(call)).await,
+    AgentMembers           "/v1/agent/members"                    GET            => Box::pin(membership::members(call)).await,
+    AgentLeave             "/v1/agent/leave"                      OPERATE        => Box::pin(membership::leave(call)).await,
+    AgentForceLeave        "/v1/agent/force-leave/"               OPERATE        => Box::pin(membership::force_leave(call)).await,
+    AgentJoin              "/v1/agent/join/"                      OPERATE        => Box::pin(membership::join(call)).await,
+    AgentMaintenance       "/v1/agent/maintenance"                OPERATE        => Box::pin(check::maintain(call)).await,
+    AgentMetrics           "/v1/agent/metrics"                    GET            => agent::metrics(call),
+    AgentHost              "/v1/agent/host"                       GET            => agent::host(call),
+    AgentVersion           "/v1/agent/version"                    GET            => agent::version(call),
+    AgentReload            "/v1/agent/reload"                     OPERATE        => agent::reload(call).await,
+    AgentChecks            "/v1/agent/checks"                     GET            => check::list(call),
+    CheckRegister          "/v1/agent/check/register"             PUT            => Box::pin(check::register(call, body)).await,
+    CheckDeregister        "/v1/agent/check/deregister/"          PUT            => Box::pin(check::deregister(call)).await,
+    CheckPass              "/v1/agent/check/pass/"                PUT            => Box::pin(check::report(call, CheckStatus::Passing)).await,
+    CheckWarn              "/v1/agent/check/warn/"                PUT            => Box::pin(check::report(call, CheckStatus::Warning)).await,
+    CheckFail              "/v1/agent/check/fail/"                PUT            => Box::pin(check::report(call, CheckStatus::Critical)).await,
+    CheckUpdate            "/v1/agent/check/update/"              PUT            => Box::pin(check::update(call, body)).await,
+    RaftConfiguration      "/v1/operator/raft/configuration"      GET            => Box::pin(operator::configuration(call)).await,
+    RaftPeer               "/v1/operator/raft/peer"               OPERATE_DELETE => Box::pin(operator::remove_peer(call)).await,
+    RaftTransferLeader     "/v1/operator/raft/transfer-leader"    OPERATE_POST   => Box::pin(operator::transfer_leader(call)).await,
+    AutopilotConfiguration "/v1/operator/autopilot/configuration" GET_OR_OPERATE => Box::pin(autopilot::configuration(call, body)).await,
+    AutopilotHealth        "/v1/operator/autopilot/health"        GET            => Box::pin(autopilot::health(call)).await,
+    GossipKey              "/v1/operator/gossip"                  GET            => Box::pin(gossip::key(call)).await,
+    GossipRotate           "/v1/operator/gossip/rotate"           OPERATE        => Box::pin(gossip::rotate(call)).await,
+    Snapshot               "/v1/snapshot"                         GET_OR_OPERATE => Box::pin(snapshot::run(call, body)).await,
+    Servers                "/v1/lockmesh/servers"                 GET_OR_OPERATE => Box::pin(operator::servers(call)).await,
+    Locks                  "/v1/lockmesh/locks"                   GET            => lockmesh::locks(call).await,
+    Losses                 "/v1/lockmesh/losses"                  GET            => lockmesh::losses(call).await,
+    Metrics                "/metrics"                             GET_OR_HEAD    => Ok(monitoring::metrics(call)),
+    Live                   "/health/live"                         GET_OR_HEAD    => Ok(monitoring::live()),
+    Ready                  "/health/ready"                        GET_OR_HEAD    => Ok(Box::pin(monitoring::ready(call)).await),
 }
 
 impl Route {
