@@ -51,8 +51,8 @@ pub enum DriverEvent {
     Cancel(CallRef),
     /// A connection closed, and all its calls with it.
     Disconnected(Caller),
-    /// A checkpoint was fetched from another server; `None` if that failed.
-    SnapshotFetched(Option<Box<Fetched>>),
+    /// A checkpoint was fetched from another server, or the reason why not.
+    SnapshotFetched(Result<Box<Fetched>, String>),
     /// An event of the bootstrap, before there is a quorum.
     Bootstrap(BootstrapEvent),
     /// This server is about to stop: a leader hands over. Answered when nothing is left to do.

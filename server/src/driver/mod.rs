@@ -36,6 +36,7 @@ use lockmesh_core::frontend::{
 };
 use lockmesh_core::unwritten::{StoreOrder, Unwritten};
 use lockmesh_protocol::id::WallTime;
+use lockmesh_protocol::log_on_change::LogOnChange;
 use lockmesh_protocol::record::Server;
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -93,6 +94,8 @@ pub(crate) struct Driver {
     announcing: Option<JoinHandle<()>>,
     /// Notified when this server may stop.
     leaving: Option<oneshot::Sender<()>>,
+    /// The failures to fetch a snapshot that were logged.
+    fetch_log: LogOnChange,
     publisher: Publisher,
 }
 
@@ -137,6 +140,7 @@ impl Driver {
             next: vec![own_version],
             announcing: None,
             leaving: None,
+            fetch_log: LogOnChange::default(),
             publisher: Publisher::new(health),
         }
     }
@@ -397,23 +401,35 @@ impl Driver {
     fn fetch(&mut self, fetch: SnapshotFetch) {
         let SnapshotFetch { from, least } = fetch;
         let Some(address) = self.peers.address(from) else {
-            tracing::warn!(server = from.0, "cannot fetch a snapshot: unknown server address");
-            // Reported as failed: the leader offers its snapshot again, and the address may be
-            // known by then.
-            return self.next.push(Event::SnapshotFetched(None));
+            // The leader offers its snapshot again, and the address may be known by then.
+            let failed = self.fetched(Err(format!("the address of server {from} is unknown")));
+            return self.next.push(failed);
         };
+        // A retry is no news.
+        if !self.fetch_log.has_problem() {
+            tracing::info!(from = from.0, address, "too far behind the log; fetching a snapshot");
+        }
         let sender = self.sender.clone();
         // From the record: the state of a joining server is still empty.
         let cluster_id = self.record.membership().map(|membership| membership.cluster_id).unwrap_or_default();
         self.peers.spawn(|endpoint| Fetch { endpoint, from, address, least, cluster_id }.run(sender));
     }
 
-    fn fetched(&mut self, fetched: Option<Box<Fetched>>) -> Event {
-        Event::SnapshotFetched(fetched.map(|fetched| {
-            let Fetched { mark, state, rows, .. } = *fetched;
-            self.unwritten.arrive(rows);
-            (mark, state)
-        }))
+    fn fetched(&mut self, fetched: Result<Box<Fetched>, String>) -> Event {
+        Event::SnapshotFetched(match fetched {
+            Ok(fetched) => {
+                self.fetch_log.reset();
+                let Fetched { mark, state, rows, .. } = *fetched;
+                self.unwritten.arrive(rows);
+                Some((mark, state))
+            }
+            Err(reason) => {
+                if self.fetch_log.is_new(&reason) {
+                    tracing::warn!(%reason, "cannot fetch a snapshot; retrying");
+                }
+                None
+            }
+        })
     }
 
     /// Records durably why this server no longer serves, outside the loop. If that fails, it still

@@ -6,6 +6,7 @@ use crate::event_queue::{DriverEvent, EventSender};
 use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_net::{CallClient, Endpoint, LinkError, random};
 use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::log_on_change::LogOnChange;
 use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
 use std::sync::Arc;
@@ -29,31 +30,25 @@ impl Fetch {
     /// Fetches the snapshot and notifies the driver, also of a failure.
     pub(crate) async fn run(self, sender: EventSender) {
         let began = Instant::now();
-        tracing::info!(
-            from = self.from.0,
-            address = self.address,
-            "too far behind the log; fetching a snapshot"
-        );
         let fetched = self.fetch().await;
-        match &fetched {
-            Ok(fetched) => tracing::info!(
+        if let Ok(fetched) = &fetched {
+            tracing::info!(
                 index = fetched.mark.index.0,
                 bytes = fetched.bytes,
                 rows = fetched.rows.row_count(),
                 took_ms = began.elapsed().as_millis() as u64,
                 "fetched the snapshot"
-            ),
-            Err(reason) => tracing::warn!(from = self.from.0, %reason, "cannot fetch the snapshot"),
+            );
         }
         // Never rejected for lack of room; a driver that has stopped needs no notice.
-        let _ = sender.post(DriverEvent::SnapshotFetched(fetched.ok()));
+        let _ = sender.post(DriverEvent::SnapshotFetched(fetched));
     }
 
     async fn fetch(&self) -> Result<Box<Fetched>, String> {
         let began = Instant::now();
         let now = || Time(began.elapsed().as_micros() as u64);
         let mut download = SnapshotDownload::new(now(), self.least, random::seed());
-        let (mut client, mut told) = (None, Instant::now());
+        let (mut client, mut told, mut log) = (None, Instant::now(), LogOnChange::default());
         loop {
             let step = match self.ask(&mut client, &download).await {
                 Ok(response) => download.answered(now(), response),
@@ -66,7 +61,9 @@ impl Fetch {
                 DownloadStep::AskAgain(after, reason) => {
                     client = None;
                     let parts = download.part_count();
-                    tracing::info!(from = self.from.0, parts, %reason, "retrying the snapshot");
+                    if log.is_new(&reason) {
+                        tracing::info!(from = self.from.0, parts, %reason, "retrying the snapshot");
+                    }
                     tokio::time::sleep(after).await;
                 }
                 DownloadStep::Done(fetched) if fetched.state.cluster_id() == self.cluster_id => {
