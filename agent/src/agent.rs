@@ -122,7 +122,7 @@ impl Agent {
         let checks = Checks::new(upstream.clone(), identity.clone(), check_limits(&config.checks));
         let limits = limits(&config.http, &config.session, open_files);
         let (shutdown, stopping) = watch::channel(false);
-        let (events, questions) = take_part(datagrams, node.name.clone(), &upstream, &stopping);
+        let (events, questions) = join_mesh(datagrams, node.name.clone(), &upstream, &stopping);
         // It ends with the upstream, which closes the endpoint.
         tokio::spawn(Listener::new(endpoint, upstream.clone(), questions).run());
         let api = Api::new(upstream.clone(), identity, limits, Arc::clone(&checks))
@@ -254,7 +254,7 @@ fn listen_for_servers(address: SocketAddr, identity: &Identity) -> Result<Arc<En
 
 /// Joins the mesh if there is a socket for it. Returns the events of this host, and the channel for
 /// challenges to others.
-fn take_part(
+fn join_mesh(
     datagrams: Option<DatagramSocket>,
     node: NodeName,
     upstream: &Upstream,

@@ -109,7 +109,7 @@ impl Member {
         if let Some(lease) = self.upstream.registered_lease() {
             self.become_member(self.clock.now(), MemberId::of_agent(lease), &mut output);
         }
-        self.take_datagrams(&mut output).await;
+        self.receive_datagrams(&mut output).await;
         let now = self.clock.now();
         let Some(mesh) = &mut self.mesh else { return };
         mesh.tick(now, &mut output);
@@ -128,7 +128,7 @@ impl Member {
     }
 
     /// Handles all received datagrams, up to the limit.
-    async fn take_datagrams(&mut self, output: &mut Output) {
+    async fn receive_datagrams(&mut self, output: &mut Output) {
         for _ in 0..BATCHES {
             let is_empty = self.take_batch(output);
             // A socket that is never empty must not block the rest of the agent.

@@ -79,7 +79,7 @@ impl Driver {
             changed: watch::Sender::new(()),
         };
         let shared = Arc::new(shared);
-        shared.runtime.spawn(tell_the_time(Arc::clone(&shared)));
+        shared.runtime.spawn(send_ticks(Arc::clone(&shared)));
         Arc::new(Self { shared })
     }
 
@@ -211,7 +211,7 @@ impl HoldersShared {
             // Under the lock, which the task needs to remove itself: it cannot have done so before.
             state.under_way.insert(number, task.abort_handle());
         }
-        events.into_iter().for_each(|event| state.tell_waiting(event));
+        events.into_iter().for_each(|event| state.notify_waiting(event));
         notices.into_iter().for_each(log);
         if state.holder.is_tidying() != state.tidying.is_some() {
             state.tidying = state.holder.is_tidying().then(|| self.client.begin_tidying());
@@ -237,7 +237,7 @@ impl HoldersShared {
 
 impl HoldersState {
     /// Delivers an event to its waiting caller, which may be gone.
-    fn tell_waiting(&mut self, event: Event) {
+    fn notify_waiting(&mut self, event: Event) {
         match event {
             Event::Kept(result) => drop(self.kept.take().map(|waiting| waiting.send(result))),
             Event::Closed(result) => drop(self.closed.take().map(|waiting| waiting.send(result))),
@@ -258,7 +258,7 @@ fn unlike(known: &GuardState, state: GuardState) -> Option<GuardState> {
 }
 
 /// Ticks at the holder's wake-up times until the holder is done.
-async fn tell_the_time(shared: Arc<HoldersShared>) {
+async fn send_ticks(shared: Arc<HoldersShared>) {
     let mut changed = shared.changed.subscribe();
     loop {
         // Before the check: any later change wakes this task again.

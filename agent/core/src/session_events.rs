@@ -162,7 +162,7 @@ impl SessionEvents {
     pub fn handle(&mut self, now: Time, input: Input) {
         // Time never goes back: a passed deadline stays passed.
         self.now = self.now.max(now);
-        self.look_at_deadline();
+        self.check_deadline();
         match input {
             Input::Lease(lease) => self.lease_stands(lease),
             Input::Read { began, view } => self.read(began, view),
@@ -201,7 +201,7 @@ impl SessionEvents {
         moments.into_iter().flatten().find(|at| *at > self.now)
     }
 
-    fn look_at_deadline(&mut self) {
+    fn check_deadline(&mut self) {
         let SessionView::Bound(window) = self.view else { return };
         let is_acknowledged = self.is_acknowledged();
         if let Confirmation::Awaited { acknowledged, .. } = &mut self.confirmation {

@@ -102,7 +102,7 @@ impl Driver {
             lease: watch::Sender::default(),
         });
         this.handle(Input::Tick);
-        tokio::spawn(this.clone().look_at_the_clock());
+        tokio::spawn(this.clone().pass_time());
         this
     }
 
@@ -143,7 +143,7 @@ impl Driver {
         }
     }
 
-    async fn look_at_the_clock(self: Arc<Self>) {
+    async fn pass_time(self: Arc<Self>) {
         loop {
             let wakes_at = {
                 let state = self.lock();

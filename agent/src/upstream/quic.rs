@@ -184,7 +184,7 @@ impl QuicConnection {
             ended = self.send_frames(&self.calls, &mut sender, counters, tell) => ended,
             ended = self.receive_first(connection, &mut receiver, counters, tell) => ended,
             ended = self.serve_renewals(connection, counters, tell) => ended,
-            () = self.tell_traffic(connection, tell) => Ok("its stream was no longer read"),
+            () = self.report_traffic(connection, tell) => Ok("its stream was no longer read"),
             () = watch_address(own_address, connection, tell) => Ok("its address was no longer checked"),
         }
     }
@@ -261,7 +261,7 @@ impl QuicConnection {
 
     /// Reports the received data. A parked call may wait for long, so only this distinguishes a
     /// stopped or partitioned server from one without news.
-    async fn tell_traffic(&self, connection: &Connection, tell: &(impl Fn(Input) + Sync)) {
+    async fn report_traffic(&self, connection: &Connection, tell: &(impl Fn(Input) + Sync)) {
         loop {
             tokio::time::sleep(RECEIVED_INTERVAL).await;
             tell(Input::Received(self.id, connection.datagrams_received()));

@@ -177,7 +177,7 @@ impl Driver {
             figures::count(&self.frontend.take_observed());
             self.unwritten.end_turn();
             self.connections.deliver();
-            self.speak_to_peers();
+            self.send_to_peers();
             if wakes_at != self.frontend.wakes_at() {
                 wakes_at = self.frontend.wakes_at();
                 alarm.as_mut().reset(self.instant(wakes_at).into());
@@ -320,7 +320,7 @@ impl Driver {
     /// Sends this turn's messages to other servers and updates their roster. Clients are served
     /// first: on one thread nothing is sent before the turn ends, and the first task that is woken
     /// sends first.
-    fn speak_to_peers(&mut self) {
+    fn send_to_peers(&mut self) {
         if !self.actions.messages.is_empty() {
             let mut lost = Vec::new();
             self.peers.send(&mut self.actions.messages, &mut lost);

@@ -56,7 +56,7 @@ impl PeerLink {
             let dialled = address.borrow_and_update().clone();
             let began = Instant::now();
             let connected = tokio::select! {
-                connected = try_each(&dialled, CONNECT_TIMEOUT, |address| self.say_hello(address)) => connected,
+                connected = try_each(&dialled, CONNECT_TIMEOUT, |address| self.send_hello(address)) => connected,
                 // The peer has just come back: messages sent to it before are lost, so this
                 // reconnects.
                 () = self.queue.reconnect_hint(&mut address) => continue,
@@ -71,7 +71,7 @@ impl PeerLink {
                     self.queue.up();
                     let reason = tokio::select! {
                         reason = self.send(sender) => reason,
-                        reason = hear_the_end(receiver) => reason,
+                        reason = wait_for_end(receiver) => reason,
                         _ = address.changed() => "the address changed".into(),
                         never = self.end_problem(&mut log, &dialled) => match never {},
                     };
@@ -83,7 +83,7 @@ impl PeerLink {
                 Err(error) => error.to_string(),
             };
             self.queue.down();
-            self.tell_driver(server);
+            self.notify_driver(server);
             if log.is_new(&reason) {
                 tracing::warn!(server = server.0, node = %self.node, address = dialled, %reason, "cannot connect to server; retrying");
             }
@@ -114,7 +114,7 @@ impl PeerLink {
 
     /// Messages in flight may be lost. The event is never rejected for lack of room, and the driver
     /// may have stopped.
-    fn tell_driver(&self, server: ServerId) {
+    fn notify_driver(&self, server: ServerId) {
         let _ = self.sender.post(Event::Unreachable(server));
     }
 
@@ -126,7 +126,7 @@ impl PeerLink {
         }
     }
 
-    async fn say_hello(&self, address: SocketAddr) -> Result<Stream, LinkError> {
+    async fn send_hello(&self, address: SocketAddr) -> Result<Stream, LinkError> {
         let connection = self.endpoint.connect(address, Role::Server).await?;
         let stranger = |reason: String| {
             connection.close(Close::Denied, &reason);
@@ -192,13 +192,13 @@ impl PeerLink {
         // Reported as lost, so that the engine does not wait for an answer to it.
         if let Err(error) = queue.push(message) {
             tracing::error!(server = self.server.0, node = %self.node, %error, "message exceeds the frame limit");
-            self.tell_driver(self.server);
+            self.notify_driver(self.server);
         }
     }
 }
 
 /// Waits for the end of the stream: the other server sends nothing after its hello.
-async fn hear_the_end(mut receiver: FrameReceiver) -> String {
+async fn wait_for_end(mut receiver: FrameReceiver) -> String {
     match receiver.receive::<HelloFrame>().await {
         Ok(None) => "the server closed the stream".into(),
         Ok(Some(_)) => "the server sent a second hello".into(),
@@ -267,7 +267,7 @@ mod tests {
             (3, "c", Some("another server answered")),
         ] {
             let link = link("s2");
-            let hello = async { link.say_hello(address).await.map(drop).map_err(|error| error.to_string()) };
+            let hello = async { link.send_hello(address).await.map(drop).map_err(|error| error.to_string()) };
             let (outcome, ()) = tokio::join!(hello, answer(&listening, from, cluster_id));
             match refusal {
                 None => assert_eq!(outcome, Ok(())),

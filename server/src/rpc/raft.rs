@@ -35,7 +35,7 @@ impl RaftStream {
             Ok(answer) => answer,
             // No error: this server still forms or joins a quorum, and the other one retries.
             Err(Refused::NotYet) => return self.connection.close(Close::Done, "not a member yet"),
-            Err(Refused::Removed) => return self.tell_removed(hello.from),
+            Err(Refused::Removed) => return self.report_removal(hello.from),
             Err(Refused::Denied(reason)) => {
                 self.service.deny(&self.connection, &reason);
                 return;
@@ -85,7 +85,7 @@ impl RaftStream {
                 _ = departures.changed() => None,
             };
             if !self.peers.is_member(from) {
-                self.tell_removed(from);
+                self.report_removal(from);
                 return Ok(None);
             }
             if let Some(frame) = frame {
@@ -94,7 +94,7 @@ impl RaftStream {
         }
     }
 
-    fn tell_removed(&self, from: ServerId) {
+    fn report_removal(&self, from: ServerId) {
         let reason = format!(
             "server {from} was removed from the quorum: to make it join again, stop it and empty its data folder"
         );

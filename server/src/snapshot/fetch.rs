@@ -55,7 +55,7 @@ impl Fetch {
                 Err(error) => download.lost(now(), error.to_string()),
             };
             match step {
-                DownloadStep::Ask => self.tell_progress(&mut told, &download),
+                DownloadStep::Ask => self.log_progress(&mut told, &download),
                 // On another connection: an answer to the abandoned request may still come on this
                 // one.
                 DownloadStep::AskAgain(after, reason) => {
@@ -95,7 +95,7 @@ impl Fetch {
         Ok(response)
     }
 
-    fn tell_progress(&self, told: &mut Instant, download: &SnapshotDownload) {
+    fn log_progress(&self, told: &mut Instant, download: &SnapshotDownload) {
         if told.elapsed() > PROGRESS_INTERVAL {
             *told = Instant::now();
             let (parts, bytes) = (download.part_count(), download.byte_count());

@@ -178,7 +178,7 @@ impl StoreHandle {
 impl Drop for StoreHandle {
     fn drop(&mut self) {
         self.shared.state().queue.close();
-        self.shared.tell_everybody();
+        self.shared.notify_all();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the store panicked");
@@ -193,7 +193,7 @@ impl StoreShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell_everybody(&self) {
+    fn notify_all(&self) {
         for news in [&self.log_news, &self.checkpoint_news, &self.room] {
             news.notify_all();
         }
@@ -215,7 +215,7 @@ impl StoreShared {
             let mut state = self.state();
             let (backoff, is_news) = state.queue.refused(writer, error.to_string());
             // Before the pause, so that a leader can step down while the disk still fails.
-            self.tell_health(state, is_news);
+            self.report_health(state, is_news);
             if !self.pause(writer, backoff) {
                 return false;
             }
@@ -226,7 +226,7 @@ impl StoreShared {
             tracing::info!(?writer, "writes succeed again");
         }
         let is_news = state.queue.accepted(writer);
-        self.tell_health(state, is_news);
+        self.report_health(state, is_news);
         true
     }
 
@@ -242,7 +242,7 @@ impl StoreShared {
     }
 
     /// Reports the store's health to the listener if it has changed.
-    fn tell_health(&self, state: MutexGuard<'_, WriterState>, is_news: bool) {
+    fn report_health(&self, state: MutexGuard<'_, WriterState>, is_news: bool) {
         let now = health(&state.queue);
         // The listener is never called under the lock that the driver and both threads need.
         drop(state);
@@ -267,7 +267,7 @@ impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         // A thread ends early only after a panic.
         self.0.state().queue.end(self.1);
-        self.0.tell_everybody();
+        self.0.notify_all();
     }
 }
 

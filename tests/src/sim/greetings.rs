@@ -35,7 +35,7 @@ impl World {
         let Some(process) = self.process(id).filter(|process| process.life == life) else { return };
         let others: Vec<_> =
             process.core().state().servers().map(|row| row.id).filter(|to| *to != id).collect();
-        others.into_iter().for_each(|to| self.say_hello(id, to, None));
+        others.into_iter().for_each(|to| self.send_hello(id, to, None));
         self.stage.after(RECONNECT_INTERVAL, Event::Reconnect(id, life));
     }
 
@@ -50,12 +50,12 @@ impl World {
         }
         let is_due = process.hellos.get(&to).is_none_or(|last| now.since(*last) >= HELLO_INTERVAL);
         if is_due {
-            self.say_hello(from, to, None);
+            self.send_hello(from, to, None);
         }
         None
     }
 
-    fn say_hello(&mut self, from: ServerId, to: ServerId, answers: Option<Option<LogPosition>>) {
+    fn send_hello(&mut self, from: ServerId, to: ServerId, answers: Option<Option<LogPosition>>) {
         let now = self.stage.now;
         let Some(process) = self.process_mut(from) else { return };
         process.hellos.insert(to, now);
@@ -72,7 +72,7 @@ impl World {
             return self.stage.at(until, Event::Hello(Box::new(hello)));
         }
         if process.knows_removed(from) {
-            return self.tell_removed(to, from);
+            return self.report_removal(to, from);
         }
         let (own, memory) = (process.core().log_position(), process.core().peer_memory().of(from));
         let is_linked = process.links.get(&from) == Some(&life);
@@ -86,13 +86,13 @@ impl World {
             Some(_) if is_welcome => self.link(to, from, life),
             Some(_) => {}
             None if is_welcome => {
-                self.say_hello(to, from, Some(remembers));
+                self.send_hello(to, from, Some(remembers));
                 if !is_linked {
-                    self.say_hello(to, from, None);
+                    self.send_hello(to, from, None);
                 }
             }
             // The hello of this server tells the peer what is remembered of it.
-            None => self.say_hello(to, from, None),
+            None => self.send_hello(to, from, None),
         }
     }
 
@@ -103,7 +103,7 @@ impl World {
     }
 
     /// Notifies a server of its removal.
-    pub(super) fn tell_removed(&mut self, by: ServerId, removed: ServerId) {
+    pub(super) fn report_removal(&mut self, by: ServerId, removed: ServerId) {
         self.stage.send(Place::Server(by), Place::Server(removed), Event::ToldRemoved(removed));
     }
 

@@ -110,7 +110,7 @@ impl Agent {
         if let Some(mesh) = &mut self.member.mesh {
             mesh.told(now, items, &mut output);
         }
-        self.take_part(stage, judge, output);
+        self.join_mesh(stage, judge, output);
     }
 
     fn rouse_member(&mut self, stage: &mut Stage) {
@@ -132,7 +132,7 @@ impl Agent {
         if is_due {
             self.member.wakes_at = None;
         }
-        self.take_part(stage, judge, Output::default());
+        self.join_mesh(stage, judge, Output::default());
     }
 
     /// Updates the mesh if the agent has a new lease.
@@ -145,7 +145,7 @@ impl Agent {
     }
 
     /// Received datagrams are processed before a timer concludes that there are none.
-    fn take_part(&mut self, stage: &mut Stage, judge: &mut Judge, mut output: Output) {
+    fn join_mesh(&mut self, stage: &mut Stage, judge: &mut Judge, mut output: Output) {
         let now = self.boot_time(stage);
         if let Some(lease) = self.upstream.registered_lease() {
             let (me, member) = (MemberId::of_agent(lease), &mut self.member);
@@ -269,7 +269,7 @@ impl Agent {
         if let Some(mesh) = &mut self.member.mesh {
             mesh.synced(now, news, &mut output);
         }
-        self.take_part(stage, judge, output);
+        self.join_mesh(stage, judge, output);
     }
 }
 

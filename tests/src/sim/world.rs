@@ -343,7 +343,7 @@ impl World {
             self.send(id, to, message);
         }
         for removed in turn.told_removed {
-            self.tell_removed(id, removed);
+            self.report_removal(id, removed);
         }
         if turn.removed {
             self.stage.hit(Mark::KnewOwnRemoval);

@@ -113,7 +113,7 @@ impl Holder {
         hold.stage = HoldStage::GivingBack(GiveBack::new(Reason::GaveUp(Some(outcome))));
         // No acquire was sent yet, so the caller need not wait for the session's end.
         if !was_prepared {
-            self.tell_of_giving_up(hold);
+            self.announce_giving_up(hold);
         }
         if leaves_something {
             self.give_back_now(hold);
@@ -155,7 +155,7 @@ impl Holder {
                 let was_released = response.verdict() || giving_back.is_unheard();
                 self.end_with(hold, Ok(was_released));
             }
-            GiveBackStep::Reading => match self.take_off_the_list(hold, response) {
+            GiveBackStep::Reading => match self.removal_of(hold, response) {
                 Some(request) => {
                     hold.giving_back().step = GiveBackStep::Writing;
                     self.ask(hold, request);
@@ -174,7 +174,7 @@ impl Holder {
     }
 
     /// Returns the write that removes the session from the list; `None` if it is not on it.
-    fn take_off_the_list(&self, hold: &Hold, response: Response) -> Option<Request> {
+    fn removal_of(&self, hold: &Hold, response: Response) -> Option<Request> {
         let Goal::Slot(slot) = &hold.goal else { unreachable!("only slots have a list") };
         let (entries, _) = response.entries();
         // A key that is no list of holders does not name the session.
@@ -207,7 +207,7 @@ impl Holder {
         hold.giving_back().failed(error);
         // The caller need not wait for the retries; but without them the session would keep an
         // unknown hold.
-        self.tell_of_giving_up(hold);
+        self.announce_giving_up(hold);
     }
 
     /// Ends the session if it served only this hold, after everything else was released.
@@ -226,7 +226,7 @@ impl Holder {
     /// Completes the release; `closed` is the outcome of ending a session that served only this
     /// hold.
     pub(super) fn given_back(&mut self, hold: &mut Hold, closed: Option<Result<(), Error>>) {
-        self.tell_of_giving_up(hold);
+        self.announce_giving_up(hold);
         let HoldStage::GivingBack(giving_back) = std::mem::replace(&mut hold.stage, HoldStage::Over) else {
             return;
         };
@@ -247,7 +247,7 @@ impl Holder {
     }
 
     /// Reports the outcome of an acquisition that was given up, once.
-    fn tell_of_giving_up(&mut self, hold: &mut Hold) {
+    fn announce_giving_up(&mut self, hold: &mut Hold) {
         let Reason::GaveUp(outcome) = &mut hold.giving_back().reason else { return };
         if let Some(outcome) = outcome.take()
             && std::mem::take(&mut hold.is_awaited)

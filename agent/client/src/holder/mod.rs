@@ -251,7 +251,7 @@ impl Holder {
         // The caller may pass an older time; past timers stay due.
         self.now = self.now.max(now);
         // A reply after the deadline is too late: the lock may have been granted to others already.
-        self.look_at_deadline();
+        self.check_deadline();
         self.take(input);
         while self.advance() {}
         std::mem::swap(&mut self.outbox, outbox);
@@ -307,7 +307,7 @@ impl Holder {
                 hold.wakes_at = None;
                 match hold.stage {
                     HoldStage::Acquiring(_) => holder.begin_turn(hold),
-                    HoldStage::Held(_) => holder.look_at_hold(hold),
+                    HoldStage::Held(_) => holder.check_hold(hold),
                     HoldStage::GivingBack(_) => holder.give_back_again(hold),
                     HoldStage::Over => {}
                 }
@@ -319,7 +319,7 @@ impl Holder {
             self.destroy_again(ending);
             return true;
         }
-        self.look_at_deadline() || self.renew_if_due() || self.ask_for_node_lease() || self.end_if_abandoned()
+        self.check_deadline() || self.renew_if_due() || self.ask_for_node_lease() || self.end_if_abandoned()
     }
 
     /// Runs `act` on a hold, and forgets the hold once it is over.

@@ -162,7 +162,7 @@ impl NodeWatch {
 
     /// Records that the agent cannot confirm the session now. Its earlier promise stays valid until
     /// its end, but a renewal is overdue.
-    pub(super) fn told_suspended(&mut self, now: Moment) {
+    pub(super) fn suspend(&mut self, now: Moment) {
         if let Belief::Until { jeopardy_at, .. } = &mut self.belief {
             *jeopardy_at = (*jeopardy_at).min(now);
         }

@@ -159,7 +159,7 @@ impl Holder {
             self.session.kept = Some(Kept::new(id, lease, self.now, is_awaited));
         });
         // The creation may have taken longer than the whole TTL.
-        if self.look_at_deadline() {
+        if self.check_deadline() {
             return;
         }
         match (self.session_use, result) {
@@ -236,7 +236,7 @@ impl Holder {
     }
 
     /// Processes deadlines that have passed since the last check; returns `true` if there were any.
-    pub(super) fn look_at_deadline(&mut self) -> bool {
+    pub(super) fn check_deadline(&mut self) -> bool {
         let Some(kept) = self.session.kept.as_ref().filter(|kept| kept.loss.is_none()) else { return false };
         if let Some(until) = kept.cause_awaited_until {
             return until <= self.now && self.lose_session(Loss::SessionGone);
@@ -338,7 +338,7 @@ impl Holder {
                     self.resume();
                 }
             }
-            NodeLeaseState::Until { .. } | NodeLeaseState::Suspended => kept.node.told_suspended(now),
+            NodeLeaseState::Until { .. } | NodeLeaseState::Suspended => kept.node.suspend(now),
         }
     }
 

@@ -93,11 +93,11 @@ impl Holder {
         if watch.verdict.is_none() {
             watch.index = 0;
             self.cancel(hold.request.take());
-            self.look_at_hold(hold);
+            self.check_hold(hold);
         }
     }
 
-    pub(super) fn look_at_hold(&mut self, hold: &mut Hold) {
+    pub(super) fn check_hold(&mut self, hold: &mut Hold) {
         if let Some(verdict) = hold.watch().verdict.take() {
             // No more precise reason arrived in time.
             return self.lose_hold(hold, verdict);

@@ -222,7 +222,7 @@ impl Gossip {
             }
         }
         for item in packet.items {
-            self.take_item(item, outbox);
+            self.receive_item(item, outbox);
         }
     }
 
@@ -357,7 +357,7 @@ impl Gossip {
         }
     }
 
-    fn take_item(&mut self, item: &[u8], outbox: &mut Outbox) {
+    fn receive_item(&mut self, item: &[u8], outbox: &mut Outbox) {
         if item.len() <= MAX_ITEM_BYTES && !self.knows(item) {
             outbox.items.push(item.to_vec());
         }

@@ -241,7 +241,7 @@ impl Mesh {
             // Events fired before this host joined are not delivered to it.
             match is_first && UserEvent::is_one(&item) {
                 true => self.gossip.note_known(&item),
-                false => self.take_item(now, &item, true, output),
+                false => self.receive_item(now, &item, true, output),
             }
         }
         // After the verdicts, which refer to earlier members. The roster of a lagging server would
@@ -260,7 +260,7 @@ impl Mesh {
         // delivered to this host.
         if !self.schedule.is_first() {
             let items = items.into_iter().take(MAX_VERDICTS + MAX_EVENTS);
-            items.for_each(|item| self.take_item(now, &item, true, output));
+            items.for_each(|item| self.receive_item(now, &item, true, output));
         }
     }
 
@@ -368,7 +368,7 @@ impl Mesh {
             self.schedule.hear_of_stranger(now);
         }
         for (from, nonce) in outbox.challenges {
-            self.take_challenge(now, from, nonce, output);
+            self.receive_challenge(now, from, nonce, output);
         }
         for (from, ChallengeAnswer { sequence, nonce, code }, list) in outbox.answers {
             let Some(lease) = from.lease() else { continue };
@@ -377,11 +377,11 @@ impl Mesh {
             output.answers.push(NodeAnswer { renewal, given_up });
         }
         for item in outbox.items {
-            self.take_item(now, &item, false, output);
+            self.receive_item(now, &item, false, output);
         }
     }
 
-    fn take_challenge(&mut self, now: Time, from: MemberId, nonce: u64, output: &mut Output) {
+    fn receive_challenge(&mut self, now: Time, from: MemberId, nonce: u64, output: &mut Output) {
         let Some(lease) = self.me().lease() else { return };
         match self.rate_limits.challenges.takes(now, 1) {
             true => output.challenges.push((from, Challenge { lease, nonce })),
@@ -390,17 +390,17 @@ impl Mesh {
     }
 
     /// Processes an item that members forward, or that a server sent.
-    fn take_item(&mut self, now: Time, item: &[u8], is_told_by_server: bool, output: &mut Output) {
+    fn receive_item(&mut self, now: Time, item: &[u8], is_told_by_server: bool, output: &mut Output) {
         if self.gossip.knows(item) {
             return;
         }
         match UserEvent::is_one(item) {
-            true => self.take_event(now, item, is_told_by_server, output),
-            false => self.take_verdict(now, item, is_told_by_server, output),
+            true => self.receive_event(now, item, is_told_by_server, output),
+            false => self.receive_verdict(now, item, is_told_by_server, output),
         }
     }
 
-    fn take_event(&mut self, now: Time, item: &[u8], is_told_by_server: bool, output: &mut Output) {
+    fn receive_event(&mut self, now: Time, item: &[u8], is_told_by_server: bool, output: &mut Output) {
         let Ok(event) = UserEvent::read(item) else {
             self.counts.malformed_events += 1;
             return;
@@ -415,7 +415,7 @@ impl Mesh {
         output.events.push(event);
     }
 
-    fn take_verdict(&mut self, now: Time, item: &[u8], is_told_by_server: bool, output: &mut Output) {
+    fn receive_verdict(&mut self, now: Time, item: &[u8], is_told_by_server: bool, output: &mut Output) {
         let Some(keys) = &self.keys else { return };
         // The cheap checks first: verifying a signature takes longer than processing the whole
         // packet.

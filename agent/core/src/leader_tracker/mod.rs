@@ -329,8 +329,8 @@ impl LeaderTracker {
         {
             *count += 1;
         }
-        self.look_whether_leaderless(slot, status, now);
-        self.look_at_home(slot);
+        self.check_for_leader(slot, status, now);
+        self.check_home(slot);
     }
 
     fn leads(&mut self, slot: Slot, term: Term, now: Time) {
@@ -401,7 +401,7 @@ impl LeaderTracker {
         self.no_leader_since = now;
     }
 
-    fn look_whether_leaderless(&mut self, slot: Slot, status: &Status, now: Time) {
+    fn check_for_leader(&mut self, slot: Slot, status: &Status, now: Time) {
         let knows_less = status.leader.is_none() || status.term < self.term;
         let is_leaderless =
             self.leader.is_some_and(|leader| leader != slot && (knows_less || self.is_in_doubt(slot)));
@@ -423,7 +423,7 @@ impl LeaderTracker {
     /// Lets the leader, which has just answered and knows the members, decide whether home is
     /// abandoned. The home server may have been removed without learning of it, and would then wait
     /// for its leader forever.
-    fn look_at_home(&mut self, slot: Slot) {
+    fn check_home(&mut self, slot: Slot) {
         let Some(home) = self.home.filter(|home| self.leader == Some(slot) && *home != slot) else {
             return;
         };

@@ -117,7 +117,7 @@ impl CorruptionChecks {
             }
             MessageKind::ChecksumResponse => match wire::decode::<Report, MAX_REPORT_BYTES>(&message.context)
             {
-                Ok(report) => self.take_report(from, index, report),
+                Ok(report) => self.receive_report(from, index, report),
                 Err(error) => tracing::warn!(server = from.0, %error, "cannot read a server's checksum"),
             },
             // A snapshot may have replaced the corrupt state since.

@@ -217,7 +217,7 @@ impl CorruptionChecks {
     }
 
     /// Records another server's report.
-    fn take_report(&mut self, server: ServerId, index: LogIndex, report: Report) {
+    fn receive_report(&mut self, server: ServerId, index: LogIndex, report: Report) {
         if let Some(comparison) = self.comparison.as_mut().filter(|comparison| comparison.index == index) {
             comparison.reports.insert(server, report);
             comparison.has_news = true;

@@ -164,13 +164,13 @@ impl Checks {
         asked.collect()
     }
 
-    pub(super) fn look_again(&mut self, number: AgentNumber, at: Time) {
+    pub(super) fn check_again(&mut self, number: AgentNumber, at: Time) {
         if let Some(check) = self.open.get_mut(&number) {
             check.look_at = at;
         }
     }
 
-    pub(super) fn take_reports(&mut self, from: ServerId, reports: &JurorReports) {
+    pub(super) fn receive_reports(&mut self, from: ServerId, reports: &JurorReports) {
         // For an older list, or one of another process, the age of the report is unknown.
         let told = self.lists.iter().find(|(number, _)| *number == reports.number);
         if let Some((_, told)) = told {

@@ -106,7 +106,7 @@ impl JurorCheck {
 
 impl Juror {
     /// Takes the leader's list of open checks; all other checks are closed.
-    pub(super) fn take_list(&mut self, now: Time, term: Term, list: &CheckList) {
+    pub(super) fn receive_list(&mut self, now: Time, term: Term, list: &CheckList) {
         if (term, list.number) <= self.newest {
             return;
         }

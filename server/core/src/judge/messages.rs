@@ -91,7 +91,7 @@ impl Judge {
         match message.kind {
             MessageKind::LeaseRenewals => {
                 for (number, renewal) in message.read::<Vec<(u64, Renewal)>>().unwrap_or_default() {
-                    self.hear_call(turn, LeaseCaller::Server(from, number), renewal);
+                    self.receive_call(turn, LeaseCaller::Server(from, number), renewal);
                 }
             }
             MessageKind::LeaseAnswers if is_of_leader => {
@@ -105,7 +105,7 @@ impl Judge {
                     if view.is_late {
                         self.juror.was_late(turn.now);
                     }
-                    self.juror.take_list(turn.now, message.term, &list);
+                    self.juror.receive_list(turn.now, message.term, &list);
                     let reports = self.juror.reports(turn.now, list.number);
                     turn.send(from, MessageKind::NodeReports, &reports);
                 }
@@ -130,10 +130,10 @@ impl Judge {
 
     /// Handles a juror's reply to a check list.
     fn reports(&mut self, turn: &mut Turn<'_>, from: ServerId, reports: JurorReports) {
-        self.checks.take_reports(from, &reports);
+        self.checks.receive_reports(from, &reports);
         // The copy relayed at once may have been lost.
         for answer in reports.reports.into_iter().filter_map(|report| report.answer) {
-            self.hear_answer(turn, answer);
+            self.receive_answer(turn, answer);
         }
     }
 
@@ -143,7 +143,7 @@ impl Judge {
         let Some(list) = self.checks.next_list(now, view.state, &self.windows) else { return };
         for voter in view.membership.all_voters() {
             if voter == view.id {
-                self.juror.take_list(now, view.term, &list);
+                self.juror.receive_list(now, view.term, &list);
             } else {
                 turn.send(voter, MessageKind::CheckNodes, &list);
             }

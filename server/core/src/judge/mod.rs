@@ -306,7 +306,7 @@ impl Judge {
         self.relay.refuse_late(turn);
         if view.is_serving() {
             self.accusers.forget(now);
-            self.hear_own_answers(turn);
+            self.receive_own_answers(turn);
             self.reachability.forget(now, view.state, &self.windows);
             self.check_overdue_nodes(now);
             self.brake.follow(now, &self.windows);
@@ -314,7 +314,7 @@ impl Judge {
             // another server leads.
             if !view.is_corrupt {
                 self.propose_verdicts(turn);
-                self.look_at_registrations(turn);
+                self.resolve_registrations(turn);
                 self.upkeep.run(turn);
             }
             self.force_leaves.resolve(turn, (&self.windows, self.brake.is_on()));

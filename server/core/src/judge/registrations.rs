@@ -147,7 +147,7 @@ impl Judge {
     }
 
     /// Resolves the waiting registrations that are decided by now.
-    pub(super) fn look_at_registrations(&mut self, turn: &mut Turn<'_>) {
+    pub(super) fn resolve_registrations(&mut self, turn: &mut Turn<'_>) {
         for waiting in self.registrations.take() {
             match self.registration_verdict(turn, &waiting) {
                 Verdict::Wait => self.registrations.waiting.push(waiting),

@@ -26,7 +26,7 @@ impl Judge {
                 }
                 self.relay.relay(turn, leader, token, renewal);
             }
-            (Some(_), None) => self.hear_call(turn, LeaseCaller::Call(token), renewal),
+            (Some(_), None) => self.receive_call(turn, LeaseCaller::Call(token), renewal),
             (None, None) => turn.fail(token, not_leader()),
         }
     }
@@ -51,7 +51,7 @@ impl Judge {
             return;
         }
         match answer {
-            Some(renewal) if turn.view.is_serving() => drop(self.hear_answer(turn, renewal)),
+            Some(renewal) if turn.view.is_serving() => drop(self.receive_answer(turn, renewal)),
             Some(renewal) => self.relay.relay_answer(turn, renewal),
             None => {}
         }
@@ -62,13 +62,13 @@ impl Judge {
         if let Some(given_up) = &answer.given_up {
             given_up::handle(turn, &mut self.counts, given_up);
         }
-        if self.hear_answer(turn, answer.renewal) {
+        if self.receive_answer(turn, answer.renewal) {
             self.counts.saved_by_agents += 1;
         }
     }
 
     /// Handles a renewal with a waiting caller at the leader.
-    pub(super) fn hear_call(&mut self, turn: &mut Turn<'_>, caller: LeaseCaller, renewal: Renewal) {
+    pub(super) fn receive_call(&mut self, turn: &mut Turn<'_>, caller: LeaseCaller, renewal: Renewal) {
         if let Some(why) = self.renewal_refusal(turn, &renewal) {
             self.counts.renewals_refused += 1;
             return self.answer(turn, caller, LeaseAnswer::Unavailable(why));
@@ -78,7 +78,7 @@ impl Judge {
     }
 
     /// Handles a node's answer to a juror; returns whether it counts.
-    pub(super) fn hear_answer(&mut self, turn: &mut Turn<'_>, renewal: Renewal) -> bool {
+    pub(super) fn receive_answer(&mut self, turn: &mut Turn<'_>, renewal: Renewal) -> bool {
         // No caller waits, so the answer to an older check may be dropped: it may be old itself.
         if self.checks.nonce(renewal.lease) != Some(renewal.nonce) {
             return false;
@@ -93,9 +93,9 @@ impl Judge {
 
     /// Counts the answers to this leader's own challenges repeatedly, like the reports of other
     /// jurors: during a pending verdict they were refused.
-    pub(super) fn hear_own_answers(&mut self, turn: &mut Turn<'_>) {
+    pub(super) fn receive_own_answers(&mut self, turn: &mut Turn<'_>) {
         for answer in self.juror.answers() {
-            self.hear_answer(turn, answer);
+            self.receive_answer(turn, answer);
         }
     }
 

@@ -60,7 +60,7 @@ impl Unheard {
 
     fn told(&mut self, challenge: Challenge, age: Duration) {
         self.number += 1;
-        self.juror.take_list(self.now, TERM, &list(self.number, challenge, age));
+        self.juror.receive_list(self.now, TERM, &list(self.number, challenge, age));
     }
 
     fn challenges(&mut self, count: usize) {
@@ -104,7 +104,7 @@ fn a_juror_that_was_cut_off_from_the_leader_abstains() {
     // It hears late of a check that was opened long ago.
     for (age, abstains) in [(600, false), (601, true)] {
         let mut juror = Juror::default();
-        juror.take_list(at(10_000), TERM, &list(1, CHALLENGE, Duration::from_millis(age)));
+        juror.receive_list(at(10_000), TERM, &list(1, CHALLENGE, Duration::from_millis(age)));
         assert_eq!(juror.report(at(10_000), NODE).unwrap().abstains, abstains, "{age} ms");
     }
 }
@@ -113,11 +113,11 @@ fn a_juror_that_was_cut_off_from_the_leader_abstains() {
 fn a_juror_ignores_a_list_that_is_overtaken() {
     let mut juror = Juror::default();
     let other = Challenge { nonce: 43, ..CHALLENGE };
-    juror.take_list(at(10_000), Term(2), &list(2, other, Duration::ZERO));
-    juror.take_list(at(10_100), Term(2), &list(1, CHALLENGE, Duration::ZERO));
-    juror.take_list(at(10_200), Term(1), &list(3, CHALLENGE, Duration::ZERO));
+    juror.receive_list(at(10_000), Term(2), &list(2, other, Duration::ZERO));
+    juror.receive_list(at(10_100), Term(2), &list(1, CHALLENGE, Duration::ZERO));
+    juror.receive_list(at(10_200), Term(1), &list(3, CHALLENGE, Duration::ZERO));
     assert_eq!(juror.report(at(10_200), NODE).unwrap().challenge, other);
-    juror.take_list(at(10_300), Term(3), &list(1, CHALLENGE, Duration::ZERO));
+    juror.receive_list(at(10_300), Term(3), &list(1, CHALLENGE, Duration::ZERO));
     assert_eq!(juror.report(at(10_300), NODE).unwrap().challenge, CHALLENGE, "a new leader counts anew");
 }
 
@@ -163,7 +163,7 @@ fn a_report_confirms_a_silence_only_if_it_is_fresh_and_about_this_check() {
         checks.open(at(10_000), CHALLENGE);
         let list_sent = checks.next_list(at(10_000), &State::default(), &Windows::default());
         assert_eq!(list_sent, Some(CheckList { number: 1, checks: Vec::new() }));
-        checks.take_reports(ServerId(2), &JurorReports { number: list, reports: vec![report] });
+        checks.receive_reports(ServerId(2), &JurorReports { number: list, reports: vec![report] });
         let me = (ServerId(1), &Juror::default());
         let confirmed_by = checks.confirmed_by(at(10_000 + age), NODE, me, true);
         assert_eq!(confirmed_by, if counts { vec![ServerId(2)] } else { Vec::new() }, "{what}");

@@ -51,7 +51,7 @@ impl Judge {
         for lease in self.checks.to_look_at(turn.now) {
             match self.verdict(turn, lease) {
                 Some(failure) => self.propose_verdict(turn, failure),
-                None => self.checks.look_again(lease.agent, turn.now + LOOK_INTERVAL),
+                None => self.checks.check_again(lease.agent, turn.now + LOOK_INTERVAL),
             }
         }
     }
@@ -60,7 +60,7 @@ impl Judge {
         let agent = failure.lease.agent;
         // Until the outcome is known, no renewal of this agent counts.
         self.deciding.insert(agent);
-        self.checks.look_again(agent, turn.now + PROPOSAL_RETRY_DELAY);
+        self.checks.check_again(agent, turn.now + PROPOSAL_RETRY_DELAY);
         turn.decide(Decision::ProposeOwn(Command::FailNode(failure), Origin::Verdict(agent)));
     }
 
@@ -125,7 +125,7 @@ impl Judge {
         self.follow(now, view.state, number);
         let Some(NodeFailure { window, silent_for, confirmed_by, .. }) = failure else { return };
         self.credit_accuser(now, number);
-        self.checks.look_again(number, now);
+        self.checks.check_again(number, now);
         self.counts.verdicts[*window as usize] += 1;
         let node = view.state.agent(number).map_or("unknown", |agent| agent.node.as_str());
         let silent_ms = silent_for.as_millis() as u64;

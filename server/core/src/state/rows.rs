@@ -374,8 +374,8 @@ impl State {
 
     fn load_waiter(&mut self, key: Key, queue_position: LogIndex, waiter: Option<Arc<Waiter>>) {
         if let Some(before) = self.waiter(&key, queue_position).cloned() {
-            take_out_of(&mut self.queues, &key, &queue_position);
-            take_out_of(&mut self.derived.waiting, &before.session, &key);
+            remove_inner(&mut self.queues, &key, &queue_position);
+            remove_inner(&mut self.derived.waiting, &before.session, &key);
             self.derived.waiter_count -= 1;
         }
         if let Some(waiter) = waiter {
@@ -456,7 +456,7 @@ fn put<K: Ord, V>(rows: &mut BTreeMap<K, V>, key: K, row: Option<V>) {
     };
 }
 
-fn take_out_of<K: Ord, L: Ord, V>(maps: &mut BTreeMap<K, BTreeMap<L, V>>, key: &K, inner: &L) {
+fn remove_inner<K: Ord, L: Ord, V>(maps: &mut BTreeMap<K, BTreeMap<L, V>>, key: &K, inner: &L) {
     let Some(map) = maps.get_mut(key) else { return };
     map.remove(inner);
     if map.is_empty() {

@@ -14,7 +14,7 @@ impl Step<'_> {
     pub(super) fn txn(&mut self, ops: &[TxnOp]) -> Reply {
         // All failures are reported, so all operations are tried; and none of the successes may
         // remain.
-        let outcome = self.state.look_over(ops).and_then(|()| {
+        let outcome = self.state.validate(ops).and_then(|()| {
             self.attempt(|step| {
                 run(ops, |op| if op.is_write() { step.write(op) } else { step.state.read(op) })
             })
@@ -35,7 +35,7 @@ impl Step<'_> {
 impl State {
     /// Runs a read-only transaction.
     pub(super) fn read_txn(&self, ops: &[TxnOp]) -> Result<Vec<TxnResult>, Vec<TxnError>> {
-        self.look_over(ops)?;
+        self.validate(ops)?;
         run(ops, |op| if op.is_write() { Err("a write inside a read".into()) } else { self.read(op) })
     }
 
@@ -48,7 +48,7 @@ impl State {
         }
     }
 
-    fn look_over(&self, ops: &[TxnOp]) -> Result<(), Vec<TxnError>> {
+    fn validate(&self, ops: &[TxnOp]) -> Result<(), Vec<TxnError>> {
         run(ops, |op| self.may_be_tried(op).map(|()| Vec::new())).map(|_| ())
     }
 
