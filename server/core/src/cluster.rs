@@ -185,3 +185,54 @@ impl Turn<'_> {
         decided || self.view.proposals.is_on_its_way(is_meant)
     }
 }
+
+/// A small cluster for tests of the values: this server is the first voter.
+#[cfg(test)]
+#[derive(Debug)]
+pub(crate) struct SampleCluster {
+    pub(crate) leader: Option<ServerId>,
+    pub(crate) serving: Option<Term>,
+    pub(crate) membership: Membership,
+    pub(crate) state: State,
+    pub(crate) applied: LogIndex,
+    pub(crate) readers: ReadIndex,
+    pub(crate) proposals: Proposals,
+}
+
+#[cfg(test)]
+impl SampleCluster {
+    /// This server's term.
+    pub(crate) const TERM: Term = Term(1);
+
+    /// Creates a cluster of these voters, which this server leads.
+    pub(crate) fn of(voters: &[u64]) -> Self {
+        let voters: Vec<_> = voters.iter().copied().map(ServerId).collect();
+        Self {
+            leader: Some(voters[0]),
+            serving: Some(Self::TERM),
+            membership: Membership::of_voters(&voters),
+            state: State::default(),
+            applied: LogIndex(0),
+            readers: ReadIndex::default(),
+            proposals: Proposals::default(),
+        }
+    }
+
+    pub(crate) fn view(&self) -> ClusterView<'_> {
+        ClusterView {
+            id: self.membership.voters[0],
+            term: Self::TERM,
+            leader: self.leader,
+            serving: self.serving,
+            membership: &self.membership,
+            state: &self.state,
+            applied: (self.applied, Self::TERM),
+            founders: &[],
+            readers: &self.readers,
+            proposals: &self.proposals,
+            is_set_back: false,
+            is_corrupt: false,
+            is_late: false,
+        }
+    }
+}

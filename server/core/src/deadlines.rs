@@ -210,3 +210,85 @@ fn locks_of(command: &Command) -> impl Iterator<Item = &Key> {
     });
     alone.into_iter().chain(locked)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::SampleCluster;
+    use crate::input::CallToken;
+    use crate::read_index::{ReadIndex, Reader};
+    use lockmesh_protocol::id::SessionId;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u32) -> Time {
+        Time(0) + SECOND * seconds
+    }
+
+    fn session(number: usize) -> SessionId {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&(number as u64).to_be_bytes());
+        SessionId::from_random(id)
+    }
+
+    /// Sessions with a TTL of 1 s, which expire after 2 s.
+    fn with_sessions(count: usize) -> Deadlines {
+        let mut deadlines = Deadlines::new(TimerConfig::default());
+        (0..count).for_each(|number| deadlines.timers.renew(Time(0), session(number), Some(SECOND)));
+        deadlines
+    }
+
+    /// Returns the number of sessions that expire now.
+    fn expired(deadlines: &mut Deadlines, cluster: &SampleCluster, now: Time) -> usize {
+        let mut decisions = Vec::new();
+        deadlines.expire(&mut Turn { view: &cluster.view(), now, decisions: &mut decisions });
+        let is_expiry = |decision: &Decision| {
+            matches!(decision, Decision::ProposeOwn(Command::ExpireSession { .. }, Origin::Timer(_)))
+        };
+        assert!(decisions.iter().all(is_expiry), "{decisions:?}");
+        decisions.len()
+    }
+
+    #[test]
+    fn a_tick_expires_a_bounded_number_of_sessions() {
+        let (mut deadlines, cluster) = (with_sessions(DEADLINES_A_TICK + 1), SampleCluster::of(&[1]));
+        assert_eq!(expired(&mut deadlines, &cluster, at(3)), 0, "before the first tick");
+        deadlines.tick(at(3));
+        assert_eq!(deadlines.next(), Some(at(2)));
+        assert_eq!(expired(&mut deadlines, &cluster, at(3)), DEADLINES_A_TICK);
+        assert_eq!((expired(&mut deadlines, &cluster, at(3)), deadlines.next()), (0, None));
+        deadlines.tick(at(4));
+        assert_eq!(expired(&mut deadlines, &cluster, at(4)), 1);
+    }
+
+    #[test]
+    fn a_pause_extends_the_deadlines_by_its_length() {
+        let (mut deadlines, cluster) = (with_sessions(1), SampleCluster::of(&[1]));
+        deadlines.tick(at(1));
+        assert_eq!(deadlines.end_pause(at(1) + 2 * TICK), None);
+        let short = Pause { length: 2 * TICK, is_long: false };
+        assert_eq!(deadlines.end_pause(at(1) + 3 * TICK), Some(short));
+        deadlines.tick(at(1));
+        assert!(!deadlines.is_running(at(5)));
+        let long = Pause { length: 4 * SECOND - TICK, is_long: true };
+        assert_eq!((deadlines.end_pause(at(5)), deadlines.end_pause(at(5))), (Some(long), None));
+        deadlines.tick(at(5));
+        assert!(deadlines.is_running(at(5)));
+        assert_eq!(expired(&mut deadlines, &cluster, at(5) + (SECOND - 2 * TICK)), 0);
+        assert_eq!(expired(&mut deadlines, &cluster, at(2) + long.length), 1);
+    }
+
+    #[test]
+    fn a_session_does_not_expire_while_its_renewal_waits_for_a_read_round() {
+        let (mut deadlines, mut cluster) = (with_sessions(2), SampleCluster::of(&[1]));
+        cluster.readers.arrive(at(1), Reader::Renewal(CallToken(1), session(0)));
+        deadlines.tick(at(3));
+        assert_eq!(expired(&mut deadlines, &cluster, at(3)), 1, "the other one");
+        let until = cluster.readers.renewal_waits_until(session(0)).expect("its renewal waits");
+        deadlines.tick(until);
+        assert_eq!(expired(&mut deadlines, &cluster, until), 0, "it is still unanswered");
+        cluster.readers = ReadIndex::default();
+        deadlines.tick(until + TICK);
+        assert_eq!(expired(&mut deadlines, &cluster, until + TICK), 1);
+    }
+}

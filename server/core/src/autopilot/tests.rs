@@ -1,17 +1,14 @@
 //! The autopilot of the first of several servers, which leads.
 
 use super::{Autopilot, AutopilotInput, AutopilotView, Servers};
-use crate::cluster::{ClusterView, Decision};
-use crate::core::proposals::Proposals;
+use crate::cluster::{Decision, SampleCluster};
 use crate::corruption::CorruptionChecks;
 use crate::disk_watch::DiskWatch;
 use crate::input::CallToken;
 use crate::raft::engine::MemberChange;
 use crate::raft::log::Membership;
 use crate::raft::{ElectionTimeout, Progress, Replication};
-use crate::read_index::ReadIndex;
-use crate::state::State;
-use lockmesh_protocol::id::{LogIndex, ServerId, Term, WallTime};
+use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
@@ -24,18 +21,16 @@ const LAST: LogIndex = LogIndex(100);
 struct Leader {
     now: Time,
     autopilot: Autopilot,
-    membership: Membership,
+    cluster: SampleCluster,
     replication: Replication,
-    applied: LogIndex,
 }
 
 impl Leader {
     fn of(voters: &[u64]) -> Self {
-        let voters: Vec<_> = voters.iter().copied().map(ServerId).collect();
         let replication = Replication { commit_index: LAST, last_index: LAST, ..Replication::default() };
-        let membership = Membership::of_voters(&voters);
+        let cluster = SampleCluster { applied: LAST, ..SampleCluster::of(voters) };
         let (now, autopilot) = (Time(0) + SECOND, Autopilot::default());
-        let mut leader = Self { now, autopilot, membership, replication, applied: LAST };
+        let mut leader = Self { now, autopilot, cluster, replication };
         leader.replicate_to_all();
         leader.handle(AutopilotInput::Start);
         leader.autopilot.settles_at(Some(LAST));
@@ -43,30 +38,14 @@ impl Leader {
     }
 
     fn replicate_to_all(&mut self) {
-        let others = self.membership.all().into_iter().filter(|id| *id != OWN);
+        let others = self.cluster.membership.all().into_iter().filter(|id| *id != OWN);
         self.replication.progress =
             others.map(|id| (id, Progress { matched: LAST, snapshot: None })).collect();
     }
 
     fn with_servers<T>(&mut self, use_them: impl FnOnce(&mut Autopilot, Servers<'_>) -> T) -> T {
-        let (state, readers, proposals) = (State::default(), ReadIndex::default(), Proposals::default());
-        let cluster = ClusterView {
-            id: OWN,
-            term: Term(1),
-            leader: Some(OWN),
-            serving: Some(Term(1)),
-            membership: &self.membership,
-            state: &state,
-            applied: (self.applied, Term(1)),
-            founders: &[],
-            readers: &readers,
-            proposals: &proposals,
-            is_set_back: false,
-            is_corrupt: false,
-            is_late: false,
-        };
         let servers = Servers {
-            cluster,
+            cluster: self.cluster.view(),
             replication: self.replication.clone(),
             corruption: &CorruptionChecks::new(SECOND),
             disk: &DiskWatch::new(SECOND),
@@ -139,7 +118,7 @@ fn a_transfer_that_the_engine_aborted_does_not_block_the_next_one() {
 #[test]
 fn a_learner_gets_its_vote_once_it_holds_a_state_and_is_stable() {
     let mut leader = Leader::of(&[1, 2, 3]);
-    leader.membership.learners = vec![ServerId(4)];
+    leader.cluster.membership.learners = vec![ServerId(4)];
     leader.replicate_to_all();
     let waits = Progress { matched: LogIndex(1), snapshot: Some(LAST) };
     for progress in [Progress::default(), waits] {
@@ -169,11 +148,11 @@ fn a_dead_voter_goes_if_another_replaced_it_or_if_it_is_one_too_many() {
     assert!(is_change(&decisions[0], MemberChange::Gone(ServerId(4))), "{decisions:?}");
     // It was dead when another server was promoted.
     let mut leader = Leader::of(&[1, 2, 3]);
-    leader.membership.learners = vec![ServerId(4)];
+    leader.cluster.membership.learners = vec![ServerId(4)];
     leader.replicate_to_all();
     let decisions = leader.run(15 * SECOND, &[2, 4]);
     assert!(is_change(&decisions[0], MemberChange::Voter(ServerId(4))));
-    leader.membership = Membership::of_voters(&[1, 2, 3, 4].map(ServerId));
+    leader.cluster.membership = Membership::of_voters(&[1, 2, 3, 4].map(ServerId));
     let decisions = leader.run(SECOND, &[2, 4]);
     assert!(is_change(&decisions[0], MemberChange::Gone(ServerId(3))), "{decisions:?}");
 }
@@ -182,14 +161,14 @@ fn a_dead_voter_goes_if_another_replaced_it_or_if_it_is_one_too_many() {
 fn a_change_begins_once_the_previous_one_is_settled() {
     let mut leader = Leader::of(&[1, 2, 3, 4]);
     leader.run(SECOND, &[2, 3, 4]);
-    let before = leader.membership.all();
+    let before = leader.cluster.membership.all();
     let applied = leader.handle(AutopilotInput::MembershipApplied(before, Some(CallToken(5))));
     assert!(matches!(applied[..], [Decision::SettleMembership]));
     leader.autopilot.settles_at(Some(LogIndex(101)));
     let remove = |token| AutopilotInput::Remove(CallToken(token), ServerId(4));
     assert!(leader.handle(AutopilotInput::Applied).is_empty());
     assert!(matches!(&leader.handle(remove(6))[..], [denied] if is_denial(denied, 6)));
-    leader.applied = LogIndex(101);
+    leader.cluster.applied = LogIndex(101);
     assert!(matches!(
         &leader.handle(AutopilotInput::Applied)[..],
         [Decision::Reply(CallToken(5), Response::Done)]

@@ -7,13 +7,10 @@ use super::messages::{ASK_INTERVAL, CheckList, CheckOrder, JurorReport, JurorRep
 use super::relay::{Relay, Relayed};
 use super::windows::Windows;
 use super::{Judge, JudgeInput};
-use crate::cluster::ClusterView;
-use crate::core::proposals::Proposals;
+use crate::cluster::{ClusterView, SampleCluster};
 use crate::input::CallToken;
 use crate::proposal::Proposal;
-use crate::raft::log::Membership;
 use crate::raft::message::{MessageKind, PeerMessage};
-use crate::read_index::ReadIndex;
 use crate::state::State;
 use bytes::Bytes;
 use lockmesh_protocol::command::{AgentRegistration, Command};
@@ -302,23 +299,8 @@ fn check_lists_and_relayed_replies_count_only_from_the_leader_that_is_followed()
 
 /// The first of three servers, which follows this leader.
 fn with_view(leader: Option<ServerId>, handle: impl FnOnce(&ClusterView<'_>)) {
-    let (state, readers, proposals) = (State::default(), ReadIndex::default(), Proposals::default());
-    let membership = Membership::of_voters(&[ServerId(1), ServerId(2), ServerId(3)]);
-    handle(&ClusterView {
-        id: ServerId(1),
-        term: TERM,
-        leader,
-        serving: None,
-        membership: &membership,
-        state: &state,
-        applied: Default::default(),
-        founders: &[],
-        readers: &readers,
-        proposals: &proposals,
-        is_set_back: false,
-        is_corrupt: false,
-        is_late: false,
-    });
+    let cluster = SampleCluster { leader, serving: None, ..SampleCluster::of(&[1, 2, 3]) };
+    handle(&cluster.view());
 }
 
 fn encoded(said: &impl Serialize) -> Bytes {
