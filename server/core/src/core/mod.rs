@@ -22,7 +22,7 @@ use crate::observed::{Observed, Observer};
 use crate::outbox::{Outbox, lost_leadership, not_leader};
 use crate::proposal::Proposal;
 use crate::raft::engine::{Effects, Engine};
-use crate::raft::log::{EntryKind, LogEntry, Membership, OwnMemory, Recovered, SnapshotMeta};
+use crate::raft::log::{EntryKind, LogEntry, OwnMemory, Recovered, SnapshotMeta};
 use crate::raft::message::{MessageKind, PeerMessage};
 use crate::read_index::ReadIndex;
 use crate::setback::SetBack;
@@ -122,11 +122,6 @@ impl Core {
     pub fn break_rule(&mut self, rule: Rule) {
         self.engine.break_rule(rule);
         self.state.fault_point = self.engine.fault_point.clone();
-    }
-
-    /// Returns the snapshot that the disk of each initial voter represents before the first start.
-    pub fn bootstrap_snapshot(voters: &[ServerId]) -> SnapshotMeta {
-        SnapshotMeta { index: LogIndex(1), term: Term(1), membership: Membership::of_voters(voters) }
     }
 
     /// Handles one input. Gathered proposals are appended to the log at the end of the turn: see

@@ -6,12 +6,17 @@ use crate::raft::log::{HardState, LogStatus, Membership, OwnMemory, SnapshotMeta
 use crate::setback::{LogPosition, PeerMemory, SetBack};
 use crate::state::{Listing, State};
 use lockmesh_protocol::format::FormatError;
-use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::time::Time;
 
 impl Core {
+    /// Returns the snapshot that the disk of each initial voter represents before the first start.
+    pub fn bootstrap_snapshot(voters: &[ServerId]) -> SnapshotMeta {
+        SnapshotMeta { index: LogIndex(1), term: Term(1), membership: Membership::of_voters(voters) }
+    }
+
     /// Returns the replicated state as applied by this server.
     pub fn state(&self) -> &State {
         &self.state
