@@ -65,9 +65,7 @@ impl ClusterView<'_> {
 
     /// Returns the leader to which clients are redirected; this server itself only once it serves.
     pub(crate) fn known_leader(&self) -> Option<ServerId> {
-        // A server that was set back has no reliable knowledge and must not redirect clients.
-        let leader = self.leader.filter(|_| !self.is_set_back)?;
-        (leader != self.id || self.is_serving()).then_some(leader)
+        known_leader(self.id, self.leader, self.is_serving(), self.is_set_back)
     }
 
     /// Returns the other members.
@@ -80,6 +78,18 @@ impl ClusterView<'_> {
     pub(crate) fn node_of(&self, id: ServerId) -> &str {
         node_of(self.state, self.founders, id)
     }
+}
+
+/// See [`ClusterView::known_leader`].
+pub(crate) fn known_leader(
+    own: ServerId,
+    leader: Option<ServerId>,
+    is_serving: bool,
+    is_set_back: bool,
+) -> Option<ServerId> {
+    // A server that was set back has no reliable knowledge and must not redirect clients.
+    let leader = leader.filter(|_| !is_set_back)?;
+    (leader != own || is_serving).then_some(leader)
 }
 
 /// Returns a server's node name for logs. The initial servers are known before the roster.

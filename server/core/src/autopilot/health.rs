@@ -25,20 +25,21 @@ pub(super) const RELIABLE_TRAILING: u64 = 10_000;
 pub struct AutopilotView<'a> {
     pub(crate) autopilot: &'a Autopilot,
     pub(crate) servers: Servers<'a>,
+    pub(crate) now: Time,
 }
 
 impl AutopilotView<'_> {
     /// Returns the time since this leader last received a message from a server. If there was none,
     /// the time counts from the start of the leader's term.
-    pub fn silence_of(&self, now: Time, server: ServerId) -> Duration {
-        self.autopilot.unheard_for(now, server)
+    pub fn silence_of(&self, server: ServerId) -> Duration {
+        self.autopilot.unheard_for(self.now, server)
     }
 
     /// Returns `true` if this leader has received a message from a majority of the voters within
     /// this time.
-    pub fn hears_majority(&self, now: Time, within: Duration) -> bool {
+    pub fn hears_majority(&self, within: Duration) -> bool {
         let view = &self.servers.cluster;
-        let is_heard = |id| id == view.id || self.silence_of(now, id) <= within;
+        let is_heard = |id| id == view.id || self.silence_of(id) <= within;
         view.membership.is_majority(is_heard)
     }
 
@@ -49,8 +50,8 @@ impl AutopilotView<'_> {
     }
 
     /// Returns `true` if the leader considers a server healthy.
-    pub fn is_healthy(&self, now: Time, server: ServerId) -> bool {
-        self.autopilot.is_healthy(&self.servers, now, server)
+    pub fn is_healthy(&self, server: ServerId) -> bool {
+        self.autopilot.is_healthy(&self.servers, self.now, server)
     }
 
     /// Returns the time since which the leader's finding about a server's health is unchanged.

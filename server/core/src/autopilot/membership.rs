@@ -5,7 +5,6 @@ use super::health::RELIABLE_TRAILING;
 use super::{Autopilot, DEAD_AFTER, Servers};
 use crate::cluster::{ClusterView, Decision, Turn};
 use crate::input::CallToken;
-use crate::outbox::not_leader;
 use crate::raft::engine::MemberChange;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::ServerId;
@@ -43,9 +42,7 @@ impl Autopilot {
         server: ServerId,
     ) {
         let (view, members) = (turn.view, turn.view.membership);
-        if !view.is_serving() {
-            turn.fail(token, not_leader());
-        } else if members.voters.contains(&server) || members.learners.contains(&server) {
+        if members.voters.contains(&server) || members.learners.contains(&server) {
             turn.reply(token, Response::Done);
         } else if view.state.server(server).is_none() {
             // The row comes first: other servers need the address before they replicate to the
@@ -70,9 +67,7 @@ impl Autopilot {
         server: ServerId,
     ) {
         let (view, members) = (turn.view, turn.view.membership);
-        if !view.is_serving() {
-            turn.fail(token, not_leader());
-        } else if !members.contains(server) && was_known(view, server) {
+        if !members.contains(server) && was_known(view, server) {
             self.remove_again(servers, turn, token, server);
         } else if members.voters_outgoing.contains(&server) && !members.voters.contains(&server) {
             self.waits_for_membership.push(token);

@@ -31,7 +31,7 @@ use crate::cluster::{ClusterView, Decision, Turn};
 use crate::corruption::CorruptionChecks;
 use crate::disk_watch::DiskWatch;
 use crate::input::CallToken;
-use crate::outbox::lost_leadership;
+use crate::outbox::{lost_leadership, not_leader};
 use crate::raft::{ElectionTimeout, Replication};
 use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
 use lockmesh_protocol::rpc::Response;
@@ -136,6 +136,13 @@ impl Autopilot {
     ) {
         let turn = &mut Turn { view: &servers.cluster, now, decisions };
         match input {
+            AutopilotInput::Transfer(token, _)
+            | AutopilotInput::Add(token, _)
+            | AutopilotInput::Remove(token, _)
+                if !turn.view.is_serving() =>
+            {
+                turn.fail(token, not_leader());
+            }
             AutopilotInput::Start => self.start(turn),
             AutopilotInput::Stop => self.stop(turn),
             AutopilotInput::Tick => {

@@ -4,11 +4,9 @@
 use super::{Autopilot, AutopilotView, DEAD_AFTER, Fetching, Servers};
 use crate::cluster::{Decision, Turn};
 use crate::input::CallToken;
-use crate::outbox::not_leader;
 use crate::raft::Progress;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::Response;
-use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
 /// The maximum duration of a leadership transfer before it is aborted.
@@ -36,7 +34,6 @@ impl Autopilot {
         // (thesis, 3.10).
         let most_advanced = well.max_by_key(|id| servers.replication.of(*id).matched);
         match to.or(most_advanced) {
-            _ if !turn.view.is_serving() => turn.fail(token, not_leader()),
             Some(to) if to == own => turn.reply(token, Response::Done),
             // The engine would silently abort the first transfer, and its caller would wait for the
             // timeout.
@@ -133,17 +130,16 @@ impl AutopilotView<'_> {
     /// kept longer, up to `least_fetching`: otherwise it would have to fetch another one.
     pub(crate) fn compaction_index(
         &self,
-        now: Time,
         snapshot: LogIndex,
         (least, least_fetching): (LogIndex, LogIndex),
     ) -> LogIndex {
-        let Self { autopilot, servers } = self;
+        let Self { autopilot, servers, now } = self;
         let needed = |id: ServerId| {
             let Progress { matched, snapshot } = servers.replication.of(id);
             let fetching = autopilot.fetching.get(&id).map(|fetching| fetching.snapshot).or(snapshot);
             // Nothing extra is kept for a dead server: when it returns, it fetches a newer
             // snapshot.
-            let is_there = autopilot.last_heard(now, id).is_some_and(|last_heard| last_heard <= DEAD_AFTER);
+            let is_there = autopilot.last_heard(*now, id).is_some_and(|last_heard| last_heard <= DEAD_AFTER);
             match fetching.filter(|_| is_there) {
                 Some(snapshot) => snapshot.max(matched).max(least_fetching),
                 None => matched.max(least),

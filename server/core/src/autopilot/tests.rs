@@ -127,7 +127,7 @@ fn a_learner_gets_its_vote_once_it_holds_a_state_and_is_stable() {
         assert!(leader.run(4 * SECOND, &[2, 3, 4]).is_empty(), "it lags by few entries: {progress:?}");
         let now = leader.now;
         let is_healthy = leader.with_servers(|autopilot, servers| {
-            AutopilotView { autopilot, servers }.is_healthy(now, ServerId(4))
+            AutopilotView { autopilot, servers, now }.is_healthy(ServerId(4))
         });
         assert!(!is_healthy);
     }

@@ -190,7 +190,7 @@ impl Core {
 
     /// Returns the other servers, as this one sees them.
     pub fn autopilot(&self, now: Time) -> AutopilotView<'_> {
-        AutopilotView { autopilot: &self.autopilot, servers: servers!(self, now) }
+        AutopilotView { autopilot: &self.autopilot, servers: servers!(self, now), now }
     }
 
     /// Returns the time since the last message from a server. The leader knows it for every server,

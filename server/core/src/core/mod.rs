@@ -309,7 +309,7 @@ impl Core {
         let keep = self.config.log_keep_bytes / if self.engine.is_leader() { 1 } else { 4 };
         let keep_fetching = keep.max(self.config.log_keep_fetching_bytes);
         let least = (self.engine.index_before_last(keep), self.engine.index_before_last(keep_fetching));
-        let compact = self.autopilot(now).compaction_index(now, mark.index, least);
+        let compact = self.autopilot(now).compaction_index(mark.index, least);
         self.engine.checkpoint_durable(mark);
         self.engine.compact(compact);
         // Only here may the log on disk shrink: the checkpoint that replaces it is durable (thesis,

@@ -1,6 +1,7 @@
 //! What a server's state, log and role are at present.
 
 use super::Core;
+use crate::cluster::known_leader;
 use crate::raft::Progress;
 use crate::raft::log::{HardState, LogStatus, Membership, OwnMemory, SnapshotMeta};
 use crate::setback::{LogPosition, PeerMemory, SetBack};
@@ -58,9 +59,8 @@ impl Core {
 
     /// Returns the leader known to this server; itself only once it serves.
     pub fn leader(&self) -> Option<ServerId> {
-        // A server that was set back has no reliable knowledge and must not redirect clients.
-        let leader = self.engine.leader().filter(|_| self.set_back.is_none())?;
-        (leader != self.config.id || self.is_serving()).then_some(leader)
+        let (own, leader) = (self.config.id, self.engine.leader());
+        known_leader(own, leader, self.is_serving(), self.set_back.is_some())
     }
 
     /// Returns the metadata of a snapshot of the current state.

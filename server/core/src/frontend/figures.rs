@@ -116,13 +116,13 @@ fn follower_figures(view: &View<'_>, last_index: LogIndex) -> Vec<FollowerFigure
     if !view.core.is_serving() {
         return Vec::new();
     }
-    let me = view.config.own_record.id;
+    let (me, autopilot) = (view.config.own_record.id, view.core.autopilot(view.now));
     let others = view.core.membership().all().into_iter().filter(|id| *id != me);
     let figures = others.filter_map(|id| {
         let node = view.core.state().server(id)?.node.clone();
         let matched = view.core.progress(id).unwrap_or_default().matched;
         let lag = last_index.0.saturating_sub(matched.0);
-        let last_contact = view.core.autopilot(view.now).silence_of(view.now, id);
+        let last_contact = autopilot.silence_of(id);
         Some(FollowerFigures { node, lag, last_contact })
     });
     figures.collect()

@@ -75,11 +75,11 @@ pub(super) fn not_ready(view: &View<'_>) -> Vec<NotReady> {
 
 /// Returns the reason why this server has no working leader, if so.
 fn not_led(view: &View<'_>) -> Option<NotReady> {
-    let silence_allowed = view.core.autopilot(view.now).longest_silence();
+    let autopilot = view.core.autopilot(view.now);
+    let silence_allowed = autopilot.longest_silence();
     let Some(leader) = view.core.leader() else { return Some(NotReady::NoLeader) };
     if leader == view.config.own_record.id {
-        return (!view.core.autopilot(view.now).hears_majority(view.now, silence_allowed))
-            .then_some(NotReady::NoQuorum);
+        return (!autopilot.hears_majority(silence_allowed)).then_some(NotReady::NoQuorum);
     }
     let is_heard = view.core.last_contact(view.now, leader).is_some_and(|silence| silence <= silence_allowed);
     (!is_heard).then_some(NotReady::LeaderSilent)

@@ -304,7 +304,7 @@ pub(super) fn check_admission(core: &Core, now: Time, server: &NewServer) -> Res
     let alive = state.servers().find(|row| {
         row.node.folded() == node
             && row.instance_id != server.instance_id
-            && core.autopilot(now).is_healthy(now, row.id)
+            && core.autopilot(now).is_healthy(row.id)
     });
     // Only the leader knows the health of servers; on a follower the core rejects the request.
     match alive.filter(|_| core.is_serving()) {

@@ -78,6 +78,7 @@ fn status(view: &View<'_>, caller: &NodeName) -> Status {
 }
 
 fn server_statuses(view: &View<'_>) -> Vec<ServerStatus> {
+    let autopilot = view.core.autopilot(view.now);
     let status = |id: ServerId| {
         let row = view.core.state().server(id);
         let is_me = id == view.config.own_record.id;
@@ -91,8 +92,8 @@ fn server_statuses(view: &View<'_>) -> Vec<ServerStatus> {
             voter: view.core.membership().voters.contains(&id),
             last_index: own_index.or(matched).unwrap_or_default(),
             last_contact: view.core.last_contact(view.now, id),
-            healthy: view.core.autopilot(view.now).is_healthy(view.now, id),
-            stable_since: view.core.autopilot(view.now).stable_since(id),
+            healthy: autopilot.is_healthy(id),
+            stable_since: autopilot.stable_since(id),
             version: view.versions.get(id).cloned().unwrap_or_default(),
         }
     };

@@ -111,9 +111,7 @@ fn a_follower_that_differs_answers_no_agent_and_votes_on() {
     assert_refused(cluster.answer(wrong, parked).expect("the parked query is answered"));
     assert_refused(&says(&mut cluster, wrong));
     assert!(matches!(says(&mut cluster, leader), Response::Answer(_)));
-    assert!(
-        !cluster.servers[&leader].frontend.core().autopilot(cluster.now()).is_healthy(cluster.now(), wrong)
-    );
+    assert!(!cluster.servers[&leader].frontend.core().autopilot(cluster.now()).is_healthy(wrong));
     let node = record(wrong).node.to_string();
     let snapshot = Request::SnapshotPart { snapshot: None, number: 0, least: LogIndex(1) };
     assert_refused(&cluster.ask(wrong, &server(&node), snapshot));

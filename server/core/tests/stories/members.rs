@@ -426,10 +426,7 @@ fn a_new_server_gets_no_vote_before_it_holds_a_state() {
     let id = cluster.join("d", "d-1");
     cluster.run(10 * SECOND);
     let leader = &cluster.servers[&cluster.leader()].core;
-    assert!(
-        !leader.autopilot(cluster.now).is_healthy(cluster.now, id),
-        "it lags by few entries, but holds none of them"
-    );
+    assert!(!leader.autopilot(cluster.now).is_healthy(id), "it lags by few entries, but holds none of them");
     assert_eq!(cluster.voters(), [1, 2, 3]);
     cluster.fetches_slowly = false;
     cluster.arrive();
