@@ -4,7 +4,11 @@
 
 use super::State;
 use super::catalog::node_is_well_formed;
-use super::node::SERF_HEALTH;
+use super::check::ensure_check;
+use super::member::{forget_member, set_agent};
+use super::node::{SERF_HEALTH, ensure_node, set_node_id};
+use super::replies::forget_all;
+use super::service::ensure_service;
 use super::step::{Step, reply_or_refusal};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::AgentRegistration;
@@ -16,123 +20,122 @@ use std::sync::Arc;
 /// The format version from which the name of a restarting node passes to another node id.
 const NAMES_PASS_ON_SINCE: u8 = 4;
 
-impl Step<'_> {
-    /// Begins a new generation of an agent: registers its healthy node, and forgets the replies
-    /// kept for earlier generations.
-    pub(super) fn register_agent(&mut self, registration: &AgentRegistration) -> Reply {
-        // Registering the node can fail half-way, so it comes first; the rest cannot fail.
-        let former = self.state.restarting_owner(registration).map(|owner| owner.number);
-        let outcome = self.attempt(|step| step.register_agent_node(registration, former));
-        reply_or_refusal(
-            outcome.map_err(Refusal::Catalog).map(|()| self.begin_generation(registration, former)),
-        )
-    }
+/// Begins a new generation of an agent: registers its healthy node, and forgets the replies
+/// kept for earlier generations.
+pub(super) fn register_agent(step: &mut Step<'_>, registration: &AgentRegistration) -> Reply {
+    // Registering the node can fail half-way, so it comes first; the rest cannot fail.
+    let former = step.state.restarting_owner(registration).map(|owner| owner.number);
+    let outcome = step.attempt(|step| register_agent_node(step, registration, former));
+    reply_or_refusal(outcome.map_err(Refusal::Catalog).map(|()| begin_generation(step, registration, former)))
+}
 
-    fn register_agent_node(
-        &mut self,
-        registration: &AgentRegistration,
-        former: Option<AgentNumber>,
-    ) -> Result<(), String> {
-        let node = &registration.node;
-        node_is_well_formed(node)?;
-        if node.id.is_empty() {
-            return Err("an agent's node must have an ID: give it one".into());
-        }
-        if former.is_some() {
-            self.set_node_id(&node.name, &node.id);
-        }
-        self.ensure_node(node).map_err(|reason| format!("failed inserting node: {reason}"))?;
-        for service in &registration.services {
-            let service = Service { node: node.name.clone(), ..service.clone() };
-            self.ensure_service(&service).map_err(|reason| format!("failed inserting service: {reason}"))?;
-        }
-        self.ensure_check(&alive_check(&node.name))
+fn register_agent_node(
+    step: &mut Step<'_>,
+    registration: &AgentRegistration,
+    former: Option<AgentNumber>,
+) -> Result<(), String> {
+    let node = &registration.node;
+    node_is_well_formed(node)?;
+    if node.id.is_empty() {
+        return Err("an agent's node must have an ID: give it one".into());
     }
+    if former.is_some() {
+        set_node_id(step, &node.name, &node.id);
+    }
+    ensure_node(step, node).map_err(|reason| format!("failed inserting node: {reason}"))?;
+    for service in &registration.services {
+        let service = Service { node: node.name.clone(), ..service.clone() };
+        ensure_service(step, &service).map_err(|reason| format!("failed inserting service: {reason}"))?;
+    }
+    ensure_check(step, &alive_check(&node.name))
+}
 
-    /// Begins a generation of the agent with the registration's node id. `former` is the agent
-    /// whose name it takes: it continues as that agent, so that the sessions of the node keep what
-    /// the restart announced.
-    fn begin_generation(&mut self, registration: &AgentRegistration, former: Option<AgentNumber>) -> Reply {
-        let node_id = registration.node.id.to_ascii_lowercase();
-        let known = former.or_else(|| self.state.derived.agent_ids.get(&node_id).copied());
-        let number = known.unwrap_or_else(|| self.next_agent());
-        let generation =
-            self.state.agents.get(&number).map_or(Generation(1), |agent| agent.generation.next());
-        let before = self.state.agents.get(&number).cloned();
-        let (lease_began, former_sessions_until) = self.lease_of(registration, before.as_deref());
-        let cell = self.state.derived.cells.of(before.as_deref());
-        // Guards rely on an announced restart, even if another process registers next.
-        let restart_announced = before.as_deref().and_then(|before| before.restart_announced);
-        let lives_on = before.filter(|before| before.status == MemberStatus::Alive);
-        let agent = Agent {
-            number,
-            generation,
-            node: registration.node.name.clone(),
-            node_id,
-            port: registration.port,
-            gossip: registration.gossip,
-            cell,
-            version: registration.version.clone(),
-            incarnation: registration.incarnation,
-            lease_began,
-            former_sessions_until,
-            restart_announced,
-            status: MemberStatus::Alive,
-            status_since: lives_on.map_or(self.at, |before| before.status_since),
-            address: registration.node.address.clone(),
-        };
-        let lease = agent.lease();
-        self.set_agent(agent);
-        self.forget_former_owners(&registration.node.name.folded(), number);
-        // Request ids restart with each generation; a kept reply of the former one would match the
-        // wrong command.
-        self.forget_all(number);
-        Reply::Agent { number, generation, lease, secret: self.state.lease_key.secret(lease) }
-    }
+/// Begins a generation of the agent with the registration's node id. `former` is the agent
+/// whose name it takes: it continues as that agent, so that the sessions of the node keep what
+/// the restart announced.
+fn begin_generation(
+    step: &mut Step<'_>,
+    registration: &AgentRegistration,
+    former: Option<AgentNumber>,
+) -> Reply {
+    let node_id = registration.node.id.to_ascii_lowercase();
+    let known = former.or_else(|| step.state.derived.agent_ids.get(&node_id).copied());
+    let number = known.unwrap_or_else(|| next_agent(step));
+    let generation = step.state.agents.get(&number).map_or(Generation(1), |agent| agent.generation.next());
+    let before = step.state.agents.get(&number).cloned();
+    let (lease_began, former_sessions_until) = lease_of(step, registration, before.as_deref());
+    let cell = step.state.derived.cells.of(before.as_deref());
+    // Guards rely on an announced restart, even if another process registers next.
+    let restart_announced = before.as_deref().and_then(|before| before.restart_announced);
+    let lives_on = before.filter(|before| before.status == MemberStatus::Alive);
+    let agent = Agent {
+        number,
+        generation,
+        node: registration.node.name.clone(),
+        node_id,
+        port: registration.port,
+        gossip: registration.gossip,
+        cell,
+        version: registration.version.clone(),
+        incarnation: registration.incarnation,
+        lease_began,
+        former_sessions_until,
+        restart_announced,
+        status: MemberStatus::Alive,
+        status_since: lives_on.map_or(step.at, |before| before.status_since),
+        address: registration.node.address.clone(),
+    };
+    let lease = agent.lease();
+    set_agent(step, agent);
+    forget_former_owners(step, &registration.node.name.folded(), number);
+    // Request ids restart with each generation; a kept reply of the former one would match the
+    // wrong command.
+    forget_all(step, number);
+    Reply::Agent { number, generation, lease, secret: step.state.lease_key.secret(lease) }
+}
 
-    /// Forgets the members with other node ids that failed or left under this name, as in Consul,
-    /// where a name is one member: they would be listed as failed beside the living one.
-    fn forget_former_owners(&mut self, folded: &NodeName, owner: AgentNumber) {
-        if !self.state.passes_names_on() {
-            return;
-        }
-        let is_gone = |number: &AgentNumber| {
-            let agent = self.state.agents.get(number).filter(|_| *number != owner);
-            agent.is_some_and(|agent| matches!(agent.status, MemberStatus::Failed | MemberStatus::Left))
-        };
-        for number in self.state.agents_of(folded).filter(is_gone).collect::<Vec<_>>() {
-            self.forget_member(number);
-        }
+/// Forgets the members with other node ids that failed or left under this name, as in Consul,
+/// where a name is one member: they would be listed as failed beside the living one.
+fn forget_former_owners(step: &mut Step<'_>, folded: &NodeName, owner: AgentNumber) {
+    if !step.state.passes_names_on() {
+        return;
     }
+    let is_gone = |number: &AgentNumber| {
+        let agent = step.state.agents.get(number).filter(|_| *number != owner);
+        agent.is_some_and(|agent| matches!(agent.status, MemberStatus::Failed | MemberStatus::Left))
+    };
+    for number in step.state.agents_of(folded).filter(is_gone).collect::<Vec<_>>() {
+        forget_member(step, number);
+    }
+}
 
-    /// The start of a registration's lease, and the index below which sessions belong to a former
-    /// host.
-    fn lease_of(
-        &self,
-        registration: &AgentRegistration,
-        before: Option<&Agent>,
-    ) -> (LogIndex, Option<LogIndex>) {
-        // A node that left has no sessions.
-        let before = before.filter(|before| before.status != MemberStatus::Left);
-        let Some(before) = before else { return (self.index, None) };
-        let is_living = matches!(before.status, MemberStatus::Alive | MemberStatus::Restarting);
-        // A failed lease never continues, because the verdict applies to it. Only the process is
-        // compared: its certificate may have been renewed meanwhile.
-        if is_living && before.incarnation.process == registration.incarnation.process {
-            return (before.lease_began, before.former_sessions_until);
-        }
-        if before.incarnation.is_same_host(&registration.incarnation) {
-            return (self.index, before.former_sessions_until);
-        }
-        // Guards of the other host may rely on their sessions until its windows end.
-        (self.index, Some(self.index))
+/// The start of a registration's lease, and the index below which sessions belong to a former
+/// host.
+fn lease_of(
+    step: &Step<'_>,
+    registration: &AgentRegistration,
+    before: Option<&Agent>,
+) -> (LogIndex, Option<LogIndex>) {
+    // A node that left has no sessions.
+    let before = before.filter(|before| before.status != MemberStatus::Left);
+    let Some(before) = before else { return (step.index, None) };
+    let is_living = matches!(before.status, MemberStatus::Alive | MemberStatus::Restarting);
+    // A failed lease never continues, because the verdict applies to it. Only the process is
+    // compared: its certificate may have been renewed meanwhile.
+    if is_living && before.incarnation.process == registration.incarnation.process {
+        return (before.lease_began, before.former_sessions_until);
     }
+    if before.incarnation.is_same_host(&registration.incarnation) {
+        return (step.index, before.former_sessions_until);
+    }
+    // Guards of the other host may rely on their sessions until its windows end.
+    (step.index, Some(step.index))
+}
 
-    fn next_agent(&mut self) -> AgentNumber {
-        let number = self.state.last_agent.next();
-        self.set(Change::LastAgent(number));
-        number
-    }
+fn next_agent(step: &mut Step<'_>) -> AgentNumber {
+    let number = step.state.last_agent.next();
+    step.set(Change::LastAgent(number));
+    number
 }
 
 impl State {

@@ -1,60 +1,60 @@
 //! Catalog registration and deregistration: a node, a service and checks in one command, all or
 //! none.
 
-use super::service::service_id;
+use super::check::{delete_check, ensure_check};
+use super::node::{delete_node, ensure_node};
+use super::service::{delete_service, ensure_service, service_id};
 use super::step::{Step, reply_or_refusal};
 use lockmesh_protocol::command::{Deregistration, Registration};
 use lockmesh_protocol::record::{Check, LossCause, Node, Service};
 use lockmesh_protocol::reply::{Refusal, Reply};
 
-impl Step<'_> {
-    pub(super) fn register(&mut self, registration: &Registration) -> Reply {
-        let outcome = self.attempt(|step| step.try_register(registration));
-        reply_or_refusal(outcome.map(|()| Reply::Done).map_err(Refusal::Catalog))
-    }
+pub(super) fn register(step: &mut Step<'_>, registration: &Registration) -> Reply {
+    let outcome = step.attempt(|step| try_register(step, registration));
+    reply_or_refusal(outcome.map(|()| Reply::Done).map_err(Refusal::Catalog))
+}
 
-    /// Removes a service, a check, or else the whole node. Removing an absent one succeeds.
-    pub(super) fn deregister(&mut self, deregistration: &Deregistration) -> Reply {
-        let Deregistration { node, service, check } = deregistration;
-        if node.as_str().is_empty() {
-            return Reply::Refused(Refusal::Catalog("Must provide node".into()));
-        }
-        match (service, check) {
-            (Some(service), _) => self.delete_service(node, service),
-            (None, Some(check)) => self.delete_check(node, check),
-            (None, None) => self.delete_node(node, &LossCause::NodeDeregistered),
-        }
-        Reply::Done
+/// Removes a service, a check, or else the whole node. Removing an absent one succeeds.
+pub(super) fn deregister(step: &mut Step<'_>, deregistration: &Deregistration) -> Reply {
+    let Deregistration { node, service, check } = deregistration;
+    if node.as_str().is_empty() {
+        return Reply::Refused(Refusal::Catalog("Must provide node".into()));
     }
+    match (service, check) {
+        (Some(service), _) => delete_service(step, node, service),
+        (None, Some(check)) => delete_check(step, node, check),
+        (None, None) => delete_node(step, node, &LossCause::NodeDeregistered),
+    }
+    Reply::Done
+}
 
-    fn try_register(&mut self, registration: &Registration) -> Result<(), String> {
-        let node = &registration.node;
-        node_is_well_formed(node)?;
-        if node.address.is_empty() && !registration.skip_node_update {
-            return Err("Must provide address if SkipNodeUpdate is not set".into());
-        }
-        if !(registration.skip_node_update && self.state.nodes.contains_key(&node.name.folded())) {
-            self.ensure_node(node).map_err(|reason| format!("failed inserting node: {reason}"))?;
-        }
-        if let Some(service) = &registration.service {
-            service_is_well_formed(service)?;
-            let service = Service { node: node.name.clone(), ..service.clone() };
-            self.ensure_service(&service).map_err(|reason| format!("failed inserting service: {reason}"))?;
-        }
-        registration.checks.iter().try_for_each(|check| self.register_check(node, check))
+fn try_register(step: &mut Step<'_>, registration: &Registration) -> Result<(), String> {
+    let node = &registration.node;
+    node_is_well_formed(node)?;
+    if node.address.is_empty() && !registration.skip_node_update {
+        return Err("Must provide address if SkipNodeUpdate is not set".into());
     }
+    if !(registration.skip_node_update && step.state.nodes.contains_key(&node.name.folded())) {
+        ensure_node(step, node).map_err(|reason| format!("failed inserting node: {reason}"))?;
+    }
+    if let Some(service) = &registration.service {
+        service_is_well_formed(service)?;
+        let service = Service { node: node.name.clone(), ..service.clone() };
+        ensure_service(step, &service).map_err(|reason| format!("failed inserting service: {reason}"))?;
+    }
+    registration.checks.iter().try_for_each(|check| register_check(step, node, check))
+}
 
-    fn register_check(&mut self, node: &Node, check: &Check) -> Result<(), String> {
-        let mut check = check.clone();
-        if check.node.as_str().is_empty() {
-            check.node = node.name.clone();
-        }
-        if check.node.folded() != node.name.folded() {
-            return Err(format!("check node {:?} does not match node {:?}", check.node, node.name));
-        }
-        let refused = |reason| format!("failed inserting check on node {:?}: {reason}", check.node);
-        self.ensure_check(&check).map_err(refused)
+fn register_check(step: &mut Step<'_>, node: &Node, check: &Check) -> Result<(), String> {
+    let mut check = check.clone();
+    if check.node.as_str().is_empty() {
+        check.node = node.name.clone();
     }
+    if check.node.folded() != node.name.folded() {
+        return Err(format!("check node {:?} does not match node {:?}", check.node, node.name));
+    }
+    let refused = |reason| format!("failed inserting check on node {:?}: {reason}", check.node);
+    ensure_check(step, &check).map_err(refused)
 }
 
 /// Validates a node alone.

@@ -1,6 +1,7 @@
 //! Health checks. Each write of a critical check ends the sessions that depend on it.
 
 use super::State;
+use super::invalidation::end_sessions_of_check;
 use super::rows::CheckKey;
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
@@ -8,60 +9,58 @@ use lockmesh_protocol::id::{CheckId, NodeName};
 use lockmesh_protocol::record::{Check, CheckStatus, LossCause};
 use std::sync::Arc;
 
-impl Step<'_> {
-    /// Writes a check. Its node, and its service if it has one, must be registered.
-    pub(super) fn ensure_check(&mut self, check: &Check) -> Result<(), String> {
-        let Some(node) = self.state.nodes.get(&check.node.folded()) else {
-            return Err("Missing node registration".into());
-        };
-        let id = check_id(check);
-        if id.as_str().is_empty() {
-            return Err("Must provide a check ID or name".into());
+/// Writes a check. Its node, and its service if it has one, must be registered.
+pub(super) fn ensure_check(step: &mut Step<'_>, check: &Check) -> Result<(), String> {
+    let Some(node) = step.state.nodes.get(&check.node.folded()) else {
+        return Err("Missing node registration".into());
+    };
+    let id = check_id(check);
+    if id.as_str().is_empty() {
+        return Err("Must provide a check ID or name".into());
+    }
+    let key = CheckKey::new(&check.node, &id);
+    let mut stored = Check { id, node: node.name.clone(), ..check.clone() };
+    fill_in_service(step, &mut stored)?;
+    if stored.status == CheckStatus::Critical {
+        end_sessions_of_check(step, &key, &LossCause::CheckCritical(stored.id.clone()));
+    }
+    store_check(step, key, stored);
+    Ok(())
+}
+
+/// Deletes a check and ends the sessions that depend on it. Deleting an absent one succeeds.
+pub(super) fn delete_check(step: &mut Step<'_>, node: &NodeName, id: &CheckId) {
+    delete_check_at(step, &CheckKey::new(node, id));
+}
+
+/// The same, by key.
+pub(super) fn delete_check_at(step: &mut Step<'_>, key: &CheckKey) {
+    let Some(check) = step.state.checks.get(key).cloned() else { return };
+    end_sessions_of_check(step, key, &LossCause::CheckDeregistered(check.id.clone()));
+    step.set(Change::Check(key.node.clone(), key.id.clone(), None));
+    step.touch(Table::Checks);
+}
+
+fn fill_in_service(step: &Step<'_>, check: &mut Check) -> Result<(), String> {
+    let Some(id) = &check.service_id else { return Ok(()) };
+    let service = step.state.service(&check.node, id).ok_or("Missing service registration")?;
+    check.service_name.clone_from(&service.name);
+    check.service_tags.clone_from(&service.tags);
+    Ok(())
+}
+
+pub(super) fn store_check(step: &mut Step<'_>, key: CheckKey, mut check: Check) {
+    (check.create_index, check.modify_index) = (step.index, step.index);
+    if let Some(existing) = step.state.checks.get(&key) {
+        // Compared under the old indexes: an unchanged check moves no index.
+        (check.create_index, check.modify_index) = (existing.create_index, existing.modify_index);
+        if check == **existing {
+            return;
         }
-        let key = CheckKey::new(&check.node, &id);
-        let mut stored = Check { id, node: node.name.clone(), ..check.clone() };
-        self.fill_in_service(&mut stored)?;
-        if stored.status == CheckStatus::Critical {
-            self.end_sessions_of_check(&key, &LossCause::CheckCritical(stored.id.clone()));
-        }
-        self.store_check(key, stored);
-        Ok(())
+        check.modify_index = step.index;
     }
-
-    /// Deletes a check and ends the sessions that depend on it. Deleting an absent one succeeds.
-    pub(super) fn delete_check(&mut self, node: &NodeName, id: &CheckId) {
-        self.delete_check_at(&CheckKey::new(node, id));
-    }
-
-    /// The same, by key.
-    pub(super) fn delete_check_at(&mut self, key: &CheckKey) {
-        let Some(check) = self.state.checks.get(key).cloned() else { return };
-        self.end_sessions_of_check(key, &LossCause::CheckDeregistered(check.id.clone()));
-        self.set(Change::Check(key.node.clone(), key.id.clone(), None));
-        self.touch(Table::Checks);
-    }
-
-    fn fill_in_service(&self, check: &mut Check) -> Result<(), String> {
-        let Some(id) = &check.service_id else { return Ok(()) };
-        let service = self.state.service(&check.node, id).ok_or("Missing service registration")?;
-        check.service_name.clone_from(&service.name);
-        check.service_tags.clone_from(&service.tags);
-        Ok(())
-    }
-
-    pub(super) fn store_check(&mut self, key: CheckKey, mut check: Check) {
-        (check.create_index, check.modify_index) = (self.index, self.index);
-        if let Some(existing) = self.state.checks.get(&key) {
-            // Compared under the old indexes: an unchanged check moves no index.
-            (check.create_index, check.modify_index) = (existing.create_index, existing.modify_index);
-            if check == **existing {
-                return;
-            }
-            check.modify_index = self.index;
-        }
-        self.set(Change::Check(key.node, key.id, Some(Arc::new(check))));
-        self.touch(Table::Checks);
-    }
+    step.set(Change::Check(key.node, key.id, Some(Arc::new(check))));
+    step.touch(Table::Checks);
 }
 
 impl State {

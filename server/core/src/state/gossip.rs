@@ -15,15 +15,13 @@ use lockmesh_protocol::record::Agent;
 use lockmesh_protocol::reply::Reply;
 use std::sync::Arc;
 
-impl Step<'_> {
-    /// Switches the mesh to the next key, unless that has already happened.
-    pub(super) fn rotate_gossip_key(&mut self, from: u32) -> Reply {
-        let next = from.checked_add(1).filter(|_| from == self.state.gossip_key);
-        if let Some(next) = next {
-            self.set(Change::GossipKey(next));
-        }
-        Reply::GossipKey(self.state.gossip_key)
+/// Switches the mesh to the next key, unless that has already happened.
+pub(super) fn rotate_gossip_key(step: &mut Step<'_>, from: u32) -> Reply {
+    let next = from.checked_add(1).filter(|_| from == step.state.gossip_key);
+    if let Some(next) = next {
+        step.set(Change::GossipKey(next));
     }
+    Reply::GossipKey(step.state.gossip_key)
 }
 
 impl State {

@@ -13,7 +13,10 @@
 
 use super::State;
 use super::agent::{alive_check, failed_check};
-use super::node::SERF_HEALTH;
+use super::check::store_check;
+use super::invalidation::end_sessions;
+use super::node::{SERF_HEALTH, delete_node};
+use super::replies::forget_all;
 use super::rows::{CheckKey, MemberCounts};
 use super::step::Step;
 use lockmesh_protocol::change::Change;
@@ -26,183 +29,181 @@ use lockmesh_protocol::reply::{Refusal, Reply};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-impl Step<'_> {
-    /// Applies a verdict of the leader and a majority; the reply is `false` if it had no effect.
-    pub(super) fn fail_node(&mut self, failure: &NodeFailure) -> Reply {
-        let NodeFailure { lease, window, confirmed_by, silent_for, term, base } = failure;
-        let is_ours = *term == self.term && *base == self.state.index_base;
-        let agent = self.state.judged_agent(*lease).filter(|agent| !is_restarting(agent)).cloned();
-        let Some(agent) = agent.filter(|_| is_ours && !confirmed_by.is_empty()) else {
+/// Applies a verdict of the leader and a majority; the reply is `false` if it had no effect.
+pub(super) fn fail_node(step: &mut Step<'_>, failure: &NodeFailure) -> Reply {
+    let NodeFailure { lease, window, confirmed_by, silent_for, term, base } = failure;
+    let is_current = step.is_current(*term, *base);
+    let agent = step.state.judged_agent(*lease).filter(|agent| !is_restarting(agent)).cloned();
+    let Some(agent) = agent.filter(|_| is_current && !confirmed_by.is_empty()) else {
+        return Reply::Succeeded(false);
+    };
+    let nodes = confirmed_by.iter().filter_map(|id| step.state.server(*id));
+    let confirmed_by: Vec<NodeName> = nodes.map(|server| server.node.clone()).collect();
+    let cause = LossCause::NodeFailed { window: *window, confirmed_by, silent_for: *silent_for };
+    let ending = step.state.sessions_within(&agent.node, *window, None);
+    end_sessions(step, ending, &cause);
+    // Sessions may choose faster windows for failure. The check becomes critical only after the
+    // window that other users of a catalog expect.
+    if *window >= HealthWindow::Default && agent.status != MemberStatus::Failed {
+        set_member_status(step, &agent, MemberStatus::Failed);
+        write_health(step, &agent.node, failed_check(&agent.node));
+    }
+    Reply::Succeeded(true)
+}
+
+/// Ends the sessions of a former host whose window has ended.
+pub(super) fn end_former_sessions(
+    step: &mut Step<'_>,
+    lease: LeaseId,
+    window: HealthWindow,
+    term: Term,
+    base: u64,
+) -> Reply {
+    let is_current = step.is_current(term, base);
+    let agent = step.state.agent_of(lease).filter(|agent| is_current && !is_restarting(agent)).cloned();
+    if let Some(agent) = agent
+        && let Some(until) = agent.former_sessions_until
+    {
+        let ending = step.state.sessions_within(&agent.node, window, Some(until));
+        end_sessions(step, ending, &LossCause::HostReplaced);
+        if window == HealthWindow::Safe {
+            set_agent(step, Agent { former_sessions_until: None, ..Agent::clone(&agent) });
+        }
+    }
+    Reply::Done
+}
+
+/// Applies a leave or a force-leave of a node.
+pub(super) fn leave_node(step: &mut Step<'_>, leave: &NodeLeave) -> Reply {
+    let folded = leave.node.folded();
+    let agent = match leave.lease {
+        // A member that failed meanwhile leaves too: otherwise it would stay failed.
+        Some(lease) => step.state.agent_of(lease).cloned(),
+        None => step.state.member(&folded).cloned(),
+    };
+    let Some(agent) = agent else {
+        return match leave.lease {
+            // It left before, or its node was taken over: already done.
+            Some(_) => Reply::Done,
+            None => Reply::Refused(Refusal::UnknownMember(leave.node.clone())),
+        };
+    };
+    let cause = if leave.lease.is_some() { LossCause::NodeLeft } else { LossCause::NodeForcedToLeave };
+    delete_node(step, &agent.node.folded(), &cause);
+    if leave.prune {
+        forget_member(step, agent.number);
+    } else if agent.status != MemberStatus::Left {
+        let agent = Agent { restart_announced: None, ..Agent::clone(&agent) };
+        set_member_status(step, &agent, MemberStatus::Left);
+    }
+    Reply::Done
+}
+
+/// Announces a restart of an agent. Allowed once per registration: an agent that repeats it
+/// would never fail.
+pub(super) fn announce_restart(step: &mut Step<'_>, lease: LeaseId) -> Reply {
+    let agent = step.state.agent_of(lease).filter(|agent| agent.status == MemberStatus::Alive).cloned();
+    let Some(agent) = agent else { return Reply::Succeeded(false) };
+    let agent = Agent { restart_announced: Some(step.index), ..Agent::clone(&agent) };
+    set_member_status(step, &agent, MemberStatus::Restarting);
+    Reply::Succeeded(true)
+}
+
+/// Ends an announced restart: the node is judged like any other.
+pub(super) fn end_restart(
+    step: &mut Step<'_>,
+    number: AgentNumber,
+    announced_at: LogIndex,
+    term: Term,
+    base: u64,
+) -> Reply {
+    let is_current = step.is_current(term, base);
+    let is_same = |agent: &&Arc<Agent>| agent.restart_announced == Some(announced_at);
+    let agent = step.state.agents.get(&number).filter(is_same).filter(|_| is_current).cloned();
+    if let Some(agent) = agent {
+        set_agent(step, Agent { restart_announced: None, ..Agent::clone(&agent) });
+    }
+    Reply::Done
+}
+
+/// Reconciles the catalog with the roster of members (anti-entropy).
+pub(super) fn reconcile(step: &mut Step<'_>, members: &[AgentNumber], strangers: &[NodeName]) -> Reply {
+    for number in members {
+        if let Some(agent) = step.state.agents.get(number).cloned() {
+            reconcile_member(step, &agent);
+        }
+    }
+    for stranger in strangers {
+        // An agent may have registered for it since the leader's comparison.
+        if step.state.is_stranger(stranger) {
+            delete_node(step, stranger, &LossCause::NodeDeregistered);
+        }
+    }
+    Reply::Done
+}
+
+/// Forgets a member that failed long ago, and its node.
+pub(super) fn reap_member(step: &mut Step<'_>, lease: LeaseId, term: Term, base: u64) -> Reply {
+    let is_current = step.is_current(term, base);
+    let agent = step.state.agent_of(lease).cloned();
+    let is_failed = |agent: &Arc<Agent>| agent.status == MemberStatus::Failed;
+    if let Some(agent) = agent.filter(|agent| is_current && is_failed(agent)) {
+        // Sessions without checks must not be ended by health (decision D6).
+        if step.state.has_sessions_without_checks(&agent.node) {
             return Reply::Succeeded(false);
-        };
-        let nodes = confirmed_by.iter().filter_map(|id| self.state.server(*id));
-        let confirmed_by: Vec<NodeName> = nodes.map(|server| server.node.clone()).collect();
-        let cause = LossCause::NodeFailed { window: *window, confirmed_by, silent_for: *silent_for };
-        let ending = self.state.sessions_within(&agent.node, *window, None);
-        self.end_sessions(ending, &cause);
-        // Sessions may choose faster windows for failure. The check becomes critical only after the
-        // window that other users of a catalog expect.
-        if *window >= HealthWindow::Default && agent.status != MemberStatus::Failed {
-            self.set_member_status(&agent, MemberStatus::Failed);
-            self.write_health(&agent.node, failed_check(&agent.node));
         }
-        Reply::Succeeded(true)
+        delete_node(step, &agent.node.folded(), &LossCause::NodeReaped);
+        forget_member(step, agent.number);
     }
+    Reply::Succeeded(true)
+}
 
-    /// Ends the sessions of a former host whose window has ended.
-    pub(super) fn end_former_sessions(
-        &mut self,
-        lease: LeaseId,
-        window: HealthWindow,
-        term: Term,
-        base: u64,
-    ) -> Reply {
-        let is_ours = term == self.term && base == self.state.index_base;
-        let agent = self.state.agent_of(lease).filter(|agent| is_ours && !is_restarting(agent)).cloned();
-        if let Some(agent) = agent
-            && let Some(until) = agent.former_sessions_until
-        {
-            let ending = self.state.sessions_within(&agent.node, window, Some(until));
-            self.end_sessions(ending, &LossCause::HostReplaced);
-            if window == HealthWindow::Safe {
-                self.set_agent(Agent { former_sessions_until: None, ..Agent::clone(&agent) });
-            }
+/// Sets the status of a member.
+pub(super) fn set_member_status(step: &mut Step<'_>, agent: &Agent, status: MemberStatus) {
+    set_agent(step, Agent { status, status_since: step.at, ..agent.clone() });
+}
+
+pub(super) fn set_agent(step: &mut Step<'_>, agent: Agent) {
+    step.set(Change::Agent(agent.number, Some(Arc::new(agent))));
+}
+
+/// Removes a member with its replies: if it returns, it registers with a new number.
+pub(super) fn forget_member(step: &mut Step<'_>, number: AgentNumber) {
+    forget_all(step, number);
+    step.set(Change::Agent(number, None));
+}
+
+fn reconcile_member(step: &mut Step<'_>, agent: &Agent) {
+    let folded = agent.node.folded();
+    match agent.status {
+        MemberStatus::Left => delete_node(step, &folded, &LossCause::NodeLeft),
+        // A node that a client removed from the catalog returns with its agent's next
+        // registration, which alone has all its data.
+        _ if !step.state.nodes.contains_key(&folded) => {}
+        MemberStatus::Failed => {
+            // A client wrote that it is healthy, and sessions may have been created on it
+            // since.
+            let ending = step.state.sessions_within(&agent.node, HealthWindow::Default, None);
+            end_sessions(step, ending, &LossCause::CheckCritical(CheckId::from(SERF_HEALTH)));
+            write_health(step, &agent.node, failed_check(&agent.node));
         }
-        Reply::Done
-    }
-
-    /// Applies a leave or a force-leave of a node.
-    pub(super) fn leave_node(&mut self, leave: &NodeLeave) -> Reply {
-        let folded = leave.node.folded();
-        let agent = match leave.lease {
-            // A member that failed meanwhile leaves too: otherwise it would stay failed.
-            Some(lease) => self.state.agent_of(lease).cloned(),
-            None => self.state.member(&folded).cloned(),
-        };
-        let Some(agent) = agent else {
-            return match leave.lease {
-                // It left before, or its node was taken over: already done.
-                Some(_) => Reply::Done,
-                None => Reply::Refused(Refusal::UnknownMember(leave.node.clone())),
-            };
-        };
-        let cause = if leave.lease.is_some() { LossCause::NodeLeft } else { LossCause::NodeForcedToLeave };
-        self.delete_node(&agent.node.folded(), &cause);
-        if leave.prune {
-            self.forget_member(agent.number);
-        } else if agent.status != MemberStatus::Left {
-            let agent = Agent { restart_announced: None, ..Agent::clone(&agent) };
-            self.set_member_status(&agent, MemberStatus::Left);
-        }
-        Reply::Done
-    }
-
-    /// Announces a restart of an agent. Allowed once per registration: an agent that repeats it
-    /// would never fail.
-    pub(super) fn announce_restart(&mut self, lease: LeaseId) -> Reply {
-        let agent = self.state.agent_of(lease).filter(|agent| agent.status == MemberStatus::Alive).cloned();
-        let Some(agent) = agent else { return Reply::Succeeded(false) };
-        let agent = Agent { restart_announced: Some(self.index), ..Agent::clone(&agent) };
-        self.set_member_status(&agent, MemberStatus::Restarting);
-        Reply::Succeeded(true)
-    }
-
-    /// Ends an announced restart: the node is judged like any other.
-    pub(super) fn end_restart(
-        &mut self,
-        number: AgentNumber,
-        announced_at: LogIndex,
-        term: Term,
-        base: u64,
-    ) -> Reply {
-        let is_ours = term == self.term && base == self.state.index_base;
-        let is_same = |agent: &&Arc<Agent>| agent.restart_announced == Some(announced_at);
-        let agent = self.state.agents.get(&number).filter(is_same).filter(|_| is_ours).cloned();
-        if let Some(agent) = agent {
-            self.set_agent(Agent { restart_announced: None, ..Agent::clone(&agent) });
-        }
-        Reply::Done
-    }
-
-    /// Reconciles the catalog with the roster of members (anti-entropy).
-    pub(super) fn reconcile(&mut self, members: &[AgentNumber], strangers: &[NodeName]) -> Reply {
-        for number in members {
-            if let Some(agent) = self.state.agents.get(number).cloned() {
-                self.reconcile_member(&agent);
-            }
-        }
-        for stranger in strangers {
-            // An agent may have registered for it since the leader's comparison.
-            if self.state.is_stranger(stranger) {
-                self.delete_node(stranger, &LossCause::NodeDeregistered);
-            }
-        }
-        Reply::Done
-    }
-
-    /// Forgets a member that failed long ago, and its node.
-    pub(super) fn reap_member(&mut self, lease: LeaseId, term: Term, base: u64) -> Reply {
-        let is_ours = term == self.term && base == self.state.index_base;
-        let agent = self.state.agent_of(lease).cloned();
-        let is_failed = |agent: &Arc<Agent>| agent.status == MemberStatus::Failed;
-        if let Some(agent) = agent.filter(|agent| is_ours && is_failed(agent)) {
-            // Sessions without checks must not be ended by health (decision D6).
-            if self.state.has_sessions_without_checks(&agent.node) {
-                return Reply::Succeeded(false);
-            }
-            self.delete_node(&agent.node.folded(), &LossCause::NodeReaped);
-            self.forget_member(agent.number);
-        }
-        Reply::Succeeded(true)
-    }
-
-    /// Sets the status of a member.
-    pub(super) fn set_member_status(&mut self, agent: &Agent, status: MemberStatus) {
-        self.set_agent(Agent { status, status_since: self.at, ..agent.clone() });
-    }
-
-    pub(super) fn set_agent(&mut self, agent: Agent) {
-        self.set(Change::Agent(agent.number, Some(Arc::new(agent))));
-    }
-
-    /// Removes a member with its replies: if it returns, it registers with a new number.
-    pub(super) fn forget_member(&mut self, number: AgentNumber) {
-        self.forget_all(number);
-        self.set(Change::Agent(number, None));
-    }
-
-    fn reconcile_member(&mut self, agent: &Agent) {
-        let folded = agent.node.folded();
-        match agent.status {
-            MemberStatus::Left => self.delete_node(&folded, &LossCause::NodeLeft),
-            // A node that a client removed from the catalog returns with its agent's next
-            // registration, which alone has all its data.
-            _ if !self.state.nodes.contains_key(&folded) => {}
-            MemberStatus::Failed => {
-                // A client wrote that it is healthy, and sessions may have been created on it
-                // since.
-                let ending = self.state.sessions_within(&agent.node, HealthWindow::Default, None);
-                self.end_sessions(ending, &LossCause::CheckCritical(CheckId::from(SERF_HEALTH)));
-                self.write_health(&agent.node, failed_check(&agent.node));
-            }
-            MemberStatus::Alive | MemberStatus::Restarting => {
-                self.write_health(&agent.node, alive_check(&agent.node));
-            }
+        MemberStatus::Alive | MemberStatus::Restarting => {
+            write_health(step, &agent.node, alive_check(&agent.node));
         }
     }
+}
 
-    /// Writes `serfHealth` without ending the sessions that depend on it: the verdict decides which
-    /// of them end. An unchanged check is not written.
-    fn write_health(&mut self, node: &NodeName, check: Check) {
-        // A client may have removed the node from the catalog since its agent registered.
-        if !self.state.nodes.contains_key(&node.folded()) {
-            return;
-        }
-        let key = CheckKey::new(node, &CheckId::from(SERF_HEALTH));
-        let is_same = |known: &Arc<Check>| (known.status, &known.output) == (check.status, &check.output);
-        if !self.state.checks.get(&key).is_some_and(is_same) {
-            self.store_check(key, check);
-        }
+/// Writes `serfHealth` without ending the sessions that depend on it: the verdict decides which
+/// of them end. An unchanged check is not written.
+fn write_health(step: &mut Step<'_>, node: &NodeName, check: Check) {
+    // A client may have removed the node from the catalog since its agent registered.
+    if !step.state.nodes.contains_key(&node.folded()) {
+        return;
+    }
+    let key = CheckKey::new(node, &CheckId::from(SERF_HEALTH));
+    let is_same = |known: &Arc<Check>| (known.status, &known.output) == (check.status, &check.output);
+    if !step.state.checks.get(&key).is_some_and(is_same) {
+        store_check(step, key, check);
     }
 }
 

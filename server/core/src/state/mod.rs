@@ -59,6 +59,7 @@ mod txn_catalog;
 mod txn_kv;
 mod view;
 
+use self::step::Step;
 use crate::proposal::Proposal;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{AgentNumber, Fence, Key, LogIndex, SessionId, Term};
@@ -107,7 +108,7 @@ impl State {
         changes: &mut Vec<Change>,
         removed: &mut Removed,
     ) -> Arc<Applied> {
-        step::Step::new(self, index, term, proposal.at, (changes, removed)).answer(proposal)
+        replies::answer(&mut Step::new(self, index, term, proposal.at, (changes, removed)), proposal)
     }
 
     /// The cluster's id; empty before its first command.

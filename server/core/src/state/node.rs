@@ -2,6 +2,7 @@
 //! its name.
 
 use super::State;
+use super::invalidation::end_sessions_of_node;
 use super::rows::{CheckKey, ServiceKey};
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
@@ -10,100 +11,98 @@ pub(super) use lockmesh_protocol::record::SERF_HEALTH;
 use lockmesh_protocol::record::{CheckStatus, LossCause, Node};
 use std::sync::Arc;
 
-impl Step<'_> {
-    /// Writes a node. A known UUID under another name is a rename: the old node is deleted, with
-    /// its sessions.
-    pub(super) fn ensure_node(&mut self, node: &Node) -> Result<(), String> {
-        let folded = node.name.folded();
-        let id = node.id.to_ascii_lowercase();
-        let known_as = self.state.derived.node_ids.get(&id).cloned();
-        let mut existing = known_as.as_ref().and_then(|name| self.state.nodes.get(name)).cloned();
-        if !id.is_empty() && known_as.as_ref() != Some(&folded) {
-            self.name_is_free(node, &id, known_as.is_none())?;
-            if let Some(old_name) = &known_as {
-                self.delete_node(old_name, &LossCause::NodeDeregistered);
-            }
-        }
-        existing = existing.or_else(|| self.state.nodes.get(&folded).cloned());
-        self.store_node(folded, node, id, existing.as_deref());
-        Ok(())
-    }
-
-    /// Gives a node another UUID. Its sessions, services and checks stay.
-    pub(super) fn set_node_id(&mut self, name: &NodeName, id: &str) {
-        let folded = name.folded();
-        if let Some(node) = self.state.nodes.get(&folded) {
-            let node = Node { id: id.to_ascii_lowercase(), modify_index: self.index, ..Node::clone(node) };
-            self.set(Change::Node(folded.clone(), Some(Arc::new(node))));
-            self.touch_node(&folded);
+/// Writes a node. A known UUID under another name is a rename: the old node is deleted, with
+/// its sessions.
+pub(super) fn ensure_node(step: &mut Step<'_>, node: &Node) -> Result<(), String> {
+    let folded = node.name.folded();
+    let id = node.id.to_ascii_lowercase();
+    let known_as = step.state.derived.node_ids.get(&id).cloned();
+    let mut existing = known_as.as_ref().and_then(|name| step.state.nodes.get(name)).cloned();
+    if !id.is_empty() && known_as.as_ref() != Some(&folded) {
+        name_is_free(step, node, &id, known_as.is_none())?;
+        if let Some(old_name) = &known_as {
+            delete_node(step, old_name, &LossCause::NodeDeregistered);
         }
     }
+    existing = existing.or_else(|| step.state.nodes.get(&folded).cloned());
+    store_node(step, folded, node, id, existing.as_deref());
+    Ok(())
+}
 
-    /// Deletes a node with its sessions, services and checks. Deleting an absent one succeeds.
-    pub(super) fn delete_node(&mut self, name: &NodeName, cause: &LossCause) {
-        let folded = name.folded();
-        if !self.state.nodes.contains_key(&folded) {
+/// Gives a node another UUID. Its sessions, services and checks stay.
+pub(super) fn set_node_id(step: &mut Step<'_>, name: &NodeName, id: &str) {
+    let folded = name.folded();
+    if let Some(node) = step.state.nodes.get(&folded) {
+        let node = Node { id: id.to_ascii_lowercase(), modify_index: step.index, ..Node::clone(node) };
+        step.set(Change::Node(folded.clone(), Some(Arc::new(node))));
+        touch_node(step, &folded);
+    }
+}
+
+/// Deletes a node with its sessions, services and checks. Deleting an absent one succeeds.
+pub(super) fn delete_node(step: &mut Step<'_>, name: &NodeName, cause: &LossCause) {
+    let folded = name.folded();
+    if !step.state.nodes.contains_key(&folded) {
+        return;
+    }
+    // First the sessions: none may exist without its node and its checks.
+    end_sessions_of_node(step, &folded, cause);
+    let services: Vec<ServiceKey> = step.state.services_of(&folded).map(|(key, _)| key.clone()).collect();
+    for key in services {
+        step.set(Change::Service(key.node, key.id, None));
+        step.touch(Table::Services);
+    }
+    let checks: Vec<CheckKey> = step.state.checks_of(&folded).map(|(key, _)| key.clone()).collect();
+    for key in checks {
+        step.set(Change::Check(key.node, key.id, None));
+        step.touch(Table::Checks);
+    }
+    step.set(Change::NodeIndex(folded.clone(), None));
+    step.set(Change::Node(folded, None));
+    step.touch(Table::Nodes);
+    step.touch(Table::NodeDeletions);
+}
+
+/// Records that a node or one of its services changed.
+pub(super) fn touch_node(step: &mut Step<'_>, folded: &NodeName) {
+    if step.state.node_indexes.get(folded) != Some(&step.index) {
+        step.set(Change::NodeIndex(folded.clone(), Some(step.index)));
+    }
+    step.touch(Table::Nodes);
+}
+
+fn store_node(step: &mut Step<'_>, folded: NodeName, node: &Node, id: String, existing: Option<&Node>) {
+    let mut stored = Node { id, ..node.clone() };
+    (stored.create_index, stored.modify_index) = (step.index, step.index);
+    if let Some(existing) = existing {
+        stored.create_index = existing.create_index;
+        // A registration without a UUID keeps the known one.
+        if stored.id.is_empty() {
+            stored.id.clone_from(&existing.id);
+        }
+        let unchanged = Node { modify_index: existing.modify_index, ..stored.clone() };
+        if unchanged == *existing && step.state.nodes.contains_key(&folded) {
             return;
         }
-        // First the sessions: none may exist without its node and its checks.
-        self.end_sessions_of_node(&folded, cause);
-        let services: Vec<ServiceKey> = self.state.services_of(&folded).map(|(key, _)| key.clone()).collect();
-        for key in services {
-            self.set(Change::Service(key.node, key.id, None));
-            self.touch(Table::Services);
-        }
-        let checks: Vec<CheckKey> = self.state.checks_of(&folded).map(|(key, _)| key.clone()).collect();
-        for key in checks {
-            self.set(Change::Check(key.node, key.id, None));
-            self.touch(Table::Checks);
-        }
-        self.set(Change::NodeIndex(folded.clone(), None));
-        self.set(Change::Node(folded, None));
-        self.touch(Table::Nodes);
-        self.touch(Table::NodeDeletions);
     }
+    step.set(Change::Node(folded.clone(), Some(Arc::new(stored))));
+    touch_node(step, &folded);
+}
 
-    /// Records that a node or one of its services changed.
-    pub(super) fn touch_node(&mut self, folded: &NodeName) {
-        if self.state.node_indexes.get(folded) != Some(&self.index) {
-            self.set(Change::NodeIndex(folded.clone(), Some(self.index)));
-        }
-        self.touch(Table::Nodes);
+/// Checks that a name is free. It belongs to its node while that node's agent is alive. A node
+/// without an agent, or without a UUID to distinguish it, gives the name up.
+fn name_is_free(step: &Step<'_>, node: &Node, id: &str, is_new: bool) -> Result<(), String> {
+    let folded = node.name.folded();
+    let Some(owner) = step.state.nodes.get(&folded).filter(|owner| owner.id != id) else { return Ok(()) };
+    let health = step.state.check_of(&folded, &CheckId::from(SERF_HEALTH));
+    let is_alive = health.is_some_and(|check| check.status != CheckStatus::Critical);
+    if !is_alive || (owner.id.is_empty() && is_new) {
+        return Ok(());
     }
-
-    fn store_node(&mut self, folded: NodeName, node: &Node, id: String, existing: Option<&Node>) {
-        let mut stored = Node { id, ..node.clone() };
-        (stored.create_index, stored.modify_index) = (self.index, self.index);
-        if let Some(existing) = existing {
-            stored.create_index = existing.create_index;
-            // A registration without a UUID keeps the known one.
-            if stored.id.is_empty() {
-                stored.id.clone_from(&existing.id);
-            }
-            let unchanged = Node { modify_index: existing.modify_index, ..stored.clone() };
-            if unchanged == *existing && self.state.nodes.contains_key(&folded) {
-                return;
-            }
-        }
-        self.set(Change::Node(folded.clone(), Some(Arc::new(stored))));
-        self.touch_node(&folded);
-    }
-
-    /// Checks that a name is free. It belongs to its node while that node's agent is alive. A node
-    /// without an agent, or without a UUID to distinguish it, gives the name up.
-    fn name_is_free(&self, node: &Node, id: &str, is_new: bool) -> Result<(), String> {
-        let folded = node.name.folded();
-        let Some(owner) = self.state.nodes.get(&folded).filter(|owner| owner.id != id) else { return Ok(()) };
-        let health = self.state.check_of(&folded, &CheckId::from(SERF_HEALTH));
-        let is_alive = health.is_some_and(|check| check.status != CheckStatus::Critical);
-        if !is_alive || (owner.id.is_empty() && is_new) {
-            return Ok(());
-        }
-        let whom = if is_new { format!("{id:?}") } else { format!("{id:?} ({})", node.address) };
-        let Node { id, name, address, .. } = &**owner;
-        let reason = format!("Node name {} is reserved by node {id} with name {name} ({address})", node.name);
-        Err(format!("Error while renaming Node ID: {whom}: {reason}"))
-    }
+    let whom = if is_new { format!("{id:?}") } else { format!("{id:?} ({})", node.address) };
+    let Node { id, name, address, .. } = &**owner;
+    let reason = format!("Node name {} is reserved by node {id} with name {name} ({address})", node.name);
+    Err(format!("Error while renaming Node ID: {whom}: {reason}"))
 }
 
 impl State {

@@ -9,8 +9,8 @@
 //! The leader measures the wait; its end is a command, as for lock-delays.
 
 use super::State;
-use super::entry::lock_of;
-use super::lock::AcquireOutcome;
+use super::entry::{entry, lock_of, write_entry};
+use super::lock::{AcquireOutcome, acquire, grant};
 use super::step::Step;
 use super::tree::under;
 use crate::fault_injection::Rule;
@@ -29,162 +29,163 @@ pub const WAITERS_MAX: usize = 10_000;
 /// The longest wait; longer ones are capped.
 pub const MAX_WAIT: Duration = Duration::from_secs(3600);
 
-impl Step<'_> {
-    /// Acquires the lock, or else a position in the key's queue. A session that is already queued
-    /// keeps its position, and its earlier request is replaced.
-    pub(super) fn enqueue(
-        &mut self,
-        new: &NewEntry,
-        session: SessionId,
-        wait: Duration,
-    ) -> Result<Reply, Refusal> {
-        let is_delayed = self.state.delays.contains_key(&new.key);
-        if !self.state.sessions.contains_key(&session) {
-            return Err(Refusal::InvalidSession(session));
-        }
-        let existing = self.entry(&new.key);
-        match lock_of(existing.as_ref()).session {
-            Some(holder) if holder == session => return Ok(self.acquire(new, session)?.reply()),
-            // The lock is free and has no waiters, because a lock with waiters is never left free.
-            None if !is_delayed => {
-                let lock = self.grant(&new.key, existing.as_ref(), session, Some(self.index));
-                return Ok(AcquireOutcome::Granted(self.write_entry(existing, new, lock)).reply());
-            }
-            _ => {}
-        }
-        let queue_position = self.place_in_queue(&new.key, session)?;
-        let (value, flags, enqueued_at_index) = (new.value.clone(), new.flags, self.index);
-        let waiter = Waiter { session, value, flags, wait: wait.min(MAX_WAIT), enqueued_at_index };
-        self.set(Change::Waiter(new.key.clone(), queue_position, Some(Arc::new(waiter))));
-        Ok(Reply::Queued { queue_position })
+/// Acquires the lock, or else a position in the key's queue. A session that is already queued
+/// keeps its position, and its earlier request is replaced.
+pub(super) fn enqueue(
+    step: &mut Step<'_>,
+    new: &NewEntry,
+    session: SessionId,
+    wait: Duration,
+) -> Result<Reply, Refusal> {
+    let is_delayed = step.state.delays.contains_key(&new.key);
+    if !step.state.sessions.contains_key(&session) {
+        return Err(Refusal::InvalidSession(session));
     }
-
-    /// Cancels the request at `enqueued_at_index`: gives up its position, or releases the lock if
-    /// the grant may be unknown to the client.
-    pub(super) fn leave(&mut self, key: &Key, session: SessionId, enqueued_at_index: LogIndex) -> Reply {
-        if self.stop_waiting(key, session, enqueued_at_index) {
-            return Reply::Succeeded(true);
+    let existing = entry(step, &new.key);
+    match lock_of(existing.as_ref()).session {
+        Some(holder) if holder == session => return Ok(acquire(step, new, session)?.reply()),
+        // The lock is free and has no waiters, because a lock with waiters is never left free.
+        None if !is_delayed => {
+            let lock = grant(step, &new.key, existing.as_ref(), session, Some(step.index));
+            return Ok(AcquireOutcome::Granted(write_entry(step, existing, new, lock)).reply());
         }
-        // It may have been granted in the entry before this one, after the client had disconnected.
-        match self.entry(key) {
-            Some(entry)
-                if entry.lock.session == Some(session)
-                    && entry.lock.granted_for == Some(enqueued_at_index) =>
-            {
-                // Value and flags stay as the grant wrote them: other clients may have read them.
-                let Entry { value, flags, .. } = Entry::clone(&entry);
-                let new = NewEntry { key: key.clone(), value, flags };
-                let lock = entry.lock.freed();
-                self.write_entry(Some(entry), &new, lock);
-                Reply::Done
-            }
-            _ => Reply::Succeeded(false),
-        }
+        _ => {}
     }
+    let queue_position = place_in_queue(step, &new.key, session)?;
+    let (value, flags, enqueued_at_index) = (new.value.clone(), new.flags, step.index);
+    let waiter = Waiter { session, value, flags, wait: wait.min(MAX_WAIT), enqueued_at_index };
+    step.set(Change::Waiter(new.key.clone(), queue_position, Some(Arc::new(waiter))));
+    Ok(Reply::Queued { queue_position })
+}
 
-    /// Gives up the position of the request at `enqueued_at_index`; returns `false` if it has none.
-    pub(super) fn stop_waiting(
-        &mut self,
-        key: &Key,
-        session: SessionId,
-        enqueued_at_index: LogIndex,
-    ) -> bool {
-        let queue_position = self.state.queue_position(key, session);
-        let is_its_own = |queue_position: &LogIndex| {
-            self.state
-                .waiter(key, *queue_position)
-                .is_some_and(|waiter| waiter.enqueued_at_index == enqueued_at_index)
-        };
-        // The session may have sent another request since, which owns the position then.
-        let Some(queue_position) = queue_position.filter(is_its_own) else { return false };
-        self.set(Change::Waiter(key.clone(), queue_position, None));
-        true
+/// Cancels the request at `enqueued_at_index`: gives up its position, or releases the lock if
+/// the grant may be unknown to the client.
+pub(super) fn leave(
+    step: &mut Step<'_>,
+    key: &Key,
+    session: SessionId,
+    enqueued_at_index: LogIndex,
+) -> Reply {
+    if stop_waiting(step, key, session, enqueued_at_index) {
+        return Reply::Succeeded(true);
     }
-
-    /// Ends a wait, if `enqueued_at_index` is still its own.
-    pub(super) fn end_wait(
-        &mut self,
-        key: &Key,
-        queue_position: LogIndex,
-        enqueued_at_index: LogIndex,
-    ) -> Reply {
-        if self
-            .state
-            .waiter(key, queue_position)
-            .is_some_and(|waiter| waiter.enqueued_at_index == enqueued_at_index)
+    // It may have been granted in the entry before this one, after the client had disconnected.
+    match entry(step, key) {
+        Some(entry)
+            if entry.lock.session == Some(session) && entry.lock.granted_for == Some(enqueued_at_index) =>
         {
-            self.set(Change::Waiter(key.clone(), queue_position, None));
+            // Value and flags stay as the grant wrote them: other clients may have read them.
+            let Entry { value, flags, .. } = Entry::clone(&entry);
+            let new = NewEntry { key: key.clone(), value, flags };
+            let lock = entry.lock.freed();
+            write_entry(step, Some(entry), &new, lock);
+            Reply::Done
         }
-        Reply::Done
+        _ => Reply::Succeeded(false),
     }
+}
 
-    /// Removes a session from a key's queue: it was granted the lock, or released it.
-    pub(super) fn leave_queue(&mut self, key: &Key, session: SessionId) {
-        if let Some(queue_position) = self.state.queue_position(key, session) {
-            self.set(Change::Waiter(key.clone(), queue_position, None));
-        }
+/// Gives up the position of the request at `enqueued_at_index`; returns `false` if it has none.
+pub(super) fn stop_waiting(
+    step: &mut Step<'_>,
+    key: &Key,
+    session: SessionId,
+    enqueued_at_index: LogIndex,
+) -> bool {
+    let queue_position = step.state.queue_position(key, session);
+    let is_its_own = |queue_position: &LogIndex| {
+        step.state
+            .waiter(key, *queue_position)
+            .is_some_and(|waiter| waiter.enqueued_at_index == enqueued_at_index)
+    };
+    // The session may have sent another request since, which owns the position then.
+    let Some(queue_position) = queue_position.filter(is_its_own) else { return false };
+    step.set(Change::Waiter(key.clone(), queue_position, None));
+    true
+}
+
+/// Ends a wait, if `enqueued_at_index` is still its own.
+pub(super) fn end_wait(
+    step: &mut Step<'_>,
+    key: &Key,
+    queue_position: LogIndex,
+    enqueued_at_index: LogIndex,
+) -> Reply {
+    if step
+        .state
+        .waiter(key, queue_position)
+        .is_some_and(|waiter| waiter.enqueued_at_index == enqueued_at_index)
+    {
+        step.set(Change::Waiter(key.clone(), queue_position, None));
     }
+    Reply::Done
+}
 
-    /// Removes an ended session from all queues.
-    pub(super) fn leave_all_queues(&mut self, session: SessionId) {
-        if self.state.fault_point.breaks(Rule::EndedSessionsLeaveQueues) {
-            return;
-        }
-        // Before any lock is granted: an ended session must not be the next in a queue.
-        for (key, queue_position) in self.state.derived.waiting.get(&session).cloned().unwrap_or_default() {
-            self.set(Change::Waiter(key, queue_position, None));
-        }
+/// Removes a session from a key's queue: it was granted the lock, or released it.
+pub(super) fn leave_queue(step: &mut Step<'_>, key: &Key, session: SessionId) {
+    if let Some(queue_position) = step.state.queue_position(key, session) {
+        step.set(Change::Waiter(key.clone(), queue_position, None));
     }
+}
 
-    /// Notes the keys whose locks a change may free.
-    pub(super) fn note_freed(&mut self, change: &Change) {
-        match change {
-            Change::Entry(key, _) | Change::LockDelay(key, None) if self.state.queues.contains_key(key) => {
-                self.freed.insert(key.clone());
-            }
-            Change::TreeDeleted(prefix) => {
-                // Absent keys have queues too, while a delay closes them.
-                let keys = under(&self.state.queues, prefix.as_str()).map(|(key, _)| key.clone());
-                self.freed.extend(keys);
-            }
-            _ => {}
-        }
+/// Removes an ended session from all queues.
+pub(super) fn leave_all_queues(step: &mut Step<'_>, session: SessionId) {
+    if step.state.fault_point.breaks(Rule::EndedSessionsLeaveQueues) {
+        return;
     }
-
-    /// Grants every lock that this command freed to its first waiter.
-    pub(super) fn grant_freed(&mut self) {
-        // In key order, so that all servers assign the same fences.
-        for key in std::mem::take(&mut self.freed) {
-            let existing = self.entry(&key);
-            let is_held = lock_of(existing.as_ref()).session.is_some();
-            // A delay, possibly set by this command, still closes the key. Its end grants the lock.
-            let queue =
-                self.state.queues.get(&key).filter(|_| !is_held && !self.state.delays.contains_key(&key));
-            let next = match self.state.fault_point.breaks(Rule::FirstComeFirstServed) {
-                false => queue.and_then(|queue| queue.first_key_value()),
-                true => queue.and_then(|queue| queue.last_key_value()),
-            };
-            let Some(waiter) = next.map(|(_, waiter)| waiter.clone()) else { continue };
-            let new = NewEntry { key, value: waiter.value.clone(), flags: waiter.flags };
-            let granted_for = Some(waiter.enqueued_at_index);
-            // The index of the request lets the client distinguish this grant from another one of
-            // its session.
-            let lock = self.grant(&new.key, existing.as_ref(), waiter.session, granted_for);
-            self.write_entry(existing, &new, lock);
-        }
+    // Before any lock is granted: an ended session must not be the next in a queue.
+    for (key, queue_position) in step.state.derived.waiting.get(&session).cloned().unwrap_or_default() {
+        step.set(Change::Waiter(key, queue_position, None));
     }
+}
 
-    /// The session's position in a key's queue; a new one at the end if it has none.
-    fn place_in_queue(&self, key: &Key, session: SessionId) -> Result<LogIndex, Refusal> {
-        // A repeated request keeps the position, or a retry would move to the end of the queue.
-        if let Some(queue_position) = self.state.queue_position(key, session) {
-            return Ok(queue_position);
+/// Notes the keys whose locks a change may free.
+pub(super) fn note_freed(step: &mut Step<'_>, change: &Change) {
+    match change {
+        Change::Entry(key, _) | Change::LockDelay(key, None) if step.state.queues.contains_key(key) => {
+            step.freed.insert(key.clone());
         }
-        match self.state.queues.get(key) {
-            Some(queue) if queue.len() >= WAITERS_MAX => Err(Refusal::QueueFull(WAITERS_MAX)),
-            // An entry's index is larger than all before it, so later requests are queued behind.
-            _ => Ok(self.index),
+        Change::TreeDeleted(prefix) => {
+            // Absent keys have queues too, while a delay closes them.
+            let keys = under(&step.state.queues, prefix.as_str()).map(|(key, _)| key.clone());
+            step.freed.extend(keys);
         }
+        _ => {}
+    }
+}
+
+/// Grants every lock that this command freed to its first waiter.
+pub(super) fn grant_freed(step: &mut Step<'_>) {
+    // In key order, so that all servers assign the same fences.
+    for key in std::mem::take(&mut step.freed) {
+        let existing = entry(step, &key);
+        let is_held = lock_of(existing.as_ref()).session.is_some();
+        // A delay, possibly set by this command, still closes the key. Its end grants the lock.
+        let queue = step.state.queues.get(&key).filter(|_| !is_held && !step.state.delays.contains_key(&key));
+        let next = match step.state.fault_point.breaks(Rule::FirstComeFirstServed) {
+            false => queue.and_then(|queue| queue.first_key_value()),
+            true => queue.and_then(|queue| queue.last_key_value()),
+        };
+        let Some(waiter) = next.map(|(_, waiter)| waiter.clone()) else { continue };
+        let new = NewEntry { key, value: waiter.value.clone(), flags: waiter.flags };
+        let granted_for = Some(waiter.enqueued_at_index);
+        // The index of the request lets the client distinguish this grant from another one of
+        // its session.
+        let lock = grant(step, &new.key, existing.as_ref(), waiter.session, granted_for);
+        write_entry(step, existing, &new, lock);
+    }
+}
+
+/// The session's position in a key's queue; a new one at the end if it has none.
+fn place_in_queue(step: &Step<'_>, key: &Key, session: SessionId) -> Result<LogIndex, Refusal> {
+    // A repeated request keeps the position, or a retry would move to the end of the queue.
+    if let Some(queue_position) = step.state.queue_position(key, session) {
+        return Ok(queue_position);
+    }
+    match step.state.queues.get(key) {
+        Some(queue) if queue.len() >= WAITERS_MAX => Err(Refusal::QueueFull(WAITERS_MAX)),
+        // An entry's index is larger than all before it, so later requests are queued behind.
+        _ => Ok(step.index),
     }
 }
 

@@ -17,119 +17,116 @@ use std::sync::Arc;
 /// oldest.
 pub const REPLIES_KEPT: usize = 4_096;
 
-impl Step<'_> {
-    /// Replies to a proposal, and executes it if it is new.
-    pub(super) fn answer(mut self, proposal: &Proposal) -> Arc<Applied> {
-        // Commands of the leader itself and registrations: executing one twice does no harm.
-        let Some(request) = &proposal.request else {
-            let reply = self.execute(&proposal.command);
-            return Arc::new(Applied { index: self.index, reply });
-        };
-        if !self.is_of_present_life(request) {
-            return self.forgotten();
-        }
-        // Also for a repeated command: the agent's lowest sequence holds in any case.
-        self.forget_below(request.agent, request.lowest);
-        let replies = self.state.replies.get(&request.agent);
-        // Its reply was dropped, so it may have been executed: it must not be executed again.
-        if replies.is_some_and(|replies| request.sequence < replies.lowest) {
-            return self.forgotten();
-        }
-        if let Some(kept) = replies.and_then(|replies| replies.kept.get(&request.sequence)) {
-            return self.repeated(&proposal.command, kept.clone());
-        }
-        let reply = self.execute(&proposal.command);
-        let applied = Arc::new(Applied { index: self.index, reply });
-        // In one entry with the command: no crash can separate the effect from its reply.
-        self.keep(request, applied.clone());
-        applied
+/// Replies to a proposal, and executes it if it is new.
+pub(super) fn answer(step: &mut Step<'_>, proposal: &Proposal) -> Arc<Applied> {
+    // Commands of the leader itself and registrations: executing one twice does no harm.
+    let Some(request) = &proposal.request else {
+        let reply = step.execute(&proposal.command);
+        return Arc::new(Applied { index: step.index, reply });
+    };
+    if !is_of_present_life(step, request) {
+        return forgotten(step);
     }
+    // Also for a repeated command: the agent's lowest sequence holds in any case.
+    forget_below(step, request.agent, request.lowest);
+    let replies = step.state.replies.get(&request.agent);
+    // Its reply was dropped, so it may have been executed: it must not be executed again.
+    if replies.is_some_and(|replies| request.sequence < replies.lowest) {
+        return forgotten(step);
+    }
+    if let Some(kept) = replies.and_then(|replies| replies.kept.get(&request.sequence)) {
+        return repeated(step, &proposal.command, kept.clone());
+    }
+    let reply = step.execute(&proposal.command);
+    let applied = Arc::new(Applied { index: step.index, reply });
+    // In one entry with the command: no crash can separate the effect from its reply.
+    keep(step, request, applied.clone());
+    applied
+}
 
-    /// Drops everything of an agent's earlier generations.
-    pub(super) fn forget_all(&mut self, agent: AgentNumber) {
-        let Some(replies) = self.state.replies.get(&agent) else { return };
-        let had_lowest = replies.lowest != 0;
-        for sequence in replies.kept.keys().copied().collect::<Vec<_>>() {
-            self.set(Change::Reply(agent, sequence, None));
+/// Drops everything of an agent's earlier generations.
+pub(super) fn forget_all(step: &mut Step<'_>, agent: AgentNumber) {
+    let Some(replies) = step.state.replies.get(&agent) else { return };
+    let had_lowest = replies.lowest != 0;
+    for sequence in replies.kept.keys().copied().collect::<Vec<_>>() {
+        step.set(Change::Reply(agent, sequence, None));
+    }
+    if had_lowest {
+        step.set(Change::LowestSequence(agent, 0));
+    }
+}
+
+fn is_of_present_life(step: &Step<'_>, request: &RequestId) -> bool {
+    let agent = step.state.agents.get(&request.agent);
+    // A lowest sequence above the request's own is invalid.
+    request.lowest <= request.sequence && agent.is_some_and(|agent| agent.generation == request.generation)
+}
+
+fn forgotten(step: &Step<'_>) -> Arc<Applied> {
+    Arc::new(Applied { index: step.index, reply: Reply::Refused(Refusal::Forgotten) })
+}
+
+/// Returns a kept reply unchanged, except for a grant that no longer holds: no client may rely
+/// on it.
+fn repeated(step: &Step<'_>, command: &Command, kept: Arc<Applied>) -> Arc<Applied> {
+    match (command, &kept.reply) {
+        (
+            Command::Kv(KvCommand::Acquire(new, session) | KvCommand::Enqueue { new, session, .. }),
+            Reply::Granted { fence },
+        ) if !stands(step, &new.key, *session, *fence) => {
+            Arc::new(Applied { index: step.index, reply: Reply::Succeeded(false) })
         }
-        if had_lowest {
-            self.set(Change::LowestSequence(agent, 0));
+        // The transaction's other operations took effect, so it did not fail either.
+        (Command::Txn(ops), Reply::Txn(results)) if !locks_stand(step, ops, results) => forgotten(step),
+        _ => kept,
+    }
+}
+
+fn locks_stand(step: &Step<'_>, ops: &[TxnOp], results: &[TxnResult]) -> bool {
+    let locked = ops.iter().filter_map(|op| match op {
+        TxnOp::Kv(op) if op.verb == KvVerb::Lock => Some(&op.key),
+        _ => None,
+    });
+    let locked: BTreeSet<&Key> = locked.collect();
+    results.iter().all(|result| match result {
+        TxnResult::Kv(entry) if locked.contains(&entry.key) => {
+            let lock = &entry.lock;
+            // `None` in the result of an unlock that followed in the same transaction.
+            lock.session.is_none_or(|session| stands(step, &entry.key, session, lock.fence))
         }
-    }
+        _ => true,
+    })
+}
 
-    fn is_of_present_life(&self, request: &RequestId) -> bool {
-        let agent = self.state.agents.get(&request.agent);
-        // A lowest sequence above the request's own is invalid.
-        request.lowest <= request.sequence
-            && agent.is_some_and(|agent| agent.generation == request.generation)
-    }
+fn stands(step: &Step<'_>, key: &Key, session: SessionId, fence: Fence) -> bool {
+    let entry = step.state.entries.get(key.as_str());
+    entry.is_some_and(|entry| (entry.lock.session, entry.lock.fence) == (Some(session), fence))
+}
 
-    fn forgotten(&self) -> Arc<Applied> {
-        Arc::new(Applied { index: self.index, reply: Reply::Refused(Refusal::Forgotten) })
+fn keep(step: &mut Step<'_>, request: &RequestId, applied: Arc<Applied>) {
+    step.set(Change::Reply(request.agent, request.sequence, Some(applied)));
+    let kept = &step.state.replies[&request.agent].kept;
+    // A memory limit. Evicted sequences are rejected from now on, never taken for new ones.
+    if kept.len() > REPLIES_KEPT
+        && let Some((oldest, _)) = kept.first_key_value()
+    {
+        let above_the_oldest = oldest + 1;
+        forget_below(step, request.agent, above_the_oldest);
     }
+}
 
-    /// Returns a kept reply unchanged, except for a grant that no longer holds: no client may rely
-    /// on it.
-    fn repeated(&self, command: &Command, kept: Arc<Applied>) -> Arc<Applied> {
-        match (command, &kept.reply) {
-            (
-                Command::Kv(KvCommand::Acquire(new, session) | KvCommand::Enqueue { new, session, .. }),
-                Reply::Granted { fence },
-            ) if !self.stands(&new.key, *session, *fence) => {
-                Arc::new(Applied { index: self.index, reply: Reply::Succeeded(false) })
-            }
-            // The transaction's other operations took effect, so it did not fail either.
-            (Command::Txn(ops), Reply::Txn(results)) if !self.locks_stand(ops, results) => self.forgotten(),
-            _ => kept,
-        }
+fn forget_below(step: &mut Step<'_>, agent: AgentNumber, lowest: u64) {
+    let replies = step.state.replies.get(&agent);
+    // Commands arrive out of order: a late one carries an older lowest sequence.
+    if lowest <= replies.map_or(0, |replies| replies.lowest) {
+        return;
     }
+    while let Some(first) = oldest_kept(step, agent).filter(|first| *first < lowest) {
+        step.set(Change::Reply(agent, first, None));
+    }
+    step.set(Change::LowestSequence(agent, lowest));
+}
 
-    fn locks_stand(&self, ops: &[TxnOp], results: &[TxnResult]) -> bool {
-        let locked = ops.iter().filter_map(|op| match op {
-            TxnOp::Kv(op) if op.verb == KvVerb::Lock => Some(&op.key),
-            _ => None,
-        });
-        let locked: BTreeSet<&Key> = locked.collect();
-        results.iter().all(|result| match result {
-            TxnResult::Kv(entry) if locked.contains(&entry.key) => {
-                let lock = &entry.lock;
-                // `None` in the result of an unlock that followed in the same transaction.
-                lock.session.is_none_or(|session| self.stands(&entry.key, session, lock.fence))
-            }
-            _ => true,
-        })
-    }
-
-    fn stands(&self, key: &Key, session: SessionId, fence: Fence) -> bool {
-        let entry = self.state.entries.get(key.as_str());
-        entry.is_some_and(|entry| (entry.lock.session, entry.lock.fence) == (Some(session), fence))
-    }
-
-    fn keep(&mut self, request: &RequestId, applied: Arc<Applied>) {
-        self.set(Change::Reply(request.agent, request.sequence, Some(applied)));
-        let kept = &self.state.replies[&request.agent].kept;
-        // A memory limit. Evicted sequences are rejected from now on, never taken for new ones.
-        if kept.len() > REPLIES_KEPT
-            && let Some((oldest, _)) = kept.first_key_value()
-        {
-            let above_the_oldest = oldest + 1;
-            self.forget_below(request.agent, above_the_oldest);
-        }
-    }
-
-    fn forget_below(&mut self, agent: AgentNumber, lowest: u64) {
-        let replies = self.state.replies.get(&agent);
-        // Commands arrive out of order: a late one carries an older lowest sequence.
-        if lowest <= replies.map_or(0, |replies| replies.lowest) {
-            return;
-        }
-        while let Some(first) = self.oldest_kept(agent).filter(|first| *first < lowest) {
-            self.set(Change::Reply(agent, first, None));
-        }
-        self.set(Change::LowestSequence(agent, lowest));
-    }
-
-    fn oldest_kept(&self, agent: AgentNumber) -> Option<u64> {
-        self.state.replies.get(&agent)?.kept.first_key_value().map(|(sequence, _)| *sequence)
-    }
+fn oldest_kept(step: &Step<'_>, agent: AgentNumber) -> Option<u64> {
+    step.state.replies.get(&agent)?.kept.first_key_value().map(|(sequence, _)| *sequence)
 }

@@ -20,9 +20,10 @@
 
 use super::State;
 use super::agent::alive_check;
-use super::entry::lock_of;
+use super::check::ensure_check;
+use super::entry::{entry, lock_of};
 use super::invalidation::MAX_LOCK_DELAY;
-use super::node::SERF_HEALTH;
+use super::node::{SERF_HEALTH, delete_node, ensure_node, set_node_id};
 use super::pages::Pages;
 use super::rows::TABLES;
 use super::step::{Step, reply_or_refusal};
@@ -50,134 +51,131 @@ const FENCE_JUMP: u64 = 1 << 32;
 /// The largest number accepted from a backup: some clients keep indexes in 63 bits.
 const NUMBER_MAX: u64 = 1 << 62;
 
-impl Step<'_> {
-    pub(super) fn restore(&mut self, step: &RestoreStep) -> Reply {
-        let outcome = match step {
-            RestoreStep::Begin { id } => {
-                self.begin_restore(*id);
-                Ok(())
-            }
-            RestoreStep::Part { id, number, rows } => self.gather_part(*id, *number, rows),
-            RestoreStep::Commit { id, parts } => self.commit_restore(*id, *parts),
-        };
-        reply_or_refusal(outcome.map(|()| Reply::Done).map_err(Refusal::Restore))
-    }
+pub(super) fn restore(step: &mut Step<'_>, part: &RestoreStep) -> Reply {
+    let outcome = match part {
+        RestoreStep::Begin { id } => {
+            begin_restore(step, *id);
+            Ok(())
+        }
+        RestoreStep::Part { id, number, rows } => gather_part(step, *id, *number, rows),
+        RestoreStep::Commit { id, parts } => commit_restore(step, *id, *parts),
+    };
+    reply_or_refusal(outcome.map(|()| Reply::Done).map_err(Refusal::Restore))
+}
 
-    fn begin_restore(&mut self, id: u64) {
-        // One restore at a time: a newer one replaces the gathered parts, or abandoned parts would
-        // stay forever.
-        for (other, number) in self.state.restore_parts.keys().copied().collect::<Vec<_>>() {
-            self.set(Change::RestorePart(other, number, None));
-        }
-        self.set(Change::RestorePart(id, BEGUN, Some(Bytes::new())));
+fn begin_restore(step: &mut Step<'_>, id: u64) {
+    // One restore at a time: a newer one replaces the gathered parts, or abandoned parts would
+    // stay forever.
+    for (other, number) in step.state.restore_parts.keys().copied().collect::<Vec<_>>() {
+        step.set(Change::RestorePart(other, number, None));
     }
+    step.set(Change::RestorePart(id, BEGUN, Some(Bytes::new())));
+}
 
-    fn gather_part(&mut self, id: u64, number: u32, rows: &[Change]) -> Result<(), String> {
-        self.state.restore_has_begun(id)?;
-        if number >= RESTORE_PARTS_MAX {
-            return Err(format!("it has more than {RESTORE_PARTS_MAX} parts"));
-        }
-        // A backup is untrusted input: a row that clears or deletes would take effect when loaded.
-        if !rows.iter().all(is_row) {
-            return Err(format!("part {number} holds something that is not a row"));
-        }
-        let wanted: Vec<Change> =
-            rows.iter().filter(|row| is_data(row) || is_of_cluster(row)).cloned().collect();
-        self.set(Change::RestorePart(id, number, Some(format::encode(&wanted).into())));
-        Ok(())
+fn gather_part(step: &mut Step<'_>, id: u64, number: u32, rows: &[Change]) -> Result<(), String> {
+    step.state.restore_has_begun(id)?;
+    if number >= RESTORE_PARTS_MAX {
+        return Err(format!("it has more than {RESTORE_PARTS_MAX} parts"));
     }
+    // A backup is untrusted input: a row that clears or deletes would take effect when loaded.
+    if !rows.iter().all(is_row) {
+        return Err(format!("part {number} holds something that is not a row"));
+    }
+    let wanted: Vec<Change> = rows.iter().filter(|row| is_data(row) || is_of_cluster(row)).cloned().collect();
+    step.set(Change::RestorePart(id, number, Some(format::encode(&wanted).into())));
+    Ok(())
+}
 
-    fn commit_restore(&mut self, id: u64, parts: u32) -> Result<(), String> {
-        let mut backup = self.state.gathered(id, parts)?;
-        let newest = backup.table_indexes.iter().max().copied().unwrap_or_default();
-        // Above the newest index here in any case: the base distinguishes this restore's rows from
-        // former rows.
-        self.index = self.index.next().max(newest.next());
-        backup.raise_indexes(self.index);
-        let ours = std::mem::take(self.state);
-        // The first change: store, timers and readers drop everything before the new rows follow.
-        self.set(Change::Cleared);
-        self.keep_ours(&ours, &backup);
-        backup.rows().filter(is_data).for_each(|row| self.set(row));
-        // Each table has changed for its readers, even if the backup has no row of it.
-        for table in TABLES {
-            self.touch(table);
-        }
-        ours.agents.values().for_each(|agent| self.bring_back(agent, &ours));
-        self.close_what_was_held(&ours);
-        Ok(())
+fn commit_restore(step: &mut Step<'_>, id: u64, parts: u32) -> Result<(), String> {
+    let mut backup = step.state.gathered(id, parts)?;
+    let newest = backup.table_indexes.iter().max().copied().unwrap_or_default();
+    // Above the newest index here in any case: the base distinguishes this restore's rows from
+    // former rows.
+    step.index = step.index.next().max(newest.next());
+    backup.raise_indexes(step.index);
+    let ours = std::mem::take(step.state);
+    // The first change: store, timers and readers drop everything before the new rows follow.
+    step.set(Change::Cleared);
+    keep_ours(step, &ours, &backup);
+    backup.rows().filter(is_data).for_each(|row| step.set(row));
+    // Each table has changed for its readers, even if the backup has no row of it.
+    for table in TABLES {
+        step.touch(table);
     }
+    ours.agents.values().for_each(|agent| bring_back(step, agent, &ours));
+    close_what_was_held(step, &ours);
+    Ok(())
+}
 
-    /// Closes the locks that were held before the restore: their holders may rely on them for a
-    /// while.
-    fn close_what_was_held(&mut self, ours: &State) {
-        for (key, holder) in &ours.derived.holders {
-            // A holder from the backup holds the lock again: that is the purpose of a restore.
-            if lock_of(self.entry(key).as_ref()).session.is_none() {
-                self.close_for(key, ours.belief_of(&ours.sessions[holder]));
-            }
-        }
-        // A lock-delay from before the restore continues, unless the backup has a holder.
-        for (key, delay) in &ours.delays {
-            if lock_of(self.entry(key).as_ref()).session.is_none() {
-                self.close_for(key, delay.duration);
-            }
+/// Closes the locks that were held before the restore: their holders may rely on them for a
+/// while.
+fn close_what_was_held(step: &mut Step<'_>, ours: &State) {
+    for (key, holder) in &ours.derived.holders {
+        // A holder from the backup holds the lock again: that is the purpose of a restore.
+        if lock_of(entry(step, key).as_ref()).session.is_none() {
+            close_for(step, key, ours.belief_of(&ours.sessions[holder]));
         }
     }
+    // A lock-delay from before the restore continues, unless the backup has a holder.
+    for (key, delay) in &ours.delays {
+        if lock_of(entry(step, key).as_ref()).session.is_none() {
+            close_for(step, key, delay.duration);
+        }
+    }
+}
 
-    /// Closes a key for this duration, or for the backup's delay if longer.
-    fn close_for(&mut self, key: &Key, duration: Duration) {
-        let known = self.state.delays.get(key).map_or(Duration::ZERO, |delay| delay.duration);
-        let delay = LockDelay { started_at_index: self.index, duration: duration.max(known) };
-        self.set(Change::LockDelay(key.clone(), Some(delay)));
-    }
+/// Closes a key for this duration, or for the backup's delay if longer.
+fn close_for(step: &mut Step<'_>, key: &Key, duration: Duration) {
+    let known = step.state.delays.get(key).map_or(Duration::ZERO, |delay| delay.duration);
+    let delay = LockDelay { started_at_index: step.index, duration: duration.max(known) };
+    step.set(Change::LockDelay(key.clone(), Some(delay)));
+}
 
-    fn keep_ours(&mut self, ours: &State, backup: &State) {
-        let is_of_this_cluster = !backup.cluster_id.is_empty() && backup.cluster_id == ours.cluster_id;
-        // Another cluster may have granted tokens after its backup, an unknown number of them.
-        let theirs = backup.fence.0 + if is_of_this_cluster { 0 } else { FENCE_JUMP };
-        self.set(Change::ClusterId(ours.cluster_id.clone()));
-        self.set(Change::IndexBase(self.index.0 - self.log_index.0));
-        // The larger of both: a token must be above all that were ever granted, here or there.
-        self.set(Change::Fence(ours.fence.max(Fence(theirs))));
-        ours.rows().filter(is_ours).for_each(|row| self.set(row));
-    }
+fn keep_ours(step: &mut Step<'_>, ours: &State, backup: &State) {
+    let is_of_this_cluster = !backup.cluster_id.is_empty() && backup.cluster_id == ours.cluster_id;
+    // Another cluster may have granted tokens after its backup, an unknown number of them.
+    let theirs = backup.fence.0 + if is_of_this_cluster { 0 } else { FENCE_JUMP };
+    step.set(Change::ClusterId(ours.cluster_id.clone()));
+    step.set(Change::IndexBase(step.index.0 - step.log_index.0));
+    // The larger of both: a token must be above all that were ever granted, here or there.
+    step.set(Change::Fence(ours.fence.max(Fence(theirs))));
+    ours.rows().filter(is_ours).for_each(|row| step.set(row));
+}
 
-    /// Restores a current agent's node as alive, whatever the backup contains.
-    fn bring_back(&mut self, agent: &Agent, ours: &State) {
-        let folded = agent.node.folded();
-        if let Some(node) = ours.nodes.get(&folded) {
-            if self.state.passes_names_on() && ours.is_present(agent) {
-                self.bring_back_node(node, ours);
-            } else if !self.state.nodes.contains_key(&folded) {
-                // The name may rightfully belong to another node of the backup; then this agent has
-                // no node.
-                let _ = self.ensure_node(node);
-            }
-        }
-        if self.state.nodes.contains_key(&folded) {
-            let health = ours.check_of(&folded, &CheckId::from(SERF_HEALTH));
-            let health = health.map_or_else(|| alive_check(&agent.node), |check| (**check).clone());
-            self.ensure_check(&health).expect("the node is there, and this check is about no service");
+/// Restores a current agent's node as alive, whatever the backup contains.
+fn bring_back(step: &mut Step<'_>, agent: &Agent, ours: &State) {
+    let folded = agent.node.folded();
+    if let Some(node) = ours.nodes.get(&folded) {
+        if step.state.passes_names_on() && ours.is_present(agent) {
+            bring_back_node(step, node, ours);
+        } else if !step.state.nodes.contains_key(&folded) {
+            // The name may rightfully belong to another node of the backup; then this agent has
+            // no node.
+            let _ = ensure_node(step, node);
         }
     }
-
-    /// Restores the node of a living agent with its own id and address: with the backup's id, the
-    /// next restart of the agent would be rejected as another node's.
-    fn bring_back_node(&mut self, node: &Node, ours: &State) {
-        let folded = node.name.folded();
-        let known_as = self.state.derived.node_ids.get(&node.id).filter(|known| **known != folded).cloned();
-        // The backup knows it under a former name, which may have another living owner by now.
-        if let Some(former) = known_as {
-            match ours.member(&former).filter(|owner| ours.is_present(owner)) {
-                Some(owner) => self.set_node_id(&former, &owner.node_id),
-                None => self.delete_node(&former, &LossCause::NodeDeregistered),
-            }
-        }
-        self.set_node_id(&node.name, &node.id);
-        // Only a name's claim can fail, and the name has its id now.
-        let _ = self.ensure_node(node);
+    if step.state.nodes.contains_key(&folded) {
+        let health = ours.check_of(&folded, &CheckId::from(SERF_HEALTH));
+        let health = health.map_or_else(|| alive_check(&agent.node), |check| (**check).clone());
+        ensure_check(step, &health).expect("the node is there, and this check is about no service");
     }
+}
+
+/// Restores the node of a living agent with its own id and address: with the backup's id, the
+/// next restart of the agent would be rejected as another node's.
+fn bring_back_node(step: &mut Step<'_>, node: &Node, ours: &State) {
+    let folded = node.name.folded();
+    let known_as = step.state.derived.node_ids.get(&node.id).filter(|known| **known != folded).cloned();
+    // The backup knows it under a former name, which may have another living owner by now.
+    if let Some(former) = known_as {
+        match ours.member(&former).filter(|owner| ours.is_present(owner)) {
+            Some(owner) => set_node_id(step, &former, &owner.node_id),
+            None => delete_node(step, &former, &LossCause::NodeDeregistered),
+        }
+    }
+    set_node_id(step, &node.name, &node.id);
+    // Only a name's claim can fail, and the name has its id now.
+    let _ = ensure_node(step, node);
 }
 
 impl State {

@@ -27,123 +27,130 @@ fn is_given(cluster_id: &str, founders: &[Server]) -> bool {
     is_uuid && founders.iter().all(|founder| founder.instance_id != cluster_id)
 }
 
-impl Step<'_> {
-    /// The first command of a cluster.
-    pub(super) fn bootstrap(&mut self, cluster_id: &str, servers: &[Server], lease_key: LeaseKey) -> Reply {
-        // Each new leader without a cluster proposes it; only the first one counts.
-        if self.state.cluster_id.is_empty() {
-            if is_given(cluster_id, servers) {
-                self.begin_above_the_old_cluster();
-            }
-            self.set(Change::ClusterId(cluster_id.into()));
-            let formats = servers.iter().map(|server| server.format);
-            self.set(Change::Format(formats.min().unwrap_or(format::FIRST)));
-            self.set(Change::LeaseKey(lease_key));
-            for server in servers {
-                self.set(Change::Server(server.id, Some(Arc::new(server.clone()))));
-            }
-            // Ids assigned at bootstrap must not be assigned again.
-            if let Some(last) = servers.iter().map(|server| server.id).max() {
-                self.set(Change::LastServer(last));
-            }
+/// The first command of a cluster.
+pub(super) fn bootstrap(
+    step: &mut Step<'_>,
+    cluster_id: &str,
+    servers: &[Server],
+    lease_key: LeaseKey,
+) -> Reply {
+    // Each new leader without a cluster proposes it; only the first one counts.
+    if step.state.cluster_id.is_empty() {
+        if is_given(cluster_id, servers) {
+            begin_above_the_old_cluster(step);
         }
-        Reply::Done
-    }
-
-    /// Starts a cluster under the id of a lost one: indexes and fencing tokens begin above all that
-    /// the lost one can have assigned. Agents pinned to it recognize the new one by its index base.
-    fn begin_above_the_old_cluster(&mut self) {
-        self.set(Change::IndexBase(REBUILD_JUMP));
-        self.set(Change::Fence(Fence(REBUILD_JUMP)));
-        self.index = LogIndex(self.log_index.0 + REBUILD_JUMP);
-        // An answer's index includes the base only after its table has changed.
-        for table in TABLES {
-            self.touch(table);
+        step.set(Change::ClusterId(cluster_id.into()));
+        let formats = servers.iter().map(|server| server.format);
+        step.set(Change::Format(formats.min().unwrap_or(format::FIRST)));
+        step.set(Change::LeaseKey(lease_key));
+        for server in servers {
+            step.set(Change::Server(server.id, Some(Arc::new(server.clone()))));
+        }
+        // Ids assigned at bootstrap must not be assigned again.
+        if let Some(last) = servers.iter().map(|server| server.id).max() {
+            step.set(Change::LastServer(last));
         }
     }
+    Reply::Done
+}
 
-    pub(super) fn admit_server(&mut self, new: &NewServer) -> Reply {
-        if let Err(why) = self.reads_our_format(&new.node, new.format) {
-            return refused(&why);
-        }
-        // The same instance id is the same data folder: a retry, or a server that was admitted and
-        // not yet added.
-        let known = self.state.servers().find(|server| server.instance_id == new.instance_id).cloned();
-        if let Some(known) = known {
-            self.set_server(&known, new.with_id(known.id));
-            return Reply::Server(known.id);
-        }
-        if self.state.cluster_id.is_empty() {
-            return refused("the cluster has not begun: its first servers have no ids yet");
-        }
-        if new.node.as_str().is_empty() || new.address.is_empty() || new.instance_id.is_empty() {
-            return refused("a server needs a node, an address and an instance id");
-        }
-        if self.state.servers.len() >= SERVERS_MAX {
-            return refused(&format!("the roster holds {SERVERS_MAX} servers: remove one first"));
-        }
-        // From a counter that never goes back, because an id without a row counts as removed.
-        let id = self.state.last_server.next();
-        self.set(Change::LastServer(id));
-        self.set(Change::Server(id, Some(Arc::new(new.with_id(id)))));
-        Reply::Server(id)
+/// Starts a cluster under the id of a lost one: indexes and fencing tokens begin above all that
+/// the lost one can have assigned. Agents pinned to it recognize the new one by its index base.
+fn begin_above_the_old_cluster(step: &mut Step<'_>) {
+    step.set(Change::IndexBase(REBUILD_JUMP));
+    step.set(Change::Fence(Fence(REBUILD_JUMP)));
+    step.index = LogIndex(step.log_index.0 + REBUILD_JUMP);
+    // An answer's index includes the base only after its table has changed.
+    for table in TABLES {
+        step.touch(table);
     }
+}
 
-    /// Raises the cluster's format to one that all its servers read. From then on an older build
-    /// may be unable to read the data, so the format never goes back.
-    pub(super) fn raise_format(&mut self, format: u8) -> Reply {
-        let is_newer = format > self.state.format();
-        let may_rise = is_newer && self.state.servers().all(|server| server.format >= format);
-        if may_rise {
-            self.set(Change::Format(format));
-        }
-        Reply::Succeeded(may_rise)
+pub(super) fn admit_server(step: &mut Step<'_>, new: &NewServer) -> Reply {
+    if let Err(why) = reads_our_format(step, &new.node, new.format) {
+        return refused(&why);
     }
-
-    /// Checks that a server's build reads the cluster's format.
-    fn reads_our_format(&self, node: &NodeName, format: u8) -> Result<(), String> {
-        let ours = self.state.format();
-        if format >= ours {
-            return Ok(());
-        }
-        Err(format!(
-            "server {node} reads formats up to {format}, but the cluster is at {ours}: install a newer lockmesh there"
-        ))
+    // The same instance id is the same data folder: a retry, or a server that was admitted and
+    // not yet added.
+    let known = step.state.servers().find(|server| server.instance_id == new.instance_id).cloned();
+    if let Some(known) = known {
+        set_server(step, &known, new.with_id(known.id));
+        return Reply::Server(known.id);
     }
-
-    pub(super) fn update_server(&mut self, server: &Server) -> Reply {
-        let Some(known) = self.state.server(server.id).cloned() else {
-            return refused(&format!("server {} is not of this quorum", server.id));
-        };
-        if server.node.as_str().is_empty() || server.address.is_empty() {
-            return refused("a server needs a node and an address");
-        }
-        if let Err(why) = self.reads_our_format(&server.node, server.format) {
-            return refused(&why);
-        }
-        self.set_server(&known, Server { instance_id: known.instance_id.clone(), ..server.clone() });
-        Reply::Done
+    if step.state.cluster_id.is_empty() {
+        return refused("the cluster has not begun: its first servers have no ids yet");
     }
-
-    pub(super) fn forget_server(&mut self, id: ServerId) -> Reply {
-        if self.state.server(id).is_some() {
-            self.set(Change::Server(id, None));
-        }
-        Reply::Done
+    if new.node.as_str().is_empty() || new.address.is_empty() || new.instance_id.is_empty() {
+        return refused("a server needs a node, an address and an instance id");
     }
-
-    pub(super) fn configure_autopilot(&mut self, autopilot: &Autopilot, expected: Option<LogIndex>) -> Reply {
-        let taken = expected.is_none_or(|index| index == self.state.autopilot_index);
-        if taken {
-            self.set(Change::Autopilot(autopilot.clone(), self.index));
-        }
-        Reply::Succeeded(taken)
+    if step.state.servers.len() >= SERVERS_MAX {
+        return refused(&format!("the roster holds {SERVERS_MAX} servers: remove one first"));
     }
+    // From a counter that never goes back, because an id without a row counts as removed.
+    let id = step.state.last_server.next();
+    step.set(Change::LastServer(id));
+    step.set(Change::Server(id, Some(Arc::new(new.with_id(id)))));
+    Reply::Server(id)
+}
 
-    fn set_server(&mut self, known: &Server, server: Server) {
-        if *known != server {
-            self.set(Change::Server(server.id, Some(Arc::new(server))));
-        }
+/// Raises the cluster's format to one that all its servers read. From then on an older build
+/// may be unable to read the data, so the format never goes back.
+pub(super) fn raise_format(step: &mut Step<'_>, format: u8) -> Reply {
+    let is_newer = format > step.state.format();
+    let may_rise = is_newer && step.state.servers().all(|server| server.format >= format);
+    if may_rise {
+        step.set(Change::Format(format));
+    }
+    Reply::Succeeded(may_rise)
+}
+
+/// Checks that a server's build reads the cluster's format.
+fn reads_our_format(step: &Step<'_>, node: &NodeName, format: u8) -> Result<(), String> {
+    let ours = step.state.format();
+    if format >= ours {
+        return Ok(());
+    }
+    Err(format!(
+        "server {node} reads formats up to {format}, but the cluster is at {ours}: install a newer lockmesh there"
+    ))
+}
+
+pub(super) fn update_server(step: &mut Step<'_>, server: &Server) -> Reply {
+    let Some(known) = step.state.server(server.id).cloned() else {
+        return refused(&format!("server {} is not of this quorum", server.id));
+    };
+    if server.node.as_str().is_empty() || server.address.is_empty() {
+        return refused("a server needs a node and an address");
+    }
+    if let Err(why) = reads_our_format(step, &server.node, server.format) {
+        return refused(&why);
+    }
+    set_server(step, &known, Server { instance_id: known.instance_id.clone(), ..server.clone() });
+    Reply::Done
+}
+
+pub(super) fn forget_server(step: &mut Step<'_>, id: ServerId) -> Reply {
+    if step.state.server(id).is_some() {
+        step.set(Change::Server(id, None));
+    }
+    Reply::Done
+}
+
+pub(super) fn configure_autopilot(
+    step: &mut Step<'_>,
+    autopilot: &Autopilot,
+    expected: Option<LogIndex>,
+) -> Reply {
+    let taken = expected.is_none_or(|index| index == step.state.autopilot_index);
+    if taken {
+        step.set(Change::Autopilot(autopilot.clone(), step.index));
+    }
+    Reply::Succeeded(taken)
+}
+
+fn set_server(step: &mut Step<'_>, known: &Server, server: Server) {
+    if *known != server {
+        step.set(Change::Server(server.id, Some(Arc::new(server))));
     }
 }
 

@@ -1,6 +1,8 @@
 //! Services on nodes. Locks need them only as the owners of checks.
 
 use super::State;
+use super::check::delete_check_at;
+use super::node::touch_node;
 use super::rows::{CheckKey, ServiceKey};
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
@@ -8,46 +10,44 @@ use lockmesh_protocol::id::{NodeName, ServiceId};
 use lockmesh_protocol::record::{Check, Service};
 use std::sync::Arc;
 
-impl Step<'_> {
-    /// Writes a service. Its node must be registered.
-    pub(super) fn ensure_service(&mut self, service: &Service) -> Result<(), String> {
-        let folded = service.node.folded();
-        let Some(node) = self.state.nodes.get(&folded) else {
-            return Err("Missing node registration".into());
-        };
-        let id = service_id(service);
-        let key = ServiceKey::new(&service.node, &id);
-        let mut stored = Service { id, node: node.name.clone(), ..service.clone() };
-        (stored.create_index, stored.modify_index) = (self.index, self.index);
-        if let Some(existing) = self.state.services.get(&key) {
-            (stored.create_index, stored.modify_index) = (existing.create_index, existing.modify_index);
-            if stored == **existing {
-                return Ok(());
-            }
-            stored.modify_index = self.index;
+/// Writes a service. Its node must be registered.
+pub(super) fn ensure_service(step: &mut Step<'_>, service: &Service) -> Result<(), String> {
+    let folded = service.node.folded();
+    let Some(node) = step.state.nodes.get(&folded) else {
+        return Err("Missing node registration".into());
+    };
+    let id = service_id(service);
+    let key = ServiceKey::new(&service.node, &id);
+    let mut stored = Service { id, node: node.name.clone(), ..service.clone() };
+    (stored.create_index, stored.modify_index) = (step.index, step.index);
+    if let Some(existing) = step.state.services.get(&key) {
+        (stored.create_index, stored.modify_index) = (existing.create_index, existing.modify_index);
+        if stored == **existing {
+            return Ok(());
         }
-        self.set(Change::Service(key.node, key.id, Some(Arc::new(stored))));
-        self.touch(Table::Services);
-        self.touch_node(&folded);
-        Ok(())
+        stored.modify_index = step.index;
     }
+    step.set(Change::Service(key.node, key.id, Some(Arc::new(stored))));
+    step.touch(Table::Services);
+    touch_node(step, &folded);
+    Ok(())
+}
 
-    /// Deletes a service with its checks. Deleting an absent one succeeds.
-    pub(super) fn delete_service(&mut self, node: &NodeName, id: &ServiceId) {
-        let folded = node.folded();
-        let key = ServiceKey::new(node, id);
-        let Some(service) = self.state.services.get(&key).cloned() else { return };
-        let is_about = |check: &Check| check.service_id.as_ref().is_some_and(|id| id.is_same(&service.id));
-        let checks = self.state.checks_of(&folded).filter(|(_, check)| is_about(check));
-        let checks: Vec<CheckKey> = checks.map(|(key, _)| key.clone()).collect();
-        // Checks first, and with them the sessions: no check may exist without its service.
-        for check in &checks {
-            self.delete_check_at(check);
-        }
-        self.set(Change::Service(key.node, key.id, None));
-        self.touch(Table::Services);
-        self.touch_node(&folded);
+/// Deletes a service with its checks. Deleting an absent one succeeds.
+pub(super) fn delete_service(step: &mut Step<'_>, node: &NodeName, id: &ServiceId) {
+    let folded = node.folded();
+    let key = ServiceKey::new(node, id);
+    let Some(service) = step.state.services.get(&key).cloned() else { return };
+    let is_about = |check: &Check| check.service_id.as_ref().is_some_and(|id| id.is_same(&service.id));
+    let checks = step.state.checks_of(&folded).filter(|(_, check)| is_about(check));
+    let checks: Vec<CheckKey> = checks.map(|(key, _)| key.clone()).collect();
+    // Checks first, and with them the sessions: no check may exist without its service.
+    for check in &checks {
+        delete_check_at(step, check);
     }
+    step.set(Change::Service(key.node, key.id, None));
+    step.touch(Table::Services);
+    touch_node(step, &folded);
 }
 
 impl State {

@@ -1,10 +1,26 @@
-//! One command in execution. The rules in the other files are methods of [`Step`].
+//! One command in execution. The rules in the other files are functions on a [`Step`].
 //!
 //! Only [`Step::set`] changes a row: the change is made and listed together, so that the state and
 //! its changes never diverge.
 
 use super::State;
+use super::agent::register_agent;
+use super::catalog::{deregister, register};
+use super::entry::kv;
+use super::gossip::rotate_gossip_key;
+use super::lock::end_lock_delay;
+use super::member::{
+    announce_restart, end_former_sessions, end_restart, fail_node, leave_node, reap_member, reconcile,
+};
+use super::queue::{end_wait, grant_freed, note_freed};
 use super::removed::{Removed, TreeBefore};
+use super::restore::restore;
+use super::roster::{
+    admit_server, bootstrap, configure_autopilot, forget_server, raise_format, update_server,
+};
+use super::session::{create_session, destroy_session, expire_session, give_up_session};
+use super::tombstone::reap_tombstones;
+use super::txn::txn;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{Key, LogIndex, Term, WallTime};
@@ -51,56 +67,61 @@ impl<'a> Step<'a> {
         Self { state, index, log_index, term, at, changes, removed, freed, undo: None }
     }
 
+    /// `true` if the leader of this term decided the command, on the data of the last restore.
+    pub(super) fn is_current(&self, term: Term, base: u64) -> bool {
+        term == self.term && base == self.state.index_base
+    }
+
     /// Executes a new command, and grants every lock with waiters that it freed.
     pub(super) fn execute(&mut self, command: &Command) -> Reply {
         let reply = self.carry_out(command);
         // Last: no lock is granted that the same command acquires, or to a session that it ends.
-        self.grant_freed();
+        grant_freed(self);
         reply
     }
 
     fn carry_out(&mut self, command: &Command) -> Reply {
         match command {
-            Command::Kv(command) => self.kv(command),
-            Command::CreateSession(session) => self.create_session(session),
-            Command::DestroySession(session) => self.destroy_session(*session),
-            Command::GiveUpSession { session, silent_for } => self.give_up_session(*session, *silent_for),
-            Command::Txn(ops) => self.txn(ops),
-            Command::Register(registration) => self.register(registration),
-            Command::Deregister(deregistration) => self.deregister(deregistration),
-            Command::RegisterAgent(registration) => self.register_agent(registration),
-            Command::ExpireSession { session, term, base } => self.expire_session(*session, *term, *base),
+            Command::Kv(command) => kv(self, command),
+            Command::CreateSession(session) => create_session(self, session),
+            Command::DestroySession(session) => destroy_session(self, *session),
+            Command::GiveUpSession { session, silent_for } => give_up_session(self, *session, *silent_for),
+            Command::Txn(ops) => txn(self, ops),
+            Command::Register(registration) => register(self, registration),
+            Command::Deregister(deregistration) => deregister(self, deregistration),
+            Command::RegisterAgent(registration) => register_agent(self, registration),
+            Command::ExpireSession { session, term, base } => expire_session(self, *session, *term, *base),
             Command::EndLockDelay { key, started_at_index, base } => {
-                self.end_lock_delay(key, *started_at_index, *base)
+                end_lock_delay(self, key, *started_at_index, *base)
             }
             Command::EndWait { key, queue_position, enqueued_at_index } => {
-                self.end_wait(key, *queue_position, *enqueued_at_index)
+                end_wait(self, key, *queue_position, *enqueued_at_index)
             }
-            Command::ReapTombstones { up_to } => self.reap_tombstones(*up_to),
-            Command::Restore(step) => self.restore(step),
+            Command::ReapTombstones { up_to } => reap_tombstones(self, *up_to),
+            Command::Restore(part) => restore(self, part),
             Command::Bootstrap { cluster_id, servers, lease_key } => {
-                self.bootstrap(cluster_id, servers, *lease_key)
+                bootstrap(self, cluster_id, servers, *lease_key)
             }
-            Command::AdmitServer(server) => self.admit_server(server),
-            Command::UpdateServer(server) => self.update_server(server),
-            Command::ForgetServer(id) => self.forget_server(*id),
+            Command::AdmitServer(server) => admit_server(self, server),
+            Command::UpdateServer(server) => update_server(self, server),
+            Command::ForgetServer(id) => forget_server(self, *id),
             Command::ConfigureAutopilot(autopilot, expected) => {
-                self.configure_autopilot(autopilot, *expected)
+                configure_autopilot(self, autopilot, *expected)
             }
             Command::CorruptionCheck => Reply::Done,
-            Command::RaiseFormat(format) => self.raise_format(*format),
-            Command::FailNode(failure) => self.fail_node(failure),
+            Command::RaiseFormat(format) => raise_format(self, *format),
+            Command::FailNode(failure) => fail_node(self, failure),
             Command::EndFormerSessions { lease, window, term, base } => {
-                self.end_former_sessions(*lease, *window, *term, *base)
+                end_former_sessions(self, *lease, *window, *term, *base)
             }
-            Command::LeaveNode(leave) => self.leave_node(leave),
-            Command::AnnounceRestart(lease) => self.announce_restart(*lease),
-            Command::Reconcile { members, strangers } => self.reconcile(members, strangers),
-            Command::ReapMember { lease, term, base } => self.reap_member(*lease, *term, *base),
+            Command::LeaveNode(leave) => leave_node(self, leave),
+            Command::AnnounceRestart(lease) => announce_restart(self, *lease),
+            Command::Reconcile { members, strangers } => reconcile(self, members, strangers),
+            Command::ReapMember { lease, term, base } => reap_member(self, *lease, *term, *base),
             Command::EndRestart { agent, announced_at, term, base } => {
-                self.end_restart(*agent, *announced_at, *term, *base)
+                end_restart(self, *agent, *announced_at, *term, *base)
             }
-            Command::RotateGossipKey { from } => self.rotate_gossip_key(*from),
+            Command::RotateGossipKey { from } => rotate_gossip_key(self, *from),
         }
     }
 
@@ -113,7 +134,7 @@ impl<'a> Step<'a> {
             });
         }
         debug_assert!(!self.state.makes_again(&change), "it is made once: {change:?}");
-        self.note_freed(&change);
+        note_freed(self, &change);
         match &change {
             // Handed over instead of freed: freeing very many rows would block the loop.
             Change::TreeDeleted(prefix) => self.removed.push(self.state.take_tree(prefix)),

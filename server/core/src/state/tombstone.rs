@@ -12,27 +12,25 @@ use lockmesh_protocol::record::Entry;
 use lockmesh_protocol::reply::Reply;
 use std::sync::Arc;
 
-impl Step<'_> {
-    /// Leaves a tombstone for a key that this command deleted.
-    pub(super) fn bury(&mut self, key: &Key) {
-        self.set(Change::Tombstone(key.clone(), Some(self.index)));
-        self.touch(Table::Tombstones);
-    }
+/// Leaves a tombstone for a key that this command deleted.
+pub(super) fn bury(step: &mut Step<'_>, key: &Key) {
+    step.set(Change::Tombstone(key.clone(), Some(step.index)));
+    step.touch(Table::Tombstones);
+}
 
-    /// Reaps all tombstones up to an index. No table's index moves.
-    pub(super) fn reap_tombstones(&mut self, up_to: LogIndex) -> Reply {
-        let tombstones = self.state.tombstones.iter();
-        let reaped: Vec<Key> =
-            tombstones.filter(|(_, index)| **index <= up_to).map(|(key, _)| key.clone()).collect();
-        let newest = reaped.iter().filter_map(|key| self.state.tombstones.get(key.as_str())).max().copied();
-        if let Some(newest) = newest.filter(|index| *index > self.state.forgotten_tombstones) {
-            self.set(Change::ForgottenTombstones(newest));
-        }
-        for key in reaped {
-            self.set(Change::Tombstone(key, None));
-        }
-        Reply::Done
+/// Reaps all tombstones up to an index. No table's index moves.
+pub(super) fn reap_tombstones(step: &mut Step<'_>, up_to: LogIndex) -> Reply {
+    let tombstones = step.state.tombstones.iter();
+    let reaped: Vec<Key> =
+        tombstones.filter(|(_, index)| **index <= up_to).map(|(key, _)| key.clone()).collect();
+    let newest = reaped.iter().filter_map(|key| step.state.tombstones.get(key.as_str())).max().copied();
+    if let Some(newest) = newest.filter(|index| *index > step.state.forgotten_tombstones) {
+        step.set(Change::ForgottenTombstones(newest));
     }
+    for key in reaped {
+        step.set(Change::Tombstone(key, None));
+    }
+    Reply::Done
 }
 
 impl State {

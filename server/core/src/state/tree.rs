@@ -4,31 +4,31 @@
 //! block the loop. Only the locks and the queues under the prefix are handled one by one.
 
 use super::State;
+use super::invalidation::record_deleted;
 use super::removed::{Tree, TreeBefore};
 use super::rows::take_out;
 use super::step::Step;
+use super::tombstone::bury;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{Key, SessionId};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-impl Step<'_> {
-    /// Deletes every key under a prefix and leaves one tombstone for all of them.
-    ///
-    /// The older tombstones under it are removed. Otherwise a longer prefix would find one of them
-    /// instead of the whole table's index, and its index would go back. For the same reason the
-    /// empty prefix needs no tombstone of its own: without any others, the table's index is used.
-    pub(super) fn delete_tree(&mut self, prefix: &Key) {
-        if self.state.entries_under(prefix.as_str()).next().is_none() {
-            return;
-        }
-        self.record_deleted(self.state.holders_under(prefix));
-        self.set(Change::TreeDeleted(prefix.clone()));
-        if !prefix.as_str().is_empty() {
-            self.bury(prefix);
-        }
-        self.touch(Table::Entries);
+/// Deletes every key under a prefix and leaves one tombstone for all of them.
+///
+/// The older tombstones under it are removed. Otherwise a longer prefix would find one of them
+/// instead of the whole table's index, and its index would go back. For the same reason the
+/// empty prefix needs no tombstone of its own: without any others, the table's index is used.
+pub(super) fn delete_tree(step: &mut Step<'_>, prefix: &Key) {
+    if step.state.entries_under(prefix.as_str()).next().is_none() {
+        return;
     }
+    record_deleted(step, step.state.holders_under(prefix));
+    step.set(Change::TreeDeleted(prefix.clone()));
+    if !prefix.as_str().is_empty() {
+        bury(step, prefix);
+    }
+    step.touch(Table::Entries);
 }
 
 impl State {

@@ -7,28 +7,26 @@
 use super::State;
 use super::catalog::{node_is_well_formed, service_is_well_formed};
 use super::step::Step;
+use super::txn_catalog::{write_check, write_node, write_service};
+use super::txn_kv::write_kv;
 use lockmesh_protocol::command::{CatalogVerb, KvVerb, TxnKv, TxnOp};
 use lockmesh_protocol::reply::{Reply, TxnError, TxnResult};
 
-impl Step<'_> {
-    pub(super) fn txn(&mut self, ops: &[TxnOp]) -> Reply {
-        // All failures are reported, so all operations are tried; and none of the successes may
-        // remain.
-        let outcome = self.state.validate(ops).and_then(|()| {
-            self.attempt(|step| {
-                run(ops, |op| if op.is_write() { step.write(op) } else { step.state.read(op) })
-            })
-        });
-        outcome.map_or_else(Reply::TxnFailed, Reply::Txn)
-    }
+pub(super) fn txn(step: &mut Step<'_>, ops: &[TxnOp]) -> Reply {
+    // All failures are reported, so all operations are tried; and none of the successes may
+    // remain.
+    let outcome = step.state.validate(ops).and_then(|()| {
+        step.attempt(|step| run(ops, |op| if op.is_write() { write(step, op) } else { step.state.read(op) }))
+    });
+    outcome.map_or_else(Reply::TxnFailed, Reply::Txn)
+}
 
-    fn write(&mut self, op: &TxnOp) -> Result<Vec<TxnResult>, String> {
-        match op {
-            TxnOp::Kv(op) => self.write_kv(op),
-            TxnOp::Node { verb, node, expected } => self.write_node(verb, node, *expected),
-            TxnOp::Service { verb, service, expected } => self.write_service(verb, service, *expected),
-            TxnOp::Check { verb, check, expected } => self.write_check(verb, check, *expected),
-        }
+fn write(step: &mut Step<'_>, op: &TxnOp) -> Result<Vec<TxnResult>, String> {
+    match op {
+        TxnOp::Kv(op) => write_kv(step, op),
+        TxnOp::Node { verb, node, expected } => write_node(step, verb, node, *expected),
+        TxnOp::Service { verb, service, expected } => write_service(step, verb, service, *expected),
+        TxnOp::Check { verb, check, expected } => write_check(step, verb, check, *expected),
     }
 }
 

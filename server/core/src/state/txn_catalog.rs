@@ -2,87 +2,86 @@
 //! transaction ends sessions as outside of one.
 
 use super::State;
-use super::check::check_id;
-use super::service::service_id;
+use super::check::{check_id, delete_check, ensure_check};
+use super::node::{delete_node, ensure_node};
+use super::service::{delete_service, ensure_service, service_id};
 use super::step::Step;
 use lockmesh_protocol::command::CatalogVerb;
 use lockmesh_protocol::id::{CheckId, LogIndex, NodeName, ServiceId};
 use lockmesh_protocol::record::{Check, LossCause, Node, Service};
 use lockmesh_protocol::reply::TxnResult;
 
-impl Step<'_> {
-    pub(super) fn write_node(
-        &mut self,
-        verb: &CatalogVerb,
-        node: &Node,
-        expected: LogIndex,
-    ) -> Result<Vec<TxnResult>, String> {
-        let current = self.state.nodes.get(&node.name.folded()).map(|node| node.modify_index);
-        let stale = |what| Err(format!("failed to {what} node {:?}, index is stale", node.name));
-        match verb {
-            CatalogVerb::Cas if current.unwrap_or_default() != expected => stale("set"),
-            CatalogVerb::DeleteCas if current != Some(expected) => stale("delete"),
-            CatalogVerb::Set | CatalogVerb::Cas => {
-                self.ensure_node(node)?;
-                self.state.read_node(node)
-            }
-            CatalogVerb::Delete | CatalogVerb::DeleteCas => {
-                self.delete_node(&node.name, &LossCause::NodeDeregistered);
-                Ok(Vec::new())
-            }
-            CatalogVerb::Get => self.state.read_node(node),
-            CatalogVerb::Unknown(word) => Err(format!("unknown Node verb {word:?}")),
+pub(super) fn write_node(
+    step: &mut Step<'_>,
+    verb: &CatalogVerb,
+    node: &Node,
+    expected: LogIndex,
+) -> Result<Vec<TxnResult>, String> {
+    let current = step.state.nodes.get(&node.name.folded()).map(|node| node.modify_index);
+    let stale = |what| Err(format!("failed to {what} node {:?}, index is stale", node.name));
+    match verb {
+        CatalogVerb::Cas if current.unwrap_or_default() != expected => stale("set"),
+        CatalogVerb::DeleteCas if current != Some(expected) => stale("delete"),
+        CatalogVerb::Set | CatalogVerb::Cas => {
+            ensure_node(step, node)?;
+            step.state.read_node(node)
         }
+        CatalogVerb::Delete | CatalogVerb::DeleteCas => {
+            delete_node(step, &node.name, &LossCause::NodeDeregistered);
+            Ok(Vec::new())
+        }
+        CatalogVerb::Get => step.state.read_node(node),
+        CatalogVerb::Unknown(word) => Err(format!("unknown Node verb {word:?}")),
     }
+}
 
-    pub(super) fn write_service(
-        &mut self,
-        verb: &CatalogVerb,
-        service: &Service,
-        expected: LogIndex,
-    ) -> Result<Vec<TxnResult>, String> {
-        let (node, id) = (&service.node, service_id(service));
-        let current = self.state.service(node, &id).map(|service| service.modify_index);
-        let stale = |what| Err(format!("failed to {what} service {id:?} on node {node:?}, index is stale"));
-        match verb {
-            CatalogVerb::Cas if current.unwrap_or_default() != expected => stale("set"),
-            CatalogVerb::DeleteCas if current != Some(expected) => stale("delete"),
-            CatalogVerb::Set | CatalogVerb::Cas => {
-                self.ensure_service(service)?;
-                self.state.read_service(node, &id)
-            }
-            CatalogVerb::Delete | CatalogVerb::DeleteCas => {
-                self.delete_service(node, &id);
-                Ok(Vec::new())
-            }
-            CatalogVerb::Get => self.state.read_service(node, &id),
-            CatalogVerb::Unknown(word) => Err(format!("unknown Service verb {word:?}")),
+pub(super) fn write_service(
+    step: &mut Step<'_>,
+    verb: &CatalogVerb,
+    service: &Service,
+    expected: LogIndex,
+) -> Result<Vec<TxnResult>, String> {
+    let (node, id) = (&service.node, service_id(service));
+    let current = step.state.service(node, &id).map(|service| service.modify_index);
+    let stale = |what| Err(format!("failed to {what} service {id:?} on node {node:?}, index is stale"));
+    match verb {
+        CatalogVerb::Cas if current.unwrap_or_default() != expected => stale("set"),
+        CatalogVerb::DeleteCas if current != Some(expected) => stale("delete"),
+        CatalogVerb::Set | CatalogVerb::Cas => {
+            ensure_service(step, service)?;
+            step.state.read_service(node, &id)
         }
+        CatalogVerb::Delete | CatalogVerb::DeleteCas => {
+            delete_service(step, node, &id);
+            Ok(Vec::new())
+        }
+        CatalogVerb::Get => step.state.read_service(node, &id),
+        CatalogVerb::Unknown(word) => Err(format!("unknown Service verb {word:?}")),
     }
+}
 
-    pub(super) fn write_check(
-        &mut self,
-        verb: &CatalogVerb,
-        check: &Check,
-        expected: LogIndex,
-    ) -> Result<Vec<TxnResult>, String> {
-        let (node, id) = (&check.node, check_id(check));
-        let current = self.state.check_of(node, &id).map(|check| check.modify_index);
-        let stale = |what| Err(format!("failed to {what} check {id:?} on node {node:?}, index is stale"));
-        match verb {
-            CatalogVerb::Cas if current.unwrap_or_default() != expected => stale("set"),
-            CatalogVerb::DeleteCas if current != Some(expected) => stale("delete"),
-            CatalogVerb::Set | CatalogVerb::Cas => {
-                self.ensure_check(check)?;
-                self.state.read_check(node, &id)
-            }
-            CatalogVerb::Delete | CatalogVerb::DeleteCas => {
-                self.delete_check(node, &id);
-                Ok(Vec::new())
-            }
-            CatalogVerb::Get => self.state.read_check(node, &id),
-            CatalogVerb::Unknown(word) => Err(format!("unknown Check verb {word:?}")),
+pub(super) fn write_check(
+    step: &mut Step<'_>,
+    verb: &CatalogVerb,
+    check: &Check,
+    expected: LogIndex,
+) -> Result<Vec<TxnResult>, String> {
+    let (node, id) = (&check.node, check_id(check));
+    let current = step.state.check_of(node, &id).map(|check| check.modify_index);
+    let stale = |what| Err(format!("failed to {what} check {id:?} on node {node:?}, index is stale"));
+    match verb {
+        CatalogVerb::Cas if current.unwrap_or_default() != expected => stale("set"),
+        CatalogVerb::DeleteCas if current != Some(expected) => stale("delete"),
+        CatalogVerb::Set | CatalogVerb::Cas => {
+            ensure_check(step, check)?;
+            step.state.read_check(node, &id)
         }
+        CatalogVerb::Delete | CatalogVerb::DeleteCas => {
+            delete_check(step, node, &id);
+            Ok(Vec::new())
+        }
+        CatalogVerb::Get => step.state.read_check(node, &id),
+        CatalogVerb::Unknown(word) => Err(format!("unknown Check verb {word:?}")),
     }
 }
 

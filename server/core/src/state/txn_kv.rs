@@ -1,8 +1,10 @@
 //! Transaction operations on keys. The rules are those of single commands; the error texts differ.
 
 use super::State;
-use super::lock::AcquireOutcome;
+use super::entry::{cas_entry, delete_entry, delete_entry_cas, set_entry};
+use super::lock::{AcquireOutcome, acquire, release};
 use super::step::Step;
+use super::tree::delete_tree;
 use bytes::Bytes;
 use lockmesh_protocol::command::{KvVerb, NewEntry, TxnKv};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
@@ -10,46 +12,43 @@ use lockmesh_protocol::record::{Entry, Lock};
 use lockmesh_protocol::reply::{Refusal, TxnResult};
 use std::sync::Arc;
 
-impl Step<'_> {
-    pub(super) fn write_kv(&mut self, op: &TxnKv) -> Result<Vec<TxnResult>, String> {
-        let new = NewEntry { key: op.key.clone(), value: op.value.clone(), flags: op.flags };
-        let key = &op.key;
-        let written = match &op.verb {
-            KvVerb::Set => self.set_entry(&new),
-            KvVerb::Cas => self
-                .cas_entry(&new, Some(op.index).filter(|index| index.0 != 0))
-                .ok_or_else(|| format!("failed to set key {key:?}, index is stale"))?,
-            KvVerb::Lock => self.lock_in_txn(&new, op)?,
-            KvVerb::Unlock => self.unlock_in_txn(&new, op)?,
-            KvVerb::Delete => return Ok(self.done(|step| step.delete_entry(key))),
-            KvVerb::DeleteTree => return Ok(self.done(|step| step.delete_tree(key))),
-            KvVerb::DeleteCas if self.delete_entry_cas(key, op.index) => return Ok(Vec::new()),
-            KvVerb::DeleteCas => return Err(format!("failed to delete key {key:?}, index is stale")),
-            other => return Err(format!("unknown KV operation: {other:?}")),
-        };
-        Ok(vec![TxnResult::Kv(without_value(&written))])
-    }
+pub(super) fn write_kv(step: &mut Step<'_>, op: &TxnKv) -> Result<Vec<TxnResult>, String> {
+    let new = NewEntry { key: op.key.clone(), value: op.value.clone(), flags: op.flags };
+    let key = &op.key;
+    let written = match &op.verb {
+        KvVerb::Set => set_entry(step, &new),
+        KvVerb::Cas => cas_entry(step, &new, Some(op.index).filter(|index| index.0 != 0))
+            .ok_or_else(|| format!("failed to set key {key:?}, index is stale"))?,
+        KvVerb::Lock => lock_in_txn(step, &new, op)?,
+        KvVerb::Unlock => unlock_in_txn(step, &new, op)?,
+        KvVerb::Delete => return Ok(done(step, |step| delete_entry(step, key))),
+        KvVerb::DeleteTree => return Ok(done(step, |step| delete_tree(step, key))),
+        KvVerb::DeleteCas if delete_entry_cas(step, key, op.index) => return Ok(Vec::new()),
+        KvVerb::DeleteCas => return Err(format!("failed to delete key {key:?}, index is stale")),
+        other => return Err(format!("unknown KV operation: {other:?}")),
+    };
+    Ok(vec![TxnResult::Kv(without_value(&written))])
+}
 
-    fn done(&mut self, work: impl FnOnce(&mut Self)) -> Vec<TxnResult> {
-        work(self);
-        Vec::new()
-    }
+fn done(step: &mut Step<'_>, work: impl FnOnce(&mut Step<'_>)) -> Vec<TxnResult> {
+    work(step);
+    Vec::new()
+}
 
-    fn lock_in_txn(&mut self, new: &NewEntry, op: &TxnKv) -> Result<Arc<Entry>, String> {
-        let outcome = self.acquire(new, op.session.as_deref().map_or(SessionId::NIL, named));
-        match outcome.map_err(|refusal| as_written(&refusal, op.session.as_deref()))? {
-            AcquireOutcome::Granted(entry) => Ok(entry),
-            AcquireOutcome::Held => Err(format!("failed to lock key {:?}, lock is already held", new.key)),
-            AcquireOutcome::Delayed(_) => Err(format!("failed to lock key {:?} due to lock delay", new.key)),
-        }
+fn lock_in_txn(step: &mut Step<'_>, new: &NewEntry, op: &TxnKv) -> Result<Arc<Entry>, String> {
+    let outcome = acquire(step, new, op.session.as_deref().map_or(SessionId::NIL, named));
+    match outcome.map_err(|refusal| as_written(&refusal, op.session.as_deref()))? {
+        AcquireOutcome::Granted(entry) => Ok(entry),
+        AcquireOutcome::Held => Err(format!("failed to lock key {:?}, lock is already held", new.key)),
+        AcquireOutcome::Delayed(_) => Err(format!("failed to lock key {:?} due to lock delay", new.key)),
     }
+}
 
-    fn unlock_in_txn(&mut self, new: &NewEntry, op: &TxnKv) -> Result<Arc<Entry>, String> {
-        let session = named(op.session.as_deref().ok_or(MISSING_SESSION)?);
-        let not_held =
-            || format!("failed to unlock key {:?}, lock isn't held, or is held by another session", new.key);
-        self.release(new, session).ok_or_else(not_held)
-    }
+fn unlock_in_txn(step: &mut Step<'_>, new: &NewEntry, op: &TxnKv) -> Result<Arc<Entry>, String> {
+    let session = named(op.session.as_deref().ok_or(MISSING_SESSION)?);
+    let not_held =
+        || format!("failed to unlock key {:?}, lock isn't held, or is held by another session", new.key);
+    release(step, new, session).ok_or_else(not_held)
 }
 
 impl State {
