@@ -59,12 +59,13 @@ fn begin_generation(
     former: Option<AgentNumber>,
 ) -> Reply {
     let node_id = registration.node.id.to_ascii_lowercase();
-    let known = former.or_else(|| step.state.derived.agent_ids.get(&node_id).copied());
+    let known = former.or_else(|| step.state.members.by_node_id.get(&node_id).copied());
     let number = known.unwrap_or_else(|| next_agent(step));
-    let generation = step.state.agents.get(&number).map_or(Generation(1), |agent| agent.generation.next());
-    let before = step.state.agents.get(&number).cloned();
+    let generation =
+        step.state.members.agents.get(&number).map_or(Generation(1), |agent| agent.generation.next());
+    let before = step.state.members.agents.get(&number).cloned();
     let (lease_began, former_sessions_until) = lease_of(step, registration, before.as_deref());
-    let cell = step.state.derived.cells.of(before.as_deref());
+    let cell = step.state.members.cells.of(before.as_deref());
     // Guards rely on an announced restart, even if another process registers next.
     let restart_announced = before.as_deref().and_then(|before| before.restart_announced);
     let lives_on = before.filter(|before| before.status == MemberStatus::Alive);
@@ -101,10 +102,10 @@ fn forget_former_owners(step: &mut Step<'_>, folded: &NodeName, owner: AgentNumb
         return;
     }
     let is_gone = |number: &AgentNumber| {
-        let agent = step.state.agents.get(number).filter(|_| *number != owner);
+        let agent = step.state.members.agents.get(number).filter(|_| *number != owner);
         agent.is_some_and(|agent| matches!(agent.status, MemberStatus::Failed | MemberStatus::Left))
     };
-    for number in step.state.agents_of(folded).filter(is_gone).collect::<Vec<_>>() {
+    for number in step.state.members.registered_for(folded).filter(is_gone).collect::<Vec<_>>() {
         forget_member(step, number);
     }
 }
@@ -133,7 +134,7 @@ fn lease_of(
 }
 
 fn next_agent(step: &mut Step<'_>) -> AgentNumber {
-    let number = step.state.last_agent.next();
+    let number = step.state.members.last_agent.next();
     step.set(Change::LastAgent(number));
     number
 }
@@ -141,19 +142,19 @@ fn next_agent(step: &mut Step<'_>) -> AgentNumber {
 impl State {
     /// The agent of the node with this UUID.
     pub fn agent_of_node_id(&self, node_id: &str) -> Option<&Arc<Agent>> {
-        let number = self.derived.agent_ids.get(&node_id.to_ascii_lowercase())?;
-        self.agents.get(number)
+        self.members.of_node_id(node_id)
     }
 
     /// The agent that announced a restart, and whose name a registration with a node id that has
     /// no node and no agent claims, such as that of a container without a volume.
     pub fn restarting_owner(&self, registration: &AgentRegistration) -> Option<&Arc<Agent>> {
         let AgentRegistration { node, .. } = registration;
-        let is_known = self.agent_of_node_id(&node.id).is_some()
-            || self.derived.node_ids.contains_key(&node.id.to_ascii_lowercase());
-        let owner = self.member(&node.name.folded())?;
+        let is_known = self.members.of_node_id(&node.id).is_some()
+            || self.catalog.node_ids.contains_key(&node.id.to_ascii_lowercase());
+        let owner = self.members.of_node(&node.name.folded())?;
         let is_free = !is_known && owner.status == MemberStatus::Restarting;
-        (self.passes_names_on() && is_free && self.nodes.contains_key(&node.name.folded())).then_some(owner)
+        (self.passes_names_on() && is_free && self.catalog.nodes.contains_key(&node.name.folded()))
+            .then_some(owner)
     }
 
     /// `true` if all servers apply the rules of claims to names in the same way.

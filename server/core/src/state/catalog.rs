@@ -5,9 +5,103 @@ use super::check::{delete_check, ensure_check};
 use super::node::{delete_node, ensure_node};
 use super::service::{delete_service, ensure_service, service_id};
 use super::step::{Step, reply_or_refusal};
+use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Deregistration, Registration};
+use lockmesh_protocol::id::{CheckId, LogIndex, NodeName, ServiceId};
 use lockmesh_protocol::record::{Check, LossCause, Node, Service};
 use lockmesh_protocol::reply::{Refusal, Reply};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A check's key: its node and its id, both folded, because lookups ignore case.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct CheckKey {
+    pub(super) node: NodeName,
+    pub(super) id: CheckId,
+}
+
+/// A service's key: its node and its id, both folded.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ServiceKey {
+    pub(super) node: NodeName,
+    pub(super) id: ServiceId,
+}
+
+/// The nodes with their services and checks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Catalog {
+    /// By folded name.
+    pub(super) nodes: BTreeMap<NodeName, Arc<Node>>,
+    /// The last index that changed a node or its services, by folded name.
+    pub(super) node_indexes: BTreeMap<NodeName, LogIndex>,
+    pub(super) services: BTreeMap<ServiceKey, Arc<Service>>,
+    pub(super) checks: BTreeMap<CheckKey, Arc<Check>>,
+    /// The folded name of the node with each UUID.
+    pub(super) node_ids: BTreeMap<String, NodeName>,
+}
+
+impl CheckKey {
+    /// The key of the check `id` of `node`, ignoring case.
+    pub(super) fn new(node: &NodeName, id: &CheckId) -> Self {
+        Self { node: node.folded(), id: CheckId::from(id.as_str().to_lowercase()) }
+    }
+}
+
+impl ServiceKey {
+    /// The key of the service `id` of `node`, ignoring case.
+    pub(super) fn new(node: &NodeName, id: &ServiceId) -> Self {
+        Self { node: node.folded(), id: ServiceId::from(id.as_str().to_lowercase()) }
+    }
+}
+
+impl Catalog {
+    pub(super) fn rows(&self) -> impl Iterator<Item = Change> + '_ {
+        let nodes = self.nodes.iter().map(|(name, row)| Change::Node(name.clone(), Some(row.clone())));
+        let node_indexes = self.node_indexes.iter();
+        let services = self.services.iter();
+        let checks = self.checks.iter();
+        nodes
+            .chain(node_indexes.map(|(name, index)| Change::NodeIndex(name.clone(), Some(*index))))
+            .chain(
+                services.map(|(at, row)| Change::Service(at.node.clone(), at.id.clone(), Some(row.clone()))),
+            )
+            .chain(checks.map(|(at, row)| Change::Check(at.node.clone(), at.id.clone(), Some(row.clone()))))
+    }
+
+    /// Returns the change of one row of the catalog that would undo `change`.
+    pub(super) fn inverse(&self, change: &Change) -> Change {
+        match change {
+            Change::Node(name, _) => Change::Node(name.clone(), self.nodes.get(name).cloned()),
+            Change::NodeIndex(name, _) => {
+                Change::NodeIndex(name.clone(), self.node_indexes.get(name).copied())
+            }
+            Change::Service(node, id, _) => {
+                let row = self.services.get(&ServiceKey { node: node.clone(), id: id.clone() });
+                Change::Service(node.clone(), id.clone(), row.cloned())
+            }
+            Change::Check(node, id, _) => {
+                let row = self.checks.get(&CheckKey { node: node.clone(), id: id.clone() });
+                Change::Check(node.clone(), id.clone(), row.cloned())
+            }
+            _ => unreachable!("{change:?} is of no row of the catalog"),
+        }
+    }
+
+    pub(super) fn load_node(&mut self, name: NodeName, node: Option<Arc<Node>>) {
+        if let Some(before) = self.nodes.remove(&name)
+            // Its UUID may belong to another name by now.
+            && self.node_ids.get(&before.id) == Some(&name)
+        {
+            self.node_ids.remove(&before.id);
+        }
+        if let Some(node) = node {
+            if !node.id.is_empty() {
+                self.node_ids.insert(node.id.clone(), name.clone());
+            }
+            self.nodes.insert(name, node);
+        }
+    }
+}
 
 pub(super) fn register(step: &mut Step<'_>, registration: &Registration) -> Reply {
     let outcome = step.attempt(|step| try_register(step, registration));
@@ -34,7 +128,7 @@ fn try_register(step: &mut Step<'_>, registration: &Registration) -> Result<(), 
     if node.address.is_empty() && !registration.skip_node_update {
         return Err("Must provide address if SkipNodeUpdate is not set".into());
     }
-    if !(registration.skip_node_update && step.state.nodes.contains_key(&node.name.folded())) {
+    if !(registration.skip_node_update && step.state.catalog.nodes.contains_key(&node.name.folded())) {
         ensure_node(step, node).map_err(|reason| format!("failed inserting node: {reason}"))?;
     }
     if let Some(service) = &registration.service {

@@ -1,8 +1,8 @@
 //! Health checks. Each write of a critical check ends the sessions that depend on it.
 
-use super::State;
+use super::catalog::{Catalog, CheckKey};
 use super::invalidation::end_sessions_of_check;
-use super::rows::CheckKey;
+use super::node::SERF_HEALTH;
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{CheckId, NodeName};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Writes a check. Its node, and its service if it has one, must be registered.
 pub(super) fn ensure_check(step: &mut Step<'_>, check: &Check) -> Result<(), String> {
-    let Some(node) = step.state.nodes.get(&check.node.folded()) else {
+    let Some(node) = step.state.catalog.nodes.get(&check.node.folded()) else {
         return Err("Missing node registration".into());
     };
     let id = check_id(check);
@@ -35,7 +35,7 @@ pub(super) fn delete_check(step: &mut Step<'_>, node: &NodeName, id: &CheckId) {
 
 /// The same, by key.
 pub(super) fn delete_check_at(step: &mut Step<'_>, key: &CheckKey) {
-    let Some(check) = step.state.checks.get(key).cloned() else { return };
+    let Some(check) = step.state.catalog.checks.get(key).cloned() else { return };
     end_sessions_of_check(step, key, &LossCause::CheckDeregistered(check.id.clone()));
     step.set(Change::Check(key.node.clone(), key.id.clone(), None));
     step.touch(Table::Checks);
@@ -43,7 +43,7 @@ pub(super) fn delete_check_at(step: &mut Step<'_>, key: &CheckKey) {
 
 fn fill_in_service(step: &Step<'_>, check: &mut Check) -> Result<(), String> {
     let Some(id) = &check.service_id else { return Ok(()) };
-    let service = step.state.service(&check.node, id).ok_or("Missing service registration")?;
+    let service = step.state.catalog.service(&check.node, id).ok_or("Missing service registration")?;
     check.service_name.clone_from(&service.name);
     check.service_tags.clone_from(&service.tags);
     Ok(())
@@ -51,7 +51,7 @@ fn fill_in_service(step: &Step<'_>, check: &mut Check) -> Result<(), String> {
 
 pub(super) fn store_check(step: &mut Step<'_>, key: CheckKey, mut check: Check) {
     (check.create_index, check.modify_index) = (step.index, step.index);
-    if let Some(existing) = step.state.checks.get(&key) {
+    if let Some(existing) = step.state.catalog.checks.get(&key) {
         // Compared under the old indexes: an unchanged check moves no index.
         (check.create_index, check.modify_index) = (existing.create_index, existing.modify_index);
         if check == **existing {
@@ -63,7 +63,7 @@ pub(super) fn store_check(step: &mut Step<'_>, key: CheckKey, mut check: Check) 
     step.touch(Table::Checks);
 }
 
-impl State {
+impl Catalog {
     /// The checks of a node, ordered by id.
     pub(super) fn checks_of(&self, folded: &NodeName) -> impl Iterator<Item = (&CheckKey, &Arc<Check>)> {
         let range = self.checks.range(CheckKey::new(folded, &CheckId::from(""))..);
@@ -74,6 +74,10 @@ impl State {
     /// A check of a node.
     pub(super) fn check_of(&self, node: &NodeName, id: &CheckId) -> Option<&Arc<Check>> {
         self.checks.get(&CheckKey::new(node, id))
+    }
+
+    pub(super) fn health_of(&self, folded: &NodeName) -> Option<CheckStatus> {
+        self.check_of(folded, &CheckId::from(SERF_HEALTH)).map(|check| check.status)
     }
 }
 

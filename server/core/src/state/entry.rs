@@ -45,14 +45,9 @@ pub(super) fn kv(step: &mut Step<'_>, command: &KvCommand) -> Reply {
     }
 }
 
-/// The entry of a key.
-pub(super) fn entry(step: &Step<'_>, key: &Key) -> Option<Arc<Entry>> {
-    step.state.entries.get(key.as_str()).cloned()
-}
-
 /// Writes an entry unconditionally.
 pub(super) fn set_entry(step: &mut Step<'_>, new: &NewEntry) -> Arc<Entry> {
-    let existing = entry(step, &new.key);
+    let existing = step.state.keys.entry(&new.key);
     let lock = lock_of(existing.as_ref());
     write_entry(step, existing, new, lock)
 }
@@ -63,7 +58,7 @@ pub(super) fn cas_entry(
     new: &NewEntry,
     expected: Option<LogIndex>,
 ) -> Option<Arc<Entry>> {
-    let existing = entry(step, &new.key);
+    let existing = step.state.keys.entry(&new.key);
     // Evaluated in the order of the log: two writes that expect the same index cannot both
     // succeed.
     if existing.as_ref().map(|entry| entry.modify_index) != expected {
@@ -104,14 +99,14 @@ pub(super) fn write_entry(
 /// Deletes a key, leaves a tombstone and records its lock as lost.
 /// An absent key changes nothing.
 pub(super) fn delete_entry(step: &mut Step<'_>, key: &Key) {
-    let holder = step.state.derived.holders.get(key).copied();
+    let holder = step.state.keys.holders.get(key).copied();
     record_deleted(step, holder.map(|session| (key.clone(), session)).into_iter().collect());
     remove_entry(step, key);
 }
 
 /// Removes a key and leaves a tombstone; an absent key leaves everything as it is.
 pub(super) fn remove_entry(step: &mut Step<'_>, key: &Key) {
-    if step.state.entries.contains_key(key.as_str()) {
+    if step.state.keys.entries.contains_key(key.as_str()) {
         step.set(Change::Entry(key.clone(), None));
         bury(step, key);
         step.touch(Table::Entries);
@@ -120,7 +115,7 @@ pub(super) fn remove_entry(step: &mut Step<'_>, key: &Key) {
 
 /// Deletes a key if its modify index is the expected one. Deleting an absent key succeeds.
 pub(super) fn delete_entry_cas(step: &mut Step<'_>, key: &Key, expected: LogIndex) -> bool {
-    match step.state.entries.get(key.as_str()) {
+    match step.state.keys.entries.get(key.as_str()) {
         Some(entry) if entry.modify_index != expected => false,
         _ => {
             delete_entry(step, key);

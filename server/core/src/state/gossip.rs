@@ -43,7 +43,7 @@ impl State {
     /// An agent as a mesh member; `None` if it accepts no datagrams, is not alive, or was replaced
     /// as its node's agent.
     pub(crate) fn mesh_member(&self, number: AgentNumber) -> Option<RosterMember> {
-        let agent = self.agents.get(&number)?;
+        let agent = self.members.agents.get(&number)?;
         let address = agent.gossip?;
         let living = self.living_member(&agent.node).filter(|member| member.number == number)?;
         Some(RosterMember { id: MemberId::of_agent(living.lease()), node: agent.node.clone(), address })
@@ -51,12 +51,11 @@ impl State {
 
     /// The agent of a node, if alive.
     pub(crate) fn living_member(&self, node: &NodeName) -> Option<&Arc<Agent>> {
-        self.member(&node.folded()).and_then(|member| self.living_agent(member.lease()))
+        self.members.of_node(&node.folded()).and_then(|member| self.members.living(member.lease()))
     }
 
     /// All agents that registered for a node.
     pub(crate) fn agents_of(&self, folded: &NodeName) -> impl Iterator<Item = AgentNumber> {
-        let agents = self.derived.members.get(folded).into_iter().flatten();
-        agents.map(|(_, number)| *number)
+        self.members.registered_for(folded)
     }
 }

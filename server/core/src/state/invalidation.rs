@@ -3,15 +3,16 @@
 //! in the command that ended it. Free locks are granted to waiters only after all sessions of the
 //! command have ended.
 
-use super::entry::{entry, remove_entry};
+use super::catalog::CheckKey;
+use super::entry::remove_entry;
 use super::queue::leave_all_queues;
-use super::rows::CheckKey;
+use super::rows::{put, take_out};
 use super::step::Step;
 use crate::observed::number_of;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{Fence, Key, NodeName, SessionId};
 use lockmesh_protocol::record::{Behavior, Entry, LockDelay, Loss, LossCause, Session};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,9 +43,44 @@ struct EndedSession {
     key_count: u64,
 }
 
+/// The loss history.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Losses {
+    pub(super) rows: BTreeMap<u64, Arc<Loss>>,
+    /// The numbers of the losses of each category: without keys, and by cause. No set is empty.
+    pub(super) by_category: BTreeMap<u8, BTreeSet<u64>>,
+}
+
+impl Losses {
+    pub(super) fn rows(&self) -> impl Iterator<Item = Change> + '_ {
+        self.rows.iter().map(|(number, row)| Change::Loss(*number, Some(row.clone())))
+    }
+
+    /// The number of the next loss.
+    fn next(&self) -> u64 {
+        self.rows.last_key_value().map_or(0, |(last, _)| last + 1)
+    }
+
+    /// The oldest loss of the largest category; of equal ones, of the first.
+    fn oldest_of_the_largest(&self) -> Option<u64> {
+        let largest = self.by_category.values().rev().max_by_key(|numbers| numbers.len());
+        largest.and_then(|numbers| numbers.first().copied())
+    }
+
+    pub(super) fn load(&mut self, number: u64, loss: Option<Arc<Loss>>) {
+        if let Some(before) = self.rows.get(&number) {
+            take_out(&mut self.by_category, &category(before), &number);
+        }
+        if let Some(loss) = &loss {
+            self.by_category.entry(category(loss)).or_default().insert(number);
+        }
+        put(&mut self.rows, number, loss);
+    }
+}
+
 /// Ends a session, if it exists.
 pub(super) fn end_session(step: &mut Step<'_>, id: SessionId, cause: LossCause) {
-    let number = next_loss(step);
+    let number = step.state.losses.next();
     if let Some(ended) = end_unrecorded(step, id) {
         record_loss(step, number, ended, cause);
     }
@@ -52,20 +88,20 @@ pub(super) fn end_session(step: &mut Step<'_>, id: SessionId, cause: LossCause) 
 
 /// Ends every session that depends on a check.
 pub(super) fn end_sessions_of_check(step: &mut Step<'_>, check: &CheckKey, cause: &LossCause) {
-    let sessions = step.state.derived.by_check.get(check).into_iter().flatten();
+    let sessions = step.state.sessions.by_check.get(check).into_iter().flatten();
     end_sessions(step, sessions.copied().collect(), cause);
 }
 
 /// Ends every session of a node, including those without checks.
 pub(super) fn end_sessions_of_node(step: &mut Step<'_>, folded: &NodeName, cause: &LossCause) {
-    let sessions = step.state.derived.by_node.get(folded).into_iter().flatten();
+    let sessions = step.state.sessions.by_node.get(folded).into_iter().flatten();
     end_sessions(step, sessions.copied().collect(), cause);
 }
 
 /// Ends several sessions. Losses that later ones of the same command would evict use only their
 /// numbers.
 pub(super) fn end_sessions(step: &mut Step<'_>, sessions: Vec<SessionId>, cause: &LossCause) {
-    let first = next_loss(step);
+    let first = step.state.losses.next();
     if keeps_losses_by_cause(step) {
         let ends = sessions.into_iter().filter_map(|id| end_unrecorded(step, id));
         let mut ended: Vec<EndedSession> = ends.collect();
@@ -88,8 +124,8 @@ pub(super) fn end_sessions(step: &mut Step<'_>, sessions: Vec<SessionId>, cause:
 }
 
 fn end_unrecorded(step: &mut Step<'_>, id: SessionId) -> Option<EndedSession> {
-    let session = step.state.sessions.get(&id).cloned()?;
-    let held: Vec<Key> = step.state.derived.held.get(&id).into_iter().flatten().cloned().collect();
+    let session = step.state.sessions.rows.get(&id).cloned()?;
+    let held: Vec<Key> = step.state.keys.held.get(&id).into_iter().flatten().cloned().collect();
     // First the session: the following steps must not find it alive.
     step.set(Change::Session(id, None));
     step.touch(Table::Sessions);
@@ -107,7 +143,7 @@ fn end_unrecorded(step: &mut Step<'_>, id: SessionId) -> Option<EndedSession> {
 }
 
 fn free_key(step: &mut Step<'_>, key: &Key, session: &Session) -> Fence {
-    let entry = entry(step, key).expect("a held key has an entry");
+    let entry = step.state.keys.entry(key).expect("a held key has an entry");
     let fence = entry.lock.fence;
     match session.spec.behavior {
         Behavior::Release => {
@@ -127,11 +163,6 @@ fn free_key(step: &mut Step<'_>, key: &Key, session: &Session) -> Fence {
         step.set(Change::LockDelay(key.clone(), Some(delay)));
     }
     fence
-}
-
-/// The number of the next loss.
-fn next_loss(step: &Step<'_>) -> u64 {
-    step.state.losses.last_key_value().map_or(0, |(last, _)| last + 1)
 }
 
 fn record_loss(step: &mut Step<'_>, number: u64, ended: EndedSession, cause: LossCause) {
@@ -164,11 +195,11 @@ pub(super) fn record_deleted(step: &mut Step<'_>, held: Vec<(Key, SessionId)>) {
     }
     let unrecorded = (lost.len() as u64).saturating_sub(LOSSES_KEPT) as usize;
     for (id, keys) in lost.into_iter().skip(unrecorded) {
-        let Some(session) = step.state.sessions.get(&id).cloned() else { continue };
+        let Some(session) = step.state.sessions.rows.get(&id).cloned() else { continue };
         let key_count = keys.len() as u64;
-        let fence = |key: Key| entry(step, &key).map(|entry| (key, entry.lock.fence));
+        let fence = |key: Key| step.state.keys.entry(&key).map(|entry| (key, entry.lock.fence));
         let keys = keys.into_iter().take(LOSS_KEYS_KEPT).filter_map(fence).collect();
-        let number = next_loss(step);
+        let number = step.state.losses.next();
         record_loss(step, number, EndedSession { session, keys, key_count }, LossCause::KeyDeleted);
         // The history of losses is read under the index of this table.
         step.touch(Table::Sessions);
@@ -184,15 +215,13 @@ fn keeps_losses_by_cause(step: &Step<'_>) -> bool {
 fn add_loss(step: &mut Step<'_>, number: u64, loss: Loss) {
     step.set(Change::Loss(number, Some(Arc::new(loss))));
     if keeps_losses_by_cause(step) {
-        while step.state.losses.len() as u64 > LOSSES_KEPT {
-            // The oldest loss of the largest category; of equal ones, of the first.
-            let largest = step.state.derived.losses.values().rev().max_by_key(|numbers| numbers.len());
-            let oldest = largest.and_then(|numbers| numbers.first().copied());
+        while step.state.losses.rows.len() as u64 > LOSSES_KEPT {
+            let oldest = step.state.losses.oldest_of_the_largest();
             step.set(Change::Loss(oldest.expect("a kept loss has a category"), None));
         }
         return;
     }
-    while let Some((oldest, _)) = step.state.losses.first_key_value()
+    while let Some((oldest, _)) = step.state.losses.rows.first_key_value()
         && oldest + LOSSES_KEPT <= number
     {
         let oldest = *oldest;

@@ -5,16 +5,19 @@
 //! it after every apply, and a restore runs it before it accepts a backup.
 
 use super::State;
+use super::catalog::{Catalog, CheckKey, ServiceKey};
 use super::cell::CELL_AGENTS_MAX;
-use super::invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY, category};
+use super::invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, Losses, MAX_LOCK_DELAY, category};
+use super::keys::Keys;
+use super::member::Members;
 use super::node::SERF_HEALTH;
 use super::queue::{MAX_WAIT, WAITERS_MAX};
 use super::replies::REPLIES_KEPT;
-use super::rows::{CheckKey, Derived, ServiceKey};
+use super::session::Sessions;
 use lockmesh_protocol::change::Table;
 use lockmesh_protocol::id::{Fence, SessionId};
 use lockmesh_protocol::record::{Agent, Check, CheckStatus, Entry, MemberStatus, Session};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// An invariant as a sentence and a predicate.
@@ -93,11 +96,11 @@ impl State {
 
 /// All entries, ascending.
 fn entries(state: &State) -> impl Iterator<Item = &Arc<Entry>> {
-    state.entries.iter().map(|(_, entry)| entry)
+    state.keys.entries.iter().map(|(_, entry)| entry)
 }
 
 fn entries_have_their_keys(state: &State) -> bool {
-    state.entries.iter().all(|(key, entry)| *key == entry.key)
+    state.keys.entries.iter().all(|(key, entry)| *key == entry.key)
 }
 
 fn entry_indexes(state: &State) -> bool {
@@ -110,7 +113,7 @@ fn entry_indexes(state: &State) -> bool {
 
 fn holders_live(state: &State) -> bool {
     let holders = entries(state).filter_map(|entry| entry.lock.session);
-    holders.into_iter().all(|session| state.sessions.contains_key(&session))
+    holders.into_iter().all(|session| state.sessions.rows.contains_key(&session))
 }
 
 fn fences_are_unique(state: &State) -> bool {
@@ -122,7 +125,7 @@ fn fences_are_unique(state: &State) -> bool {
 }
 
 fn delayed_keys_are_free(state: &State) -> bool {
-    let entries = state.delays.keys().filter_map(|key| state.entries.get(key.as_str()));
+    let entries = state.keys.delays.keys().filter_map(|key| state.keys.entries.get(key.as_str()));
     entries.into_iter().all(|entry| entry.lock.session.is_none())
 }
 
@@ -131,25 +134,25 @@ fn delays_are_bounded(state: &State) -> bool {
     let is_sound = |delay: &super::LockDelay| {
         !delay.duration.is_zero() && delay.duration <= MAX_LOCK_DELAY && delay.started_at_index <= newest
     };
-    state.delays.values().all(is_sound)
+    state.keys.delays.values().all(is_sound)
 }
 
 fn waiters_live(state: &State) -> bool {
-    state.waiters().all(|(key, _, waiter)| {
-        let holder = state.entries.get(key.as_str()).and_then(|entry| entry.lock.session);
-        state.sessions.contains_key(&waiter.session) && holder != Some(waiter.session)
+    state.keys.waiters().all(|(key, _, waiter)| {
+        let holder = state.keys.entries.get(key.as_str()).and_then(|entry| entry.lock.session);
+        state.sessions.rows.contains_key(&waiter.session) && holder != Some(waiter.session)
     })
 }
 
 fn no_waiter_is_passed_over(state: &State) -> bool {
-    state.queues.keys().all(|key| {
-        let is_held = state.entries.get(key.as_str()).is_some_and(|entry| entry.lock.session.is_some());
-        is_held || state.delays.contains_key(key)
+    state.keys.queues.keys().all(|key| {
+        let is_held = state.keys.entries.get(key.as_str()).is_some_and(|entry| entry.lock.session.is_some());
+        is_held || state.keys.delays.contains_key(key)
     })
 }
 
 fn queues_are_bounded(state: &State) -> bool {
-    state.queues.values().all(|queue| {
+    state.keys.queues.values().all(|queue| {
         let sessions: BTreeSet<_> = queue.values().map(|waiter| &waiter.session).collect();
         (1..=WAITERS_MAX).contains(&queue.len())
             && sessions.len() == queue.len()
@@ -162,37 +165,41 @@ fn queues_are_bounded(state: &State) -> bool {
 fn sessions_hang_on_something(state: &State) -> bool {
     let is_sound = |session: &Session| {
         let folded = session.spec.node.folded();
-        let mut checks = session.spec.all_checks().map(|check| state.check_of(&session.spec.node, check));
+        let mut checks =
+            session.spec.all_checks().map(|check| state.catalog.check_of(&session.spec.node, check));
         // Its sessions end with a later verdict than the one that made the check critical. That may
         // include `default` windows: the catalog may have reported a failed node as passing until
         // reconciliation.
-        let is_failed = || state.member(&folded).is_some_and(|member| member.status == MemberStatus::Failed);
+        let is_failed =
+            || state.members.of_node(&folded).is_some_and(|member| member.status == MemberStatus::Failed);
         let lives_with = |check: &Check| {
             check.status != CheckStatus::Critical || (check.id.as_str() == SERF_HEALTH && is_failed())
         };
-        state.nodes.contains_key(&folded) && checks.all(|check| check.is_some_and(|check| lives_with(check)))
+        state.catalog.nodes.contains_key(&folded)
+            && checks.all(|check| check.is_some_and(|check| lives_with(check)))
     };
     state
         .sessions
+        .rows
         .iter()
         .all(|(id, session)| *id == session.spec.id && *id != SessionId::NIL && is_sound(session))
 }
 
 fn sessions_never_change(state: &State) -> bool {
     let newest = state.table_index(Table::Sessions);
-    state.sessions.values().all(|session| session.create_index <= newest)
+    state.sessions.rows.values().all(|session| session.create_index <= newest)
 }
 
 fn catalog_is_whole(state: &State) -> bool {
-    let services = state.services.iter().all(|(key, service)| {
+    let services = state.catalog.services.iter().all(|(key, service)| {
         *key == ServiceKey::new(&service.node, &service.id)
-            && state.nodes.contains_key(&key.node)
+            && state.catalog.nodes.contains_key(&key.node)
             && service.modify_index <= state.table_index(Table::Services)
     });
-    let checks = state.checks.iter().all(|(key, check)| {
+    let checks = state.catalog.checks.iter().all(|(key, check)| {
         *key == CheckKey::new(&check.node, &check.id)
-            && state.nodes.contains_key(&key.node)
-            && check.service_id.as_ref().is_none_or(|id| state.service(&check.node, id).is_some())
+            && state.catalog.nodes.contains_key(&key.node)
+            && check.service_id.as_ref().is_none_or(|id| state.catalog.service(&check.node, id).is_some())
             && check.modify_index <= state.table_index(Table::Checks)
     });
     services && checks
@@ -201,86 +208,120 @@ fn catalog_is_whole(state: &State) -> bool {
 fn nodes_are_distinct(state: &State) -> bool {
     let mut ids = BTreeSet::new();
     let newest = state.table_index(Table::Nodes);
-    let nodes = state.nodes.iter().all(|(name, node)| {
+    let nodes = state.catalog.nodes.iter().all(|(name, node)| {
         *name == node.name.folded()
             && (node.id.is_empty() || ids.insert(&node.id))
-            && state.node_indexes.get(name).is_some_and(|index| node.modify_index <= *index)
+            && state.catalog.node_indexes.get(name).is_some_and(|index| node.modify_index <= *index)
     });
     nodes
-        && state.node_indexes.len() == state.nodes.len()
-        && state.node_indexes.values().all(|index| *index <= newest)
+        && state.catalog.node_indexes.len() == state.catalog.nodes.len()
+        && state.catalog.node_indexes.values().all(|index| *index <= newest)
 }
 
 fn tombstone_indexes(state: &State) -> bool {
     let newest = state.table_index(Table::Tombstones);
-    state.forgotten_tombstones <= newest && state.tombstones.iter().all(|(_, index)| *index <= newest)
+    state.keys.forgotten_tombstones <= newest
+        && state.keys.tombstones.iter().all(|(_, index)| *index <= newest)
 }
 
 fn replies_are_bounded(state: &State) -> bool {
-    let agents = state.agents.iter().all(|(number, agent)| {
-        *number == agent.number && agent.generation.0 > 0 && *number <= state.last_agent
+    let agents = state.members.agents.iter().all(|(number, agent)| {
+        *number == agent.number && agent.generation.0 > 0 && *number <= state.members.last_agent
     });
     let replies = state.replies.iter().all(|(agent, replies)| {
         let first = replies.kept.first_key_value().map_or(u64::MAX, |(sequence, _)| *sequence);
-        state.agents.contains_key(agent) && replies.lowest <= first && replies.kept.len() <= REPLIES_KEPT
+        state.members.agents.contains_key(agent)
+            && replies.lowest <= first
+            && replies.kept.len() <= REPLIES_KEPT
     });
     agents && replies
 }
 
 fn leases_follow_former_hosts(state: &State) -> bool {
     let is_sound = |agent: &Agent| agent.former_sessions_until.is_none_or(|until| until <= agent.lease_began);
-    state.agents.values().all(|agent| is_sound(agent))
+    state.members.agents.values().all(|agent| is_sound(agent))
 }
 
 fn restarts_are_of_the_living(state: &State) -> bool {
     let is_living = |agent: &Agent| matches!(agent.status, MemberStatus::Alive | MemberStatus::Restarting);
-    state.agents.values().all(|agent| agent.restart_announced.is_none() || is_living(agent))
+    state.members.agents.values().all(|agent| agent.restart_announced.is_none() || is_living(agent))
 }
 
 fn cells_are_bounded(state: &State) -> bool {
-    state.derived.cells.largest() <= CELL_AGENTS_MAX
+    state.members.cells.largest() <= CELL_AGENTS_MAX
 }
 
 fn losses_are_bounded(state: &State) -> bool {
     let newest = state.table_index(Table::Sessions);
-    let losses = state.losses.values();
-    state.losses.len() as u64 <= LOSSES_KEPT
+    let losses = state.losses.rows.values();
+    state.losses.rows.len() as u64 <= LOSSES_KEPT
         && losses.clone().all(|loss| loss.keys.len() <= LOSS_KEYS_KEPT && loss.index <= newest)
         && losses.is_sorted_by_key(|loss| loss.index)
 }
 
 fn derived_follows(state: &State) -> bool {
-    let mut derived = Derived::default();
-    for entry in entries(state) {
+    keys_follow(&state.keys)
+        && sessions_follow(&state.sessions)
+        && losses_follow(&state.losses)
+        && nodes_follow(&state.catalog)
+        && members_follow(&state.members)
+}
+
+fn keys_follow(keys: &Keys) -> bool {
+    let mut expected = Keys {
+        held: BTreeMap::new(),
+        holders: BTreeMap::new(),
+        waiting: BTreeMap::new(),
+        waiter_count: 0,
+        ..keys.clone()
+    };
+    for (key, entry) in keys.entries.iter() {
         if let Some(session) = entry.lock.session {
-            derived.held.entry(session).or_default().insert(entry.key.clone());
-            derived.holders.insert(entry.key.clone(), session);
+            expected.held.entry(session).or_default().insert(key.clone());
+            expected.holders.insert(key.clone(), session);
         }
     }
-    for (id, session) in &state.sessions {
-        derived.by_node.entry(session.spec.node.folded()).or_default().insert(*id);
+    for (key, queue_position, waiter) in keys.waiters() {
+        expected.waiting.entry(waiter.session).or_default().insert(key.clone(), queue_position);
+        expected.waiter_count += 1;
+    }
+    expected == *keys
+}
+
+fn sessions_follow(sessions: &Sessions) -> bool {
+    let mut expected = Sessions { rows: sessions.rows.clone(), ..Sessions::default() };
+    for (id, session) in &sessions.rows {
+        expected.by_node.entry(session.spec.node.folded()).or_default().insert(*id);
         for check in session.spec.all_checks() {
             let key = CheckKey::new(&session.spec.node, check);
-            derived.by_check.entry(key).or_default().insert(*id);
+            expected.by_check.entry(key).or_default().insert(*id);
         }
     }
-    for (key, queue_position, waiter) in state.waiters() {
-        derived.waiting.entry(waiter.session).or_default().insert(key.clone(), queue_position);
-        derived.waiter_count += 1;
+    expected == *sessions
+}
+
+fn losses_follow(losses: &Losses) -> bool {
+    let mut expected = Losses { rows: losses.rows.clone(), ..Losses::default() };
+    for (number, loss) in &losses.rows {
+        expected.by_category.entry(category(loss)).or_default().insert(*number);
     }
-    for (number, loss) in &state.losses {
-        derived.losses.entry(category(loss)).or_default().insert(*number);
+    expected == *losses
+}
+
+fn nodes_follow(catalog: &Catalog) -> bool {
+    let identified = catalog.nodes.iter().filter(|(_, node)| !node.id.is_empty());
+    let expected: BTreeMap<_, _> = identified.map(|(name, node)| (node.id.clone(), name.clone())).collect();
+    expected == catalog.node_ids
+}
+
+fn members_follow(members: &Members) -> bool {
+    let mut expected =
+        Members { agents: members.agents.clone(), last_agent: members.last_agent, ..Members::default() };
+    for (number, agent) in &members.agents {
+        expected.by_node_id.insert(agent.node_id.clone(), *number);
+        expected.by_node.entry(agent.node.folded()).or_default().insert((agent.lease_began, *number));
+        *expected.counts.of(agent.status) += 1;
+        expected.cells.insert(agent);
     }
-    for (name, node) in &state.nodes {
-        if !node.id.is_empty() {
-            derived.node_ids.insert(node.id.clone(), name.clone());
-        }
-    }
-    for (number, agent) in &state.agents {
-        derived.agent_ids.insert(agent.node_id.clone(), *number);
-        derived.members.entry(agent.node.folded()).or_default().insert((agent.lease_began, *number));
-        *derived.member_counts.of(agent.status) += 1;
-        derived.cells.insert(agent);
-    }
-    derived == state.derived
+    expected == *members
 }

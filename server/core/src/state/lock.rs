@@ -3,7 +3,7 @@
 //! Contenders that do not wait have no order: the first acquire in the log that finds the lock free
 //! wins. Queued waiters come before them.
 
-use super::entry::{entry, lock_of, set_entry, write_entry};
+use super::entry::{lock_of, set_entry, write_entry};
 use super::queue::leave_queue;
 use super::step::Step;
 use lockmesh_protocol::change::Change;
@@ -41,13 +41,13 @@ pub(super) fn acquire(
     session: SessionId,
 ) -> Result<AcquireOutcome, Refusal> {
     // As in Consul, which checks the delay before the session.
-    if let Some(delay) = step.state.delays.get(&new.key) {
+    if let Some(delay) = step.state.keys.delays.get(&new.key) {
         return Ok(AcquireOutcome::Delayed(delay.duration));
     }
-    if !step.state.sessions.contains_key(&session) {
+    if !step.state.sessions.rows.contains_key(&session) {
         return Err(Refusal::InvalidSession(session));
     }
-    let existing = entry(step, &new.key);
+    let existing = step.state.keys.entry(&new.key);
     let lock = match lock_of(existing.as_ref()).session {
         Some(holder) if holder != session => return Ok(AcquireOutcome::Held),
         Some(_) => {
@@ -63,7 +63,7 @@ pub(super) fn acquire(
 /// Releases a lock; `None` if the session does not hold it, and then its queue position is
 /// given up. The session may have ended.
 pub(super) fn release(step: &mut Step<'_>, new: &NewEntry, session: SessionId) -> Option<Arc<Entry>> {
-    let existing = entry(step, &new.key);
+    let existing = step.state.keys.entry(&new.key);
     let lock = lock_of(existing.as_ref());
     if lock.session != Some(session) {
         // Only an agent knows that a request waits, and after an agent's crash none does. A
@@ -90,7 +90,7 @@ pub(super) fn end_lock_delay(step: &mut Step<'_>, key: &Key, started_at_index: L
     if base == step.state.index_base
         // The index distinguishes this delay from a later one of the same key, and the base
         // from one that a restore brought.
-        && step.state.delays.get(key).is_some_and(|delay| delay.started_at_index == started_at_index)
+        && step.state.keys.delays.get(key).is_some_and(|delay| delay.started_at_index == started_at_index)
     {
         step.set(Change::LockDelay(key.clone(), None));
     }

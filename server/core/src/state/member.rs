@@ -13,34 +13,149 @@
 
 use super::State;
 use super::agent::{alive_check, failed_check};
+use super::catalog::CheckKey;
+use super::cell::Cells;
 use super::check::store_check;
 use super::invalidation::end_sessions;
 use super::node::{SERF_HEALTH, delete_node};
 use super::replies::forget_all;
-use super::rows::{CheckKey, MemberCounts};
+use super::rows::take_out;
 use super::step::Step;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{NodeFailure, NodeLeave};
 use lockmesh_protocol::given_up::GivenUp;
-use lockmesh_protocol::id::{AgentNumber, CheckId, LogIndex, NodeName, SessionId, Term};
+use lockmesh_protocol::id::{AgentNumber, CheckId, LogIndex, NodeName, Term};
 use lockmesh_protocol::lease::{HealthWindow, LeaseEnd, LeaseId, Renewal};
 use lockmesh_protocol::record::{Agent, Check, CheckStatus, LossCause, MemberStatus, Session};
 use lockmesh_protocol::reply::{Refusal, Reply};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// The number of members in each status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemberCounts {
+    /// See [`MemberStatus::Alive`].
+    pub alive: usize,
+    /// See [`MemberStatus::Restarting`].
+    pub restarting: usize,
+    /// See [`MemberStatus::Left`].
+    pub left: usize,
+    /// See [`MemberStatus::Failed`].
+    pub failed: usize,
+}
+
+impl MemberCounts {
+    pub(super) fn of(&mut self, status: MemberStatus) -> &mut usize {
+        match status {
+            MemberStatus::Alive => &mut self.alive,
+            MemberStatus::Restarting => &mut self.restarting,
+            MemberStatus::Left => &mut self.left,
+            MemberStatus::Failed => &mut self.failed,
+        }
+    }
+}
+
+/// The agents, as the members of their nodes. No derived set is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Members {
+    pub(super) agents: BTreeMap<AgentNumber, Arc<Agent>>,
+    pub(super) last_agent: AgentNumber,
+    /// The agent of the node with each UUID.
+    pub(super) by_node_id: BTreeMap<String, AgentNumber>,
+    /// The agents that registered for each node, by the node's folded name; the one with the newest
+    /// lease is its agent.
+    pub(super) by_node: BTreeMap<NodeName, BTreeSet<(LogIndex, AgentNumber)>>,
+    /// The number of agents in each status.
+    pub(super) counts: MemberCounts,
+    /// The number of agents in each cell of the mesh.
+    pub(super) cells: Cells,
+}
+
+impl Members {
+    pub(super) fn rows(&self) -> impl Iterator<Item = Change> + '_ {
+        self.agents.iter().map(|(number, row)| Change::Agent(*number, Some(row.clone())))
+    }
+
+    pub(super) fn load(&mut self, number: AgentNumber, agent: Option<Arc<Agent>>) {
+        if let Some(before) = self.agents.remove(&number) {
+            self.by_node_id.remove(&before.node_id);
+            take_out(&mut self.by_node, &before.node.folded(), &(before.lease_began, number));
+            *self.counts.of(before.status) -= 1;
+            self.cells.remove(&before);
+        }
+        if let Some(agent) = agent {
+            self.by_node_id.insert(agent.node_id.clone(), number);
+            let of_node = self.by_node.entry(agent.node.folded()).or_default();
+            of_node.insert((agent.lease_began, number));
+            *self.counts.of(agent.status) += 1;
+            self.cells.insert(&agent);
+            self.agents.insert(number, agent);
+        }
+    }
+
+    /// The agent to which a verdict on this lease applies. Failed ones are included: sessions with
+    /// longer windows end with their own verdict.
+    fn judged(&self, lease: LeaseId) -> Option<&Arc<Agent>> {
+        // The name may belong to another agent by now, and the sessions with it.
+        let is_member = |agent: &&Arc<Agent>| {
+            self.of_node(&agent.node.folded()).is_some_and(|member| member.number == agent.number)
+        };
+        self.with_lease(lease).filter(|agent| agent.status != MemberStatus::Left).filter(is_member)
+    }
+
+    /// The agent with this lease, in any status.
+    pub(super) fn with_lease(&self, lease: LeaseId) -> Option<&Arc<Agent>> {
+        self.agents.get(&lease.agent).filter(|agent| agent.lease() == lease)
+    }
+
+    /// The agent with this lease, if the lease can be renewed.
+    pub(super) fn living(&self, lease: LeaseId) -> Option<&Arc<Agent>> {
+        self.with_lease(lease).filter(|agent| is_living(agent))
+    }
+
+    /// The reason why a lease cannot be renewed; `None` if it can.
+    fn lease_end(&self, lease: LeaseId) -> Option<LeaseEnd> {
+        let Some(agent) = self.agents.get(&lease.agent) else { return Some(LeaseEnd::Unknown) };
+        match agent.status {
+            _ if agent.lease_began > lease.began => Some(LeaseEnd::Superseded),
+            _ if agent.lease_began < lease.began => Some(LeaseEnd::Unknown),
+            MemberStatus::Failed => Some(LeaseEnd::Failed),
+            MemberStatus::Left => Some(LeaseEnd::Left),
+            MemberStatus::Alive | MemberStatus::Restarting => None,
+        }
+    }
+
+    /// The member of a node, by the node's folded name.
+    pub(super) fn of_node(&self, folded: &NodeName) -> Option<&Arc<Agent>> {
+        let (_, number) = self.by_node.get(folded)?.last()?;
+        self.agents.get(number)
+    }
+
+    /// The agent of the node with this UUID.
+    pub(super) fn of_node_id(&self, node_id: &str) -> Option<&Arc<Agent>> {
+        let number = self.by_node_id.get(&node_id.to_ascii_lowercase())?;
+        self.agents.get(number)
+    }
+
+    /// All agents that registered for a node.
+    pub(super) fn registered_for(&self, folded: &NodeName) -> impl Iterator<Item = AgentNumber> {
+        let agents = self.by_node.get(folded).into_iter().flatten();
+        agents.map(|(_, number)| *number)
+    }
+}
 
 /// Applies a verdict of the leader and a majority; the reply is `false` if it had no effect.
 pub(super) fn fail_node(step: &mut Step<'_>, failure: &NodeFailure) -> Reply {
     let NodeFailure { lease, window, confirmed_by, silent_for, term, base } = failure;
     let is_current = step.is_current(*term, *base);
-    let agent = step.state.judged_agent(*lease).filter(|agent| !is_restarting(agent)).cloned();
+    let agent = step.state.members.judged(*lease).filter(|agent| !is_restarting(agent)).cloned();
     let Some(agent) = agent.filter(|_| is_current && !confirmed_by.is_empty()) else {
         return Reply::Succeeded(false);
     };
     let nodes = confirmed_by.iter().filter_map(|id| step.state.server(*id));
     let confirmed_by: Vec<NodeName> = nodes.map(|server| server.node.clone()).collect();
     let cause = LossCause::NodeFailed { window: *window, confirmed_by, silent_for: *silent_for };
-    let ending = step.state.sessions_within(&agent.node, *window, None);
+    let ending = step.state.sessions.within(&agent.node, *window, None);
     end_sessions(step, ending, &cause);
     // Sessions may choose faster windows for failure. The check becomes critical only after the
     // window that other users of a catalog expect.
@@ -60,11 +175,12 @@ pub(super) fn end_former_sessions(
     base: u64,
 ) -> Reply {
     let is_current = step.is_current(term, base);
-    let agent = step.state.agent_of(lease).filter(|agent| is_current && !is_restarting(agent)).cloned();
+    let agent =
+        step.state.members.with_lease(lease).filter(|agent| is_current && !is_restarting(agent)).cloned();
     if let Some(agent) = agent
         && let Some(until) = agent.former_sessions_until
     {
-        let ending = step.state.sessions_within(&agent.node, window, Some(until));
+        let ending = step.state.sessions.within(&agent.node, window, Some(until));
         end_sessions(step, ending, &LossCause::HostReplaced);
         if window == HealthWindow::Safe {
             set_agent(step, Agent { former_sessions_until: None, ..Agent::clone(&agent) });
@@ -78,8 +194,8 @@ pub(super) fn leave_node(step: &mut Step<'_>, leave: &NodeLeave) -> Reply {
     let folded = leave.node.folded();
     let agent = match leave.lease {
         // A member that failed meanwhile leaves too: otherwise it would stay failed.
-        Some(lease) => step.state.agent_of(lease).cloned(),
-        None => step.state.member(&folded).cloned(),
+        Some(lease) => step.state.members.with_lease(lease).cloned(),
+        None => step.state.members.of_node(&folded).cloned(),
     };
     let Some(agent) = agent else {
         return match leave.lease {
@@ -102,7 +218,8 @@ pub(super) fn leave_node(step: &mut Step<'_>, leave: &NodeLeave) -> Reply {
 /// Announces a restart of an agent. Allowed once per registration: an agent that repeats it
 /// would never fail.
 pub(super) fn announce_restart(step: &mut Step<'_>, lease: LeaseId) -> Reply {
-    let agent = step.state.agent_of(lease).filter(|agent| agent.status == MemberStatus::Alive).cloned();
+    let agent =
+        step.state.members.with_lease(lease).filter(|agent| agent.status == MemberStatus::Alive).cloned();
     let Some(agent) = agent else { return Reply::Succeeded(false) };
     let agent = Agent { restart_announced: Some(step.index), ..Agent::clone(&agent) };
     set_member_status(step, &agent, MemberStatus::Restarting);
@@ -119,7 +236,7 @@ pub(super) fn end_restart(
 ) -> Reply {
     let is_current = step.is_current(term, base);
     let is_same = |agent: &&Arc<Agent>| agent.restart_announced == Some(announced_at);
-    let agent = step.state.agents.get(&number).filter(is_same).filter(|_| is_current).cloned();
+    let agent = step.state.members.agents.get(&number).filter(is_same).filter(|_| is_current).cloned();
     if let Some(agent) = agent {
         set_agent(step, Agent { restart_announced: None, ..Agent::clone(&agent) });
     }
@@ -129,7 +246,7 @@ pub(super) fn end_restart(
 /// Reconciles the catalog with the roster of members (anti-entropy).
 pub(super) fn reconcile(step: &mut Step<'_>, members: &[AgentNumber], strangers: &[NodeName]) -> Reply {
     for number in members {
-        if let Some(agent) = step.state.agents.get(number).cloned() {
+        if let Some(agent) = step.state.members.agents.get(number).cloned() {
             reconcile_member(step, &agent);
         }
     }
@@ -145,11 +262,11 @@ pub(super) fn reconcile(step: &mut Step<'_>, members: &[AgentNumber], strangers:
 /// Forgets a member that failed long ago, and its node.
 pub(super) fn reap_member(step: &mut Step<'_>, lease: LeaseId, term: Term, base: u64) -> Reply {
     let is_current = step.is_current(term, base);
-    let agent = step.state.agent_of(lease).cloned();
+    let agent = step.state.members.with_lease(lease).cloned();
     let is_failed = |agent: &Arc<Agent>| agent.status == MemberStatus::Failed;
     if let Some(agent) = agent.filter(|agent| is_current && is_failed(agent)) {
         // Sessions without checks must not be ended by health (decision D6).
-        if step.state.has_sessions_without_checks(&agent.node) {
+        if step.state.sessions.any_without_checks(&agent.node) {
             return Reply::Succeeded(false);
         }
         delete_node(step, &agent.node.folded(), &LossCause::NodeReaped);
@@ -179,11 +296,11 @@ fn reconcile_member(step: &mut Step<'_>, agent: &Agent) {
         MemberStatus::Left => delete_node(step, &folded, &LossCause::NodeLeft),
         // A node that a client removed from the catalog returns with its agent's next
         // registration, which alone has all its data.
-        _ if !step.state.nodes.contains_key(&folded) => {}
+        _ if !step.state.catalog.nodes.contains_key(&folded) => {}
         MemberStatus::Failed => {
             // A client wrote that it is healthy, and sessions may have been created on it
             // since.
-            let ending = step.state.sessions_within(&agent.node, HealthWindow::Default, None);
+            let ending = step.state.sessions.within(&agent.node, HealthWindow::Default, None);
             end_sessions(step, ending, &LossCause::CheckCritical(CheckId::from(SERF_HEALTH)));
             write_health(step, &agent.node, failed_check(&agent.node));
         }
@@ -197,12 +314,12 @@ fn reconcile_member(step: &mut Step<'_>, agent: &Agent) {
 /// of them end. An unchanged check is not written.
 fn write_health(step: &mut Step<'_>, node: &NodeName, check: Check) {
     // A client may have removed the node from the catalog since its agent registered.
-    if !step.state.nodes.contains_key(&node.folded()) {
+    if !step.state.catalog.nodes.contains_key(&node.folded()) {
         return;
     }
     let key = CheckKey::new(node, &CheckId::from(SERF_HEALTH));
     let is_same = |known: &Arc<Check>| (known.status, &known.output) == (check.status, &check.output);
-    if !step.state.checks.get(&key).is_some_and(is_same) {
+    if !step.state.catalog.checks.get(&key).is_some_and(is_same) {
         store_check(step, key, check);
     }
 }
@@ -210,22 +327,12 @@ fn write_health(step: &mut Step<'_>, node: &NodeName, check: Check) {
 impl State {
     /// The agent with this lease, in any status.
     pub fn agent_of(&self, lease: LeaseId) -> Option<&Arc<Agent>> {
-        self.agents.get(&lease.agent).filter(|agent| agent.lease() == lease)
+        self.members.with_lease(lease)
     }
 
     /// The agent with this lease, if the lease can be renewed.
     pub fn living_agent(&self, lease: LeaseId) -> Option<&Arc<Agent>> {
-        self.agent_of(lease).filter(|agent| is_living(agent))
-    }
-
-    /// The agent to which a verdict on this lease applies. Failed ones are included: sessions with
-    /// longer windows end with their own verdict.
-    fn judged_agent(&self, lease: LeaseId) -> Option<&Arc<Agent>> {
-        // The name may belong to another agent by now, and the sessions with it.
-        let is_member = |agent: &&Arc<Agent>| {
-            self.member(&agent.node.folded()).is_some_and(|member| member.number == agent.number)
-        };
-        self.agent_of(lease).filter(|agent| agent.status != MemberStatus::Left).filter(is_member)
+        self.members.living(lease)
     }
 
     /// Returns whether a renewal was made with the secret of its lease.
@@ -240,7 +347,7 @@ impl State {
 
     /// The address for challenges to an agent as `host:port`; `None` if it does not listen.
     pub fn agent_address(&self, agent: &Agent) -> Option<String> {
-        let node = self.nodes.get(&agent.node.folded()).filter(|_| agent.port != 0)?;
+        let node = self.catalog.nodes.get(&agent.node.folded()).filter(|_| agent.port != 0)?;
         // An IPv6 address contains colons.
         let is_bare_v6 = node.address.contains(':') && !node.address.starts_with('[');
         let host = if is_bare_v6 { format!("[{}]", node.address) } else { node.address.clone() };
@@ -254,54 +361,46 @@ impl State {
 
     /// The reason why a lease cannot be renewed; `None` if it can.
     pub fn lease_end(&self, lease: LeaseId) -> Option<LeaseEnd> {
-        let Some(agent) = self.agents.get(&lease.agent) else { return Some(LeaseEnd::Unknown) };
-        match agent.status {
-            _ if agent.lease_began > lease.began => Some(LeaseEnd::Superseded),
-            _ if agent.lease_began < lease.began => Some(LeaseEnd::Unknown),
-            MemberStatus::Failed => Some(LeaseEnd::Failed),
-            MemberStatus::Left => Some(LeaseEnd::Left),
-            MemberStatus::Alive | MemberStatus::Restarting => None,
-        }
+        self.members.lease_end(lease)
     }
 
     /// The number of members in each status.
     pub fn member_counts(&self) -> MemberCounts {
-        self.derived.member_counts
+        self.members.counts
     }
 
     /// The member of a node, by the node's folded name.
     pub fn member(&self, folded: &NodeName) -> Option<&Arc<Agent>> {
-        let (_, number) = self.derived.members.get(folded)?.last()?;
-        self.agents.get(number)
+        self.members.of_node(folded)
     }
 
     /// The shortest window of the sessions that depend on a node's health; `None` without such
     /// sessions.
     pub fn shortest_window(&self, node: &NodeName) -> Option<HealthWindow> {
-        self.dependent_sessions(node).map(|session| session.spec.health_window).min()
+        self.sessions.dependent_on(node).map(|session| session.spec.health_window).min()
     }
 
     /// The windows of the sessions that depend on a node's health.
     pub fn windows_in_use(&self, node: &NodeName) -> BTreeSet<HealthWindow> {
-        self.dependent_sessions(node).map(|session| session.spec.health_window).collect()
+        self.sessions.dependent_on(node).map(|session| session.spec.health_window).collect()
     }
 
     /// The members whose catalog entry differs from the roster, and the nodes with a `serfHealth`
     /// but no agent; at most `most` of each.
     pub fn unreconciled(&self, most: usize) -> (Vec<AgentNumber>, Vec<NodeName>) {
-        let members = self.agents.values().filter(|agent| self.is_unreconciled(agent));
+        let members = self.members.agents.values().filter(|agent| self.is_unreconciled(agent));
         let members = members.map(|agent| agent.number).take(most).collect();
-        let strangers = self.nodes.keys().filter(|folded| self.is_stranger(folded));
+        let strangers = self.catalog.nodes.keys().filter(|folded| self.is_stranger(folded));
         (members, strangers.take(most).cloned().collect())
     }
 
     fn is_unreconciled(&self, agent: &Agent) -> bool {
         let folded = agent.node.folded();
         // The name may belong to another agent by now.
-        if self.member(&folded).is_none_or(|member| member.number != agent.number) {
+        if self.members.of_node(&folded).is_none_or(|member| member.number != agent.number) {
             return false;
         }
-        let (is_there, health) = (self.nodes.contains_key(&folded), self.health_of(&folded));
+        let (is_there, health) = (self.catalog.nodes.contains_key(&folded), self.catalog.health_of(&folded));
         match agent.status {
             MemberStatus::Left => is_there,
             MemberStatus::Failed => is_there && health != Some(CheckStatus::Critical),
@@ -312,37 +411,7 @@ impl State {
     }
 
     fn is_stranger(&self, folded: &NodeName) -> bool {
-        self.health_of(folded).is_some() && !self.derived.members.contains_key(folded)
-    }
-
-    fn health_of(&self, folded: &NodeName) -> Option<CheckStatus> {
-        self.check_of(folded, &CheckId::from(SERF_HEALTH)).map(|check| check.status)
-    }
-
-    /// The sessions that end after silence for this window; for a former host only those created
-    /// before an index.
-    fn sessions_within(
-        &self,
-        node: &NodeName,
-        window: HealthWindow,
-        made_before: Option<LogIndex>,
-    ) -> Vec<SessionId> {
-        let is_old = |session: &Session| made_before.is_none_or(|until| session.create_index < until);
-        let sessions = self.dependent_sessions(node);
-        let ending = sessions.filter(|session| session.spec.health_window <= window && is_old(session));
-        ending.map(|session| session.spec.id).collect()
-    }
-
-    fn dependent_sessions(&self, node: &NodeName) -> impl Iterator<Item = &Arc<Session>> {
-        let key = CheckKey::new(node, &CheckId::from(SERF_HEALTH));
-        let ids = self.derived.by_check.get(&key).into_iter().flatten();
-        ids.filter_map(|id| self.sessions.get(id))
-    }
-
-    fn has_sessions_without_checks(&self, node: &NodeName) -> bool {
-        let ids = self.derived.by_node.get(&node.folded()).into_iter().flatten();
-        let mut sessions = ids.filter_map(|id| self.sessions.get(id));
-        sessions.any(|session| session.spec.all_checks().next().is_none())
+        self.catalog.health_of(folded).is_some() && !self.members.by_node.contains_key(folded)
     }
 }
 

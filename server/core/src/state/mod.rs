@@ -6,7 +6,8 @@
 //! | module | contents |
 //! |---|---|
 //! | `pages` | entries and tombstones in key order, shared with readers |
-//! | `rows` | the rows: set by a change, listed as changes; derived indexes |
+//! | `rows` | the state as tables of rows: set by a change, listed as changes |
+//! | `keys` | the table of keys: entries, tombstones, lock-delays, queues; their derived indexes |
 //! | `step` | one command: the only way to change a row, and the rollback of a failed command |
 //! | `entry` | the single write rule for keys; plain and conditional writes; deletes |
 //! | `tree` | the delete of all keys under a prefix, as one change |
@@ -38,6 +39,7 @@ mod entry;
 mod gossip;
 mod invalidation;
 mod invariants;
+mod keys;
 mod lock;
 mod member;
 mod node;
@@ -69,12 +71,13 @@ use std::sync::Arc;
 
 pub use cell::CELL_AGENTS_MAX;
 pub use invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY};
+pub use member::MemberCounts;
 pub use queue::{MAX_WAIT, WAITERS_MAX};
 pub use removed::Removed;
 pub use replies::REPLIES_KEPT;
 pub use restore::RESTORE_PARTS_MAX;
 pub use roster::SERVERS_MAX;
-pub use rows::{MemberCounts, State};
+pub use rows::State;
 pub use view::{Listing, LongRead, View, too_long};
 
 impl State {
@@ -133,80 +136,77 @@ impl State {
 
     /// The session with this id.
     pub fn session(&self, id: SessionId) -> Option<&Arc<Session>> {
-        self.sessions.get(&id)
+        self.sessions.rows.get(&id)
     }
 
     /// All sessions, ordered by id.
     pub fn sessions(&self) -> impl ExactSizeIterator<Item = &Arc<Session>> {
-        self.sessions.values()
+        self.sessions.rows.values()
     }
 
     /// The session that holds a key.
     pub fn holder(&self, key: &Key) -> Option<&SessionId> {
-        self.derived.holders.get(key)
+        self.keys.holders.get(key)
     }
 
     /// The number of keys.
     pub fn key_count(&self) -> usize {
-        self.entries.len()
+        self.keys.entries.len()
     }
 
     /// The number of held keys.
     pub fn held_count(&self) -> usize {
-        self.derived.holders.len()
+        self.keys.holders.len()
     }
 
     /// The number of waiters in all queues.
     pub fn waiter_count(&self) -> usize {
-        self.derived.waiter_count
+        self.keys.waiter_count
     }
 
     /// All keys that a lock-delay closes.
     pub fn delays(&self) -> impl Iterator<Item = (&Key, &LockDelay)> {
-        self.delays.iter()
+        self.keys.delays.iter()
     }
 
     /// The delay that closes a key.
     pub fn lock_delay(&self, key: &Key) -> Option<&LockDelay> {
-        self.delays.get(key)
+        self.keys.delays.get(key)
     }
 
     /// All waiters, ordered by key, then by queue position.
     pub fn waiters(&self) -> impl Iterator<Item = (&Key, LogIndex, &Arc<Waiter>)> {
-        let queues = self.queues.iter();
-        queues.flat_map(|(key, queue)| {
-            queue.iter().map(move |(queue_position, waiter)| (key, *queue_position, waiter))
-        })
+        self.keys.waiters()
     }
 
     /// The waiter at a position in a key's queue.
     pub fn waiter(&self, key: &Key, queue_position: LogIndex) -> Option<&Arc<Waiter>> {
-        self.queues.get(key)?.get(&queue_position)
+        self.keys.waiter(key, queue_position)
     }
 
     /// All tombstones with the index of the delete.
     pub fn tombstones(&self) -> impl Iterator<Item = (&Key, LogIndex)> {
-        self.tombstones.iter().map(|(key, index)| (key, *index))
+        self.keys.tombstones.iter().map(|(key, index)| (key, *index))
     }
 
     /// The agent with this number.
     pub fn agent(&self, number: AgentNumber) -> Option<&Arc<Agent>> {
-        self.agents.get(&number)
+        self.members.agents.get(&number)
     }
 
     /// All agents, ordered by number.
     pub fn agents(&self) -> impl ExactSizeIterator<Item = &Arc<Agent>> {
-        self.agents.values()
+        self.members.agents.values()
     }
 
     /// The agents from this number on.
     pub(crate) fn agents_since(&self, first: AgentNumber) -> impl Iterator<Item = &Arc<Agent>> {
-        self.agents.range(first..).map(|(_, agent)| agent)
+        self.members.agents.range(first..).map(|(_, agent)| agent)
     }
 
     /// All agents in cyclic order, from a random start.
     pub(crate) fn agents_from(&self, drawn: u64) -> impl Iterator<Item = &Arc<Agent>> {
-        let first = AgentNumber((drawn % (u64::from(self.last_agent.0) + 1)) as u32);
-        self.agents.range(first..).chain(self.agents.range(..first)).map(|(_, agent)| agent)
+        let first = AgentNumber((drawn % (u64::from(self.members.last_agent.0) + 1)) as u32);
+        self.members.agents.range(first..).chain(self.members.agents.range(..first)).map(|(_, agent)| agent)
     }
 }

@@ -2,8 +2,8 @@
 //! its name.
 
 use super::State;
+use super::catalog::{Catalog, CheckKey, ServiceKey};
 use super::invalidation::end_sessions_of_node;
-use super::rows::{CheckKey, ServiceKey};
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{CheckId, LogIndex, NodeName};
@@ -16,15 +16,15 @@ use std::sync::Arc;
 pub(super) fn ensure_node(step: &mut Step<'_>, node: &Node) -> Result<(), String> {
     let folded = node.name.folded();
     let id = node.id.to_ascii_lowercase();
-    let known_as = step.state.derived.node_ids.get(&id).cloned();
-    let mut existing = known_as.as_ref().and_then(|name| step.state.nodes.get(name)).cloned();
+    let known_as = step.state.catalog.node_ids.get(&id).cloned();
+    let mut existing = known_as.as_ref().and_then(|name| step.state.catalog.nodes.get(name)).cloned();
     if !id.is_empty() && known_as.as_ref() != Some(&folded) {
         name_is_free(step, node, &id, known_as.is_none())?;
         if let Some(old_name) = &known_as {
             delete_node(step, old_name, &LossCause::NodeDeregistered);
         }
     }
-    existing = existing.or_else(|| step.state.nodes.get(&folded).cloned());
+    existing = existing.or_else(|| step.state.catalog.nodes.get(&folded).cloned());
     store_node(step, folded, node, id, existing.as_deref());
     Ok(())
 }
@@ -32,7 +32,7 @@ pub(super) fn ensure_node(step: &mut Step<'_>, node: &Node) -> Result<(), String
 /// Gives a node another UUID. Its sessions, services and checks stay.
 pub(super) fn set_node_id(step: &mut Step<'_>, name: &NodeName, id: &str) {
     let folded = name.folded();
-    if let Some(node) = step.state.nodes.get(&folded) {
+    if let Some(node) = step.state.catalog.nodes.get(&folded) {
         let node = Node { id: id.to_ascii_lowercase(), modify_index: step.index, ..Node::clone(node) };
         step.set(Change::Node(folded.clone(), Some(Arc::new(node))));
         touch_node(step, &folded);
@@ -42,17 +42,18 @@ pub(super) fn set_node_id(step: &mut Step<'_>, name: &NodeName, id: &str) {
 /// Deletes a node with its sessions, services and checks. Deleting an absent one succeeds.
 pub(super) fn delete_node(step: &mut Step<'_>, name: &NodeName, cause: &LossCause) {
     let folded = name.folded();
-    if !step.state.nodes.contains_key(&folded) {
+    if !step.state.catalog.nodes.contains_key(&folded) {
         return;
     }
     // First the sessions: none may exist without its node and its checks.
     end_sessions_of_node(step, &folded, cause);
-    let services: Vec<ServiceKey> = step.state.services_of(&folded).map(|(key, _)| key.clone()).collect();
+    let services: Vec<ServiceKey> =
+        step.state.catalog.services_of(&folded).map(|(key, _)| key.clone()).collect();
     for key in services {
         step.set(Change::Service(key.node, key.id, None));
         step.touch(Table::Services);
     }
-    let checks: Vec<CheckKey> = step.state.checks_of(&folded).map(|(key, _)| key.clone()).collect();
+    let checks: Vec<CheckKey> = step.state.catalog.checks_of(&folded).map(|(key, _)| key.clone()).collect();
     for key in checks {
         step.set(Change::Check(key.node, key.id, None));
         step.touch(Table::Checks);
@@ -65,7 +66,7 @@ pub(super) fn delete_node(step: &mut Step<'_>, name: &NodeName, cause: &LossCaus
 
 /// Records that a node or one of its services changed.
 pub(super) fn touch_node(step: &mut Step<'_>, folded: &NodeName) {
-    if step.state.node_indexes.get(folded) != Some(&step.index) {
+    if step.state.catalog.node_indexes.get(folded) != Some(&step.index) {
         step.set(Change::NodeIndex(folded.clone(), Some(step.index)));
     }
     step.touch(Table::Nodes);
@@ -81,7 +82,7 @@ fn store_node(step: &mut Step<'_>, folded: NodeName, node: &Node, id: String, ex
             stored.id.clone_from(&existing.id);
         }
         let unchanged = Node { modify_index: existing.modify_index, ..stored.clone() };
-        if unchanged == *existing && step.state.nodes.contains_key(&folded) {
+        if unchanged == *existing && step.state.catalog.nodes.contains_key(&folded) {
             return;
         }
     }
@@ -93,8 +94,10 @@ fn store_node(step: &mut Step<'_>, folded: NodeName, node: &Node, id: String, ex
 /// without an agent, or without a UUID to distinguish it, gives the name up.
 fn name_is_free(step: &Step<'_>, node: &Node, id: &str, is_new: bool) -> Result<(), String> {
     let folded = node.name.folded();
-    let Some(owner) = step.state.nodes.get(&folded).filter(|owner| owner.id != id) else { return Ok(()) };
-    let health = step.state.check_of(&folded, &CheckId::from(SERF_HEALTH));
+    let Some(owner) = step.state.catalog.nodes.get(&folded).filter(|owner| owner.id != id) else {
+        return Ok(());
+    };
+    let health = step.state.catalog.check_of(&folded, &CheckId::from(SERF_HEALTH));
     let is_alive = health.is_some_and(|check| check.status != CheckStatus::Critical);
     if !is_alive || (owner.id.is_empty() && is_new) {
         return Ok(());
@@ -105,20 +108,26 @@ fn name_is_free(step: &Step<'_>, node: &Node, id: &str, is_new: bool) -> Result<
     Err(format!("Error while renaming Node ID: {whom}: {reason}"))
 }
 
-impl State {
+impl Catalog {
     /// A node by UUID if given, otherwise by name.
     pub(super) fn node_by_id_or_name(&self, id: &str, name: &NodeName) -> Option<&Arc<Node>> {
         if id.is_empty() {
             return self.nodes.get(&name.folded());
         }
-        let name = self.derived.node_ids.get(&id.to_ascii_lowercase())?;
+        let name = self.node_ids.get(&id.to_ascii_lowercase())?;
         self.nodes.get(name)
     }
+}
 
+impl State {
     /// The index of a node with its services; for an unknown node, that of the last deletion of any
     /// node.
     pub(super) fn node_index(&self, folded: &NodeName) -> LogIndex {
         // A blocking query on a deleted node wakes on the next deletion, not on every change.
-        self.node_indexes.get(folded).copied().unwrap_or_else(|| self.table_index(Table::NodeDeletions))
+        self.catalog
+            .node_indexes
+            .get(folded)
+            .copied()
+            .unwrap_or_else(|| self.table_index(Table::NodeDeletions))
     }
 }

@@ -3,6 +3,7 @@
 //! Index 0 means that no write has happened. Queries change nothing.
 
 use super::State;
+use super::catalog::Catalog;
 use super::entry::lock_of;
 use super::tree::under;
 use super::view::names;
@@ -13,6 +14,64 @@ use lockmesh_protocol::record::{Check, Service};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+impl Catalog {
+    pub(super) fn rows_of(&self, query: &Query) -> Rows {
+        match query {
+            Query::Nodes => Rows::Nodes(self.nodes.values().cloned().collect()),
+            Query::Node(name) => self.node_rows(&name.folded()),
+            Query::NodeChecks(node) => {
+                Rows::Checks(self.checks_of(&node.folded()).map(|(_, check)| check.clone()).collect())
+            }
+            Query::ServiceChecks(name) => self.check_rows(|check| is_same_name(&check.service_name, name)),
+            Query::ChecksInState(status) => {
+                self.check_rows(|check| status.is_none_or(|status| check.status == status))
+            }
+            Query::Services => Rows::Services(self.service_names()),
+            Query::ServiceInstances(name) => Rows::Instances(self.instances(name)),
+            _ => unreachable!("every other query is answered where it comes in"),
+        }
+    }
+
+    fn check_rows(&self, wanted: impl Fn(&Check) -> bool) -> Rows {
+        Rows::Checks(self.checks.values().filter(|check| wanted(check)).cloned().collect())
+    }
+
+    fn node_rows(&self, folded: &NodeName) -> Rows {
+        Rows::Node(self.nodes.get(folded).map(|node| {
+            let services = self.services_of(folded).map(|(_, service)| service.clone()).collect();
+            (node.clone(), services)
+        }))
+    }
+
+    fn service_names(&self) -> Vec<(String, Vec<String>)> {
+        let mut names: BTreeMap<&str, BTreeSet<&String>> = BTreeMap::new();
+        for service in self.services.values() {
+            names.entry(&service.name).or_default().extend(&service.tags);
+        }
+        let named = names.into_iter();
+        named.map(|(name, tags)| (name.to_owned(), tags.into_iter().cloned().collect())).collect()
+    }
+
+    fn instances(&self, name: &str) -> Vec<Instance> {
+        let services = self.services.iter().filter(|(_, service)| is_same_name(&service.name, name));
+        services
+            .map(|(key, service)| Instance {
+                node: self.nodes[&key.node].clone(),
+                service: service.clone(),
+                checks: self.checks_of_instance(&key.node, service),
+            })
+            .collect()
+    }
+
+    fn checks_of_instance(&self, folded: &NodeName, service: &Service) -> Vec<Arc<Check>> {
+        let checks = self.checks_of(folded).map(|(_, check)| check);
+        checks
+            .filter(|check| check.service_id.as_ref().is_none_or(|id| id.is_same(&service.id)))
+            .cloned()
+            .collect()
+    }
+}
+
 impl State {
     /// Answers a query with its index and its rows.
     pub fn query(&self, query: &Query) -> (LogIndex, Rows) {
@@ -22,7 +81,7 @@ impl State {
     /// The index of a query's answer, computed without reading its rows.
     pub fn index_of(&self, query: &Query) -> LogIndex {
         match query {
-            Query::Entry(key) => match self.entries.get(key.as_str()) {
+            Query::Entry(key) => match self.keys.entries.get(key.as_str()) {
                 Some(entry) => entry.modify_index,
                 None => self.keys_index(),
             },
@@ -52,108 +111,56 @@ impl State {
 
     fn rows_of(&self, query: &Query) -> Rows {
         match query {
-            Query::Entry(key) => Rows::Entries(self.entries.get(key.as_str()).cloned().into_iter().collect()),
-            Query::Entries(prefix) => Rows::Entries(self.entries_under(prefix.as_str()).cloned().collect()),
+            Query::Entry(key) => {
+                Rows::Entries(self.keys.entries.get(key.as_str()).cloned().into_iter().collect())
+            }
+            Query::Entries(prefix) => {
+                Rows::Entries(self.keys.entries_under(prefix.as_str()).cloned().collect())
+            }
             Query::Keys { prefix, separator } => {
                 let prefix = prefix.as_str();
-                let keys = self.entries.under(prefix).map(|(key, _)| key);
+                let keys = self.keys.entries.under(prefix).map(|(key, _)| key);
                 names(keys, prefix, separator, usize::MAX).expect("nothing is longer")
             }
-            Query::Session(id) => Rows::Sessions(self.sessions.get(id).cloned().into_iter().collect()),
-            Query::Sessions => Rows::Sessions(self.sessions.values().cloned().collect()),
+            Query::Session(id) => Rows::Sessions(self.sessions.rows.get(id).cloned().into_iter().collect()),
+            Query::Sessions => Rows::Sessions(self.sessions.rows.values().cloned().collect()),
             Query::NodeSessions(node) => {
-                let ids = self.derived.by_node.get(&node.folded()).into_iter().flatten();
-                Rows::Sessions(ids.map(|id| self.sessions[id].clone()).collect())
+                let ids = self.sessions.by_node.get(&node.folded()).into_iter().flatten();
+                Rows::Sessions(ids.map(|id| self.sessions.rows[id].clone()).collect())
             }
             Query::Txn(ops) => Rows::Txn(self.read_txn(ops)),
             Query::Locks(prefix) => Rows::Locks(self.locks(prefix.as_str())),
-            Query::Losses => Rows::Losses(self.losses.values().rev().cloned().collect()),
+            Query::Losses => Rows::Losses(self.losses.rows.values().rev().cloned().collect()),
             Query::QueuePosition { key, session, queue_position, enqueued_at_index } => {
                 self.query_queue_position(key, *session, *queue_position, *enqueued_at_index).1
             }
-            Query::Agents => Rows::Agents(self.agents.values().cloned().collect()),
+            Query::Agents => Rows::Agents(self.members.agents.values().cloned().collect()),
             Query::GossipKey => Rows::GossipKey(self.gossip_key),
-            _ => self.catalog_rows(query),
+            _ => self.catalog.rows_of(query),
         }
-    }
-
-    fn catalog_rows(&self, query: &Query) -> Rows {
-        match query {
-            Query::Nodes => Rows::Nodes(self.nodes.values().cloned().collect()),
-            Query::Node(name) => self.node_rows(&name.folded()),
-            Query::NodeChecks(node) => {
-                Rows::Checks(self.checks_of(&node.folded()).map(|(_, check)| check.clone()).collect())
-            }
-            Query::ServiceChecks(name) => self.check_rows(|check| is_same_name(&check.service_name, name)),
-            Query::ChecksInState(status) => {
-                self.check_rows(|check| status.is_none_or(|status| check.status == status))
-            }
-            Query::Services => Rows::Services(self.service_names()),
-            Query::ServiceInstances(name) => Rows::Instances(self.instances(name)),
-            _ => unreachable!("every other query is answered where it comes in"),
-        }
-    }
-
-    fn check_rows(&self, wanted: impl Fn(&Check) -> bool) -> Rows {
-        Rows::Checks(self.checks.values().filter(|check| wanted(check)).cloned().collect())
-    }
-
-    fn node_rows(&self, folded: &NodeName) -> Rows {
-        Rows::Node(self.nodes.get(folded).map(|node| {
-            let services = self.services_of(folded).map(|(_, service)| service.clone()).collect();
-            (node.clone(), services)
-        }))
     }
 
     /// Every key under a prefix that is held or closed, ascending.
     fn locks(&self, prefix: &str) -> Vec<LockInfo> {
-        let held = under(&self.derived.holders, prefix).map(|(key, _)| key);
-        let closed = under(&self.delays, prefix).map(|(key, _)| key);
+        let held = under(&self.keys.holders, prefix).map(|(key, _)| key);
+        let closed = under(&self.keys.delays, prefix).map(|(key, _)| key);
         let keys: BTreeSet<&Key> = held.chain(closed).collect();
         keys.into_iter().map(|key| self.lock(key)).collect()
     }
 
     fn lock(&self, key: &Key) -> LockInfo {
-        let entry = self.entries.get(key.as_str());
+        let entry = self.keys.entries.get(key.as_str());
         let lock = lock_of(entry);
         LockInfo {
             key: key.clone(),
-            session: lock.session.and_then(|id| self.sessions.get(&id).cloned()),
+            session: lock.session.and_then(|id| self.sessions.rows.get(&id).cloned()),
             fence: lock.fence,
             granted_at: lock.granted_at,
             lock_index: lock.index,
             modify_index: entry.map_or(LogIndex(0), |entry| entry.modify_index),
-            delay: self.delays.get(key).copied(),
-            waiters: self.queues.get(key).map_or(0, |queue| queue.len() as u64),
+            delay: self.keys.delays.get(key).copied(),
+            waiters: self.keys.queues.get(key).map_or(0, |queue| queue.len() as u64),
         }
-    }
-
-    fn service_names(&self) -> Vec<(String, Vec<String>)> {
-        let mut names: BTreeMap<&str, BTreeSet<&String>> = BTreeMap::new();
-        for service in self.services.values() {
-            names.entry(&service.name).or_default().extend(&service.tags);
-        }
-        let named = names.into_iter();
-        named.map(|(name, tags)| (name.to_owned(), tags.into_iter().cloned().collect())).collect()
-    }
-
-    fn instances(&self, name: &str) -> Vec<Instance> {
-        let services = self.services.iter().filter(|(_, service)| is_same_name(&service.name, name));
-        services
-            .map(|(key, service)| Instance {
-                node: self.nodes[&key.node].clone(),
-                service: service.clone(),
-                checks: self.checks_of_instance(&key.node, service),
-            })
-            .collect()
-    }
-
-    fn checks_of_instance(&self, folded: &NodeName, service: &Service) -> Vec<Arc<Check>> {
-        let checks = self.checks_of(folded).map(|(_, check)| check);
-        checks
-            .filter(|check| check.service_id.as_ref().is_none_or(|id| id.is_same(&service.id)))
-            .cloned()
-            .collect()
     }
 }
 

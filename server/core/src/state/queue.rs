@@ -9,7 +9,7 @@
 //! The leader measures the wait; its end is a command, as for lock-delays.
 
 use super::State;
-use super::entry::{entry, lock_of, write_entry};
+use super::entry::{lock_of, write_entry};
 use super::lock::{AcquireOutcome, acquire, grant};
 use super::step::Step;
 use super::tree::under;
@@ -37,11 +37,11 @@ pub(super) fn enqueue(
     session: SessionId,
     wait: Duration,
 ) -> Result<Reply, Refusal> {
-    let is_delayed = step.state.delays.contains_key(&new.key);
-    if !step.state.sessions.contains_key(&session) {
+    let is_delayed = step.state.keys.delays.contains_key(&new.key);
+    if !step.state.sessions.rows.contains_key(&session) {
         return Err(Refusal::InvalidSession(session));
     }
-    let existing = entry(step, &new.key);
+    let existing = step.state.keys.entry(&new.key);
     match lock_of(existing.as_ref()).session {
         Some(holder) if holder == session => return Ok(acquire(step, new, session)?.reply()),
         // The lock is free and has no waiters, because a lock with waiters is never left free.
@@ -70,7 +70,7 @@ pub(super) fn leave(
         return Reply::Succeeded(true);
     }
     // It may have been granted in the entry before this one, after the client had disconnected.
-    match entry(step, key) {
+    match step.state.keys.entry(key) {
         Some(entry)
             if entry.lock.session == Some(session) && entry.lock.granted_for == Some(enqueued_at_index) =>
         {
@@ -92,9 +92,10 @@ pub(super) fn stop_waiting(
     session: SessionId,
     enqueued_at_index: LogIndex,
 ) -> bool {
-    let queue_position = step.state.queue_position(key, session);
+    let queue_position = step.state.keys.queue_position(key, session);
     let is_its_own = |queue_position: &LogIndex| {
         step.state
+            .keys
             .waiter(key, *queue_position)
             .is_some_and(|waiter| waiter.enqueued_at_index == enqueued_at_index)
     };
@@ -113,6 +114,7 @@ pub(super) fn end_wait(
 ) -> Reply {
     if step
         .state
+        .keys
         .waiter(key, queue_position)
         .is_some_and(|waiter| waiter.enqueued_at_index == enqueued_at_index)
     {
@@ -123,7 +125,7 @@ pub(super) fn end_wait(
 
 /// Removes a session from a key's queue: it was granted the lock, or released it.
 pub(super) fn leave_queue(step: &mut Step<'_>, key: &Key, session: SessionId) {
-    if let Some(queue_position) = step.state.queue_position(key, session) {
+    if let Some(queue_position) = step.state.keys.queue_position(key, session) {
         step.set(Change::Waiter(key.clone(), queue_position, None));
     }
 }
@@ -134,7 +136,7 @@ pub(super) fn leave_all_queues(step: &mut Step<'_>, session: SessionId) {
         return;
     }
     // Before any lock is granted: an ended session must not be the next in a queue.
-    for (key, queue_position) in step.state.derived.waiting.get(&session).cloned().unwrap_or_default() {
+    for (key, queue_position) in step.state.keys.waiting.get(&session).cloned().unwrap_or_default() {
         step.set(Change::Waiter(key, queue_position, None));
     }
 }
@@ -142,12 +144,12 @@ pub(super) fn leave_all_queues(step: &mut Step<'_>, session: SessionId) {
 /// Notes the keys whose locks a change may free.
 pub(super) fn note_freed(step: &mut Step<'_>, change: &Change) {
     match change {
-        Change::Entry(key, _) | Change::LockDelay(key, None) if step.state.queues.contains_key(key) => {
+        Change::Entry(key, _) | Change::LockDelay(key, None) if step.state.keys.queues.contains_key(key) => {
             step.freed.insert(key.clone());
         }
         Change::TreeDeleted(prefix) => {
             // Absent keys have queues too, while a delay closes them.
-            let keys = under(&step.state.queues, prefix.as_str()).map(|(key, _)| key.clone());
+            let keys = under(&step.state.keys.queues, prefix.as_str()).map(|(key, _)| key.clone());
             step.freed.extend(keys);
         }
         _ => {}
@@ -158,10 +160,15 @@ pub(super) fn note_freed(step: &mut Step<'_>, change: &Change) {
 pub(super) fn grant_freed(step: &mut Step<'_>) {
     // In key order, so that all servers assign the same fences.
     for key in std::mem::take(&mut step.freed) {
-        let existing = entry(step, &key);
+        let existing = step.state.keys.entry(&key);
         let is_held = lock_of(existing.as_ref()).session.is_some();
         // A delay, possibly set by this command, still closes the key. Its end grants the lock.
-        let queue = step.state.queues.get(&key).filter(|_| !is_held && !step.state.delays.contains_key(&key));
+        let queue = step
+            .state
+            .keys
+            .queues
+            .get(&key)
+            .filter(|_| !is_held && !step.state.keys.delays.contains_key(&key));
         let next = match step.state.fault_point.breaks(Rule::FirstComeFirstServed) {
             false => queue.and_then(|queue| queue.first_key_value()),
             true => queue.and_then(|queue| queue.last_key_value()),
@@ -179,10 +186,10 @@ pub(super) fn grant_freed(step: &mut Step<'_>) {
 /// The session's position in a key's queue; a new one at the end if it has none.
 fn place_in_queue(step: &Step<'_>, key: &Key, session: SessionId) -> Result<LogIndex, Refusal> {
     // A repeated request keeps the position, or a retry would move to the end of the queue.
-    if let Some(queue_position) = step.state.queue_position(key, session) {
+    if let Some(queue_position) = step.state.keys.queue_position(key, session) {
         return Ok(queue_position);
     }
-    match step.state.queues.get(key) {
+    match step.state.keys.queues.get(key) {
         Some(queue) if queue.len() >= WAITERS_MAX => Err(Refusal::QueueFull(WAITERS_MAX)),
         // An entry's index is larger than all before it, so later requests are queued behind.
         _ => Ok(step.index),
@@ -190,11 +197,6 @@ fn place_in_queue(step: &Step<'_>, key: &Key, session: SessionId) -> Result<LogI
 }
 
 impl State {
-    /// The session's position in a key's queue.
-    fn queue_position(&self, key: &Key, session: SessionId) -> Option<LogIndex> {
-        self.derived.waiting.get(&session)?.get(key).copied()
-    }
-
     /// The outcome of a queue position: the reply to its acquire, once the request no longer waits.
     ///
     /// A hold that belongs to another request of the same session is not reported: that request may
@@ -208,10 +210,10 @@ impl State {
     ) -> (LogIndex, Rows) {
         // The index equals the queue position until the outcome is known, so that a blocking query
         // keeps waiting.
-        if self.waiter(key, queue_position).is_some() {
+        if self.keys.waiter(key, queue_position).is_some() {
             return (queue_position, Rows::QueuePosition(Reply::Queued { queue_position }));
         }
-        let entry = self.entries.get(key.as_str()).filter(|entry| entry.lock.session == Some(session));
+        let entry = self.keys.entries.get(key.as_str()).filter(|entry| entry.lock.session == Some(session));
         let is_known =
             |entry: &&Arc<Entry>| entry.lock.granted_for.is_none_or(|index| index == enqueued_at_index);
         if let Some(entry) = entry.filter(is_known) {
@@ -222,8 +224,10 @@ impl State {
                 Rows::QueuePosition(Reply::Granted { fence: entry.lock.fence }),
             );
         }
-        let reply = match self.delays.get(key) {
-            _ if !self.sessions.contains_key(&session) => Reply::Refused(Refusal::InvalidSession(session)),
+        let reply = match self.keys.delays.get(key) {
+            _ if !self.sessions.rows.contains_key(&session) => {
+                Reply::Refused(Refusal::InvalidSession(session))
+            }
             Some(delay) => Reply::Delayed { remaining: delay.duration },
             None => Reply::Succeeded(false),
         };

@@ -21,7 +21,7 @@
 use super::State;
 use super::agent::alive_check;
 use super::check::ensure_check;
-use super::entry::{entry, lock_of};
+use super::entry::lock_of;
 use super::invalidation::MAX_LOCK_DELAY;
 use super::node::{SERF_HEALTH, delete_node, ensure_node, set_node_id};
 use super::pages::Pages;
@@ -102,7 +102,7 @@ fn commit_restore(step: &mut Step<'_>, id: u64, parts: u32) -> Result<(), String
     for table in TABLES {
         step.touch(table);
     }
-    ours.agents.values().for_each(|agent| bring_back(step, agent, &ours));
+    ours.members.agents.values().for_each(|agent| bring_back(step, agent, &ours));
     close_what_was_held(step, &ours);
     Ok(())
 }
@@ -110,15 +110,15 @@ fn commit_restore(step: &mut Step<'_>, id: u64, parts: u32) -> Result<(), String
 /// Closes the locks that were held before the restore: their holders may rely on them for a
 /// while.
 fn close_what_was_held(step: &mut Step<'_>, ours: &State) {
-    for (key, holder) in &ours.derived.holders {
+    for (key, holder) in &ours.keys.holders {
         // A holder from the backup holds the lock again: that is the purpose of a restore.
-        if lock_of(entry(step, key).as_ref()).session.is_none() {
-            close_for(step, key, ours.belief_of(&ours.sessions[holder]));
+        if lock_of(step.state.keys.entry(key).as_ref()).session.is_none() {
+            close_for(step, key, ours.belief_of(&ours.sessions.rows[holder]));
         }
     }
     // A lock-delay from before the restore continues, unless the backup has a holder.
-    for (key, delay) in &ours.delays {
-        if lock_of(entry(step, key).as_ref()).session.is_none() {
+    for (key, delay) in &ours.keys.delays {
+        if lock_of(step.state.keys.entry(key).as_ref()).session.is_none() {
             close_for(step, key, delay.duration);
         }
     }
@@ -126,7 +126,7 @@ fn close_what_was_held(step: &mut Step<'_>, ours: &State) {
 
 /// Closes a key for this duration, or for the backup's delay if longer.
 fn close_for(step: &mut Step<'_>, key: &Key, duration: Duration) {
-    let known = step.state.delays.get(key).map_or(Duration::ZERO, |delay| delay.duration);
+    let known = step.state.keys.delays.get(key).map_or(Duration::ZERO, |delay| delay.duration);
     let delay = LockDelay { started_at_index: step.index, duration: duration.max(known) };
     step.set(Change::LockDelay(key.clone(), Some(delay)));
 }
@@ -145,17 +145,17 @@ fn keep_ours(step: &mut Step<'_>, ours: &State, backup: &State) {
 /// Restores a current agent's node as alive, whatever the backup contains.
 fn bring_back(step: &mut Step<'_>, agent: &Agent, ours: &State) {
     let folded = agent.node.folded();
-    if let Some(node) = ours.nodes.get(&folded) {
+    if let Some(node) = ours.catalog.nodes.get(&folded) {
         if step.state.passes_names_on() && ours.is_present(agent) {
             bring_back_node(step, node, ours);
-        } else if !step.state.nodes.contains_key(&folded) {
+        } else if !step.state.catalog.nodes.contains_key(&folded) {
             // The name may rightfully belong to another node of the backup; then this agent has
             // no node.
             let _ = ensure_node(step, node);
         }
     }
-    if step.state.nodes.contains_key(&folded) {
-        let health = ours.check_of(&folded, &CheckId::from(SERF_HEALTH));
+    if step.state.catalog.nodes.contains_key(&folded) {
+        let health = ours.catalog.check_of(&folded, &CheckId::from(SERF_HEALTH));
         let health = health.map_or_else(|| alive_check(&agent.node), |check| (**check).clone());
         ensure_check(step, &health).expect("the node is there, and this check is about no service");
     }
@@ -165,10 +165,10 @@ fn bring_back(step: &mut Step<'_>, agent: &Agent, ours: &State) {
 /// next restart of the agent would be rejected as another node's.
 fn bring_back_node(step: &mut Step<'_>, node: &Node, ours: &State) {
     let folded = node.name.folded();
-    let known_as = step.state.derived.node_ids.get(&node.id).filter(|known| **known != folded).cloned();
+    let known_as = step.state.catalog.node_ids.get(&node.id).filter(|known| **known != folded).cloned();
     // The backup knows it under a former name, which may have another living owner by now.
     if let Some(former) = known_as {
-        match ours.member(&former).filter(|owner| ours.is_present(owner)) {
+        match ours.members.of_node(&former).filter(|owner| ours.is_present(owner)) {
             Some(owner) => set_node_id(step, &former, &owner.node_id),
             None => delete_node(step, &former, &LossCause::NodeDeregistered),
         }
@@ -181,7 +181,7 @@ fn bring_back_node(step: &mut Step<'_>, node: &Node, ours: &State) {
 impl State {
     /// `true` for the agent to which its name belongs, unless it failed or left.
     fn is_present(&self, agent: &Agent) -> bool {
-        let owner = self.member(&agent.node.folded());
+        let owner = self.members.of_node(&agent.node.folded());
         matches!(agent.status, MemberStatus::Alive | MemberStatus::Restarting)
             && owner.is_some_and(|owner| owner.number == agent.number)
     }
@@ -192,11 +192,12 @@ impl State {
     /// Sessions and the catalog use the indexes of their tables, so their rows keep their own.
     pub fn raise_indexes(&mut self, to: LogIndex) {
         let changed = |entry: &Entry| Arc::new(Entry { modify_index: to, ..entry.clone() });
-        let entries: Vec<_> = self.entries.iter().map(|(key, entry)| (key.clone(), changed(entry))).collect();
+        let entries: Vec<_> =
+            self.keys.entries.iter().map(|(key, entry)| (key.clone(), changed(entry))).collect();
         entries.into_iter().for_each(|(key, entry)| self.load(Change::Entry(key, Some(entry))));
-        self.node_indexes.values_mut().for_each(|index| *index = to);
+        self.catalog.node_indexes.values_mut().for_each(|index| *index = to);
         // Tombstones keep indexes from going back, and no index is below this one.
-        self.tombstones = Pages::default();
+        self.keys.tombstones = Pages::default();
         self.table_indexes = [to; TABLES.len()];
     }
 
@@ -236,8 +237,10 @@ impl State {
     /// The time for which a guard of this session may rely on its locks without any message, and at
     /// least the session's lock-delay.
     fn belief_of(&self, session: &Session) -> Duration {
-        let is_restarting =
-            self.member(&session.spec.node.folded()).is_some_and(|agent| agent.restart_announced.is_some());
+        let is_restarting = self
+            .members
+            .of_node(&session.spec.node.folded())
+            .is_some_and(|agent| agent.restart_announced.is_some());
         let longest = if is_restarting { RESTART_WINDOW } else { HealthWindow::Safe.validity() };
         // With its node's lease, the earlier of both deadlines counts.
         let ttl = session.spec.ttl.filter(|_| !Self::depends_on_its_node(session));

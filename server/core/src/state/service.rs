@@ -1,9 +1,8 @@
 //! Services on nodes. Locks need them only as the owners of checks.
 
-use super::State;
+use super::catalog::{Catalog, CheckKey, ServiceKey};
 use super::check::delete_check_at;
 use super::node::touch_node;
-use super::rows::{CheckKey, ServiceKey};
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{NodeName, ServiceId};
@@ -13,14 +12,14 @@ use std::sync::Arc;
 /// Writes a service. Its node must be registered.
 pub(super) fn ensure_service(step: &mut Step<'_>, service: &Service) -> Result<(), String> {
     let folded = service.node.folded();
-    let Some(node) = step.state.nodes.get(&folded) else {
+    let Some(node) = step.state.catalog.nodes.get(&folded) else {
         return Err("Missing node registration".into());
     };
     let id = service_id(service);
     let key = ServiceKey::new(&service.node, &id);
     let mut stored = Service { id, node: node.name.clone(), ..service.clone() };
     (stored.create_index, stored.modify_index) = (step.index, step.index);
-    if let Some(existing) = step.state.services.get(&key) {
+    if let Some(existing) = step.state.catalog.services.get(&key) {
         (stored.create_index, stored.modify_index) = (existing.create_index, existing.modify_index);
         if stored == **existing {
             return Ok(());
@@ -37,9 +36,9 @@ pub(super) fn ensure_service(step: &mut Step<'_>, service: &Service) -> Result<(
 pub(super) fn delete_service(step: &mut Step<'_>, node: &NodeName, id: &ServiceId) {
     let folded = node.folded();
     let key = ServiceKey::new(node, id);
-    let Some(service) = step.state.services.get(&key).cloned() else { return };
+    let Some(service) = step.state.catalog.services.get(&key).cloned() else { return };
     let is_about = |check: &Check| check.service_id.as_ref().is_some_and(|id| id.is_same(&service.id));
-    let checks = step.state.checks_of(&folded).filter(|(_, check)| is_about(check));
+    let checks = step.state.catalog.checks_of(&folded).filter(|(_, check)| is_about(check));
     let checks: Vec<CheckKey> = checks.map(|(key, _)| key.clone()).collect();
     // Checks first, and with them the sessions: no check may exist without its service.
     for check in &checks {
@@ -50,7 +49,7 @@ pub(super) fn delete_service(step: &mut Step<'_>, node: &NodeName, id: &ServiceI
     touch_node(step, &folded);
 }
 
-impl State {
+impl Catalog {
     /// The services of a node, ordered by id.
     pub(super) fn services_of(
         &self,

@@ -1,14 +1,78 @@
 //! Sessions: creation, and the ends that clients or the leader request.
 
+use super::catalog::CheckKey;
 use super::invalidation::end_session;
-use super::rows::CheckKey;
+use super::node::SERF_HEALTH;
+use super::rows::take_out;
 use super::step::{Step, reply_or_refusal};
 use lockmesh_protocol::change::{Change, Table};
-use lockmesh_protocol::id::{SessionId, Term};
+use lockmesh_protocol::id::{CheckId, LogIndex, NodeName, SessionId, Term};
+use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::record::{CheckStatus, LossCause, Session, SessionSpec};
 use lockmesh_protocol::reply::{Refusal, Reply};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The live sessions, with the nodes and the checks that they depend on. No derived set is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sessions {
+    pub(super) rows: BTreeMap<SessionId, Arc<Session>>,
+    /// The sessions of each node.
+    pub(super) by_node: BTreeMap<NodeName, BTreeSet<SessionId>>,
+    /// The sessions that depend on each check.
+    pub(super) by_check: BTreeMap<CheckKey, BTreeSet<SessionId>>,
+}
+
+impl Sessions {
+    pub(super) fn rows(&self) -> impl Iterator<Item = Change> + '_ {
+        self.rows.iter().map(|(id, row)| Change::Session(*id, Some(row.clone())))
+    }
+
+    pub(super) fn load(&mut self, id: SessionId, session: Option<Arc<Session>>) {
+        if let Some(before) = self.rows.remove(&id) {
+            take_out(&mut self.by_node, &before.spec.node.folded(), &id);
+            for check in before.spec.all_checks() {
+                take_out(&mut self.by_check, &CheckKey::new(&before.spec.node, check), &id);
+            }
+        }
+        if let Some(session) = session {
+            for check in session.spec.all_checks() {
+                let check_key = CheckKey::new(&session.spec.node, check);
+                self.by_check.entry(check_key).or_default().insert(id);
+            }
+            self.by_node.entry(session.spec.node.folded()).or_default().insert(id);
+            self.rows.insert(id, session);
+        }
+    }
+
+    /// The sessions that end with the node's silence.
+    pub(super) fn dependent_on(&self, node: &NodeName) -> impl Iterator<Item = &Arc<Session>> {
+        let key = CheckKey::new(node, &CheckId::from(SERF_HEALTH));
+        let ids = self.by_check.get(&key).into_iter().flatten();
+        ids.filter_map(|id| self.rows.get(id))
+    }
+
+    /// The sessions that end after silence for this window; for a former host only those created
+    /// before an index.
+    pub(super) fn within(
+        &self,
+        node: &NodeName,
+        window: HealthWindow,
+        made_before: Option<LogIndex>,
+    ) -> Vec<SessionId> {
+        let is_old = |session: &Session| made_before.is_none_or(|until| session.create_index < until);
+        let sessions = self.dependent_on(node);
+        let ending = sessions.filter(|session| session.spec.health_window <= window && is_old(session));
+        ending.map(|session| session.spec.id).collect()
+    }
+
+    pub(super) fn any_without_checks(&self, node: &NodeName) -> bool {
+        let ids = self.by_node.get(&node.folded()).into_iter().flatten();
+        let mut sessions = ids.filter_map(|id| self.rows.get(id));
+        sessions.any(|session| session.spec.all_checks().next().is_none())
+    }
+}
 
 pub(super) fn create_session(step: &mut Step<'_>, new: &SessionSpec) -> Reply {
     let outcome = session_may_begin(step, new).map(|()| {
@@ -43,14 +107,14 @@ pub(super) fn expire_session(step: &mut Step<'_>, session: SessionId, term: Term
 
 fn session_may_begin(step: &Step<'_>, new: &SessionSpec) -> Result<(), Refusal> {
     // A state machine cannot draw ids, so the command carries one, which may be in use.
-    if new.id == SessionId::NIL || step.state.sessions.contains_key(&new.id) {
+    if new.id == SessionId::NIL || step.state.sessions.rows.contains_key(&new.id) {
         return Err(Refusal::SessionIdInUse(new.id));
     }
-    if !step.state.nodes.contains_key(&new.node.folded()) {
+    if !step.state.catalog.nodes.contains_key(&new.node.folded()) {
         return Err(Refusal::MissingNode);
     }
     for id in new.all_checks() {
-        match step.state.checks.get(&CheckKey::new(&new.node, id)) {
+        match step.state.catalog.checks.get(&CheckKey::new(&new.node, id)) {
             None => return Err(Refusal::MissingCheck(id.clone())),
             // The session would begin with the cause of its end.
             Some(check) if check.status == CheckStatus::Critical => {

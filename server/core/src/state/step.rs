@@ -129,7 +129,7 @@ impl<'a> Step<'a> {
     pub(super) fn set(&mut self, change: Change) {
         if let Some(undo) = &mut self.undo {
             undo.push(match &change {
-                Change::TreeDeleted(prefix) => Undo::Tree(self.state.tree_before(prefix)),
+                Change::TreeDeleted(prefix) => Undo::Tree(self.state.keys.tree_before(prefix)),
                 change => Undo::Row(self.state.inverse(change)),
             });
         }
@@ -137,7 +137,7 @@ impl<'a> Step<'a> {
         note_freed(self, &change);
         match &change {
             // Handed over instead of freed: freeing very many rows would block the loop.
-            Change::TreeDeleted(prefix) => self.removed.push(self.state.take_tree(prefix)),
+            Change::TreeDeleted(prefix) => self.removed.push(self.state.keys.take_tree(prefix)),
             change => self.state.load(change.clone()),
         }
         self.changes.push(change);
@@ -171,7 +171,7 @@ impl State {
     fn undo(&mut self, undo: Undo) {
         match undo {
             Undo::Row(change) => self.load(change),
-            Undo::Tree(before) => self.bring_tree_back(before),
+            Undo::Tree(before) => self.keys.bring_tree_back(before),
         }
     }
 }

@@ -8,9 +8,7 @@ use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{Key, LogIndex};
 use lockmesh_protocol::query::Query;
-use lockmesh_protocol::record::Entry;
 use lockmesh_protocol::reply::Reply;
-use std::sync::Arc;
 
 /// Leaves a tombstone for a key that this command deleted.
 pub(super) fn bury(step: &mut Step<'_>, key: &Key) {
@@ -20,11 +18,11 @@ pub(super) fn bury(step: &mut Step<'_>, key: &Key) {
 
 /// Reaps all tombstones up to an index. No table's index moves.
 pub(super) fn reap_tombstones(step: &mut Step<'_>, up_to: LogIndex) -> Reply {
-    let tombstones = step.state.tombstones.iter();
+    let tombstones = step.state.keys.tombstones.iter();
     let reaped: Vec<Key> =
         tombstones.filter(|(_, index)| **index <= up_to).map(|(key, _)| key.clone()).collect();
-    let newest = reaped.iter().filter_map(|key| step.state.tombstones.get(key.as_str())).max().copied();
-    if let Some(newest) = newest.filter(|index| *index > step.state.forgotten_tombstones) {
+    let newest = reaped.iter().filter_map(|key| step.state.keys.tombstones.get(key.as_str())).max().copied();
+    if let Some(newest) = newest.filter(|index| *index > step.state.keys.forgotten_tombstones) {
         step.set(Change::ForgottenTombstones(newest));
     }
     for key in reaped {
@@ -34,11 +32,6 @@ pub(super) fn reap_tombstones(step: &mut Step<'_>, up_to: LogIndex) -> Reply {
 }
 
 impl State {
-    /// The entries whose key starts with a prefix, ascending.
-    pub(super) fn entries_under(&self, prefix: &str) -> impl Iterator<Item = &Arc<Entry>> {
-        self.entries.under(prefix).map(|(_, entry)| entry)
-    }
-
     /// The index of an absent key: no write to any key is newer.
     pub(super) fn keys_index(&self) -> LogIndex {
         self.table_index(Table::Entries).max(self.table_index(Table::Tombstones))
@@ -51,8 +44,8 @@ impl State {
             return self.keys_index();
         }
         // Both: after the newest key is deleted, its tombstone provides the prefix's index.
-        let changed = self.entries.newest_under(prefix);
-        let deleted = self.tombstones.newest_under(prefix);
+        let changed = self.keys.entries.newest_under(prefix);
+        let deleted = self.keys.tombstones.newest_under(prefix);
         // For a prefix that never had a key, any later write is newer than this.
         changed.max(deleted).unwrap_or_else(|| self.keys_index())
     }
@@ -64,14 +57,14 @@ impl State {
     /// tombstone newer than `known` was reaped, its prefix is no longer known. The query then
     /// returns with the newest reaped index, and the client reads again.
     pub fn news(&self, query: &Query, known: LogIndex) -> Option<LogIndex> {
-        let forgotten = if names_prefix(query) { self.forgotten_tombstones } else { LogIndex(0) };
+        let forgotten = if names_prefix(query) { self.keys.forgotten_tombstones } else { LogIndex(0) };
         Some(self.index_of(query).max(forgotten)).filter(|index| *index > known)
     }
 
     /// The minimum index of a blocking query that timed out: it need not restart, although the
     /// index of its prefix is below the one it knows.
     pub fn least_index(&self, query: &Query, known: LogIndex) -> LogIndex {
-        let is_known = names_prefix(query) && known <= self.forgotten_tombstones;
+        let is_known = names_prefix(query) && known <= self.keys.forgotten_tombstones;
         if is_known { known } else { LogIndex(0) }
     }
 }

@@ -3,8 +3,8 @@
 //! The rows leave the state by page and are handed to the caller: freeing very many of them would
 //! block the loop. Only the locks and the queues under the prefix are handled one by one.
 
-use super::State;
 use super::invalidation::record_deleted;
+use super::keys::Keys;
 use super::removed::{Tree, TreeBefore};
 use super::rows::take_out;
 use super::step::Step;
@@ -20,10 +20,10 @@ use std::ops::Bound;
 /// instead of the whole table's index, and its index would go back. For the same reason the
 /// empty prefix needs no tombstone of its own: without any others, the table's index is used.
 pub(super) fn delete_tree(step: &mut Step<'_>, prefix: &Key) {
-    if step.state.entries_under(prefix.as_str()).next().is_none() {
+    if step.state.keys.entries_under(prefix.as_str()).next().is_none() {
         return;
     }
-    record_deleted(step, step.state.holders_under(prefix));
+    record_deleted(step, step.state.keys.holders_under(prefix));
     step.set(Change::TreeDeleted(prefix.clone()));
     if !prefix.as_str().is_empty() {
         bury(step, prefix);
@@ -31,13 +31,13 @@ pub(super) fn delete_tree(step: &mut Step<'_>, prefix: &Key) {
     step.touch(Table::Entries);
 }
 
-impl State {
+impl Keys {
     /// Removes every entry and tombstone under a prefix, with their derived rows.
     pub(super) fn take_tree(&mut self, prefix: &Key) -> Tree {
         // Only held keys are handled one by one; the rest is removed by page.
         for (key, session) in self.holders_under(prefix) {
-            take_out(&mut self.derived.held, &session, &key);
-            self.derived.holders.remove(&key);
+            take_out(&mut self.held, &session, &key);
+            self.holders.remove(&key);
         }
         let entries = self.entries.remove_under(prefix.as_str());
         Tree { entries, tombstones: self.tombstones.remove_under(prefix.as_str()) }
@@ -59,7 +59,7 @@ impl State {
 
     /// The held keys under a prefix, with their holders.
     fn holders_under(&self, prefix: &Key) -> Vec<(Key, SessionId)> {
-        let held = under(&self.derived.holders, prefix.as_str());
+        let held = under(&self.holders, prefix.as_str());
         held.map(|(key, session)| (key.clone(), *session)).collect()
     }
 }

@@ -39,10 +39,10 @@ impl State {
 
     fn read(&self, op: &TxnOp) -> Result<Vec<TxnResult>, String> {
         match op {
-            TxnOp::Kv(op) => self.read_kv(op),
-            TxnOp::Node { node, .. } => self.read_node(node),
-            TxnOp::Service { service, .. } => self.read_service(&service.node, &service.id),
-            TxnOp::Check { check, .. } => self.read_check(&check.node, &check.id),
+            TxnOp::Kv(op) => self.keys.read_kv(op),
+            TxnOp::Node { node, .. } => self.catalog.read_node(node),
+            TxnOp::Service { service, .. } => self.catalog.read_service(&service.node, &service.id),
+            TxnOp::Check { check, .. } => self.catalog.read_check(&check.node, &check.id),
         }
     }
 
@@ -68,7 +68,7 @@ impl State {
         match &op.verb {
             KvVerb::Unknown(word) => Err(format!("unknown KV operation: {word}")),
             // Reported before any operation is tried, as in Consul.
-            KvVerb::Lock if self.delays.contains_key(&op.key) => {
+            KvVerb::Lock if self.keys.delays.contains_key(&op.key) => {
                 Err(format!("failed to lock key {:?} due to lock delay", op.key))
             }
             _ => Ok(()),

@@ -1,7 +1,7 @@
 //! Transaction operations on nodes, services and checks. A deregistration or a critical check in a
 //! transaction ends sessions as outside of one.
 
-use super::State;
+use super::catalog::Catalog;
 use super::check::{check_id, delete_check, ensure_check};
 use super::node::{delete_node, ensure_node};
 use super::service::{delete_service, ensure_service, service_id};
@@ -17,20 +17,20 @@ pub(super) fn write_node(
     node: &Node,
     expected: LogIndex,
 ) -> Result<Vec<TxnResult>, String> {
-    let current = step.state.nodes.get(&node.name.folded()).map(|node| node.modify_index);
+    let current = step.state.catalog.nodes.get(&node.name.folded()).map(|node| node.modify_index);
     let stale = |what| Err(format!("failed to {what} node {:?}, index is stale", node.name));
     match verb {
         CatalogVerb::Cas if current.unwrap_or_default() != expected => stale("set"),
         CatalogVerb::DeleteCas if current != Some(expected) => stale("delete"),
         CatalogVerb::Set | CatalogVerb::Cas => {
             ensure_node(step, node)?;
-            step.state.read_node(node)
+            step.state.catalog.read_node(node)
         }
         CatalogVerb::Delete | CatalogVerb::DeleteCas => {
             delete_node(step, &node.name, &LossCause::NodeDeregistered);
             Ok(Vec::new())
         }
-        CatalogVerb::Get => step.state.read_node(node),
+        CatalogVerb::Get => step.state.catalog.read_node(node),
         CatalogVerb::Unknown(word) => Err(format!("unknown Node verb {word:?}")),
     }
 }
@@ -42,20 +42,20 @@ pub(super) fn write_service(
     expected: LogIndex,
 ) -> Result<Vec<TxnResult>, String> {
     let (node, id) = (&service.node, service_id(service));
-    let current = step.state.service(node, &id).map(|service| service.modify_index);
+    let current = step.state.catalog.service(node, &id).map(|service| service.modify_index);
     let stale = |what| Err(format!("failed to {what} service {id:?} on node {node:?}, index is stale"));
     match verb {
         CatalogVerb::Cas if current.unwrap_or_default() != expected => stale("set"),
         CatalogVerb::DeleteCas if current != Some(expected) => stale("delete"),
         CatalogVerb::Set | CatalogVerb::Cas => {
             ensure_service(step, service)?;
-            step.state.read_service(node, &id)
+            step.state.catalog.read_service(node, &id)
         }
         CatalogVerb::Delete | CatalogVerb::DeleteCas => {
             delete_service(step, node, &id);
             Ok(Vec::new())
         }
-        CatalogVerb::Get => step.state.read_service(node, &id),
+        CatalogVerb::Get => step.state.catalog.read_service(node, &id),
         CatalogVerb::Unknown(word) => Err(format!("unknown Service verb {word:?}")),
     }
 }
@@ -67,25 +67,25 @@ pub(super) fn write_check(
     expected: LogIndex,
 ) -> Result<Vec<TxnResult>, String> {
     let (node, id) = (&check.node, check_id(check));
-    let current = step.state.check_of(node, &id).map(|check| check.modify_index);
+    let current = step.state.catalog.check_of(node, &id).map(|check| check.modify_index);
     let stale = |what| Err(format!("failed to {what} check {id:?} on node {node:?}, index is stale"));
     match verb {
         CatalogVerb::Cas if current.unwrap_or_default() != expected => stale("set"),
         CatalogVerb::DeleteCas if current != Some(expected) => stale("delete"),
         CatalogVerb::Set | CatalogVerb::Cas => {
             ensure_check(step, check)?;
-            step.state.read_check(node, &id)
+            step.state.catalog.read_check(node, &id)
         }
         CatalogVerb::Delete | CatalogVerb::DeleteCas => {
             delete_check(step, node, &id);
             Ok(Vec::new())
         }
-        CatalogVerb::Get => step.state.read_check(node, &id),
+        CatalogVerb::Get => step.state.catalog.read_check(node, &id),
         CatalogVerb::Unknown(word) => Err(format!("unknown Check verb {word:?}")),
     }
 }
 
-impl State {
+impl Catalog {
     pub(super) fn read_node(&self, node: &Node) -> Result<Vec<TxnResult>, String> {
         let found = self.node_by_id_or_name(&node.id, &node.name);
         let found = found.ok_or_else(|| format!("node {:?} doesn't exist", node.name))?;

@@ -1,7 +1,7 @@
 //! Transaction operations on keys. The rules are those of single commands; the error texts differ.
 
-use super::State;
 use super::entry::{cas_entry, delete_entry, delete_entry_cas, set_entry};
+use super::keys::Keys;
 use super::lock::{AcquireOutcome, acquire, release};
 use super::step::Step;
 use super::tree::delete_tree;
@@ -51,7 +51,7 @@ fn unlock_in_txn(step: &mut Step<'_>, new: &NewEntry, op: &TxnKv) -> Result<Arc<
     release(step, new, session).ok_or_else(not_held)
 }
 
-impl State {
+impl Keys {
     pub(super) fn read_kv(&self, op: &TxnKv) -> Result<Vec<TxnResult>, String> {
         let key = &op.key;
         let entry = self.entries.get(key.as_str());

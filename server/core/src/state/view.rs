@@ -73,12 +73,14 @@ impl State {
                 return (index, Listing::Rows(rows));
             }
         };
-        let (count, bytes) = self.entries.size_under(prefix.as_str());
+        let (count, bytes) = self.keys.entries.size_under(prefix.as_str());
         let listing = match wanted {
             WantedRows::Entries if bytes > limit => Listing::TooLong,
             // Passing very few rows to another thread costs more than building them.
             _ if count <= FEW.0 && bytes <= FEW.1 => Listing::Rows(self.query(query).1),
-            wanted => Listing::View(View { entries: self.entries.clone(), prefix: prefix.clone(), wanted }),
+            wanted => {
+                Listing::View(View { entries: self.keys.entries.clone(), prefix: prefix.clone(), wanted })
+            }
         };
         (self.index_of(query), listing)
     }
@@ -89,7 +91,7 @@ impl State {
             TxnOp::Kv(op) if op.verb == KvVerb::GetTree => Some(&op.key),
             _ => None,
         });
-        trees.map(|prefix| self.entries.size_under(prefix.as_str()).1).sum()
+        trees.map(|prefix| self.keys.entries.size_under(prefix.as_str()).1).sum()
     }
 }
 
