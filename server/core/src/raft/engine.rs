@@ -157,6 +157,38 @@ struct UnpersistedTurn {
     vote: Option<(Term, ServerId)>,
 }
 
+/// The configuration of the engine on a state as of `applied`.
+fn config(id: ServerId, applied: LogIndex, election: ElectionTimeout) -> raft::Config {
+    raft::Config {
+        id: id.0,
+        election_tick: election.ticks,
+        // Room for the longer timeouts of a server with lowered priority.
+        max_election_tick: 4 * election.ticks,
+        heartbeat_tick: election.heartbeat_ticks,
+        // The state is the checkpoint's, so the engine must return every entry after it again.
+        // A higher index would silently skip compacted entries.
+        applied: applied.0,
+        max_size_per_msg: MAX_MESSAGE_BYTES,
+        max_uncommitted_size: MAX_UNCOMMITTED_BYTES,
+        max_committed_size_per_ready: MAX_COMMITTED_BYTES,
+        max_inflight_msgs: MAX_MESSAGES_ON_THE_WAY,
+        // A leader that is cut off steps down, and its clients look for another one (thesis,
+        // 6.2).
+        check_quorum: true,
+        // A returning server does not raise the term while the others have a leader (thesis,
+        // 9.6).
+        pre_vote: true,
+        // No lease reads: with drifting clocks a deposed leader would return stale data.
+        read_only_option: ReadOnlyOption::Safe,
+        // Joined entries may not end where the message claims: see the contract at the top.
+        batch_append: false,
+        // An empty message announces a commit to followers at once, so their blocking reads
+        // wake immediately, not with the next append.
+        skip_bcast_commit: false,
+        ..raft::Config::default()
+    }
+}
+
 impl Engine {
     /// Opens the engine on the recovered log. `snapshot` describes the recovered state.
     pub(crate) fn new(
@@ -170,34 +202,7 @@ impl Engine {
         let mut log = MemoryLog::new(base, entries);
         log.hard_state = hard_state;
         log.snapshot = snapshot.clone();
-        let config = raft::Config {
-            id: id.0,
-            election_tick: election.ticks,
-            // Room for the longer timeouts of a server with lowered priority.
-            max_election_tick: 4 * election.ticks,
-            heartbeat_tick: election.heartbeat_ticks,
-            // The state is the checkpoint's, so the engine must return every entry after it again.
-            // A higher index would silently skip compacted entries.
-            applied: snapshot.index.0,
-            max_size_per_msg: MAX_MESSAGE_BYTES,
-            max_uncommitted_size: MAX_UNCOMMITTED_BYTES,
-            max_committed_size_per_ready: MAX_COMMITTED_BYTES,
-            max_inflight_msgs: MAX_MESSAGES_ON_THE_WAY,
-            // A leader that is cut off steps down, and its clients look for another one (thesis,
-            // 6.2).
-            check_quorum: true,
-            // A returning server does not raise the term while the others have a leader (thesis,
-            // 9.6).
-            pre_vote: true,
-            // No lease reads: with drifting clocks a deposed leader would return stale data.
-            read_only_option: ReadOnlyOption::Safe,
-            // Joined entries may not end where the message claims: see the contract at the top.
-            batch_append: false,
-            // An empty message announces a commit to followers at once, so their blocking reads
-            // wake immediately, not with the next append.
-            skip_bcast_commit: false,
-            ..raft::Config::default()
-        };
+        let config = config(id, snapshot.index, election);
         let logger = slog::Logger::root(TracingDrain, slog::o!());
         let node = RawNode::new(&config, log, &logger).expect("the log was recovered and the config is ours");
         let durable_vote = (hard_state.term, hard_state.vote);

@@ -110,6 +110,38 @@ impl<R: TreeRow> Page<R> {
     fn find(&self, key: &str) -> Result<usize, usize> {
         self.rows.binary_search_by(|(other, _)| other.as_str().cmp(key))
     }
+
+    /// Replaces the row in a slot; returns the previous one.
+    fn replace(&mut self, slot: usize, row: R) -> R {
+        let (key, kept) = &mut Arc::make_mut(&mut self.rows)[slot];
+        let (index, bytes) = (row.index(), row.least_bytes(key));
+        let old = std::mem::replace(kept, row);
+        self.least_bytes = self.least_bytes + bytes - old.least_bytes(key);
+        // Only if the newest row itself became older must the page be searched.
+        if index >= self.newest {
+            self.newest = index;
+        } else if old.index() == self.newest {
+            self.newest = newest(&self.rows);
+        }
+        old
+    }
+
+    /// Inserts a row; returns the second half of the rows as a page if they exceed one page.
+    fn insert(&mut self, slot: usize, key: Key, row: R) -> Option<Self> {
+        if slot == 0 && key < self.first {
+            self.first = key.clone();
+        }
+        self.newest = self.newest.max(row.index());
+        self.least_bytes += row.least_bytes(&key);
+        let rows = Arc::make_mut(&mut self.rows);
+        rows.insert(slot, (key, row));
+        if rows.len() <= PAGE_ROWS {
+            return None;
+        }
+        let behind = Self::new(rows.split_off(PAGE_ROWS / 2));
+        self.look();
+        Some(behind)
+    }
 }
 
 fn newest<R: TreeRow>(rows: &[(Key, R)]) -> LogIndex {
@@ -180,41 +212,18 @@ impl<R: TreeRow> Pages<R> {
         };
         let pages = Arc::make_mut(&mut self.pages);
         let page = &mut pages[at];
-        let (index, bytes) = (row.index(), row.least_bytes(&key));
-        match page.find(key.as_str()) {
-            Ok(slot) => {
-                let old = std::mem::replace(&mut Arc::make_mut(&mut page.rows)[slot].1, row);
-                page.least_bytes = page.least_bytes + bytes - old.least_bytes(&key);
-                // Only if the newest row itself became older must the page be searched.
-                if index >= page.newest {
-                    page.newest = index;
-                } else if old.index() == page.newest {
-                    page.newest = newest(&page.rows);
-                }
-                Some(old)
-            }
-            // Ascending keys fill page after page, instead of leaving each half full.
-            Err(slot) if slot == PAGE_ROWS => {
-                pages.insert(at + 1, Page::new(vec![(key, row)]));
-                self.len += 1;
-                None
-            }
-            Err(slot) => {
-                if slot == 0 && key < page.first {
-                    page.first = key.clone();
-                }
-                Arc::make_mut(&mut page.rows).insert(slot, (key, row));
-                page.newest = page.newest.max(index);
-                page.least_bytes += bytes;
-                self.len += 1;
-                if page.rows.len() > PAGE_ROWS {
-                    let behind = Page::new(Arc::make_mut(&mut page.rows).split_off(PAGE_ROWS / 2));
-                    page.look();
-                    pages.insert(at + 1, behind);
-                }
-                None
-            }
+        let slot = match page.find(key.as_str()) {
+            Ok(slot) => return Some(page.replace(slot, row)),
+            Err(slot) => slot,
+        };
+        // Ascending keys fill page after page, instead of leaving each half full.
+        if slot == PAGE_ROWS {
+            pages.insert(at + 1, Page::new(vec![(key, row)]));
+        } else if let Some(behind) = page.insert(slot, key, row) {
+            pages.insert(at + 1, behind);
         }
+        self.len += 1;
+        None
     }
 
     /// Removes a row and returns it.
