@@ -5,6 +5,7 @@
 use super::State;
 use super::catalog::node_is_well_formed;
 use super::check::ensure_check;
+use super::error::CatalogError;
 use super::member::{forget_member, set_agent};
 use super::node::{SERF_HEALTH, ensure_node, set_node_id};
 use super::replies::forget_all;
@@ -14,7 +15,7 @@ use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::AgentRegistration;
 use lockmesh_protocol::id::{AgentNumber, CheckId, Generation, LogIndex, NodeName};
 use lockmesh_protocol::record::{Agent, Check, CheckStatus, MemberStatus, Service};
-use lockmesh_protocol::reply::{Refusal, Reply};
+use lockmesh_protocol::reply::Reply;
 use std::sync::Arc;
 
 /// The format version from which the name of a restarting node passes to another node id.
@@ -26,26 +27,26 @@ pub(super) fn register_agent(step: &mut Step<'_>, registration: &AgentRegistrati
     // Registering the node can fail half-way, so it comes first; the rest cannot fail.
     let former = step.state.restarting_owner(registration).map(|owner| owner.number);
     let outcome = step.attempt(|step| register_agent_node(step, registration, former));
-    reply_or_refusal(outcome.map_err(Refusal::Catalog).map(|()| begin_generation(step, registration, former)))
+    reply_or_refusal(outcome.map(|()| begin_generation(step, registration, former)))
 }
 
 fn register_agent_node(
     step: &mut Step<'_>,
     registration: &AgentRegistration,
     former: Option<AgentNumber>,
-) -> Result<(), String> {
+) -> Result<(), CatalogError> {
     let node = &registration.node;
     node_is_well_formed(node)?;
     if node.id.is_empty() {
-        return Err("an agent's node must have an ID: give it one".into());
+        return Err(CatalogError::NoNodeId);
     }
     if former.is_some() {
         set_node_id(step, &node.name, &node.id);
     }
-    ensure_node(step, node).map_err(|reason| format!("failed inserting node: {reason}"))?;
+    ensure_node(step, node).map_err(|cause| CatalogError::Node(Box::new(cause)))?;
     for service in &registration.services {
         let service = Service { node: node.name.clone(), ..service.clone() };
-        ensure_service(step, &service).map_err(|reason| format!("failed inserting service: {reason}"))?;
+        ensure_service(step, &service).map_err(|cause| CatalogError::Service(Box::new(cause)))?;
     }
     ensure_check(step, &alive_check(&node.name))
 }

@@ -2,6 +2,7 @@
 //! none.
 
 use super::check::{delete_check, ensure_check};
+use super::error::{CatalogError, UuidError};
 use super::node::{delete_node, ensure_node};
 use super::service::{delete_service, ensure_service, service_id};
 use super::step::{Step, reply_or_refusal};
@@ -9,7 +10,7 @@ use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Deregistration, Registration};
 use lockmesh_protocol::id::{CheckId, LogIndex, NodeName, ServiceId};
 use lockmesh_protocol::record::{Check, LossCause, Node, Service};
-use lockmesh_protocol::reply::{Refusal, Reply};
+use lockmesh_protocol::reply::Reply;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -105,14 +106,14 @@ impl Catalog {
 
 pub(super) fn register(step: &mut Step<'_>, registration: &Registration) -> Reply {
     let outcome = step.attempt(|step| try_register(step, registration));
-    reply_or_refusal(outcome.map(|()| Reply::Done).map_err(Refusal::Catalog))
+    reply_or_refusal(outcome.map(|()| Reply::Done))
 }
 
 /// Removes a service, a check, or else the whole node. Removing an absent one succeeds.
 pub(super) fn deregister(step: &mut Step<'_>, deregistration: &Deregistration) -> Reply {
     let Deregistration { node, service, check } = deregistration;
     if node.as_str().is_empty() {
-        return Reply::Refused(Refusal::Catalog("Must provide node".into()));
+        return Reply::Refused(CatalogError::NoNodeName.into());
     }
     match (service, check) {
         (Some(service), _) => delete_service(step, node, service),
@@ -122,68 +123,68 @@ pub(super) fn deregister(step: &mut Step<'_>, deregistration: &Deregistration) -
     Reply::Done
 }
 
-fn try_register(step: &mut Step<'_>, registration: &Registration) -> Result<(), String> {
+fn try_register(step: &mut Step<'_>, registration: &Registration) -> Result<(), CatalogError> {
     let node = &registration.node;
     node_is_well_formed(node)?;
     if node.address.is_empty() && !registration.skip_node_update {
-        return Err("Must provide address if SkipNodeUpdate is not set".into());
+        return Err(CatalogError::NoAddress);
     }
     if !(registration.skip_node_update && step.state.catalog.nodes.contains_key(&node.name.folded())) {
-        ensure_node(step, node).map_err(|reason| format!("failed inserting node: {reason}"))?;
+        ensure_node(step, node).map_err(|cause| CatalogError::Node(Box::new(cause)))?;
     }
     if let Some(service) = &registration.service {
         service_is_well_formed(service)?;
         let service = Service { node: node.name.clone(), ..service.clone() };
-        ensure_service(step, &service).map_err(|reason| format!("failed inserting service: {reason}"))?;
+        ensure_service(step, &service).map_err(|cause| CatalogError::Service(Box::new(cause)))?;
     }
     registration.checks.iter().try_for_each(|check| register_check(step, node, check))
 }
 
-fn register_check(step: &mut Step<'_>, node: &Node, check: &Check) -> Result<(), String> {
+fn register_check(step: &mut Step<'_>, node: &Node, check: &Check) -> Result<(), CatalogError> {
     let mut check = check.clone();
     if check.node.as_str().is_empty() {
         check.node = node.name.clone();
     }
     if check.node.folded() != node.name.folded() {
-        return Err(format!("check node {:?} does not match node {:?}", check.node, node.name));
+        return Err(CatalogError::OtherNode { check: check.node, node: node.name.clone() });
     }
-    let refused = |reason| format!("failed inserting check on node {:?}: {reason}", check.node);
+    let refused = |cause| CatalogError::Check { node: check.node.clone(), cause: Box::new(cause) };
     ensure_check(step, &check).map_err(refused)
 }
 
 /// Validates a node alone.
-pub(super) fn node_is_well_formed(node: &Node) -> Result<(), String> {
+pub(super) fn node_is_well_formed(node: &Node) -> Result<(), CatalogError> {
     if node.name.as_str().is_empty() {
-        return Err("Must provide node".into());
+        return Err(CatalogError::NoNodeName);
     }
     if node.id.is_empty() {
         return Ok(());
     }
-    uuid_is_well_formed(&node.id).map_err(|reason| format!("Bad node ID: {reason}"))
+    uuid_is_well_formed(&node.id).map_err(CatalogError::BadNodeId)
 }
 
 /// Validates a service alone.
-pub(super) fn service_is_well_formed(service: &Service) -> Result<(), String> {
+pub(super) fn service_is_well_formed(service: &Service) -> Result<(), CatalogError> {
     if service.name.is_empty() && !service_id(service).as_str().is_empty() {
-        return Err("Must provide service name with ID".into());
+        return Err(CatalogError::NoServiceNameWithId);
     }
     if service.name.is_empty() {
-        return Err("Must provide service name".into());
+        return Err(CatalogError::NoServiceName);
     }
     Ok(())
 }
 
-fn uuid_is_well_formed(text: &str) -> Result<(), String> {
+fn uuid_is_well_formed(text: &str) -> Result<(), UuidError> {
     const HYPHENS: [usize; 4] = [8, 13, 18, 23];
     if text.len() != 36 {
-        return Err("uuid string is wrong length".into());
+        return Err(UuidError::Length);
     }
     if HYPHENS.iter().any(|at| text.as_bytes()[*at] != b'-') {
-        return Err("uuid is improperly formatted".into());
+        return Err(UuidError::Hyphens);
     }
     let digits = text.bytes().enumerate().filter(|(at, _)| !HYPHENS.contains(at));
     match digits.map(|(_, byte)| byte).find(|byte| !byte.is_ascii_hexdigit()) {
-        Some(byte) => Err(format!("encoding/hex: invalid byte: U+{byte:04X} '{}'", char::from(byte))),
+        Some(byte) => Err(UuidError::Digit { byte }),
         None => Ok(()),
     }
 }

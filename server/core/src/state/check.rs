@@ -1,6 +1,7 @@
 //! Health checks. Each write of a critical check ends the sessions that depend on it.
 
 use super::catalog::{Catalog, CheckKey};
+use super::error::CatalogError;
 use super::invalidation::end_sessions_of_check;
 use super::node::SERF_HEALTH;
 use super::step::Step;
@@ -10,13 +11,13 @@ use lockmesh_protocol::record::{Check, CheckStatus, LossCause};
 use std::sync::Arc;
 
 /// Writes a check. Its node, and its service if it has one, must be registered.
-pub(super) fn ensure_check(step: &mut Step<'_>, check: &Check) -> Result<(), String> {
+pub(super) fn ensure_check(step: &mut Step<'_>, check: &Check) -> Result<(), CatalogError> {
     let Some(node) = step.state.catalog.nodes.get(&check.node.folded()) else {
-        return Err("Missing node registration".into());
+        return Err(CatalogError::MissingNode);
     };
     let id = check_id(check);
     if id.as_str().is_empty() {
-        return Err("Must provide a check ID or name".into());
+        return Err(CatalogError::NoCheckId);
     }
     let key = CheckKey::new(&check.node, &id);
     let mut stored = Check { id, node: node.name.clone(), ..check.clone() };
@@ -41,9 +42,9 @@ pub(super) fn delete_check_at(step: &mut Step<'_>, key: &CheckKey) {
     step.touch(Table::Checks);
 }
 
-fn fill_in_service(step: &Step<'_>, check: &mut Check) -> Result<(), String> {
+fn fill_in_service(step: &Step<'_>, check: &mut Check) -> Result<(), CatalogError> {
     let Some(id) = &check.service_id else { return Ok(()) };
-    let service = step.state.catalog.service(&check.node, id).ok_or("Missing service registration")?;
+    let service = step.state.catalog.service(&check.node, id).ok_or(CatalogError::MissingService)?;
     check.service_name.clone_from(&service.name);
     check.service_tags.clone_from(&service.tags);
     Ok(())

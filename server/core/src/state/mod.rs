@@ -24,6 +24,7 @@
 //! | `roster` | the servers of the quorum |
 //! | `gossip` | the members of the mesh, and its keys |
 //! | `restore` | a backup replaces all data |
+//! | `error` | the reasons why commands are refused, with their texts |
 //! | `query` | the queries |
 //! | `view` | answers with very many rows, built elsewhere |
 //! | `invariants` | the invariants after every command, as sentences and as code |
@@ -36,6 +37,7 @@ mod catalog;
 mod cell;
 mod check;
 mod entry;
+mod error;
 mod gossip;
 mod invalidation;
 mod invariants;

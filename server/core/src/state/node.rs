@@ -3,6 +3,7 @@
 
 use super::State;
 use super::catalog::{Catalog, CheckKey, ServiceKey};
+use super::error::CatalogError;
 use super::invalidation::end_sessions_of_node;
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 /// Writes a node. A known UUID under another name is a rename: the old node is deleted, with
 /// its sessions.
-pub(super) fn ensure_node(step: &mut Step<'_>, node: &Node) -> Result<(), String> {
+pub(super) fn ensure_node(step: &mut Step<'_>, node: &Node) -> Result<(), CatalogError> {
     let folded = node.name.folded();
     let id = node.id.to_ascii_lowercase();
     let known_as = step.state.catalog.node_ids.get(&id).cloned();
@@ -92,7 +93,7 @@ fn store_node(step: &mut Step<'_>, folded: NodeName, node: &Node, id: String, ex
 
 /// Checks that a name is free. It belongs to its node while that node's agent is alive. A node
 /// without an agent, or without a UUID to distinguish it, gives the name up.
-fn name_is_free(step: &Step<'_>, node: &Node, id: &str, is_new: bool) -> Result<(), String> {
+fn name_is_free(step: &Step<'_>, node: &Node, id: &str, is_new: bool) -> Result<(), CatalogError> {
     let folded = node.name.folded();
     let Some(owner) = step.state.catalog.nodes.get(&folded).filter(|owner| owner.id != id) else {
         return Ok(());
@@ -102,10 +103,8 @@ fn name_is_free(step: &Step<'_>, node: &Node, id: &str, is_new: bool) -> Result<
     if !is_alive || (owner.id.is_empty() && is_new) {
         return Ok(());
     }
-    let whom = if is_new { format!("{id:?}") } else { format!("{id:?} ({})", node.address) };
-    let Node { id, name, address, .. } = &**owner;
-    let reason = format!("Node name {} is reserved by node {id} with name {name} ({address})", node.name);
-    Err(format!("Error while renaming Node ID: {whom}: {reason}"))
+    let claimant = if is_new { format!("{id:?}") } else { format!("{id:?} ({})", node.address) };
+    Err(CatalogError::NameReserved { claimant, name: node.name.clone(), owner: owner.clone() })
 }
 
 impl Catalog {

@@ -22,6 +22,7 @@ use super::State;
 use super::agent::alive_check;
 use super::check::ensure_check;
 use super::entry::lock_of;
+use super::error::RestoreError;
 use super::invalidation::MAX_LOCK_DELAY;
 use super::node::{SERF_HEALTH, delete_node, ensure_node, set_node_id};
 use super::pages::Pages;
@@ -34,7 +35,7 @@ use lockmesh_protocol::format;
 use lockmesh_protocol::id::{CheckId, Fence, Key, LogIndex};
 use lockmesh_protocol::lease::{HealthWindow, RESTART_WINDOW};
 use lockmesh_protocol::record::{Agent, Entry, LockDelay, LossCause, MemberStatus, Node, Session};
-use lockmesh_protocol::reply::{Refusal, Reply};
+use lockmesh_protocol::reply::Reply;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ pub(super) fn restore(step: &mut Step<'_>, part: &RestoreStep) -> Reply {
         RestoreStep::Part { id, number, rows } => gather_part(step, *id, *number, rows),
         RestoreStep::Commit { id, parts } => commit_restore(step, *id, *parts),
     };
-    reply_or_refusal(outcome.map(|()| Reply::Done).map_err(Refusal::Restore))
+    reply_or_refusal(outcome.map(|()| Reply::Done))
 }
 
 fn begin_restore(step: &mut Step<'_>, id: u64) {
@@ -72,21 +73,21 @@ fn begin_restore(step: &mut Step<'_>, id: u64) {
     step.set(Change::RestorePart(id, BEGUN, Some(Bytes::new())));
 }
 
-fn gather_part(step: &mut Step<'_>, id: u64, number: u32, rows: &[Change]) -> Result<(), String> {
+fn gather_part(step: &mut Step<'_>, id: u64, number: u32, rows: &[Change]) -> Result<(), RestoreError> {
     step.state.restore_has_begun(id)?;
     if number >= RESTORE_PARTS_MAX {
-        return Err(format!("it has more than {RESTORE_PARTS_MAX} parts"));
+        return Err(RestoreError::TooManyParts);
     }
     // A backup is untrusted input: a row that clears or deletes would take effect when loaded.
     if !rows.iter().all(is_row) {
-        return Err(format!("part {number} holds something that is not a row"));
+        return Err(RestoreError::NotARow(number));
     }
     let wanted: Vec<Change> = rows.iter().filter(|row| is_data(row) || is_of_cluster(row)).cloned().collect();
     step.set(Change::RestorePart(id, number, Some(format::encode(&wanted).into())));
     Ok(())
 }
 
-fn commit_restore(step: &mut Step<'_>, id: u64, parts: u32) -> Result<(), String> {
+fn commit_restore(step: &mut Step<'_>, id: u64, parts: u32) -> Result<(), RestoreError> {
     let mut backup = step.state.gathered(id, parts)?;
     let newest = backup.table_indexes.iter().max().copied().unwrap_or_default();
     // Above the newest index here in any case: the base distinguishes this restore's rows from
@@ -201,34 +202,34 @@ impl State {
         self.table_indexes = [to; TABLES.len()];
     }
 
-    fn restore_has_begun(&self, id: u64) -> Result<(), String> {
+    fn restore_has_begun(&self, id: u64) -> Result<(), RestoreError> {
         if self.restore_parts.contains_key(&(id, BEGUN)) {
             return Ok(());
         }
-        Err("another restore has begun since, or none has: begin again".into())
+        Err(RestoreError::NotBegun)
     }
 
     /// The backup as a state of its own, if it is complete and valid.
-    fn gathered(&self, id: u64, parts: u32) -> Result<State, String> {
+    fn gathered(&self, id: u64, parts: u32) -> Result<State, RestoreError> {
         self.restore_has_begun(id)?;
         let mut backup = State::new();
         for number in 0..parts {
             let rows = self.restore_parts.get(&(id, number));
-            let rows = rows.ok_or_else(|| format!("part {number} of {parts} is missing: send it again"))?;
+            let rows = rows.ok_or(RestoreError::MissingPart { number, parts })?;
             let rows = format::decode::<Vec<Change>>(rows);
-            let rows = rows.map_err(|error| format!("part {number} cannot be read: {error}"))?;
+            let rows = rows.map_err(|cause| RestoreError::Unreadable { number, cause })?;
             rows.into_iter().for_each(|row| backup.load(row));
         }
         let count = self.restore_parts.range((id, 0)..(id, BEGUN)).count();
         if count != parts as usize {
-            return Err(format!("it has {count} parts, not {parts}: begin again"));
+            return Err(RestoreError::OtherCount { count, parts });
         }
         let newest = backup.table_indexes.iter().max().copied().unwrap_or_default();
         if newest > LogIndex(NUMBER_MAX) || backup.fence > Fence(NUMBER_MAX) {
-            return Err("its indexes or fencing tokens are larger than any that was ever given".into());
+            return Err(RestoreError::NumbersTooLarge);
         }
         // Before any of our rows change: a backup is a file, and files can be wrong.
-        backup.check().map_err(|violation| format!("its data is inconsistent: {violation}"))?;
+        backup.check().map_err(RestoreError::Inconsistent)?;
         Ok(backup)
     }
 }

@@ -3,6 +3,7 @@
 //! **Invariants:** an id is never reused. A server that requests admission twice gets one id.
 
 use super::State;
+use super::error::RosterError;
 use super::rows::TABLES;
 use super::step::Step;
 use lockmesh_protocol::change::Change;
@@ -10,7 +11,7 @@ use lockmesh_protocol::format;
 use lockmesh_protocol::id::{Fence, LogIndex, NodeName, ServerId};
 use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::record::{Autopilot, NewServer, Server};
-use lockmesh_protocol::reply::{Refusal, Reply};
+use lockmesh_protocol::reply::Reply;
 use std::sync::Arc;
 
 /// The maximum number of servers in the roster.
@@ -66,31 +67,29 @@ fn begin_above_the_old_cluster(step: &mut Step<'_>) {
     }
 }
 
-pub(super) fn admit_server(step: &mut Step<'_>, new: &NewServer) -> Reply {
-    if let Err(why) = reads_our_format(step, &new.node, new.format) {
-        return refused(&why);
-    }
+pub(super) fn admit_server(step: &mut Step<'_>, new: &NewServer) -> Result<Reply, RosterError> {
+    reads_our_format(step, &new.node, new.format)?;
     // The same instance id is the same data folder: a retry, or a server that was admitted and
     // not yet added.
     let known = step.state.servers().find(|server| server.instance_id == new.instance_id).cloned();
     if let Some(known) = known {
         set_server(step, &known, new.with_id(known.id));
-        return Reply::Server(known.id);
+        return Ok(Reply::Server(known.id));
     }
     if step.state.cluster_id.is_empty() {
-        return refused("the cluster has not begun: its first servers have no ids yet");
+        return Err(RosterError::NotBegun);
     }
     if new.node.as_str().is_empty() || new.address.is_empty() || new.instance_id.is_empty() {
-        return refused("a server needs a node, an address and an instance id");
+        return Err(RosterError::NoIdentity);
     }
     if step.state.servers.len() >= SERVERS_MAX {
-        return refused(&format!("the roster holds {SERVERS_MAX} servers: remove one first"));
+        return Err(RosterError::Full);
     }
     // From a counter that never goes back, because an id without a row counts as removed.
     let id = step.state.last_server.next();
     step.set(Change::LastServer(id));
     step.set(Change::Server(id, Some(Arc::new(new.with_id(id)))));
-    Reply::Server(id)
+    Ok(Reply::Server(id))
 }
 
 /// Raises the cluster's format to one that all its servers read. From then on an older build
@@ -105,28 +104,24 @@ pub(super) fn raise_format(step: &mut Step<'_>, format: u8) -> Reply {
 }
 
 /// Checks that a server's build reads the cluster's format.
-fn reads_our_format(step: &Step<'_>, node: &NodeName, format: u8) -> Result<(), String> {
+fn reads_our_format(step: &Step<'_>, node: &NodeName, format: u8) -> Result<(), RosterError> {
     let ours = step.state.format();
     if format >= ours {
         return Ok(());
     }
-    Err(format!(
-        "server {node} reads formats up to {format}, but the cluster is at {ours}: install a newer lockmesh there"
-    ))
+    Err(RosterError::OldFormat { node: node.clone(), theirs: format, ours })
 }
 
-pub(super) fn update_server(step: &mut Step<'_>, server: &Server) -> Reply {
+pub(super) fn update_server(step: &mut Step<'_>, server: &Server) -> Result<Reply, RosterError> {
     let Some(known) = step.state.server(server.id).cloned() else {
-        return refused(&format!("server {} is not of this quorum", server.id));
+        return Err(RosterError::Unknown(server.id));
     };
     if server.node.as_str().is_empty() || server.address.is_empty() {
-        return refused("a server needs a node and an address");
+        return Err(RosterError::NoAddress);
     }
-    if let Err(why) = reads_our_format(step, &server.node, server.format) {
-        return refused(&why);
-    }
+    reads_our_format(step, &server.node, server.format)?;
     set_server(step, &known, Server { instance_id: known.instance_id.clone(), ..server.clone() });
-    Reply::Done
+    Ok(Reply::Done)
 }
 
 pub(super) fn forget_server(step: &mut Step<'_>, id: ServerId) -> Reply {
@@ -179,8 +174,4 @@ impl State {
     pub fn autopilot(&self) -> (&Autopilot, LogIndex) {
         (&self.autopilot, self.autopilot_index)
     }
-}
-
-fn refused(why: &str) -> Reply {
-    Reply::Refused(Refusal::Roster(why.into()))
 }

@@ -2,6 +2,7 @@
 
 use super::catalog::{Catalog, CheckKey, ServiceKey};
 use super::check::delete_check_at;
+use super::error::CatalogError;
 use super::node::touch_node;
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
@@ -10,10 +11,10 @@ use lockmesh_protocol::record::{Check, Service};
 use std::sync::Arc;
 
 /// Writes a service. Its node must be registered.
-pub(super) fn ensure_service(step: &mut Step<'_>, service: &Service) -> Result<(), String> {
+pub(super) fn ensure_service(step: &mut Step<'_>, service: &Service) -> Result<(), CatalogError> {
     let folded = service.node.folded();
     let Some(node) = step.state.catalog.nodes.get(&folded) else {
-        return Err("Missing node registration".into());
+        return Err(CatalogError::MissingNode);
     };
     let id = service_id(service);
     let key = ServiceKey::new(&service.node, &id);

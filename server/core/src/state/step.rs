@@ -102,8 +102,8 @@ impl<'a> Step<'a> {
             Command::Bootstrap { cluster_id, servers, lease_key } => {
                 bootstrap(self, cluster_id, servers, *lease_key)
             }
-            Command::AdmitServer(server) => admit_server(self, server),
-            Command::UpdateServer(server) => update_server(self, server),
+            Command::AdmitServer(server) => reply_or_refusal(admit_server(self, server)),
+            Command::UpdateServer(server) => reply_or_refusal(update_server(self, server)),
             Command::ForgetServer(id) => forget_server(self, *id),
             Command::ConfigureAutopilot(autopilot, expected) => {
                 configure_autopilot(self, autopilot, *expected)
@@ -177,6 +177,6 @@ impl State {
 }
 
 /// The reply to a command that may be refused.
-pub(super) fn reply_or_refusal(outcome: Result<Reply, Refusal>) -> Reply {
-    outcome.unwrap_or_else(Reply::Refused)
+pub(super) fn reply_or_refusal(outcome: Result<Reply, impl Into<Refusal>>) -> Reply {
+    outcome.unwrap_or_else(|error| Reply::Refused(error.into()))
 }

@@ -6,6 +6,7 @@
 
 use super::State;
 use super::catalog::{node_is_well_formed, service_is_well_formed};
+use super::error::OpError;
 use super::step::Step;
 use super::txn_catalog::{write_check, write_node, write_service};
 use super::txn_kv::write_kv;
@@ -21,7 +22,7 @@ pub(super) fn txn(step: &mut Step<'_>, ops: &[TxnOp]) -> Reply {
     outcome.map_or_else(Reply::TxnFailed, Reply::Txn)
 }
 
-fn write(step: &mut Step<'_>, op: &TxnOp) -> Result<Vec<TxnResult>, String> {
+fn write(step: &mut Step<'_>, op: &TxnOp) -> Result<Vec<TxnResult>, OpError> {
     match op {
         TxnOp::Kv(op) => write_kv(step, op),
         TxnOp::Node { verb, node, expected } => write_node(step, verb, node, *expected),
@@ -34,10 +35,10 @@ impl State {
     /// Runs a read-only transaction.
     pub(super) fn read_txn(&self, ops: &[TxnOp]) -> Result<Vec<TxnResult>, Vec<TxnError>> {
         self.validate(ops)?;
-        run(ops, |op| if op.is_write() { Err("a write inside a read".into()) } else { self.read(op) })
+        run(ops, |op| if op.is_write() { Err(OpError::WriteInRead) } else { self.read(op) })
     }
 
-    fn read(&self, op: &TxnOp) -> Result<Vec<TxnResult>, String> {
+    fn read(&self, op: &TxnOp) -> Result<Vec<TxnResult>, OpError> {
         match op {
             TxnOp::Kv(op) => self.keys.read_kv(op),
             TxnOp::Node { node, .. } => self.catalog.read_node(node),
@@ -50,27 +51,25 @@ impl State {
         run(ops, |op| self.may_be_tried(op).map(|()| Vec::new())).map(|_| ())
     }
 
-    fn may_be_tried(&self, op: &TxnOp) -> Result<(), String> {
+    fn may_be_tried(&self, op: &TxnOp) -> Result<(), OpError> {
         match op {
             TxnOp::Kv(op) => self.kv_may_be_tried(op),
             TxnOp::Node { verb: CatalogVerb::Get, .. }
             | TxnOp::Service { verb: CatalogVerb::Get, .. }
             | TxnOp::Check { .. } => Ok(()),
-            TxnOp::Node { node, .. } => node_is_well_formed(node),
-            TxnOp::Service { service, .. } => service_is_well_formed(service),
+            TxnOp::Node { node, .. } => Ok(node_is_well_formed(node)?),
+            TxnOp::Service { service, .. } => Ok(service_is_well_formed(service)?),
         }
     }
 
-    fn kv_may_be_tried(&self, op: &TxnKv) -> Result<(), String> {
+    fn kv_may_be_tried(&self, op: &TxnKv) -> Result<(), OpError> {
         if op.key.as_str().is_empty() && op.verb != KvVerb::DeleteTree {
-            return Err("Must provide key".into());
+            return Err(OpError::NoKey);
         }
         match &op.verb {
-            KvVerb::Unknown(word) => Err(format!("unknown KV operation: {word}")),
+            KvVerb::Unknown(word) => Err(OpError::UnknownKvVerb(word.clone())),
             // Reported before any operation is tried, as in Consul.
-            KvVerb::Lock if self.keys.delays.contains_key(&op.key) => {
-                Err(format!("failed to lock key {:?} due to lock delay", op.key))
-            }
+            KvVerb::Lock if self.keys.delays.contains_key(&op.key) => Err(OpError::Delayed(op.key.clone())),
             _ => Ok(()),
         }
     }
@@ -79,13 +78,13 @@ impl State {
 /// Tries every operation, even after a failure, and returns all results, or else all failures.
 fn run(
     ops: &[TxnOp],
-    mut try_op: impl FnMut(&TxnOp) -> Result<Vec<TxnResult>, String>,
+    mut try_op: impl FnMut(&TxnOp) -> Result<Vec<TxnResult>, OpError>,
 ) -> Result<Vec<TxnResult>, Vec<TxnError>> {
     let (mut results, mut errors) = (Vec::new(), Vec::new());
     for (op_index, op) in (0u32..).zip(ops) {
         match try_op(op) {
             Ok(more) => results.extend(more),
-            Err(what) => errors.push(TxnError { op_index, what }),
+            Err(error) => errors.push(TxnError { op_index, what: error.to_string() }),
         }
     }
     if errors.is_empty() { Ok(results) } else { Err(errors) }

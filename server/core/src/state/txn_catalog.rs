@@ -3,6 +3,7 @@
 
 use super::catalog::Catalog;
 use super::check::{check_id, delete_check, ensure_check};
+use super::error::{OpError, Row};
 use super::node::{delete_node, ensure_node};
 use super::service::{delete_service, ensure_service, service_id};
 use super::step::Step;
@@ -16,9 +17,9 @@ pub(super) fn write_node(
     verb: &CatalogVerb,
     node: &Node,
     expected: LogIndex,
-) -> Result<Vec<TxnResult>, String> {
+) -> Result<Vec<TxnResult>, OpError> {
     let current = step.state.catalog.nodes.get(&node.name.folded()).map(|node| node.modify_index);
-    let stale = |what| Err(format!("failed to {what} node {:?}, index is stale", node.name));
+    let stale = |verb| Err(OpError::Stale { verb, row: Row::Node(node.name.clone()) });
     match verb {
         CatalogVerb::Cas if current.unwrap_or_default() != expected => stale("set"),
         CatalogVerb::DeleteCas if current != Some(expected) => stale("delete"),
@@ -31,7 +32,7 @@ pub(super) fn write_node(
             Ok(Vec::new())
         }
         CatalogVerb::Get => step.state.catalog.read_node(node),
-        CatalogVerb::Unknown(word) => Err(format!("unknown Node verb {word:?}")),
+        CatalogVerb::Unknown(word) => Err(OpError::UnknownVerb { table: "Node", word: word.clone() }),
     }
 }
 
@@ -40,10 +41,10 @@ pub(super) fn write_service(
     verb: &CatalogVerb,
     service: &Service,
     expected: LogIndex,
-) -> Result<Vec<TxnResult>, String> {
+) -> Result<Vec<TxnResult>, OpError> {
     let (node, id) = (&service.node, service_id(service));
     let current = step.state.catalog.service(node, &id).map(|service| service.modify_index);
-    let stale = |what| Err(format!("failed to {what} service {id:?} on node {node:?}, index is stale"));
+    let stale = |verb| Err(OpError::Stale { verb, row: Row::Service(node.clone(), id.clone()) });
     match verb {
         CatalogVerb::Cas if current.unwrap_or_default() != expected => stale("set"),
         CatalogVerb::DeleteCas if current != Some(expected) => stale("delete"),
@@ -56,7 +57,7 @@ pub(super) fn write_service(
             Ok(Vec::new())
         }
         CatalogVerb::Get => step.state.catalog.read_service(node, &id),
-        CatalogVerb::Unknown(word) => Err(format!("unknown Service verb {word:?}")),
+        CatalogVerb::Unknown(word) => Err(OpError::UnknownVerb { table: "Service", word: word.clone() }),
     }
 }
 
@@ -65,10 +66,10 @@ pub(super) fn write_check(
     verb: &CatalogVerb,
     check: &Check,
     expected: LogIndex,
-) -> Result<Vec<TxnResult>, String> {
+) -> Result<Vec<TxnResult>, OpError> {
     let (node, id) = (&check.node, check_id(check));
     let current = step.state.catalog.check_of(node, &id).map(|check| check.modify_index);
-    let stale = |what| Err(format!("failed to {what} check {id:?} on node {node:?}, index is stale"));
+    let stale = |verb| Err(OpError::Stale { verb, row: Row::Check(node.clone(), id.clone()) });
     match verb {
         CatalogVerb::Cas if current.unwrap_or_default() != expected => stale("set"),
         CatalogVerb::DeleteCas if current != Some(expected) => stale("delete"),
@@ -81,26 +82,26 @@ pub(super) fn write_check(
             Ok(Vec::new())
         }
         CatalogVerb::Get => step.state.catalog.read_check(node, &id),
-        CatalogVerb::Unknown(word) => Err(format!("unknown Check verb {word:?}")),
+        CatalogVerb::Unknown(word) => Err(OpError::UnknownVerb { table: "Check", word: word.clone() }),
     }
 }
 
 impl Catalog {
-    pub(super) fn read_node(&self, node: &Node) -> Result<Vec<TxnResult>, String> {
+    pub(super) fn read_node(&self, node: &Node) -> Result<Vec<TxnResult>, OpError> {
         let found = self.node_by_id_or_name(&node.id, &node.name);
-        let found = found.ok_or_else(|| format!("node {:?} doesn't exist", node.name))?;
+        let found = found.ok_or_else(|| OpError::Absent(Row::Node(node.name.clone())))?;
         Ok(vec![TxnResult::Node(found.clone())])
     }
 
-    pub(super) fn read_service(&self, node: &NodeName, id: &ServiceId) -> Result<Vec<TxnResult>, String> {
+    pub(super) fn read_service(&self, node: &NodeName, id: &ServiceId) -> Result<Vec<TxnResult>, OpError> {
         let found = self.service(node, id);
-        let found = found.ok_or_else(|| format!("service {id:?} on node {node:?} doesn't exist"))?;
+        let found = found.ok_or_else(|| OpError::Absent(Row::Service(node.clone(), id.clone())))?;
         Ok(vec![TxnResult::Service(found.clone())])
     }
 
-    pub(super) fn read_check(&self, node: &NodeName, id: &CheckId) -> Result<Vec<TxnResult>, String> {
+    pub(super) fn read_check(&self, node: &NodeName, id: &CheckId) -> Result<Vec<TxnResult>, OpError> {
         let found = self.check_of(node, id);
-        let found = found.ok_or_else(|| format!("check {id:?} on node {node:?} doesn't exist"))?;
+        let found = found.ok_or_else(|| OpError::Absent(Row::Check(node.clone(), id.clone())))?;
         Ok(vec![TxnResult::Check(found.clone())])
     }
 }

@@ -1,6 +1,7 @@
 //! Transaction operations on keys. The rules are those of single commands; the error texts differ.
 
 use super::entry::{cas_entry, delete_entry, delete_entry_cas, set_entry};
+use super::error::{OpError, Row};
 use super::keys::Keys;
 use super::lock::{AcquireOutcome, acquire, release};
 use super::step::Step;
@@ -12,20 +13,20 @@ use lockmesh_protocol::record::{Entry, Lock};
 use lockmesh_protocol::reply::{Refusal, TxnResult};
 use std::sync::Arc;
 
-pub(super) fn write_kv(step: &mut Step<'_>, op: &TxnKv) -> Result<Vec<TxnResult>, String> {
+pub(super) fn write_kv(step: &mut Step<'_>, op: &TxnKv) -> Result<Vec<TxnResult>, OpError> {
     let new = NewEntry { key: op.key.clone(), value: op.value.clone(), flags: op.flags };
     let key = &op.key;
     let written = match &op.verb {
         KvVerb::Set => set_entry(step, &new),
         KvVerb::Cas => cas_entry(step, &new, Some(op.index).filter(|index| index.0 != 0))
-            .ok_or_else(|| format!("failed to set key {key:?}, index is stale"))?,
+            .ok_or_else(|| stale("set", key))?,
         KvVerb::Lock => lock_in_txn(step, &new, op)?,
         KvVerb::Unlock => unlock_in_txn(step, &new, op)?,
         KvVerb::Delete => return Ok(done(step, |step| delete_entry(step, key))),
         KvVerb::DeleteTree => return Ok(done(step, |step| delete_tree(step, key))),
         KvVerb::DeleteCas if delete_entry_cas(step, key, op.index) => return Ok(Vec::new()),
-        KvVerb::DeleteCas => return Err(format!("failed to delete key {key:?}, index is stale")),
-        other => return Err(format!("unknown KV operation: {other:?}")),
+        KvVerb::DeleteCas => return Err(stale("delete", key)),
+        other => return Err(OpError::MisplacedKvVerb(other.clone())),
     };
     Ok(vec![TxnResult::Kv(without_value(&written))])
 }
@@ -35,28 +36,26 @@ fn done(step: &mut Step<'_>, work: impl FnOnce(&mut Step<'_>)) -> Vec<TxnResult>
     Vec::new()
 }
 
-fn lock_in_txn(step: &mut Step<'_>, new: &NewEntry, op: &TxnKv) -> Result<Arc<Entry>, String> {
+fn lock_in_txn(step: &mut Step<'_>, new: &NewEntry, op: &TxnKv) -> Result<Arc<Entry>, OpError> {
     let outcome = acquire(step, new, op.session.as_deref().map_or(SessionId::NIL, named));
-    match outcome.map_err(|refusal| as_written(&refusal, op.session.as_deref()))? {
+    match outcome.map_err(|refusal| as_written(refusal, op.session.as_deref()))? {
         AcquireOutcome::Granted(entry) => Ok(entry),
-        AcquireOutcome::Held => Err(format!("failed to lock key {:?}, lock is already held", new.key)),
-        AcquireOutcome::Delayed(_) => Err(format!("failed to lock key {:?} due to lock delay", new.key)),
+        AcquireOutcome::Held => Err(OpError::Held(new.key.clone())),
+        AcquireOutcome::Delayed(_) => Err(OpError::Delayed(new.key.clone())),
     }
 }
 
-fn unlock_in_txn(step: &mut Step<'_>, new: &NewEntry, op: &TxnKv) -> Result<Arc<Entry>, String> {
-    let session = named(op.session.as_deref().ok_or(MISSING_SESSION)?);
-    let not_held =
-        || format!("failed to unlock key {:?}, lock isn't held, or is held by another session", new.key);
-    release(step, new, session).ok_or_else(not_held)
+fn unlock_in_txn(step: &mut Step<'_>, new: &NewEntry, op: &TxnKv) -> Result<Arc<Entry>, OpError> {
+    let session = named(op.session.as_deref().ok_or(OpError::NoSession)?);
+    release(step, new, session).ok_or_else(|| OpError::NotHeld(new.key.clone()))
 }
 
 impl Keys {
-    pub(super) fn read_kv(&self, op: &TxnKv) -> Result<Vec<TxnResult>, String> {
+    pub(super) fn read_kv(&self, op: &TxnKv) -> Result<Vec<TxnResult>, OpError> {
         let key = &op.key;
         let entry = self.entries.get(key.as_str());
         let found = match op.verb {
-            KvVerb::Get => entry.cloned().ok_or_else(|| format!("key {key:?} doesn't exist"))?,
+            KvVerb::Get => entry.cloned().ok_or_else(|| OpError::Absent(Row::Key(key.clone())))?,
             KvVerb::GetOrEmpty => entry.cloned().unwrap_or_else(|| Arc::new(empty_entry(op))),
             KvVerb::GetTree => {
                 return Ok(self.entries_under(key.as_str()).cloned().map(TxnResult::Kv).collect());
@@ -64,8 +63,8 @@ impl Keys {
             KvVerb::CheckSession => without_value(session_is(entry, key, op.session.as_deref())?),
             KvVerb::CheckIndex => without_value(index_is(entry, key, op.index)?),
             KvVerb::CheckNotExists if entry.is_none() => return Ok(Vec::new()),
-            KvVerb::CheckNotExists => return Err(format!("key {key:?} exists")),
-            ref other => return Err(format!("unknown KV operation: {other:?}")),
+            KvVerb::CheckNotExists => return Err(OpError::Exists(key.clone())),
+            ref other => return Err(OpError::MisplacedKvVerb(other.clone())),
         };
         Ok(vec![TxnResult::Kv(found)])
     }
@@ -75,28 +74,28 @@ fn session_is<'a>(
     entry: Option<&'a Arc<Entry>>,
     key: &Key,
     expected: Option<&str>,
-) -> Result<&'a Arc<Entry>, String> {
-    let entry = entry.ok_or_else(|| format!("failed to check session, key {key:?} doesn't exist"))?;
+) -> Result<&'a Arc<Entry>, OpError> {
+    let entry = entry.ok_or_else(|| OpError::NothingToCheck { property: "session", key: key.clone() })?;
     // A free key has no holder: an operation without a session checks for that.
     if entry.lock.session == expected.map(named) {
         return Ok(entry);
     }
     let current = entry.lock.session.map(|session| session.to_string()).unwrap_or_default();
-    let expected = expected.unwrap_or_default();
-    Err(format!("failed session check for key {key:?}, current session {current:?} != {expected:?}"))
+    let expected = expected.unwrap_or_default().to_owned();
+    Err(OpError::OtherSession { key: key.clone(), current, expected })
 }
 
 fn index_is<'a>(
     entry: Option<&'a Arc<Entry>>,
     key: &Key,
     expected: LogIndex,
-) -> Result<&'a Arc<Entry>, String> {
-    let entry = entry.ok_or_else(|| format!("failed to check index, key {key:?} doesn't exist"))?;
+) -> Result<&'a Arc<Entry>, OpError> {
+    let entry = entry.ok_or_else(|| OpError::NothingToCheck { property: "index", key: key.clone() })?;
     let current = entry.modify_index;
     if current == expected {
         return Ok(entry);
     }
-    Err(format!("failed index check for key {key:?}, current modify index {current} != {expected}"))
+    Err(OpError::OtherIndex { key: key.clone(), current, expected })
 }
 
 /// An entry as a write returns it, without the value that the client sent.
@@ -125,14 +124,15 @@ fn named(text: &str) -> SessionId {
     SessionId::parse(text).unwrap_or(SessionId::NIL)
 }
 
-/// The text of a refusal, with the session as the client wrote it.
-fn as_written(refusal: &Refusal, written: Option<&str>) -> String {
+/// A refusal, with the session as the client wrote it.
+fn as_written(refusal: Refusal, written: Option<&str>) -> OpError {
     match (refusal, written) {
-        (Refusal::InvalidSession(_), Some(written)) => format!("invalid session {written:?}"),
-        (Refusal::InvalidSession(_), None) => MISSING_SESSION.into(),
-        (other, _) => other.to_string(),
+        (Refusal::InvalidSession(_), Some(written)) => OpError::InvalidSession(written.to_owned()),
+        (Refusal::InvalidSession(_), None) => OpError::NoSession,
+        (other, _) => OpError::Refused(other),
     }
 }
 
-/// Consul's text.
-const MISSING_SESSION: &str = "missing session";
+fn stale(verb: &'static str, key: &Key) -> OpError {
+    OpError::Stale { verb, row: Row::Key(key.clone()) }
+}
