@@ -29,12 +29,12 @@ use crate::snapshot::{CheckpointSource, Fetch, Fetched};
 use crate::store::{DirtyRows, StoreHandle};
 use connections::Connections;
 use figures::Publisher;
-use lockmesh_core::Core;
 use lockmesh_core::frontend::{
     Actions, Announcement, AnswerKind, CallAnswer, CheckpointReader, Event, Frontend, FrontendConfig,
     NotReady, PartWanted, RosterChange, SnapshotFetch, Storage,
 };
 use lockmesh_core::unwritten::{StoreOrder, Unwritten};
+use lockmesh_core::{Core, Input};
 use lockmesh_protocol::id::WallTime;
 use lockmesh_protocol::log_on_change::LogOnChange;
 use lockmesh_protocol::record::Server;
@@ -195,17 +195,6 @@ impl Driver {
                 let (from, peer) = self.connections.begin(call, &replies);
                 Event::Call { from, peer, request }
             }
-            // A backup's reader is a thread of the shell, unknown to the frontend.
-            DriverEvent::Cancel(call) => {
-                self.backups.cancel(call);
-                Event::Cancel(call)
-            }
-            DriverEvent::Disconnected(from) => {
-                // First, so that no answer is put into a queue without a reader.
-                self.connections.forget(from);
-                self.backups.cancel_all(from);
-                Event::Disconnected(from)
-            }
             DriverEvent::SnapshotFetched(fetched) => self.fetched(fetched),
             // A late event of the bootstrap loop.
             DriverEvent::Bootstrap(_) => return true,
@@ -213,11 +202,28 @@ impl Driver {
                 self.leaving = Some(left);
                 Event::Leave
             }
-            DriverEvent::Frontend(event) => event,
+            DriverEvent::Frontend(event) => {
+                self.end_calls(&event);
+                event
+            }
             DriverEvent::Stop => return false,
         };
         self.handle(event);
         true
+    }
+
+    /// Ends the driver's own part of calls that are canceled or whose connection closed. A backup's
+    /// reader is a thread of the shell, unknown to the frontend.
+    fn end_calls(&mut self, event: &Event) {
+        match event {
+            Event::Cancel(call) => self.backups.cancel(*call),
+            Event::Disconnected(from) => {
+                // First, so that no answer is put into a queue without a reader.
+                self.connections.forget(*from);
+                self.backups.cancel_all(*from);
+            }
+            _ => {}
+        }
     }
 
     fn handle(&mut self, event: Event) {
@@ -268,7 +274,7 @@ impl Driver {
             SERVER.counts.reads.inc();
             self.connections.answer(to, Outgoing::LongRead(Box::new(read)));
         }
-        let removed = actions.removed_rows.take();
+        let removed = actions.shell.removed.take();
         if !removed.is_empty() {
             // Freeing a large number of rows would block this loop for too long. If no thread can
             // start, they are freed here.
@@ -321,11 +327,11 @@ impl Driver {
     /// first: on one thread nothing is sent before the turn ends, and the first task that is woken
     /// sends first.
     fn send_to_peers(&mut self) {
-        if !self.actions.messages.is_empty() {
+        if !self.actions.shell.messages.is_empty() {
             let mut lost = Vec::new();
-            self.peers.send(&mut self.actions.messages, &mut lost);
+            self.peers.send(&mut self.actions.shell.messages, &mut lost);
             // The frontend is notified between two turns, never while its actions are carried out.
-            self.next.extend(lost.into_iter().map(Event::Unreachable));
+            self.next.extend(lost.into_iter().map(|server| Input::Unreachable(server).into()));
         }
         if let Some(roster) = self.actions.roster.take() {
             self.notice_roster(roster);
@@ -335,9 +341,9 @@ impl Driver {
         if let Some(fetch) = self.actions.fetch.take() {
             self.fetch(fetch);
         }
-        self.challenger.ask_all(self.actions.challenges.drain(..));
-        self.challenger.hand_on_all(self.actions.questions.drain(..));
-        self.challenger.tell_all(self.actions.mesh_items.drain(..));
+        self.challenger.ask_all(self.actions.shell.challenges.drain(..));
+        self.challenger.hand_on_all(self.actions.shell.questions.drain(..));
+        self.challenger.tell_all(self.actions.shell.mesh_items.drain(..));
     }
 
     /// Passes orders to the store in sequence; returns `false` when it has ended.

@@ -5,6 +5,7 @@ use super::Peers;
 use super::hello::HelloFrame;
 use super::queue::PeerQueue;
 use crate::event_queue::EventSender;
+use lockmesh_core::Input;
 use lockmesh_core::frontend::Event;
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_net::client::try_each;
@@ -115,7 +116,7 @@ impl PeerLink {
     /// Messages in flight may be lost. The event is never rejected for lack of room, and the driver
     /// may have stopped.
     fn notify_driver(&self, server: ServerId) {
-        let _ = self.sender.post(Event::Unreachable(server));
+        let _ = self.sender.post(Input::Unreachable(server));
     }
 
     /// The other server may have closed the connection because this one was removed. The event is

@@ -169,7 +169,7 @@ impl Core {
             Input::Persisted(write) => {
                 let mut effects = Effects::default();
                 self.engine.persisted(write, &mut effects);
-                outbox.messages.append(&mut effects.messages);
+                outbox.shell.messages.append(&mut effects.messages);
             }
             Input::CheckpointDurable(mark) => self.checkpoint_durable(now, mark, outbox),
             Input::Summed(index, checksum) => self.corruption.summed(index, checksum),
@@ -255,7 +255,7 @@ impl Core {
         }
         outbox.writes.append(&mut effects.writes);
         if self.set_back.is_none() {
-            outbox.messages.append(&mut effects.messages);
+            outbox.shell.messages.append(&mut effects.messages);
         }
         if let Some(mark) = effects.installed.take() {
             self.install(now, mark, outbox);
@@ -548,8 +548,9 @@ impl Core {
         };
         let proposal = self.fault_injected(without_minority(proposal, self.engine.membership()));
         let news = outbox.changes.len();
-        let Outbox { changes, removed, .. } = outbox;
-        let applied = self.state.apply_keeping(entry.index, entry.term, &proposal, changes, removed);
+        let Outbox { changes, shell, .. } = outbox;
+        let applied =
+            self.state.apply_keeping(entry.index, entry.term, &proposal, changes, &mut shell.removed);
         self.mesh_applied(now, (&proposal.command, &applied), &outbox.changes[news..]);
         // Ids are never reused, so the memory of removed servers would only grow.
         if let Command::ForgetServer(server) = proposal.command {

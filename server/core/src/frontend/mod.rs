@@ -51,7 +51,7 @@ mod stalls;
 mod status;
 mod watches;
 
-pub use crate::outbox::{ChallengeWanted, MeshItemsWanted, QuestionWanted};
+pub use crate::outbox::{ChallengeWanted, MeshItemsWanted, QuestionWanted, ShellEffects};
 pub use actions::{
     Actions, Announcement, AnswerKind, CallAnswer, CheckpointReader, PartWanted, RosterChange, SnapshotFetch,
     Storage,
@@ -217,24 +217,19 @@ impl Frontend {
                 self.watches.cancel_all(caller);
                 self.checkpoints.cancel_all(caller);
             }
-            Event::Peer(sender, message) => self.peer(now, sender, message, actions),
-            Event::SetBack(by, known) => self.input(now, Input::SetBack(by, known)),
+            Event::Core(Input::Peer(sender, message)) => self.peer(now, sender, message, actions),
+            Event::Core(Input::CheckpointDurable(mark)) => {
+                let index = mark.index;
+                self.input(now, Input::CheckpointDurable(mark));
+                self.checkpoints.completed(now, index, self.core.snapshot_meta(), actions);
+            }
+            Event::Core(input) => self.input(now, input),
             Event::Version(server, version) => self.versions.insert(server, version),
-            Event::Unreachable(server) => self.input(now, Input::Unreachable(server)),
             Event::SnapshotFetched(fetched) => {
                 if let Some(install) = self.checkpoints.fetched(fetched) {
                     self.input(now, install);
                 }
             }
-            Event::Persisted(number) => self.input(now, Input::Persisted(number)),
-            Event::Checkpointed(mark) => {
-                let index = mark.index;
-                self.input(now, Input::CheckpointDurable(mark));
-                self.checkpoints.completed(now, index, self.core.snapshot_meta(), actions);
-            }
-            Event::Summed(index, checksum) => self.input(now, Input::Summed(index, checksum)),
-            Event::Challenged { challenge, answer } => self.input(now, Input::Challenged(challenge, answer)),
-            Event::AgentAnswered(answer) => self.input(now, Input::AgentAnswered(answer)),
             Event::Disk(health) => self.notice_disk(health, actions),
             Event::ReaderClosed => self.checkpoints.reader_closed(),
             Event::Removed => self.leave_for_good(actions),
@@ -519,7 +514,7 @@ impl Frontend {
         // The store must receive the snapshot's checkpoint before the log's reset that depends on
         // it: see `carry_out`.
         if self.outbox.install.is_none() {
-            actions.messages.append(&mut self.outbox.messages);
+            actions.shell.append(&mut self.outbox.shell);
             actions.storage.extend(self.outbox.writes.drain(..).map(Storage::Write));
         }
     }
@@ -537,12 +532,8 @@ impl Frontend {
         self.gossip_key.follow(now, self.core.state().gossip_key());
         let mut outbox = std::mem::take(&mut self.outbox);
         outbox.changes.iter().for_each(|change| self.watches.touch(change));
-        actions.removed_rows.append(outbox.removed.take());
         let roster_changed = outbox.changes.iter().any(servers::is_of_roster);
         self.checkpoints.record(now, &mut outbox, actions);
-        actions.challenges.append(&mut outbox.challenges);
-        actions.questions.append(&mut outbox.questions);
-        actions.mesh_items.append(&mut outbox.mesh_items);
         if roster_changed {
             self.notice_roster(actions);
         }

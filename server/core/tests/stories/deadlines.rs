@@ -254,7 +254,7 @@ fn turn(frontend: &mut Frontend, now: Time, actions: &mut Actions) {
             _ => None,
         });
         let Some(last) = { written }.next_back() else { return };
-        frontend.handle(now, Event::Persisted(last), actions);
+        frontend.handle(now, Event::Core(Input::Persisted(last)), actions);
     }
 }
 

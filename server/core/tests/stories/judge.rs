@@ -14,6 +14,7 @@ mod stalled_renewals;
 use crate::frontend::{Cluster, agent};
 use crate::names::session as session_id;
 use crate::solo::{CORRUPTION_CHECK_INTERVAL, REAP_FAILED_AFTER, Solo};
+use lockmesh_core::Input;
 use lockmesh_core::frontend::{CallRef, Event};
 use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::message::MessageKind;
@@ -266,7 +267,7 @@ impl Fleet {
 
     fn tell(&mut self, id: ServerId, challenge: Challenge, answer: Option<NodeAnswer>) {
         if !self.stuck.contains(&id) {
-            self.cluster.turn(id, Some(Event::Challenged { challenge, answer: answer.map(Box::new) }));
+            self.cluster.turn(id, Some(Event::Core(Input::Challenged(challenge, answer.map(Box::new)))));
             self.cluster.deliver();
         }
     }

@@ -142,7 +142,7 @@ impl Cluster {
     fn input(&mut self, id: ServerId, input: Input) {
         let server = self.servers.get_mut(&id).expect("the server exists");
         server.input(self.now, input);
-        let messages = std::mem::take(&mut server.outbox.messages);
+        let messages = std::mem::take(&mut server.outbox.shell.messages);
         self.in_flight.extend(messages);
     }
 
@@ -761,7 +761,7 @@ fn a_snapshot_that_a_follower_is_past_is_answered_with_how_far_it_is() {
     let mut outbox = Outbox::default();
     core.handle(cluster.now, Input::Peer(leader, told_again), &mut outbox);
     core.settle(cluster.now, &mut outbox);
-    let answers = outbox.messages.iter().filter(|(to, message)| {
+    let answers = outbox.shell.messages.iter().filter(|(to, message)| {
         *to == leader && message.kind == MessageKind::AppendResponse && message.index == mark.index
     });
     assert_eq!(answers.count(), 1, "its first response was lost: the leader would wait forever");
