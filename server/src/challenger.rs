@@ -16,8 +16,8 @@ use crate::event_queue::EventSender;
 use crate::metrics::SERVER;
 use crate::peers::Peers;
 use bytes::Bytes;
-use lockmesh_core::Input;
 use lockmesh_core::frontend::{ChallengeWanted, MeshItemsWanted, QuestionWanted};
+use lockmesh_core::{Input, NodeInput};
 use lockmesh_net::node::NodeConnection;
 use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::id::NodeName;
@@ -200,7 +200,7 @@ impl Agent {
         let answer = self.connection.answer(Request::AskNode(question), challenge, LATE_TIMEOUT);
         if let Ok(Some(answer)) = timeout(LATE_TIMEOUT, answer).await {
             // Never rejected for lack of room; the driver may have stopped.
-            let _ = self.sender.post(Input::AgentAnswered(Box::new(answer)));
+            let _ = self.sender.post(Input::Node(NodeInput::AgentAnswered(Box::new(answer))));
         }
     }
 
@@ -210,7 +210,7 @@ impl Agent {
         }
         // Never rejected for lack of room; the driver may have stopped.
         let answer = answer.map(Box::new);
-        let _ = self.sender.post(Input::Challenged(challenge, answer));
+        let _ = self.sender.post(Input::Node(NodeInput::Challenged(challenge, answer)));
     }
 }
 
@@ -271,7 +271,10 @@ mod tests {
                 (Vec::new(), pin!(tokio::time::sleep_until(tokio::time::Instant::now() + LONG)));
             self.receiver.arrive(&mut events, 1, alarm.as_mut()).await;
             match events.pop() {
-                Some(DriverEvent::Frontend(Event::Core(Input::Challenged(challenge, answer)))) => {
+                Some(DriverEvent::Frontend(Event::Core(Input::Node(NodeInput::Challenged(
+                    challenge,
+                    answer,
+                ))))) => {
                     let secret = LeaseKey::default().secret(LEASE);
                     assert!(answer.as_ref().is_none_or(|answer| secret.made(&answer.renewal)));
                     (challenge.nonce, answer.map(|answer| answer.renewal.nonce))

@@ -45,10 +45,10 @@ pub struct ShellEffects {
     /// Messages for other servers, which may be sent at once. Messages that depend on a write
     /// follow when the write is reported.
     pub messages: Vec<(ServerId, PeerMessage)>,
-    /// Nodes to challenge, each for 250 ms; report each outcome as [`crate::Input::Challenged`].
+    /// Nodes to challenge, each for 250 ms; report each outcome as [`crate::NodeInput::Challenged`].
     pub challenges: Vec<ChallengeWanted>,
     /// Agents that must question a node. Only a reply is reported, as
-    /// [`crate::Input::AgentAnswered`].
+    /// [`crate::NodeInput::AgentAnswered`].
     pub questions: Vec<QuestionWanted>,
     /// Agents in the mesh that receive news. The outcome is not reported.
     pub mesh_items: Vec<MeshItemsWanted>,
@@ -85,7 +85,7 @@ pub(crate) fn lost_leadership() -> Unavailable {
     Unavailable::Unknown("leadership lost while committing log".into())
 }
 
-/// A node to challenge. Its reply, or the timeout, is reported as [`crate::Input::Challenged`].
+/// A node to challenge. Its reply, or the timeout, is reported as [`crate::NodeInput::Challenged`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChallengeWanted {
     /// The node that the agent's certificate must name.

@@ -145,8 +145,13 @@ impl World {
         let life = self.machines.get(&question.server).and_then(|machine| machine.process.as_ref());
         if life.is_some_and(|process| process.life == question.life) {
             let event = match (question.through, answer) {
-                (None, answer) => lockmesh_core::Input::Challenged(question.challenge, answer.map(Box::new)),
-                (Some(_), Some(answer)) => lockmesh_core::Input::AgentAnswered(Box::new(answer)),
+                (None, answer) => lockmesh_core::Input::Node(lockmesh_core::NodeInput::Challenged(
+                    question.challenge,
+                    answer.map(Box::new),
+                )),
+                (Some(_), Some(answer)) => {
+                    lockmesh_core::Input::Node(lockmesh_core::NodeInput::AgentAnswered(Box::new(answer)))
+                }
                 (Some(_), None) => return,
             };
             self.post(question.server, event);

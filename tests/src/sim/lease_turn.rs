@@ -2,7 +2,7 @@
 
 use super::process::{DriverEvent, Turn};
 use lockmesh_core::frontend::Event;
-use lockmesh_core::{Input, LeaseContents, Proposal};
+use lockmesh_core::{Input, LeaseContents, NodeInput, Proposal};
 use lockmesh_protocol::command::{Command, NodeFailure};
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{LogIndex, Term};
@@ -49,10 +49,13 @@ impl LeaseTurn {
                 self.answers.extend(answers);
                 self.relayed.extend(acknowledged);
             }
-            DriverEvent::Frontend(Event::Core(Input::AgentAnswered(answer))) => {
+            DriverEvent::Frontend(Event::Core(Input::Node(NodeInput::AgentAnswered(answer)))) => {
                 self.passed_on.push(answer.renewal)
             }
-            DriverEvent::Frontend(Event::Core(Input::Challenged(challenge, Some(answer)))) => {
+            DriverEvent::Frontend(Event::Core(Input::Node(NodeInput::Challenged(
+                challenge,
+                Some(answer),
+            )))) => {
                 let is_answer =
                     (answer.renewal.lease, answer.renewal.nonce) == (challenge.lease, challenge.nonce);
                 self.answers.extend(is_answer.then_some(answer.renewal));

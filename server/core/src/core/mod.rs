@@ -154,18 +154,10 @@ impl Core {
             Input::Read(token, Consistency::Stale) => outbox.readable.push(token),
             Input::Read(token, _) => self.read(now, token, outbox),
             Input::Renew(token, session) => self.renew(now, token, session, outbox),
-            Input::RenewLease(token, renewal) => self.judge(now, JudgeInput::Renewal(token, renewal), outbox),
-            Input::Accuse(token, accuser, accused) => {
-                self.judge(now, JudgeInput::Accuse(token, accuser, accused), outbox);
-            }
             Input::Spread(token, origin, item) => {
                 self.spread(now, MeshInput::Fire(token, origin, item), outbox);
             }
-            Input::Challenged(challenge, answer) => {
-                let answer = answer.map(|answer| *answer);
-                self.judge(now, JudgeInput::Challenged(challenge, answer), outbox);
-            }
-            Input::AgentAnswered(answer) => self.judge(now, JudgeInput::AgentAnswered(*answer), outbox),
+            Input::Node(input) => self.judge(now, JudgeInput::Node(input), outbox),
             Input::Persisted(write) => {
                 let mut effects = Effects::default();
                 self.engine.persisted(write, &mut effects);
@@ -173,15 +165,7 @@ impl Core {
             }
             Input::CheckpointDurable(mark) => self.checkpoint_durable(now, mark, outbox),
             Input::Summed(index, checksum) => self.corruption.summed(index, checksum),
-            Input::TransferLeader(token, to) => {
-                self.manage(now, AutopilotInput::Transfer(token, to), outbox);
-            }
-            Input::AddServer(token, server) => {
-                self.manage(now, AutopilotInput::Add(token, server), outbox);
-            }
-            Input::RemoveServer(token, server) => {
-                self.manage(now, AutopilotInput::Remove(token, server), outbox);
-            }
+            Input::Servers(request) => self.manage(now, AutopilotInput::Request(request), outbox),
         }
     }
 

@@ -61,9 +61,11 @@ pub use event::{CallRef, Caller, DiskHealth, Event};
 pub use figures::{Figures, FollowerFigures};
 pub use readiness::NotReady;
 
+use crate::autopilot::ServerRequest;
 use crate::core::Core;
 use crate::fault_injection::FaultPoint;
 use crate::input::{CallToken, Input};
+use crate::judge::NodeInput;
 use crate::observed::Observed;
 use crate::outbox::Outbox;
 use crate::proposal::Proposal;
@@ -354,13 +356,19 @@ impl Frontend {
             }
             Request::RenewLease(renewal) => {
                 admission::check_renewal(&self.core, peer, &renewal)?;
-                self.ask(now, from, CallKind::Lease, |token| Input::RenewLease(token, renewal));
+                self.ask(now, from, CallKind::Lease, |token| {
+                    Input::Node(NodeInput::RenewLease(token, renewal))
+                });
             }
             Request::TransferLeader(to) => {
-                self.ask(now, from, CallKind::Write, |token| Input::TransferLeader(token, to));
+                self.ask(now, from, CallKind::Write, |token| {
+                    Input::Servers(ServerRequest::TransferLeader(token, to))
+                });
             }
             Request::RemoveServer(server) => {
-                self.ask(now, from, CallKind::Write, |token| Input::RemoveServer(token, server));
+                self.ask(now, from, CallKind::Write, |token| {
+                    Input::Servers(ServerRequest::RemoveServer(token, server))
+                });
             }
             Request::BackupPart { backup: None, stale, .. } => {
                 let consistency = if stale { Consistency::Stale } else { Consistency::Consistent };
@@ -408,7 +416,9 @@ impl Frontend {
             }
             Request::Accuse(accused) => {
                 let accuser = mesh::accuser(&self.core, peer, &accused)?;
-                self.ask(now, from, CallKind::Lease, |token| Input::Accuse(token, accuser, accused));
+                self.ask(now, from, CallKind::Lease, |token| {
+                    Input::Node(NodeInput::Accuse(token, accuser, accused))
+                });
             }
             // A follower may read the state after its leader's round, but lease status is not in
             // the state.

@@ -14,10 +14,10 @@ mod stalled_renewals;
 use crate::frontend::{Cluster, agent};
 use crate::names::session as session_id;
 use crate::solo::{CORRUPTION_CHECK_INTERVAL, REAP_FAILED_AFTER, Solo};
-use lockmesh_core::Input;
 use lockmesh_core::frontend::{CallRef, Event};
 use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::message::MessageKind;
+use lockmesh_core::{Input, NodeInput};
 use lockmesh_protocol::command::{AgentRegistration, Command, Deregistration, NodeFailure, Registration};
 use lockmesh_protocol::given_up::{GivenUpSession, NodeAnswer};
 use lockmesh_protocol::id::{CheckId, LogIndex, ServerId, SessionId};
@@ -267,7 +267,10 @@ impl Fleet {
 
     fn tell(&mut self, id: ServerId, challenge: Challenge, answer: Option<NodeAnswer>) {
         if !self.stuck.contains(&id) {
-            self.cluster.turn(id, Some(Event::Core(Input::Challenged(challenge, answer.map(Box::new)))));
+            self.cluster.turn(
+                id,
+                Some(Event::Core(Input::Node(NodeInput::Challenged(challenge, answer.map(Box::new))))),
+            );
             self.cluster.deliver();
         }
     }
