@@ -166,7 +166,7 @@ impl ServerStart {
             let _ = post.post(event);
         });
         let store = store.map_err(StartError::Thread)?;
-        self.tell(&record, id, &cluster_id);
+        self.log_membership(&record, id, &cluster_id);
         let core = Core::new(self.core_config(id, &cluster_id, &servers), recovered);
         let own_record = Server { instance_id: record.instance_id.clone(), ..self.me.with_id(id) };
         // Before the first hello, which contains this server's position.
@@ -192,7 +192,7 @@ impl ServerStart {
     }
 
     /// Logs the server and its cluster.
-    fn tell(&self, record: &Record, id: ServerId, cluster_id: &str) {
+    fn log_membership(&self, record: &Record, id: ServerId, cluster_id: &str) {
         tracing::info!(
             cluster = cluster_id,
             server = id.0,

@@ -166,7 +166,7 @@ impl Driver {
             SERVER.counts.events.inc_by(events.len() as u64);
             for event in events.drain(..) {
                 // The remaining events are handled too: each may release something.
-                running &= self.take(event);
+                running &= self.receive(event);
             }
             self.advance();
             self.frontend.decide(self.now(), &mut self.actions);
@@ -189,7 +189,7 @@ impl Driver {
     }
 
     /// Handles one event; returns `false` if the driver must end.
-    fn take(&mut self, event: DriverEvent) -> bool {
+    fn receive(&mut self, event: DriverEvent) -> bool {
         let event = match event {
             DriverEvent::Call { call, request, replies } => {
                 let (from, peer) = self.connections.begin(call, &replies);
@@ -292,7 +292,7 @@ impl Driver {
         }
         for PartWanted { reader, number, to } in actions.parts.drain(..) {
             if let Some(replies) = self.connections.of(to) {
-                self.backups.ask(reader, Question { number, call: to.call, replies });
+                self.backups.request_part(reader, Question { number, call: to.call, replies });
             }
         }
         if std::mem::take(&mut actions.removed) {
@@ -341,16 +341,16 @@ impl Driver {
         if let Some(fetch) = self.actions.fetch.take() {
             self.fetch(fetch);
         }
-        self.challenger.ask_all(self.actions.shell.challenges.drain(..));
-        self.challenger.hand_on_all(self.actions.shell.questions.drain(..));
-        self.challenger.tell_all(self.actions.shell.mesh_items.drain(..));
+        self.challenger.challenge_all(self.actions.shell.challenges.drain(..));
+        self.challenger.question_all(self.actions.shell.questions.drain(..));
+        self.challenger.notify_all(self.actions.shell.mesh_items.drain(..));
     }
 
     /// Passes orders to the store in sequence; returns `false` when it has ended.
     fn store_all(&mut self, storage: &mut Vec<Storage>) -> bool {
         let mut writes = Vec::new();
         let own = self.frontend.core().own_memory();
-        for order in storage.drain(..).filter_map(|action| self.unwritten.take(action, own)) {
+        for order in storage.drain(..).filter_map(|action| self.unwritten.handle(action, own)) {
             match order {
                 StoreOrder::Write(write) => writes.push(write),
                 StoreOrder::Checkpoint(checkpoint) => self.store.hand_over(checkpoint),

@@ -174,7 +174,7 @@ impl PeerLink {
         let mut queue = FrameQueue::default();
         let mut messages = Vec::new();
         loop {
-            self.queue.take(&mut messages).await;
+            self.queue.receive_all(&mut messages).await;
             for message in messages.drain(..) {
                 self.encode(&mut queue, &message);
                 if queue.byte_count() >= BYTES_AT_ONCE

@@ -284,7 +284,7 @@ impl Peers {
                 row.queue.move_to(&hello.address);
                 // The server is up, so calling it at once is worthwhile: the next election may
                 // depend on it.
-                row.queue.heard();
+                row.queue.note_connected();
                 self.note_version(hello);
                 Ok(self.hello(me, hello.from))
             }

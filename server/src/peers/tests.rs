@@ -185,7 +185,7 @@ async fn who_holds_less_than_the_other_remembers_is_refused_and_told() {
 }
 
 /// Sends the same message repeatedly: messages sent while the other server is down are lost.
-async fn say(peers: Arc<Peers>) {
+async fn send_repeatedly(peers: Arc<Peers>) {
     let mut pause = tokio::time::interval(Duration::from_millis(5));
     loop {
         pause.tick().await;
@@ -202,7 +202,7 @@ async fn what_is_said_arrives_also_after_the_other_one_came_back() {
     one.begin(1);
     let servers = [server(1, &one.address.to_string()), server(2, &address)];
     one.peers.update(servers.iter(), ServerId(2));
-    let saying = tokio::spawn(say(Arc::clone(&one.peers)));
+    let saying = tokio::spawn(send_repeatedly(Arc::clone(&one.peers)));
     for _ in 0..2 {
         other.begin(2);
         other.peers.update(servers.iter(), ServerId(2));
@@ -232,7 +232,7 @@ async fn a_server_that_was_removed_is_not_heard_on_the_stream_that_it_has() {
         place.begin(number);
         place.peers.update(servers.iter(), ServerId(2));
     }
-    let saying = tokio::spawn(say(Arc::clone(&one.peers)));
+    let saying = tokio::spawn(send_repeatedly(Arc::clone(&one.peers)));
     let other = tokio::task::spawn_blocking(move || {
         other.until("the first message", |event| {
             matches!(event, DriverEvent::Frontend(Event::Core(Input::Peer(ServerId(1), _))))

@@ -123,7 +123,7 @@ impl Stream {
                 answers = self.replies.ready() => for (call, outgoing) in answers {
                     let response = match outgoing {
                         Outgoing::Response(response) => Some(response),
-                        Outgoing::LongRead(read) => long_reads.take(call, *read),
+                        Outgoing::LongRead(read) => long_reads.queue(call, *read),
                     };
                     if let Some(response) = response {
                         self.encode(&mut queue, &(call, response.in_dialect(self.dialect)));

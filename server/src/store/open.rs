@@ -13,8 +13,8 @@ use super::disk::Disk;
 use super::error::StoreError;
 use super::file::{FileIdentity, Kind, RedbFile, io_error};
 use super::log::{LogHead, LogStore};
-use super::names::{LOG, NEW_LOG, NEW_STATE, STATE, TOLD};
-use super::told::{self, ToldFile};
+use super::names::{LOG, NEW_LOG, NEW_STATE, REPORTED, STATE};
+use super::reported::{self, ReportedFile};
 use lockmesh_core::State;
 use lockmesh_core::raft::log::{HardState, LogEntry, Recovered, SnapshotMeta};
 use lockmesh_net::random;
@@ -79,7 +79,7 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
         log.accept_loss(told)?;
     }
     // Only a trusted log may report its position.
-    log.tell(ToldFile::new(Arc::clone(&disk), pair));
+    log.record_commits(ReportedFile::new(Arc::clone(&disk), pair));
     // Left by a crash between the checkpoint of another server's snapshot and the reset of the log
     // that follows it.
     if reset {
@@ -169,7 +169,8 @@ impl Pair {
         let log = open_file(disk, LOG, STATE, cache_bytes)?;
         let checkpoints = open_file(disk, STATE, LOG, cache_bytes)?;
         let pair = check_pair(&log, &checkpoints, server)?;
-        let told = told::read(&**disk, pair).map_err(io_error(&disk.path(TOLD), "cannot read the file"))?;
+        let told =
+            reported::read(&**disk, pair).map_err(io_error(&disk.path(REPORTED), "cannot read the file"))?;
         let (checkpoints, mark, state) = CheckpointStore::load(checkpoints)?;
         let (log, entries) = LogStore::load(log)?;
         let reset = check_fit(log.head(), &entries, &mark, (log.file().path(), checkpoints.file().path()))?;

@@ -176,7 +176,7 @@ impl Agent {
     ) {
         let token = self.next_token();
         self.questions.insert(token, challenger);
-        self.tell(stage, judge, Input::Challenge(token, challenge));
+        self.handle_input(stage, judge, Input::Challenge(token, challenge));
     }
 
     /// Passes on the quorum client's answer to a challenge; returns `false` if the call was not a

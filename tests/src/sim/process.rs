@@ -307,7 +307,7 @@ impl Process {
 
     /// Puts a row on its disk, regardless of the log.
     pub fn record(&mut self, row: Change) {
-        let nothing = self.unwritten.take(Storage::Record(vec![row]), self.frontend.core().own_memory());
+        let nothing = self.unwritten.handle(Storage::Record(vec![row]), self.frontend.core().own_memory());
         debug_assert!(nothing.is_none(), "it goes with the next checkpoint");
     }
 
@@ -374,7 +374,7 @@ impl Process {
         let brings_snapshot = events.iter().any(|event| matches!(event, DriverEvent::Snapshot(Some(_))));
         for event in events {
             turn.leases.takes(&event);
-            self.take(now, event);
+            self.handle(now, event);
         }
         for _ in 0..self.readers.close_silent(stage.now) {
             self.frontend.handle(now, Event::ReaderClosed, &mut self.actions);
@@ -412,7 +412,7 @@ impl Process {
         Some(turn)
     }
 
-    fn take(&mut self, now: Time, event: DriverEvent) {
+    fn handle(&mut self, now: Time, event: DriverEvent) {
         let event = match event {
             DriverEvent::Ask(ask, came) => self.call(Asked { ask, came }),
             DriverEvent::Cancelled(by, call) => {
@@ -531,7 +531,7 @@ impl Process {
             turn.changes.extend(changes.iter().cloned());
             stage.fault_injection.forget_rows(changes);
         }
-        match self.unwritten.take(action, self.frontend.core().own_memory()) {
+        match self.unwritten.handle(action, self.frontend.core().own_memory()) {
             None => {}
             Some(StoreOrder::Write(write)) => {
                 if self.shadow.write(&write) > 0 {

@@ -212,7 +212,7 @@ impl World {
             Err(why) => return self.judge.object("recovery", format!("{id} cannot start: {why}")),
         };
         let index = recovered.snapshot.index;
-        self.stage.say(|| {
+        self.stage.log(|| {
             format!("server {id} starts at {index}, log up to {}", machine.disk.durable.last_index())
         });
         self.judge.see(&self.stage, &Fact::Opened { server: id, index, state: &recovered.state });
@@ -246,7 +246,7 @@ impl World {
         if process.core().is_serving() {
             self.stage.hit(Mark::LeaderCrash);
         }
-        self.stage.say(|| format!("server {id}, {role}, crashes"));
+        self.stage.log(|| format!("server {id}, {role}, crashes"));
         if process.is_removed() && !machine.disk.removed {
             self.stage.hit(Mark::RemovalForgotten);
         }
@@ -347,7 +347,7 @@ impl World {
         }
         if turn.removed {
             self.stage.hit(Mark::KnewOwnRemoval);
-            self.stage.say(|| format!("server {id} has learned of its removal"));
+            self.stage.log(|| format!("server {id} has learned of its removal"));
             let machine = self.machines.get_mut(&id).expect("the machine exists");
             machine.disk.note_removal(&mut self.stage, life);
             self.expect_no_refusal(id);
@@ -387,7 +387,7 @@ impl World {
             self.stage.marks.hit(Mark::Installed);
             self.stage
                 .life
-                .say(self.stage.now, || format!("server {id} installs the checkpoint at {}", mark.index));
+                .log(self.stage.now, || format!("server {id} installs the checkpoint at {}", mark.index));
             self.note_spread(id);
             let Some(process) = &self.machines[&id].process else { return };
             if process.applied() == mark.index {

@@ -191,7 +191,7 @@ impl Autopilot {
     }
 
     /// Records a message from a server.
-    pub(crate) fn heard(&mut self, now: Time, server: ServerId) {
+    pub(crate) fn note_contact(&mut self, now: Time, server: ServerId) {
         self.heard.insert(server, now);
     }
 

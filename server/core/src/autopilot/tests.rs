@@ -65,7 +65,7 @@ impl Leader {
         let (end, mut decisions) = (self.now + time, Vec::new());
         while self.now < end {
             self.now = self.now + SECOND / 2;
-            heard.iter().for_each(|id| self.autopilot.heard(self.now, ServerId(*id)));
+            heard.iter().for_each(|id| self.autopilot.note_contact(self.now, ServerId(*id)));
             decisions.extend(self.handle(AutopilotInput::Tick));
             decisions.extend(self.handle(AutopilotInput::Manage(WallTime(0))));
         }

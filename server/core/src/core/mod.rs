@@ -265,7 +265,7 @@ impl Core {
         let trusted = self.engine.fault_point.breaks(Rule::MessagesAreWhole);
         match message.fault(sender, self.config.id).or(unfetched).filter(|_| !trusted) {
             None => {
-                self.autopilot.heard(now, sender);
+                self.autopilot.note_contact(now, sender);
                 // Before the engine sees it: the engine panics at a commit index not in its log.
                 if let Some(known) = SetBack::proven_by(&message, self.log_position()) {
                     return self.notice_set_back(now, sender, known, outbox);
@@ -318,7 +318,7 @@ impl Core {
                 "no leader is known: the snapshot will be fetched again"
             );
         };
-        self.autopilot.heard(now, sender);
+        self.autopilot.note_contact(now, sender);
         let (term, snapshot) = (self.engine.term(), Some(mark.clone()));
         self.engine.step(PeerMessage { from: leader, term, snapshot, ..message });
         self.arrived = Some((mark, state));

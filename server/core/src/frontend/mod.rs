@@ -349,30 +349,30 @@ impl Frontend {
                     return Ok(());
                 }
                 let kind = CallKind::Read { query, consistency, blocking };
-                self.ask(now, from, kind, |token| Input::Read(token, consistency));
+                self.forward(now, from, kind, |token| Input::Read(token, consistency));
             }
             Request::Renew(session) => {
-                self.ask(now, from, CallKind::Write, |token| Input::Renew(token, session));
+                self.forward(now, from, CallKind::Write, |token| Input::Renew(token, session));
             }
             Request::RenewLease(renewal) => {
                 admission::check_renewal(&self.core, peer, &renewal)?;
-                self.ask(now, from, CallKind::Lease, |token| {
+                self.forward(now, from, CallKind::Lease, |token| {
                     Input::Node(NodeInput::RenewLease(token, renewal))
                 });
             }
             Request::TransferLeader(to) => {
-                self.ask(now, from, CallKind::Write, |token| {
+                self.forward(now, from, CallKind::Write, |token| {
                     Input::Servers(ServerRequest::TransferLeader(token, to))
                 });
             }
             Request::RemoveServer(server) => {
-                self.ask(now, from, CallKind::Write, |token| {
+                self.forward(now, from, CallKind::Write, |token| {
                     Input::Servers(ServerRequest::RemoveServer(token, server))
                 });
             }
             Request::BackupPart { backup: None, stale, .. } => {
                 let consistency = if stale { Consistency::Stale } else { Consistency::Consistent };
-                self.ask(now, from, CallKind::Backup, |token| Input::Read(token, consistency));
+                self.forward(now, from, CallKind::Backup, |token| Input::Read(token, consistency));
             }
             Request::BackupPart { backup: Some(reader), number, .. }
             | Request::SnapshotPart { snapshot: Some(reader), number, .. } => {
@@ -412,11 +412,11 @@ impl Frontend {
             }
             Request::Spread(item) => {
                 let origin = mesh::agent(&self.core, peer)?.number;
-                self.ask(now, from, CallKind::Lease, |token| Input::Spread(token, origin, item));
+                self.forward(now, from, CallKind::Lease, |token| Input::Spread(token, origin, item));
             }
             Request::Accuse(accused) => {
                 let accuser = mesh::accuser(&self.core, peer, &accused)?;
-                self.ask(now, from, CallKind::Lease, |token| {
+                self.forward(now, from, CallKind::Lease, |token| {
                     Input::Node(NodeInput::Accuse(token, accuser, accused))
                 });
             }
@@ -427,7 +427,7 @@ impl Frontend {
             }
             Request::NodeLeases(query) => {
                 let kind = CallKind::NodeLeases(query);
-                self.ask(now, from, kind, |token| Input::Read(token, Consistency::Consistent));
+                self.forward(now, from, kind, |token| Input::Read(token, Consistency::Consistent));
             }
             other => {
                 let answer = status::reply(&self.view(now), &peer.node, &other);
@@ -438,7 +438,7 @@ impl Frontend {
     }
 
     /// Passes a caller's request to the core.
-    fn ask(&mut self, now: Time, from: CallRef, kind: CallKind, input: impl FnOnce(CallToken) -> Input) {
+    fn forward(&mut self, now: Time, from: CallRef, kind: CallKind, input: impl FnOnce(CallToken) -> Input) {
         let token = self.pending.insert(Pending::Call(from, kind));
         self.input(now, input(token));
     }
@@ -452,7 +452,7 @@ impl Frontend {
         command: Command,
     ) {
         let proposal = Proposal { request, at: self.wall_at(now), command };
-        self.ask(now, from, kind, |token| Input::Propose(token, proposal));
+        self.forward(now, from, kind, |token| Input::Propose(token, proposal));
     }
 
     /// Returns the wall-clock time, which is read once per tick.

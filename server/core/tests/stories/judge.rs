@@ -244,7 +244,7 @@ impl Fleet {
                 assert_eq!(wanted.address, "10.0.0.1:8301");
                 self.challenged.push((id, now));
                 match self.answer_of(id, wanted.challenge) {
-                    Some(renewal) => self.tell(id, wanted.challenge, Some(renewal)),
+                    Some(renewal) => self.report_challenge(id, wanted.challenge, Some(renewal)),
                     None => self.unanswered.push((now + CHALLENGE_TIMEOUT, id, wanted.challenge)),
                 }
             }
@@ -252,7 +252,7 @@ impl Fleet {
         self.ask_through_agents();
         let over: Vec<_> = self.unanswered.extract_if(.., |(until, ..)| *until <= now).collect();
         for (_, id, challenge) in over {
-            self.tell(id, challenge, None);
+            self.report_challenge(id, challenge, None);
         }
     }
 
@@ -265,7 +265,7 @@ impl Fleet {
         Some(host.answer(self.replays.unwrap_or(challenge.nonce)))
     }
 
-    fn tell(&mut self, id: ServerId, challenge: Challenge, answer: Option<NodeAnswer>) {
+    fn report_challenge(&mut self, id: ServerId, challenge: Challenge, answer: Option<NodeAnswer>) {
         if !self.stuck.contains(&id) {
             self.cluster.turn(
                 id,

@@ -92,7 +92,7 @@ impl Bootstrap {
     }
 
     /// Processes another server's introduction.
-    pub(crate) fn hear(&mut self, now: Time, introduction: Introduction) {
+    pub(crate) fn note_introduction(&mut self, now: Time, introduction: Introduction) {
         let server = &introduction.server;
         if server.instance_id == self.me.instance_id {
             return;
