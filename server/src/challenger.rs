@@ -179,7 +179,7 @@ impl Agent {
             Wanted::Challenge(challenge) => self.challenge(challenge).await,
             Wanted::Question(question) => self.question(question).await,
             Wanted::Items(items) => {
-                drop(self.connection.notify(Request::TellMesh(items), TELL_TIMEOUT).await)
+                let _ = self.connection.notify(Request::TellMesh(items), TELL_TIMEOUT).await;
             }
         }
     }

@@ -85,3 +85,15 @@ impl Input {
         }
     }
 }
+
+impl From<NodeInput> for Input {
+    fn from(input: NodeInput) -> Self {
+        Self::Node(input)
+    }
+}
+
+impl From<ServerRequest> for Input {
+    fn from(request: ServerRequest) -> Self {
+        Self::Servers(request)
+    }
+}

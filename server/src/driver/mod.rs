@@ -259,21 +259,7 @@ impl Driver {
         self.peers.note(self.frontend.core().log_position(), self.frontend.core().peer_memory());
         // The disk first: it works while the answers are queued.
         let alive = self.store_all(&mut actions.storage) && self.can_read();
-        let now = Instant::now();
-        for CallAnswer { to, response, kind } in actions.answers.drain(..) {
-            match kind {
-                AnswerKind::Read | AnswerKind::BlockingRead => SERVER.counts.reads.inc(),
-                AnswerKind::Write => SERVER.counts.count_write(&response),
-                AnswerKind::Other => {}
-            }
-            if let Some(arrived) = self.connections.answer(to, response) {
-                figures::count_request(kind, now.saturating_duration_since(arrived));
-            }
-        }
-        for (to, read) in actions.long_reads.drain(..) {
-            SERVER.counts.reads.inc();
-            self.connections.answer(to, Outgoing::LongRead(Box::new(read)));
-        }
+        self.answer(&mut actions);
         let removed = actions.shell.removed.take();
         if !removed.is_empty() {
             // Freeing a large number of rows would block this loop for too long. If no thread can
@@ -283,18 +269,7 @@ impl Driver {
                 drop(removed);
             });
         }
-        for (reader, to) in actions.open_readers.drain(..) {
-            match self.connections.of(to) {
-                Some(replies) => self.open_reader(reader, Question { number: 0, call: to.call, replies }),
-                // The frontend counts it as open.
-                None => self.next.push(Event::ReaderClosed),
-            }
-        }
-        for PartWanted { reader, number, to } in actions.parts.drain(..) {
-            if let Some(replies) = self.connections.of(to) {
-                self.backups.request_part(reader, Question { number, call: to.call, replies });
-            }
-        }
+        self.read_checkpoint(&mut actions);
         if std::mem::take(&mut actions.removed) {
             self.record.removed = true;
             self.keep_record("was removed from the quorum");
@@ -311,6 +286,41 @@ impl Driver {
         }
         self.actions = actions;
         alive
+    }
+
+    /// Puts answers into their connections' queues.
+    fn answer(&mut self, actions: &mut Actions) {
+        let now = Instant::now();
+        for CallAnswer { to, response, kind } in actions.answers.drain(..) {
+            match kind {
+                AnswerKind::Read | AnswerKind::BlockingRead => SERVER.counts.reads.inc(),
+                AnswerKind::Write => SERVER.counts.count_write(&response),
+                AnswerKind::Other => {}
+            }
+            if let Some(arrived) = self.connections.answer(to, response) {
+                figures::count_request(kind, now.saturating_duration_since(arrived));
+            }
+        }
+        for (to, read) in actions.long_reads.drain(..) {
+            SERVER.counts.reads.inc();
+            self.connections.answer(to, Outgoing::LongRead(Box::new(read)));
+        }
+    }
+
+    /// Opens readers of the durable checkpoint, and requests parts from open ones.
+    fn read_checkpoint(&mut self, actions: &mut Actions) {
+        for (reader, to) in actions.open_readers.drain(..) {
+            match self.connections.of(to) {
+                Some(replies) => self.open_reader(reader, Question { number: 0, call: to.call, replies }),
+                // The frontend counts it as open.
+                None => self.next.push(Event::ReaderClosed),
+            }
+        }
+        for PartWanted { reader, number, to } in actions.parts.drain(..) {
+            if let Some(replies) = self.connections.of(to) {
+                self.backups.request_part(reader, Question { number, call: to.call, replies });
+            }
+        }
     }
 
     /// Returns `true` if this build can read the cluster's state. Otherwise this server must stop,

@@ -20,6 +20,7 @@ use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 
 /// The timeout of one attempt, up to the answer to the hello.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -63,24 +64,7 @@ impl PeerLink {
                 () = self.queue.reconnect_hint(&mut address) => continue,
             };
             let reason = match connected {
-                Ok((connection, sender, receiver)) => {
-                    if !log.has_problem() {
-                        self.log_connected(&dialled);
-                    }
-                    // Only now: a message sent before the hello would reach a server that may
-                    // reject this one.
-                    self.queue.up();
-                    let reason = tokio::select! {
-                        reason = self.send(sender) => reason,
-                        reason = wait_for_end(receiver) => reason,
-                        _ = address.changed() => "the address changed".into(),
-                        never = self.end_problem(&mut log, &dialled) => match never {},
-                    };
-                    // Before closing here, which loses the other side's reason.
-                    self.notice_removal(&connection);
-                    connection.close(Close::Done, "");
-                    reason
-                }
+                Ok(stream) => self.serve(stream, &dialled, &mut address, &mut log).await,
                 Err(error) => error.to_string(),
             };
             self.queue.down();
@@ -98,6 +82,31 @@ impl PeerLink {
                 () = self.queue.reconnect_hint(&mut address) => {}
             }
         }
+    }
+
+    /// Sends the queued messages until the stream ends; returns the reason.
+    async fn serve(
+        &self,
+        (connection, sender, receiver): Stream,
+        dialled: &str,
+        address: &mut watch::Receiver<String>,
+        log: &mut LogOnChange,
+    ) -> String {
+        if !log.has_problem() {
+            self.log_connected(dialled);
+        }
+        // Only now: a message sent before the hello would reach a server that may reject this one.
+        self.queue.up();
+        let reason = tokio::select! {
+            reason = self.send(sender) => reason,
+            reason = wait_for_end(receiver) => reason,
+            _ = address.changed() => "the address changed".into(),
+            never = self.end_problem(log, dialled) => match never {},
+        };
+        // Before closing here, which loses the other side's reason.
+        self.notice_removal(&connection);
+        connection.close(Close::Done, "");
+        reason
     }
 
     /// Ends a logged problem once the connection is stable: one that is lost at once is part of it.

@@ -47,19 +47,7 @@ pub struct Store {
 
 /// Opens the pair in a place that no other process uses, or creates it if it is missing.
 pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store, Recovered), StoreError> {
-    let exists = |name| disk.exists(name).map_err(io_error(&disk.path(name), "cannot check for the file"));
-    match (exists(LOG)?, exists(STATE)?) {
-        (true, true) => {}
-        (false, false) => create(&*disk, options)?,
-        // The checkpoint is renamed first, so a crash in between leaves this and the log under its
-        // draft name.
-        (false, true) => finish_creation(&disk, options.cache_bytes)?,
-        // No crash of ours leaves this; and the log alone does not suffice, since it was compacted
-        // behind the checkpoint.
-        (true, false) => {
-            return Err(StoreError::Missing { missing: disk.path(STATE), present: disk.path(LOG) });
-        }
-    }
+    create_if_missing(&disk, options)?;
     let Pair { mut log, checkpoints, mut entries, mark, state, reset, pair, lost } =
         Pair::load(&disk, options.server, options.cache_bytes)?;
     // Before the first write: a rejected log keeps every byte.
@@ -102,6 +90,21 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
     let own = checkpoints.own()?;
     let recovered = Recovered { hard_state, snapshot: mark, entries, base, state, own };
     Ok((Store { log, checkpoints, durable_checkpoint: recovered.snapshot.index }, recovered))
+}
+
+/// Creates the pair if it is missing, or finishes its creation.
+fn create_if_missing(disk: &Arc<dyn Disk>, options: &StoreOptions) -> Result<(), StoreError> {
+    let exists = |name| disk.exists(name).map_err(io_error(&disk.path(name), "cannot check for the file"));
+    match (exists(LOG)?, exists(STATE)?) {
+        (true, true) => Ok(()),
+        (false, false) => create(&**disk, options),
+        // The checkpoint is renamed first, so a crash in between leaves this and the log under its
+        // draft name.
+        (false, true) => finish_creation(disk, options.cache_bytes),
+        // No crash of ours leaves this; and the log alone does not suffice, since it was compacted
+        // behind the checkpoint.
+        (true, false) => Err(StoreError::Missing { missing: disk.path(STATE), present: disk.path(LOG) }),
+    }
 }
 
 /// Reads the state with which a server would start; `None` if there is no store. Nothing is

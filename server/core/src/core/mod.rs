@@ -158,11 +158,7 @@ impl Core {
                 self.spread(now, MeshInput::Fire(token, origin, item), outbox);
             }
             Input::Node(input) => self.judge(now, JudgeInput::Node(input), outbox),
-            Input::Persisted(write) => {
-                let mut effects = Effects::default();
-                self.engine.persisted(write, &mut effects);
-                outbox.shell.messages.append(&mut effects.messages);
-            }
+            Input::Persisted(write) => self.persisted(write, outbox),
             Input::CheckpointDurable(mark) => self.checkpoint_durable(now, mark, outbox),
             Input::Summed(index, checksum) => self.corruption.summed(index, checksum),
             Input::Servers(request) => self.manage(now, AutopilotInput::Request(request), outbox),
@@ -286,6 +282,12 @@ impl Core {
                 tracing::warn!(server = sender.0, %node, reason = %fault, "dropped a message from another server");
             }
         }
+    }
+
+    fn persisted(&mut self, write: u64, outbox: &mut Outbox) {
+        let mut effects = Effects::default();
+        self.engine.persisted(write, &mut effects);
+        outbox.shell.messages.append(&mut effects.messages);
     }
 
     fn checkpoint_durable(&mut self, now: Time, mark: SnapshotMeta, outbox: &mut Outbox) {

@@ -77,7 +77,7 @@ use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{RequestId, WallTime};
 use lockmesh_protocol::peer::Peer;
-use lockmesh_protocol::query::{Consistency, Query};
+use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::record::Server;
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -342,33 +342,14 @@ impl Frontend {
             Request::Read { query, consistency, blocking } => {
                 // Before it costs a quorum round.
                 admission::check_read(&query).map_err(|why| Refusal(why, AnswerKind::Read))?;
-                // The outcome of a position is a committed fact, so it costs no quorum round.
-                if matches!(&query, Query::QueuePosition { queue_position, .. } if self.core.knows_queue_position(*queue_position))
-                {
-                    self.read(now, from, (query, Consistency::Default, blocking), actions);
-                    return Ok(());
-                }
-                let kind = CallKind::Read { query, consistency, blocking };
-                self.forward(now, from, kind, |token| Input::Read(token, consistency));
+                self.begin_read(now, from, (query, consistency, blocking), actions);
             }
             Request::Renew(session) => {
                 self.forward(now, from, CallKind::Write, |token| Input::Renew(token, session));
             }
             Request::RenewLease(renewal) => {
                 admission::check_renewal(&self.core, peer, &renewal)?;
-                self.forward(now, from, CallKind::Lease, |token| {
-                    Input::Node(NodeInput::RenewLease(token, renewal))
-                });
-            }
-            Request::TransferLeader(to) => {
-                self.forward(now, from, CallKind::Write, |token| {
-                    Input::Servers(ServerRequest::TransferLeader(token, to))
-                });
-            }
-            Request::RemoveServer(server) => {
-                self.forward(now, from, CallKind::Write, |token| {
-                    Input::Servers(ServerRequest::RemoveServer(token, server))
-                });
+                self.forward(now, from, CallKind::Lease, |token| NodeInput::RenewLease(token, renewal));
             }
             Request::BackupPart { backup: None, stale, .. } => {
                 let consistency = if stale { Consistency::Stale } else { Consistency::Consistent };
@@ -382,6 +363,26 @@ impl Frontend {
                 let wanted = ReaderWanted { reader: CheckpointReader::Snapshot, index: least, from };
                 self.checkpoints.want_reader(now, self.core.snapshot_meta(), wanted, actions)?;
             }
+            other => self.begin_server_call(now, (from, peer), other, actions)?,
+        }
+        Ok(())
+    }
+
+    /// Begins a call that concerns the servers of the quorum.
+    fn begin_server_call(
+        &mut self,
+        now: Time,
+        (from, peer): (CallRef, &Peer),
+        request: Request,
+        actions: &mut Actions,
+    ) -> Result<(), Refusal> {
+        match request {
+            Request::TransferLeader(to) => {
+                self.forward(now, from, CallKind::Write, |token| ServerRequest::TransferLeader(token, to));
+            }
+            Request::RemoveServer(server) => {
+                self.forward(now, from, CallKind::Write, |token| ServerRequest::RemoveServer(token, server));
+            }
             Request::AddServer(server) => {
                 servers::check_admission(&self.core, now, &server)?;
                 self.propose(now, from, CallKind::Admission, None, Command::AdmitServer(server));
@@ -393,6 +394,22 @@ impl Frontend {
             other => self.begin_node_call(now, (from, peer), other, actions)?,
         }
         Ok(())
+    }
+
+    fn begin_read(
+        &mut self,
+        now: Time,
+        from: CallRef,
+        (query, consistency, blocking): (Query, Consistency, Option<Blocking>),
+        actions: &mut Actions,
+    ) {
+        // The outcome of a position is a committed fact, so it costs no quorum round.
+        if matches!(&query, Query::QueuePosition { queue_position, .. } if self.core.knows_queue_position(*queue_position))
+        {
+            return self.read(now, from, (query, Consistency::Default, blocking), actions);
+        }
+        let kind = CallKind::Read { query, consistency, blocking };
+        self.forward(now, from, kind, |token| Input::Read(token, consistency));
     }
 
     /// Begins a call that concerns nodes in the mesh and their leases, or replies to a request that
@@ -416,9 +433,7 @@ impl Frontend {
             }
             Request::Accuse(accused) => {
                 let accuser = mesh::accuser(&self.core, peer, &accused)?;
-                self.forward(now, from, CallKind::Lease, |token| {
-                    Input::Node(NodeInput::Accuse(token, accuser, accused))
-                });
+                self.forward(now, from, CallKind::Lease, |token| NodeInput::Accuse(token, accuser, accused));
             }
             // A follower may read the state after its leader's round, but lease status is not in
             // the state.
@@ -438,9 +453,15 @@ impl Frontend {
     }
 
     /// Passes a caller's request to the core.
-    fn forward(&mut self, now: Time, from: CallRef, kind: CallKind, input: impl FnOnce(CallToken) -> Input) {
+    fn forward<I: Into<Input>>(
+        &mut self,
+        now: Time,
+        from: CallRef,
+        kind: CallKind,
+        input: impl FnOnce(CallToken) -> I,
+    ) {
         let token = self.pending.insert(Pending::Call(from, kind));
-        self.input(now, input(token));
+        self.input(now, input(token).into());
     }
 
     fn propose(
@@ -552,13 +573,7 @@ impl Frontend {
             follow_ups.extend(self.reply(token, response, actions));
         }
         for (token, why) in outbox.refused_reads.drain(..) {
-            if let Some(Pending::Call(from, _)) = self.pending.take(token) {
-                actions.answer(
-                    from,
-                    with_leader_hint(&self.core, Response::Unavailable(why)),
-                    AnswerKind::Read,
-                );
-            }
+            self.reject_read(token, why, actions);
         }
         for token in outbox.readable.drain(..) {
             self.readable(now, token, actions);
@@ -591,6 +606,12 @@ impl Frontend {
             Pending::Leave => actions.may_leave = true,
         }
         None
+    }
+
+    fn reject_read(&mut self, token: CallToken, why: Unavailable, actions: &mut Actions) {
+        if let Some(Pending::Call(from, _)) = self.pending.take(token) {
+            actions.answer(from, with_leader_hint(&self.core, Response::Unavailable(why)), AnswerKind::Read);
+        }
     }
 
     fn readable(&mut self, now: Time, token: CallToken, actions: &mut Actions) {
