@@ -64,7 +64,7 @@ impl Backups {
         match std::thread::Builder::new().name("lockmesh-backup".into()).spawn(serve) {
             Ok(thread) => {
                 self.open.insert(id, Open { orders, thread, last: first.from() });
-                self.ask(id, first);
+                self.request_part(id, first);
             }
             Err(error) => {
                 answer(&first, refusal(&format!("cannot start a thread for the backup: {error}")));
@@ -73,7 +73,7 @@ impl Backups {
     }
 
     /// Requests a part from an open reader.
-    pub(crate) fn ask(&mut self, id: u64, question: Question) {
+    pub(crate) fn request_part(&mut self, id: u64, question: Question) {
         let Some(open) = self.open.get_mut(&id) else {
             return answer(&question, CheckpointSource::gone());
         };
@@ -186,7 +186,7 @@ mod tests {
         backups.open.insert(7, Open { orders, thread: std::thread::spawn(|| {}), last });
         let was_told = || matches!(received.try_recv(), Ok(BackupOrder::Abandon));
         let call = |caller, call| CallRef { caller: Caller(caller), call: CallId(call) };
-        backups.ask(7, question(2, 5));
+        backups.request_part(7, question(2, 5));
         assert!(matches!(received.try_recv(), Ok(BackupOrder::Answer(_))));
         backups.cancel(call(1, 1));
         backups.cancel(call(2, 4));

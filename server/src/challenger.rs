@@ -16,7 +16,8 @@ use crate::event_queue::EventSender;
 use crate::metrics::SERVER;
 use crate::peers::Peers;
 use bytes::Bytes;
-use lockmesh_core::frontend::{ChallengeWanted, Event, MeshItemsWanted, QuestionWanted};
+use lockmesh_core::frontend::{ChallengeWanted, MeshItemsWanted, QuestionWanted};
+use lockmesh_core::{Input, NodeInput};
 use lockmesh_net::node::NodeConnection;
 use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::id::NodeName;
@@ -99,7 +100,7 @@ impl Challenger {
 
     /// Challenges each of these agents once. Challenges beyond the limit are dropped and not
     /// reported: they prove nothing about their agents.
-    pub(crate) fn ask_all(&mut self, wanted: impl Iterator<Item = ChallengeWanted>) {
+    pub(crate) fn challenge_all(&mut self, wanted: impl Iterator<Item = ChallengeWanted>) {
         let counts = &SERVER.agents;
         for ChallengeWanted { node, address, challenge } in wanted {
             let permit = Arc::clone(&self.permits).try_acquire_owned();
@@ -112,7 +113,7 @@ impl Challenger {
 
     /// Asks each of these agents to challenge another one, once. Questions beyond the limit are
     /// dropped.
-    pub(crate) fn hand_on_all(&mut self, wanted: impl Iterator<Item = QuestionWanted>) {
+    pub(crate) fn question_all(&mut self, wanted: impl Iterator<Item = QuestionWanted>) {
         let counts = &SERVER.agents;
         for QuestionWanted { agent, agent_address, question } in wanted {
             let permit = Arc::clone(&self.question_permits).try_acquire_owned();
@@ -125,7 +126,7 @@ impl Challenger {
 
     /// Pushes news of the mesh to each of these agents, once. Pushes beyond the limit are dropped:
     /// an agent that learns the news from no other agent asks for it.
-    pub(crate) fn tell_all(&mut self, wanted: impl Iterator<Item = MeshItemsWanted>) {
+    pub(crate) fn notify_all(&mut self, wanted: impl Iterator<Item = MeshItemsWanted>) {
         let counts = &SERVER.agents;
         for MeshItemsWanted { agent, agent_address, items } in wanted {
             let permit = Arc::clone(&self.tell_permits).try_acquire_owned();
@@ -169,15 +170,17 @@ impl Agent {
         // A request that arrives as this ends is lost, and the next one starts another task.
         while let Ok(Some(pending)) = timeout(IDLE_TIMEOUT, challenges.recv()).await {
             // Concurrently: on a lossy line an answer may be overtaken by the next one.
-            tokio::spawn(self.clone().ask(pending));
+            tokio::spawn(self.clone().carry_out(pending));
         }
     }
 
-    async fn ask(self, pending: Pending) {
+    async fn carry_out(self, pending: Pending) {
         match pending.wanted {
             Wanted::Challenge(challenge) => self.challenge(challenge).await,
-            Wanted::Question(question) => self.hand_on(question).await,
-            Wanted::Items(items) => drop(self.connection.tell(Request::TellMesh(items), TELL_TIMEOUT).await),
+            Wanted::Question(question) => self.question(question).await,
+            Wanted::Items(items) => {
+                let _ = self.connection.notify(Request::TellMesh(items), TELL_TIMEOUT).await;
+            }
         }
     }
 
@@ -185,31 +188,31 @@ impl Agent {
         let answer = self.connection.answer(Request::Challenge(challenge), challenge, LATE_TIMEOUT);
         let mut answering = pin!(timeout(LATE_TIMEOUT, answer));
         if let Ok(answer) = timeout(ANSWER_TIMEOUT, &mut answering).await {
-            return self.tell(challenge, answer.ok().flatten());
+            return self.report(challenge, answer.ok().flatten());
         }
-        self.tell(challenge, None);
+        self.report(challenge, None);
         if let Ok(Some(late)) = answering.await {
-            self.tell(challenge, Some(late));
+            self.report(challenge, Some(late));
         }
     }
 
     /// Asks the agent to challenge another one; a missing answer is not reported.
-    async fn hand_on(&self, question: NodeQuestion) {
+    async fn question(&self, question: NodeQuestion) {
         let challenge = question.challenge;
         let answer = self.connection.answer(Request::AskNode(question), challenge, LATE_TIMEOUT);
         if let Ok(Some(answer)) = timeout(LATE_TIMEOUT, answer).await {
             // Never rejected for lack of room; the driver may have stopped.
-            let _ = self.sender.post(Event::AgentAnswered(Box::new(answer)));
+            let _ = self.sender.post(Input::Node(NodeInput::AgentAnswered(Box::new(answer))));
         }
     }
 
-    fn tell(&self, challenge: Challenge, answer: Option<NodeAnswer>) {
+    fn report(&self, challenge: Challenge, answer: Option<NodeAnswer>) {
         if answer.is_none() {
             SERVER.agents.challenges_unanswered.inc();
         }
         // Never rejected for lack of room; the driver may have stopped.
         let answer = answer.map(Box::new);
-        let _ = self.sender.post(Event::Challenged { challenge, answer });
+        let _ = self.sender.post(Input::Node(NodeInput::Challenged(challenge, answer)));
     }
 }
 
@@ -217,6 +220,7 @@ impl Agent {
 mod tests {
     use super::*;
     use crate::event_queue::{DriverEvent, EventReceiver, event_queue};
+    use lockmesh_core::frontend::Event;
     use lockmesh_net::frame::FrameQueue;
     use lockmesh_net::{Development, Endpoint, Identity, QuicOptions, Role};
     use lockmesh_protocol::id::{AgentNumber, LogIndex};
@@ -257,19 +261,22 @@ mod tests {
             (address, connections)
         }
 
-        fn ask(&mut self, node: &str, address: &str, nonce: u64) {
+        fn challenge(&mut self, node: &str, address: &str, nonce: u64) {
             let challenge = Challenge { lease: LEASE, nonce };
             let wanted = ChallengeWanted { node: node.into(), address: address.into(), challenge };
-            self.challenger.ask_all(std::iter::once(wanted));
+            self.challenger.challenge_all(std::iter::once(wanted));
         }
 
         /// Returns the nonce of the next reported challenge, and that of its answer.
-        async fn told(&mut self) -> (u64, Option<u64>) {
+        async fn next_report(&mut self) -> (u64, Option<u64>) {
             let (mut events, mut alarm) =
                 (Vec::new(), pin!(tokio::time::sleep_until(tokio::time::Instant::now() + LONG)));
             self.receiver.arrive(&mut events, 1, alarm.as_mut()).await;
             match events.pop() {
-                Some(DriverEvent::Frontend(Event::Challenged { challenge, answer })) => {
+                Some(DriverEvent::Frontend(Event::Core(Input::Node(NodeInput::Challenged(
+                    challenge,
+                    answer,
+                ))))) => {
                     let secret = LeaseKey::default().secret(LEASE);
                     assert!(answer.as_ref().is_none_or(|answer| secret.made(&answer.renewal)));
                     (challenge.nonce, answer.map(|answer| answer.renewal.nonce))
@@ -318,14 +325,14 @@ mod tests {
         let mut story = Story::begin();
         let (address, connections) = story.agent("web-1", usize::MAX);
         for nonce in 1..=5 {
-            story.ask("WEB-1", &address, nonce);
+            story.challenge("WEB-1", &address, nonce);
             // The first handshake may take longer than the answer timeout; its answer is late then.
-            let mut told = story.told().await;
+            let mut told = story.next_report().await;
             while told.1.is_none() || told.0 != nonce {
                 if told.1.is_none() {
-                    story.ask("WEB-1", &address, nonce);
+                    story.challenge("WEB-1", &address, nonce);
                 }
-                told = story.told().await;
+                told = story.next_report().await;
             }
             assert_eq!(told, (nonce, Some(nonce)));
         }
@@ -337,15 +344,15 @@ mod tests {
         let mut story = Story::begin();
         let (address, _) = story.agent("web-1", 0);
         let begun = Instant::now();
-        story.ask("web-1", &address, 1);
-        assert_eq!(story.told().await, (1, None));
+        story.challenge("web-1", &address, 1);
+        assert_eq!(story.next_report().await, (1, None));
         assert!(begun.elapsed() >= ANSWER_TIMEOUT);
         let nobody = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
         let nobody = nobody.local_addr().expect("it is bound").to_string();
-        story.ask("web-1", &nobody, 2);
-        assert_eq!(story.told().await, (2, None));
-        story.ask("web-1", "no.such.host.invalid:1", 3);
-        assert_eq!(story.told().await, (3, None));
+        story.challenge("web-1", &nobody, 2);
+        assert_eq!(story.next_report().await, (2, None));
+        story.challenge("web-1", "no.such.host.invalid:1", 3);
+        assert_eq!(story.next_report().await, (3, None));
     }
 
     #[tokio::test]
@@ -353,8 +360,8 @@ mod tests {
         let mut story = Story::begin();
         let (address, _) = story.agent("web-2", usize::MAX);
         for nonce in 1..=3 {
-            story.ask("web-1", &address, nonce);
-            assert_eq!(story.told().await, (nonce, None));
+            story.challenge("web-1", &address, nonce);
+            assert_eq!(story.next_report().await, (nonce, None));
         }
     }
 
@@ -365,12 +372,12 @@ mod tests {
         let taken = Arc::clone(&story.challenger.permits);
         let taken = taken.acquire_many_owned(MAX_CHALLENGES as u32 - 1).await.expect("it is open");
         let unsent = SERVER.agents.challenges_unsent.get();
-        story.ask("web-1", &address, 1);
-        story.ask("web-1", &address, 2);
+        story.challenge("web-1", &address, 1);
+        story.challenge("web-1", &address, 2);
         assert_eq!(SERVER.agents.challenges_unsent.get(), unsent + 1);
-        assert_eq!(story.told().await, (1, None));
+        assert_eq!(story.next_report().await, (1, None));
         drop(taken);
-        story.ask("web-1", &address, 3);
-        assert_eq!(story.told().await, (3, None), "nothing was said of the second one");
+        story.challenge("web-1", &address, 3);
+        assert_eq!(story.next_report().await, (3, None), "nothing was said of the second one");
     }
 }

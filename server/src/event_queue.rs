@@ -8,9 +8,9 @@
 use crate::bootstrap::BootstrapEvent;
 use crate::metrics::SERVER;
 use crate::snapshot::Fetched;
-use crate::store::StoreEvent;
+use lockmesh_core::Input;
 pub use lockmesh_core::frontend::Caller;
-use lockmesh_core::frontend::{CallRef, Event};
+use lockmesh_core::frontend::Event;
 use lockmesh_core::state::LongRead;
 use lockmesh_net::Peer;
 use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
@@ -35,8 +35,7 @@ pub const CALLS_PER_CONNECTION: usize = 65_536;
 /// An input of the driver: an event of the frontend, or one that the driver itself has a part in.
 #[derive(Debug)]
 pub enum DriverEvent {
-    /// An event for the frontend. Calls, cancels, ends of connections, fetched snapshots and leaves
-    /// have variants of their own.
+    /// An event for the frontend. Calls, fetched snapshots and leaves have variants of their own.
     Frontend(Event),
     /// A call. It is answered once through `replies`, unless it is canceled before.
     Call {
@@ -47,10 +46,6 @@ pub enum DriverEvent {
         /// The destination of the answer, and the caller.
         replies: ReplySink,
     },
-    /// The caller no longer waits for this call; a parked reader is to be freed.
-    Cancel(CallRef),
-    /// A connection closed, and all its calls with it.
-    Disconnected(Caller),
     /// A checkpoint was fetched from another server, or the reason why not.
     SnapshotFetched(Result<Box<Fetched>, String>),
     /// An event of the bootstrap, before there is a quorum.
@@ -61,20 +56,9 @@ pub enum DriverEvent {
     Stop,
 }
 
-impl From<Event> for DriverEvent {
-    fn from(event: Event) -> Self {
-        Self::Frontend(event)
-    }
-}
-
-impl From<StoreEvent> for DriverEvent {
-    fn from(event: StoreEvent) -> Self {
-        Self::Frontend(match event {
-            StoreEvent::Persisted(number) => Event::Persisted(number),
-            StoreEvent::Checkpointed(mark) => Event::Checkpointed(mark),
-            StoreEvent::Summed(index, checksum) => Event::Summed(index, checksum),
-            StoreEvent::Health(health) => Event::Disk(health),
-        })
+impl<E: Into<Event>> From<E> for DriverEvent {
+    fn from(event: E) -> Self {
+        Self::Frontend(event.into())
     }
 }
 
@@ -85,7 +69,7 @@ impl DriverEvent {
             // Limits only events that others send without bound; every other event is rare, or
             // releases something.
             Self::Call { .. } => Some(Limited::Call),
-            Self::Frontend(Event::Peer(..)) => Some(Limited::Peer),
+            Self::Frontend(Event::Core(Input::Peer(..))) => Some(Limited::Peer),
             _ => None,
         }
     }
@@ -469,6 +453,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::{Begun, Caller, DriverEvent, ReplySink, WakeList, event_queue};
+    use lockmesh_core::frontend::Event;
     use lockmesh_net::{Peer, Role};
     use lockmesh_protocol::rpc::{CallId, Request, Response};
     use std::pin::pin;
@@ -491,14 +476,14 @@ mod tests {
         let (sender, receiver) = event_queue(2);
         let refused = sender.post_all([call(1), call(2), call(3)]);
         assert!(matches!(&refused[..], [event] if is_call(event, 3)));
-        assert!(sender.post(DriverEvent::Disconnected(Caller(1))).is_ok());
+        assert!(sender.post(Event::Disconnected(Caller(1))).is_ok());
         assert_eq!(sender.waiting(), 3);
         let mut events = Vec::new();
         receiver.take(&mut events, 1, Instant::now());
         assert!(sender.post(call(4)).is_ok());
         receiver.take(&mut events, 10, Instant::now());
         assert!(
-            matches!(&events[..], [a, b, DriverEvent::Disconnected(_), c] if is_call(a, 1) && is_call(b, 2) && is_call(c, 4))
+            matches!(&events[..], [a, b, DriverEvent::Frontend(Event::Disconnected(_)), c] if is_call(a, 1) && is_call(b, 2) && is_call(c, 4))
         );
     }
 

@@ -134,33 +134,18 @@ impl Server {
         let endpoint = Arc::new(listen(&config, &identity, socket)?);
         let dialling = Arc::new(Endpoint::dial_only(&identity, &dial_options()).map_err(ServerError::Dial)?);
         let address = endpoint.local_address().map_err(ServerError::Address)?;
-        let advertised = Some(config.rpc.advertise.clone()).filter(|address| !address.is_empty());
-        let advertised = advertised.unwrap_or_else(|| address.to_string());
         let me = NewServer {
             node,
             node_id,
-            address: advertised,
+            address: advertised(&config, address),
             instance_id: record.instance_id.clone(),
             format: format::NEWEST,
         };
-
         let (sender, receiver) = event_queue(config.limits.queued_events);
         let (counters, health) = (Arc::new(RpcCounters::default()), Health::default());
         readings::show_server(&counters, &sender, &health);
         let http = open_http(&config, &health)?;
         let peers = Peers::new(Arc::clone(&dialling), sender.clone());
-        let bootstrap_loop = BootstrapLoop {
-            folder: config.data_dir.clone(),
-            record,
-            me: me.clone(),
-            expect: config.quorum.founders(),
-            join: config.quorum.join.clone(),
-            cluster_id: config.quorum.cluster_id(),
-            health: health.clone(),
-            endpoint: Arc::clone(&dialling),
-            sender: sender.clone(),
-            runtime: Handle::current(),
-        };
         let start = ServerStart {
             config: config.clone(),
             folder,
@@ -171,15 +156,11 @@ impl Server {
             peers: Arc::clone(&peers),
             health,
         };
+        let bootstrap_loop = bootstrap_loop(&start, record, Arc::clone(&dialling));
         // Before the service, so that every connection is answered.
         let (driver, ended) = start_driver(bootstrap_loop, start, receiver)?;
-        let rpc = RpcOptions {
-            connections: config.limits.connections,
-            handshakes: config.limits.handshakes,
-            calls_per_connection: config.limits.calls_per_connection,
-            ..RpcOptions::default()
-        };
-        let service = RpcService::new(sender.clone(), rpc, counters).with_peers(Arc::clone(&peers));
+        let service =
+            RpcService::new(sender.clone(), rpc_options(&config), counters).with_peers(Arc::clone(&peers));
         let service = tokio::spawn(service.run(Arc::clone(&endpoint)));
         let (lives, watched) = watch::channel(identity.lives().to_vec());
         let expiry = expiry::watch(watched, |first| SERVER.levels.certificate_expiry.set(first.ends_at()));
@@ -274,6 +255,38 @@ fn record(config: &ServerConfig, folder: &HeldFolder, instance_id: String) -> Re
         record.write(&config.data_dir)?;
     }
     Ok(record)
+}
+
+/// Returns the bootstrap of the server that starts; it calls other servers over `endpoint`.
+fn bootstrap_loop(start: &ServerStart, record: Record, endpoint: Arc<Endpoint>) -> BootstrapLoop {
+    let (folder, quorum) = (start.config.data_dir.clone(), &start.config.quorum);
+    BootstrapLoop {
+        folder,
+        record,
+        me: start.me.clone(),
+        expect: quorum.founders(),
+        join: quorum.join.clone(),
+        cluster_id: quorum.cluster_id(),
+        health: start.health.clone(),
+        endpoint,
+        sender: start.sender.clone(),
+        runtime: Handle::current(),
+    }
+}
+
+/// Returns the address under which other servers reach this one, which listens on `address`.
+fn advertised(config: &ServerConfig, address: SocketAddr) -> String {
+    let configured = Some(config.rpc.advertise.clone()).filter(|address| !address.is_empty());
+    configured.unwrap_or_else(|| address.to_string())
+}
+
+fn rpc_options(config: &ServerConfig) -> RpcOptions {
+    RpcOptions {
+        connections: config.limits.connections,
+        handshakes: config.limits.handshakes,
+        calls_per_connection: config.limits.calls_per_connection,
+        ..RpcOptions::default()
+    }
 }
 
 /// Starts the driver's task, once there is a quorum. If none has to be found, errors of the

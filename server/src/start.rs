@@ -151,11 +151,7 @@ impl ServerStart {
         }
         let (store, recovered) = self.folder.open(&options)?;
         let Membership { server: id, cluster_id, servers } = membership.clone();
-        let found = recovered.state.cluster_id();
-        if !found.is_empty() && found != cluster_id {
-            let found = found.to_owned();
-            return Err(StartError::OtherCluster { folder: path, found, expected: cluster_id });
-        }
+        self.check_cluster(recovered.state.cluster_id(), &cluster_id)?;
         // A crash before this line finds a store in which nothing has happened yet.
         record.state = BootstrapState::Member(membership);
         record.files = self.folder.origins()?;
@@ -166,14 +162,10 @@ impl ServerStart {
             let _ = post.post(event);
         });
         let store = store.map_err(StartError::Thread)?;
-        self.tell(&record, id, &cluster_id);
+        self.log_membership(&record, id, &cluster_id);
         let core = Core::new(self.core_config(id, &cluster_id, &servers), recovered);
         let own_record = Server { instance_id: record.instance_id.clone(), ..self.me.with_id(id) };
-        // Before the first hello, which contains this server's position.
-        self.peers.note(core.log_position(), core.peer_memory());
-        self.peers.begin(Me { id, cluster_id: cluster_id.clone(), address: own_record.address.clone() });
-        self.peers.update(servers.iter(), servers.iter().map(|server| server.id).max().unwrap_or(id));
-        self.peers.search_at(self.config.quorum.join.clone());
+        self.begin_peers(&core, &own_record, (&cluster_id, &servers));
         let limits = DriverLimits { watches: self.config.limits.watches };
         let (storage, peers) = (self.config.storage, self.peers);
         Ok(Driver::new(DriverParts {
@@ -191,8 +183,26 @@ impl ServerStart {
         }))
     }
 
+    /// Rejects the state of another cluster.
+    fn check_cluster(&self, found: &str, expected: &str) -> Result<(), StartError> {
+        if found.is_empty() || found == expected {
+            return Ok(());
+        }
+        let (folder, found, expected) = (self.config.data_dir.clone(), found.to_owned(), expected.to_owned());
+        Err(StartError::OtherCluster { folder, found, expected })
+    }
+
+    /// Connects to the other servers of the cluster.
+    fn begin_peers(&self, core: &Core, own: &Server, (cluster_id, servers): (&str, &[Server])) {
+        // Before the first hello, which contains this server's position.
+        self.peers.note(core.log_position(), core.peer_memory());
+        self.peers.begin(Me { id: own.id, cluster_id: cluster_id.to_owned(), address: own.address.clone() });
+        self.peers.update(servers.iter(), servers.iter().map(|server| server.id).max().unwrap_or(own.id));
+        self.peers.search_at(self.config.quorum.join.clone());
+    }
+
     /// Logs the server and its cluster.
-    fn tell(&self, record: &Record, id: ServerId, cluster_id: &str) {
+    fn log_membership(&self, record: &Record, id: ServerId, cluster_id: &str) {
         tracing::info!(
             cluster = cluster_id,
             server = id.0,

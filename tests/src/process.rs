@@ -55,7 +55,7 @@ impl Process {
         let heard = Arc::<Heard>::default();
         let hearing = Arc::clone(&heard);
         let listener = thread::spawn(move || {
-            output.lines().map_while(Result::ok).for_each(|line| hearing.hear(line));
+            output.lines().map_while(Result::ok).for_each(|line| hearing.push(line));
             hearing.end();
         });
         Self {
@@ -122,7 +122,7 @@ impl Drop for Process {
 }
 
 impl Heard {
-    fn hear(&self, line: String) {
+    fn push(&self, line: String) {
         self.lines.lock().expect("the mutex is not poisoned").0.push(line);
         self.news.notify_all();
     }

@@ -4,7 +4,7 @@
 //! known to all. The test writes into the book which server leads, and each server's own view of
 //! that.
 
-use lockmesh_core::frontend::CallRef;
+use lockmesh_core::frontend::{CallRef, Event};
 use lockmesh_net::{Development, Endpoint, Identity, QuicOptions, Role};
 use lockmesh_protocol::command::{AgentRegistration, Command};
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, Term};
@@ -382,10 +382,10 @@ fn drive(id: u64, receiver: &EventReceiver, book: &SharedBook) {
                 DriverEvent::Call { call, request, replies } => {
                     open.call(id, call, request, &replies, &mut wakes);
                 }
-                DriverEvent::Cancel(CallRef { caller, call }) => {
+                DriverEvent::Frontend(Event::Cancel(CallRef { caller, call })) => {
                     drop(open.parked.remove(&(id, caller, call)));
                 }
-                DriverEvent::Disconnected(from) => {
+                DriverEvent::Frontend(Event::Disconnected(from)) => {
                     open.parked.retain(|(at, who, _), _| (*at, *who) != (id, from));
                 }
                 other => panic!("unexpected event {other:?}"),

@@ -61,7 +61,7 @@ impl NodeConnection {
     }
 
     /// Sends a notification to the agent; returns `true` if the agent accepted it within `limit`.
-    pub async fn tell(&self, request: Request, limit: Duration) -> bool {
+    pub async fn notify(&self, request: Request, limit: Duration) -> bool {
         let (node, address) = (&self.node, &self.address);
         match self.call(request, limit).await {
             Ok(answer) => answer == Response::Done,

@@ -71,7 +71,7 @@ impl Roster {
     }
 
     /// Applies missing buckets; returns `true` if that changed anything.
-    pub fn take(&mut self, news: RosterNews) -> bool {
+    pub fn apply(&mut self, news: RosterNews) -> bool {
         let mut is_changed = false;
         for (part, members) in news.0 {
             let Some(bucket) = self.0.get_mut(usize::from(part)) else { continue };
@@ -167,7 +167,7 @@ mod tests {
         let theirs = Roster::of((0..200).map(|number| member(number, 1)));
         let mut ours = Roster::default();
         let all = theirs.news(&ours.digest());
-        assert!(ours.take(all) && ours.len() == 200);
+        assert!(ours.apply(all) && ours.len() == 200);
         assert_eq!((numbers(&ours), ours.digest()), (numbers(&theirs), theirs.digest()));
         assert_eq!(theirs.news(&ours.digest()), RosterNews::default());
         // One restarts, one has gone.
@@ -175,7 +175,7 @@ mod tests {
         let later = Roster::of(living.map(|number| member(number, if number == 7 { 2 } else { 1 })));
         let news = later.news(&ours.digest());
         assert_eq!(news.0.iter().map(|(part, _)| *part).collect::<Vec<_>>(), [7, 9]);
-        assert!(ours.take(news.clone()) && !ours.take(news));
+        assert!(ours.apply(news.clone()) && !ours.apply(news));
         assert_eq!((numbers(&ours), ours.digest()), (numbers(&later), later.digest()));
     }
 
@@ -185,7 +185,7 @@ mod tests {
         let mut ours = theirs.clone();
         assert!(ours.remove(member(1, 1).id) && !ours.remove(member(1, 1).id));
         assert!(ours.get(member(1, 1).id).is_none() && ours.get(member(2, 1).id).is_some());
-        assert!(ours.take(theirs.news(&ours.digest())));
+        assert!(ours.apply(theirs.news(&ours.digest())));
         assert_eq!(numbers(&ours), numbers(&theirs));
     }
 
@@ -196,7 +196,7 @@ mod tests {
             assert_eq!(roster.news(&digest).0.iter().flat_map(|(_, members)| members).count(), 3);
         }
         // A member in the wrong bucket could never be found again.
-        assert!(!roster.take(RosterNews(vec![(200, vec![member(200, 1)]), (5, vec![member(4, 1)])])));
+        assert!(!roster.apply(RosterNews(vec![(200, vec![member(200, 1)]), (5, vec![member(4, 1)])])));
         assert_eq!(roster.len(), 3);
     }
 }

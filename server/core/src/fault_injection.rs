@@ -75,7 +75,7 @@ impl FaultPoint {
     }
 
     /// Returns the write to report to the engine now.
-    pub(crate) fn told(&mut self, durable: Option<u64>) -> Option<u64> {
+    pub(crate) fn write_to_report(&mut self, durable: Option<u64>) -> Option<u64> {
         if self.breaks(Rule::EngineIsToldFirst) {
             std::mem::replace(&mut self.untold, durable)
         } else {
@@ -90,7 +90,7 @@ impl FaultPoint {
         false
     }
 
-    pub(crate) const fn told(&self, durable: Option<u64>) -> Option<u64> {
+    pub(crate) const fn write_to_report(&self, durable: Option<u64>) -> Option<u64> {
         durable
     }
 }

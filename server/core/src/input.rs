@@ -1,15 +1,15 @@
 //! Every input of a server: a closed list.
 
+use crate::autopilot::ServerRequest;
 use crate::checksum::Checksum;
+use crate::judge::NodeInput;
 use crate::proposal::Proposal;
 use crate::raft::log::SnapshotMeta;
 use crate::raft::message::PeerMessage;
 use crate::setback::LogPosition;
 use crate::state::State;
 use bytes::Bytes;
-use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, SessionId, WallTime};
-use lockmesh_protocol::lease::{Challenge, LeaseId, Renewal};
 use lockmesh_protocol::query::Consistency;
 
 /// Identifies the waiting caller of a reply; assigned by the shell, opaque to the core.
@@ -49,30 +49,18 @@ pub enum Input {
     Read(CallToken, Consistency),
     /// A renewal of a session.
     Renew(CallToken, SessionId),
-    /// An agent's renewal of its node lease.
-    RenewLease(CallToken, Renewal),
-    /// A suspicion: the agent with the first lease could not reach the agents with the other leases
-    /// by mesh probes.
-    Accuse(CallToken, LeaseId, Vec<LeaseId>),
     /// A user event that this agent fired.
     Spread(CallToken, AgentNumber, Bytes),
-    /// A node's reply to a challenge, see [`crate::Outbox::challenges`]; `None` if the node was
-    /// unreachable or did not reply in time.
-    Challenged(Challenge, Option<Box<NodeAnswer>>),
-    /// A node's reply that arrived through an agent, see [`crate::Outbox::questions`].
-    AgentAnswered(Box<NodeAnswer>),
+    /// An input of the failure detector.
+    Node(NodeInput),
     /// All log writes up to this number are durable.
     Persisted(u64),
     /// This checkpoint of the state is durable: the log behind it may be compacted.
     CheckpointDurable(SnapshotMeta),
     /// The checkpoint at the index of a corruption check is durable and has this checksum.
     Summed(LogIndex, Checksum),
-    /// An operator's request to transfer leadership; `None` selects any capable server.
-    TransferLeader(CallToken, Option<ServerId>),
-    /// A request to add a server of the roster; it is promoted to voter once it has caught up.
-    AddServer(CallToken, ServerId),
-    /// An operator's request to remove a server.
-    RemoveServer(CallToken, ServerId),
+    /// A request that concerns the servers of the quorum.
+    Servers(ServerRequest),
 }
 
 impl Input {
@@ -82,23 +70,30 @@ impl Input {
             Self::Propose(token, _)
             | Self::Read(token, _)
             | Self::Renew(token, _)
-            | Self::RenewLease(token, _)
-            | Self::Accuse(token, ..)
-            | Self::Spread(token, ..)
-            | Self::TransferLeader(token, _)
-            | Self::AddServer(token, _)
-            | Self::RemoveServer(token, _) => Some(*token),
+            | Self::Spread(token, ..) => Some(*token),
+            Self::Node(input) => input.caller(),
+            Self::Servers(request) => Some(request.caller()),
             Self::Tick(_)
             | Self::Deadline(_)
             | Self::Peer(..)
             | Self::Install(..)
             | Self::SetBack(..)
             | Self::Unreachable(_)
-            | Self::Challenged(..)
-            | Self::AgentAnswered(_)
             | Self::Persisted(_)
             | Self::CheckpointDurable(_)
             | Self::Summed(..) => None,
         }
+    }
+}
+
+impl From<NodeInput> for Input {
+    fn from(input: NodeInput) -> Self {
+        Self::Node(input)
+    }
+}
+
+impl From<ServerRequest> for Input {
+    fn from(request: ServerRequest) -> Self {
+        Self::Servers(request)
     }
 }

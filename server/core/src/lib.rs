@@ -63,11 +63,11 @@ pub mod unwritten;
 mod upgrade;
 pub mod write_queue;
 
-pub use crate::autopilot::AutopilotView;
+pub use crate::autopilot::{AutopilotView, ServerRequest};
 pub use crate::core::{ClusterStart, Core, CoreConfig};
 pub use crate::raft::log::LogStatus;
 pub use input::{CallToken, Input};
-pub use judge::{LeaseContents, without_minority};
+pub use judge::{LeaseContents, NodeInput, without_minority};
 pub use outbox::Outbox;
 pub use proposal::Proposal;
 pub use state::State;

@@ -19,9 +19,6 @@ pub struct Outbox {
     /// Writes for the log's writer, first in, first out; report each as
     /// [`crate::Input::Persisted`].
     pub writes: Vec<LogWrite>,
-    /// Messages that may be sent at once. Messages that depend on a write follow when the write is
-    /// reported.
-    pub messages: Vec<(ServerId, PeerMessage)>,
     /// Replies. A promise in them is durable.
     pub replies: Vec<(CallToken, Response)>,
     /// Readers that may read the state now.
@@ -34,19 +31,40 @@ pub struct Outbox {
     /// checkpoint of exactly that index. The shell makes these checkpoints and reports
     /// [`crate::Input::Summed`].
     pub checks: Vec<(usize, SnapshotMeta)>,
-    /// Rows that these changes removed in bulk: drop them outside the critical path.
-    pub removed: Removed,
-    /// Nodes to challenge; report each outcome as [`crate::Input::Challenged`].
-    pub challenges: Vec<ChallengeWanted>,
-    /// Agents that must question a node. Only a reply is reported, as
-    /// [`crate::Input::AgentAnswered`].
-    pub questions: Vec<QuestionWanted>,
-    /// Agents in the mesh that receive news. The outcome is not reported.
-    pub mesh_items: Vec<MeshItemsWanted>,
     /// The index up to which the log on disk may be compacted.
     pub compact: Option<LogIndex>,
     /// A follower needs a snapshot that is newer than the one on disk: make one now.
     pub snapshot_wanted: bool,
+    /// Effects that the frontend passes on.
+    pub shell: ShellEffects,
+}
+
+/// Effects for the shell alone: the frontend passes them on unchanged.
+#[derive(Debug, Default)]
+pub struct ShellEffects {
+    /// Messages for other servers, which may be sent at once. Messages that depend on a write
+    /// follow when the write is reported.
+    pub messages: Vec<(ServerId, PeerMessage)>,
+    /// Nodes to challenge, each for 250 ms; report each outcome as [`crate::NodeInput::Challenged`].
+    pub challenges: Vec<ChallengeWanted>,
+    /// Agents that must question a node. Only a reply is reported, as
+    /// [`crate::NodeInput::AgentAnswered`].
+    pub questions: Vec<QuestionWanted>,
+    /// Agents in the mesh that receive news. The outcome is not reported.
+    pub mesh_items: Vec<MeshItemsWanted>,
+    /// Rows that were removed in bulk: drop them outside the critical path.
+    pub removed: Removed,
+}
+
+impl ShellEffects {
+    /// Moves all effects of another list to the end of this one.
+    pub fn append(&mut self, other: &mut Self) {
+        self.messages.append(&mut other.messages);
+        self.challenges.append(&mut other.challenges);
+        self.questions.append(&mut other.questions);
+        self.mesh_items.append(&mut other.mesh_items);
+        self.removed.append(other.removed.take());
+    }
 }
 
 impl Outbox {
@@ -67,7 +85,7 @@ pub(crate) fn lost_leadership() -> Unavailable {
     Unavailable::Unknown("leadership lost while committing log".into())
 }
 
-/// A node to challenge. Its reply, or the timeout, is reported as [`crate::Input::Challenged`].
+/// A node to challenge. Its reply, or the timeout, is reported as [`crate::NodeInput::Challenged`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChallengeWanted {
     /// The node that the agent's certificate must name.

@@ -64,7 +64,7 @@ impl<R: CheckpointRows> Unwritten<R> {
     }
 
     /// Handles an action and returns the order for the store. `own` goes with each checkpoint.
-    pub fn take(&mut self, action: Storage, own: &OwnMemory) -> Option<StoreOrder<R>> {
+    pub fn handle(&mut self, action: Storage, own: &OwnMemory) -> Option<StoreOrder<R>> {
         match action {
             Storage::Write(write) => Some(StoreOrder::Write(write)),
             Storage::Record(changes) => {
@@ -106,12 +106,12 @@ mod tests {
     fn unwritten(fences: &[u64]) -> Unwritten<Vec<Change>> {
         let mut unwritten = Unwritten::default();
         let changes = fences.iter().map(|fence| Change::Fence(Fence(*fence))).collect();
-        assert!(unwritten.take(Storage::Record(changes), &OwnMemory::default()).is_none());
+        assert!(unwritten.handle(Storage::Record(changes), &OwnMemory::default()).is_none());
         unwritten
     }
 
     fn checkpoint(unwritten: &mut Unwritten<Vec<Change>>, action: Storage) -> (Vec<Change>, bool) {
-        match unwritten.take(action, &OwnMemory::default()) {
+        match unwritten.handle(action, &OwnMemory::default()) {
             Some(StoreOrder::Checkpoint(checkpoint)) => (checkpoint.rows, checkpoint.installed),
             other => panic!("expected a checkpoint: {other:?}"),
         }

@@ -97,7 +97,7 @@ impl Discovery {
     }
 
     /// Replaces this server's own introduction.
-    pub(super) fn say(&self, introduction: Introduction) {
+    pub(super) fn set_introduction(&self, introduction: Introduction) {
         // Wakes the tasks only for a change: each of them introduces this server again at once.
         self.introduction.send_if_modified(|known| {
             let is_new = *known != introduction;

@@ -93,7 +93,7 @@ impl RunningLoop<'_> {
                 return Ok(true);
             }
             // After the decision, so that a new promise is announced at once.
-            self.discovery.say(self.bootstrap.introduction(self.now()));
+            self.discovery.set_introduction(self.bootstrap.introduction(self.now()));
             receiver.take(&mut events, EVENTS_PER_TURN, Instant::now() + INTERVAL);
             let mut has_joined = false;
             for event in events.drain(..) {
@@ -101,11 +101,11 @@ impl RunningLoop<'_> {
                     DriverEvent::Call { call, request, replies } => self.answer(call, request, &replies),
                     DriverEvent::Bootstrap(BootstrapEvent::Joined(joined)) => {
                         // Durable before it is announced, and before the store exists.
-                        self.keep(BootstrapState::Admitted(joined.into()))?;
+                        self.record_state(BootstrapState::Admitted(joined.into()))?;
                         has_joined = true;
                     }
                     DriverEvent::Bootstrap(BootstrapEvent::Introduced(introduction)) => {
-                        self.hear(introduction);
+                        self.note_introduction(introduction);
                     }
                     DriverEvent::Bootstrap(BootstrapEvent::Resolved(name, addresses)) => {
                         self.discovery.resolved(&name, addresses);
@@ -133,7 +133,7 @@ impl RunningLoop<'_> {
                     tracing::info!(cluster = plan.cluster_id, "promised to found the cluster");
                     // On disk before it is announced: a promise lost in a crash could be given to
                     // another plan.
-                    self.keep(BootstrapState::Promised(plan.clone()))?;
+                    self.record_state(BootstrapState::Promised(plan.clone()))?;
                     for server in &plan.servers {
                         self.discovery.look_at(&server.address);
                     }
@@ -184,11 +184,11 @@ impl RunningLoop<'_> {
         self.joining = Some((known, task.abort_handle()));
     }
 
-    fn hear(&mut self, introduction: Introduction) {
+    fn note_introduction(&mut self, introduction: Introduction) {
         self.discovery.look_at(&introduction.server.address);
         // So that each founder finds all others, even if it is configured with only one.
         introduction.knows.iter().for_each(|address| self.discovery.look_at(address));
-        self.bootstrap.hear(self.now(), introduction);
+        self.bootstrap.note_introduction(self.now(), introduction);
     }
 
     fn answer(&mut self, call: CallId, request: Request, replies: &ReplySink) {
@@ -196,7 +196,7 @@ impl RunningLoop<'_> {
             Request::Introduce(introduction) => {
                 // A caller counts like a server that was called: one direction is enough if a
                 // firewall blocks the other.
-                self.hear(introduction);
+                self.note_introduction(introduction);
                 Response::Introduced(self.bootstrap.introduction(self.now()))
             }
             // Only before it has promised a plan: a founder that joins another cluster would leave
@@ -217,7 +217,7 @@ impl RunningLoop<'_> {
         self.wakes.answer(replies, call, response);
     }
 
-    fn keep(&mut self, state: BootstrapState) -> Result<(), RecordError> {
+    fn record_state(&mut self, state: BootstrapState) -> Result<(), RecordError> {
         self.bootstrap_loop.record.state = state;
         self.bootstrap_loop.record.write(&self.bootstrap_loop.folder)
     }

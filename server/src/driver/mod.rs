@@ -29,12 +29,12 @@ use crate::snapshot::{CheckpointSource, Fetch, Fetched};
 use crate::store::{DirtyRows, StoreHandle};
 use connections::Connections;
 use figures::Publisher;
-use lockmesh_core::Core;
 use lockmesh_core::frontend::{
     Actions, Announcement, AnswerKind, CallAnswer, CheckpointReader, Event, Frontend, FrontendConfig,
     NotReady, PartWanted, RosterChange, SnapshotFetch, Storage,
 };
 use lockmesh_core::unwritten::{StoreOrder, Unwritten};
+use lockmesh_core::{Core, Input};
 use lockmesh_protocol::id::WallTime;
 use lockmesh_protocol::log_on_change::LogOnChange;
 use lockmesh_protocol::record::Server;
@@ -166,7 +166,7 @@ impl Driver {
             SERVER.counts.events.inc_by(events.len() as u64);
             for event in events.drain(..) {
                 // The remaining events are handled too: each may release something.
-                running &= self.take(event);
+                running &= self.receive(event);
             }
             self.advance();
             self.frontend.decide(self.now(), &mut self.actions);
@@ -189,22 +189,11 @@ impl Driver {
     }
 
     /// Handles one event; returns `false` if the driver must end.
-    fn take(&mut self, event: DriverEvent) -> bool {
+    fn receive(&mut self, event: DriverEvent) -> bool {
         let event = match event {
             DriverEvent::Call { call, request, replies } => {
                 let (from, peer) = self.connections.begin(call, &replies);
                 Event::Call { from, peer, request }
-            }
-            // A backup's reader is a thread of the shell, unknown to the frontend.
-            DriverEvent::Cancel(call) => {
-                self.backups.cancel(call);
-                Event::Cancel(call)
-            }
-            DriverEvent::Disconnected(from) => {
-                // First, so that no answer is put into a queue without a reader.
-                self.connections.forget(from);
-                self.backups.cancel_all(from);
-                Event::Disconnected(from)
             }
             DriverEvent::SnapshotFetched(fetched) => self.fetched(fetched),
             // A late event of the bootstrap loop.
@@ -213,11 +202,28 @@ impl Driver {
                 self.leaving = Some(left);
                 Event::Leave
             }
-            DriverEvent::Frontend(event) => event,
+            DriverEvent::Frontend(event) => {
+                self.end_calls(&event);
+                event
+            }
             DriverEvent::Stop => return false,
         };
         self.handle(event);
         true
+    }
+
+    /// Ends the driver's own part of calls that are canceled or whose connection closed. A backup's
+    /// reader is a thread of the shell, unknown to the frontend.
+    fn end_calls(&mut self, event: &Event) {
+        match event {
+            Event::Cancel(call) => self.backups.cancel(*call),
+            Event::Disconnected(from) => {
+                // First, so that no answer is put into a queue without a reader.
+                self.connections.forget(*from);
+                self.backups.cancel_all(*from);
+            }
+            _ => {}
+        }
     }
 
     fn handle(&mut self, event: Event) {
@@ -253,22 +259,8 @@ impl Driver {
         self.peers.note(self.frontend.core().log_position(), self.frontend.core().peer_memory());
         // The disk first: it works while the answers are queued.
         let alive = self.store_all(&mut actions.storage) && self.can_read();
-        let now = Instant::now();
-        for CallAnswer { to, response, kind } in actions.answers.drain(..) {
-            match kind {
-                AnswerKind::Read | AnswerKind::BlockingRead => SERVER.counts.reads.inc(),
-                AnswerKind::Write => SERVER.counts.count_write(&response),
-                AnswerKind::Other => {}
-            }
-            if let Some(arrived) = self.connections.answer(to, response) {
-                figures::count_request(kind, now.saturating_duration_since(arrived));
-            }
-        }
-        for (to, read) in actions.long_reads.drain(..) {
-            SERVER.counts.reads.inc();
-            self.connections.answer(to, Outgoing::LongRead(Box::new(read)));
-        }
-        let removed = actions.removed_rows.take();
+        self.answer(&mut actions);
+        let removed = actions.shell.removed.take();
         if !removed.is_empty() {
             // Freeing a large number of rows would block this loop for too long. If no thread can
             // start, they are freed here.
@@ -277,18 +269,7 @@ impl Driver {
                 drop(removed);
             });
         }
-        for (reader, to) in actions.open_readers.drain(..) {
-            match self.connections.of(to) {
-                Some(replies) => self.open_reader(reader, Question { number: 0, call: to.call, replies }),
-                // The frontend counts it as open.
-                None => self.next.push(Event::ReaderClosed),
-            }
-        }
-        for PartWanted { reader, number, to } in actions.parts.drain(..) {
-            if let Some(replies) = self.connections.of(to) {
-                self.backups.ask(reader, Question { number, call: to.call, replies });
-            }
-        }
+        self.read_checkpoint(&mut actions);
         if std::mem::take(&mut actions.removed) {
             self.record.removed = true;
             self.keep_record("was removed from the quorum");
@@ -307,6 +288,41 @@ impl Driver {
         alive
     }
 
+    /// Puts answers into their connections' queues.
+    fn answer(&mut self, actions: &mut Actions) {
+        let now = Instant::now();
+        for CallAnswer { to, response, kind } in actions.answers.drain(..) {
+            match kind {
+                AnswerKind::Read | AnswerKind::BlockingRead => SERVER.counts.reads.inc(),
+                AnswerKind::Write => SERVER.counts.count_write(&response),
+                AnswerKind::Other => {}
+            }
+            if let Some(arrived) = self.connections.answer(to, response) {
+                figures::count_request(kind, now.saturating_duration_since(arrived));
+            }
+        }
+        for (to, read) in actions.long_reads.drain(..) {
+            SERVER.counts.reads.inc();
+            self.connections.answer(to, Outgoing::LongRead(Box::new(read)));
+        }
+    }
+
+    /// Opens readers of the durable checkpoint, and requests parts from open ones.
+    fn read_checkpoint(&mut self, actions: &mut Actions) {
+        for (reader, to) in actions.open_readers.drain(..) {
+            match self.connections.of(to) {
+                Some(replies) => self.open_reader(reader, Question { number: 0, call: to.call, replies }),
+                // The frontend counts it as open.
+                None => self.next.push(Event::ReaderClosed),
+            }
+        }
+        for PartWanted { reader, number, to } in actions.parts.drain(..) {
+            if let Some(replies) = self.connections.of(to) {
+                self.backups.request_part(reader, Question { number, call: to.call, replies });
+            }
+        }
+    }
+
     /// Returns `true` if this build can read the cluster's state. Otherwise this server must stop,
     /// so as not to disturb the others.
     fn can_read(&self) -> bool {
@@ -321,11 +337,11 @@ impl Driver {
     /// first: on one thread nothing is sent before the turn ends, and the first task that is woken
     /// sends first.
     fn send_to_peers(&mut self) {
-        if !self.actions.messages.is_empty() {
+        if !self.actions.shell.messages.is_empty() {
             let mut lost = Vec::new();
-            self.peers.send(&mut self.actions.messages, &mut lost);
+            self.peers.send(&mut self.actions.shell.messages, &mut lost);
             // The frontend is notified between two turns, never while its actions are carried out.
-            self.next.extend(lost.into_iter().map(Event::Unreachable));
+            self.next.extend(lost.into_iter().map(|server| Input::Unreachable(server).into()));
         }
         if let Some(roster) = self.actions.roster.take() {
             self.notice_roster(roster);
@@ -335,16 +351,16 @@ impl Driver {
         if let Some(fetch) = self.actions.fetch.take() {
             self.fetch(fetch);
         }
-        self.challenger.ask_all(self.actions.challenges.drain(..));
-        self.challenger.hand_on_all(self.actions.questions.drain(..));
-        self.challenger.tell_all(self.actions.mesh_items.drain(..));
+        self.challenger.challenge_all(self.actions.shell.challenges.drain(..));
+        self.challenger.question_all(self.actions.shell.questions.drain(..));
+        self.challenger.notify_all(self.actions.shell.mesh_items.drain(..));
     }
 
     /// Passes orders to the store in sequence; returns `false` when it has ended.
     fn store_all(&mut self, storage: &mut Vec<Storage>) -> bool {
         let mut writes = Vec::new();
         let own = self.frontend.core().own_memory();
-        for order in storage.drain(..).filter_map(|action| self.unwritten.take(action, own)) {
+        for order in storage.drain(..).filter_map(|action| self.unwritten.handle(action, own)) {
             match order {
                 StoreOrder::Write(write) => writes.push(write),
                 StoreOrder::Checkpoint(checkpoint) => self.store.hand_over(checkpoint),

@@ -5,6 +5,7 @@ use super::Peers;
 use super::hello::HelloFrame;
 use super::queue::PeerQueue;
 use crate::event_queue::EventSender;
+use lockmesh_core::Input;
 use lockmesh_core::frontend::Event;
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_net::client::try_each;
@@ -19,6 +20,7 @@ use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 
 /// The timeout of one attempt, up to the answer to the hello.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -62,24 +64,7 @@ impl PeerLink {
                 () = self.queue.reconnect_hint(&mut address) => continue,
             };
             let reason = match connected {
-                Ok((connection, sender, receiver)) => {
-                    if !log.has_problem() {
-                        self.log_connected(&dialled);
-                    }
-                    // Only now: a message sent before the hello would reach a server that may
-                    // reject this one.
-                    self.queue.up();
-                    let reason = tokio::select! {
-                        reason = self.send(sender) => reason,
-                        reason = wait_for_end(receiver) => reason,
-                        _ = address.changed() => "the address changed".into(),
-                        never = self.end_problem(&mut log, &dialled) => match never {},
-                    };
-                    // Before closing here, which loses the other side's reason.
-                    self.notice_removal(&connection);
-                    connection.close(Close::Done, "");
-                    reason
-                }
+                Ok(stream) => self.serve(stream, &dialled, &mut address, &mut log).await,
                 Err(error) => error.to_string(),
             };
             self.queue.down();
@@ -99,6 +84,31 @@ impl PeerLink {
         }
     }
 
+    /// Sends the queued messages until the stream ends; returns the reason.
+    async fn serve(
+        &self,
+        (connection, sender, receiver): Stream,
+        dialled: &str,
+        address: &mut watch::Receiver<String>,
+        log: &mut LogOnChange,
+    ) -> String {
+        if !log.has_problem() {
+            self.log_connected(dialled);
+        }
+        // Only now: a message sent before the hello would reach a server that may reject this one.
+        self.queue.up();
+        let reason = tokio::select! {
+            reason = self.send(sender) => reason,
+            reason = wait_for_end(receiver) => reason,
+            _ = address.changed() => "the address changed".into(),
+            never = self.end_problem(log, dialled) => match never {},
+        };
+        // Before closing here, which loses the other side's reason.
+        self.notice_removal(&connection);
+        connection.close(Close::Done, "");
+        reason
+    }
+
     /// Ends a logged problem once the connection is stable: one that is lost at once is part of it.
     async fn end_problem(&self, log: &mut LogOnChange, address: &str) -> Infallible {
         tokio::time::sleep(STABLE_WINDOW).await;
@@ -115,7 +125,7 @@ impl PeerLink {
     /// Messages in flight may be lost. The event is never rejected for lack of room, and the driver
     /// may have stopped.
     fn notify_driver(&self, server: ServerId) {
-        let _ = self.sender.post(Event::Unreachable(server));
+        let _ = self.sender.post(Input::Unreachable(server));
     }
 
     /// The other server may have closed the connection because this one was removed. The event is
@@ -173,7 +183,7 @@ impl PeerLink {
         let mut queue = FrameQueue::default();
         let mut messages = Vec::new();
         loop {
-            self.queue.take(&mut messages).await;
+            self.queue.receive_all(&mut messages).await;
             for message in messages.drain(..) {
                 self.encode(&mut queue, &message);
                 if queue.byte_count() >= BYTES_AT_ONCE

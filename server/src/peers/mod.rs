@@ -27,6 +27,7 @@ pub(crate) use hello::{HelloFrame, PeerFrame, VERSION};
 
 use crate::event_queue::EventSender;
 use link::PeerLink;
+use lockmesh_core::Input;
 use lockmesh_core::frontend::Event;
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_core::setback::{LogPosition, PeerMemory, SetBack};
@@ -226,7 +227,7 @@ impl Peers {
         // from voting and answering.
         if let Some(set_back) = SetBack::find(*to, self.positions().own, *from, *remembers) {
             // Never rejected for lack of room; the driver may have stopped.
-            let _ = self.sender.post(Event::SetBack(*from, set_back.known));
+            let _ = self.sender.post(Input::SetBack(*from, set_back.known));
             return Err(set_back);
         }
         // In the other direction the other server has lost entries, and is rejected here.
@@ -283,7 +284,7 @@ impl Peers {
                 row.queue.move_to(&hello.address);
                 // The server is up, so calling it at once is worthwhile: the next election may
                 // depend on it.
-                row.queue.heard();
+                row.queue.note_connected();
                 self.note_version(hello);
                 Ok(self.hello(me, hello.from))
             }

@@ -59,7 +59,7 @@ impl PeerQueue {
     }
 
     /// Waits for messages and takes all of them into `messages`, which is empty.
-    pub(super) async fn take(&self, messages: &mut Vec<PeerMessage>) {
+    pub(super) async fn receive_all(&self, messages: &mut Vec<PeerMessage>) {
         loop {
             {
                 let mut waiting = self.waiting();
@@ -108,7 +108,7 @@ impl PeerQueue {
     }
 
     /// The other server has connected.
-    pub(super) fn heard(&self) {
+    pub(super) fn note_connected(&self) {
         self.heard.notify_one();
     }
 
@@ -156,7 +156,7 @@ mod tests {
         assert!(!queue.push(message(1)));
         queue.wake();
         let mut messages = Vec::new();
-        queue.take(&mut messages).await;
+        queue.receive_all(&mut messages).await;
         assert_eq!(messages.len(), MAX_MESSAGES);
         assert!(queue.push(message(MAX_BYTES)));
         assert!(!queue.push(message(1)));
@@ -172,7 +172,7 @@ mod tests {
         assert!(queue.is_up());
         assert!(queue.push(message(7)));
         let mut messages = Vec::new();
-        queue.take(&mut messages).await;
+        queue.receive_all(&mut messages).await;
         assert_eq!(messages, [message(7)]);
     }
 }

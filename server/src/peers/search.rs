@@ -121,7 +121,7 @@ impl Search {
         let mut calls = JoinSet::new();
         for address in self.resolve_all().await.into_iter().take(MAX_ADDRESSES) {
             let endpoint = Arc::clone(&self.endpoint);
-            calls.spawn(async move { (address, ask(&endpoint, address).await) });
+            calls.spawn(async move { (address, request_status(&endpoint, address).await) });
         }
         while let Some(called) = calls.join_next().await {
             // A call that panicked is no answer.
@@ -182,7 +182,7 @@ impl Search {
 }
 
 /// Asks the server at an address for its identity.
-async fn ask(endpoint: &Endpoint, address: SocketAddr) -> Result<(Status, NodeName), String> {
+async fn request_status(endpoint: &Endpoint, address: SocketAddr) -> Result<(Status, NodeName), String> {
     let mut client = CallClient::connect(endpoint, address).await.map_err(|error| error.to_string())?;
     let node = client.peer().node.clone();
     match client.call(Request::Status, TIMEOUT).await.map_err(|error| error.to_string())? {

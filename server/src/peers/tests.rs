@@ -4,6 +4,7 @@ use super::{Hello, Me, Peers, Refused, dial_options};
 use crate::event_queue::{DriverEvent, EventReceiver, event_queue};
 use crate::rpc::counters::RpcCounters;
 use crate::rpc::{RpcOptions, RpcService};
+use lockmesh_core::Input;
 use lockmesh_core::frontend::Event;
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_core::setback::{LogPosition, PeerMemory};
@@ -178,13 +179,13 @@ async fn who_holds_less_than_the_other_remembers_is_refused_and_told() {
     );
     let refused = admit(at(6, 10), Some(at(5, 701))).expect_err("this server acknowledged one more");
     assert!(refused.contains("the disk of server 1 was set back"), "{refused}");
-    let told = |event: &DriverEvent| matches!(event, DriverEvent::Frontend(Event::SetBack(ServerId(2), known)) if known.last_index.0 == 701);
+    let told = |event: &DriverEvent| matches!(event, DriverEvent::Frontend(Event::Core(Input::SetBack(ServerId(2), known))) if known.last_index.0 == 701);
     place.until("the own driver's news", told);
     place.stop().await;
 }
 
 /// Sends the same message repeatedly: messages sent while the other server is down are lost.
-async fn say(peers: Arc<Peers>) {
+async fn send_repeatedly(peers: Arc<Peers>) {
     let mut pause = tokio::time::interval(Duration::from_millis(5));
     loop {
         pause.tick().await;
@@ -201,19 +202,19 @@ async fn what_is_said_arrives_also_after_the_other_one_came_back() {
     one.begin(1);
     let servers = [server(1, &one.address.to_string()), server(2, &address)];
     one.peers.update(servers.iter(), ServerId(2));
-    let saying = tokio::spawn(say(Arc::clone(&one.peers)));
+    let saying = tokio::spawn(send_repeatedly(Arc::clone(&one.peers)));
     for _ in 0..2 {
         other.begin(2);
         other.peers.update(servers.iter(), ServerId(2));
         let (_, heard) = message(1, 2);
-        let is_it = move |event: &DriverEvent| matches!(event, DriverEvent::Frontend(Event::Peer(ServerId(1), message)) if *message == heard);
+        let is_it = move |event: &DriverEvent| matches!(event, DriverEvent::Frontend(Event::Core(Input::Peer(ServerId(1), message))) if *message == heard);
         let listening = tokio::task::spawn_blocking(move || {
             other.until("the message", is_it);
             other
         });
         listening.await.expect("it arrives").stop().await;
         one.until("the loss", |event| {
-            matches!(event, DriverEvent::Frontend(Event::Unreachable(ServerId(2))))
+            matches!(event, DriverEvent::Frontend(Event::Core(Input::Unreachable(ServerId(2)))))
         });
         other = place(&folder, 2, &address);
     }
@@ -231,10 +232,10 @@ async fn a_server_that_was_removed_is_not_heard_on_the_stream_that_it_has() {
         place.begin(number);
         place.peers.update(servers.iter(), ServerId(2));
     }
-    let saying = tokio::spawn(say(Arc::clone(&one.peers)));
+    let saying = tokio::spawn(send_repeatedly(Arc::clone(&one.peers)));
     let other = tokio::task::spawn_blocking(move || {
         other.until("the first message", |event| {
-            matches!(event, DriverEvent::Frontend(Event::Peer(ServerId(1), _)))
+            matches!(event, DriverEvent::Frontend(Event::Core(Input::Peer(ServerId(1), _))))
         });
         other
     });
@@ -246,8 +247,11 @@ async fn a_server_that_was_removed_is_not_heard_on_the_stream_that_it_has() {
     other.peers.update(servers[1..].iter(), ServerId(2));
     let deadline = Instant::now() + Duration::from_secs(60);
     // Another message from now on, so that none of them was in flight before.
-    let late = |event: &DriverEvent| matches!(event, DriverEvent::Frontend(Event::Peer(_, message)) if message.index == LogIndex(7));
-    while !lost.iter().any(|event| matches!(event, DriverEvent::Frontend(Event::Unreachable(ServerId(2))))) {
+    let late = |event: &DriverEvent| matches!(event, DriverEvent::Frontend(Event::Core(Input::Peer(_, message))) if message.index == LogIndex(7));
+    while !lost
+        .iter()
+        .any(|event| matches!(event, DriverEvent::Frontend(Event::Core(Input::Unreachable(ServerId(2))))))
+    {
         tokio::time::sleep(Duration::from_millis(5)).await;
         let (to, message) = message(1, 2);
         one.peers.send(&mut vec![(to, PeerMessage { index: LogIndex(7), ..message })], &mut Vec::new());

@@ -4,7 +4,7 @@ use super::counters::one_more;
 use super::long::{Built, LongReads};
 use super::service::RpcService;
 use crate::event_queue::{Begun, DriverEvent, Outgoing, ReplySink};
-use lockmesh_core::frontend::{CallRef, denied};
+use lockmesh_core::frontend::{CallRef, Event, denied};
 use lockmesh_core::state::too_long;
 use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
@@ -77,7 +77,7 @@ impl Stream {
             Call::Cancel(call) => {
                 one_more(&self.service.counters.cancels);
                 let from = CallRef { caller: self.replies.caller(), call };
-                return self.replies.cancel(call).then_some(DriverEvent::Cancel(from));
+                return self.replies.cancel(call).then_some(Event::Cancel(from).into());
             }
         };
         match self.replies.begin(call, arrived) {
@@ -123,7 +123,7 @@ impl Stream {
                 answers = self.replies.ready() => for (call, outgoing) in answers {
                     let response = match outgoing {
                         Outgoing::Response(response) => Some(response),
-                        Outgoing::LongRead(read) => long_reads.take(call, *read),
+                        Outgoing::LongRead(read) => long_reads.queue(call, *read),
                     };
                     if let Some(response) = response {
                         self.encode(&mut queue, &(call, response.in_dialect(self.dialect)));

@@ -47,7 +47,7 @@ impl LongReads {
     }
 
     /// Queues a long read; returns the error to answer with if too many wait.
-    pub(super) fn take(&mut self, call: CallId, read: LongRead) -> Option<Response> {
+    pub(super) fn queue(&mut self, call: CallId, read: LongRead) -> Option<Response> {
         if self.waiting.len() >= WAITING_MAX {
             let what = format!("too many queued long listings of this agent ({WAITING_MAX})");
             return Some(Response::Unavailable(Unavailable::Overloaded(what)));

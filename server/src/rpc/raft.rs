@@ -3,9 +3,8 @@
 
 use super::counters::one_more;
 use super::service::RpcService;
-use crate::event_queue::DriverEvent;
 use crate::peers::{Hello, HelloFrame, PeerFrame, Peers, Refused};
-use lockmesh_core::frontend::Event;
+use lockmesh_core::Input;
 use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
 use lockmesh_net::{Close, Connection, LinkError};
@@ -59,8 +58,7 @@ impl RaftStream {
         while let Some(PeerFrame(messages)) = self.next_frame(from, &mut receiver, &mut departures).await? {
             one_more(&counters.peer_frames);
             counters.peer_messages.fetch_add(messages.len() as u64, Ordering::Relaxed);
-            let events =
-                messages.into_iter().map(|message| DriverEvent::Frontend(Event::Peer(from, message)));
+            let events = messages.into_iter().map(|message| Input::Peer(from, message).into());
             // Excess messages are dropped, not waited for: the engine sends again, and other
             // streams must be served meanwhile.
             let dropped = self.service.sender.post_all(events).len();

@@ -2,8 +2,9 @@
 
 use super::counters::{RpcCounters, one_more};
 use super::long;
-use crate::event_queue::{CALLS_PER_CONNECTION, Caller, DriverEvent, EventSender};
+use crate::event_queue::{CALLS_PER_CONNECTION, Caller, EventSender};
 use crate::peers::Peers;
+use lockmesh_core::frontend::Event;
 use lockmesh_net::{Close, Connection};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -83,7 +84,7 @@ impl RpcService {
     /// Frees everything that the driver keeps for a caller. The event is never rejected for lack of
     /// room, and the driver may have stopped.
     pub(super) fn forget(&self, caller: Caller) {
-        if self.sender.post(DriverEvent::Disconnected(caller)).is_err() {
+        if self.sender.post(Event::Disconnected(caller)).is_err() {
             one_more(&self.counters.overloaded);
         }
     }

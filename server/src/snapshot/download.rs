@@ -109,7 +109,7 @@ impl SnapshotDownload {
     /// Processes the answer to [`SnapshotDownload::request`].
     pub fn answered(&mut self, now: Time, response: Response) -> DownloadStep {
         let taken = match response {
-            Response::SnapshotPart(part) => self.parts.take(&part),
+            Response::SnapshotPart(part) => self.parts.add_part(&part),
             Response::Unavailable(reason) => Err(reason.to_string()),
             other => Err(format!("unexpected answer: {other:?}")),
         };
@@ -164,7 +164,7 @@ impl Parts {
     }
 
     /// Accepts a part; returns the snapshot's metadata when it is complete.
-    fn take(&mut self, part: &SnapshotPart) -> Result<Option<SnapshotMeta>, String> {
+    fn add_part(&mut self, part: &SnapshotPart) -> Result<Option<SnapshotMeta>, String> {
         let number = self.digests.len() as u32;
         if part.number != number || self.reader.is_some_and(|reader| reader != part.snapshot) {
             return Err("received a part that was not requested".into());
@@ -180,7 +180,7 @@ impl Parts {
             return Err("the parts have different metadata".into());
         }
         // Into memory and into the rows for the disk at once: the snapshot is read only once.
-        for row in self.rows.take(&part.rows)? {
+        for row in self.rows.add(&part.rows)? {
             self.state.load(row.clone());
             self.dirty.record(row);
         }
@@ -285,8 +285,8 @@ mod tests {
     fn a_snapshot_that_was_damaged_on_its_server_is_not_taken() {
         let rows = |fence| [Change::ClusterId("c".into()), Change::Fence(Fence(fence))];
         let (mut taken, parts) = (Parts::new(), parts_of(rows(2), Checksum::of(rows(3))));
-        assert_eq!(taken.take(&parts[0]), Ok(None));
-        let reason = taken.take(&parts[1]).expect_err("it is damaged");
+        assert_eq!(taken.add_part(&parts[0]), Ok(None));
+        let reason = taken.add_part(&parts[1]).expect_err("it is damaged");
         assert!(reason.contains("on that server's disk is damaged"), "{reason}");
     }
 
@@ -308,9 +308,9 @@ mod tests {
         ];
         for (damage, expected) in damages {
             let (mut taken, mut parts) = (Parts::new(), sample_parts());
-            assert_eq!(taken.take(&parts[0]), Ok(None));
+            assert_eq!(taken.add_part(&parts[0]), Ok(None));
             damage(&mut parts[1]);
-            let reason = taken.take(&parts[1]).expect_err("it is damaged");
+            let reason = taken.add_part(&parts[1]).expect_err("it is damaged");
             assert!(reason.contains(expected), "{reason}");
         }
     }

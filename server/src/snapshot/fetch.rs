@@ -50,7 +50,7 @@ impl Fetch {
         let mut download = SnapshotDownload::new(now(), self.least, random::seed());
         let (mut client, mut told, mut log) = (None, Instant::now(), LogOnChange::default());
         loop {
-            let step = match self.ask(&mut client, &download).await {
+            let step = match self.send_request(&mut client, &download).await {
                 Ok(response) => download.answered(now(), response),
                 Err(error) => download.lost(now(), error.to_string()),
             };
@@ -80,7 +80,7 @@ impl Fetch {
     }
 
     /// Sends the download's next request, on the open connection or on a new one.
-    async fn ask(
+    async fn send_request(
         &self,
         client: &mut Option<CallClient>,
         download: &SnapshotDownload,

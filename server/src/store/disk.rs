@@ -1,7 +1,7 @@
 //! The location of the files: a folder on a disk, held by one process at a time.
 
 use super::error::StoreError;
-use super::names::{LOG, NEW_LOG, NEW_STATE, STATE, TOLD};
+use super::names::{LOG, NEW_LOG, NEW_STATE, REPORTED, STATE};
 use super::origin::Origin;
 use crate::bootstrap::Record;
 use lockmesh_net::private::{self, FolderEntry};
@@ -86,7 +86,8 @@ impl Folder {
 /// Classifies the files of a server's folder: they hold all values, and the ids of sessions, which
 /// suffice to release a lock.
 fn kind(name: &str) -> FolderEntry {
-    let ours = [LOCK_FILE, LOG, STATE, NEW_LOG, NEW_STATE, TOLD, Record::FILE, Record::NEW_FILE, NODE_FILE];
+    let ours =
+        [LOCK_FILE, LOG, STATE, NEW_LOG, NEW_STATE, REPORTED, Record::FILE, Record::NEW_FILE, NODE_FILE];
     match name {
         _ if ours.contains(&name) || name.starts_with(DRAFT_PREFIX) => FolderEntry::Secret,
         // The pid file may be here too, and the root of a separate file system has a folder for

@@ -118,7 +118,7 @@ pub enum StoreError {
          write or a vote; its page was damaged since, or the file is older than {}; nothing was changed; if this is one of \
          several servers, empty its whole data folder and start it: it joins as a new one; if it is alone, restore a saved \
          backup into a new folder, or continue without the lost commits with `lockmesh operator raft recover --accept-loss`",
-        .path.display(), super::names::TOLD
+        .path.display(), super::names::REPORTED
     )]
     Lost {
         /// The log.

@@ -1,7 +1,9 @@
 //! The events that the store's threads report to the driver.
 
+use lockmesh_core::Input;
 use lockmesh_core::checksum::Checksum;
 pub use lockmesh_core::frontend::DiskHealth as StoreHealth;
+use lockmesh_core::frontend::Event;
 use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_protocol::id::LogIndex;
 
@@ -17,4 +19,15 @@ pub enum StoreEvent {
     Summed(LogIndex, Checksum),
     /// The disk rejects writes, or accepts them again.
     Health(StoreHealth),
+}
+
+impl From<StoreEvent> for Event {
+    fn from(event: StoreEvent) -> Self {
+        Self::Core(match event {
+            StoreEvent::Persisted(number) => Input::Persisted(number),
+            StoreEvent::Checkpointed(mark) => Input::CheckpointDurable(mark),
+            StoreEvent::Summed(index, checksum) => Input::Summed(index, checksum),
+            StoreEvent::Health(health) => return Self::Disk(health),
+        })
+    }
 }

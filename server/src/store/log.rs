@@ -4,7 +4,7 @@
 //! compaction index) follows them under the highest key. The newest row and the head share a page,
 //! so that a small commit touches one page of one table.
 //!
-//! Each commit has a number, one more than the one before; `told.rs` remembers the newest that was
+//! Each commit has a number, one more than the one before; `reported.rs` remembers the newest that was
 //! reported as durable.
 //!
 //! **Invariants:** rows follow each other without a gap, the first one right behind the base. The
@@ -13,7 +13,7 @@
 
 use super::error::StoreError;
 use super::file::{RedbFile, StoreFault, TableName, Writing};
-use super::told::ToldFile;
+use super::reported::ReportedFile;
 use lockmesh_core::raft::log::{HardState, LogBatch, LogEntry, LogWrite};
 use lockmesh_protocol::format::{self, Stored};
 use lockmesh_protocol::id::{LogIndex, Term};
@@ -40,7 +40,7 @@ pub(super) struct LogStore {
     /// Rows that end here or before are to be compacted.
     compact_to: LogIndex,
     /// The file with the number of the newest commit; `None` before the log is trusted.
-    told: Option<ToldFile>,
+    reported: Option<ReportedFile>,
 }
 
 /// The log's metadata apart from its entries.
@@ -111,14 +111,14 @@ impl LogStore {
             return Err(file.damaged(reason));
         }
         let compact_to = LogIndex(0);
-        Ok((Self { file, head, rows, compact_to, told: None }, entries))
+        Ok((Self { file, head, rows, compact_to, reported: None }, entries))
     }
 
     /// Starts to record the number of each commit: the log is trusted.
-    pub(super) fn tell(&mut self, mut told: ToldFile) {
+    pub(super) fn record_commits(&mut self, mut reported: ReportedFile) {
         // At once, since the file may be missing or older after a power cut.
-        told.tell(self.head.commit_number);
-        self.told = Some(told);
+        reported.record(self.head.commit_number);
+        self.reported = Some(reported);
     }
 
     /// Accepts the loss of commits that were reported as durable, up to the number `told`: numbers
@@ -165,8 +165,8 @@ impl LogStore {
         self.adopt(plan);
         // After the commit and before any report: the file never names a commit that is not
         // durable.
-        if let Some(told) = &mut self.told {
-            told.tell(self.head.commit_number);
+        if let Some(reported) = &mut self.reported {
+            reported.record(self.head.commit_number);
         }
         Ok(())
     }

@@ -37,11 +37,11 @@ mod names;
 mod open;
 mod origin;
 mod pieces;
+mod reported;
 mod rows;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod threads;
-mod told;
 
 pub use checkpoint::{Backup, Part, RawPart};
 pub use error::StoreError;

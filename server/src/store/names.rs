@@ -9,4 +9,4 @@ pub(super) const NEW_LOG: &str = "log.redb.new";
 /// The checkpoint during its creation.
 pub(super) const NEW_STATE: &str = "state.redb.new";
 /// The number of the newest commit that was reported as durable.
-pub(super) const TOLD: &str = "log.told";
+pub(super) const REPORTED: &str = "log.told";

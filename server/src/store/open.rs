@@ -13,8 +13,8 @@ use super::disk::Disk;
 use super::error::StoreError;
 use super::file::{FileIdentity, Kind, RedbFile, io_error};
 use super::log::{LogHead, LogStore};
-use super::names::{LOG, NEW_LOG, NEW_STATE, STATE, TOLD};
-use super::told::{self, ToldFile};
+use super::names::{LOG, NEW_LOG, NEW_STATE, REPORTED, STATE};
+use super::reported::{self, ReportedFile};
 use lockmesh_core::State;
 use lockmesh_core::raft::log::{HardState, LogEntry, Recovered, SnapshotMeta};
 use lockmesh_net::random;
@@ -47,19 +47,7 @@ pub struct Store {
 
 /// Opens the pair in a place that no other process uses, or creates it if it is missing.
 pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store, Recovered), StoreError> {
-    let exists = |name| disk.exists(name).map_err(io_error(&disk.path(name), "cannot check for the file"));
-    match (exists(LOG)?, exists(STATE)?) {
-        (true, true) => {}
-        (false, false) => create(&*disk, options)?,
-        // The checkpoint is renamed first, so a crash in between leaves this and the log under its
-        // draft name.
-        (false, true) => finish_creation(&disk, options.cache_bytes)?,
-        // No crash of ours leaves this; and the log alone does not suffice, since it was compacted
-        // behind the checkpoint.
-        (true, false) => {
-            return Err(StoreError::Missing { missing: disk.path(STATE), present: disk.path(LOG) });
-        }
-    }
+    create_if_missing(&disk, options)?;
     let Pair { mut log, checkpoints, mut entries, mark, state, reset, pair, lost } =
         Pair::load(&disk, options.server, options.cache_bytes)?;
     // Before the first write: a rejected log keeps every byte.
@@ -79,7 +67,7 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
         log.accept_loss(told)?;
     }
     // Only a trusted log may report its position.
-    log.tell(ToldFile::new(Arc::clone(&disk), pair));
+    log.record_commits(ReportedFile::new(Arc::clone(&disk), pair));
     // Left by a crash between the checkpoint of another server's snapshot and the reset of the log
     // that follows it.
     if reset {
@@ -102,6 +90,21 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
     let own = checkpoints.own()?;
     let recovered = Recovered { hard_state, snapshot: mark, entries, base, state, own };
     Ok((Store { log, checkpoints, durable_checkpoint: recovered.snapshot.index }, recovered))
+}
+
+/// Creates the pair if it is missing, or finishes its creation.
+fn create_if_missing(disk: &Arc<dyn Disk>, options: &StoreOptions) -> Result<(), StoreError> {
+    let exists = |name| disk.exists(name).map_err(io_error(&disk.path(name), "cannot check for the file"));
+    match (exists(LOG)?, exists(STATE)?) {
+        (true, true) => Ok(()),
+        (false, false) => create(&**disk, options),
+        // The checkpoint is renamed first, so a crash in between leaves this and the log under its
+        // draft name.
+        (false, true) => finish_creation(disk, options.cache_bytes),
+        // No crash of ours leaves this; and the log alone does not suffice, since it was compacted
+        // behind the checkpoint.
+        (true, false) => Err(StoreError::Missing { missing: disk.path(STATE), present: disk.path(LOG) }),
+    }
 }
 
 /// Reads the state with which a server would start; `None` if there is no store. Nothing is
@@ -169,7 +172,8 @@ impl Pair {
         let log = open_file(disk, LOG, STATE, cache_bytes)?;
         let checkpoints = open_file(disk, STATE, LOG, cache_bytes)?;
         let pair = check_pair(&log, &checkpoints, server)?;
-        let told = told::read(&**disk, pair).map_err(io_error(&disk.path(TOLD), "cannot read the file"))?;
+        let told =
+            reported::read(&**disk, pair).map_err(io_error(&disk.path(REPORTED), "cannot read the file"))?;
         let (checkpoints, mark, state) = CheckpointStore::load(checkpoints)?;
         let (log, entries) = LogStore::load(log)?;
         let reset = check_fit(log.head(), &entries, &mark, (log.file().path(), checkpoints.file().path()))?;

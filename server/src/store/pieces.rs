@@ -58,7 +58,7 @@ impl RowReader {
     /// # Errors
     /// The bytes are no rows that this build reads. No row of the piece was returned: fetch the
     /// whole snapshot again with another reader.
-    pub fn take(&mut self, piece: &[u8]) -> Result<Vec<Change>, String> {
+    pub fn add(&mut self, piece: &[u8]) -> Result<Vec<Change>, String> {
         self.begun.extend_from_slice(piece);
         let mut rows = Vec::new();
         let mut rest = self.begun.as_slice();
@@ -124,7 +124,7 @@ mod tests {
             assert!(pieces.iter().rev().skip(1).all(|piece| piece.len() == limit));
             let mut reader = RowReader::default();
             let read: Vec<_> =
-                pieces.iter().flat_map(|piece| reader.take(piece).expect("whole rows")).collect();
+                pieces.iter().flat_map(|piece| reader.add(piece).expect("whole rows")).collect();
             assert!(reader.is_done());
             assert_eq!(read, rows, "in pieces of {limit}");
             assert_eq!(reader.checksum(), Checksum::of(rows.clone()));
@@ -133,9 +133,9 @@ mod tests {
 
     #[test]
     fn what_is_no_row_is_refused() {
-        assert!(RowReader::default().take(b"\0\0\0\x01\xff").is_err());
+        assert!(RowReader::default().add(b"\0\0\0\x01\xff").is_err());
         let mut cut_off = RowReader::default();
-        assert_eq!(cut_off.take(b"\0\0\0\x09x"), Ok(Vec::new()));
+        assert_eq!(cut_off.add(b"\0\0\0\x09x"), Ok(Vec::new()));
         assert!(!cut_off.is_done());
     }
 }

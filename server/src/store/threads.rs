@@ -360,18 +360,22 @@ fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared, files:
         tracing::debug!(index = checkpoint.mark.index.0, rows, took_ms, "the checkpoint is durable");
         SERVER.times.checkpoints.observe(begun.elapsed().as_secs_f64());
         show_sizes(files);
-        // Before the driver is notified, so that a compaction that follows finds the checkpoint
-        // durable.
-        shared.state().queue.checkpointed();
-        // A reset may wait for exactly this checkpoint.
-        shared.log_news.notify_one();
-        let index = checkpoint.mark.index;
-        (shared.listener)(StoreEvent::Checkpointed(checkpoint.mark));
-        if checkpoint.is_exact {
-            (shared.listener)(StoreEvent::Summed(index, sum));
-        }
+        report_checkpoint(shared, checkpoint, sum);
     }
     checkpoints.finish();
+}
+
+fn report_checkpoint(shared: &StoreShared, checkpoint: Checkpoint, sum: Checksum) {
+    // Before the driver is notified, so that a compaction that follows finds the checkpoint
+    // durable.
+    shared.state().queue.checkpointed();
+    // A reset may wait for exactly this checkpoint.
+    shared.log_news.notify_one();
+    let index = checkpoint.mark.index;
+    (shared.listener)(StoreEvent::Checkpointed(checkpoint.mark));
+    if checkpoint.is_exact {
+        (shared.listener)(StoreEvent::Summed(index, sum));
+    }
 }
 
 /// Gives dead space of the checkpoint back, and publishes the rest.

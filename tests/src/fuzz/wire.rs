@@ -38,11 +38,11 @@ pub fn wire_hello(data: &[u8]) {
 /// Rows of a snapshot from another server, in two pieces. The position of the cut has no effect.
 pub fn wire_snapshot_rows(data: &[u8]) {
     let mut whole = RowReader::default();
-    let Ok(rows) = whole.take(data) else { return };
+    let Ok(rows) = whole.add(data) else { return };
     let (first, second) = data.split_at(data.len() / 3);
     let mut pieces = RowReader::default();
-    let mut taken = pieces.take(first).expect("it is the beginning of good rows");
-    taken.extend(pieces.take(second).expect("it is the rest of good rows"));
+    let mut taken = pieces.add(first).expect("it is the beginning of good rows");
+    taken.extend(pieces.add(second).expect("it is the rest of good rows"));
     assert_eq!((taken, pieces.is_done()), (rows, whole.is_done()));
 }
 

@@ -178,7 +178,7 @@ impl Terminal {
     /// Returns the exit code of the command, once it has ended.
     fn wait_for_code(&mut self, until: Instant) -> Result<String, String> {
         loop {
-            let line = self.hear(until)?;
+            let line = self.read_line(until)?;
             // Output without a final newline precedes the text on the same line.
             if let Some((before, code)) = line.split_once(ENDED) {
                 if !before.is_empty() {
@@ -194,7 +194,8 @@ impl Terminal {
     fn wait_until(&mut self, shown: &[String], is_so: impl Fn(&[String]) -> bool) -> Result<(), String> {
         let until = Instant::now() + TIMEOUT;
         while !is_so(&self.said) {
-            let line = self.hear(until).map_err(|problem| format!("{problem}\n{}", self.otherwise(shown)))?;
+            let line =
+                self.read_line(until).map_err(|problem| format!("{problem}\n{}", self.otherwise(shown)))?;
             if line.contains(ENDED) {
                 return Err(format!("the command has ended\n{}", self.otherwise(shown)));
             }
@@ -203,7 +204,7 @@ impl Terminal {
         Ok(())
     }
 
-    fn hear(&mut self, until: Instant) -> Result<String, String> {
+    fn read_line(&mut self, until: Instant) -> Result<String, String> {
         let left = until.saturating_duration_since(Instant::now());
         self.lines.recv_timeout(left).map_err(|error| match error {
             RecvTimeoutError::Timeout => {

@@ -50,7 +50,7 @@ impl Administrator {
     }
 
     /// Receives the response to a request.
-    pub fn heard(&mut self, stage: &mut Stage, response: &Response) {
+    pub fn receive_response(&mut self, stage: &mut Stage, response: &Response) {
         self.served |= stage.calm;
         match response {
             Response::Status(_) => stage.hit(Mark::LeaderTold),

@@ -250,7 +250,7 @@ impl Agent {
     /// Shuts the process down cleanly and restarts it: every caller was answered before.
     pub fn end(&mut self, stage: &mut Stage, judge: &mut Judge) {
         stage.hit(Mark::AgentEnded);
-        self.tell(stage, judge, Input::Close);
+        self.handle_input(stage, judge, Input::Close);
         let waits = self.tasks.iter().find_map(|task| task.pending.as_ref());
         if let Some((_, wish)) = waits {
             judge.object("agent", format!("agent {} ended and left {wish:?} unanswered", self.place));
@@ -265,7 +265,7 @@ impl Agent {
         // No random draw, so that a seed gives the same storm as without it.
         if stage.now.0.is_multiple_of(FOLDERS_LOST_ONE_IN) && first_pin(stage).is_none() {
             stage.hit(Mark::FolderLost);
-            stage.say(|| format!("agent {} loses its data folder", self.place));
+            stage.log(|| format!("agent {} loses its data folder", self.place));
             self.folders_lost += 1;
             self.pin = None;
         }
@@ -388,7 +388,7 @@ impl Agent {
         self.tasks[task].pending = Some((token, wish));
         let bound = judge.bound;
         self.see(stage, judge, AgentEvent::Called { token, call: &call, bound });
-        self.tell(stage, judge, Input::Call(token, call));
+        self.handle_input(stage, judge, Input::Call(token, call));
     }
 
     /// A client stops waiting for a call.
@@ -411,7 +411,7 @@ impl Agent {
             self.tasks[task].client.went_away(stage, judge, &wish);
         }
         self.see(stage, judge, AgentEvent::Left { token });
-        self.tell(stage, judge, Input::Cancel(token));
+        self.handle_input(stage, judge, Input::Cancel(token));
     }
 
     fn task_of(&self, token: CallToken) -> Option<usize> {
@@ -423,7 +423,7 @@ impl Agent {
     pub fn woke(&mut self, stage: &mut Stage, judge: &mut Judge, life: u64) {
         if life == self.life && self.wakes_at.is_some_and(|at| at <= stage.now) {
             self.wakes_at = None;
-            self.tell(stage, judge, Input::Tick);
+            self.handle_input(stage, judge, Input::Tick);
         }
     }
 
@@ -457,16 +457,16 @@ impl Agent {
     ) {
         let bound = judge.bound;
         self.see(stage, judge, AgentEvent::Called { token, call: &call, bound });
-        self.tell(stage, judge, Input::Call(token, call));
+        self.handle_input(stage, judge, Input::Call(token, call));
     }
 
     /// Passes an input to the quorum client, and carries out its output.
-    pub(super) fn tell(&mut self, stage: &mut Stage, judge: &mut Judge, input: Input) {
-        self.tell_as_of(stage, judge, input, None);
+    pub(super) fn handle_input(&mut self, stage: &mut Stage, judge: &mut Judge, input: Input) {
+        self.handle_input_as_of(stage, judge, input, None);
     }
 
     /// Like [`Self::tell`], for input from a server that had applied the log up to an index.
-    pub(super) fn tell_as_of(
+    pub(super) fn handle_input_as_of(
         &mut self,
         stage: &mut Stage,
         judge: &mut Judge,
@@ -498,7 +498,7 @@ impl Agent {
         }
         self.look_at_own_lease(stage);
         for (token, answer) in answers {
-            self.heard(stage, judge, token, answer);
+            self.deliver_reply(stage, judge, token, answer);
         }
     }
 
@@ -563,7 +563,7 @@ impl Agent {
     }
 
     /// Delivers the reply to a local call.
-    fn heard(
+    fn deliver_reply(
         &mut self,
         stage: &mut Stage,
         judge: &mut Judge,
@@ -619,7 +619,7 @@ impl Agent {
             Answered::Shared(answer) => Response::Answer((*answer).clone()),
             Answered::Acquired(mark, applied) => {
                 if let Reply::Granted { .. } = applied.reply {
-                    self.tell(stage, judge, Input::Heard(token));
+                    self.handle_input(stage, judge, Input::Heard(token));
                     if applied.index > mark {
                         stage.hit(Mark::HandedOn);
                     }
@@ -629,7 +629,7 @@ impl Agent {
         };
         let (before, rest) = self.tasks.split_at_mut(task);
         let partner = before.last_mut().map(|task| &mut task.client);
-        rest[0].client.heard(stage, judge, partner, wish, response);
+        rest[0].client.receive_response(stage, judge, partner, wish, response);
     }
 }
 

@@ -35,10 +35,10 @@ impl World {
             return;
         }
         if is_asked {
-            self.stage.say(|| format!("agent {agent} is asked to end"));
+            self.stage.log(|| format!("agent {agent} is asked to end"));
             return self.agents[agent].ask_to_end(&mut self.stage, &mut self.judge);
         }
-        self.stage.say(|| format!("agent {agent} dies"));
+        self.stage.log(|| format!("agent {agent} dies"));
         self.restart_agent(agent);
     }
 
@@ -81,19 +81,19 @@ impl World {
     fn stop_agent(&mut self, agent: usize, length: Duration) {
         self.fault_at(agent);
         self.stage.hit(Mark::AgentStopped);
-        self.stage.say(|| format!("agent {agent} is paused for {length:?}"));
+        self.stage.log(|| format!("agent {agent} is paused for {length:?}"));
         self.agents[agent].stop(&mut self.stage, length);
     }
 
     fn suspend_host(&mut self, agent: usize, length: Duration) {
         self.fault_at(agent);
-        self.stage.say(|| format!("agent {agent}'s host is suspended for {length:?}"));
+        self.stage.log(|| format!("agent {agent}'s host is suspended for {length:?}"));
         self.agents[agent].suspend_host(&mut self.stage, length);
     }
 
     fn kill_host(&mut self, agent: usize, downtime: Duration) {
         self.fault_at(agent);
-        self.stage.say(|| format!("agent {agent}'s host dies, and comes back after {downtime:?}"));
+        self.stage.log(|| format!("agent {agent}'s host dies, and comes back after {downtime:?}"));
         self.agents[agent].lose_host(&mut self.stage, &mut self.judge, downtime);
         self.hang_up(agent);
     }
@@ -134,7 +134,7 @@ impl World {
         let in_bound = others.iter().filter(|_| is_deaf).map(|other| (*other, here));
         let out_bound = others.iter().filter(|_| is_mute).map(|other| (here, *other));
         let links: Vec<Link> = in_bound.chain(out_bound).collect();
-        self.stage.say(|| format!("agent {agent} is cut off for {length:?}: deaf {is_deaf}, mute {is_mute}"));
+        self.stage.log(|| format!("agent {agent} is cut off for {length:?}: deaf {is_deaf}, mute {is_mute}"));
         self.cut_exactly(links, length);
     }
 
@@ -148,7 +148,7 @@ impl World {
         };
         self.stage.hit(Mark::AgentCopied);
         self.fault_at(agent);
-        self.stage.say(|| format!("a copy of agent {agent} registers"));
+        self.stage.log(|| format!("a copy of agent {agent} registers"));
         // The servers refuse the copy as long as the agent answers them.
         if self.stage.draw.once_in(2) {
             let (least, most) = (Duration::from_secs(1), Duration::from_secs(4));
@@ -185,7 +185,7 @@ impl World {
         self.stage.hit(if is_home { Mark::HomeCutOff } else { Mark::LeaderCutOff });
         let (here, there) = (Place::Agent(agent), Place::Server(id));
         let link = if self.stage.draw.once_in(2) { (here, there) } else { (there, here) };
-        self.stage.say(|| format!("nothing gets through from {:?} to {:?}", link.0, link.1));
+        self.stage.log(|| format!("nothing gets through from {:?} to {:?}", link.0, link.1));
         let longest = self.stage.plan.faults.server_trouble;
         self.cut_for(vec![link], longest);
     }
@@ -207,7 +207,7 @@ impl Agent {
         stage.after(ANNOUNCE_TIMEOUT, Event::GoAway(self.place, self.life, token));
         let bound = judge.bound;
         self.see(stage, judge, AgentEvent::Called { token, call: &call, bound });
-        self.tell(stage, judge, Input::Call(token, call));
+        self.handle_input(stage, judge, Input::Call(token, call));
     }
 
     /// The servers answered the announcement. Its effect on guards is visible in the lease.
@@ -228,7 +228,7 @@ impl Agent {
     /// The servers did not answer the announcement in time.
     pub(super) fn not_announced(&mut self, stage: &mut Stage, judge: &mut Judge, token: CallToken) {
         self.see(stage, judge, AgentEvent::Left { token });
-        self.tell(stage, judge, Input::Cancel(token));
+        self.handle_input(stage, judge, Input::Cancel(token));
         self.begin_to_end(stage, judge);
     }
 
@@ -236,7 +236,7 @@ impl Agent {
     fn begin_to_end(&mut self, stage: &mut Stage, judge: &mut Judge) {
         // Not used any more, but prevents a second request to end.
         self.farewell = Some(CallToken(0));
-        self.tell(stage, judge, Input::Hurry);
+        self.handle_input(stage, judge, Input::Hurry);
         self.stop_watches(stage);
         let wait = stage.draw.duration(Duration::ZERO, GRACE);
         stage.after(wait, Event::EndAgent(self.place, self.life));

@@ -88,7 +88,7 @@ impl Archivist {
     }
 
     /// Receives the response to a request.
-    pub fn heard(&mut self, stage: &mut Stage, judge: &mut Judge, response: Response) {
+    pub fn receive_response(&mut self, stage: &mut Stage, judge: &mut Judge, response: Response) {
         self.work = match (std::mem::take(&mut self.work), response) {
             (Work::Reads(stale, parts), Response::BackupPart(part)) => {
                 self.part_heard(stage, judge, stale, (parts, part))

@@ -26,7 +26,7 @@ const COMPARISON_BOUND: Duration = Duration::from_secs(70);
 impl World {
     /// Ends all faults.
     pub fn calm(&mut self) {
-        self.stage.say(|| "the storm is over".into());
+        self.stage.log(|| "the storm is over".into());
         self.stage.calm = true;
         self.held.fault_everywhere(self.stage.now);
         self.stage.network.calm();
@@ -55,7 +55,7 @@ impl World {
         let agents = self.agents.iter().enumerate();
         let lost: Vec<usize> = agents.filter(|(_, agent)| is_lost(agent)).map(|(number, _)| number).collect();
         for agent in lost {
-            self.stage.say(|| format!("agent {agent} knows no present server"));
+            self.stage.log(|| format!("agent {agent} knows no present server"));
             self.restart_agent(agent);
         }
     }

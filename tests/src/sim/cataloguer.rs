@@ -104,7 +104,7 @@ impl Cataloguer {
     }
 
     /// Receives the response to a request.
-    pub fn heard(&mut self, stage: &Stage, wish: &Wish, response: &Response) {
+    pub fn receive_response(&mut self, stage: &Stage, wish: &Wish, response: &Response) {
         self.served |= stage.calm;
         let Request::Propose(_, command) = &wish.request else { return };
         match (command, response) {

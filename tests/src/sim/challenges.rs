@@ -6,7 +6,6 @@ use super::judge::Judge;
 use super::liar::forge;
 use super::marks::Mark;
 use super::network::Place;
-use super::process::DriverEvent;
 use super::stage::{Event, Stage};
 use super::world::World;
 use lockmesh_agent_core::gossip::mesh::Output;
@@ -146,8 +145,13 @@ impl World {
         let life = self.machines.get(&question.server).and_then(|machine| machine.process.as_ref());
         if life.is_some_and(|process| process.life == question.life) {
             let event = match (question.through, answer) {
-                (None, answer) => DriverEvent::Challenged(question.challenge, answer),
-                (Some(_), Some(answer)) => DriverEvent::AgentAnswered(answer),
+                (None, answer) => lockmesh_core::Input::Node(lockmesh_core::NodeInput::Challenged(
+                    question.challenge,
+                    answer.map(Box::new),
+                )),
+                (Some(_), Some(answer)) => {
+                    lockmesh_core::Input::Node(lockmesh_core::NodeInput::AgentAnswered(Box::new(answer)))
+                }
                 (Some(_), None) => return,
             };
             self.post(question.server, event);
@@ -172,7 +176,7 @@ impl Agent {
     ) {
         let token = self.next_token();
         self.questions.insert(token, challenger);
-        self.tell(stage, judge, Input::Challenge(token, challenge));
+        self.handle_input(stage, judge, Input::Challenge(token, challenge));
     }
 
     /// Passes on the quorum client's answer to a challenge; returns `false` if the call was not a

@@ -206,7 +206,7 @@ impl World {
     }
 
     fn black_out(&mut self) {
-        self.stage.say(|| "the power fails everywhere".into());
+        self.stage.log(|| "the power fails everywhere".into());
         for id in self.running() {
             self.crash_and_restart(id);
         }
@@ -227,7 +227,7 @@ impl World {
             self.stage.hit(Mark::LeaderPause);
         }
         self.stage.hit(Mark::Pause);
-        self.stage.say(|| format!("server {id} is paused for {length:?}"));
+        self.stage.log(|| format!("server {id} is paused for {length:?}"));
         if let Some(process) = &mut machine.process {
             process.stand_still(&mut self.stage, until);
         }
@@ -239,7 +239,7 @@ impl World {
         let by = self.stage.draw.duration(Duration::from_millis(300), Duration::from_secs(5));
         self.stage.hit(Mark::ClockJump);
         self.judge.jumps.push(self.stage.now);
-        self.stage.say(|| format!("the clock of server {id} jumps ahead by {by:?}"));
+        self.stage.log(|| format!("the clock of server {id} jumps ahead by {by:?}"));
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         if let Some(process) = &mut machine.process {
             process.jump(&mut self.stage, by);
@@ -272,7 +272,7 @@ impl World {
         if !links.is_empty() {
             self.stage.hit(Mark::TwoWayCut);
             let one: Vec<_> = places.iter().zip(&sides).filter(|(_, side)| **side).map(|(p, _)| p).collect();
-            self.stage.say(|| format!("the network separates {one:?} from the rest"));
+            self.stage.log(|| format!("the network separates {one:?} from the rest"));
             self.cut(links);
         }
     }
@@ -284,7 +284,7 @@ impl World {
         let others = places.into_iter().filter(|place| *place != from);
         let links: Vec<Link> = others.map(|to| if deaf { (to, from) } else { (from, to) }).collect();
         self.stage.hit(Mark::OneWayCut);
-        self.stage.say(|| format!("{from:?} {}", if deaf { "is deaf" } else { "is mute" }));
+        self.stage.log(|| format!("{from:?} {}", if deaf { "is deaf" } else { "is mute" }));
         self.cut(links);
     }
 
@@ -321,10 +321,10 @@ impl World {
         let disk = &mut self.machines.get_mut(&id).expect("the machine exists").disk;
         if kind == Kind::Stall {
             self.stage.hit(Mark::DiskStalled);
-            self.stage.say(|| format!("the disk of server {id} stalls for {length:?}"));
+            self.stage.log(|| format!("the disk of server {id} stalls for {length:?}"));
             disk.stall(until);
         } else {
-            self.stage.say(|| format!("the disk of server {id} refuses writes for {length:?}"));
+            self.stage.log(|| format!("the disk of server {id} refuses writes for {length:?}"));
             disk.refuse(until);
         }
     }
@@ -339,7 +339,7 @@ impl World {
         let other = running.get(victim as usize % running.len().max(1)).copied();
         let Some(id) = leader.or(other) else { return };
         self.stage.hit(Mark::DiskHung);
-        self.stage.say(|| format!("the disk of server {id} hangs for {length:?}"));
+        self.stage.log(|| format!("the disk of server {id} hangs for {length:?}"));
         let now = self.stage.now;
         self.machines.get_mut(&id).expect("the machine exists").disk.hang(now, now + length);
     }

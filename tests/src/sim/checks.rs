@@ -130,7 +130,7 @@ impl Agent {
         let (now, mut outbox) = (self.boot_time(stage), Outbox::default());
         let Some(checks) = &mut self.checks.checks else { return };
         checks.handle(now, input, &mut outbox);
-        outbox.notices.iter().for_each(|notice| stage.say(|| format!("agent {}: {notice:?}", self.place)));
+        outbox.notices.iter().for_each(|notice| stage.log(|| format!("agent {}: {notice:?}", self.place)));
         if let Some(order) = outbox.order {
             let token = self.next_token();
             self.checks.call = Some(token);

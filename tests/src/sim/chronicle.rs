@@ -28,7 +28,7 @@ impl Chronicle {
     }
 
     /// Records an event of interest to people.
-    pub fn say(&mut self, now: Time, words: impl FnOnce() -> String) {
+    pub fn log(&mut self, now: Time, words: impl FnOnce() -> String) {
         if self.detail == Detail::Nothing {
             return;
         }

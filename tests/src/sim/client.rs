@@ -130,7 +130,7 @@ impl Client {
     }
 
     /// Receives the response to a request.
-    pub fn heard(
+    pub fn receive_response(
         &mut self,
         stage: &mut Stage,
         judge: &mut Judge,
@@ -139,17 +139,17 @@ impl Client {
         response: Response,
     ) {
         match (self, partner) {
-            (Self::Locker(locker), _) => locker.heard(stage, judge, wish, &response),
+            (Self::Locker(locker), _) => locker.receive_response(stage, judge, wish, &response),
             (Self::Renewer, Some(Self::Locker(locker))) => {
                 locker.renewed(stage, judge, wish, &response);
             }
-            (Self::Writer(writer), _) => writer.heard(stage, wish, &response),
-            (Self::Cataloguer(cataloguer), _) => cataloguer.heard(stage, wish, &response),
+            (Self::Writer(writer), _) => writer.receive_response(stage, wish, &response),
+            (Self::Cataloguer(cataloguer), _) => cataloguer.receive_response(stage, wish, &response),
             (Self::Reader(reader), _) => reader.served |= stage.calm,
-            (Self::Watcher(watcher), _) => watcher.heard(response),
-            (Self::Archivist(archivist), _) => archivist.heard(stage, judge, response),
-            (Self::Administrator(administrator), _) => administrator.heard(stage, &response),
-            (Self::Resident(resident), _) => resident.heard(stage, &response),
+            (Self::Watcher(watcher), _) => watcher.receive_answer(response),
+            (Self::Archivist(archivist), _) => archivist.receive_response(stage, judge, response),
+            (Self::Administrator(administrator), _) => administrator.receive_response(stage, &response),
+            (Self::Resident(resident), _) => resident.receive_response(stage, &response),
             (Self::Renewer, _) => {}
         }
     }
@@ -301,7 +301,7 @@ impl Watcher {
 
     /// Receives an answer. As Consul advises its clients, restarts if the index has gone back, by a
     /// restore or at a lagging server.
-    fn heard(&mut self, response: Response) {
+    fn receive_answer(&mut self, response: Response) {
         let Response::Answer(answer) = response else { return };
         self.known = if answer.index < self.known { LogIndex(0) } else { answer.index };
         self.last = Some(answer);

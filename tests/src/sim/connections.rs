@@ -97,7 +97,7 @@ impl Agent {
         let all: Vec<_> =
             self.connections.values().map(|connection| (connection.id, connection.received)).collect();
         for (id, received) in all {
-            self.tell(stage, judge, Input::Received(id, received));
+            self.handle_input(stage, judge, Input::Received(id, received));
         }
         stage.after(LISTEN_INTERVAL, Event::Listen(self.place, self.life));
     }
@@ -109,12 +109,12 @@ impl Agent {
             stage.hit(Mark::LastWord);
         }
         if is_up {
-            return self.tell(stage, judge, Input::Connected(id));
+            return self.handle_input(stage, judge, Input::Connected(id));
         }
         self.is_over(stage, judge, number);
         self.given_up.remove(&number);
         let reason = format!("connection {number} was lost");
-        self.tell(stage, judge, Input::Ended(id, ConnectionEnd::Lost(reason)));
+        self.handle_input(stage, judge, Input::Ended(id, ConnectionEnd::Lost(reason)));
     }
 
     /// Returns a connection that is up, or one that was given up a moment ago.
@@ -232,7 +232,7 @@ impl Agent {
             let event = AgentEvent::Replied { connection: number, call: id, response: &response };
             self.see(stage, judge, event);
         }
-        self.tell_as_of(stage, judge, Input::Answers(connection, vec![(id, response)]), as_of);
+        self.handle_input_as_of(stage, judge, Input::Answers(connection, vec![(id, response)]), as_of);
     }
 
     /// Carries out the output of the quorum client.

@@ -65,7 +65,7 @@ impl World {
         let leader = leader.id;
         let id = if self.stage.draw.once_in(2) { leader } else { *self.stage.draw.pick(&voters) };
         self.stage.hit(Mark::Corrupted);
-        self.stage.say(|| format!("the state of server {id} is corrupted"));
+        self.stage.log(|| format!("the state of server {id} is corrupted"));
         self.judge.corrupted.insert(id);
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         machine.process.as_mut().expect("it runs").record(stray_row());
@@ -76,7 +76,7 @@ impl World {
         let process = self.machines[&id].process.as_ref().expect("it has just installed a snapshot");
         if has_stray_row(process.core().state()) && self.judge.corrupted.insert(id) {
             self.stage.hit(Mark::CorruptionSpread);
-            self.stage.say(|| format!("the state of server {id} is a copy of one that is corrupt"));
+            self.stage.log(|| format!("the state of server {id} is a copy of one that is corrupt"));
         }
     }
 
@@ -114,7 +114,7 @@ impl World {
             if self.machines[&id].serves() {
                 self.stage.hit(Mark::CorruptLeader);
             }
-            self.stage.say(|| format!("server {id} has learned that its state is corrupt"));
+            self.stage.log(|| format!("server {id} has learned that its state is corrupt"));
             self.machines.get_mut(&id).expect("the machine exists").found_corrupt = true;
             if !self.judge.corrupted.contains(&id) {
                 self.judge.object("corruption", format!("server {id} was reported to be corrupt"));

@@ -10,13 +10,12 @@ use super::fault_injection::FaultInjection;
 use super::marks::Mark;
 use super::medium::Medium;
 use super::stage::{Event, Stage};
-use lockmesh_core::checksum::Checksum;
 use lockmesh_core::fault_injection::Rule;
 use lockmesh_core::raft::log::{HardState, LogWrite, Recovered, SnapshotMeta};
 use lockmesh_core::write_queue::{self, LogCommit, StoreWriter, WriteQueue};
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::time::Time;
-use lockmesh_server::store::{Backup, DirtyRows};
+use lockmesh_server::store::{Backup, DirtyRows, StoreEvent, StoreHealth};
 use std::time::Duration;
 
 /// Interval at which writes under way are checked while the disk hangs.
@@ -31,19 +30,6 @@ pub enum DiskEvent {
     Checkpoint,
     /// The note that the server was removed.
     Removal,
-}
-
-/// A report from the store to the driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// All writes up to this number are durable.
-    Persisted(u64),
-    /// The checkpoint of this position is durable.
-    Checkpointed(SnapshotMeta),
-    /// The checkpoint of exactly this index is durable, with this checksum.
-    Summed(LogIndex, Checksum),
-    /// The disk refuses writes, or accepts them again.
-    Failing(bool),
 }
 
 /// A checkpoint under way.
@@ -196,7 +182,7 @@ impl Disk {
     }
 
     /// Finishes a commit, successful or refused, and returns the reports for the driver.
-    pub fn done(&mut self, stage: &mut Stage, life: u64, event: DiskEvent) -> Vec<Told> {
+    pub fn done(&mut self, stage: &mut Stage, life: u64, event: DiskEvent) -> Vec<StoreEvent> {
         let mut told = Vec::new();
         if stage.now < self.hangs.1 {
             // Checked repeatedly, because the calm ends a hang early.
@@ -216,22 +202,22 @@ impl Disk {
             stage.hit(Mark::DiskRefused);
             let (backoff, is_news) = self.queue.refused(writer, reason);
             stage.after(backoff, Event::Disk(self.server, life, event));
-            told.extend(is_news.then_some(Told::Failing(true)));
+            told.extend(is_news.then_some(health(true)));
             return told;
         }
         if self.queue.accepted(writer) {
-            told.push(Told::Failing(self.queue.failure().is_some()));
+            told.push(health(self.queue.failure().is_some()));
         }
         match writer {
-            StoreWriter::Log => told.extend(self.log_done(stage).map(Told::Persisted)),
+            StoreWriter::Log => told.extend(self.log_done(stage).map(StoreEvent::Persisted)),
             StoreWriter::Checkpoint => {
                 let checkpoint = self.checkpointing.take().expect("a checkpoint was under way");
                 let (mark, is_exact) = (checkpoint.mark.clone(), checkpoint.is_exact);
                 self.durable.checkpoint(checkpoint);
                 self.queue.checkpointed();
                 let index = mark.index;
-                told.push(Told::Checkpointed(mark));
-                told.extend(is_exact.then(|| Told::Summed(index, self.medium.checksum(&self.durable))));
+                told.push(StoreEvent::Checkpointed(mark));
+                told.extend(is_exact.then(|| StoreEvent::Summed(index, self.medium.checksum(&self.durable))));
             }
         }
         self.go_on(stage, life);
@@ -368,4 +354,8 @@ impl Disk {
         }
         Ok(())
     }
+}
+
+fn health(is_failing: bool) -> StoreEvent {
+    StoreEvent::Health(if is_failing { StoreHealth::Failing("it is full".into()) } else { StoreHealth::Good })
 }

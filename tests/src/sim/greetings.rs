@@ -2,9 +2,10 @@
 //! the other has answered, and both have compared their state with the peer's memory of it.
 
 use super::network::Place;
-use super::process::{DriverEvent, Process};
+use super::process::Process;
 use super::stage::Event;
 use super::world::World;
+use lockmesh_core::Input;
 use lockmesh_core::setback::{LogPosition, SetBack};
 use lockmesh_protocol::id::ServerId;
 use std::time::Duration;
@@ -77,7 +78,7 @@ impl World {
         let (own, memory) = (process.core().log_position(), process.core().peer_memory().of(from));
         let is_linked = process.links.get(&from) == Some(&life);
         if let Some(SetBack { known, .. }) = SetBack::find(to, own, from, remembers) {
-            return self.post(to, DriverEvent::SetBack(from, known));
+            return self.post(to, Input::SetBack(from, known));
         }
         // Acknowledgements that the peer sent after its hello do not count.
         let known = answers.unwrap_or(memory);

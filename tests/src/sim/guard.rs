@@ -278,7 +278,7 @@ impl Guard {
             }
             (GuardEvent::Revoke, _) => self.revoke(stage, judge, &mut acts),
             (event, Some(missed)) => missed.push(event),
-            (event, None) => self.take(stage, judge, event, &mut acts),
+            (event, None) => self.step(stage, judge, event, &mut acts),
         }
         for broken in self.promises.broken.drain(..) {
             judge.object("guards", format!("guard {} of agent {}: {broken}", self.number, self.agent));
@@ -325,7 +325,7 @@ impl Guard {
             stage.hit(Mark::GuardOverslept);
         }
         for event in missed {
-            self.take(stage, judge, event, acts);
+            self.step(stage, judge, event, acts);
         }
     }
 
@@ -347,7 +347,7 @@ impl Guard {
         (self.seat, self.doing) = (None, Doing::Nothing);
     }
 
-    fn take(&mut self, stage: &mut Stage, judge: &mut Judge, event: GuardEvent, acts: &mut Vec<Act>) {
+    fn step(&mut self, stage: &mut Stage, judge: &mut Judge, event: GuardEvent, acts: &mut Vec<Act>) {
         self.look(stage.now);
         match event {
             GuardEvent::Think => {
@@ -360,7 +360,7 @@ impl Guard {
                 let is_due = |seat: &&mut Seat| seat.wakes_at.is_some_and(|at| at <= stage.now);
                 if let Some(woken) = self.seats.get_mut(&seat).filter(is_due) {
                     woken.wakes_at = None;
-                    self.tell(stage, seat, Input::Tick, acts);
+                    self.handle_input(stage, seat, Input::Tick, acts);
                 }
             }
             GuardEvent::Hears(seat, number, answer) => {
@@ -370,21 +370,21 @@ impl Guard {
                     None => Err(guard_calls::unanswered()),
                 };
                 self.note_look((kind, sent), &result);
-                self.tell(stage, seat, Input::Answered(number, result), acts);
+                self.handle_input(stage, seat, Input::Answered(number, result), acts);
             }
             GuardEvent::IsTold(seat, number, told) => {
                 if self.answered(seat, number).is_none() {
                     return;
                 }
                 let result = guard_calls::node_lease(*told, self.moment(stage.now));
-                self.tell(stage, seat, Input::Answered(number, result), acts);
+                self.handle_input(stage, seat, Input::Answered(number, result), acts);
             }
             GuardEvent::Tired(seat, number) => {
                 if self.answered(seat, number).is_none() {
                     return;
                 }
                 acts.push(Act::Cancel(seat, number));
-                self.tell(stage, seat, Input::Answered(number, Err(guard_calls::unanswered())), acts);
+                self.handle_input(stage, seat, Input::Answered(number, Err(guard_calls::unanswered())), acts);
             }
             GuardEvent::Stop | GuardEvent::Resume | GuardEvent::Kill | GuardEvent::Revoke => {}
             GuardEvent::HostStops(_) | GuardEvent::HostDies(..) => {}
@@ -440,7 +440,7 @@ impl Guard {
             return match self.session_use {
                 SessionUse::Shared => {
                     self.doing = Doing::Waiting;
-                    self.tell(stage, self.last_seat, Input::Keep, acts);
+                    self.handle_input(stage, self.last_seat, Input::Keep, acts);
                 }
                 SessionUse::OneHold => self.acquire(stage, self.last_seat, acts),
             };
@@ -450,7 +450,7 @@ impl Guard {
         }
         if std::mem::take(&mut self.restored) || (!stage.calm && self.draw.once_in(8)) {
             self.doing = Doing::Waiting;
-            return self.tell(stage, seat, Input::Close, acts);
+            return self.handle_input(stage, seat, Input::Close, acts);
         }
         self.acquire(stage, seat, acts);
     }
@@ -496,7 +496,12 @@ impl Guard {
         // again.
         let goal = Goal::Lock(LockGoal { key: key.as_str().to_owned(), value: Bytes::new(), flags: 0 });
         self.doing = Doing::Acquiring(id, key);
-        self.tell(stage, seat, Input::Acquire(id, Wanted { goal, wait_limit, watch_retries: None }), acts);
+        self.handle_input(
+            stage,
+            seat,
+            Input::Acquire(id, Wanted { goal, wait_limit, watch_retries: None }),
+            acts,
+        );
     }
 
     /// Continues to hold a lock until the planned time is over or the lock is lost.
@@ -534,13 +539,13 @@ impl Guard {
             return self.drop_hold(stage, id, acts);
         }
         self.doing = Doing::Releasing(id, key);
-        self.tell(stage, seat, Input::Release(id), acts);
+        self.handle_input(stage, seat, Input::Release(id), acts);
     }
 
     fn drop_hold(&mut self, stage: &mut Stage, id: HoldId, acts: &mut Vec<Act>) {
         self.doing = Doing::Nothing;
         let Some(seat) = self.seat else { return };
-        self.tell(stage, seat, Input::Drop(id), acts);
+        self.handle_input(stage, seat, Input::Drop(id), acts);
         self.hold_is_over(stage, acts);
     }
 
@@ -555,7 +560,7 @@ impl Guard {
     fn abandon(&mut self, stage: &mut Stage, acts: &mut Vec<Act>) {
         self.doing = Doing::Nothing;
         if let Some(seat) = self.seat.take() {
-            self.tell(stage, seat, Input::Abandon, acts);
+            self.handle_input(stage, seat, Input::Abandon, acts);
         }
     }
 
@@ -638,7 +643,7 @@ impl Guard {
     }
 
     /// Passes an input to a holder, and carries out its output.
-    fn tell(&mut self, stage: &mut Stage, number: u64, input: Input, acts: &mut Vec<Act>) {
+    fn handle_input(&mut self, stage: &mut Stage, number: u64, input: Input, acts: &mut Vec<Act>) {
         let moment = self.moment(stage.now);
         let Some(seat) = self.seats.get_mut(&number) else { return };
         let mut outbox = Outbox::default();
@@ -667,7 +672,7 @@ impl Guard {
         self.plan_to_wake(stage, number);
         for event in events {
             if self.seat == Some(number) {
-                self.told(stage, event, acts);
+                self.handle_event(stage, event, acts);
             }
         }
         if self.seats.get(&number).is_some_and(|seat| seat.holder.is_done()) {
@@ -687,7 +692,7 @@ impl Guard {
         }
     }
 
-    fn told(&mut self, stage: &mut Stage, event: Told, acts: &mut Vec<Act>) {
+    fn handle_event(&mut self, stage: &mut Stage, event: Told, acts: &mut Vec<Act>) {
         match event {
             Told::Kept(Ok(_)) => self.doing = Doing::Nothing,
             Told::Kept(Err(_)) | Told::Closed(_) => self.abandon(stage, acts),

@@ -130,7 +130,7 @@ impl Agent {
             return;
         }
         self.see(stage, judge, AgentEvent::Left { token });
-        self.tell(stage, judge, Input::Cancel(token));
+        self.handle_input(stage, judge, Input::Cancel(token));
     }
 
     /// Delivers the reply to a guard's call. The connection may break while the reply is on its
@@ -146,7 +146,7 @@ impl Agent {
         let is_heard = self.is_heard(stage, guard);
         if matches!(&answer, Ok(Answered::Acquired(_, Applied { reply: Reply::Granted { .. }, .. }))) {
             let input = if is_heard { Input::Heard(token) } else { Input::Cancel(token) };
-            self.tell(stage, judge, input);
+            self.handle_input(stage, judge, input);
         }
         let event = GuardEvent::Hears(holder, request, is_heard.then(|| Box::new(answer)));
         let wait = stage.around(LOCAL_DELAY);

@@ -1,7 +1,8 @@
 //! The lease events of one turn of a server, as seen in its input and output.
 
 use super::process::{DriverEvent, Turn};
-use lockmesh_core::{LeaseContents, Proposal};
+use lockmesh_core::frontend::Event;
+use lockmesh_core::{Input, LeaseContents, NodeInput, Proposal};
 use lockmesh_protocol::command::{Command, NodeFailure};
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{LogIndex, Term};
@@ -42,14 +43,19 @@ impl LeaseTurn {
                     self.renewals.push(*renewal);
                 }
             }
-            DriverEvent::Peer(_, message) => {
+            DriverEvent::Frontend(Event::Core(Input::Peer(_, message))) => {
                 let LeaseContents { renewals, answers, acknowledged } = LeaseContents::of(message);
                 self.renewals.extend(renewals);
                 self.answers.extend(answers);
                 self.relayed.extend(acknowledged);
             }
-            DriverEvent::AgentAnswered(answer) => self.passed_on.push(answer.renewal),
-            DriverEvent::Challenged(challenge, Some(answer)) => {
+            DriverEvent::Frontend(Event::Core(Input::Node(NodeInput::AgentAnswered(answer)))) => {
+                self.passed_on.push(answer.renewal)
+            }
+            DriverEvent::Frontend(Event::Core(Input::Node(NodeInput::Challenged(
+                challenge,
+                Some(answer),
+            )))) => {
                 let is_answer =
                     (answer.renewal.lease, answer.renewal.nonce) == (challenge.lease, challenge.nonce);
                 self.answers.extend(is_answer.then_some(answer.renewal));
@@ -65,9 +71,10 @@ impl LeaseTurn {
             Response::LeaseRenewed(ack) => Some(ack),
             _ => None,
         });
-        let sent = turn.messages.iter().flat_map(|(_, message)| LeaseContents::of(message).acknowledged);
+        let sent =
+            turn.shell.messages.iter().flat_map(|(_, message)| LeaseContents::of(message).acknowledged);
         self.acknowledged.extend(given.chain(sent));
-        self.asked.extend(turn.challenges.iter().map(|wanted| wanted.challenge));
+        self.asked.extend(turn.shell.challenges.iter().map(|wanted| wanted.challenge));
         let Some(term) = serves.or(self.served) else { return };
         // A leader writes no entries of its term other than its own.
         let entries = turn.writes.iter().flat_map(|write| &write.entries);

@@ -241,7 +241,13 @@ impl Locker {
     }
 
     /// Receives the response to a request.
-    pub fn heard(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish, response: &Response) {
+    pub fn receive_response(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        wish: &Wish,
+        response: &Response,
+    ) {
         let (Request::Propose(_, asked), Response::Applied(Applied { reply, .. })) =
             (&wish.request, response)
         else {

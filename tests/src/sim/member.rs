@@ -258,7 +258,7 @@ impl Agent {
             return false;
         }
         self.see(stage, judge, AgentEvent::Left { token });
-        self.tell(stage, judge, Input::Cancel(token));
+        self.handle_input(stage, judge, Input::Cancel(token));
         self.synced(stage, judge, None);
         true
     }

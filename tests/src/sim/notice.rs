@@ -31,7 +31,7 @@ impl World {
         self.led = Some((id, term));
         self.held.fault_everywhere(self.stage.now);
         self.stage.hit(Mark::Election);
-        self.stage.say(|| format!("server {id} leads in term {term}"));
+        self.stage.log(|| format!("server {id} leads in term {term}"));
         if self.stage.network.is_cut() {
             self.stage.hit(Mark::LedUnderPartition);
         }
@@ -58,7 +58,7 @@ impl World {
             self.voters = members.voters.clone();
             let voters = self.voters.clone();
             (0..promoted).for_each(|_| self.stage.hit(Mark::Promoted));
-            self.stage.say(|| format!("servers {voters:?} vote"));
+            self.stage.log(|| format!("servers {voters:?} vote"));
         }
     }
 
@@ -108,7 +108,7 @@ impl World {
         let Some(proposal) = &past.proposal else { return };
         if let Command::ForgetServer(server) = proposal.command {
             self.stage.hit(Mark::ReplacedDead);
-            self.stage.say(|| format!("server {server} is no longer a member"));
+            self.stage.log(|| format!("server {server} is no longer a member"));
         }
         if let Some(request) = &proposal.request
             && self.judge.history.places_of(request).len() > 1
@@ -123,10 +123,10 @@ impl World {
                 if entry.lock.session.is_some() && entry.lock.granted_at == past.at_wall() =>
             {
                 let (holder, fence) = (entry.lock.session, entry.lock.fence);
-                self.stage.say(|| format!("{key} is granted to {holder:?} under {fence}"));
+                self.stage.log(|| format!("{key} is granted to {holder:?} under {fence}"));
             }
             Change::Loss(_, Some(loss)) => {
-                self.stage.say(|| {
+                self.stage.log(|| {
                     format!("session {} ends: {:?}, {} keys", loss.session, loss.cause, loss.key_count)
                 });
                 match loss.cause {
@@ -146,11 +146,11 @@ impl World {
             }
             Change::Cleared => {
                 self.stage.hit(Mark::Restored);
-                self.stage.say(|| "a backup replaces the whole state".into());
+                self.stage.log(|| "a backup replaces the whole state".into());
             }
             Change::LockDelay(key, None) => {
                 self.stage.hit(Mark::DelayEnded);
-                self.stage.say(|| format!("{key} can be locked again"));
+                self.stage.log(|| format!("{key} can be locked again"));
                 if let Some(Command::EndLockDelay { started_at_index, .. }) =
                     past.proposal.as_ref().map(|p| &p.command)
                 {

@@ -116,7 +116,7 @@ impl World {
         else {
             return;
         };
-        self.stage.say(|| format!("server {from} answers {order:?}: {response:?}"));
+        self.stage.log(|| format!("server {from} answers {order:?}: {response:?}"));
         match (order, response) {
             (Order::Admit(node, folder), Response::Joined(joined)) => {
                 self.stage.hit(Mark::Admitted);
@@ -212,7 +212,7 @@ impl World {
         let Some(members) = self.members_without_loss() else { return };
         let id = *self.stage.draw.pick(&members.voters);
         self.stage.hit(Mark::Wiped);
-        self.stage.say(|| format!("server {id} loses its disk"));
+        self.stage.log(|| format!("server {id} loses its disk"));
         self.lose_disk(id);
     }
 

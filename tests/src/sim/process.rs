@@ -4,28 +4,24 @@
 //! One turn takes all queued events, advances time, and carries out the frontend's actions.
 
 use super::clock::Clock;
-use super::disk::{Checkpoint, Told};
+use super::disk::Checkpoint;
 use super::fault_injection::FaultInjection;
 use super::lease_turn::LeaseTurn;
 use super::marks::Mark;
 use super::readers::Readers;
-use super::stage::{Ask, Event, Requester, Stage};
+use super::stage::{self, Ask, Requester, Stage};
 use lockmesh_core::frontend::{
-    Actions, CallAnswer, CallRef, ChallengeWanted, CheckpointReader, DiskHealth, Event as Input, Frontend,
-    FrontendConfig, MeshItemsWanted, PartWanted, QuestionWanted, SnapshotFetch, Storage,
+    Actions, CallAnswer, CallRef, CheckpointReader, DiskHealth, Event, Frontend, FrontendConfig, PartWanted,
+    ShellEffects, SnapshotFetch, Storage,
 };
 use lockmesh_core::raft::ElectionTimeout;
 use lockmesh_core::raft::log::{LogEntry, LogWrite, Membership, Recovered, SnapshotMeta};
-use lockmesh_core::raft::message::PeerMessage;
-use lockmesh_core::setback::LogPosition;
 use lockmesh_core::unwritten::{StoreOrder, Unwritten};
 use lockmesh_core::{ClusterStart, Core, CoreConfig, TimerConfig};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::format;
-use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term, WallTime};
-use lockmesh_protocol::lease::Challenge;
 use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::Blocking;
 use lockmesh_protocol::record::NewServer;
@@ -47,22 +43,16 @@ pub enum DriverEvent {
     Cancelled(Requester, u64),
     /// A connection ended.
     Disconnected(Requester),
-    /// A message from another server.
-    Peer(ServerId, Box<PeerMessage>),
-    /// A report from the store.
-    Store(Told),
+    /// An event for the frontend as it is.
+    Frontend(Event),
     /// A snapshot from another server was fetched, or given up.
     Snapshot(Option<Box<Fetched>>),
-    /// A message to a server was lost.
-    Unreachable(ServerId),
-    /// A challenge to a node was resolved.
-    Challenged(Challenge, Option<NodeAnswer>),
-    /// A node's answer to an agent that challenged it.
-    AgentAnswered(NodeAnswer),
-    /// Another server reports that this one was removed.
-    Removed,
-    /// Another server remembers more progress of this one.
-    SetBack(ServerId, LogPosition),
+}
+
+impl<E: Into<Event>> From<E> for DriverEvent {
+    fn from(event: E) -> Self {
+        Self::Frontend(event.into())
+    }
 }
 
 /// A request that waits for its reply.
@@ -88,8 +78,8 @@ pub struct Given {
 pub struct Turn {
     /// Writes of the log.
     pub writes: Vec<LogWrite>,
-    /// Messages to other servers.
-    pub messages: Vec<(ServerId, PeerMessage)>,
+    /// Messages to other servers and to agents.
+    pub shell: ShellEffects,
     /// Replies to clients.
     pub given: Vec<Given>,
     /// Changes of the state.
@@ -112,14 +102,8 @@ pub struct Turn {
     pub parts: Vec<PartWanted>,
     /// Servers to be notified of their removal.
     pub told_removed: Vec<ServerId>,
-    /// Nodes to be challenged.
-    pub challenges: Vec<ChallengeWanted>,
     /// Lease events of the turn.
     pub leases: LeaseTurn,
-    /// Agents to be asked to challenge nodes.
-    pub questions: Vec<QuestionWanted>,
-    /// Agents to be sent news of the mesh.
-    pub mesh_items: Vec<MeshItemsWanted>,
     /// `true` if this server was removed.
     pub removed: bool,
     /// `true` if it learned that its state is corrupt.
@@ -323,7 +307,7 @@ impl Process {
 
     /// Puts a row on its disk, regardless of the log.
     pub fn record(&mut self, row: Change) {
-        let nothing = self.unwritten.take(Storage::Record(vec![row]), self.frontend.core().own_memory());
+        let nothing = self.unwritten.handle(Storage::Record(vec![row]), self.frontend.core().own_memory());
         debug_assert!(nothing.is_none(), "it goes with the next checkpoint");
     }
 
@@ -333,8 +317,8 @@ impl Process {
     }
 
     /// Puts an event into the queue.
-    pub fn post(&mut self, stage: &mut Stage, event: DriverEvent) {
-        self.events.push(event);
+    pub fn post(&mut self, stage: &mut Stage, event: impl Into<DriverEvent>) {
+        self.events.push(event.into());
         let turn = stage.plan.core.turn;
         let wait = stage.draw.duration(Duration::from_micros(1), turn);
         self.wake(stage, stage.now + wait);
@@ -343,7 +327,7 @@ impl Process {
     fn wake(&mut self, stage: &mut Stage, at: Time) {
         if self.stands_until.is_none() && self.wakes.is_none_or(|wakes| at < wakes) {
             self.wakes = Some(at);
-            stage.at(at, Event::Turn(self.id, self.life));
+            stage.at(at, stage::Event::Turn(self.id, self.life));
         }
     }
 
@@ -351,7 +335,7 @@ impl Process {
     pub fn stand_still(&mut self, stage: &mut Stage, until: Time) {
         self.stands_until = Some(until);
         self.wakes = None;
-        stage.at(until, Event::Resume(self.id, self.life));
+        stage.at(until, stage::Event::Resume(self.id, self.life));
     }
 
     /// Resumes the process if the pause has ended.
@@ -390,10 +374,10 @@ impl Process {
         let brings_snapshot = events.iter().any(|event| matches!(event, DriverEvent::Snapshot(Some(_))));
         for event in events {
             turn.leases.takes(&event);
-            self.take(now, event);
+            self.handle(now, event);
         }
         for _ in 0..self.readers.close_silent(stage.now) {
-            self.frontend.handle(now, Input::ReaderClosed, &mut self.actions);
+            self.frontend.handle(now, Event::ReaderClosed, &mut self.actions);
         }
         self.frontend.advance(
             now,
@@ -428,56 +412,47 @@ impl Process {
         Some(turn)
     }
 
-    fn take(&mut self, now: Time, event: DriverEvent) {
+    fn handle(&mut self, now: Time, event: DriverEvent) {
         let event = match event {
             DriverEvent::Ask(ask, came) => self.call(Asked { ask, came }),
             DriverEvent::Cancelled(by, call) => {
                 let is_it = |(_, asked): &(&CallRef, &Asked)| asked.ask.by == by && asked.ask.call == call;
                 let Some(of) = self.calls.iter().find(is_it).map(|(of, _)| *of) else { return };
                 self.calls.remove(&of);
-                Input::Cancel(of)
+                Event::Cancel(of)
             }
             DriverEvent::Disconnected(requester) => {
                 let caller = requester.caller();
                 self.calls.retain(|call, _| call.caller != caller);
-                Input::Disconnected(caller)
+                Event::Disconnected(caller)
             }
-            DriverEvent::Peer(from, message) => Input::Peer(from, *message),
-            DriverEvent::Snapshot(fetched) => Input::SnapshotFetched(fetched.map(|fetched| {
+            DriverEvent::Snapshot(fetched) => Event::SnapshotFetched(fetched.map(|fetched| {
                 let Fetched { mark, state, rows, .. } = *fetched;
                 self.unwritten.arrive(rows);
                 (mark, state)
             })),
-            DriverEvent::Unreachable(server) => Input::Unreachable(server),
-            DriverEvent::Challenged(challenge, answer) => {
-                Input::Challenged { challenge, answer: answer.map(Box::new) }
-            }
-            DriverEvent::AgentAnswered(answer) => Input::AgentAnswered(Box::new(answer)),
-            DriverEvent::Removed => Input::Removed,
-            DriverEvent::SetBack(by, known) => Input::SetBack(by, known),
-            DriverEvent::Store(Told::Persisted(number)) => Input::Persisted(number),
-            DriverEvent::Store(Told::Checkpointed(mark)) => Input::Checkpointed(mark),
-            DriverEvent::Store(Told::Summed(index, checksum)) => Input::Summed(index, checksum),
-            DriverEvent::Store(Told::Failing(failing)) => {
-                self.failing = failing;
-                Input::Disk(if failing { DiskHealth::Failing("it is full".into()) } else { DiskHealth::Good })
+            DriverEvent::Frontend(event) => {
+                if let Event::Disk(health) = &event {
+                    self.failing = *health != DiskHealth::Good;
+                }
+                event
             }
         };
         self.frontend.handle(now, event, &mut self.actions);
     }
 
     /// A connection assigns a new ID to every call, so a repeated request is two calls.
-    fn call(&mut self, asked: Asked) -> Input {
+    fn call(&mut self, asked: Asked) -> Event {
         self.last_call += 1;
         let from = CallRef { caller: asked.ask.by.caller(), call: CallId(self.last_call) };
         let (peer, request) = (Arc::new(certified(&asked.ask)), asked.ask.request.clone());
         self.calls.insert(from, asked);
-        Input::Call { from, peer, request }
+        Event::Call { from, peer, request }
     }
 
     fn carry_out(&mut self, stage: &mut Stage, turn: &mut Turn) {
         let mut actions = std::mem::take(&mut self.actions);
-        turn.messages.append(&mut actions.messages);
+        turn.shell.append(&mut actions.shell);
         for action in actions.storage.drain(..) {
             self.store(stage, action, turn);
         }
@@ -492,7 +467,6 @@ impl Process {
                 turn.given.push(Given { asked, response });
             }
         }
-        drop(actions.removed_rows.take());
         let observed = self.frontend.take_observed();
         if observed.judge.saved_by_agents > 0 {
             stage.hit(Mark::SavedByAgent);
@@ -508,9 +482,6 @@ impl Process {
         }
         turn.open_readers.append(&mut actions.open_readers);
         turn.parts.append(&mut actions.parts);
-        turn.challenges.append(&mut actions.challenges);
-        turn.questions.append(&mut actions.questions);
-        turn.mesh_items.append(&mut actions.mesh_items);
         turn.fetch = actions.fetch.take().or(turn.fetch);
         if !actions.removed_senders.is_empty() {
             stage.hit(Mark::Stranger);
@@ -560,7 +531,7 @@ impl Process {
             turn.changes.extend(changes.iter().cloned());
             stage.fault_injection.forget_rows(changes);
         }
-        match self.unwritten.take(action, self.frontend.core().own_memory()) {
+        match self.unwritten.handle(action, self.frontend.core().own_memory()) {
             None => {}
             Some(StoreOrder::Write(write)) => {
                 if self.shadow.write(&write) > 0 {

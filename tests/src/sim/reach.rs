@@ -168,7 +168,7 @@ impl World {
             closed.extend(outward.then_some(((here, there), port)));
         }
         self.stage.hit(closing.mark());
-        self.stage.say(|| {
+        self.stage.log(|| {
             format!("agent {agent}: {closing:?} closed for {length:?}: inward {inward}, outward {outward}")
         });
         closed.iter().for_each(|(link, port)| self.stage.network.close(*link, *port));
@@ -191,7 +191,7 @@ impl World {
             away.push(left.remove(place));
         }
         self.stage.hit(if all { Mark::AllServersAway } else { Mark::MajorityAway });
-        self.stage.say(|| format!("servers {away:?} are unavailable for {length:?}; crashed: {dies}"));
+        self.stage.log(|| format!("servers {away:?} are unavailable for {length:?}; crashed: {dies}"));
         for id in away {
             if dies {
                 self.crash(id);

@@ -65,7 +65,7 @@ fn play(seed: u64, focus: Focus, fault_injection: FaultInjection, detail: Detail
     }
     let now = world.stage.now;
     for violation in &world.judge.violations {
-        world.stage.life.say(now, || format!("VIOLATION {}: {}", violation.invariant, violation.what));
+        world.stage.life.log(now, || format!("VIOLATION {}: {}", violation.invariant, violation.what));
     }
     let outcome = Outcome {
         seed,

@@ -285,7 +285,7 @@ impl Agent {
         if let Some(token) = under_way {
             self.watches.calls.remove(&token);
             self.see(stage, judge, AgentEvent::Left { token });
-            self.tell(stage, judge, Input::Cancel(token));
+            self.handle_input(stage, judge, Input::Cancel(token));
         }
     }
 

@@ -46,7 +46,7 @@ impl World {
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         let copy = machine.disk.copy(&mut self.stage);
         machine.copy = Some(Box::new(copy));
-        self.stage.say(|| format!("the disk of server {id} is copied"));
+        self.stage.log(|| format!("the disk of server {id} is copied"));
     }
 
     /// Sets back a server if another server can detect it; returns `false` if there is none.
@@ -62,7 +62,7 @@ impl World {
         if self.agents.iter().any(|agent| is(agent.leader)) {
             self.stage.hit(Mark::LeaderSetBack);
         }
-        self.stage.say(|| format!("the disk of server {server} is set back; server {by} can detect it"));
+        self.stage.log(|| format!("the disk of server {server} is set back; server {by} can detect it"));
         self.crash(server);
         let machine = self.machines.get_mut(&server).expect("the machine exists");
         machine.disk = *machine.copy.take().expect("just checked");
@@ -138,7 +138,7 @@ impl World {
         planned.is_found = true;
         planned.shut.drain(..).for_each(|link| self.stage.network.open(link));
         self.stage.hit(Mark::SetBackFound);
-        self.stage.say(|| set_back.to_string());
+        self.stage.log(|| set_back.to_string());
         let wait = self.stage.draw.duration(Duration::ZERO, LEAVE_RUNNING);
         self.stage.after(wait, Event::EmptyFolder(id));
     }

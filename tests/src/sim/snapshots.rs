@@ -25,7 +25,7 @@ impl World {
     /// Starts a process's fetch of a snapshot.
     pub(super) fn begin_fetch(&mut self, id: ServerId, SnapshotFetch { from, least }: SnapshotFetch) {
         self.stage.hit(Mark::Snapshot);
-        self.stage.say(|| format!("server {id} fetches a snapshot of server {from}"));
+        self.stage.log(|| format!("server {id} fetches a snapshot of server {from}"));
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         let download = SnapshotDownload::new(self.stage.now, least, machine.lives);
         machine.fetch = Some(Fetch { from, download, call: 0, was_interrupted: false });

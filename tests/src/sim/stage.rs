@@ -327,8 +327,8 @@ impl Stage {
     }
 
     /// Logs an event of interest to people.
-    pub fn say(&mut self, words: impl FnOnce() -> String) {
-        self.life.say(self.now, words);
+    pub fn log(&mut self, words: impl FnOnce() -> String) {
+        self.life.log(self.now, words);
     }
 
     /// Counts a rare branch.

@@ -16,9 +16,9 @@ use super::operator::Operator;
 use super::process::{DriverEvent, Given, Process, Turn, newcomer};
 use super::setback::Planned;
 use super::stage::{Ask, Event, Requester, Stage};
-use lockmesh_core::Core;
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_core::setback::SetBack;
+use lockmesh_core::{Core, Input, frontend};
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, Term};
 use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -130,7 +130,7 @@ impl World {
             Event::Peer(to, life, from, message) => self.peer(to, life, from, message),
             Event::Hello(hello) => self.hello(*hello),
             Event::Reconnect(id, life) => self.reconnect(id, life),
-            Event::ToldRemoved(id) => self.post(id, DriverEvent::Removed),
+            Event::ToldRemoved(id) => self.post(id, frontend::Event::Removed),
             Event::Fetch(id, life) => self.fetch_again(id, life),
             Event::Read(id, life, part) => self.read(id, life, part),
             Event::Ask(to, ask) => self.asked(to, ask),
@@ -212,7 +212,7 @@ impl World {
             Err(why) => return self.judge.object("recovery", format!("{id} cannot start: {why}")),
         };
         let index = recovered.snapshot.index;
-        self.stage.say(|| {
+        self.stage.log(|| {
             format!("server {id} starts at {index}, log up to {}", machine.disk.durable.last_index())
         });
         self.judge.see(&self.stage, &Fact::Opened { server: id, index, state: &recovered.state });
@@ -246,7 +246,7 @@ impl World {
         if process.core().is_serving() {
             self.stage.hit(Mark::LeaderCrash);
         }
-        self.stage.say(|| format!("server {id}, {role}, crashes"));
+        self.stage.log(|| format!("server {id}, {role}, crashes"));
         if process.is_removed() && !machine.disk.removed {
             self.stage.hit(Mark::RemovalForgotten);
         }
@@ -267,7 +267,7 @@ impl World {
     }
 
     /// Puts an event into the queue of a server, if it runs.
-    pub(super) fn post(&mut self, id: ServerId, event: DriverEvent) {
+    pub(super) fn post(&mut self, id: ServerId, event: impl Into<DriverEvent>) {
         if let Some(process) = self.machines.get_mut(&id).and_then(|machine| machine.process.as_mut()) {
             process.post(&mut self.stage, event);
         }
@@ -279,7 +279,7 @@ impl World {
             return;
         }
         for told in machine.disk.done(&mut self.stage, life, event) {
-            self.post(id, DriverEvent::Store(told));
+            self.post(id, told);
         }
     }
 
@@ -339,7 +339,7 @@ impl World {
         self.notice_leader(id);
         self.notice_members(id, served);
         self.judge_corruption(id, &turn);
-        for (to, message) in turn.messages {
+        for (to, message) in turn.shell.messages {
             self.send(id, to, message);
         }
         for removed in turn.told_removed {
@@ -347,7 +347,7 @@ impl World {
         }
         if turn.removed {
             self.stage.hit(Mark::KnewOwnRemoval);
-            self.stage.say(|| format!("server {id} has learned of its removal"));
+            self.stage.log(|| format!("server {id} has learned of its removal"));
             let machine = self.machines.get_mut(&id).expect("the machine exists");
             machine.disk.note_removal(&mut self.stage, life);
             self.expect_no_refusal(id);
@@ -363,13 +363,13 @@ impl World {
         for part in turn.parts {
             self.read_later(id, part);
         }
-        for wanted in &turn.challenges {
+        for wanted in &turn.shell.challenges {
             self.challenge(id, life, wanted);
         }
-        for wanted in &turn.questions {
+        for wanted in &turn.shell.questions {
             self.hand_on(id, life, wanted);
         }
-        for wanted in turn.mesh_items {
+        for wanted in turn.shell.mesh_items {
             self.tell_mesh(id, wanted);
         }
         for given in turn.given {
@@ -387,7 +387,7 @@ impl World {
             self.stage.marks.hit(Mark::Installed);
             self.stage
                 .life
-                .say(self.stage.now, || format!("server {id} installs the checkpoint at {}", mark.index));
+                .log(self.stage.now, || format!("server {id} installs the checkpoint at {}", mark.index));
             self.note_spread(id);
             let Some(process) = &self.machines[&id].process else { return };
             if process.applied() == mark.index {
@@ -420,7 +420,7 @@ impl World {
         if self.stage.fault_injection == super::fault_injection::FaultInjection::DurableAtOnce
             && let Some(last) = turn.writes.last()
         {
-            process.post(&mut self.stage, DriverEvent::Store(super::disk::Told::Persisted(last.number)));
+            process.post(&mut self.stage, Input::Persisted(last.number));
         }
         turn.writes.iter().for_each(|write| machine.disk.write(write.clone()));
         if let Some(index) = turn.compact {
@@ -460,14 +460,14 @@ impl World {
     /// Delivers a message to the process that it was sent to, if that process still runs.
     fn peer(&mut self, to: ServerId, life: u64, from: ServerId, message: Box<PeerMessage>) {
         if self.process(to).is_some_and(|process| process.life == life) {
-            self.post(to, DriverEvent::Peer(from, message));
+            self.post(to, Input::Peer(from, *message));
         }
     }
 
     /// A message was lost in transit; its sender may notice.
     fn lose(&mut self, from: ServerId, to: ServerId) {
         if self.stage.draw.once_in(4) {
-            self.post(from, DriverEvent::Unreachable(to));
+            self.post(from, Input::Unreachable(to));
         }
     }
 

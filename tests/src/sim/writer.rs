@@ -75,7 +75,7 @@ impl Writer {
     }
 
     /// Receives the response to a request.
-    pub fn heard(&mut self, stage: &mut Stage, wish: &Wish, response: &Response) {
+    pub fn receive_response(&mut self, stage: &mut Stage, wish: &Wish, response: &Response) {
         self.served |= stage.calm;
         let (Request::Propose(_, command), Response::Applied(Applied { index, reply })) =
             (&wish.request, response)

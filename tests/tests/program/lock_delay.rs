@@ -130,7 +130,7 @@ fn assertion_41_a_transaction_is_told_of_the_delay() {
 }
 
 /// Parses the remaining lock-delay in the header.
-fn told(header: &str) -> Duration {
+fn parse_delay(header: &str) -> Duration {
     let number = |text: &str| text.parse::<f64>().expect("a number before the unit");
     let seconds = match header.strip_suffix("ms") {
         Some(milliseconds) => number(milliseconds) / 1e3,
@@ -155,7 +155,7 @@ fn whoever_is_refused_is_told_when_to_ask_again() {
             if answer.text().trim() == "true" {
                 break;
             }
-            let left = told(answer.header("X-Lockmesh-Lock-Delay").expect("the lock is not held"));
+            let left = parse_delay(answer.header("X-Lockmesh-Lock-Delay").expect("the lock is not held"));
             assert!(left >= Duration::from_millis(1) && left <= delay, "{left:?} left of {delay:?}");
             let_pass(left);
         }

@@ -127,7 +127,7 @@ fn blocking(index: u64) -> Option<Blocking> {
     Some(Blocking { index: LogIndex(index), wait: LONG })
 }
 
-fn told(book: &Book, server: u64) -> usize {
+fn notified(book: &Book, server: u64) -> usize {
     book.told.iter().filter(|told| **told == server).count()
 }
 
@@ -136,7 +136,7 @@ async fn commands_go_to_the_leader_and_stale_reads_home() {
     let story = Story::begin().await;
     let home = story.home().await;
     assert_done_once(&story, story.propose_many()).await;
-    assert_eq!(told(&story.book.open(), 1), MANY);
+    assert_eq!(notified(&story.book.open(), 1), MANY);
     for _ in 0..20 {
         story.read(Consistency::Stale, None).await.unwrap().unwrap();
     }
@@ -151,7 +151,7 @@ async fn the_leader_that_is_named_gets_what_another_one_refused() {
     story.book.open().elect(3);
     assert_done_once(&story, story.propose_many()).await;
     let book = story.book.open();
-    assert_eq!(told(&book, 3), MANY, "{:?}", book.told);
+    assert_eq!(notified(&book, 3), MANY, "{:?}", book.told);
 }
 
 #[tokio::test]
@@ -170,7 +170,7 @@ async fn what_a_killed_leader_left_unanswered_goes_to_the_next_one_under_the_sam
     story.book.open().elect(2);
     assert_done_once(&story, proposed).await;
     let book = story.book.open();
-    assert_eq!((told(&book, 1), told(&book, 2)), (MANY, MANY));
+    assert_eq!((notified(&book, 1), notified(&book, 2)), (MANY, MANY));
 }
 
 #[tokio::test]
@@ -181,7 +181,7 @@ async fn a_deposed_leader_that_does_not_know_it_is_left() {
     story.book.reaches("all commands", |book| book.proposals.len() == MANY).await;
     story.book.open().elect_unnoticed_by(3, 1);
     assert_done_once(&story, proposed).await;
-    assert_eq!(told(&story.book.open(), 3), MANY);
+    assert_eq!(notified(&story.book.open(), 3), MANY);
 }
 
 #[tokio::test]
@@ -195,7 +195,7 @@ async fn a_follower_that_lags_leads_nobody_astray() {
     story.book.open().elect_unnoticed_by(third, home);
     story.kill(leader).await;
     assert_done_once(&story, proposed).await;
-    assert_eq!(told(&story.book.open(), third), MANY);
+    assert_eq!(notified(&story.book.open(), third), MANY);
 }
 
 #[tokio::test]
@@ -216,7 +216,7 @@ async fn a_leader_that_is_only_slow_is_told_nothing_twice() {
     let asked = |book: &Book| book.questions.get(&2).copied().unwrap_or(0);
     let before = asked(&story.book.open());
     story.book.reaches("doubts", move |book| asked(book) >= before + 10).await;
-    assert_eq!(told(&story.book.open(), 1), MANY);
+    assert_eq!(notified(&story.book.open(), 1), MANY);
     proposed.iter().for_each(JoinHandle::abort);
 }
 

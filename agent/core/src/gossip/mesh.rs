@@ -246,7 +246,7 @@ impl Mesh {
         }
         // After the verdicts, which refer to earlier members. The roster of a lagging server would
         // restore departed members, or remove new ones.
-        let has_changed = is_news && self.roster.take(roster);
+        let has_changed = is_news && self.roster.apply(roster);
         if has_changed {
             self.roster_changed(now, output);
         }

@@ -242,7 +242,7 @@ fn a_dead_host_is_accused_failed_and_forgotten_by_all() {
 #[test]
 fn a_host_that_comes_is_known_to_all_within_seconds() {
     let mut fleet = Fleet::of(12);
-    fleet.servers.roster.take(Roster::of((0..13).map(member)).news(&fleet.servers.roster.digest()));
+    fleet.servers.roster.apply(Roster::of((0..13).map(member)).news(&fleet.servers.roster.digest()));
     fleet.start(12);
     fleet.pass(SECOND * 15);
     assert!(fleet.hosts.values().all(|mesh| mesh.roster().len() == 13));
@@ -252,7 +252,7 @@ fn a_host_that_comes_is_known_to_all_within_seconds() {
 #[test]
 fn a_host_that_its_server_does_not_know_yet_asks_again_within_a_second() {
     let mut fleet = Fleet::of(3);
-    fleet.servers.roster.take(Roster::of((0..4).map(member)).news(&fleet.servers.roster.digest()));
+    fleet.servers.roster.apply(Roster::of((0..4).map(member)).news(&fleet.servers.roster.digest()));
     fleet.servers.is_away = true;
     fleet.start(3);
     fleet.pass(MS * 100);
@@ -294,7 +294,7 @@ fn a_process_that_registers_anew_is_another_member() {
     let (before, after) = (agent(2), MemberId::of_agent(next));
     let members = (0..6).filter(|number| *number != 2).map(member);
     let roster = Roster::of(members.chain([RosterMember { id: after, ..member(2) }]));
-    fleet.servers.roster.take(roster.news(&fleet.servers.roster.digest()));
+    fleet.servers.roster.apply(roster.news(&fleet.servers.roster.digest()));
     fleet.act(address(2), |mesh, now, output| mesh.become_member(now, after, output));
     fleet.pass(SECOND * 40);
     let knows = |mesh: &Mesh, member| mesh.roster().get(member).is_some();

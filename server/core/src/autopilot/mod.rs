@@ -52,6 +52,28 @@ pub(crate) struct Servers<'a> {
     pub(crate) election: ElectionTimeout,
 }
 
+/// A request that concerns the servers of the quorum.
+#[derive(Debug)]
+pub enum ServerRequest {
+    /// An operator's request to transfer leadership; `None` selects any capable server.
+    TransferLeader(CallToken, Option<ServerId>),
+    /// A request to add a server of the roster; it is promoted to voter once it has caught up.
+    AddServer(CallToken, ServerId),
+    /// An operator's request to remove a server.
+    RemoveServer(CallToken, ServerId),
+}
+
+impl ServerRequest {
+    /// Returns the caller that waits for a reply.
+    pub(crate) fn caller(&self) -> CallToken {
+        match self {
+            Self::TransferLeader(token, _) | Self::AddServer(token, _) | Self::RemoveServer(token, _) => {
+                *token
+            }
+        }
+    }
+}
+
 /// An input of the autopilot.
 #[derive(Debug)]
 pub(crate) enum AutopilotInput {
@@ -65,12 +87,8 @@ pub(crate) enum AutopilotInput {
     Settle,
     /// A tick of a leader that serves, after [`Self::Settle`]; the time is that of its clock.
     Manage(WallTime),
-    /// A request to transfer the leadership, to this server or to the most advanced one.
-    Transfer(CallToken, Option<ServerId>),
-    /// A request to add a server.
-    Add(CallToken, ServerId),
-    /// A request to remove a server.
-    Remove(CallToken, ServerId),
+    /// A request, which only a leader that serves can handle.
+    Request(ServerRequest),
     /// A membership change was applied: the former members, and the caller of the change.
     MembershipApplied(Vec<ServerId>, Option<CallToken>),
     /// An entry was applied.
@@ -136,13 +154,6 @@ impl Autopilot {
     ) {
         let turn = &mut Turn { view: &servers.cluster, now, decisions };
         match input {
-            AutopilotInput::Transfer(token, _)
-            | AutopilotInput::Add(token, _)
-            | AutopilotInput::Remove(token, _)
-                if !turn.view.is_serving() =>
-            {
-                turn.fail(token, not_leader());
-            }
             AutopilotInput::Start => self.start(turn),
             AutopilotInput::Stop => self.stop(turn),
             AutopilotInput::Tick => {
@@ -159,9 +170,7 @@ impl Autopilot {
                 self.note_who_is_ready(servers, turn);
                 self.change_membership(servers, turn);
             }
-            AutopilotInput::Transfer(token, to) => self.transfer_leader(servers, turn, token, to),
-            AutopilotInput::Add(token, server) => self.add_server(servers, turn, token, server),
-            AutopilotInput::Remove(token, server) => self.remove_server(servers, turn, token, server),
+            AutopilotInput::Request(request) => self.handle_request(servers, turn, request),
             AutopilotInput::MembershipApplied(before, caller) => {
                 self.membership_applied(turn, &before, caller);
             }
@@ -170,8 +179,19 @@ impl Autopilot {
         }
     }
 
+    fn handle_request(&mut self, servers: &Servers<'_>, turn: &mut Turn<'_>, request: ServerRequest) {
+        if !turn.view.is_serving() {
+            return turn.fail(request.caller(), not_leader());
+        }
+        match request {
+            ServerRequest::TransferLeader(token, to) => self.transfer_leader(servers, turn, token, to),
+            ServerRequest::AddServer(token, server) => self.add_server(servers, turn, token, server),
+            ServerRequest::RemoveServer(token, server) => self.remove_server(servers, turn, token, server),
+        }
+    }
+
     /// Records a message from a server.
-    pub(crate) fn heard(&mut self, now: Time, server: ServerId) {
+    pub(crate) fn note_contact(&mut self, now: Time, server: ServerId) {
         self.heard.insert(server, now);
     }
 

@@ -1,6 +1,6 @@
 //! The autopilot of the first of several servers, which leads.
 
-use super::{Autopilot, AutopilotInput, AutopilotView, Servers};
+use super::{Autopilot, AutopilotInput, AutopilotView, ServerRequest, Servers};
 use crate::cluster::{Decision, SampleCluster};
 use crate::corruption::CorruptionChecks;
 use crate::disk_watch::DiskWatch;
@@ -65,7 +65,7 @@ impl Leader {
         let (end, mut decisions) = (self.now + time, Vec::new());
         while self.now < end {
             self.now = self.now + SECOND / 2;
-            heard.iter().for_each(|id| self.autopilot.heard(self.now, ServerId(*id)));
+            heard.iter().for_each(|id| self.autopilot.note_contact(self.now, ServerId(*id)));
             decisions.extend(self.handle(AutopilotInput::Tick));
             decisions.extend(self.handle(AutopilotInput::Manage(WallTime(0))));
         }
@@ -73,7 +73,10 @@ impl Leader {
     }
 
     fn transfer(&mut self, token: u64, to: Option<u64>) -> Vec<Decision> {
-        self.handle(AutopilotInput::Transfer(CallToken(token), to.map(ServerId)))
+        self.handle(AutopilotInput::Request(ServerRequest::TransferLeader(
+            CallToken(token),
+            to.map(ServerId),
+        )))
     }
 }
 
@@ -165,7 +168,7 @@ fn a_change_begins_once_the_previous_one_is_settled() {
     let applied = leader.handle(AutopilotInput::MembershipApplied(before, Some(CallToken(5))));
     assert!(matches!(applied[..], [Decision::SettleMembership]));
     leader.autopilot.settles_at(Some(LogIndex(101)));
-    let remove = |token| AutopilotInput::Remove(CallToken(token), ServerId(4));
+    let remove = |token| AutopilotInput::Request(ServerRequest::RemoveServer(CallToken(token), ServerId(4)));
     assert!(leader.handle(AutopilotInput::Applied).is_empty());
     assert!(matches!(&leader.handle(remove(6))[..], [denied] if is_denial(denied, 6)));
     leader.cluster.applied = LogIndex(101);
@@ -182,7 +185,7 @@ fn a_change_begins_once_the_previous_one_is_settled() {
 fn a_server_is_removed_only_if_the_rest_goes_on() {
     let mut leader = Leader::of(&[1, 2, 3]);
     leader.run(SECOND, &[2]);
-    let remove = |token| AutopilotInput::Remove(CallToken(token), ServerId(2));
+    let remove = |token| AutopilotInput::Request(ServerRequest::RemoveServer(CallToken(token), ServerId(2)));
     assert!(
         matches!(&leader.handle(remove(1))[..], [denied] if is_denial(denied, 1)),
         "1 and 3 would remain"

@@ -127,15 +127,15 @@ impl Core {
         for decision in decisions.drain(..) {
             match decision {
                 Decision::Reply(token, response) => outbox.replies.push((token, response)),
-                Decision::Send(to, message) => outbox.messages.push((to, message)),
+                Decision::Send(to, message) => outbox.shell.messages.push((to, message)),
                 Decision::Propose(proposal, origin) => self.proposals.gather(proposal, origin),
                 Decision::ProposeOwn(command, origin) => {
                     self.proposals.gather(self.own(command), origin);
                 }
                 Decision::Read(reader) => self.read_index.arrive(now, reader),
-                Decision::Challenge(wanted) => outbox.challenges.push(wanted),
-                Decision::Ask(wanted) => outbox.questions.push(wanted),
-                Decision::Push(wanted) => outbox.mesh_items.push(wanted),
+                Decision::Challenge(wanted) => outbox.shell.challenges.push(wanted),
+                Decision::Ask(wanted) => outbox.shell.questions.push(wanted),
+                Decision::Push(wanted) => outbox.shell.mesh_items.push(wanted),
                 Decision::ConfirmState(check) => {
                     if !is_unconfirmed(self.own.copy_of, check) {
                         self.own.copy_of = None;

@@ -154,34 +154,14 @@ impl Core {
             Input::Read(token, Consistency::Stale) => outbox.readable.push(token),
             Input::Read(token, _) => self.read(now, token, outbox),
             Input::Renew(token, session) => self.renew(now, token, session, outbox),
-            Input::RenewLease(token, renewal) => self.judge(now, JudgeInput::Renewal(token, renewal), outbox),
-            Input::Accuse(token, accuser, accused) => {
-                self.judge(now, JudgeInput::Accuse(token, accuser, accused), outbox);
-            }
             Input::Spread(token, origin, item) => {
                 self.spread(now, MeshInput::Fire(token, origin, item), outbox);
             }
-            Input::Challenged(challenge, answer) => {
-                let answer = answer.map(|answer| *answer);
-                self.judge(now, JudgeInput::Challenged(challenge, answer), outbox);
-            }
-            Input::AgentAnswered(answer) => self.judge(now, JudgeInput::AgentAnswered(*answer), outbox),
-            Input::Persisted(write) => {
-                let mut effects = Effects::default();
-                self.engine.persisted(write, &mut effects);
-                outbox.messages.append(&mut effects.messages);
-            }
+            Input::Node(input) => self.judge(now, JudgeInput::Node(input), outbox),
+            Input::Persisted(write) => self.persisted(write, outbox),
             Input::CheckpointDurable(mark) => self.checkpoint_durable(now, mark, outbox),
             Input::Summed(index, checksum) => self.corruption.summed(index, checksum),
-            Input::TransferLeader(token, to) => {
-                self.manage(now, AutopilotInput::Transfer(token, to), outbox);
-            }
-            Input::AddServer(token, server) => {
-                self.manage(now, AutopilotInput::Add(token, server), outbox);
-            }
-            Input::RemoveServer(token, server) => {
-                self.manage(now, AutopilotInput::Remove(token, server), outbox);
-            }
+            Input::Servers(request) => self.manage(now, AutopilotInput::Request(request), outbox),
         }
     }
 
@@ -255,7 +235,7 @@ impl Core {
         }
         outbox.writes.append(&mut effects.writes);
         if self.set_back.is_none() {
-            outbox.messages.append(&mut effects.messages);
+            outbox.shell.messages.append(&mut effects.messages);
         }
         if let Some(mark) = effects.installed.take() {
             self.install(now, mark, outbox);
@@ -281,7 +261,7 @@ impl Core {
         let trusted = self.engine.fault_point.breaks(Rule::MessagesAreWhole);
         match message.fault(sender, self.config.id).or(unfetched).filter(|_| !trusted) {
             None => {
-                self.autopilot.heard(now, sender);
+                self.autopilot.note_contact(now, sender);
                 // Before the engine sees it: the engine panics at a commit index not in its log.
                 if let Some(known) = SetBack::proven_by(&message, self.log_position()) {
                     return self.notice_set_back(now, sender, known, outbox);
@@ -302,6 +282,12 @@ impl Core {
                 tracing::warn!(server = sender.0, %node, reason = %fault, "dropped a message from another server");
             }
         }
+    }
+
+    fn persisted(&mut self, write: u64, outbox: &mut Outbox) {
+        let mut effects = Effects::default();
+        self.engine.persisted(write, &mut effects);
+        outbox.shell.messages.append(&mut effects.messages);
     }
 
     fn checkpoint_durable(&mut self, now: Time, mark: SnapshotMeta, outbox: &mut Outbox) {
@@ -334,7 +320,7 @@ impl Core {
                 "no leader is known: the snapshot will be fetched again"
             );
         };
-        self.autopilot.heard(now, sender);
+        self.autopilot.note_contact(now, sender);
         let (term, snapshot) = (self.engine.term(), Some(mark.clone()));
         self.engine.step(PeerMessage { from: leader, term, snapshot, ..message });
         self.arrived = Some((mark, state));
@@ -548,8 +534,9 @@ impl Core {
         };
         let proposal = self.fault_injected(without_minority(proposal, self.engine.membership()));
         let news = outbox.changes.len();
-        let Outbox { changes, removed, .. } = outbox;
-        let applied = self.state.apply_keeping(entry.index, entry.term, &proposal, changes, removed);
+        let Outbox { changes, shell, .. } = outbox;
+        let applied =
+            self.state.apply_keeping(entry.index, entry.term, &proposal, changes, &mut shell.removed);
         self.mesh_applied(now, (&proposal.command, &applied), &outbox.changes[news..]);
         // Ids are never reused, so the memory of removed servers would only grow.
         if let Command::ForgetServer(server) = proposal.command {

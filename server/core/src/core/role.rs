@@ -123,7 +123,7 @@ impl Core {
     pub(super) fn fall_silent(&mut self, now: Time, outbox: &mut Outbox) {
         self.serving = None;
         self.step_down(now, outbox);
-        outbox.messages.clear();
+        outbox.shell.messages.clear();
     }
 
     /// Handles evidence that this server has lost acknowledged entries or votes: it must not vote,
@@ -142,7 +142,7 @@ impl Core {
         self.set_back = Some(set_back);
         self.serving = None;
         // Messages of this turn may depend on the lost entries or votes.
-        outbox.messages.clear();
+        outbox.shell.messages.clear();
         self.step_down(now, outbox);
         // These are not in the log, so they are certainly not done.
         for origin in self.proposals.take_gathered() {

@@ -1,10 +1,9 @@
 //! Every effect of a [`Frontend`](super::Frontend), in the order in which it was decided.
 
 use super::event::CallRef;
-use crate::outbox::{ChallengeWanted, MeshItemsWanted, QuestionWanted};
+use crate::outbox::ShellEffects;
 use crate::raft::log::{LogWrite, SnapshotMeta};
-use crate::raft::message::PeerMessage;
-use crate::state::{LongRead, Removed};
+use crate::state::LongRead;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::record::Server;
@@ -16,15 +15,13 @@ use lockmesh_protocol::rpc::Response;
 pub struct Actions {
     /// Work for the disk, in this order.
     pub storage: Vec<Storage>,
-    /// Messages for other servers.
-    pub messages: Vec<(ServerId, PeerMessage)>,
+    /// Effects of the core that the frontend passes on.
+    pub shell: ShellEffects,
     /// Replies. A promise in them is durable.
     pub answers: Vec<CallAnswer>,
     /// Replies with very many rows, to be built outside the critical path, up to the size of a
     /// frame.
     pub long_reads: Vec<(CallRef, LongRead)>,
-    /// Rows that were removed in bulk, to be dropped outside the critical path.
-    pub removed_rows: Removed,
     /// Readers of the durable checkpoint to open; each then serves its first part to the call.
     pub open_readers: Vec<(CheckpointReader, CallRef)>,
     /// Requested parts of open readers.
@@ -38,14 +35,6 @@ pub struct Actions {
     /// Servers that were removed and do not know it: their messages were dropped, and they must be
     /// notified.
     pub removed_senders: Vec<ServerId>,
-    /// Nodes to challenge, each for 250 ms: each outcome is reported as
-    /// [`super::Event::Challenged`].
-    pub challenges: Vec<ChallengeWanted>,
-    /// Agents that must question a node: only a reply is reported, as
-    /// [`super::Event::AgentAnswered`].
-    pub questions: Vec<QuestionWanted>,
-    /// Agents in the mesh that receive news.
-    pub mesh_items: Vec<MeshItemsWanted>,
     /// Set when this server was removed from the quorum: the disk must record it, so that the
     /// server never serves again.
     pub removed: bool,
@@ -58,14 +47,14 @@ pub struct Actions {
 #[derive(Debug)]
 pub enum Storage {
     /// A write to the log. Writes become durable in this order and are then reported as
-    /// [`super::Event::Persisted`].
+    /// [`crate::Input::Persisted`].
     Write(LogWrite),
     /// Rows for the next checkpoint.
     Record(Vec<Change>),
     /// Writes all recorded rows; the checkpoint then has this metadata.
     Checkpoint(SnapshotMeta),
     /// The same at a corruption check: the checkpoint must represent exactly this index once,
-    /// regardless of other waiting work. Its checksum is reported as [`super::Event::Summed`].
+    /// regardless of other waiting work. Its checksum is reported as [`crate::Input::Summed`].
     ExactCheckpoint(SnapshotMeta),
     /// The fetched snapshot replaces everything: the log's reset follows among the writes. Earlier
     /// recorded rows are obsolete.

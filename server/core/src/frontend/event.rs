@@ -1,13 +1,9 @@
 //! Every input of a [`Frontend`](super::Frontend): a closed list.
 
-use crate::checksum::Checksum;
+use crate::input::Input;
 use crate::raft::log::SnapshotMeta;
-use crate::raft::message::PeerMessage;
-use crate::setback::LogPosition;
 use crate::state::State;
-use lockmesh_protocol::given_up::NodeAnswer;
-use lockmesh_protocol::id::{LogIndex, ServerId};
-use lockmesh_protocol::lease::Challenge;
+use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::peer::Peer;
 use lockmesh_protocol::rpc::{CallId, Request};
 use std::sync::Arc;
@@ -53,31 +49,13 @@ pub enum Event {
     Cancel(CallRef),
     /// A connection closed, with all its calls.
     Disconnected(Caller),
-    /// A message from another server; the shell has bound the sender to its certificate.
-    Peer(ServerId, PeerMessage),
-    /// Another server remembers a position of this one beyond what it holds.
-    SetBack(ServerId, LogPosition),
+    /// An input of the core without a caller. The frontend passes it on, after its own part in
+    /// messages from other servers and in checkpoints.
+    Core(Input),
     /// The program version of a server, possibly this one.
     Version(ServerId, String),
-    /// Messages in transit to another server may be lost.
-    Unreachable(ServerId),
     /// The fetched snapshot: its metadata and state. `None` if the fetch was given up.
     SnapshotFetched(Option<(SnapshotMeta, Box<State>)>),
-    /// All log writes up to this number are durable.
-    Persisted(u64),
-    /// This checkpoint is durable.
-    Checkpointed(SnapshotMeta),
-    /// The checkpoint of exactly this index is durable and has this checksum.
-    Summed(LogIndex, Checksum),
-    /// The outcome of a challenge, see [`super::Actions::challenges`].
-    Challenged {
-        /// The challenge.
-        challenge: Challenge,
-        /// The node's reply; `None` if the node was unreachable or did not reply in time.
-        answer: Option<Box<NodeAnswer>>,
-    },
-    /// A node's reply that arrived through an agent, see [`super::Actions::questions`].
-    AgentAnswered(Box<NodeAnswer>),
     /// The disk began to reject writes, or accepts them again.
     Disk(DiskHealth),
     /// One of the open readers of a checkpoint was closed.
@@ -87,4 +65,10 @@ pub enum Event {
     /// This server is about to stop: if it leads, it must hand over. Confirmed by
     /// [`super::Actions::may_leave`].
     Leave,
+}
+
+impl From<Input> for Event {
+    fn from(input: Input) -> Self {
+        Self::Core(input)
+    }
 }

@@ -51,7 +51,7 @@ mod stalls;
 mod status;
 mod watches;
 
-pub use crate::outbox::{ChallengeWanted, MeshItemsWanted, QuestionWanted};
+pub use crate::outbox::{ChallengeWanted, MeshItemsWanted, QuestionWanted, ShellEffects};
 pub use actions::{
     Actions, Announcement, AnswerKind, CallAnswer, CheckpointReader, PartWanted, RosterChange, SnapshotFetch,
     Storage,
@@ -61,9 +61,11 @@ pub use event::{CallRef, Caller, DiskHealth, Event};
 pub use figures::{Figures, FollowerFigures};
 pub use readiness::NotReady;
 
+use crate::autopilot::ServerRequest;
 use crate::core::Core;
 use crate::fault_injection::FaultPoint;
 use crate::input::{CallToken, Input};
+use crate::judge::NodeInput;
 use crate::observed::Observed;
 use crate::outbox::Outbox;
 use crate::proposal::Proposal;
@@ -75,7 +77,7 @@ use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{RequestId, WallTime};
 use lockmesh_protocol::peer::Peer;
-use lockmesh_protocol::query::{Consistency, Query};
+use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::record::Server;
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -217,24 +219,19 @@ impl Frontend {
                 self.watches.cancel_all(caller);
                 self.checkpoints.cancel_all(caller);
             }
-            Event::Peer(sender, message) => self.peer(now, sender, message, actions),
-            Event::SetBack(by, known) => self.input(now, Input::SetBack(by, known)),
+            Event::Core(Input::Peer(sender, message)) => self.peer(now, sender, message, actions),
+            Event::Core(Input::CheckpointDurable(mark)) => {
+                let index = mark.index;
+                self.input(now, Input::CheckpointDurable(mark));
+                self.checkpoints.completed(now, index, self.core.snapshot_meta(), actions);
+            }
+            Event::Core(input) => self.input(now, input),
             Event::Version(server, version) => self.versions.insert(server, version),
-            Event::Unreachable(server) => self.input(now, Input::Unreachable(server)),
             Event::SnapshotFetched(fetched) => {
                 if let Some(install) = self.checkpoints.fetched(fetched) {
                     self.input(now, install);
                 }
             }
-            Event::Persisted(number) => self.input(now, Input::Persisted(number)),
-            Event::Checkpointed(mark) => {
-                let index = mark.index;
-                self.input(now, Input::CheckpointDurable(mark));
-                self.checkpoints.completed(now, index, self.core.snapshot_meta(), actions);
-            }
-            Event::Summed(index, checksum) => self.input(now, Input::Summed(index, checksum)),
-            Event::Challenged { challenge, answer } => self.input(now, Input::Challenged(challenge, answer)),
-            Event::AgentAnswered(answer) => self.input(now, Input::AgentAnswered(answer)),
             Event::Disk(health) => self.notice_disk(health, actions),
             Event::ReaderClosed => self.checkpoints.reader_closed(),
             Event::Removed => self.leave_for_good(actions),
@@ -345,31 +342,18 @@ impl Frontend {
             Request::Read { query, consistency, blocking } => {
                 // Before it costs a quorum round.
                 admission::check_read(&query).map_err(|why| Refusal(why, AnswerKind::Read))?;
-                // The outcome of a position is a committed fact, so it costs no quorum round.
-                if matches!(&query, Query::QueuePosition { queue_position, .. } if self.core.knows_queue_position(*queue_position))
-                {
-                    self.read(now, from, (query, Consistency::Default, blocking), actions);
-                    return Ok(());
-                }
-                let kind = CallKind::Read { query, consistency, blocking };
-                self.ask(now, from, kind, |token| Input::Read(token, consistency));
+                self.begin_read(now, from, (query, consistency, blocking), actions);
             }
             Request::Renew(session) => {
-                self.ask(now, from, CallKind::Write, |token| Input::Renew(token, session));
+                self.forward(now, from, CallKind::Write, |token| Input::Renew(token, session));
             }
             Request::RenewLease(renewal) => {
                 admission::check_renewal(&self.core, peer, &renewal)?;
-                self.ask(now, from, CallKind::Lease, |token| Input::RenewLease(token, renewal));
-            }
-            Request::TransferLeader(to) => {
-                self.ask(now, from, CallKind::Write, |token| Input::TransferLeader(token, to));
-            }
-            Request::RemoveServer(server) => {
-                self.ask(now, from, CallKind::Write, |token| Input::RemoveServer(token, server));
+                self.forward(now, from, CallKind::Lease, |token| NodeInput::RenewLease(token, renewal));
             }
             Request::BackupPart { backup: None, stale, .. } => {
                 let consistency = if stale { Consistency::Stale } else { Consistency::Consistent };
-                self.ask(now, from, CallKind::Backup, |token| Input::Read(token, consistency));
+                self.forward(now, from, CallKind::Backup, |token| Input::Read(token, consistency));
             }
             Request::BackupPart { backup: Some(reader), number, .. }
             | Request::SnapshotPart { snapshot: Some(reader), number, .. } => {
@@ -378,6 +362,26 @@ impl Frontend {
             Request::SnapshotPart { snapshot: None, least, .. } => {
                 let wanted = ReaderWanted { reader: CheckpointReader::Snapshot, index: least, from };
                 self.checkpoints.want_reader(now, self.core.snapshot_meta(), wanted, actions)?;
+            }
+            other => self.begin_server_call(now, (from, peer), other, actions)?,
+        }
+        Ok(())
+    }
+
+    /// Begins a call that concerns the servers of the quorum.
+    fn begin_server_call(
+        &mut self,
+        now: Time,
+        (from, peer): (CallRef, &Peer),
+        request: Request,
+        actions: &mut Actions,
+    ) -> Result<(), Refusal> {
+        match request {
+            Request::TransferLeader(to) => {
+                self.forward(now, from, CallKind::Write, |token| ServerRequest::TransferLeader(token, to));
+            }
+            Request::RemoveServer(server) => {
+                self.forward(now, from, CallKind::Write, |token| ServerRequest::RemoveServer(token, server));
             }
             Request::AddServer(server) => {
                 servers::check_admission(&self.core, now, &server)?;
@@ -390,6 +394,22 @@ impl Frontend {
             other => self.begin_node_call(now, (from, peer), other, actions)?,
         }
         Ok(())
+    }
+
+    fn begin_read(
+        &mut self,
+        now: Time,
+        from: CallRef,
+        (query, consistency, blocking): (Query, Consistency, Option<Blocking>),
+        actions: &mut Actions,
+    ) {
+        // The outcome of a position is a committed fact, so it costs no quorum round.
+        if matches!(&query, Query::QueuePosition { queue_position, .. } if self.core.knows_queue_position(*queue_position))
+        {
+            return self.read(now, from, (query, Consistency::Default, blocking), actions);
+        }
+        let kind = CallKind::Read { query, consistency, blocking };
+        self.forward(now, from, kind, |token| Input::Read(token, consistency));
     }
 
     /// Begins a call that concerns nodes in the mesh and their leases, or replies to a request that
@@ -409,11 +429,11 @@ impl Frontend {
             }
             Request::Spread(item) => {
                 let origin = mesh::agent(&self.core, peer)?.number;
-                self.ask(now, from, CallKind::Lease, |token| Input::Spread(token, origin, item));
+                self.forward(now, from, CallKind::Lease, |token| Input::Spread(token, origin, item));
             }
             Request::Accuse(accused) => {
                 let accuser = mesh::accuser(&self.core, peer, &accused)?;
-                self.ask(now, from, CallKind::Lease, |token| Input::Accuse(token, accuser, accused));
+                self.forward(now, from, CallKind::Lease, |token| NodeInput::Accuse(token, accuser, accused));
             }
             // A follower may read the state after its leader's round, but lease status is not in
             // the state.
@@ -422,7 +442,7 @@ impl Frontend {
             }
             Request::NodeLeases(query) => {
                 let kind = CallKind::NodeLeases(query);
-                self.ask(now, from, kind, |token| Input::Read(token, Consistency::Consistent));
+                self.forward(now, from, kind, |token| Input::Read(token, Consistency::Consistent));
             }
             other => {
                 let answer = status::reply(&self.view(now), &peer.node, &other);
@@ -433,9 +453,15 @@ impl Frontend {
     }
 
     /// Passes a caller's request to the core.
-    fn ask(&mut self, now: Time, from: CallRef, kind: CallKind, input: impl FnOnce(CallToken) -> Input) {
+    fn forward<I: Into<Input>>(
+        &mut self,
+        now: Time,
+        from: CallRef,
+        kind: CallKind,
+        input: impl FnOnce(CallToken) -> I,
+    ) {
         let token = self.pending.insert(Pending::Call(from, kind));
-        self.input(now, input(token));
+        self.input(now, input(token).into());
     }
 
     fn propose(
@@ -447,7 +473,7 @@ impl Frontend {
         command: Command,
     ) {
         let proposal = Proposal { request, at: self.wall_at(now), command };
-        self.ask(now, from, kind, |token| Input::Propose(token, proposal));
+        self.forward(now, from, kind, |token| Input::Propose(token, proposal));
     }
 
     /// Returns the wall-clock time, which is read once per tick.
@@ -519,7 +545,7 @@ impl Frontend {
         // The store must receive the snapshot's checkpoint before the log's reset that depends on
         // it: see `carry_out`.
         if self.outbox.install.is_none() {
-            actions.messages.append(&mut self.outbox.messages);
+            actions.shell.append(&mut self.outbox.shell);
             actions.storage.extend(self.outbox.writes.drain(..).map(Storage::Write));
         }
     }
@@ -537,12 +563,8 @@ impl Frontend {
         self.gossip_key.follow(now, self.core.state().gossip_key());
         let mut outbox = std::mem::take(&mut self.outbox);
         outbox.changes.iter().for_each(|change| self.watches.touch(change));
-        actions.removed_rows.append(outbox.removed.take());
         let roster_changed = outbox.changes.iter().any(servers::is_of_roster);
         self.checkpoints.record(now, &mut outbox, actions);
-        actions.challenges.append(&mut outbox.challenges);
-        actions.questions.append(&mut outbox.questions);
-        actions.mesh_items.append(&mut outbox.mesh_items);
         if roster_changed {
             self.notice_roster(actions);
         }
@@ -551,13 +573,7 @@ impl Frontend {
             follow_ups.extend(self.reply(token, response, actions));
         }
         for (token, why) in outbox.refused_reads.drain(..) {
-            if let Some(Pending::Call(from, _)) = self.pending.take(token) {
-                actions.answer(
-                    from,
-                    with_leader_hint(&self.core, Response::Unavailable(why)),
-                    AnswerKind::Read,
-                );
-            }
+            self.reject_read(token, why, actions);
         }
         for token in outbox.readable.drain(..) {
             self.readable(now, token, actions);
@@ -590,6 +606,12 @@ impl Frontend {
             Pending::Leave => actions.may_leave = true,
         }
         None
+    }
+
+    fn reject_read(&mut self, token: CallToken, why: Unavailable, actions: &mut Actions) {
+        if let Some(Pending::Call(from, _)) = self.pending.take(token) {
+            actions.answer(from, with_leader_hint(&self.core, Response::Unavailable(why)), AnswerKind::Read);
+        }
     }
 
     fn readable(&mut self, now: Time, token: CallToken, actions: &mut Actions) {

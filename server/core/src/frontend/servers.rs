@@ -6,6 +6,7 @@ use super::event::CallRef;
 use super::pending::{CallKind, Pending};
 use super::stalls::has_other_voters;
 use super::status::with_leader_hint;
+use crate::autopilot::ServerRequest;
 use crate::core::Core;
 use crate::input::Input;
 use crate::outbox::not_leader;
@@ -253,7 +254,7 @@ impl Frontend {
     pub(super) fn leave(&mut self, now: Time, actions: &mut Actions) {
         if self.core.is_serving() && has_other_voters(&self.core) {
             let token = self.pending.insert(Pending::Leave);
-            self.input(now, Input::TransferLeader(token, None));
+            self.input(now, Input::Servers(ServerRequest::TransferLeader(token, None)));
         } else {
             actions.may_leave = true;
         }
@@ -272,7 +273,7 @@ impl Frontend {
             (CallKind::Admission, Response::Applied(applied)) => match applied.reply {
                 Reply::Server(id) => {
                     let token = self.pending.insert(Pending::Call(from, CallKind::Joining(id)));
-                    return Some(Input::AddServer(token, id));
+                    return Some(Input::Servers(ServerRequest::AddServer(token, id)));
                 }
                 other => Response::Unavailable(refused(&other)),
             },

@@ -162,7 +162,7 @@ impl Juror {
     }
 
     /// Records a renewal that passed through this server: the node is alive.
-    pub(super) fn heard(&mut self, lease: LeaseId) {
+    pub(super) fn note_renewal(&mut self, lease: LeaseId) {
         let check = self.checks.get_mut(&lease.agent);
         if let Some(check) = check.filter(|check| check.order.challenge.lease == lease) {
             check.unanswered.0 = 0;

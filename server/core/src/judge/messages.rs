@@ -101,13 +101,7 @@ impl Judge {
             }
             MessageKind::CheckNodes if is_of_leader => {
                 if let Some(list) = message.read::<CheckList>() {
-                    // The tick that would detect the pause may come after this message.
-                    if view.is_late {
-                        self.juror.was_late(turn.now);
-                    }
-                    self.juror.receive_list(turn.now, message.term, &list);
-                    let reports = self.juror.reports(turn.now, list.number);
-                    turn.send(from, MessageKind::NodeReports, &reports);
+                    self.receive_list(turn, message, &list);
                 }
             }
             MessageKind::NodeReports if view.is_serving() => {
@@ -126,6 +120,16 @@ impl Judge {
             }
             _ => {}
         }
+    }
+
+    fn receive_list(&mut self, turn: &mut Turn<'_>, message: &PeerMessage, list: &CheckList) {
+        // The tick that would detect the pause may come after this message.
+        if turn.view.is_late {
+            self.juror.was_late(turn.now);
+        }
+        self.juror.receive_list(turn.now, message.term, list);
+        let reports = self.juror.reports(turn.now, list.number);
+        turn.send(message.from, MessageKind::NodeReports, &reports);
     }
 
     /// Handles a juror's reply to a check list.

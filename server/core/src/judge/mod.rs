@@ -103,6 +103,32 @@ pub use contents::LeaseContents;
 pub use majority::without_minority;
 use messages::LeaseAnswer;
 
+/// An input of the failure detector from outside this server.
+#[derive(Debug)]
+pub enum NodeInput {
+    /// An agent's renewal of its node lease.
+    RenewLease(CallToken, Renewal),
+    /// A suspicion: the agent with the first lease could not reach the agents with the other leases
+    /// by mesh probes.
+    Accuse(CallToken, LeaseId, Vec<LeaseId>),
+    /// A node's reply to a challenge, see [`crate::outbox::ShellEffects::challenges`]; `None` if
+    /// the node was unreachable or did not reply in time.
+    Challenged(Challenge, Option<Box<NodeAnswer>>),
+    /// A node's reply that arrived through an agent, see
+    /// [`crate::outbox::ShellEffects::questions`].
+    AgentAnswered(Box<NodeAnswer>),
+}
+
+impl NodeInput {
+    /// Returns the caller that waits for a reply, if any.
+    pub(crate) fn caller(&self) -> Option<CallToken> {
+        match self {
+            Self::RenewLease(token, _) | Self::Accuse(token, ..) => Some(*token),
+            Self::Challenged(..) | Self::AgentAnswered(_) => None,
+        }
+    }
+}
+
 /// An input of the failure detector.
 #[derive(Debug)]
 pub(crate) enum JudgeInput<'a> {
@@ -118,18 +144,12 @@ pub(crate) enum JudgeInput<'a> {
     Proposal(CallToken, Proposal),
     /// The outcome of a proposed verdict: `None` if it had no effect.
     Verdict(AgentNumber, Option<&'a NodeFailure>),
-    /// An agent's renewal of its lease.
-    Renewal(CallToken, Renewal),
     /// The read round that a renewal waited for is over.
     RoundOver(LeaseCaller, Renewal),
     /// A renewal cannot be acknowledged, for this reason.
     RoundFailed(LeaseCaller, Unavailable),
-    /// Suspicions of an agent in the mesh.
-    Accuse(CallToken, LeaseId, Vec<LeaseId>),
-    /// The outcome of a challenge.
-    Challenged(Challenge, Option<NodeAnswer>),
-    /// A node's answer that arrived through an agent.
-    AgentAnswered(NodeAnswer),
+    /// An input from outside this server.
+    Node(NodeInput),
     /// The end of a turn: gathered messages to other servers are sent.
     Flush,
 }
@@ -199,15 +219,23 @@ impl Judge {
             JudgeInput::Message(message) => self.message(turn, message),
             JudgeInput::Proposal(token, proposal) => self.proposal(turn, token, proposal),
             JudgeInput::Verdict(number, failure) => self.verdict_known(turn, number, failure),
-            JudgeInput::Renewal(token, renewal) => self.renew(turn, token, renewal),
             JudgeInput::RoundOver(caller, renewal) => self.round_over(turn, caller, renewal),
             JudgeInput::RoundFailed(caller, why) => {
                 self.answer(turn, caller, LeaseAnswer::Unavailable(why));
             }
-            JudgeInput::Accuse(token, accuser, accused) => self.accuse(turn, token, accuser, accused),
-            JudgeInput::Challenged(challenge, answer) => self.challenged(turn, challenge, answer),
-            JudgeInput::AgentAnswered(answer) => self.agent_answered(turn, answer),
+            JudgeInput::Node(input) => self.handle_node_input(turn, input),
             JudgeInput::Flush => self.flush(turn),
+        }
+    }
+
+    fn handle_node_input(&mut self, turn: &mut Turn<'_>, input: NodeInput) {
+        match input {
+            NodeInput::RenewLease(token, renewal) => self.renew(turn, token, renewal),
+            NodeInput::Accuse(token, accuser, accused) => self.accuse(turn, token, accuser, accused),
+            NodeInput::Challenged(challenge, answer) => {
+                self.challenged(turn, challenge, answer.map(|answer| *answer));
+            }
+            NodeInput::AgentAnswered(answer) => self.agent_answered(turn, *answer),
         }
     }
 

@@ -22,7 +22,7 @@ impl Judge {
             (_, Some(leader)) => {
                 // The node is alive, even if the leader does not learn it in time.
                 if turn.view.state.is_authentic(&renewal) {
-                    self.juror.heard(renewal.lease);
+                    self.juror.note_renewal(renewal.lease);
                 }
                 self.relay.relay(turn, leader, token, renewal);
             }
@@ -73,7 +73,7 @@ impl Judge {
             self.counts.renewals_refused += 1;
             return self.answer(turn, caller, LeaseAnswer::Unavailable(why));
         }
-        self.hear(turn, renewal);
+        self.restart_window(turn, renewal);
         turn.decide(Decision::Read(Reader::Lease(caller, renewal)));
     }
 
@@ -86,7 +86,7 @@ impl Judge {
         self.counts.forged_answers += u64::from(!turn.view.state.is_authentic(&renewal));
         let counts = self.renewal_refusal(turn, &renewal).is_none();
         if counts {
-            self.hear(turn, renewal);
+            self.restart_window(turn, renewal);
         }
         counts
     }
@@ -120,16 +120,16 @@ impl Judge {
     }
 
     /// Restarts the window of a node and closes its check.
-    fn hear(&mut self, turn: &mut Turn<'_>, renewal: Renewal) {
+    fn restart_window(&mut self, turn: &mut Turn<'_>, renewal: Renewal) {
         let (lease, now, state) = (renewal.lease, turn.now, turn.view.state);
         // Failed members count too if they have sessions: their answers keep those.
         let Some(agent) = state.agent_of(lease) else { return };
         let shortest = state.shortest_window(&agent.node);
         self.blame_accuser(now, lease.agent);
-        self.windows.heard(now, lease, shortest);
+        self.windows.note_renewal(now, lease, shortest);
         let is_cut_off = self.reachability.renewed(now, state, &mut self.windows, renewal);
         self.counts.nodes_cut_off += u64::from(is_cut_off);
-        self.juror.heard(lease);
+        self.juror.note_renewal(lease);
         self.refuse_registrations(turn, renewal);
         if !self.registrations.wait_for(lease) {
             self.checks.close(lease.agent);

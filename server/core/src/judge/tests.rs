@@ -51,18 +51,18 @@ struct Unheard {
 impl Unheard {
     fn start() -> Self {
         let mut unheard = Self { juror: Juror::default(), now: at(10_000), number: 0 };
-        unheard.told(CHALLENGE, Duration::ZERO);
+        unheard.receive_order(CHALLENGE, Duration::ZERO);
         unheard
     }
 
-    fn told(&mut self, challenge: Challenge, age: Duration) {
+    fn receive_order(&mut self, challenge: Challenge, age: Duration) {
         self.number += 1;
         self.juror.receive_list(self.now, TERM, &list(self.number, challenge, age));
     }
 
     fn challenges(&mut self, count: usize) {
         for _ in 0..count {
-            self.told(CHALLENGE, Duration::ZERO);
+            self.receive_order(CHALLENGE, Duration::ZERO);
             assert_eq!(self.juror.ask(self.now).len(), 1);
             self.now = self.now + ASK_INTERVAL;
             assert!(self.juror.challenged(self.now, CHALLENGE, None));
@@ -88,10 +88,10 @@ fn a_juror_that_was_cut_off_from_the_leader_abstains() {
     let mut unheard = Unheard::start();
     unheard.challenges(2);
     unheard.now = unheard.now + Duration::from_millis(350);
-    unheard.told(CHALLENGE, Duration::ZERO);
+    unheard.receive_order(CHALLENGE, Duration::ZERO);
     assert!(!unheard.report().abstains, "one list was late");
     unheard.now = unheard.now + Duration::from_millis(601);
-    unheard.told(CHALLENGE, Duration::ZERO);
+    unheard.receive_order(CHALLENGE, Duration::ZERO);
     let report = unheard.report();
     assert!(report.abstains && report.unanswered == 0);
     unheard.now = unheard.now + (WINDOW - Duration::from_millis(1));
@@ -132,9 +132,9 @@ fn a_count_from_long_ago_is_no_evidence() {
 fn an_answer_or_a_renewal_on_its_way_resets_the_count_of_a_juror() {
     let mut unheard = Unheard::start();
     unheard.challenges(2);
-    unheard.juror.heard(LeaseId { began: LogIndex(6), ..CHALLENGE.lease });
+    unheard.juror.note_renewal(LeaseId { began: LogIndex(6), ..CHALLENGE.lease });
     assert_eq!(unheard.report().unanswered, 2, "a renewal of a former lease says nothing");
-    unheard.juror.heard(CHALLENGE.lease);
+    unheard.juror.note_renewal(CHALLENGE.lease);
     assert_eq!(unheard.report().unanswered, 0);
     unheard.challenges(2);
     unheard.juror.ask(unheard.now);

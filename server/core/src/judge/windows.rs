@@ -144,7 +144,7 @@ impl Windows {
     }
 
     /// Notes a renewal of this lease.
-    pub(super) fn heard(&mut self, now: Time, lease: LeaseId, shortest: Option<HealthWindow>) {
+    pub(super) fn note_renewal(&mut self, now: Time, lease: LeaseId, shortest: Option<HealthWindow>) {
         let known = self.members.get(&lease.agent).filter(|known| known.lease == lease);
         if let Some(known) = known {
             let heard = now.max(known.heard);

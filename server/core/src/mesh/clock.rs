@@ -37,7 +37,7 @@ impl ClusterClock {
     }
 
     /// Records the leader's announcement.
-    pub(super) fn hear(&mut self, now: Time, told: WallTime) {
+    pub(super) fn note_announcement(&mut self, now: Time, told: WallTime) {
         self.told = Some((now, told));
     }
 
@@ -49,7 +49,7 @@ impl ClusterClock {
         self.tells_at = now + ANNOUNCE_INTERVAL;
         // From here on the time is the leader's own, independent of the clock that it started with.
         let told = self.at(now, own);
-        self.hear(now, told);
+        self.note_announcement(now, told);
         Some(told)
     }
 }
@@ -64,14 +64,14 @@ mod tests {
     fn a_server_goes_by_its_own_clock_until_a_leader_has_spoken() {
         let (mut clock, began) = (ClusterClock::default(), Time(5));
         assert_eq!(clock.at(began, WallTime(7_000)), WallTime(7_000));
-        clock.hear(began, WallTime(900_000));
+        clock.note_announcement(began, WallTime(900_000));
         assert_eq!(clock.at(began + SECOND * 3, WallTime(7_000)), WallTime(903_000));
     }
 
     #[test]
     fn a_leader_tells_once_a_second_and_goes_on_from_the_one_before() {
         let (mut clock, began) = (ClusterClock::default(), Time(5));
-        clock.hear(began, WallTime(900_000));
+        clock.note_announcement(began, WallTime(900_000));
         assert_eq!(clock.tells(began + SECOND, WallTime(7_000)), Some(WallTime(901_000)));
         assert_eq!(clock.tells(began + SECOND * 3 / 2, WallTime(7_000)), None);
         assert_eq!(clock.tells(began + SECOND * 2, WallTime(7_000)), Some(WallTime(902_000)));

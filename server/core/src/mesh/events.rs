@@ -58,13 +58,13 @@ impl ServedEvents {
         let cost = event::cost(item.len());
         // An agent over its own quota does not use up the common one.
         match quota.takes(now, cost) && self.all.takes(now, cost) {
-            true => self.heard(now, origin, item),
+            true => self.add(now, origin, item),
             false => EventOutcome::TooMany,
         }
     }
 
     /// Stores an event that an agent fired at this server or at another one.
-    pub(super) fn heard(&mut self, now: Time, origin: AgentNumber, item: &Bytes) -> EventOutcome {
+    pub(super) fn add(&mut self, now: Time, origin: AgentNumber, item: &Bytes) -> EventOutcome {
         let Ok(event) = UserEvent::read(item) else { return EventOutcome::Malformed };
         if self.told.iter().any(|told| told.item == *item) {
             return EventOutcome::Known;
@@ -78,7 +78,7 @@ impl ServedEvents {
     }
 
     /// Returns the events that are currently sent.
-    pub(super) fn told(&mut self, now: Time) -> impl Iterator<Item = Bytes> {
+    pub(super) fn current(&mut self, now: Time) -> impl Iterator<Item = Bytes> {
         while self.told.front().is_some_and(|told| now.since(told.came) > super::NEWS_LIFETIME) {
             self.told.pop_front();
         }
@@ -120,22 +120,22 @@ mod tests {
         UserEvent { time: LamportTime(u64::from(number)), ..event }.to_item().into()
     }
 
-    fn told(events: &mut ServedEvents, now: Time) -> Vec<Bytes> {
-        events.told(now).collect()
+    fn current(events: &mut ServedEvents, now: Time) -> Vec<Bytes> {
+        events.current(now).collect()
     }
 
     #[test]
     fn what_was_fired_here_or_elsewhere_is_told_for_a_while_and_once() {
         let mut events = ServedEvents::default();
         assert_eq!(events.fired(Time(0), AgentNumber(1), &item(7, 0)), EventOutcome::Taken);
-        assert_eq!(events.heard(Time(0), AgentNumber(1), &item(7, 0)), EventOutcome::Known);
-        assert_eq!(events.heard(Time(0), AgentNumber(2), &item(9, 0)), EventOutcome::Taken);
+        assert_eq!(events.add(Time(0), AgentNumber(1), &item(7, 0)), EventOutcome::Known);
+        assert_eq!(events.add(Time(0), AgentNumber(2), &item(9, 0)), EventOutcome::Taken);
         assert_eq!(events.fired(Time(0), AgentNumber(1), &Bytes::from_static(b"x")), EventOutcome::Malformed);
         assert_eq!(
-            (told(&mut events, Time(0)), events.time()),
+            (current(&mut events, Time(0)), events.time()),
             (vec![item(7, 0), item(9, 0)], LamportTime(9))
         );
-        assert!(told(&mut events, Time(0) + super::super::NEWS_LIFETIME * 2).is_empty());
+        assert!(current(&mut events, Time(0) + super::super::NEWS_LIFETIME * 2).is_empty());
         assert_eq!(events.time(), LamportTime(9), "Lamport time is kept");
     }
 
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(events.fired(Time(0), other, &item(100_000, 400)), EventOutcome::Taken);
         assert!(fired(&mut events, 60) == 37, "its quota is refilled");
         let now = Time(0) + Duration::from_secs(61);
-        assert!(events.bytes() <= MAX_BYTES && told(&mut events, now).contains(&item(100_000, 400)));
+        assert!(events.bytes() <= MAX_BYTES && current(&mut events, now).contains(&item(100_000, 400)));
         assert_eq!(events.quotas.len(), 1, "quotas of idle agents are dropped");
     }
 
@@ -165,7 +165,7 @@ mod tests {
         let taken = (0..1_000).filter(|agent| fire(*agent) == EventOutcome::Taken).count();
         assert_eq!(taken, 8 * 16 * 1_024 / item(1_000, 400).len());
         (0..1_000).for_each(|agent| {
-            events.heard(Time(0), AgentNumber(agent), &item(10_000 + agent, 0));
+            events.add(Time(0), AgentNumber(agent), &item(10_000 + agent, 0));
         });
         assert!(events.told.len() <= MAX_EVENTS && events.bytes() <= MAX_BYTES);
     }

@@ -182,10 +182,10 @@ impl ServedMesh {
         let is_of_leader = turn.view.leader == Some(message.from);
         if message.kind == MessageKind::Event {
             if let Some((origin, item)) = message.read::<(AgentNumber, Bytes)>() {
-                self.events.heard(turn.now, origin, &item);
+                self.events.add(turn.now, origin, &item);
             }
         } else if is_of_leader && let Some(told) = message.read() {
-            self.clock.hear(turn.now, told);
+            self.clock.note_announcement(turn.now, told);
         }
     }
 
@@ -290,7 +290,7 @@ impl ServedMesh {
             ring: keys.ring.clone(),
             verdict_key: keys.verdict_key,
             roster: self.rosters.get(&cell).unwrap_or(&Roster::default()).news(has),
-            items: told.unwrap_or_default().into_iter().chain(self.events.told(now)).collect(),
+            items: told.unwrap_or_default().into_iter().chain(self.events.current(now)).collect(),
             event_time: self.events.time(),
         }
     }
@@ -451,7 +451,7 @@ pub(crate) mod tests {
         for cell in 0..10 {
             let (mut roster, nothing) = (Roster::default(), RosterDigest(Vec::new()));
             let news = mesh.news(NOW, &state, (LogIndex(0), WallTime(0)), (CellNumber(cell), &nothing));
-            roster.take(news.roster);
+            roster.apply(news.roster);
             let numbers = u32::from(cell) * 1_000..u32::from(cell + 1) * 1_000;
             let lease = |number| LeaseId { agent: AgentNumber(number), began: LogIndex(1) };
             let mut members = numbers.clone().map(|number| MemberId::of_agent(lease(number)));

@@ -452,7 +452,7 @@ impl Engine {
             messages.extend(turn.messages);
         }
         // Before the messages leave: their replies must reach an engine that counts this write.
-        if let Some(number) = self.fault_point.told(highest) {
+        if let Some(number) = self.fault_point.write_to_report(highest) {
             self.node.on_persist_ready(number);
         }
         // Now no crash can bring the old log back, so the engine may tick again.

@@ -44,7 +44,7 @@ impl Leader {
         inputs.into_iter().for_each(|input| self.core.handle(self.now, input, &mut self.outbox));
         loop {
             self.core.settle(self.now, &mut self.outbox);
-            said.extend(self.outbox.messages.drain(..).map(|(_, message)| message));
+            said.extend(self.outbox.shell.messages.drain(..).map(|(_, message)| message));
             let Some(number) = self.outbox.writes.drain(..).next_back().map(|write| write.number) else {
                 return said;
             };

@@ -1,6 +1,7 @@
 //! Checkpoints of a frontend, written one at a time, and their limited number of readers.
 
 use crate::frontend::{Cluster, agent};
+use lockmesh_core::Input;
 use lockmesh_core::frontend::{CallRef, CheckpointReader, Event};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use std::time::Duration;
@@ -21,7 +22,7 @@ fn a_backup_holds_all_that_was_applied_when_it_was_asked_for() {
     let marks = one.checkpoints.take().expect("they were held");
     assert!(matches!(&marks[..], [mark] if mark.index >= index), "a checkpoint was started: {marks:?}");
     for mark in marks {
-        cluster.turn(leader, Some(Event::Checkpointed(mark)));
+        cluster.turn(leader, Some(Event::Core(Input::CheckpointDurable(mark))));
     }
     assert_eq!(cluster.servers[&leader].readers, [(CheckpointReader::Backup, call)]);
 }
@@ -72,7 +73,7 @@ fn nothing_is_read_for_whoever_gave_up_before_there_was_a_checkpoint() {
     }
     let one = cluster.servers.get_mut(&leader).expect("it runs");
     for mark in one.checkpoints.take().expect("they were held") {
-        cluster.turn(leader, Some(Event::Checkpointed(mark)));
+        cluster.turn(leader, Some(Event::Core(Input::CheckpointDurable(mark))));
     }
     cluster.run(3 * SECOND);
     assert_eq!(cluster.servers[&leader].readers, [], "no reader requested the next part");

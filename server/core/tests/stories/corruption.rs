@@ -2,6 +2,7 @@
 
 use crate::frontend::{Cluster, agent, read, record, server};
 use crate::solo::CORRUPTION_CHECK_INTERVAL;
+use lockmesh_core::Input;
 use lockmesh_core::corruption::Finding;
 use lockmesh_core::frontend::Event;
 use lockmesh_core::raft::TICK;
@@ -197,9 +198,9 @@ fn only_the_leader_is_believed() {
     let (leader, follower) = (cluster.leader(), cluster.follower());
     let other = ServerId(6 - leader.0 - follower.0);
     let told = |by| PeerMessage::new(MessageKind::Corrupt, by, follower);
-    cluster.turn(follower, Some(Event::Peer(other, told(other))));
+    cluster.turn(follower, Some(Event::Core(Input::Peer(other, told(other)))));
     assert!(matches!(says(&mut cluster, follower), Response::Answer(_)));
-    cluster.turn(follower, Some(Event::Peer(leader, told(leader))));
+    cluster.turn(follower, Some(Event::Core(Input::Peer(leader, told(leader)))));
     assert_refused(&says(&mut cluster, follower));
 }
 
@@ -262,7 +263,7 @@ fn a_copy_of_what_a_majority_holds_takes_the_place_of_what_was_corrupt() {
         index: LogIndex(copy_of(&cluster, wrong).expect("it fetched one").0 - 1),
         ..PeerMessage::new(MessageKind::Corrupt, leader, wrong)
     };
-    cluster.turn(wrong, Some(Event::Peer(leader, former)));
+    cluster.turn(wrong, Some(Event::Core(Input::Peer(leader, former))));
     assert!(
         matches!(says(&mut cluster, wrong), Response::Answer(_)),
         "the finding was about the replaced state"

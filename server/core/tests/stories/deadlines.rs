@@ -40,7 +40,7 @@ impl Solo {
         self.input(Input::Deadline(WallTime(1)));
     }
 
-    fn told(&self, queue_position: CallToken) -> Option<Duration> {
+    fn remaining_delay(&self, queue_position: CallToken) -> Option<Duration> {
         match self.replies.get(&queue_position) {
             Some(Response::Applied(Applied { reply: Reply::Delayed { remaining }, .. })) => Some(*remaining),
             _ => None,
@@ -144,8 +144,8 @@ fn what_is_left_of_a_delay_is_told_as_of_the_request_and_is_never_nothing() {
     let late = solo.propose(acquire(&next));
     solo.run(10 * TICK);
     solo.sync();
-    assert_eq!(solo.told(early), Some(TICK - MILLISECOND));
-    assert_eq!(solo.told(late), Some(TICK - 13 * MILLISECOND));
+    assert_eq!(solo.remaining_delay(early), Some(TICK - MILLISECOND));
+    assert_eq!(solo.remaining_delay(late), Some(TICK - 13 * MILLISECOND));
 
     let (mut solo, next) = closed_for(TICK);
     solo.wait(TICK - Duration::from_micros(1));
@@ -254,7 +254,7 @@ fn turn(frontend: &mut Frontend, now: Time, actions: &mut Actions) {
             _ => None,
         });
         let Some(last) = { written }.next_back() else { return };
-        frontend.handle(now, Event::Persisted(last), actions);
+        frontend.handle(now, Event::Core(Input::Persisted(last)), actions);
     }
 }
 

@@ -10,7 +10,7 @@ use lockmesh_core::frontend::{
 use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::log::{LogWrite, SnapshotMeta};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
-use lockmesh_core::{Core, State};
+use lockmesh_core::{Core, Input, State};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{
     AgentRegistration, Command, KvCommand, KvVerb, NewEntry, RestoreStep, TxnKv, TxnOp,
@@ -178,12 +178,12 @@ impl One {
                     self.dirty_rows = 0;
                     match &mut self.checkpoints {
                         Some(slow) => slow.push(mark),
-                        None => events.push(Event::Checkpointed(mark)),
+                        None => events.push(Event::Core(Input::CheckpointDurable(mark))),
                     }
                 }
                 Storage::ExactCheckpoint(mark) => {
-                    events.push(Event::Checkpointed(mark.clone()));
-                    events.push(Event::Summed(mark.index, Checksum::of(self.recorded.rows())));
+                    events.push(Event::Core(Input::CheckpointDurable(mark.clone())));
+                    events.push(Event::Core(Input::Summed(mark.index, Checksum::of(self.recorded.rows()))));
                     self.disk.keep_checkpoint(mark.clone(), self.recorded.clone());
                     self.exact.push((mark, self.recorded.clone()));
                     self.dirty_rows = 0;
@@ -192,7 +192,7 @@ impl One {
                     self.recorded = self.frontend.core().state().clone();
                     self.disk.keep_checkpoint(mark.clone(), self.recorded.clone());
                     self.dirty_rows = 0;
-                    events.push(Event::Checkpointed(mark));
+                    events.push(Event::Core(Input::CheckpointDurable(mark)));
                 }
                 Storage::Compact(index) => self.disk.compact(index),
             }
@@ -218,7 +218,7 @@ impl One {
             None => {
                 let number = write.number;
                 self.disk.write(write);
-                events.push(Event::Persisted(number));
+                events.push(Event::Core(Input::Persisted(number)));
             }
         }
     }
@@ -297,25 +297,25 @@ impl Cluster {
         let held = one.held.take().unwrap_or_default();
         let newest = held.last().map(|write| write.number);
         held.into_iter().for_each(|write| one.disk.write(write));
-        newest.into_iter().for_each(|number| self.turn(id, Some(Event::Persisted(number))));
+        newest.into_iter().for_each(|number| self.turn(id, Some(Event::Core(Input::Persisted(number)))));
     }
 
     /// Takes the questions that a server has for agents.
     pub(crate) fn take_questions(&mut self, id: ServerId) -> Vec<QuestionWanted> {
         let one = self.servers.get_mut(&id).expect("it is there");
-        std::mem::take(&mut one.actions.questions)
+        std::mem::take(&mut one.actions.shell.questions)
     }
 
     /// Takes the mesh items that a server has for agents.
     pub(crate) fn take_mesh_items(&mut self, id: ServerId) -> Vec<MeshItemsWanted> {
         let one = self.servers.get_mut(&id).expect("it is there");
-        std::mem::take(&mut one.actions.mesh_items)
+        std::mem::take(&mut one.actions.shell.mesh_items)
     }
 
     /// Takes the challenges that a server has for nodes.
     pub(crate) fn take_challenges(&mut self, id: ServerId) -> Vec<ChallengeWanted> {
         let one = self.servers.get_mut(&id).expect("it is there");
-        std::mem::take(&mut one.actions.challenges)
+        std::mem::take(&mut one.actions.shell.challenges)
     }
 
     /// Delivers the oldest message; returns `false` if there is none.
@@ -323,7 +323,7 @@ impl Cluster {
         let Some((to, message)) = self.in_flight.pop_front() else { return false };
         let is_lost = |id| self.cut_off.contains(id) || self.lost == Some(message.kind);
         if !is_lost(&message.from) && !is_lost(&to) && !self.down.contains(&message.from) {
-            self.turn(to, Some(Event::Peer(message.from, message)));
+            self.turn(to, Some(Event::Core(Input::Peer(message.from, message))));
         }
         true
     }
@@ -357,7 +357,7 @@ impl Cluster {
         let snapshots = self.servers.iter().map(|(id, one)| (*id, one.disk.snapshot())).collect();
         let one = self.servers.get_mut(&id).expect("it was just seen");
         one.turn(self.now, event, &snapshots);
-        self.in_flight.extend(one.actions.messages.drain(..));
+        self.in_flight.extend(one.actions.shell.messages.drain(..));
     }
 
     /// Sends a request without delivering any messages.
@@ -594,7 +594,7 @@ fn a_write_is_answered_when_it_is_durable_and_not_before() {
     assert_eq!(cluster.answer(leader, call), None, "the disk has not written it");
     let held = cluster.servers.get_mut(&leader).and_then(|one| one.held.take()).expect("it was held");
     let number = held.last().expect("it was written").number;
-    cluster.turn(leader, Some(Event::Persisted(number)));
+    cluster.turn(leader, Some(Event::Core(Input::Persisted(number))));
     assert!(matches!(cluster.answer(leader, call), Some(Response::Applied(_))));
 }
 
@@ -985,6 +985,6 @@ fn a_snapshot_that_is_older_than_what_is_here_is_not_fetched() {
         ..PeerMessage::new(MessageKind::Snapshot, leader, follower)
     };
     let (now, one) = (cluster.now, cluster.servers.get_mut(&follower).expect("it runs"));
-    one.frontend.handle(now, Event::Peer(leader, message), &mut one.actions);
+    one.frontend.handle(now, Event::Core(Input::Peer(leader, message)), &mut one.actions);
     assert_eq!(one.actions.fetch, None);
 }

@@ -17,6 +17,7 @@ use crate::solo::{CORRUPTION_CHECK_INTERVAL, REAP_FAILED_AFTER, Solo};
 use lockmesh_core::frontend::{CallRef, Event};
 use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::message::MessageKind;
+use lockmesh_core::{Input, NodeInput};
 use lockmesh_protocol::command::{AgentRegistration, Command, Deregistration, NodeFailure, Registration};
 use lockmesh_protocol::given_up::{GivenUpSession, NodeAnswer};
 use lockmesh_protocol::id::{CheckId, LogIndex, ServerId, SessionId};
@@ -243,7 +244,7 @@ impl Fleet {
                 assert_eq!(wanted.address, "10.0.0.1:8301");
                 self.challenged.push((id, now));
                 match self.answer_of(id, wanted.challenge) {
-                    Some(renewal) => self.tell(id, wanted.challenge, Some(renewal)),
+                    Some(renewal) => self.report_challenge(id, wanted.challenge, Some(renewal)),
                     None => self.unanswered.push((now + CHALLENGE_TIMEOUT, id, wanted.challenge)),
                 }
             }
@@ -251,7 +252,7 @@ impl Fleet {
         self.ask_through_agents();
         let over: Vec<_> = self.unanswered.extract_if(.., |(until, ..)| *until <= now).collect();
         for (_, id, challenge) in over {
-            self.tell(id, challenge, None);
+            self.report_challenge(id, challenge, None);
         }
     }
 
@@ -264,9 +265,12 @@ impl Fleet {
         Some(host.answer(self.replays.unwrap_or(challenge.nonce)))
     }
 
-    fn tell(&mut self, id: ServerId, challenge: Challenge, answer: Option<NodeAnswer>) {
+    fn report_challenge(&mut self, id: ServerId, challenge: Challenge, answer: Option<NodeAnswer>) {
         if !self.stuck.contains(&id) {
-            self.cluster.turn(id, Some(Event::Challenged { challenge, answer: answer.map(Box::new) }));
+            self.cluster.turn(
+                id,
+                Some(Event::Core(Input::Node(NodeInput::Challenged(challenge, answer.map(Box::new))))),
+            );
             self.cluster.deliver();
         }
     }

@@ -5,7 +5,7 @@ use crate::solo::{Disk, entry};
 use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::log::{LogWrite, SnapshotMeta};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
-use lockmesh_core::{CallToken, Core, Input, Outbox, Proposal, State};
+use lockmesh_core::{CallToken, Core, Input, Outbox, Proposal, ServerRequest, State};
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
@@ -142,7 +142,7 @@ impl Cluster {
     fn input(&mut self, id: ServerId, input: Input) {
         let server = self.servers.get_mut(&id).expect("the server exists");
         server.input(self.now, input);
-        let messages = std::mem::take(&mut server.outbox.messages);
+        let messages = std::mem::take(&mut server.outbox.shell.messages);
         self.in_flight.extend(messages);
     }
 
@@ -189,7 +189,7 @@ impl Cluster {
         let Reply::Server(id) = self.command(Command::AdmitServer(new)) else { panic!("it is admitted") };
         self.servers.insert(id, Server::open(id, Disk::new(SnapshotMeta::default())));
         let leader = self.leader();
-        let token = self.ask(leader, |token| Input::AddServer(token, id));
+        let token = self.ask(leader, |token| Input::Servers(ServerRequest::AddServer(token, id)));
         assert_eq!(*self.answer(leader, token), Response::Done);
         id
     }
@@ -371,9 +371,9 @@ fn a_server_is_taken_out_only_if_the_rest_goes_on() {
     let others: Vec<_> = cluster.running().into_iter().filter(|id| *id != leader).collect();
     cluster.down.insert(others[0]);
     cluster.run(2 * SECOND);
-    let token = cluster.ask(leader, |token| Input::RemoveServer(token, others[1]));
+    let token = cluster.ask(leader, |token| Input::Servers(ServerRequest::RemoveServer(token, others[1])));
     assert!(matches!(cluster.answer(leader, token), Response::Unavailable(Unavailable::Denied(_))));
-    let token = cluster.ask(leader, |token| Input::RemoveServer(token, others[0]));
+    let token = cluster.ask(leader, |token| Input::Servers(ServerRequest::RemoveServer(token, others[0])));
     cluster.run(SECOND);
     assert_eq!(*cluster.answer(leader, token), Response::Done);
     assert_eq!((cluster.voters().len(), cluster.roster().len()), (2, 2));
@@ -476,10 +476,10 @@ fn leadership_moves_to_whom_it_is_given() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
     let to = cluster.follower();
-    let token = cluster.ask(leader, |token| Input::TransferLeader(token, Some(to)));
+    let token = cluster.ask(leader, |token| Input::Servers(ServerRequest::TransferLeader(token, Some(to))));
     cluster.run(SECOND / 2);
     assert_eq!((cluster.answer(leader, token), cluster.leader()), (&Response::Done, to));
-    let back = cluster.ask(to, |token| Input::TransferLeader(token, None));
+    let back = cluster.ask(to, |token| Input::Servers(ServerRequest::TransferLeader(token, None)));
     cluster.run(SECOND / 2);
     assert_eq!(*cluster.answer(to, back), Response::Done);
     assert_ne!(cluster.leader(), to);
@@ -588,13 +588,13 @@ fn a_server_that_is_being_forgotten_is_not_taken_in() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
     let goes = cluster.follower();
-    cluster.input(leader, Input::RemoveServer(CallToken(77), goes));
+    cluster.input(leader, Input::Servers(ServerRequest::RemoveServer(CallToken(77), goes)));
     while cluster.voters().contains(&goes.0) || cluster.servers[&leader].core.membership().is_joint() {
         assert!(!cluster.in_flight.is_empty(), "it goes by messages alone");
         cluster.deliver_once();
     }
     assert!(cluster.roster().contains(&goes.0), "its row is still to be forgotten");
-    cluster.input(leader, Input::AddServer(CallToken(78), goes));
+    cluster.input(leader, Input::Servers(ServerRequest::AddServer(CallToken(78), goes)));
     let refused = cluster.answer(leader, CallToken(78));
     assert!(matches!(refused, Response::Unavailable(Unavailable::Denied(_))), "{refused:?}");
     cluster.run(SECOND);
@@ -610,9 +610,9 @@ fn a_learner_that_is_taken_out_is_forgotten_and_does_not_come_back() {
     let mut cluster = Cluster::start(3);
     let joiner = cluster.join("d", "d-1");
     let leader = cluster.leader();
-    let token = cluster.ask(leader, |token| Input::RemoveServer(token, joiner));
+    let token = cluster.ask(leader, |token| Input::Servers(ServerRequest::RemoveServer(token, joiner)));
     assert_eq!(*cluster.answer(leader, token), Response::Done);
-    let token = cluster.ask(leader, |token| Input::AddServer(token, joiner));
+    let token = cluster.ask(leader, |token| Input::Servers(ServerRequest::AddServer(token, joiner)));
     let refused = cluster.answer(leader, token);
     assert!(matches!(refused, Response::Unavailable(Unavailable::Denied(_))), "{refused:?}");
     assert_eq!(cluster.roster(), [1, 2, 3]);
@@ -624,14 +624,14 @@ fn a_server_that_went_is_forgotten_though_the_leadership_was_to_move_meanwhile()
     let joiner = cluster.join("d", "d-1");
     let leader = cluster.leader();
     let others: Vec<_> = cluster.voters().into_iter().map(ServerId).filter(|id| *id != leader).collect();
-    cluster.input(leader, Input::RemoveServer(CallToken(77), joiner));
+    cluster.input(leader, Input::Servers(ServerRequest::RemoveServer(CallToken(77), joiner)));
     cluster.down.insert(others[0]);
-    cluster.input(leader, Input::TransferLeader(CallToken(78), Some(others[0])));
+    cluster.input(leader, Input::Servers(ServerRequest::TransferLeader(CallToken(78), Some(others[0]))));
     cluster.deliver();
     assert!(cluster.roster().contains(&joiner.0), "nothing enters the log while the leadership is to move");
     assert!(!cluster.servers[&leader].replies.contains_key(&CallToken(77)), "it is not forgotten yet");
     cluster.run(SECOND / 2);
-    cluster.input(leader, Input::AddServer(CallToken(79), joiner));
+    cluster.input(leader, Input::Servers(ServerRequest::AddServer(CallToken(79), joiner)));
     cluster.run(SECOND);
     assert_eq!(*cluster.answer(leader, CallToken(77)), Response::Done);
     let refused = cluster.answer(leader, CallToken(79));
@@ -645,18 +645,18 @@ fn who_asks_again_for_a_removal_hears_that_it_is_done() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
     let goes = cluster.follower();
-    cluster.input(leader, Input::RemoveServer(CallToken(77), goes));
+    cluster.input(leader, Input::Servers(ServerRequest::RemoveServer(CallToken(77), goes)));
     while cluster.servers[&leader].core.membership().voters.contains(&goes) {
         cluster.deliver_once();
     }
-    cluster.input(leader, Input::RemoveServer(CallToken(78), goes));
+    cluster.input(leader, Input::Servers(ServerRequest::RemoveServer(CallToken(78), goes)));
     cluster.run(SECOND);
-    cluster.input(leader, Input::RemoveServer(CallToken(79), goes));
+    cluster.input(leader, Input::Servers(ServerRequest::RemoveServer(CallToken(79), goes)));
     for asked in [77, 78, 79] {
         assert_eq!(*cluster.answer(leader, CallToken(asked)), Response::Done, "asked as {asked}");
     }
     for (asked, stranger) in [(80, ServerId(4)), (81, ServerId(0))] {
-        cluster.input(leader, Input::RemoveServer(CallToken(asked), stranger));
+        cluster.input(leader, Input::Servers(ServerRequest::RemoveServer(CallToken(asked), stranger)));
         let refused = cluster.answer(leader, CallToken(asked));
         assert!(matches!(refused, Response::Unavailable(Unavailable::Denied(_))), "{refused:?}");
     }
@@ -671,9 +671,9 @@ fn a_new_leader_counts_on_nobody_whom_it_has_not_heard() {
     let disk = cluster.servers[&others[1]].disk.clone();
     cluster.servers.insert(others[1], Server::open(others[1], disk));
     cluster.run(5 * SECOND);
-    cluster.ask(leader, |token| Input::TransferLeader(token, Some(others[1])));
+    cluster.ask(leader, |token| Input::Servers(ServerRequest::TransferLeader(token, Some(others[1]))));
     assert_eq!(cluster.leader(), others[1]);
-    let token = cluster.ask(others[1], |token| Input::RemoveServer(token, leader));
+    let token = cluster.ask(others[1], |token| Input::Servers(ServerRequest::RemoveServer(token, leader)));
     let refused = cluster.answer(others[1], token);
     assert!(
         matches!(refused, Response::Unavailable(Unavailable::Denied(_))),
@@ -761,7 +761,7 @@ fn a_snapshot_that_a_follower_is_past_is_answered_with_how_far_it_is() {
     let mut outbox = Outbox::default();
     core.handle(cluster.now, Input::Peer(leader, told_again), &mut outbox);
     core.settle(cluster.now, &mut outbox);
-    let answers = outbox.messages.iter().filter(|(to, message)| {
+    let answers = outbox.shell.messages.iter().filter(|(to, message)| {
         *to == leader && message.kind == MessageKind::AppendResponse && message.index == mark.index
     });
     assert_eq!(answers.count(), 1, "its first response was lost: the leader would wait forever");

@@ -138,7 +138,7 @@ impl Quorum {
                 self.answered.insert(key, applied.index);
             }
         }
-        for (to, message) in outbox.messages.drain(..) {
+        for (to, message) in outbox.shell.messages.drain(..) {
             let copies = if faults { [1, 1, 1, 1, 2, 0][self.below(6) as usize] } else { 1 };
             for _ in 0..copies {
                 let delay = if faults && self.below(4) == 0 { self.below(8) } else { 0 };

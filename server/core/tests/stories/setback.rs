@@ -2,9 +2,9 @@
 //! holds, and it stays silent.
 
 use crate::members::{Cluster, Server};
-use lockmesh_core::Input;
 use lockmesh_core::raft::TICK;
 use lockmesh_core::setback::{LogPosition, SetBack};
+use lockmesh_core::{Input, ServerRequest};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::rpc::{Response, Unavailable};
@@ -106,7 +106,7 @@ fn a_leader_whose_disk_was_set_back_leads_no_more() {
     assert!(!core.is_serving());
     let expected = SetBack { server: leader, known, by, holds: core.log_position() };
     assert_eq!(core.set_back(), Some(&expected));
-    let token = cluster.ask(leader, |token| Input::RemoveServer(token, by));
+    let token = cluster.ask(leader, |token| Input::Servers(ServerRequest::RemoveServer(token, by)));
     let refused = cluster.answer(leader, token);
     assert!(matches!(refused, Response::Unavailable(Unavailable::NotLeader { .. })), "{refused:?}");
     cluster.run(5 * SECOND);

@@ -33,7 +33,7 @@ struct Promises {
 }
 
 impl Promises {
-    fn hear(&mut self, solo: &mut Solo) {
+    fn check_replies(&mut self, solo: &mut Solo) {
         for (token, response) in std::mem::take(&mut solo.replies) {
             let Some(command) = self.asked.remove(&token) else { continue };
             let Response::Applied(Applied { index, reply }) = response else { continue };
@@ -92,10 +92,10 @@ fn storm(seed: u64) -> String {
                 propose(&mut solo, &mut promises, Command::Kv(command));
             }
         }
-        promises.hear(&mut solo);
+        promises.check_replies(&mut solo);
     }
     solo.sync();
-    promises.hear(&mut solo);
+    promises.check_replies(&mut solo);
     let before = solo.core.state().clone();
     solo.crash();
     promises.keep(&solo);

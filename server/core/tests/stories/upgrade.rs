@@ -3,7 +3,7 @@
 use crate::members::{Cluster, Server};
 use crate::solo::Disk;
 use lockmesh_core::raft::log::SnapshotMeta;
-use lockmesh_core::{Input, State};
+use lockmesh_core::{Input, ServerRequest, State};
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::format::{self, FormatError};
 use lockmesh_protocol::id::ServerId;
@@ -135,7 +135,7 @@ fn a_build_that_reads_less_stops_at_a_snapshot_and_at_its_own_folder_of_the_newe
     let Reply::Server(id) = cluster.command(Command::AdmitServer(new)) else { panic!("it is admitted") };
     cluster.servers.insert(id, Server::open_reading(id, Disk::new(SnapshotMeta::default()), NOW));
     let leader = cluster.leader();
-    cluster.ask(leader, |token| Input::AddServer(token, id));
+    cluster.ask(leader, |token| Input::Servers(ServerRequest::AddServer(token, id)));
     cluster.run(SECOND);
     stopped_in_words(&cluster, id);
 

@@ -92,7 +92,7 @@ impl Bootstrap {
     }
 
     /// Processes another server's introduction.
-    pub(crate) fn hear(&mut self, now: Time, introduction: Introduction) {
+    pub(crate) fn note_introduction(&mut self, now: Time, introduction: Introduction) {
         let server = &introduction.server;
         if server.instance_id == self.me.instance_id {
             return;
@@ -248,12 +248,17 @@ impl Bootstrap {
                 named(founders[0])
             ));
         }
+        Decision::Promise(self.plan(&founders))
+    }
+
+    /// Returns the plan to propose for these founders.
+    fn plan(&self, founders: &[&NewServer]) -> BootstrapPlan {
         let ids = (1..).map(ServerId);
-        let servers = ids.zip(&founders).map(|(id, server)| server.with_id(id)).collect();
+        let servers = ids.zip(founders).map(|(id, server)| server.with_id(id)).collect();
         // The proposer's instance id is drawn for this data folder, so no other cluster has that
         // id.
         let cluster_id = self.cluster_id.clone().unwrap_or_else(|| self.me.instance_id.clone());
-        Decision::Promise(BootstrapPlan { cluster_id, servers })
+        BootstrapPlan { cluster_id, servers }
     }
 
     /// Returns why this server cannot promise a plan under its cluster id. Agents identify their

@@ -36,8 +36,8 @@ fn plan(names: &[&str]) -> BootstrapPlan {
     BootstrapPlan { cluster_id: format!("instance of {}", names[0]), servers }
 }
 
-fn hear(bootstrap: &mut Bootstrap, name: &str, expect: u32, standing: Standing) {
-    bootstrap.hear(NOW, introduction(name, expect, standing));
+fn introduce(bootstrap: &mut Bootstrap, name: &str, expect: u32, standing: Standing) {
+    bootstrap.note_introduction(NOW, introduction(name, expect, standing));
 }
 
 fn trouble(bootstrap: &Bootstrap) -> String {
@@ -57,21 +57,21 @@ fn wait(bootstrap: &Bootstrap) -> String {
 #[test]
 fn the_one_with_the_lowest_id_begins_and_the_others_follow() {
     let (mut a, mut b) = (free("a", 3), free("b", 3));
-    hear(&mut a, "b", 3, Standing::Free);
+    introduce(&mut a, "b", 3, Standing::Free);
     assert_eq!(wait(&a), "waiting for 1 more of 3 servers; present: a at a:8300, b at b:8300");
     for (bootstrap, other) in [(&mut a, "b"), (&mut b, "a")] {
-        hear(bootstrap, other, 3, Standing::Free);
-        hear(bootstrap, "c", 3, Standing::Free);
+        introduce(bootstrap, other, 3, Standing::Free);
+        introduce(bootstrap, "c", 3, Standing::Free);
     }
     assert!(wait(&b).ends_with("a at a:8300 proposes"));
     let wanted = plan(&["a", "b", "c"]);
     assert_eq!(a.decide(NOW), Decision::Promise(wanted.clone()));
     a.promised(wanted.clone());
     assert_eq!(wait(&a), "waiting for b at b:8300 and c at c:8300 to agree to found this cluster");
-    hear(&mut b, "a", 3, Standing::Promised(wanted.clone()));
+    introduce(&mut b, "a", 3, Standing::Promised(wanted.clone()));
     assert_eq!(b.decide(NOW), Decision::Promise(wanted.clone()));
     b.promised(wanted.clone());
-    hear(&mut b, "c", 3, Standing::Promised(wanted.clone()));
+    introduce(&mut b, "c", 3, Standing::Promised(wanted.clone()));
     assert_eq!(b.decide(NOW), Decision::Begin(wanted));
 }
 
@@ -88,7 +88,12 @@ fn a_server_alone_needs_nobody() {
 fn one_that_has_begun_speaks_for_all() {
     let wanted = plan(&["a", "b", "c"]);
     let mut a = Bootstrap::new(server("a"), 3, Standing::Promised(wanted.clone()));
-    hear(&mut a, "x", 0, Standing::Member { cluster_id: wanted.cluster_id.clone(), server: ServerId(9) });
+    introduce(
+        &mut a,
+        "x",
+        0,
+        Standing::Member { cluster_id: wanted.cluster_id.clone(), server: ServerId(9) },
+    );
     assert_eq!(a.decide(NOW), Decision::Begin(wanted));
 }
 
@@ -96,31 +101,31 @@ fn one_that_has_begun_speaks_for_all() {
 fn a_server_that_finds_a_cluster_joins_it_whatever_it_expects() {
     for expect in [0, 1, 3] {
         let mut a = free("a", expect);
-        hear(&mut a, "b", 3, Standing::Member { cluster_id: "c1".into(), server: ServerId(2) });
+        introduce(&mut a, "b", 3, Standing::Member { cluster_id: "c1".into(), server: ServerId(2) });
         assert_eq!(a.decide(NOW), Decision::Join("c1".into(), vec!["b:8300".into()]));
-        hear(&mut a, "c", 3, Standing::Member { cluster_id: "c2".into(), server: ServerId(2) });
+        introduce(&mut a, "c", 3, Standing::Member { cluster_id: "c2".into(), server: ServerId(2) });
         assert!(trouble(&a).starts_with("there are two clusters here"));
     }
     let mut joiner = free("a", 3);
     joiner.joins();
-    hear(&mut joiner, "b", 2, Standing::Promised(plan(&["a", "b"])));
+    introduce(&mut joiner, "b", 2, Standing::Promised(plan(&["a", "b"])));
     assert!(wait(&joiner).starts_with("waiting for a server that belongs"));
 }
 
 #[test]
 fn what_cannot_come_to_an_end_is_said() {
     let mut a = free("a", 3);
-    hear(&mut a, "b", 5, Standing::Free);
+    introduce(&mut a, "b", 5, Standing::Free);
     assert_eq!(trouble(&a), "`quorum.bootstrap_expect` is 3 here, but 5 on b at b:8300: set the same value");
     let mut a = free("a", 2);
     for name in ["b", "c"] {
-        hear(&mut a, name, 2, Standing::Free);
+        introduce(&mut a, name, 2, Standing::Free);
     }
     assert!(trouble(&a).starts_with("3 servers want to found a cluster of 2: a at a:8300, b at b:8300, c"));
-    hear(&mut a, "b", 2, Standing::Promised(plan(&["b", "c"])));
+    introduce(&mut a, "b", 2, Standing::Promised(plan(&["b", "c"])));
     assert_eq!(wait(&a), "b at b:8300 founds a cluster without this server, which will join it");
     let mut a = free("a", 3);
-    hear(&mut a, "b", 2, Standing::Promised(plan(&["a", "b"])));
+    introduce(&mut a, "b", 2, Standing::Promised(plan(&["a", "b"])));
     assert!(trouble(&a).contains("founds a cluster of 2 servers, but `quorum.bootstrap_expect` is 3 here"));
 }
 
@@ -128,12 +133,12 @@ fn what_cannot_come_to_an_end_is_said() {
 fn servers_that_cannot_be_told_apart_are_said() {
     let mut a = free("a", 3);
     let mut twin = introduction("A", 3, Standing::Free);
-    a.hear(NOW, twin.clone());
+    a.note_introduction(NOW, twin.clone());
     assert!(trouble(&a).contains("the same node name or node id"));
     twin.server.node = "b".into();
     twin.server.address = "a:8300".into();
     let mut a = free("a", 3);
-    a.hear(NOW, twin);
+    a.note_introduction(NOW, twin);
     assert!(trouble(&a).contains("advertise the same address, a:8300"));
 }
 
@@ -141,14 +146,14 @@ fn servers_that_cannot_be_told_apart_are_said() {
 fn an_emptied_server_is_another_one_and_its_promise_is_void() {
     let wanted = plan(&["a", "b", "c"]);
     let mut b = Bootstrap::new(server("b"), 3, Standing::Promised(wanted.clone()));
-    hear(&mut b, "a", 3, Standing::Promised(wanted.clone()));
-    hear(&mut b, "c", 3, Standing::Free);
+    introduce(&mut b, "a", 3, Standing::Promised(wanted.clone()));
+    introduce(&mut b, "c", 3, Standing::Free);
     let mut emptied = introduction("a", 3, Standing::Free);
     emptied.server.instance_id = "another".into();
-    b.hear(NOW, emptied.clone());
+    b.note_introduction(NOW, emptied.clone());
     assert!(trouble(&b).contains("was emptied before the cluster began"));
     let mut a = Bootstrap::new(emptied.server, 3, Standing::Free);
-    hear(&mut a, "b", 3, Standing::Promised(wanted));
+    introduce(&mut a, "b", 3, Standing::Promised(wanted));
     assert!(trouble(&a).contains("as it was before its data folder was emptied"));
 }
 
@@ -156,12 +161,12 @@ fn an_emptied_server_is_another_one_and_its_promise_is_void() {
 fn who_is_silent_is_not_here_but_its_promise_stands() {
     let later = Time(NOW.0 + 3_000_000);
     let mut a = free("a", 2);
-    hear(&mut a, "b", 2, Standing::Free);
+    introduce(&mut a, "b", 2, Standing::Free);
     assert!(matches!(a.decide(NOW), Decision::Promise(_)));
     assert!(matches!(a.decide(later), Decision::Wait(_)));
     let wanted = plan(&["a", "b"]);
     a.promised(wanted.clone());
-    hear(&mut a, "b", 2, Standing::Promised(wanted.clone()));
+    introduce(&mut a, "b", 2, Standing::Promised(wanted.clone()));
     assert_eq!(a.decide(later), Decision::Begin(wanted));
 }
 
@@ -177,7 +182,7 @@ fn no_server_founds_a_cluster_unless_it_is_told_to() {
     assert_eq!(wait(&a), "waiting for a server that belongs to a cluster");
     // Another waiting server does not make it a founder either.
     let mut a = free("a", 0);
-    hear(&mut a, "b", 0, Standing::Free);
+    introduce(&mut a, "b", 0, Standing::Free);
     assert!(wait(&a).starts_with("no cluster to found"));
 }
 
@@ -185,11 +190,11 @@ fn no_server_founds_a_cluster_unless_it_is_told_to() {
 fn a_cluster_is_rebuilt_under_the_configured_id_if_all_founders_agree() {
     let given = |name: &str, id: &str| free(name, 2).configured(Some(id.into()), true);
     let mut a = given("a", "old");
-    hear(&mut a, "b", 2, Standing::Free);
+    introduce(&mut a, "b", 2, Standing::Free);
     let wanted = BootstrapPlan { cluster_id: "old".into(), ..plan(&["a", "b"]) };
     assert_eq!(a.decide(NOW), Decision::Promise(wanted.clone()));
     let follow = |mut b: Bootstrap, plan: &BootstrapPlan| {
-        hear(&mut b, "a", 2, Standing::Promised(plan.clone()));
+        introduce(&mut b, "a", 2, Standing::Promised(plan.clone()));
         b
     };
     assert_eq!(follow(given("b", "old"), &wanted).decide(NOW), Decision::Promise(wanted.clone()));
@@ -205,14 +210,14 @@ fn a_cluster_is_rebuilt_under_the_configured_id_if_all_founders_agree() {
     let mut old_build = introduction("b", 2, Standing::Free);
     old_build.server.format = 0;
     let mut a = given("a", "old");
-    a.hear(NOW, old_build);
+    a.note_introduction(NOW, old_build);
     assert!(trouble(&a).contains("runs an older build"));
 }
 
 #[test]
 fn a_server_joins_no_other_cluster_than_the_configured_one() {
     let mut a = free("a", 0).configured(Some("old".into()), true);
-    hear(&mut a, "b", 3, Standing::Member { cluster_id: "other".into(), server: ServerId(2) });
+    introduce(&mut a, "b", 3, Standing::Member { cluster_id: "other".into(), server: ServerId(2) });
     assert!(
         trouble(&a).starts_with("b at b:8300 belongs to the cluster other, but `quorum.cluster_id` is old")
     );
@@ -275,7 +280,7 @@ fn storm(seed: u64, count: usize, expect: u32, emptying: bool) -> BTreeMap<Strin
             1 if emptying && step < 300 => nodes[one] = Node::new(one, step + 1, expect),
             _ => {
                 let introduction = nodes[other].introduction(now);
-                nodes[one].bootstrap.hear(now, introduction);
+                nodes[one].bootstrap.note_introduction(now, introduction);
             }
         }
         let node = &mut nodes[one];

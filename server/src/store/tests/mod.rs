@@ -2,10 +2,10 @@
 
 mod power;
 mod refusals;
+mod reported;
 mod rows;
 mod script;
 mod speed;
-mod told;
 mod turns;
 mod work;
 

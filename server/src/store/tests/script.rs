@@ -195,7 +195,7 @@ pub(super) fn snapshot_rows(store: &Store) -> BTreeMap<RowKey, Change> {
             .raw_part(number)
             .expect("the checkpoint can be read")
             .expect("parts follow each other");
-        for change in reader.take(&part.rows).expect("the rows are whole") {
+        for change in reader.add(&part.rows).expect("the rows are whole") {
             let Effect::Row(key, true) = effect(&change) else { panic!("a checkpoint sets rows only") };
             assert!(rows.insert(key, change).is_none(), "a row comes once");
         }

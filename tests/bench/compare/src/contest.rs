@@ -138,7 +138,7 @@ pub(crate) async fn run(options: &Options, folder: &Path, progress: &Progress) -
     report.process("generator").start = Usage::own();
     let mut contestants = Vec::new();
     for system in options.systems() {
-        progress.say(&format!("starting {}", system.name()));
+        progress.print(&format!("starting {}", system.name()));
         contestants.push(Contestant::start(system, options, folder).await?);
     }
     for contestant in &mut contestants {
@@ -147,7 +147,7 @@ pub(crate) async fn run(options: &Options, folder: &Path, progress: &Progress) -
     }
     warm_up(&mut contestants, &plan, options.spread, progress).await?;
     for step in &plan.steps {
-        progress.say(&format!("{} with {} clients", step.work.name(), step.clients));
+        progress.print(&format!("{} with {} clients", step.work.name(), step.clients));
         measure_step(&mut contestants, *step, &plan, options.spread, &mut report, progress).await;
     }
     report.process("generator").end = Usage::own();
@@ -155,7 +155,7 @@ pub(crate) async fn run(options: &Options, folder: &Path, progress: &Progress) -
         note_usage(contestant, &mut report, |usage| &mut usage.end);
     }
     for round in 1..=plan.kills {
-        progress.say(&format!("killing leaders, {round} of {}", plan.kills));
+        progress.print(&format!("killing leaders, {round} of {}", plan.kills));
         // Lockmesh with one server has no failover.
         let survives = |system: System| system != System::Lockmesh || options.servers() == 3;
         let contestants = contestants.iter_mut().filter(|contestant| survives(contestant.system()));
@@ -172,7 +172,7 @@ async fn warm_up(
     progress: &Progress,
 ) -> io::Result<()> {
     for contestant in contestants {
-        progress.say(&format!("warming up {}", contestant.system().name()));
+        progress.print(&format!("warming up {}", contestant.system().name()));
         for work in [Work::Puts, Work::Cycles, Work::Reads] {
             contestant.measure(Step { work, clients: 64 }, plan.warm_up, spread).await?;
         }
@@ -195,13 +195,13 @@ async fn measure_step(
             match contestant.measure(step, plan.length, spread).await {
                 Ok(measured) => report.figure(step, contestant.system()).add(&measured),
                 Err(error) => {
-                    progress.say(&format!("FAILED: {error}"));
+                    progress.print(&format!("FAILED: {error}"));
                     report.failures.push(error.to_string());
                 }
             }
         }
     }
-    progress.say(&report.summary(step));
+    progress.print(&report.summary(step));
 }
 
 async fn kill_leaders(
@@ -214,14 +214,14 @@ async fn kill_leaders(
         match contestant.kill_leader().await {
             Ok(took) => {
                 let ms = took.as_secs_f64() * 1e3;
-                progress.say(&format!("  {}: {ms:.0} ms", system.name()));
+                progress.print(&format!("  {}: {ms:.0} ms", system.name()));
                 match report.kills.iter_mut().find(|kills| kills.system == system) {
                     Some(kills) => kills.ms.push(ms),
                     None => report.kills.push(Kills { system, ms: vec![ms] }),
                 }
             }
             Err(error) => {
-                progress.say(&format!("FAILED: {error}"));
+                progress.print(&format!("FAILED: {error}"));
                 report.failures.push(format!("{}, leader killed: {error}", system.name()));
             }
         }

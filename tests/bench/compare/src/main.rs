@@ -60,7 +60,7 @@ fn measure(options: &Options) -> io::Result<bool> {
     process::raise_open_files_limit();
     let folder = options.folder()?;
     let progress = Progress::new();
-    progress.say(&format!("all data and logs are in {}", folder.path().display()));
+    progress.print(&format!("all data and logs are in {}", folder.path().display()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let work = async {
         match &options.command {

@@ -15,7 +15,7 @@ impl Progress {
     }
 
     /// Prints a message.
-    pub(crate) fn say(&self, text: &str) {
+    pub(crate) fn print(&self, text: &str) {
         let seconds = self.begun.elapsed().as_secs();
         eprintln!("[{:02}:{:02}] {text}", seconds / 60, seconds % 60);
     }

@@ -93,7 +93,7 @@ impl Resident {
     }
 
     /// Receives the response to a request.
-    pub fn heard(&mut self, stage: &Stage, response: &Response) {
+    pub fn receive_response(&mut self, stage: &Stage, response: &Response) {
         let Response::Applied(Applied { reply, .. }) = response else { return };
         match reply {
             Reply::Session(id) => self.session = Some(*id),

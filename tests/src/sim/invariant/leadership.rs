@@ -54,7 +54,7 @@ impl Agent {
             AgentEvent::Called { token, call: LocalCall::Ask(Request::Status), .. } => {
                 self.status_callers.insert(*token);
             }
-            AgentEvent::Told { token, answer, .. } => return self.told(*token, answer),
+            AgentEvent::Told { token, answer, .. } => return self.check_reply(*token, answer),
             AgentEvent::Settled => return self.calls_wait_at_the_leader(),
             AgentEvent::Called { .. } | AgentEvent::Left { .. } => {}
         }
@@ -87,7 +87,11 @@ impl Agent {
         }
     }
 
-    fn told(&mut self, token: CallToken, answer: &Result<Answered, Unavailable>) -> Result<(), String> {
+    fn check_reply(
+        &mut self,
+        token: CallToken,
+        answer: &Result<Answered, Unavailable>,
+    ) -> Result<(), String> {
         let wants_status = self.status_callers.remove(&token);
         match answer {
             Ok(Answered::Response(Response::Status(status))) if wants_status => {

@@ -37,7 +37,7 @@ impl Leader {
         Self { since, heard: BTreeMap::new(), nonces: BTreeMap::new(), deciding: BTreeMap::new() }
     }
 
-    fn hear(&mut self, now: Time, renewal: &Renewal, how: &'static str) {
+    fn note_renewal(&mut self, now: Time, renewal: &Renewal, how: &'static str) {
         if !self.deciding.contains_key(&renewal.lease.agent) {
             self.heard.insert(renewal.lease, (now, how));
             self.nonces.remove(&renewal.lease);
@@ -76,13 +76,13 @@ impl Silence {
         let leader = self.servers.entry(server).or_insert_with(|| Leader::new(now));
         // Renewals of the turn in which it began to serve may have arrived before that.
         for renewal in turn.renewals.iter().filter(|_| !is_new) {
-            leader.hear(now, renewal, "its renewal arrived");
+            leader.note_renewal(now, renewal, "its renewal arrived");
         }
         let is_genuine = |answer: &&Renewal| scene.history.state().is_authentic(answer);
         let passed_on = turn.passed_on.iter().filter(is_genuine);
         for answer in turn.answers.iter().chain(passed_on).filter(|_| !is_new) {
             if leader.nonces.get(&answer.lease) == Some(&answer.nonce) {
-                leader.hear(now, answer, "a juror had its answer");
+                leader.note_renewal(now, answer, "a juror had its answer");
             }
         }
         // Questions of that turn may be those of a former leader.

@@ -3,6 +3,7 @@
 
 use super::{Fleet, SECOND};
 use lockmesh_core::frontend::Event;
+use lockmesh_core::{Input, NodeInput};
 use lockmesh_protocol::lease::{HealthWindow, LeaseId, MISSING_RENEWALS};
 use lockmesh_protocol::record::MemberStatus;
 use std::collections::BTreeSet;
@@ -22,7 +23,8 @@ impl Fleet {
                 if host.lease == challenge.lease && host.answers_agents.contains(&agent) {
                     host.sequence += 1;
                     let answer = host.answer(challenge.nonce);
-                    self.cluster.turn(id, Some(Event::AgentAnswered(Box::new(answer))));
+                    self.cluster
+                        .turn(id, Some(Event::Core(Input::Node(NodeInput::AgentAnswered(Box::new(answer))))));
                     self.cluster.deliver();
                 }
             }
@@ -142,7 +144,9 @@ fn an_answer_to_another_check_or_one_that_was_forged_keeps_nothing() {
     let forged = fleet.hosts["h2"].secret.renewal(host.lease, 99, nonce);
     let (leader, former) = (fleet.cluster.leader(), host.secret.renewal(host.lease, 99, nonce ^ 1));
     for answer in [forged, former] {
-        fleet.cluster.turn(leader, Some(Event::AgentAnswered(Box::new(answer.into()))));
+        fleet
+            .cluster
+            .turn(leader, Some(Event::Core(Input::Node(NodeInput::AgentAnswered(Box::new(answer.into()))))));
     }
     let observed = fleet.cluster.servers.get_mut(&leader).expect("it runs").frontend.take_observed();
     assert_eq!((observed.judge.saved_by_agents, observed.judge.forged_answers), (0, 1));

@@ -3,6 +3,7 @@
 
 use super::{Fleet, SECOND};
 use lockmesh_core::frontend::Event;
+use lockmesh_core::{Input, NodeInput};
 use lockmesh_protocol::given_up::{GivenUpSession, NodeAnswer};
 use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::query::{Query, Rows};
@@ -71,7 +72,7 @@ fn a_list_that_was_forged_or_names_sessions_of_other_nodes_ends_nothing() {
     let renewal = h2.secret.renewal(h1.lease, 99, 1);
     let leader = fleet.cluster.leader();
     let answer = NodeAnswer { renewal, given_up: Some(forged) };
-    fleet.cluster.turn(leader, Some(Event::AgentAnswered(Box::new(answer))));
+    fleet.cluster.turn(leader, Some(Event::Core(Input::Node(NodeInput::AgentAnswered(Box::new(answer))))));
     let observed = fleet.cluster.servers.get_mut(&leader).expect("it runs").frontend.take_observed();
     assert!(observed.judge.forged_answers >= 1 && observed.judge.given_up_by_answer == 0);
     fleet.run(SECOND);

@@ -283,7 +283,7 @@ fn what_has_not_changed_is_not_told_again() {
     let mut fleet = Fleet::of(3, HealthWindow::Default);
     let mut roster = Roster::default();
     let follower = fleet.cluster.follower();
-    assert!(roster.take(fleet.sync(follower, "h1", roster.digest()).roster));
+    assert!(roster.apply(fleet.sync(follower, "h1", roster.digest()).roster));
     assert_eq!(roster.len(), 3);
     assert_eq!(
         roster.get(MemberId::of_agent(fleet.lease("h2"))).map(|member| member.address.port()),
@@ -297,7 +297,7 @@ fn what_has_not_changed_is_not_told_again() {
     fleet.run(SECOND);
     let news = fleet.sync(follower, "h1", roster.digest());
     assert_eq!(news.roster.0.len(), 1);
-    roster.take(news.roster);
+    roster.apply(news.roster);
     assert_eq!(roster.len(), 4);
     assert_eq!(u64::from(news.seconds), fleet.cluster.now().0 / 1_000_000);
 }
@@ -320,7 +320,7 @@ fn a_node_that_another_agent_took_over_is_in_the_mesh_once() {
     fleet.run(SECOND);
     fleet.assert_roster("h1", &["h1", "h2"]);
     let mut roster = Roster::default();
-    roster.take(fleet.sync(leader, "h1", RosterDigest(Vec::new())).roster);
+    roster.apply(fleet.sync(leader, "h1", RosterDigest(Vec::new())).roster);
     assert!(roster.get(former).is_none());
 }
 

@@ -74,7 +74,7 @@ pub(super) async fn fill(socket: &Path, count: u32, value: u32, progress: &Progr
         done.map_err(io::Error::other)??;
         if next.get() / TELL > told && !clients.is_empty() {
             told = next.get() / TELL;
-            progress.say(&format!("  {} keys", told * TELL));
+            progress.print(&format!("  {} keys", told * TELL));
         }
     }
     Ok(())

@@ -52,7 +52,7 @@ impl Findings {
     }
 
     /// Adds the other clients' latencies in a phase.
-    pub(super) fn tell(&mut self, phase: &str, seen: &[Seen; 3], meanwhile: String) {
+    pub(super) fn add_latencies(&mut self, phase: &str, seen: &[Seen; 3], meanwhile: String) {
         for (work, seen) in WORKS.iter().zip(seen) {
             let count = seen.latencies.count();
             self.lines.push(Line {

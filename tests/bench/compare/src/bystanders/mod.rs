@@ -57,7 +57,7 @@ pub(crate) async fn run(
     folder: &Path,
     progress: &Progress,
 ) -> io::Result<Findings> {
-    progress.say("starting Lockmesh");
+    progress.print("starting Lockmesh");
     let tools = options.tools()?;
     let mut cluster = Lockmesh::start(&tools, &folder.join("Lockmesh"), options.servers(), "info").await?;
     let abused = cluster.add_agent(&tools, "a2")?;
@@ -72,7 +72,7 @@ pub(crate) async fn run(
     let mut stage = Stage { cluster, abused, others, args, progress, findings };
     stage.lists().await?;
     stage.deletes().await?;
-    progress.say("done");
+    progress.print("done");
     Ok(stage.findings)
 }
 
@@ -81,19 +81,19 @@ impl Stage<'_> {
     async fn lists(&mut self) -> io::Result<()> {
         self.load(self.args.keys).await?;
         let length = Duration::from_secs(u64::from(self.args.seconds));
-        self.progress.say("quiet");
+        self.progress.print("quiet");
         let quiet = self.others.work(tokio::time::sleep(length)).await?;
-        self.findings.tell("quiet", &quiet.1, String::new());
+        self.findings.add_latencies("quiet", &quiet.1, String::new());
         for (name, words) in [
             ("others list ?recurse", "?recurse"),
             ("others list ?recurse&stale", "?recurse&stale"),
             ("others list ?keys", "?keys"),
         ] {
-            self.progress.say(name);
+            self.progress.print(name);
             let target = format!("{}{words}", fill::PREFIX);
             let listers = Listers::start(&self.abused, self.args.listers, request("GET", &target, b""));
             let (_, seen) = self.others.work(tokio::time::sleep(length)).await?;
-            self.findings.tell(name, &seen, listers.stop()?);
+            self.findings.add_latencies(name, &seen, listers.stop()?);
             tokio::time::sleep(REST).await;
         }
         self.delete("delete of as many keys", self.args.keys).await
@@ -108,7 +108,7 @@ impl Stage<'_> {
         self.delete("delete", self.args.deleted).await?;
         self.load(self.args.deleted).await?;
         let (held, watched) = (self.args.held, self.args.watched);
-        self.progress.say(&format!("{held} keys are locked and {watched} are watched"));
+        self.progress.print(&format!("{held} keys are locked and {watched} are watched"));
         fill::lock(&self.abused, self.args.deleted, held).await?;
         let watchers = fill::watch(&self.abused, self.args.deleted, watched).await?;
         tokio::time::sleep(REST).await;
@@ -119,7 +119,7 @@ impl Stage<'_> {
     }
 
     async fn load(&mut self, count: u32) -> io::Result<()> {
-        self.progress.say(&format!("writing {count} keys of {} bytes", self.args.value));
+        self.progress.print(&format!("writing {count} keys of {} bytes", self.args.value));
         let begun = Instant::now();
         fill::fill(&self.abused, count, self.args.value, self.progress).await?;
         self.findings.note(format!("{count} keys were written in {:.1} s", begun.elapsed().as_secs_f64()));
@@ -130,7 +130,7 @@ impl Stage<'_> {
     }
 
     async fn delete(&mut self, name: &str, count: u32) -> io::Result<()> {
-        self.progress.say(&format!("{name}: {count} keys"));
+        self.progress.print(&format!("{name}: {count} keys"));
         let delete = async {
             tokio::time::sleep(AROUND).await;
             let begun = Instant::now();
@@ -143,7 +143,11 @@ impl Stage<'_> {
         let (took, seen) = self.others.work(delete).await?;
         let took = took?;
         let name = format!("{name}: {count} keys");
-        self.findings.tell(&name, &seen, format!("answered after {:.0} ms", took.as_secs_f64() * 1e3));
+        self.findings.add_latencies(
+            &name,
+            &seen,
+            format!("answered after {:.0} ms", took.as_secs_f64() * 1e3),
+        );
         self.cluster.settle().await?;
         tokio::time::sleep(REST).await;
         self.findings.note_memory(&mut self.cluster, &format!("after the {name}"));

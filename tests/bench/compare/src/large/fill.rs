@@ -61,7 +61,7 @@ pub(super) async fn fill(
         tokio::select! {
             _ = ticks.tick() => if next.get() / TELL > told {
                 told = next.get() / TELL;
-                progress.say(&format!("  {} sessions and locks", told * TELL));
+                progress.print(&format!("  {} sessions and locks", told * TELL));
             },
             done = clients.join_next() => match done {
                 Some(done) => done.map_err(io::Error::other)??,

@@ -40,7 +40,7 @@ impl Findings {
     }
 
     /// Adds a finding.
-    pub(super) fn tell(
+    pub(super) fn add_finding(
         &mut self,
         what: impl Into<String>,
         figure: f64,
@@ -70,7 +70,7 @@ impl Findings {
     }
 
     fn memory(&mut self, name: &str, stage: &str, usage: Usage, limit: Option<f64>) {
-        self.tell(format!("memory of {name}, {stage}"), usage.memory_mib, "MiB", limit);
+        self.add_finding(format!("memory of {name}, {stage}"), usage.memory_mib, "MiB", limit);
     }
 
     /// Renders everything as readable Markdown.
@@ -102,9 +102,9 @@ mod tests {
         let machine = crate::report::tests::empty().machine;
         let mut findings =
             Findings { machine, version: "lockmesh 1".into(), findings: Vec::new(), failures: Vec::new() };
-        findings.tell("a wait", 60.0, "ms", Some(50.0));
-        findings.tell("another", 40.0, "ms", Some(50.0));
-        findings.tell("a count", 7.0, "", None);
+        findings.add_finding("a wait", 60.0, "ms", Some(50.0));
+        findings.add_finding("another", 40.0, "ms", Some(50.0));
+        findings.add_finding("a count", 7.0, "", None);
         assert_eq!(findings.failures, ["a wait: 60.0 ms, at most 50 was wanted"]);
         let text = findings.render();
         assert!(text.contains("| a wait  | 60.0 ms | 50 ms | MISSED  |"), "{text}");

@@ -46,14 +46,14 @@ pub(crate) async fn run(
     folder: &Path,
     progress: &Progress,
 ) -> io::Result<Findings> {
-    progress.say("starting Lockmesh");
+    progress.print("starting Lockmesh");
     let mut cluster =
         Lockmesh::start(&options.tools()?, &folder.join("Lockmesh"), options.servers(), LOG_LEVEL).await?;
     let mut findings = Findings::new(folder, cluster.version())?;
     tokio::time::sleep(REST).await;
     findings.look(&mut cluster, "idle", [IDLE_SERVER_MIB, IDLE_AGENT_MIB]);
     if args.minutes > 0 {
-        progress.say(&format!("64 clients work for {} minutes", args.minutes));
+        progress.print(&format!("64 clients work for {} minutes", args.minutes));
         let end = Instant::now() + Duration::from_secs(60 * u64::from(args.minutes));
         toil(&cluster, end).await?;
         let stage = format!("after {} minutes at 64 clients", args.minutes);
@@ -63,10 +63,10 @@ pub(crate) async fn run(
     if options.servers() > 1 {
         recover(&mut cluster, args, &mut findings, progress).await?;
     }
-    progress.say(&format!("destroying a node with {} locks", args.doomed));
+    progress.print(&format!("destroying a node with {} locks", args.doomed));
     stall::destroy(&cluster, args.doomed, &mut findings).await?;
     findings.look_freely(&mut cluster, "at the end");
-    progress.say("done");
+    progress.print("done");
     Ok(findings)
 }
 
@@ -99,17 +99,22 @@ async fn fill(
     fill::fill(cluster.socket(), stall::NODE, Some(stall::NODE), args.doomed, progress).await?;
     let held = quiet + args.doomed;
     let seconds = begun.elapsed().as_secs_f64();
-    findings.tell(format!("{held} sessions and {held} locks, made by 64 clients in"), seconds, "s", None);
+    findings.add_finding(
+        format!("{held} sessions and {held} locks, made by 64 clients in"),
+        seconds,
+        "s",
+        None,
+    );
     cluster.settle().await?;
     tokio::time::sleep(REST).await;
     findings.look_freely(cluster, &format!("with {held} sessions and locks"));
     let checkpoints = recovery::checkpoints(cluster, &marks)?;
-    findings.tell("checkpoints meanwhile, of all servers", checkpoints.len() as f64, "", None);
+    findings.add_finding("checkpoints meanwhile, of all servers", checkpoints.len() as f64, "", None);
     let most = checkpoints.iter().map(|checkpoint| checkpoint.rows).fold(0.0, f64::max);
-    findings.tell("rows of the largest", most, "", None);
+    findings.add_finding("rows of the largest", most, "", None);
     let times: Vec<f64> = checkpoints.iter().map(|checkpoint| checkpoint.took_ms).collect();
-    findings.tell("a checkpoint's time in the middle", median(&times), "ms", None);
-    findings.tell("the longest", times.iter().copied().fold(0.0, f64::max), "ms", None);
+    findings.add_finding("a checkpoint's time in the middle", median(&times), "ms", None);
+    findings.add_finding("the longest", times.iter().copied().fold(0.0, f64::max), "ms", None);
     Ok(())
 }
 
@@ -120,29 +125,39 @@ async fn recover(
     findings: &mut Findings,
     progress: &Progress,
 ) -> io::Result<()> {
-    progress.say("restarting a follower");
+    progress.print("restarting a follower");
     let restart = recovery::restart(cluster, recovery::Way::Terminate).await?;
-    findings.tell("a follower that was stopped, until it listens again", restart.listens, "s", None);
-    findings.tell("until it has caught up", restart.caught_up, "s", None);
+    findings.add_finding("a follower that was stopped, until it listens again", restart.listens, "s", None);
+    findings.add_finding("until it has caught up", restart.caught_up, "s", None);
     let restart = recovery::restart(cluster, recovery::Way::Kill).await?;
-    findings.tell("a follower that was killed, until it listens again", restart.listens, "s", None);
-    findings.tell("until it has caught up", restart.caught_up, "s", None);
-    progress.say("emptying a follower");
+    findings.add_finding("a follower that was killed, until it listens again", restart.listens, "s", None);
+    findings.add_finding("until it has caught up", restart.caught_up, "s", None);
+    progress.print("emptying a follower");
     let restart = recovery::restart(cluster, recovery::Way::Empty).await?;
-    findings.tell("a follower that was emptied, until it listens again", restart.listens, "s", None);
-    findings.tell("until it votes again, caught up by a snapshot", restart.caught_up, "s", None);
+    findings.add_finding("a follower that was emptied, until it listens again", restart.listens, "s", None);
+    findings.add_finding("until it votes again, caught up by a snapshot", restart.caught_up, "s", None);
     let begun = Instant::now();
     cluster.settle().await?;
-    findings.tell("and until its former life is out of the quorum", begun.elapsed().as_secs_f64(), "s", None);
+    findings.add_finding(
+        "and until its former life is out of the quorum",
+        begun.elapsed().as_secs_f64(),
+        "s",
+        None,
+    );
     let mut elections = Vec::new();
     for round in 1..=args.elections {
-        progress.say(&format!("killing the leader, {round} of {}", args.elections));
+        progress.print(&format!("killing the leader, {round} of {}", args.elections));
         elections.push(kill_leader(cluster).await?.as_secs_f64() * 1e3);
     }
     if !elections.is_empty() {
-        findings.tell("leader killed, until a write succeeds, in the middle", median(&elections), "ms", None);
+        findings.add_finding(
+            "leader killed, until a write succeeds, in the middle",
+            median(&elections),
+            "ms",
+            None,
+        );
         let most = elections.iter().copied().fold(0.0, f64::max);
-        findings.tell("at worst", most, "ms", None);
+        findings.add_finding("at worst", most, "ms", None);
     }
     Ok(())
 }

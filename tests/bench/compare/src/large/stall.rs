@@ -71,13 +71,23 @@ pub(super) async fn destroy(cluster: &Lockmesh, locks: u32, findings: &mut Findi
         done.map_err(io::Error::other)??;
     }
     let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
-    findings.tell(format!("a node with {locks} locks destroyed, until the answer"), ms(answered), "ms", None);
-    findings.tell("its locks that are still held then", f64::from(held), "", Some(0.0));
+    findings.add_finding(
+        format!("a node with {locks} locks destroyed, until the answer"),
+        ms(answered),
+        "ms",
+        None,
+    );
+    findings.add_finding("its locks that are still held then", f64::from(held), "", Some(0.0));
     for (work, longest) in OTHERS.iter().zip(longest.iter()) {
         let name = work.name();
         let (before, since) = (ms(longest.before.get()), ms(longest.since.get()));
-        findings.tell(format!("longest request of another's {name} before"), before, "ms", None);
-        findings.tell(format!("longest request of another's {name} since"), since, "ms", Some(LONGEST_MS));
+        findings.add_finding(format!("longest request of another's {name} before"), before, "ms", None);
+        findings.add_finding(
+            format!("longest request of another's {name} since"),
+            since,
+            "ms",
+            Some(LONGEST_MS),
+        );
     }
     Ok(())
 }

@@ -10,7 +10,7 @@
 //! durable.
 
 use super::disk::Disk;
-use super::names::TOLD;
+use super::names::REPORTED;
 use redb::StorageBackend;
 use std::io;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const BYTES: usize = 4 + 16 + 8 + 8;
 
 /// The file, for writing. A failed write is logged once; the log does not wait for it.
 #[derive(Debug)]
-pub(super) struct ToldFile {
+pub(super) struct ReportedFile {
     disk: Arc<dyn Disk>,
     /// The pair of the store's files: a number of another store is meaningless.
     pair: u128,
@@ -30,20 +30,20 @@ pub(super) struct ToldFile {
     is_failing: bool,
 }
 
-impl ToldFile {
+impl ReportedFile {
     /// Returns the file of a pair; it is opened or created by the first write.
     pub(super) fn new(disk: Arc<dyn Disk>, pair: u128) -> Self {
         Self { disk, pair, file: None, is_failing: false }
     }
 
     /// Writes the number of a durable commit.
-    pub(super) fn tell(&mut self, number: u64) {
+    pub(super) fn record(&mut self, number: u64) {
         match self.write(number) {
             Ok(()) => self.is_failing = false,
             Err(error) => {
                 self.file = None;
                 if !std::mem::replace(&mut self.is_failing, true) {
-                    let file = self.disk.path(TOLD);
+                    let file = self.disk.path(REPORTED);
                     tracing::warn!(
                         file = %file.display(), %error,
                         "cannot record the newest commit; damage to its page may go undetected at the next start"
@@ -55,8 +55,8 @@ impl ToldFile {
 
     fn write(&mut self, number: u64) -> io::Result<()> {
         if self.file.is_none() {
-            let there = self.disk.open(TOLD)?;
-            let file = there.map_or_else(|| self.disk.create(TOLD), Ok)?;
+            let there = self.disk.open(REPORTED)?;
+            let file = there.map_or_else(|| self.disk.create(REPORTED), Ok)?;
             if file.len()? != BYTES as u64 {
                 file.set_len(BYTES as u64)?;
             }
@@ -68,7 +68,7 @@ impl ToldFile {
 
 /// Returns the number of a pair's newest reported commit; 0 if unknown.
 pub(super) fn read(disk: &dyn Disk, pair: u128) -> io::Result<u64> {
-    let Some(file) = disk.open(TOLD)? else { return Ok(0) };
+    let Some(file) = disk.open(REPORTED)? else { return Ok(0) };
     let mut bytes = [0; BYTES];
     if file.len()? != BYTES as u64 {
         return Ok(0);
