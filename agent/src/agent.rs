@@ -15,6 +15,7 @@ use crate::own_address::OwnAddress;
 use crate::pin::PinStore;
 use crate::reload::Asking;
 use crate::session_watches::SessionWatches;
+use crate::upstream::calls::StatusOf;
 use crate::upstream::{Upstream, UpstreamOptions};
 use lockmesh_agent_core::checks::CheckLimits;
 use lockmesh_agent_core::cluster::ClusterChoice;
@@ -162,12 +163,12 @@ impl Agent {
 
     async fn serves(&self) -> bool {
         self.upstream.is_registered()
-            && self.upstream.status().await.is_ok_and(|status| status.leader.is_some())
+            && self.upstream.call(StatusOf::Nearest).await.is_ok_and(|status| status.leader.is_some())
     }
 
     /// Returns the leader's address, as far as this agent knows.
     pub async fn leader(&self) -> Option<String> {
-        let status = self.upstream.status().await.ok()?;
+        let status = self.upstream.call(StatusOf::Nearest).await.ok()?;
         let leader = status.servers.iter().find(|server| Some(server.id) == status.leader)?;
         Some(leader.address.clone())
     }
