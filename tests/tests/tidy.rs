@@ -21,7 +21,6 @@ const LARGE_TYPES: &[(&str, &str, usize)] = &[
     ("server/core", "Core", 830),
     ("server/core", "State", 904),
     ("server/core", "Step", 1_459),
-    ("agent/client", "Holder", 944),
 ];
 
 /// Everything that the top folder may contain besides dotfiles.
