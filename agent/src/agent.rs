@@ -1,7 +1,7 @@
 //! Starts all parts of an agent, and stops them in the reverse order. No other file does.
 
 use crate::checks::Checks;
-use crate::config::{AgentConfig, CheckConfig, HttpConfig, SessionConfig};
+use crate::config::{AgentConfig, CheckConfig, HttpConfig, SessionConfig, UpstreamConfig};
 use crate::error::AgentError;
 use crate::events::Events;
 use crate::http::{self, Api, HostCheck, HttpLimits, Listeners, UnixSocket};
@@ -15,6 +15,7 @@ use crate::own_address::OwnAddress;
 use crate::pin::PinStore;
 use crate::reload::Asking;
 use crate::session_watches::SessionWatches;
+use crate::upstream::calls::StatusOf;
 use crate::upstream::{Upstream, UpstreamOptions};
 use lockmesh_agent_core::checks::CheckLimits;
 use lockmesh_agent_core::cluster::ClusterChoice;
@@ -100,17 +101,15 @@ impl Agent {
         let datagrams = config.gossip_address().map(listen_for_gossip).transpose()?;
 
         let (lives, watched) = watch::channel(identity.lives().to_vec());
-        let incarnation = incarnation::of_this_process(&identity).map_err(AgentError::Random)?;
         let mut registration = registration(&config, &node, own_address.ip(), server);
-        (registration.incarnation, registration.port) = (incarnation, port);
+        registration.incarnation = incarnation::of_this_process(&identity).map_err(AgentError::Random)?;
+        registration.port = port;
         let gossip_port = datagrams.as_ref().and_then(|socket| socket.local_address().ok());
         registration.gossip = gossip_port.map(|local| SocketAddr::new(own_address.ip(), local.port()));
-        let mut upstream = UpstreamOptions::new(config.upstream.servers.clone(), identity, registration);
-        (upstream.cluster, upstream.pin) = (config.upstream.cluster(), pin);
-        (upstream.pins, upstream.own_address) = (Arc::new(pins), own_address.clone());
-        upstream.hold_time = config.upstream.hold_timeout;
-        upstream.probe_after = config.upstream.probe_after;
-        let upstream = Upstream::start_on(Arc::clone(&endpoint), upstream);
+        let mut options = upstream_options(&config.upstream, identity, registration);
+        options.pin = pin;
+        (options.pins, options.own_address) = (Arc::new(pins), own_address.clone());
+        let upstream = Upstream::start_on(Arc::clone(&endpoint), options);
         let identity = node::Identity {
             node: node.name.clone(),
             node_id: node.id,
@@ -162,12 +161,12 @@ impl Agent {
 
     async fn serves(&self) -> bool {
         self.upstream.is_registered()
-            && self.upstream.status().await.is_ok_and(|status| status.leader.is_some())
+            && self.upstream.call(StatusOf::Nearest).await.is_ok_and(|status| status.leader.is_some())
     }
 
     /// Returns the leader's address, as far as this agent knows.
     pub async fn leader(&self) -> Option<String> {
-        let status = self.upstream.status().await.ok()?;
+        let status = self.upstream.call(StatusOf::Nearest).await.ok()?;
         let leader = status.servers.iter().find(|server| Some(server.id) == status.leader)?;
         Some(leader.address.clone())
     }
@@ -235,6 +234,17 @@ impl Agent {
         // Last: requests under way and the last reports of checks still need the servers.
         self.upstream.close().await;
     }
+}
+
+fn upstream_options(
+    config: &UpstreamConfig,
+    identity: Identity,
+    registration: AgentRegistration,
+) -> UpstreamOptions {
+    let mut options = UpstreamOptions::new(config.servers.clone(), identity, registration);
+    options.cluster = config.cluster();
+    (options.hold_time, options.probe_after) = (config.hold_timeout, config.probe_after);
+    options
 }
 
 fn listen(config: &HttpConfig) -> Result<Listeners, http::ListenError> {

@@ -7,6 +7,7 @@
 use crate::metrics;
 use crate::node::Identity;
 use crate::upstream::Upstream;
+use crate::upstream::calls::Read;
 use lockmesh_agent_core::checks::{self, CheckError, CheckLimits, Input, NewCheck, Notice, Order, Outbox};
 use lockmesh_net::random::seed;
 use lockmesh_protocol::command::{Command, Deregistration, Registration};
@@ -156,7 +157,9 @@ impl Checks {
                 Input::Written(self.write(Command::Deregister(deregistration)).await)
             }
             Order::Read => {
-                let answer = self.upstream.read(Query::NodeChecks(node), Consistency::Default, None).await;
+                let query = Query::NodeChecks(node);
+                let read = Read { query, consistency: Consistency::Default, blocking: None };
+                let answer = self.upstream.call(read).await;
                 Input::Read(answer.map_err(|error| error.to_string()).and_then(|answer| match &answer.rows {
                     Rows::Checks(checks) => Ok(checks.clone()),
                     _ => Err("the server answered with no checks".into()),
@@ -166,7 +169,7 @@ impl Checks {
     }
 
     async fn write(&self, command: Command) -> Result<Reply, String> {
-        let applied = self.upstream.propose(command).await.map_err(|error| error.to_string())?;
+        let applied = self.upstream.call(command).await.map_err(|error| error.to_string())?;
         Ok(applied.reply)
     }
 

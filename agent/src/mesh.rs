@@ -9,6 +9,7 @@ use crate::events::{Events, FireError, Fired};
 use crate::mesh_questions::{Answer, Asked, Awaited, Wanted};
 use crate::metrics;
 use crate::upstream::Upstream;
+use crate::upstream::calls::{Accuse, Spread};
 use bytes::Bytes;
 use lockmesh_agent_core::gossip::Counts;
 use lockmesh_agent_core::gossip::mesh::{Mesh, Output, SYNC_TIMEOUT, SealCounts};
@@ -211,7 +212,7 @@ impl Member {
         tokio::spawn(async move {
             // A lost suspicion is harmless: other agents report it too, and the renewal is overdue
             // soon.
-            if let Err(reason) = upstream.accuse(leases).await {
+            if let Err(reason) = upstream.call(Accuse(leases)).await {
                 tracing::debug!(%reason, "no server accepted a suspicion");
             }
         });
@@ -231,7 +232,7 @@ impl Member {
         let upstream = self.upstream.clone();
         tokio::spawn(async move {
             // A lost request is harmless within one cell: gossip spreads the event.
-            if let Err(reason) = upstream.spread_event(item).await {
+            if let Err(reason) = upstream.call(Spread(item)).await {
                 tracing::debug!(%reason, "no server passed an event on");
             }
         });

@@ -8,6 +8,7 @@
 use crate::boot_clock::BootClock;
 use crate::http::loss_in_words;
 use crate::metrics;
+use crate::upstream::calls::{EndSession, Read};
 use crate::upstream::{BoxFuture, Upstream};
 use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::EndReason;
@@ -144,7 +145,9 @@ impl SessionWatches {
     async fn read(&self, session: SessionId, behind: Option<LogIndex>) -> SessionRead {
         let began = self.clock.now();
         let blocking = behind.map(|index| Blocking { index, wait: READ_WAIT });
-        let answer = self.upstream.read(Query::Session(session), Consistency::Default, blocking).await;
+        let query = Query::Session(session);
+        let read = Read { query, consistency: Consistency::Default, blocking };
+        let answer = self.upstream.call(read).await;
         let answer = match answer {
             Ok(answer) => answer,
             Err(unavailable) => return (began, Err(FollowError::Unavailable(unavailable))),
@@ -161,7 +164,8 @@ impl SessionWatches {
     /// Returns the reason why a session is gone, as text.
     async fn reason(&self, session: SessionId) -> String {
         let _permit = self.reasons.acquire().await;
-        let answer = self.upstream.read(Query::Losses, Consistency::Default, None).await;
+        let read = Read { query: Query::Losses, consistency: Consistency::Default, blocking: None };
+        let answer = self.upstream.call(read).await;
         let Ok(Rows::Losses(losses)) = answer.as_ref().map(|answer| &answer.rows) else {
             return "the session is gone; the reason could not be looked up".into();
         };
@@ -304,7 +308,7 @@ impl WatchTask {
         let (upstream, session) = (self.watches.upstream.clone(), self.session);
         Box::pin(async move {
             tokio::time::sleep(pause).await;
-            let ended = upstream.end_session(session, EndReason::GivenUp(None)).await;
+            let ended = upstream.call(EndSession { session, reason: EndReason::GivenUp(None) }).await;
             if let Err(error) = &ended {
                 tracing::debug!(%session, %error, "cannot end a session that was given up; retrying");
             }

@@ -122,7 +122,7 @@ impl StandIn {
             health_window: window,
             ..SessionSpec::of(SessionId::from_random(id), self.node.clone())
         };
-        match self.upstream.propose(Command::CreateSession(spec)).await {
+        match self.upstream.call(Command::CreateSession(spec)).await {
             Ok(Applied { reply: Reply::Session(_), .. }) => Ok(()),
             Ok(other) => Err(format!("the session of {} was not made: {:?}", self.node, other.reply)),
             Err(error) => Err(error.to_string()),

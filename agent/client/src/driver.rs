@@ -7,7 +7,7 @@ use crate::client::{Client, Tidying};
 use crate::error::Error;
 use crate::holder::{
     Event, Grant, GuardState, HoldId, Holder, HolderRequest, Input, Moment, NodeLease, Notice, Outbox,
-    Request, Response, SessionUse, Wanted,
+    Request, Response, SessionUse, Wanted, Write,
 };
 use crate::loss::Loss;
 use crate::read::Read;
@@ -310,20 +310,17 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
         }
         Request::EndSession(session, reason) => sessions.end(&session, reason).await.map(|()| Response::Done),
         Request::Get(key, read) => {
-            let answer = kv.get(&key, &read).await?;
-            Ok(Response::Entries(answer.value.into_iter().collect(), answer.index))
+            let entry = kv.get(&key, &read).await;
+            entry.map(|answer| Response::Entries(answer.value.into_iter().collect(), answer.index))
         }
         Request::List(prefix, read) => {
-            let answer = kv.list(&prefix, &read).await?;
-            Ok(Response::Entries(answer.value, answer.index))
+            kv.list(&prefix, &read).await.map(|answer| Response::Entries(answer.value, answer.index))
         }
-        Request::Acquire(write, session, queue_for) => {
-            let acquired = match queue_for {
-                Some(wait) => kv.acquire_waiting(&write.key, &session, write.value, write.flags, wait).await,
-                None => kv.acquire(&write.key, &session, write.value, write.flags).await,
-            };
-            acquired.map(Response::Acquired)
+        Request::Acquire(Write { key, value, flags }, session, queue_for) => match queue_for {
+            Some(wait) => kv.acquire_waiting(&key, &session, value, flags, wait).await,
+            None => kv.acquire(&key, &session, value, flags).await,
         }
+        .map(Response::Acquired),
         Request::Release(write, session) => {
             kv.release(&write.key, &session, write.value, write.flags).await.map(Response::Verdict)
         }

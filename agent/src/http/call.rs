@@ -6,6 +6,7 @@ use super::body::Body;
 use super::go::query::Params;
 use super::go::{duration, number};
 use super::peer::Peer;
+use crate::upstream::calls::Read;
 use bytes::{Bytes, BytesMut};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode, header};
@@ -70,7 +71,7 @@ impl Call<'_> {
 
     /// Changes the state.
     pub(super) async fn propose(&self, command: Command) -> Result<Applied, Failure> {
-        Ok(self.api.upstream.propose(command).await?)
+        Ok(self.api.upstream.call(command).await?)
     }
 
     /// Reads from the state. A failure carries the headers of `meta`, if the endpoint sends them on
@@ -82,7 +83,8 @@ impl Call<'_> {
         meta: Option<MetaKind>,
     ) -> Result<Arc<Answer>, Failure> {
         let _blocked = options.blocking.map(|_| crate::metrics::BlockedWatcher::begin());
-        let answer = self.api.upstream.read(query, options.consistency, options.blocking).await;
+        let ReadOptions { consistency, blocking } = options;
+        let answer = self.api.upstream.call(Read { query, consistency, blocking }).await;
         answer.map_err(|unavailable| match meta {
             Some(kind) => Failure::from(unavailable).with_meta(kind),
             None => Failure::from(unavailable),

@@ -5,7 +5,7 @@ use super::service_mesh::{MeshFields, visible_meta};
 use lockmesh_agent_core::session_events::SessionEvent;
 use lockmesh_client::shape::{self, Blob};
 use lockmesh_protocol::gossip::event::UserEvent;
-use lockmesh_protocol::id::SessionId;
+use lockmesh_protocol::id::{CheckId, SessionId};
 use lockmesh_protocol::lease::{HealthWindow, NodeLease};
 use lockmesh_protocol::query::{Instance, LockInfo};
 use lockmesh_protocol::record::{Behavior, Check, Entry, Loss, LossCause, Node, Service, Session};
@@ -262,8 +262,9 @@ pub(crate) fn loss_in_words(known: &Loss) -> String {
     loss(known).in_words()
 }
 
-pub(super) fn loss(loss: &Loss) -> shape::lockmesh::Loss {
-    let (cause, check) = match &loss.cause {
+/// Returns the name of a cause, and the check that it is about.
+fn cause_and_check(cause: &LossCause) -> (&'static str, Option<&CheckId>) {
+    match cause {
         LossCause::Destroyed => ("destroyed", None),
         LossCause::TtlExpired => ("ttl-expired", None),
         LossCause::CheckCritical(check) => ("check-critical", Some(check)),
@@ -276,7 +277,11 @@ pub(super) fn loss(loss: &Loss) -> shape::lockmesh::Loss {
         LossCause::NodeReaped => ("node-reaped", None),
         LossCause::GivenUp { .. } => ("given-up", None),
         LossCause::KeyDeleted => ("key-deleted", None),
-    };
+    }
+}
+
+pub(super) fn loss(loss: &Loss) -> shape::lockmesh::Loss {
+    let (cause, check) = cause_and_check(&loss.cause);
     let (health_window, confirmed_by, silent_for) = match &loss.cause {
         LossCause::NodeFailed { window, confirmed_by, silent_for } => (
             window.as_str().into(),

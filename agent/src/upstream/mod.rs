@@ -10,11 +10,13 @@
 //! | file | is |
 //! |---|---|
 //! | `mod.rs` | the handle that the rest of the agent uses |
+//! | `calls.rs` | the calls, each with its answer |
 //! | `quorum.rs` | the interface of the quorum to the rest of the agent |
 //! | `driver.rs` | passes the time and inputs to the client, and executes its effects |
 //! | `counters.rs` | counters |
 //! | `quic.rs` | one connection to a server |
 
+pub mod calls;
 mod counters;
 mod driver;
 mod quic;
@@ -25,23 +27,19 @@ pub use quorum::{BoxFuture, Quorum};
 
 use crate::own_address::OwnAddress;
 use crate::pin::PinStore;
-use bytes::Bytes;
+use calls::{Call, StatusOf, SyncMesh};
 use driver::Driver;
 use lockmesh_agent_core::cluster::{ClusterChoice, Pin};
 use lockmesh_agent_core::lease::LeaseState;
-use lockmesh_agent_core::quorum_client::{
-    Answered, EndReason, Load, LocalCall, NotReady, QuorumClientConfig, unexpected,
-};
+use lockmesh_agent_core::quorum_client::{Answered, Load, NotReady, QuorumClientConfig, unexpected};
 use lockmesh_net::{Endpoint, Identity, QuicOptions};
-use lockmesh_protocol::command::{AgentRegistration, Command, NewEntry, NodeLeave};
+use lockmesh_protocol::command::{AgentRegistration, Command, NodeLeave};
 use lockmesh_protocol::gossip::MeshNews;
 use lockmesh_protocol::gossip::roster::RosterDigest;
-use lockmesh_protocol::id::{LogIndex, NodeName, ServerId, SessionId};
-use lockmesh_protocol::lease::{Challenge, LeaseId, NodeLeaseQuery, NodeLeases};
-use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
-use lockmesh_protocol::record::{Autopilot, Session};
+use lockmesh_protocol::id::NodeName;
+use lockmesh_protocol::lease::{Challenge, LeaseId};
 use lockmesh_protocol::reply::{Applied, Reply};
-use lockmesh_protocol::rpc::{BackupPart, Request, Response, Status, Unavailable};
+use lockmesh_protocol::rpc::{Response, Status, Unavailable};
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -135,91 +133,14 @@ impl Upstream {
         Self::new(Driver::start(endpoint, options.pins, options.own_address, config))
     }
 
-    /// Changes the state, exactly once.
+    /// Makes a call; commands are applied exactly once.
     ///
     /// # Errors
-    /// Unless [`Unavailable::certainly_not_done`], the command may have been applied, or may be
-    /// later. It was retried under one request id within the hold timeout; a further retry is the
+    /// Unless [`Unavailable::certainly_not_done`], the call may have been done, or may be later. It
+    /// was retried within the hold timeout, a command under one request id; a further retry is the
     /// caller's decision.
-    pub async fn propose(&self, command: Command) -> Result<Applied, Unavailable> {
-        match self.0.clone().call(LocalCall::Propose(command)).await? {
-            Answered::Response(Response::Applied(applied)) => Ok(applied),
-            other => Err(misfit(other)),
-        }
-    }
-
-    /// Acquires a lock, or waits in its queue for up to `wait`. Returns the reply of an acquire,
-    /// and the index of the enqueue. Dropping the future gives up the position.
-    ///
-    /// # Errors
-    /// Unless [`Unavailable::certainly_not_done`], the lock may have been granted to the session:
-    /// the owner of the session must release the lock, or end the session.
-    pub async fn acquire(
-        &self,
-        new: NewEntry,
-        session: SessionId,
-        wait: Duration,
-    ) -> Result<(LogIndex, Applied), Unavailable> {
-        match self.0.clone().call(LocalCall::Acquire { new, session, wait }).await? {
-            Answered::Acquired(mark, applied) => Ok((mark, applied)),
-            other => Err(misfit(other)),
-        }
-    }
-
-    /// Ends a session. The agent retries that until it is done, even if the future is dropped. For
-    /// a session that was given up, the future only waits for the order to be accepted.
-    ///
-    /// # Errors
-    /// The servers have not reported the outcome within the hold timeout. The agent keeps retrying,
-    /// unless the session is [certain](Unavailable::certainly_not_done) to remain because too many
-    /// are being ended.
-    pub async fn end_session(&self, session: SessionId, reason: EndReason) -> Result<(), Unavailable> {
-        match self.0.clone().call(LocalCall::EndSession { session, reason }).await? {
-            Answered::Response(Response::Applied(_) | Response::Done) => Ok(()),
-            other => Err(misfit(other)),
-        }
-    }
-
-    /// Reads from the state. A blocking read shares one upstream request with all identical ones.
-    ///
-    /// # Errors
-    /// No server answered in time, or none may. Nothing was changed: retry, unless the answer is
-    /// too long.
-    pub async fn read(
-        &self,
-        query: Query,
-        consistency: Consistency,
-        blocking: Option<Blocking>,
-    ) -> Result<Arc<Answer>, Unavailable> {
-        match self.0.clone().call(LocalCall::Read { query, consistency, blocking }).await? {
-            Answered::Response(Response::Answer(answer)) => Ok(Arc::new(answer)),
-            Answered::Shared(answer) => Ok(answer),
-            other => Err(misfit(other)),
-        }
-    }
-
-    /// Keeps a session alive; returns `None` if there is no session with that id.
-    ///
-    /// # Errors
-    /// Unless [`Unavailable::certainly_not_done`], the TTL may have been restarted. Renewing again
-    /// is safe.
-    pub async fn renew(&self, session: SessionId) -> Result<Option<Arc<Session>>, Unavailable> {
-        match self.ask(Request::Renew(session)).await? {
-            Response::Renewed(session) => Ok(session),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// Returns the quorum as the nearest server sees it. Fails at once while this agent is not
-    /// connected.
-    ///
-    /// # Errors
-    /// No server is connected, or it does not answer. Nothing was changed.
-    pub async fn status(&self) -> Result<Status, Unavailable> {
-        match self.0.clone().call(LocalCall::AskHome(Request::Status)).await? {
-            Answered::Response(Response::Status(status)) => Ok(status),
-            other => Err(misfit(other)),
-        }
+    pub async fn call<C: Call>(&self, call: C) -> Result<C::Answer, Unavailable> {
+        C::answer(self.0.clone().call(call.local_call()).await?).map_err(misfit)
     }
 
     /// Returns what this agent lacks of the mesh, from the nearest server, or from the leader if
@@ -228,44 +149,11 @@ impl Upstream {
     /// # Errors
     /// No server is connected, or it does not answer. Nothing was changed.
     pub async fn sync_mesh(&self, digest: RosterDigest) -> Result<MeshNews, Unavailable> {
-        let request = Request::SyncMesh(digest);
-        let answered = match self.0.clone().call(LocalCall::AskHome(request.clone())).await {
+        match self.call(SyncMesh { digest: digest.clone(), from_leader: false }).await {
             // A follower that lags has not applied the registration; the leader has.
-            Err(Unavailable::Denied(_)) => self.0.clone().call(LocalCall::Ask(request)).await?,
-            answered => answered?,
-        };
-        match answered {
-            Answered::Response(Response::Mesh(news)) => Ok(*news),
-            other => Err(misfit(other)),
+            Err(Unavailable::Denied(_)) => self.call(SyncMesh { digest, from_leader: true }).await,
+            answer => answer,
         }
-    }
-
-    /// Reports failed probes of these leases to the nearest server.
-    ///
-    /// # Errors
-    /// No server is connected, or it does not accept the report. The suspicion may have reached the
-    /// leader.
-    pub async fn accuse(&self, leases: Vec<LeaseId>) -> Result<(), Unavailable> {
-        match self.0.clone().call(LocalCall::AskHome(Request::Accuse(leases))).await? {
-            Answered::Response(Response::Done) => Ok(()),
-            other => Err(misfit(other)),
-        }
-    }
-
-    /// Sends an event of this host to the nearest server, for hosts that gossip does not reach.
-    ///
-    /// # Errors
-    /// No server is connected, or it does not accept the event. It may spread in any case.
-    pub async fn spread_event(&self, item: Bytes) -> Result<(), Unavailable> {
-        match self.0.clone().call(LocalCall::AskHome(Request::Spread(item))).await? {
-            Answered::Response(Response::Done) => Ok(()),
-            other => Err(misfit(other)),
-        }
-    }
-
-    /// Returns the lease under which this agent is registered now.
-    pub fn registered_lease(&self) -> Option<LeaseId> {
-        self.0.registered_lease()
     }
 
     /// Returns the quorum as its leader sees it. Only the leader knows the state of the other
@@ -274,45 +162,17 @@ impl Upstream {
     /// # Errors
     /// No leader answered. Nothing was changed.
     pub async fn leader_status(&self) -> Result<Status, Unavailable> {
-        match self.ask(Request::Status).await? {
-            Response::Status(status) if status.leader == Some(status.server) => Ok(status),
-            // It was the leader when the request was sent, and no longer knows the state of the
-            // others.
-            Response::Status(_) => Err(Unavailable::NotLeader { leader: None }),
-            other => Err(unexpected(&other)),
+        let status = self.call(StatusOf::Leader).await?;
+        if status.leader == Some(status.server) {
+            return Ok(status);
         }
+        // It was the leader when the request was sent, and no longer knows the state of the others.
+        Err(Unavailable::NotLeader { leader: None })
     }
 
-    /// Returns the autopilot configuration, and the index at which it was set; 0 for the default.
-    ///
-    /// # Errors
-    /// No leader answered. Nothing was changed.
-    pub async fn autopilot(&self) -> Result<(Autopilot, LogIndex), Unavailable> {
-        match self.ask(Request::Autopilot).await? {
-            Response::Autopilot(autopilot, index) => Ok((autopilot, index)),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// Returns the lease of a node, or a part of the leases of all nodes.
-    ///
-    /// # Errors
-    /// No leader answered, and no other server knows. Nothing was changed.
-    pub async fn node_leases(&self, query: NodeLeaseQuery) -> Result<NodeLeases, Unavailable> {
-        match self.ask(Request::NodeLeases(query)).await? {
-            Response::NodeLeases(leases) => Ok(leases),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// Transfers leadership to another server.
-    ///
-    /// # Errors
-    /// [`Unavailable::Denied`] carries the reason why the leader stays. Unless
-    /// [`Unavailable::certainly_not_done`], the leadership may still be transferred: check
-    /// [`Self::leader_status`].
-    pub async fn transfer_leader(&self, to: Option<ServerId>) -> Result<(), Unavailable> {
-        self.ask(Request::TransferLeader(to)).await.map(|_| ())
+    /// Returns the lease under which this agent is registered now.
+    pub fn registered_lease(&self) -> Option<LeaseId> {
+        self.0.registered_lease()
     }
 
     /// Asks the server at `address`, which belongs to no quorum yet, to join the quorum of
@@ -349,7 +209,7 @@ impl Upstream {
             return Err(Unavailable::NotLeader { leader: None });
         };
         let leave = NodeLeave { node: node.clone(), lease: Some(lease), prune: false };
-        let proposal = self.propose(Command::LeaveNode(leave));
+        let proposal = self.call(Command::LeaveNode(leave));
         let applied = tokio::time::timeout(LEAVE_TIMEOUT, proposal).await.unwrap_or_else(|_| {
             Err(Unavailable::Unknown(format!("the servers did not answer for {} s", LEAVE_TIMEOUT.as_secs())))
         });
@@ -373,21 +233,12 @@ impl Upstream {
         self.0.clone().choose_cluster(choice);
     }
 
-    /// Makes another node leave the cluster, unless the leader knows that it is alive.
-    ///
-    /// # Errors
-    /// Unless [`Unavailable::certainly_not_done`], the node may have left. A retry is safe: if its
-    /// agent is back, the node stays.
-    pub async fn force_leave(&self, node: NodeName, prune: bool) -> Result<Applied, Unavailable> {
-        self.propose(Command::LeaveNode(NodeLeave { node, lease: None, prune })).await
-    }
-
     /// Announces a restart of this agent: the servers extend its window once, and the lease carries
     /// the time until which that is certain. Without a reply in time, the normal window must be
     /// assumed.
     pub async fn announce_restart(&self) {
         let Some(lease) = self.0.registered_lease() else { return };
-        let announced = self.propose(Command::AnnounceRestart(lease));
+        let announced = self.call(Command::AnnounceRestart(lease));
         match tokio::time::timeout(ANNOUNCE_TIMEOUT, announced).await {
             Ok(Ok(Applied { reply: Reply::Succeeded(true), .. })) => {
                 tracing::info!("the servers keep this node's sessions for a restart");
@@ -395,33 +246,6 @@ impl Upstream {
             Ok(Ok(_)) => tracing::warn!("cannot announce the restart: this node's lease has ended"),
             Ok(Err(reason)) => tracing::warn!(%reason, "cannot announce the restart to the servers"),
             Err(_) => tracing::warn!("cannot announce the restart: the servers do not answer"),
-        }
-    }
-
-    /// Removes a server from the quorum.
-    ///
-    /// # Errors
-    /// [`Unavailable::Denied`] carries the reason why the quorum keeps the server. Unless
-    /// [`Unavailable::certainly_not_done`], the server may be removed: check
-    /// [`Self::leader_status`].
-    pub async fn remove_server(&self, server: ServerId) -> Result<(), Unavailable> {
-        self.ask(Request::RemoveServer(server)).await.map(|_| ())
-    }
-
-    /// Returns a part of a backup; the first part begins it.
-    ///
-    /// # Errors
-    /// No server returned the part. The state is unchanged, but the parts read so far are not a
-    /// backup: begin a new one.
-    pub async fn backup_part(
-        &self,
-        backup: Option<u64>,
-        number: u32,
-        stale: bool,
-    ) -> Result<BackupPart, Unavailable> {
-        match self.ask(Request::BackupPart { backup, number, stale }).await? {
-            Response::BackupPart(part) => Ok(part),
-            other => Err(unexpected(&other)),
         }
     }
 
@@ -475,13 +299,6 @@ impl Upstream {
     pub async fn close(&self) {
         self.0.clone().close().await;
     }
-
-    async fn ask(&self, request: Request) -> Result<Response, Unavailable> {
-        match self.0.clone().call(LocalCall::Ask(request)).await? {
-            Answered::Response(response) => Ok(response),
-            other => Err(misfit(other)),
-        }
-    }
 }
 
 fn misfit(answered: Answered) -> Unavailable {
@@ -494,11 +311,14 @@ fn misfit(answered: Answered) -> Unavailable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockmesh_agent_core::quorum_client::LocalCall;
     use lockmesh_protocol::gossip::event::LamportTime;
     use lockmesh_protocol::gossip::roster::RosterNews;
     use lockmesh_protocol::gossip::seal::KeyRing;
     use lockmesh_protocol::gossip::verdict::VerdictSigner;
+    use lockmesh_protocol::id::LogIndex;
     use lockmesh_protocol::lease::LeaseKey;
+    use lockmesh_protocol::rpc::Request;
 
     /// A home server that does not know the agent, and a leader that may.
     #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! The mesh of real agents: neighbors' probes of a dead host fail, a challenged agent answers, and
 //! peers that send foreign datagrams or accuse all others change only metrics.
 
+use lockmesh_agent::upstream::calls::Accuse;
 use lockmesh_net::random;
 use lockmesh_protocol::gossip::MAX_DATAGRAM_BYTES;
 use lockmesh_protocol::gossip::member::MemberId;
@@ -150,7 +151,7 @@ fn a_member_that_accuses_everybody_is_listened_to_less_and_nobody_is_failed() {
         let leases: Vec<LeaseId> = members.filter_map(|member| member.id.lease()).collect();
         assert_eq!(leases.len(), 3);
         while accusations(&dev, "ignored_accuser") == 0.0 {
-            liar.upstream.accuse(leases.clone()).await.expect("a server takes it");
+            liar.upstream.call(Accuse(leases.clone())).await.expect("a server takes it");
         }
         StandIn::close_all(vec![liar]).await;
     });

@@ -1,6 +1,7 @@
 //! An agent's writes through the elections of real servers, of which one leader after the other is
 //! killed. The writes are counted.
 
+use lockmesh_agent::upstream::calls::Read;
 use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::LogIndex;
@@ -43,9 +44,8 @@ async fn count_up(upstream: Upstream, key: String, stop: Arc<AtomicBool>, done: 
     while !stop.load(Ordering::Relaxed) {
         let value = (count + 1).to_string().into();
         let entry = NewEntry { key: key.as_str().into(), value, flags: 0 };
-        let applied = upstream
-            .propose(Command::Kv(KvCommand::Cas(entry, Some(last).filter(|index| index.0 > 0))))
-            .await;
+        let applied =
+            upstream.call(Command::Kv(KvCommand::Cas(entry, Some(last).filter(|index| index.0 > 0)))).await;
         let applied = applied.unwrap_or_else(|error| panic!("{key} failed at {count}: {error}"));
         assert_eq!(applied.reply, Reply::Succeeded(true), "{key} at {count}");
         (count, last) = (count + 1, applied.index);
@@ -55,7 +55,10 @@ async fn count_up(upstream: Upstream, key: String, stop: Arc<AtomicBool>, done: 
 }
 
 async fn value(upstream: &Upstream, key: &str) -> u64 {
-    let answer = upstream.read(Query::Entry(key.into()), Consistency::Consistent, None).await.unwrap();
+    let answer = upstream
+        .call(Read { query: Query::Entry(key.into()), consistency: Consistency::Consistent, blocking: None })
+        .await
+        .unwrap();
     match &answer.rows {
         Rows::Entries(entries) => String::from_utf8_lossy(&entries[0].value).parse().unwrap(),
         other => panic!("not an entry: {other:?}"),

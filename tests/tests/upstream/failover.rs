@@ -1,6 +1,7 @@
 //! An agent during the elections of a quorum: three QUIC services that act as leader, follower,
 //! deposed, lagging, silent and dead, with one shared record of all requests.
 
+use lockmesh_agent::upstream::calls::{Read, Renew};
 use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
 use lockmesh_net::{QuicOptions, Role};
 use lockmesh_protocol::id::LogIndex;
@@ -54,7 +55,7 @@ impl Story {
         let upstream = Upstream::start(options).expect("a socket");
         let services = services.into_iter().map(|service| (service.id, service)).collect();
         let story = Self { cluster, book, services, upstream };
-        while story.upstream.propose(destroy("first")).await.is_err() {}
+        while story.upstream.call(destroy("first")).await.is_err() {}
         let mut open = story.book.open();
         open.proposals.clear();
         open.told.clear();
@@ -76,7 +77,7 @@ impl Story {
     fn propose_many(&self) -> Vec<JoinHandle<Result<Applied, Unavailable>>> {
         let propose = |number: usize| {
             let upstream = self.upstream.clone();
-            tokio::spawn(async move { upstream.propose(destroy(&format!("s{number}"))).await })
+            tokio::spawn(async move { upstream.call(destroy(&format!("s{number}"))).await })
         };
         (0..MANY).map(propose).collect()
     }
@@ -87,7 +88,9 @@ impl Story {
         blocking: Option<Blocking>,
     ) -> JoinHandle<Result<Arc<Answer>, Unavailable>> {
         let upstream = self.upstream.clone();
-        tokio::spawn(async move { upstream.read(Query::Entry("job".into()), consistency, blocking).await })
+        tokio::spawn(async move {
+            upstream.call(Read { query: Query::Entry("job".into()), consistency, blocking }).await
+        })
     }
 
     /// Returns the home server, found by a stale read.
@@ -102,7 +105,7 @@ impl Story {
         let home = self.home().await;
         let leader = if home == 2 { 3 } else { 2 };
         self.book.open().elect(leader);
-        self.upstream.propose(destroy("second")).await.unwrap();
+        self.upstream.call(destroy("second")).await.unwrap();
         let mut book = self.book.open();
         book.proposals.clear();
         book.told.clear();
@@ -250,7 +253,7 @@ async fn readers_of_a_killed_leader_wait_on_elsewhere() {
     let mut story = Story::begin().await;
     let home = story.home().await;
     story.book.open().elect(home);
-    story.upstream.propose(destroy("second")).await.unwrap();
+    story.upstream.call(destroy("second")).await.unwrap();
     let reader = story.read(Consistency::Default, blocking(5));
     story.book.reaches("a parked reader", |book| book.parked.len() == 1).await;
     let next = home % 3 + 1;
@@ -258,7 +261,7 @@ async fn readers_of_a_killed_leader_wait_on_elsewhere() {
     story.book.open().elect(next);
     // A command detects the loss of the leader; the parked read, which waits at the same server,
     // moves with it.
-    story.upstream.propose(destroy("third")).await.unwrap();
+    story.upstream.call(destroy("third")).await.unwrap();
     story.book.reaches("the reader elsewhere", |book| book.parked.len() == 1).await;
     story.services[&next].raise_index(9);
     assert_eq!(reader.await.unwrap().unwrap().index, LogIndex(9));
@@ -348,14 +351,14 @@ async fn without_a_quorum_only_stale_reads_are_answered_and_then_all_goes_on() {
     let story = Story::begin_with(3, |options| UpstreamOptions { hold_time: hold, ..options }).await;
     story.book.open().view = View { leader: None, term: 2 };
     let no_leader = Unavailable::NotLeader { leader: None };
-    let proposed = story.upstream.propose(destroy("s")).await.unwrap_err();
+    let proposed = story.upstream.call(destroy("s")).await.unwrap_err();
     assert_eq!((proposed.to_string(), proposed.certainly_not_done()), ("No cluster leader".into(), true));
     assert_eq!(story.read(Consistency::Default, None).await.unwrap().unwrap_err(), no_leader);
-    assert_eq!(story.upstream.renew(session_id("s")).await.unwrap_err(), no_leader);
+    assert_eq!(story.upstream.call(Renew(session_id("s"))).await.unwrap_err(), no_leader);
     let stale = story.read(Consistency::Stale, None).await.unwrap().unwrap();
     assert_eq!((stale.known_leader, stale.last_contact.is_zero()), (false, false));
     story.book.open().elect(2);
-    while story.upstream.propose(destroy("t")).await.is_err() {}
+    while story.upstream.call(destroy("t")).await.is_err() {}
     story.read(Consistency::Default, None).await.unwrap().unwrap();
     assert!(story.read(Consistency::Stale, None).await.unwrap().unwrap().known_leader);
     assert_eq!(story.book.open().registrations, 1);
@@ -367,14 +370,14 @@ async fn what_may_have_been_done_is_unknown_when_no_leader_comes() {
     let mut story = Story::begin_with(3, |options| UpstreamOptions { hold_time: hold, ..options }).await;
     story.book.open().moods.insert(1, Mood::Silent);
     let upstream = story.upstream.clone();
-    let proposed = tokio::spawn(async move { upstream.propose(destroy("s")).await });
+    let proposed = tokio::spawn(async move { upstream.call(destroy("s")).await });
     story.book.reaches("the command", |book| book.proposals.len() == 1).await;
     story.book.open().view = View { leader: None, term: 1 };
     story.services.remove(&1).unwrap().stop().await;
     let error = proposed.await.unwrap().unwrap_err();
     assert!(!error.certainly_not_done() && error.to_string().contains("unknown whether"), "{error}");
     // A command that was never sent is definitely not done.
-    let error = story.upstream.propose(destroy("t")).await.unwrap_err();
+    let error = story.upstream.call(destroy("t")).await.unwrap_err();
     assert!(error.certainly_not_done());
 }
 

@@ -3,6 +3,7 @@
 //!
 //! `cargo test --release -p lockmesh-tests --test upstream figures -- --ignored --nocapture`
 
+use lockmesh_agent::upstream::calls::{Read, Renew};
 use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
 use lockmesh_net::Role;
 use lockmesh_protocol::id::LogIndex;
@@ -19,7 +20,7 @@ async fn pair() -> (Cluster, SharedBook, Service, Upstream) {
     let servers = vec![service.address.to_string()];
     let options = UpstreamOptions::new(servers, cluster.identity(Role::Agent), registration(NODE));
     let upstream = Upstream::start(options).unwrap();
-    upstream.renew(session_id("s")).await.unwrap();
+    upstream.call(Renew(session_id("s"))).await.unwrap();
     (cluster, book, service, upstream)
 }
 
@@ -52,7 +53,7 @@ async fn round_trips_of(workers: usize, callers: usize) {
                 let mut times = Vec::new();
                 while Instant::now() < end {
                     let begun = Instant::now();
-                    upstream.renew(session_id("s")).await.unwrap();
+                    upstream.call(Renew(session_id("s"))).await.unwrap();
                     times.push(begun.elapsed());
                 }
                 times
@@ -90,7 +91,13 @@ fn blocked_readers() {
                 let (upstream, key) = (upstream.clone(), format!("service/job-{number}/leader"));
                 let blocking = Some(Blocking { index: LogIndex(5), wait: Duration::from_secs(600) });
                 tokio::spawn(async move {
-                    upstream.read(Query::Entry(key.as_str().into()), Consistency::Default, blocking).await
+                    upstream
+                        .call(Read {
+                            query: Query::Entry(key.as_str().into()),
+                            consistency: Consistency::Default,
+                            blocking,
+                        })
+                        .await
                 })
             })
             .collect();
@@ -126,7 +133,7 @@ async fn failover(round: u64, election: Duration) -> Duration {
     let servers = services.iter().map(|service| service.address.to_string()).collect();
     let options = UpstreamOptions::new(servers, cluster.identity(Role::Agent), registration(NODE));
     let upstream = Upstream::start(options).unwrap();
-    upstream.propose(destroy("first")).await.unwrap();
+    upstream.call(destroy("first")).await.unwrap();
     book.open().view = View { leader: None, term: 1 };
     services.remove(0).kill().await;
     let begun = Instant::now();
@@ -134,7 +141,7 @@ async fn failover(round: u64, election: Duration) -> Duration {
         tokio::time::sleep(election).await;
         book.open().elect(2 + round % 2);
     };
-    let (proposed, ()) = tokio::join!(upstream.propose(destroy("second")), elected);
+    let (proposed, ()) = tokio::join!(upstream.call(destroy("second")), elected);
     proposed.unwrap();
     let pause = begun.elapsed();
     upstream.close().await;

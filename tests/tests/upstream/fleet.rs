@@ -1,6 +1,7 @@
 //! A hundred agents that connect at once, over real QUIC: each is registered, and has its lease
 //! acknowledged.
 
+use lockmesh_agent::upstream::calls::Read;
 use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::MemberStatus;
 use lockmesh_tests::quorum::Quorum;
@@ -21,7 +22,10 @@ async fn a_hundred_agents_that_come_at_once_are_members_and_keep_their_leases() 
     for agent in &agents {
         timeout(TIMEOUT, agent.is_acknowledged()).await.expect("its lease is acknowledged");
     }
-    let read = agents[0].upstream.read(Query::Agents, Consistency::Consistent, None).await;
+    let read = agents[0]
+        .upstream
+        .call(Read { query: Query::Agents, consistency: Consistency::Consistent, blocking: None })
+        .await;
     let Rows::Agents(members) = &read.expect("there is a leader").rows else { panic!("no members") };
     let alive = members.iter().filter(|member| member.status == MemberStatus::Alive).count();
     assert_eq!(alive, AGENTS);

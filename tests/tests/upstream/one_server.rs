@@ -1,5 +1,6 @@
 //! An agent's connection to a real QUIC service whose driver is scripted by each test.
 
+use lockmesh_agent::upstream::calls::{Read, Renew, StatusOf};
 use lockmesh_agent::upstream::{Upstream, UpstreamOptions};
 use lockmesh_net::{Identity, IdentityFiles, Role};
 use lockmesh_protocol::id::{LogIndex, RequestId};
@@ -42,7 +43,7 @@ impl Story {
     }
 
     async fn renew(&self) -> Result<(), Unavailable> {
-        self.upstream.renew(session_id("s")).await.map(|_| ())
+        self.upstream.call(Renew(session_id("s"))).await.map(|_| ())
     }
 }
 
@@ -68,7 +69,7 @@ async fn calls_that_are_ready_together_share_frames() {
     let renewals: Vec<_> = (0..2000)
         .map(|_| {
             let upstream = story.upstream.clone();
-            tokio::spawn(async move { upstream.renew(session_id("s")).await })
+            tokio::spawn(async move { upstream.call(Renew(session_id("s"))).await })
         })
         .collect();
     for renewal in renewals {
@@ -91,12 +92,12 @@ async fn nobody_is_heard_before_the_agent_registered() {
     let service = Service::start(&cluster, &book);
     let upstream = Upstream::start(patient(&cluster, service.address)).unwrap();
     assert!(!upstream.is_registered());
-    assert_eq!(upstream.status().await, Err(Unavailable::NotLeader { leader: None }));
-    let (proposed, ()) = tokio::join!(upstream.propose(destroy("s")), async {
+    assert_eq!(upstream.call(StatusOf::Nearest).await, Err(Unavailable::NotLeader { leader: None }));
+    let (proposed, ()) = tokio::join!(upstream.call(destroy("s")), async {
         book.open().mood = Mood::Serving;
     });
     assert_eq!(proposed.unwrap().reply, Reply::Session(session_id("s")));
-    assert!(upstream.is_registered() && upstream.status().await.is_ok());
+    assert!(upstream.is_registered() && upstream.call(StatusOf::Nearest).await.is_ok());
     assert_eq!(book.open().registrations, 1);
 }
 
@@ -104,10 +105,15 @@ async fn nobody_is_heard_before_the_agent_registered() {
 async fn a_reader_that_goes_away_frees_its_place() {
     let story = Story::begin();
     let upstream = story.upstream.clone();
-    let reader =
-        tokio::spawn(
-            async move { upstream.read(entry("job"), Consistency::Default, blocking(5, LONG)).await },
-        );
+    let reader = tokio::spawn(async move {
+        upstream
+            .call(Read {
+                query: entry("job"),
+                consistency: Consistency::Default,
+                blocking: blocking(5, LONG),
+            })
+            .await
+    });
     story.book.reaches("a parked reader", |book| book.parked.len() == 1).await;
     assert_eq!(story.upstream.load().waiters, 1);
     reader.abort();
@@ -121,7 +127,15 @@ async fn an_agent_that_goes_away_frees_all_its_places() {
     let story = Story::begin();
     for key in ["a", "b", "c"] {
         let upstream = story.upstream.clone();
-        tokio::spawn(async move { upstream.read(entry(key), Consistency::Stale, blocking(5, LONG)).await });
+        tokio::spawn(async move {
+            upstream
+                .call(Read {
+                    query: entry(key),
+                    consistency: Consistency::Stale,
+                    blocking: blocking(5, LONG),
+                })
+                .await
+        });
     }
     story.book.reaches("three parked readers", |book| book.parked.len() == 3).await;
     story.upstream.close().await;
@@ -134,15 +148,23 @@ async fn an_agent_that_goes_away_frees_all_its_places() {
 async fn an_agent_in_a_hurry_answers_its_readers_with_what_there_is() {
     let story = Story::begin();
     let upstream = story.upstream.clone();
-    let reader =
-        tokio::spawn(
-            async move { upstream.read(entry("job"), Consistency::Default, blocking(5, LONG)).await },
-        );
+    let reader = tokio::spawn(async move {
+        upstream
+            .call(Read {
+                query: entry("job"),
+                consistency: Consistency::Default,
+                blocking: blocking(5, LONG),
+            })
+            .await
+    });
     story.book.reaches("a parked reader", |book| book.parked.len() == 1).await;
     story.upstream.hurry();
     assert_eq!(reader.await.unwrap().unwrap().index, LogIndex(0));
     story.book.reaches("no parked reader", |book| book.parked.is_empty()).await;
-    let late = story.upstream.read(entry("job"), Consistency::Default, blocking(5, LONG)).await;
+    let late = story
+        .upstream
+        .call(Read { query: entry("job"), consistency: Consistency::Default, blocking: blocking(5, LONG) })
+        .await;
     assert_eq!(late.unwrap().index, LogIndex(0));
 }
 
@@ -151,9 +173,15 @@ async fn readers_of_the_same_news_share_one_call() {
     let story = Story::begin();
     let read = |wait: Duration, index: u64| {
         let upstream = story.upstream.clone();
-        tokio::spawn(
-            async move { upstream.read(entry("job"), Consistency::Default, blocking(index, wait)).await },
-        )
+        tokio::spawn(async move {
+            upstream
+                .call(Read {
+                    query: entry("job"),
+                    consistency: Consistency::Default,
+                    blocking: blocking(index, wait),
+                })
+                .await
+        })
     };
     let readers: Vec<_> = (0..100).map(|_| read(LONG, 5)).collect();
     let other = read(LONG, 6);
@@ -188,7 +216,11 @@ async fn readers_of_the_same_news_share_one_call() {
 #[tokio::test]
 async fn a_read_that_waits_for_nothing_does_not_wait() {
     let story = Story::begin();
-    let answer = story.upstream.read(entry("job"), Consistency::Default, blocking(0, LONG)).await.unwrap();
+    let answer = story
+        .upstream
+        .call(Read { query: entry("job"), consistency: Consistency::Default, blocking: blocking(0, LONG) })
+        .await
+        .unwrap();
     assert_eq!((answer.index, story.book.open().blocking_reads), (LogIndex(0), 0));
 }
 
@@ -198,12 +230,17 @@ async fn a_command_and_a_reader_outlive_the_connection() {
     story.renew().await.unwrap();
     story.book.open().mood = Mood::Silent;
     let upstream = story.upstream.clone();
-    let proposed = tokio::spawn(async move { upstream.propose(destroy("s")).await });
+    let proposed = tokio::spawn(async move { upstream.call(destroy("s")).await });
     let upstream = story.upstream.clone();
-    let read =
-        tokio::spawn(
-            async move { upstream.read(entry("job"), Consistency::Default, blocking(5, LONG)).await },
-        );
+    let read = tokio::spawn(async move {
+        upstream
+            .call(Read {
+                query: entry("job"),
+                consistency: Consistency::Default,
+                blocking: blocking(5, LONG),
+            })
+            .await
+    });
     story.book.reaches("both", |book| book.proposals.len() == 1 && book.parked.len() == 1).await;
     let address = story.service.address;
     story.service.stop().await;
@@ -223,9 +260,9 @@ async fn a_command_and_a_reader_outlive_the_connection() {
 #[tokio::test]
 async fn a_forgotten_agent_registers_again_and_its_command_goes_through() {
     let story = Story::begin();
-    story.upstream.propose(destroy("s")).await.unwrap();
+    story.upstream.call(destroy("s")).await.unwrap();
     story.book.open().generation = None;
-    assert_eq!(story.upstream.propose(destroy("t")).await.unwrap().reply, Reply::Session(session_id("t")));
+    assert_eq!(story.upstream.call(destroy("t")).await.unwrap().reply, Reply::Session(session_id("t")));
     let book = story.book.open();
     let numbers = |id: &RequestId| (id.generation.0, id.sequence, id.lowest);
     assert_eq!(book.proposals.iter().map(numbers).collect::<Vec<_>>(), [(1, 1, 1), (1, 2, 2), (2, 1, 1)]);
@@ -237,7 +274,7 @@ async fn a_command_that_may_have_been_done_is_not_sent_under_another_life() {
     story.renew().await.unwrap();
     story.book.open().mood = Mood::Silent;
     let upstream = story.upstream.clone();
-    let proposed = tokio::spawn(async move { upstream.propose(destroy("s")).await });
+    let proposed = tokio::spawn(async move { upstream.call(destroy("s")).await });
     story.book.reaches("the proposal", |book| book.proposals.len() == 1).await;
     let address = story.service.address;
     story.service.stop().await;
@@ -259,7 +296,7 @@ async fn without_a_leader_requests_are_held_and_then_given_up() {
     while story.renew().await.is_err() {}
     story.book.open().mood = Mood::Leaderless;
     let begun = Instant::now();
-    let error = story.upstream.propose(destroy("s")).await.unwrap_err();
+    let error = story.upstream.call(destroy("s")).await.unwrap_err();
     // An attempt that is pending when the agent learns that there is no leader may have taken
     // effect: the core's stories show which attempts are certain.
     assert!(error.to_string().starts_with("No cluster leader"), "{error}");
@@ -275,7 +312,7 @@ async fn without_a_server_requests_are_held_and_then_given_up() {
     let options = patient(&cluster, nowhere.local_addr().unwrap());
     let upstream =
         Upstream::start(UpstreamOptions { hold_time: Duration::from_millis(50), ..options }).unwrap();
-    let error = upstream.propose(destroy("s")).await.unwrap_err();
+    let error = upstream.call(destroy("s")).await.unwrap_err();
     assert_eq!((error.to_string(), error.certainly_not_done()), ("No cluster leader".into(), true));
 }
 
@@ -284,7 +321,7 @@ async fn what_would_do_no_good_is_not_tried_again() {
     let story = Story::begin();
     story.renew().await.unwrap();
     story.book.open().mood = Mood::DiskFull;
-    let error = story.upstream.propose(destroy("s")).await.unwrap_err();
+    let error = story.upstream.call(destroy("s")).await.unwrap_err();
     assert_eq!(error, Unavailable::Disk("no space left".into()));
     assert_eq!(story.book.open().proposals.len(), 1);
 }
@@ -297,7 +334,7 @@ async fn a_full_event_queue_sheds_load_and_the_rest_is_served() {
     let renewals: Vec<_> = (0..5000)
         .map(|_| {
             let upstream = story.upstream.clone();
-            tokio::spawn(async move { upstream.renew(session_id("s")).await })
+            tokio::spawn(async move { upstream.call(Renew(session_id("s"))).await })
         })
         .collect();
     // The driver holds one turn, the event queue ten calls; all others are rejected at once.
@@ -326,7 +363,7 @@ async fn a_certificate_registers_no_other_node() {
     let service = Service::start(&cluster, &book);
     // The timeout here is a minute, but the call fails at once.
     let upstream = Upstream::start(patient(&cluster, service.address)).unwrap();
-    let error = upstream.propose(destroy("s")).await.unwrap_err();
+    let error = upstream.call(destroy("s")).await.unwrap_err();
     assert!(error.certainly_not_done() && error.to_string().contains("its certificate names"), "{error}");
     assert!(service.counters.denied.count() > 0);
     assert_eq!((book.open().registrations, upstream.is_registered()), (0, false));
@@ -338,12 +375,12 @@ async fn an_agent_of_another_authority_is_told_so_at_once() {
     let service = Service::start(&cluster, &book);
     let upstream = Upstream::start(patient(&foreign, service.address)).unwrap();
     for _ in 0..2 {
-        let error = upstream.propose(destroy("s")).await.unwrap_err();
+        let error = upstream.call(destroy("s")).await.unwrap_err();
         assert!(matches!(error, Unavailable::NotAdmitted(_)), "{error}");
         let why = "its certificate is not trusted here, as no authority in `tls.ca` has signed it";
         assert!(error.to_string().contains(why), "{error}");
     }
-    assert!(matches!(upstream.renew(session_id("s")).await, Err(Unavailable::NotAdmitted(_))));
+    assert!(matches!(upstream.call(Renew(session_id("s"))).await, Err(Unavailable::NotAdmitted(_))));
 }
 
 /// The node's certificate of one cluster, for an agent that also trusts the servers of another.
@@ -363,7 +400,7 @@ async fn an_agent_that_is_not_believed_pauses_and_is_served_when_it_is() {
     let begun = Instant::now();
     let upstream =
         Upstream::start(UpstreamOptions { identity: believing(&foreign, &cluster), ..options }).unwrap();
-    let error = upstream.propose(destroy("s")).await.unwrap_err();
+    let error = upstream.call(destroy("s")).await.unwrap_err();
     let why = "refuses it: it does not trust the certificate of this end, as no authority in `tls.ca` has signed it";
     assert!(matches!(&error, Unavailable::NotAdmitted(reason) if reason.contains(why)), "{error}");
     while service.counters.strangers.count() < 6 {
@@ -373,7 +410,7 @@ async fn an_agent_that_is_not_believed_pauses_and_is_served_when_it_is() {
     // count as a connection: the backoffs are at least 10, 20, 40, 80 and 160 ms.
     assert!(begun.elapsed() >= Duration::from_millis(310), "{:?}", begun.elapsed());
     upstream.replace_identity(&cluster.identity(Role::Agent));
-    while upstream.propose(destroy("s")).await.is_err() {
+    while upstream.call(destroy("s")).await.is_err() {
         tokio::task::yield_now().await;
     }
     assert!(upstream.is_registered());
@@ -385,5 +422,5 @@ async fn ipv6_is_as_good() {
     let loopback: SocketAddr = "[::1]:0".parse().unwrap();
     let service = Service::start_at(loopback, &cluster, &book, RpcOptions::default(), 100);
     let upstream = Upstream::start(patient(&cluster, service.address)).unwrap();
-    assert_eq!(upstream.renew(session_id("s")).await, Ok(None));
+    assert_eq!(upstream.call(Renew(session_id("s"))).await, Ok(None));
 }

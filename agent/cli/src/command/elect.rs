@@ -153,10 +153,7 @@ async fn campaign(
         let leadership = tokio::select! {
             elected = within(limit, election.campaign()) => match elected {
                 Some(elected) => elected?,
-                None => {
-                    let text = signals.unless_ended(args.not_elected(election)).await;
-                    return Err(text.map_or_else(|| interrupted(name, false), CliError::NotAcquired));
-                }
+                None => return Err(args.timed_out(election, signals).await),
             },
             failed = failure.as_mut() => return Err(failed),
             _ = signals.end() => return match args.command.is_empty() {
@@ -169,18 +166,9 @@ async fn campaign(
         held::say(&format!("leading, fence {fence}"));
         printer.leads(leadership.session());
         let held = Held::Lock(leadership);
-        let ended = if args.command.is_empty() {
-            serve(&held, signals, failure.as_mut()).await
-        } else {
-            let (words, environment) = (args.command.clone(), held.environment());
-            let grace = orphan_grace(args.ttl, args.lock_delay);
-            let program = Program { words, stdin: Input::Null, environment, grace };
-            let ended =
-                held::run_unless(&held, &program, OnJeopardy::Ignore, signals, failure.as_mut()).await;
-            ended.map(|ended| match ended {
-                Ended::Itself(end) => Some(ExitCode::from(end.shell_code())),
-                Ended::Lost(_) => None,
-            })
+        let ended = match args.command.is_empty() {
+            true => serve(&held, signals, failure.as_mut()).await,
+            false => args.run_command(&held, signals, failure.as_mut()).await,
         };
         has_run = true;
         let resigned = held::within_ttl(longest_hold(args.ttl, args.window), held.release()).await;
@@ -225,6 +213,28 @@ async fn serve(
 }
 
 impl Args {
+    /// Leads while the command runs; `None` if the leadership is lost.
+    async fn run_command(
+        &self,
+        held: &Held,
+        signals: &mut Signals,
+        failure: impl Future<Output = CliError>,
+    ) -> Result<Option<ExitCode>, CliError> {
+        let (words, environment) = (self.command.clone(), held.environment());
+        let grace = orphan_grace(self.ttl, self.lock_delay);
+        let program = Program { words, stdin: Input::Null, environment, grace };
+        let ended = held::run_unless(held, &program, OnJeopardy::Ignore, signals, failure).await?;
+        Ok(match ended {
+            Ended::Itself(end) => Some(ExitCode::from(end.shell_code())),
+            Ended::Lost(_) => None,
+        })
+    }
+
+    async fn timed_out(&self, election: &Election, signals: &mut Signals) -> CliError {
+        let text = signals.unless_ended(self.not_elected(election)).await;
+        text.map_or_else(|| interrupted(&self.name, false), CliError::NotAcquired)
+    }
+
     async fn not_elected(&self, election: &Election) -> String {
         let limit = duration_text(self.timeout);
         let leader = timeout(Duration::from_secs(2), election.leader()).await;

@@ -26,19 +26,10 @@ pub fn rewrite(arguments: impl IntoIterator<Item = OsString>, root: &Command) ->
             break;
         }
         if text.len() > 1 && text.starts_with('-') {
-            if let Some((name, value)) = global_option(text)
-                && command.has_subcommands()
-                && long_option(command, name).is_none()
-            {
-                let mut option = OsString::from(format!("--{name}="));
-                match value {
-                    Some(value) => option.push(value),
-                    None => option.push(arguments.next().unwrap_or_default()),
-                }
-                early.push(option);
-                continue;
+            match early_option(text, &mut arguments, command) {
+                Some(option) => early.push(option),
+                None => rewrite_option(argument, &mut arguments, command, &mut rewritten),
             }
-            rewrite_option(argument, &mut arguments, command, &mut rewritten);
             continue;
         }
         // After a positional argument the same word is a value.
@@ -62,6 +53,24 @@ pub fn rewrite(arguments: impl IntoIterator<Item = OsString>, root: &Command) ->
     rewritten.splice(commands_end..commands_end, early);
     rewritten.extend(arguments);
     rewritten
+}
+
+/// An option of the connection that stands before the command that it belongs to, with its value.
+fn early_option(
+    text: &str,
+    rest: &mut impl Iterator<Item = OsString>,
+    command: &Command,
+) -> Option<OsString> {
+    let (name, value) = global_option(text)?;
+    if !command.has_subcommands() || long_option(command, name).is_some() {
+        return None;
+    }
+    let mut option = OsString::from(format!("--{name}="));
+    match value {
+        Some(value) => option.push(value),
+        None => option.push(rest.next().unwrap_or_default()),
+    }
+    Some(option)
 }
 
 /// The name of an option in [`GLOBAL`], and its value if that is joined to it.

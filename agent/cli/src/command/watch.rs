@@ -22,6 +22,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe::Sender;
+use tokio::time::timeout;
 
 /// The maximum time of one blocking query.
 const QUERY_WAIT_TIME: Duration = Duration::from_secs(300);
@@ -109,11 +110,10 @@ async fn follow(
     handler: &Handler,
     signals: &mut Signals,
 ) -> Result<Signal, CliError> {
-    let mut index = 0;
-    let mut seen = None;
+    let mut progress = Progress::default();
     let mut backoff = Backoff::new(RETRY_BACKOFF, random::seed());
     loop {
-        let newer = read.newer_than(index, QUERY_WAIT_TIME);
+        let newer = read.newer_than(progress.index, QUERY_WAIT_TIME);
         let looked = tokio::select! {
             looked = view.look(client, &newer) => looked,
             signal = end_of(signals) => return Ok(signal),
@@ -121,35 +121,52 @@ async fn follow(
         match looked {
             Ok(answer) => {
                 backoff.reset();
-                // An index that went back starts a new count: the agent restarted, or a backup was
-                // restored. The index of events goes up and down.
-                let went_back = answer.index < index && !matches!(view, View::Events(_));
-                let next = if went_back { 0 } else { answer.index };
-                // The index moves for changes elsewhere too: only another view is news.
-                if next != index
-                    && let Some(news) = view.news(seen.as_ref(), &answer.value)
-                {
-                    if let Some(signal) = handler.handle(&news, answer.index, signals).await? {
-                        return Ok(signal);
-                    }
-                    seen = Some(answer.value);
-                }
-                index = next;
-                if answer.index == 0 {
-                    return Err(CliError::failed(
-                        "the agent gives no index for this view: it cannot be watched",
-                    ));
+                if let Some(signal) = progress.handle(view, answer, handler, signals).await? {
+                    return Ok(signal);
                 }
             }
             Err(error) if error.is_transient() => {
                 let pause = backoff.next_pause();
                 warn(&format!("{error}; trying again in {:.1} s", pause.as_secs_f64()));
-                tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
-                    signal = end_of(signals) => return Ok(signal),
+                if let Ok(signal) = timeout(pause, end_of(signals)).await {
+                    return Ok(signal);
                 }
             }
             Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The part of a view that the handler has received.
+#[derive(Default)]
+struct Progress {
+    index: u64,
+    seen: Option<Value>,
+}
+
+impl Progress {
+    /// Runs the handler if there is news; returns the signal that ended it, if one did.
+    async fn handle(
+        &mut self,
+        view: &View,
+        answer: Answer<Value>,
+        handler: &Handler,
+        signals: &mut Signals,
+    ) -> Result<Option<Signal>, CliError> {
+        let next = view.next_index(self.index, answer.index);
+        // The index moves for changes elsewhere too: only another view is news.
+        if next != self.index
+            && let Some(news) = view.news(self.seen.as_ref(), &answer.value)
+        {
+            if let Some(signal) = handler.handle(&news, answer.index, signals).await? {
+                return Ok(Some(signal));
+            }
+            self.seen = Some(answer.value);
+        }
+        self.index = next;
+        match answer.index {
+            0 => Err(CliError::failed("the agent gives no index for this view: it cannot be watched")),
+            _ => Ok(None),
         }
     }
 }
@@ -190,6 +207,13 @@ impl View {
                 "--type is {other:?}, but must be key, keyprefix, nodes, services, service, checks or event"
             ))),
         }
+    }
+
+    /// The index for the next look. An index that went back starts a new count: the agent restarted,
+    /// or a backup was restored. The index of events goes up and down.
+    fn next_index(&self, last: u64, found: u64) -> u64 {
+        let went_back = found < last && !matches!(self, Self::Events(_));
+        if went_back { 0 } else { found }
     }
 
     /// The input for a handler whose last input was `seen`: the new events, or the current view.

@@ -5,13 +5,15 @@
 //! query. An attempt that is given up or dropped leaves nothing held: an undelivered grant is
 //! released.
 
-use super::goal::{Goal, Look};
-use super::input::{Response, WaitLimit, Wanted};
+use super::context::Context;
+use super::goal::Look;
+use super::hold::{Hold, HoldStage};
+use super::input::{Response, WaitLimit};
 use super::moment::Moment;
 use super::outbox::{Event, Grant};
 use super::session::Usable;
 use super::watch::Watch;
-use super::{Hold, HoldId, HoldStage, Holder, SessionUse, WATCH_TIMEOUT};
+use super::{SessionUse, WATCH_TIMEOUT};
 use crate::backoff::Backoff;
 use crate::entry::Acquired;
 use crate::error::Error;
@@ -83,7 +85,7 @@ enum AttemptTurn {
 }
 
 impl Attempt {
-    fn new(wait_limit: WaitLimit) -> Self {
+    pub(super) fn new(wait_limit: WaitLimit) -> Self {
         Self {
             wait_limit,
             step: AttemptStep::Pausing,
@@ -123,107 +125,79 @@ impl Hold {
             other => unreachable!("only an acquisition takes turns: {other:?}"),
         }
     }
-}
-
-impl Holder {
-    pub(super) fn acquire(&mut self, id: HoldId, wanted: Wanted) {
-        let Wanted { goal, wait_limit, watch_retries } = wanted;
-        let mut hold = Hold {
-            id,
-            goal,
-            watch_retries,
-            session: String::new(),
-            fence: None,
-            stage: HoldStage::Acquiring(Attempt::new(wait_limit)),
-            request: None,
-            wakes_at: None,
-            loss: None,
-            is_awaited: true,
-        };
-        self.begin_turn(&mut hold);
-        if !matches!(hold.stage, HoldStage::Over) {
-            self.holds.insert(id, hold);
-        }
-    }
 
     /// Begins a turn, which may last as long as the wait limit, and is followed by a pause.
-    pub(super) fn begin_turn(&mut self, hold: &mut Hold) {
-        let now = self.now;
-        let attempt = hold.attempt();
+    pub(super) fn begin_turn(&mut self, is_being_given_back: bool, cx: &mut Context) {
+        let now = cx.now;
+        let attempt = self.attempt();
         attempt.wait = attempt.wait_limit.left(now).min(WATCH_TIMEOUT);
-        if self.is_being_given_back(&hold.goal) {
+        if is_being_given_back {
             // A release names only the session: a late one would end the hold that is acquired now.
-            return self.pause(hold, RELEASE_POLL_INTERVAL, true);
+            return self.pause(RELEASE_POLL_INTERVAL, true, cx);
         }
-        match self.usable_session() {
-            Usable::Alive(session) => self.go_on_with(hold, session),
-            Usable::Coming => hold.attempt().step = AttemptStep::AwaitingSession,
-            Usable::Suspended if hold.attempt().wait_limit == WaitLimit::Once => {
-                self.turn_failed(hold, Error::SessionLost(Loss::NodeDeadline));
+        match cx.usable_session() {
+            Usable::Alive(session) => self.go_on_with(session, cx),
+            Usable::Coming => self.attempt().step = AttemptStep::AwaitingSession,
+            Usable::Suspended if self.attempt().wait_limit == WaitLimit::Once => {
+                self.turn_failed(Error::SessionLost(Loss::NodeDeadline), cx);
             }
-            Usable::Suspended => self.await_resumption(hold),
-            Usable::Lost(loss) => self.turn_failed(hold, Error::SessionLost(loss)),
+            Usable::Suspended => self.await_resumption(cx),
+            Usable::Lost(loss) => self.turn_failed(Error::SessionLost(loss), cx),
         }
     }
 
     /// Continues when the session is resumed, unless the wait limit expires first.
-    fn await_resumption(&mut self, hold: &mut Hold) {
-        let attempt = hold.attempt();
+    fn await_resumption(&mut self, cx: &mut Context) {
+        let attempt = self.attempt();
         attempt.step = AttemptStep::AwaitingSession;
         match attempt.wait_limit {
-            WaitLimit::Until(limit) if limit <= self.now => self.give_up(hold, Ok(())),
-            WaitLimit::Until(limit) => hold.wakes_at = Some(limit),
+            WaitLimit::Until(limit) if limit <= cx.now => self.give_up(Ok(()), cx),
+            WaitLimit::Until(limit) => self.wakes_at = Some(limit),
             WaitLimit::Endless | WaitLimit::Once => {}
         }
     }
 
-    fn is_being_given_back(&self, goal: &Goal) -> bool {
-        let gives_back =
-            |hold: &Hold| matches!(hold.stage, HoldStage::GivingBack(_)) && hold.goal.name() == goal.name();
-        self.holds.values().any(gives_back)
-    }
-
     /// Handles a session that could not be created, or that was lost before it was used.
-    pub(super) fn session_failed(&mut self, hold: &mut Hold, error: Error) {
-        hold.wakes_at = None;
-        self.turn_failed(hold, error);
+    pub(super) fn session_failed(&mut self, error: Error, cx: &mut Context) {
+        self.wakes_at = None;
+        self.turn_failed(error, cx);
     }
 
-    fn go_on_with(&mut self, hold: &mut Hold, session: String) {
-        if hold.session != session {
-            let attempt = hold.attempt();
+    fn go_on_with(&mut self, session: String, cx: &mut Context) {
+        if self.session != session {
+            let attempt = self.attempt();
             // Grants to an earlier session ended with it.
             (attempt.has_own_key, attempt.perhaps_granted) = (false, false);
-            hold.session = session;
+            self.session = session;
         }
-        match hold.goal.own_key(&hold.session) {
-            Some(request) if !hold.attempt().has_own_key => {
-                hold.attempt().step = AttemptStep::TakingOwnKey;
-                self.ask(hold, request);
+        match self.goal.own_key(&self.session) {
+            Some(request) if !self.attempt().has_own_key => {
+                self.attempt().step = AttemptStep::TakingOwnKey;
+                self.send(request, cx);
             }
-            _ => self.look(hold),
+            _ => self.look(cx),
         }
     }
 
-    fn look(&mut self, hold: &mut Hold) {
-        let attempt = hold.attempt();
+    fn look(&mut self, cx: &mut Context) {
+        let attempt = self.attempt();
         attempt.is_prepared = true;
         attempt.step = AttemptStep::Looking;
         // An index is waited for once: later reads request the current state.
         let read = std::mem::take(&mut attempt.read);
-        let request = hold.goal.look(read);
-        self.ask(hold, request);
+        let request = self.goal.look(read);
+        self.send(request, cx);
     }
 
-    pub(super) fn attempt_answered(&mut self, hold: &mut Hold, result: Result<Response, Error>) {
-        let turn = match hold.attempt().step {
-            AttemptStep::TakingOwnKey => return self.own_key_answered(hold, result),
-            AttemptStep::Looking => match self.looked(hold, result) {
+    pub(super) fn attempt_answered(&mut self, result: Result<Response, Error>, cx: &mut Context) {
+        let turn = match self.attempt().step {
+            AttemptStep::TakingOwnKey => return self.own_key_answered(result, cx),
+            AttemptStep::Looking => match self.looked(result, cx) {
                 Ok(Some(turn)) => Ok(turn),
                 Ok(None) => return,
                 Err(error) => Err(error),
             },
-            AttemptStep::Asking(since, queue_for) => match self.asked(hold, result, since, queue_for) {
+            AttemptStep::Asking(since, queue_for) => match self.asked(result, since, queue_for, cx) {
                 Ok(Some(turn)) => Ok(turn),
                 Ok(None) => return,
                 Err(error) => Err(error),
@@ -235,41 +209,41 @@ impl Holder {
             AttemptStep::Pausing | AttemptStep::AwaitingSession => unreachable!("nothing was asked"),
         };
         match turn {
-            Ok(turn) => self.turn_gave(hold, turn),
-            Err(error) => self.turn_failed(hold, error),
+            Ok(turn) => self.turn_gave(turn, cx),
+            Err(error) => self.turn_failed(error, cx),
         }
     }
 
-    fn own_key_answered(&mut self, hold: &mut Hold, result: Result<Response, Error>) {
+    fn own_key_answered(&mut self, result: Result<Response, Error>, cx: &mut Context) {
         match result.map(Response::acquired) {
             Ok(Acquired::Granted { fence }) => {
-                hold.attempt().has_own_key = true;
-                hold.fence = fence;
-                self.look(hold);
+                self.attempt().has_own_key = true;
+                self.fence = fence;
+                self.look(cx);
             }
             Ok(Acquired::Refused { .. }) => {
                 let reason = "another session holds the contender's own key".into();
-                self.turn_failed(hold, Error::Conflict { key: hold.goal.name().to_owned(), reason });
+                self.turn_failed(Error::Conflict { key: self.goal.name().to_owned(), reason }, cx);
             }
-            Err(error) => self.turn_failed(hold, error),
+            Err(error) => self.turn_failed(error, cx),
         }
     }
 
     /// Sends the acquire if the read shows that the hold is free.
     fn looked(
         &mut self,
-        hold: &mut Hold,
         result: Result<Response, Error>,
+        cx: &mut Context,
     ) -> Result<Option<AttemptTurn>, Error> {
         let (entries, index) = result?.entries();
-        let queue_for = hold.attempt().queue_for();
-        match hold.goal.judge_look(&hold.session, &entries, queue_for)? {
-            Look::Mine => Ok(Some(AttemptTurn::Granted(hold.fence))),
+        let queue_for = self.attempt().queue_for();
+        match self.goal.judge_look(&self.session, &entries, queue_for)? {
+            Look::Mine => Ok(Some(AttemptTurn::Granted(self.fence))),
             Look::Taken => Ok(Some(AttemptTurn::Taken(index))),
             Look::Free(request) => {
-                let now = self.now;
-                hold.attempt().step = AttemptStep::Asking(now, queue_for);
-                self.ask(hold, request);
+                let now = cx.now;
+                self.attempt().step = AttemptStep::Asking(now, queue_for);
+                self.send(request, cx);
                 Ok(None)
             }
         }
@@ -277,13 +251,13 @@ impl Holder {
 
     fn asked(
         &mut self,
-        hold: &mut Hold,
         result: Result<Response, Error>,
         since: Moment,
         queue_for: Option<Duration>,
+        cx: &mut Context,
     ) -> Result<Option<AttemptTurn>, Error> {
-        let (now, own_fence) = (self.now, hold.fence);
-        let attempt = hold.attempt();
+        let (now, own_fence) = (cx.now, self.fence);
+        let attempt = self.attempt();
         // A failed attempt proves nothing about earlier ones.
         attempt.perhaps_granted = match &result {
             Ok(_) => false,
@@ -309,8 +283,8 @@ impl Holder {
                     // Another client was faster, or there is a delay that this agent does not
                     // report: a read distinguishes the two.
                     attempt.step = AttemptStep::LookingAgain;
-                    let request = hold.goal.look(Read::default());
-                    self.ask(hold, request);
+                    let request = self.goal.look(Read::default());
+                    self.send(request, cx);
                     return Ok(None);
                 }
             },
@@ -318,38 +292,38 @@ impl Holder {
         Ok(Some(turn))
     }
 
-    fn turn_gave(&mut self, hold: &mut Hold, turn: AttemptTurn) {
-        let now = self.now;
-        let left = hold.attempt().wait_limit.left(now);
+    fn turn_gave(&mut self, turn: AttemptTurn, cx: &mut Context) {
+        let now = cx.now;
+        let left = self.attempt().wait_limit.left(now);
         let is_overtaken = matches!(turn, AttemptTurn::Overtaken);
         let pause = match turn {
-            AttemptTurn::Granted(fence) if self.is_alive(&hold.session) => return self.granted(hold, fence),
+            AttemptTurn::Granted(fence) if cx.is_alive(&self.session) => return self.granted(fence, cx),
             AttemptTurn::Granted(_) => {
                 // A grant to a session that is no longer valid does not count.
-                hold.attempt().perhaps_granted = true;
+                self.attempt().perhaps_granted = true;
                 Duration::ZERO
             }
             AttemptTurn::Taken(index) => {
-                let attempt = hold.attempt();
+                let attempt = self.attempt();
                 attempt.backoff.succeeded();
                 attempt.read = Read::default().newer_than(index, left.min(WATCH_TIMEOUT));
                 // Without an index the next read does not block, and would repeat immediately.
                 if index == 0 { UNTOLD_DELAY } else { Duration::ZERO }
             }
             AttemptTurn::Waited => {
-                hold.attempt().backoff.succeeded();
+                self.attempt().backoff.succeeded();
                 Duration::ZERO
             }
-            AttemptTurn::Closed(delay) => delay + self.jitter.share(DELAY_SPREAD),
-            AttemptTurn::Overtaken => self.jitter.share(OVERTAKEN_SPREAD_TIME),
+            AttemptTurn::Closed(delay) => delay + cx.jitter.share(DELAY_SPREAD),
+            AttemptTurn::Overtaken => cx.jitter.share(OVERTAKEN_SPREAD_TIME),
         };
-        self.pause(hold, pause, is_overtaken);
+        self.pause(pause, is_overtaken, cx);
     }
 
     /// Continues after a pause, unless the wait limit has expired.
-    fn pause(&mut self, hold: &mut Hold, pause: Duration, is_overtaken: bool) {
-        let now = self.now;
-        let attempt = hold.attempt();
+    fn pause(&mut self, pause: Duration, is_overtaken: bool, cx: &mut Context) {
+        let now = cx.now;
+        let attempt = self.attempt();
         let left = attempt.wait_limit.left(now);
         let is_over = match attempt.wait_limit {
             // A concurrent change does not end a single try: the lock may still be free.
@@ -357,51 +331,51 @@ impl Holder {
             WaitLimit::Endless | WaitLimit::Until(_) => left.is_zero(),
         };
         if is_over {
-            return self.give_up(hold, Ok(()));
+            return self.give_up(Ok(()), cx);
         }
         attempt.step = AttemptStep::Pausing;
         // A single try has no time left from the start; its pause only adds jitter.
         let pause = if attempt.wait_limit == WaitLimit::Once { pause } else { pause.min(left) };
-        hold.wakes_at = Some(now + pause);
+        self.wakes_at = Some(now + pause);
     }
 
-    fn turn_failed(&mut self, hold: &mut Hold, error: Error) {
-        let attempt = hold.attempt();
+    fn turn_failed(&mut self, error: Error, cx: &mut Context) {
+        let attempt = self.attempt();
         // Without a session nothing has ever worked: the error is returned instead of retried
         // silently.
         let is_hopeless = !attempt.is_prepared || attempt.wait_limit == WaitLimit::Once;
         // A shared session belongs to its keeper, and other holds may depend on it.
         let is_replaced = (error.is_invalid_session() || matches!(error, Error::SessionLost(_)))
-            && self.session_use == SessionUse::OneHold;
+            && cx.session_use == SessionUse::OneHold;
         if is_hopeless || !(is_replaced || error.is_transient()) {
-            return self.give_up(hold, Err(error));
+            return self.give_up(Err(error), cx);
         }
-        self.trying_again(hold, &error);
+        self.log_retry(&error, cx);
         if is_replaced {
-            self.replace_session();
-            let attempt = hold.attempt();
+            cx.replace_session();
+            let attempt = self.attempt();
             (attempt.has_own_key, attempt.perhaps_granted) = (false, false);
         }
-        let pause = hold.attempt().backoff.failed(&mut self.jitter);
-        self.pause(hold, pause, false);
+        let pause = self.attempt().backoff.failed(&mut cx.jitter);
+        self.pause(pause, false, cx);
     }
 
-    fn granted(&mut self, hold: &mut Hold, fence: Option<u64>) {
-        hold.fence = fence;
-        hold.stage = HoldStage::Held(Watch::default());
+    fn granted(&mut self, fence: Option<u64>, cx: &mut Context) {
+        self.fence = fence;
+        self.stage = HoldStage::Held(Watch::default());
         // The watch begins at once: the lock may already be lost.
-        hold.wakes_at = Some(self.now);
-        let grant = Grant { session: hold.session.clone(), fence };
-        self.outbox.events.push(Event::Acquired(hold.id, Ok(Some(grant))));
+        self.wakes_at = Some(cx.now);
+        let grant = Grant { session: self.session.clone(), fence };
+        cx.report(Event::Acquired(self.id, Ok(Some(grant))));
     }
 
     /// Handles an attempt whose caller no longer waits.
-    pub(super) fn drop_attempt(&mut self, hold: &mut Hold) {
-        self.cancel(hold.request.take());
-        let attempt = hold.attempt();
+    pub(super) fn drop_attempt(&mut self, cx: &mut Context) {
+        self.cancel_request(cx);
+        let attempt = self.attempt();
         // A request in flight may still be carried out.
         attempt.perhaps_granted |= matches!(attempt.step, AttemptStep::Asking(..));
         attempt.has_own_key |= attempt.step == AttemptStep::TakingOwnKey;
-        self.give_up(hold, Ok(()));
+        self.give_up(Ok(()), cx);
     }
 }

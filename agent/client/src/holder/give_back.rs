@@ -4,12 +4,13 @@
 //! also ends the hold. After an acquisition that was given up, the release is sent once if the
 //! session ends with it; otherwise it is retried like any other.
 
+use super::SessionUse;
 use super::attempt::OVERTAKEN_SPREAD_TIME;
+use super::context::Context;
 use super::goal::Goal;
+use super::hold::{Hold, HoldStage};
 use super::input::Response;
 use super::outbox::{Event, Notice, Request};
-use super::session::Then;
-use super::{Hold, HoldStage, Holder, SessionUse};
 use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::read::Read;
@@ -80,179 +81,176 @@ impl Hold {
             other => unreachable!("nothing is given back: {other:?}"),
         }
     }
-}
 
-impl Holder {
-    /// Releases a current or former hold. From here on it counts as not held.
-    pub(super) fn give_back(&mut self, hold: &mut Hold) {
-        self.cancel(hold.request.take());
-        let HoldStage::Held(watch) = &hold.stage else { return };
+    /// Releases a current or former self. From here on it counts as not held.
+    pub(super) fn give_back(&mut self, cx: &mut Context) {
+        self.cancel_request(cx);
+        let HoldStage::Held(watch) = &self.stage else { return };
         // A suspended hold may still be held, and is released as if it were.
-        let may_be_held = hold.loss.is_none() && !watch.has_verdict() && self.is_kept(&hold.session);
-        let was_held = may_be_held && watch.is_confirmed() && self.is_alive(&hold.session);
-        hold.stage = HoldStage::GivingBack(GiveBack::new(Reason::Released { was_held }));
-        match &hold.goal {
+        let may_be_held = self.loss.is_none() && !watch.has_verdict() && cx.is_kept(&self.session);
+        let was_held = may_be_held && watch.is_confirmed() && cx.is_alive(&self.session);
+        self.stage = HoldStage::GivingBack(GiveBack::new(Reason::Released { was_held }));
+        match &self.goal {
             // A release names only the session: under a shared session it would end a hold that was
             // acquired since. A slot's name on the list may block others and is removed in any
             // case.
-            Goal::Lock(_) if !may_be_held => self.end_with(hold, Ok(false)),
+            Goal::Lock(_) if !may_be_held => self.end_with(Ok(false), cx),
             // No server was reachable for a while, and the process may exit soon. It suffices to
             // send the end of the session, which the agent retries.
-            _ if self.is_suspended() && self.session_use == SessionUse::OneHold && !hold.is_awaited => {
-                self.end_with(hold, Ok(false));
+            _ if cx.is_suspended() && cx.session_use == SessionUse::OneHold && !self.is_awaited => {
+                self.end_with(Ok(false), cx);
             }
-            Goal::Lock(_) | Goal::Slot(_) => self.give_back_now(hold),
+            Goal::Lock(_) | Goal::Slot(_) => self.give_back_now(cx),
         }
     }
 
     /// Releases everything, then reports the outcome of the acquisition.
-    pub(super) fn give_up(&mut self, hold: &mut Hold, outcome: Result<(), Error>) {
-        hold.wakes_at = None;
-        let HoldStage::Acquiring(attempt) = &hold.stage else { return };
+    pub(super) fn give_up(&mut self, outcome: Result<(), Error>, cx: &mut Context) {
+        self.wakes_at = None;
+        let HoldStage::Acquiring(attempt) = &self.stage else { return };
         let (leaves_something, was_prepared) = (attempt.leaves_something(), attempt.is_prepared());
-        hold.stage = HoldStage::GivingBack(GiveBack::new(Reason::GaveUp(Some(outcome))));
+        self.stage = HoldStage::GivingBack(GiveBack::new(Reason::GaveUp(Some(outcome))));
         // No acquire was sent yet, so the caller need not wait for the session's end.
         if !was_prepared {
-            self.announce_giving_up(hold);
+            self.announce_giving_up(cx);
         }
         if leaves_something {
-            self.give_back_now(hold);
+            self.give_back_now(cx);
         } else {
-            self.end_with(hold, Ok(false));
+            self.end_with(Ok(false), cx);
         }
     }
 
-    fn give_back_now(&mut self, hold: &mut Hold) {
-        let (request, step) = match &hold.goal {
+    fn give_back_now(&mut self, cx: &mut Context) {
+        let (request, step) = match &self.goal {
             Goal::Lock(lock) => {
-                (Request::Release(lock.write(), hold.session.clone()), GiveBackStep::Releasing)
+                (Request::Release(lock.write(), self.session.clone()), GiveBackStep::Releasing)
             }
             Goal::Slot(slot) => (Request::Get(slot.list_key(), Read::default()), GiveBackStep::Reading),
         };
-        hold.giving_back().step = step;
-        self.ask(hold, request);
+        self.giving_back().step = step;
+        self.send(request, cx);
     }
 
     /// Continues after a pause.
-    pub(super) fn give_back_again(&mut self, hold: &mut Hold) {
-        if self.is_kept(&hold.session) {
-            return self.give_back_now(hold);
+    pub(super) fn give_back_again(&mut self, cx: &mut Context) {
+        if cx.is_kept(&self.session) {
+            return self.give_back_now(cx);
         }
         // Too late for another try.
-        let given = hold.giving_back().given_up();
-        self.end_with(hold, given);
+        let given = self.giving_back().given_up();
+        self.end_with(given, cx);
     }
 
-    pub(super) fn give_back_answered(&mut self, hold: &mut Hold, result: Result<Response, Error>) {
+    pub(super) fn give_back_answered(&mut self, result: Result<Response, Error>, cx: &mut Context) {
         let response = match result {
             Ok(response) => response,
-            Err(error) => return self.give_back_failed(hold, error),
+            Err(error) => return self.give_back_failed(error, cx),
         };
-        let giving_back = hold.giving_back();
+        let giving_back = self.giving_back();
         match giving_back.step {
             GiveBackStep::Releasing => {
                 // Nothing is left to release after an unacknowledged release: that one succeeded.
                 let was_released = response.verdict() || giving_back.is_unheard();
-                self.end_with(hold, Ok(was_released));
+                self.end_with(Ok(was_released), cx);
             }
-            GiveBackStep::Reading => match self.removal_of(hold, response) {
+            GiveBackStep::Reading => match self.removal_of(response) {
                 Some(request) => {
-                    hold.giving_back().step = GiveBackStep::Writing;
-                    self.ask(hold, request);
+                    self.giving_back().step = GiveBackStep::Writing;
+                    self.send(request, cx);
                 }
-                None => self.delete_own_key(hold, false),
+                None => self.delete_own_key(false, cx),
             },
-            GiveBackStep::Writing if response.verdict() => self.delete_own_key(hold, true),
+            GiveBackStep::Writing if response.verdict() => self.delete_own_key(true, cx),
             GiveBackStep::Writing => {
                 // Another client changed the list since it was read: read it again.
                 giving_back.step = GiveBackStep::Pausing;
-                hold.wakes_at = Some(self.now + self.jitter.share(OVERTAKEN_SPREAD_TIME));
+                self.wakes_at = Some(cx.now + cx.jitter.share(OVERTAKEN_SPREAD_TIME));
             }
-            GiveBackStep::Deleting(was_listed) => self.end_with(hold, Ok(was_listed)),
+            GiveBackStep::Deleting(was_listed) => self.end_with(Ok(was_listed), cx),
             GiveBackStep::Pausing | GiveBackStep::EndingSession(_) => unreachable!("nothing was asked"),
         }
     }
 
     /// Returns the write that removes the session from the list; `None` if it is not on it.
-    fn removal_of(&self, hold: &Hold, response: Response) -> Option<Request> {
-        let Goal::Slot(slot) = &hold.goal else { unreachable!("only slots have a list") };
+    fn removal_of(&self, response: Response) -> Option<Request> {
+        let Goal::Slot(slot) = &self.goal else { unreachable!("only slots have a list") };
         let (entries, _) = response.entries();
         // A key that is no list of holders does not name the session.
         let Ok(Some(mut slots)) = slot.list(&entries) else { return None };
-        slots.leave(&hold.session).then(|| slot.replace(&slots))
+        slots.leave(&self.session).then(|| slot.replace(&slots))
     }
 
-    fn delete_own_key(&mut self, hold: &mut Hold, was_listed: bool) {
-        let Goal::Slot(slot) = &hold.goal else { unreachable!("only slots come with a key") };
-        let request = Request::Delete(slot.own_key(&hold.session));
-        hold.giving_back().step = GiveBackStep::Deleting(was_listed);
-        self.ask(hold, request);
+    fn delete_own_key(&mut self, was_listed: bool, cx: &mut Context) {
+        let Goal::Slot(slot) = &self.goal else { unreachable!("only slots come with a key") };
+        let request = Request::Delete(slot.own_key(&self.session));
+        self.giving_back().step = GiveBackStep::Deleting(was_listed);
+        self.send(request, cx);
     }
 
-    fn give_back_failed(&mut self, hold: &mut Hold, error: Error) {
+    fn give_back_failed(&mut self, error: Error, cx: &mut Context) {
         // A suspended session may turn out to be alive and still hold it.
-        let is_worth_another = error.is_transient() && self.is_kept(&hold.session);
-        let is_shared = self.session_use == SessionUse::Shared;
-        let giving_back = hold.giving_back();
+        let is_worth_another = error.is_transient() && cx.is_kept(&self.session);
+        let is_shared = cx.session_use == SessionUse::Shared;
+        let giving_back = self.giving_back();
         let goes_on = matches!(giving_back.reason, Reason::Released { .. }) || is_shared;
         if !is_worth_another || !goes_on {
             giving_back.failed(error);
             let given = giving_back.given_up();
-            return self.end_with(hold, given);
+            return self.end_with(given, cx);
         }
         giving_back.step = GiveBackStep::Pausing;
-        let pause = giving_back.backoff.failed(&mut self.jitter);
-        hold.wakes_at = Some(self.now + pause);
-        self.trying_again(hold, &error);
-        hold.giving_back().failed(error);
+        let pause = giving_back.backoff.failed(&mut cx.jitter);
+        self.wakes_at = Some(cx.now + pause);
+        self.log_retry(&error, cx);
+        self.giving_back().failed(error);
         // The caller need not wait for the retries; but without them the session would keep an
-        // unknown hold.
-        self.announce_giving_up(hold);
+        // unknown self.
+        self.announce_giving_up(cx);
     }
 
     /// Ends the session if it served only this hold, after everything else was released.
-    fn end_with(&mut self, hold: &mut Hold, given: Result<bool, Error>) {
-        hold.wakes_at = None;
-        hold.giving_back().step = GiveBackStep::EndingSession(given);
-        let ends =
-            self.session_use == SessionUse::OneHold && self.end_session(hold.is_awaited, Then::Hold(hold.id));
+    fn end_with(&mut self, given: Result<bool, Error>, cx: &mut Context) {
+        self.wakes_at = None;
+        self.giving_back().step = GiveBackStep::EndingSession(given);
+        let ends = cx.session_use == SessionUse::OneHold && cx.end_with_hold(self.id, self.is_awaited);
         if !ends {
             // A lock whose release failed ends with the session, but the time is unknown.
-            let is_over = self.session_use == SessionUse::OneHold && matches!(hold.goal, Goal::Slot(_));
-            self.given_back(hold, is_over.then_some(Ok(())));
+            let is_over = cx.session_use == SessionUse::OneHold && matches!(self.goal, Goal::Slot(_));
+            self.given_back(is_over.then_some(Ok(())), cx);
         }
     }
 
     /// Completes the release; `closed` is the outcome of ending a session that served only this
-    /// hold.
-    pub(super) fn given_back(&mut self, hold: &mut Hold, closed: Option<Result<(), Error>>) {
-        self.announce_giving_up(hold);
-        let HoldStage::GivingBack(giving_back) = std::mem::replace(&mut hold.stage, HoldStage::Over) else {
+    /// self.
+    pub(super) fn given_back(&mut self, closed: Option<Result<(), Error>>, cx: &mut Context) {
+        self.announce_giving_up(cx);
+        let HoldStage::GivingBack(giving_back) = std::mem::replace(&mut self.stage, HoldStage::Over) else {
             return;
         };
         let GiveBackStep::EndingSession(given) = giving_back.step else { return };
         if let Err(error) = &given {
-            let what = hold.goal.name().to_owned();
-            self.outbox.notices.push(Notice::NotGivenBack(what, error.to_string()));
+            let what = self.goal.name().to_owned();
+            cx.log(Notice::NotGivenBack(what, error.to_string()));
         }
-        if let (Reason::Released { was_held }, true) = (giving_back.reason, hold.is_awaited) {
-            let result = match (closed, &hold.goal) {
+        if let (Reason::Released { was_held }, true) = (giving_back.reason, self.is_awaited) {
+            let result = match (closed, &self.goal) {
                 // Ending a session ends all of its holds, even if the release was not acknowledged.
                 (Some(Ok(())), Goal::Lock(_)) => Ok(given.unwrap_or(was_held)),
                 (Some(Ok(())), Goal::Slot(_)) => Ok(was_held),
                 (Some(Err(_)) | None, _) => given,
             };
-            self.outbox.events.push(Event::Released(hold.id, result));
+            cx.report(Event::Released(self.id, result));
         }
     }
 
     /// Reports the outcome of an acquisition that was given up, once.
-    fn announce_giving_up(&mut self, hold: &mut Hold) {
-        let Reason::GaveUp(outcome) = &mut hold.giving_back().reason else { return };
+    fn announce_giving_up(&mut self, cx: &mut Context) {
+        let Reason::GaveUp(outcome) = &mut self.giving_back().reason else { return };
         if let Some(outcome) = outcome.take()
-            && std::mem::take(&mut hold.is_awaited)
+            && std::mem::take(&mut self.is_awaited)
         {
-            self.outbox.events.push(Event::Acquired(hold.id, outcome.map(|()| None)));
+            cx.report(Event::Acquired(self.id, outcome.map(|()| None)));
         }
     }
 }

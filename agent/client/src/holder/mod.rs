@@ -25,8 +25,12 @@
 //! | `goal.rs`, `slots.rs` | the differences between locks and slots; the list of slot holders |
 //! | `lease.rs` | the schedule of renewals and the session's deadline |
 //! | `node_lease.rs` | the deadline of the node's lease, as reported by the agent |
+//! | `context.rs` | what all holds share: the session, the time, the outputs, the requests in flight |
+//! | `session.rs` | the session: created, renewed, confirmed, lost |
+//! | `session_change.rs` | the consequences of a change of the session for its holds |
+//! | `endings.rs` | the ends of sessions, until they are acknowledged |
 //! | `state.rs` | the state of a hold |
-//! | `session.rs` | the session: created, renewed, lost, destroyed |
+//! | `hold.rs` | a hold, and its stage |
 //! | `attempt.rs` | acquiring |
 //! | `watch.rs` | detecting a loss while the session is alive |
 //! | `give_back.rs` | releasing holds and undelivered grants |
@@ -40,8 +44,11 @@
 //! session. Nothing here waits, and nothing here uses a clock, I/O, a random source or hash order.
 
 mod attempt;
+mod context;
+mod endings;
 mod give_back;
 mod goal;
+mod hold;
 mod id;
 mod input;
 pub(crate) mod lease;
@@ -49,6 +56,7 @@ mod moment;
 mod node_lease;
 mod outbox;
 mod session;
+mod session_change;
 mod slots;
 mod state;
 mod watch;
@@ -62,16 +70,14 @@ pub use outbox::{EndReason, Event, Grant, Notice, Outbox, Request, Write};
 pub use slots::Slots;
 pub use state::GuardState;
 
-use crate::backoff::Jitter;
 use crate::error::Error;
 use crate::loss::Loss;
-use crate::session_options::{HealthWindow, SessionOptions};
+use crate::session_options::SessionOptions;
 use attempt::Attempt;
-use give_back::GiveBack;
-use session::{Ending, EndingId, Session};
+use context::{Context, RequestPurpose};
+use hold::{Hold, HoldStage};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use watch::Watch;
 
 /// The wait of one request for a lock, or for a change of a watched key.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(60);
@@ -89,99 +95,37 @@ pub enum SessionUse {
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Holder {
-    options: SessionOptions,
-    /// The window that the agent last assigned to a session without an explicit one.
-    default_window: Option<HealthWindow>,
-    session_use: SessionUse,
-    now: Moment,
-    outbox: Outbox,
-    jitter: Jitter,
-    session: Session,
-    endings: BTreeMap<EndingId, Ending>,
-    last_ending: u64,
+    cx: Context,
     holds: BTreeMap<HoldId, Hold>,
-    requests: BTreeMap<HolderRequest, RequestPurpose>,
-    last_request: u64,
     is_abandoned: bool,
-}
-
-/// The purpose of a request.
-#[derive(Clone, Copy, Debug)]
-enum RequestPurpose {
-    Creation { sent: Moment, ttl: Duration },
-    Renewal { sent: Moment },
-    NodeLease,
-    Ending(EndingId),
-    Hold(HoldId),
-}
-
-/// Something that is being acquired, held or released.
-#[derive(Debug)]
-struct Hold {
-    id: HoldId,
-    goal: Goal,
-    watch_retries: Option<u32>,
-    /// The session that acquires or holds it; empty before the first one.
-    session: String,
-    fence: Option<u64>,
-    stage: HoldStage,
-    /// The request in flight, at most one.
-    request: Option<HolderRequest>,
-    /// The time of the next action, if no request is in flight.
-    wakes_at: Option<Moment>,
-    loss: Option<Loss>,
-    /// Set while a caller waits for the result of the current stage.
-    is_awaited: bool,
-}
-
-/// The stage of a hold.
-#[derive(Debug)]
-enum HoldStage {
-    Acquiring(Attempt),
-    Held(Watch),
-    GivingBack(GiveBack),
-    Over,
 }
 
 impl Holder {
     /// Creates a holder without holds or a session. `seed` randomizes jitter.
     pub fn new(options: SessionOptions, session_use: SessionUse, seed: u64) -> Self {
-        Self {
-            options,
-            default_window: None,
-            session_use,
-            now: Moment::default(),
-            outbox: Outbox::default(),
-            jitter: Jitter::new(seed),
-            session: Session::default(),
-            endings: BTreeMap::new(),
-            last_ending: 0,
-            holds: BTreeMap::new(),
-            requests: BTreeMap::new(),
-            last_request: 0,
-            is_abandoned: false,
-        }
+        let cx = Context::new(options, session_use, seed);
+        Self { cx, holds: BTreeMap::new(), is_abandoned: false }
     }
 
     /// Returns the id of the current session, if there is one.
     pub fn session(&self) -> Option<&str> {
-        self.session.id()
+        self.cx.session.id()
     }
 
     /// Returns the time for which the session is guaranteed to be alive from `now` on, unless an
     /// operator or a health check ends it.
     pub fn session_remaining(&self, now: Moment) -> Duration {
-        self.session.remaining(now)
+        self.cx.session.remaining(now)
     }
 
     /// Returns the reason for the loss of the session, if it was lost.
     pub fn session_loss(&self) -> Option<&Loss> {
-        self.session.loss()
+        self.cx.session.loss()
     }
 
     /// Returns the state of the session.
     pub fn session_state(&self, now: Moment) -> GuardState {
-        self.session.state(now)
+        self.cx.session.state(now)
     }
 
     /// Returns the state of a current or former hold.
@@ -189,7 +133,7 @@ impl Holder {
         match self.holds.get(&id) {
             Some(Hold { loss: Some(loss), .. }) => GuardState::Lost(loss.clone()),
             Some(Hold { stage: HoldStage::Held(watch), .. }) if watch.is_confirmed() => {
-                self.session.state(now)
+                self.cx.session.state(now)
             }
             Some(Hold { stage: HoldStage::Held(_), .. }) => GuardState::Suspended,
             _ => GuardState::Lost(Loss::Closed),
@@ -214,7 +158,7 @@ impl Holder {
             HoldStage::Held(watch) => hold.loss.is_none() && watch.is_confirmed(),
             _ => false,
         });
-        if believed { self.session.remaining(now) } else { Duration::ZERO }
+        if believed { self.cx.session.remaining(now) } else { Duration::ZERO }
     }
 
     /// Returns `true` if the hold is guaranteed.
@@ -230,44 +174,46 @@ impl Holder {
     /// Returns the time when [`Input::Tick`] is due, unless another input comes first.
     pub fn wakes_at(&self) -> Option<Moment> {
         let holds = self.holds.values().filter_map(|hold| hold.wakes_at);
-        let endings = self.endings.values().filter_map(|ending| ending.wakes_at);
-        holds.chain(endings).chain(self.session.wakes_at(self.now)).min()
+        holds.chain(self.cx.endings.wakes_at()).chain(self.cx.session.wakes_at(self.cx.now)).min()
     }
 
     /// Returns `true` while something is being released or ended.
     pub fn is_tidying(&self) -> bool {
         let gives_back = |hold: &Hold| matches!(hold.stage, HoldStage::GivingBack(_));
-        !self.endings.is_empty() || self.holds.values().any(gives_back)
+        !self.cx.endings.is_empty() || self.holds.values().any(gives_back)
     }
 
     /// Returns `true` if the holder was abandoned and everything has ended.
     pub fn is_done(&self) -> bool {
-        self.is_abandoned && self.holds.is_empty() && self.endings.is_empty()
+        self.is_abandoned && self.holds.is_empty() && self.cx.endings.is_empty()
     }
 
     /// Processes one input, and appends all resulting actions to the outbox.
     pub fn handle(&mut self, now: Moment, input: Input, outbox: &mut Outbox) {
-        std::mem::swap(&mut self.outbox, outbox);
+        std::mem::swap(&mut self.cx.outbox, outbox);
         // The caller may pass an older time; past timers stay due.
-        self.now = self.now.max(now);
+        self.cx.now = self.cx.now.max(now);
         // A reply after the deadline is too late: the lock may have been granted to others already.
         self.check_deadline();
-        self.take(input);
+        self.handle_input(input);
         while self.advance() {}
-        std::mem::swap(&mut self.outbox, outbox);
+        std::mem::swap(&mut self.cx.outbox, outbox);
     }
 
-    fn take(&mut self, input: Input) {
+    fn handle_input(&mut self, input: Input) {
         match input {
-            Input::Keep => self.create_session(),
-            Input::Acquire(id, wanted) => self.acquire(id, wanted),
+            Input::Keep => self.cx.create_session(),
+            Input::Acquire(id, wanted) => {
+                self.holds.insert(id, Hold::new(id, wanted));
+                self.begin_turn(id);
+            }
             Input::Written(id, value) => {
                 if let Some(Goal::Lock(lock)) = self.holds.get_mut(&id).map(|hold| &mut hold.goal) {
                     lock.value = value;
                 }
             }
-            Input::Release(id) => self.with_hold(id, |holder, hold| holder.release(hold)),
-            Input::Drop(id) => self.with_hold(id, Self::drop_hold),
+            Input::Release(id) => self.with_hold(id, Hold::release),
+            Input::Drop(id) => self.with_hold(id, Hold::abandon),
             Input::Close => self.close(),
             Input::Abandon => self.abandon(),
             Input::Answered(number, result) => self.answered(number, result),
@@ -276,109 +222,79 @@ impl Holder {
     }
 
     fn answered(&mut self, number: HolderRequest, result: Result<Response, Error>) {
-        match self.requests.remove(&number) {
+        let change = match self.cx.complete(number) {
             // Cancelled.
-            None => {}
+            None => None,
             Some(RequestPurpose::Creation { sent, ttl }) => {
-                self.session_created((sent, ttl), result.map(Response::created));
+                return self.session_created((sent, ttl), result.map(Response::created));
             }
-            Some(RequestPurpose::Renewal { sent }) => self.renewed(sent, result.map(Response::found)),
-            Some(RequestPurpose::NodeLease) => self.node_lease_told(result.map(Response::node_lease)),
-            Some(RequestPurpose::Ending(ending)) => self.ending_answered(ending, result.map(|_| ())),
-            Some(RequestPurpose::Hold(id)) => self.with_hold(id, |holder, hold| {
-                hold.request = None;
-                match hold.stage {
-                    HoldStage::Acquiring(_) => holder.attempt_answered(hold, result),
-                    HoldStage::Held(_) => holder.watch_answered(hold, result),
-                    HoldStage::GivingBack(_) => holder.give_back_answered(hold, result),
-                    HoldStage::Over => {}
+            Some(RequestPurpose::Renewal { sent }) => self.cx.renewed(sent, result.map(Response::found)),
+            Some(RequestPurpose::NodeLease) => self.cx.node_lease_reported(result.map(Response::node_lease)),
+            Some(RequestPurpose::Ending(ending)) => {
+                if let Some((id, result)) = self.cx.ending_answered(ending, result.map(|_| ())) {
+                    self.with_hold(id, |hold, cx| hold.given_back(Some(result), cx));
                 }
-            }),
+                None
+            }
+            Some(RequestPurpose::Hold(id)) => {
+                self.with_hold(id, |hold, cx| hold.answered(result, cx));
+                None
+            }
+        };
+        if let Some(change) = change {
+            self.session_changed(change);
         }
     }
 
     /// Performs one due action; returns `true` if there was one.
     fn advance(&mut self) -> bool {
-        let now = self.now;
-        let is_due = |at: Option<Moment>| at.is_some_and(|at| at <= now);
+        let now = self.cx.now;
         // One at a time: each may change the other due actions.
-        if let Some(id) = self.holds.values().find(|hold| is_due(hold.wakes_at)).map(|hold| hold.id) {
-            self.with_hold(id, |holder, hold| {
-                hold.wakes_at = None;
-                match hold.stage {
-                    HoldStage::Acquiring(_) => holder.begin_turn(hold),
-                    HoldStage::Held(_) => holder.check_hold(hold),
-                    HoldStage::GivingBack(_) => holder.give_back_again(hold),
-                    HoldStage::Over => {}
-                }
-            });
+        let due = self.holds.values().find(|hold| hold.wakes_at.is_some_and(|at| at <= now));
+        if let Some(id) = due.map(|hold| hold.id) {
+            self.wake(id);
             return true;
         }
-        let ending = self.endings.iter().find(|(_, ending)| is_due(ending.wakes_at)).map(|(id, _)| *id);
-        if let Some(ending) = ending {
-            self.destroy_again(ending);
-            return true;
+        self.cx.end_again_if_due()
+            || self.check_deadline()
+            || self.cx.renew_if_due()
+            || self.cx.query_node_lease_if_due()
+            || self.end_if_abandoned()
+    }
+
+    /// Performs the due action of a hold.
+    fn wake(&mut self, id: HoldId) {
+        let Some(hold) = self.holds.get_mut(&id) else { return };
+        hold.wakes_at = None;
+        match hold.stage {
+            HoldStage::Acquiring(_) => self.begin_turn(id),
+            HoldStage::Held(_) => self.with_hold(id, Hold::check),
+            HoldStage::GivingBack(_) => self.with_hold(id, Hold::give_back_again),
+            HoldStage::Over => {}
         }
-        self.check_deadline() || self.renew_if_due() || self.ask_for_node_lease() || self.end_if_abandoned()
+    }
+
+    /// Begins a turn of an acquisition.
+    fn begin_turn(&mut self, id: HoldId) {
+        let Some(hold) = self.holds.get(&id) else { return };
+        let is_same = |other: &Hold| other.goal.name() == hold.goal.name();
+        let gives_back = |other: &Hold| matches!(other.stage, HoldStage::GivingBack(_));
+        let is_being_given_back = self.holds.values().any(|other| gives_back(other) && is_same(other));
+        self.with_hold(id, |hold, cx| hold.begin_turn(is_being_given_back, cx));
     }
 
     /// Runs `act` on a hold, and forgets the hold once it is over.
-    fn with_hold(&mut self, id: HoldId, act: impl FnOnce(&mut Self, &mut Hold)) {
-        // Removed meanwhile: iterations over the holds must not find the one in use.
-        let Some(mut hold) = self.holds.remove(&id) else { return };
-        act(self, &mut hold);
-        if !matches!(hold.stage, HoldStage::Over) {
-            self.holds.insert(id, hold);
-        }
-    }
-
-    fn drop_hold(&mut self, hold: &mut Hold) {
-        hold.is_awaited = false;
-        match hold.stage {
-            HoldStage::Acquiring(_) => self.drop_attempt(hold),
-            HoldStage::Held(_) => self.give_back(hold),
-            HoldStage::GivingBack(_) | HoldStage::Over => {}
-        }
-    }
-
-    fn release(&mut self, hold: &mut Hold) {
-        // A lost hold is in this stage too; its release reports the loss.
-        if let HoldStage::Held(_) = hold.stage {
-            hold.is_awaited = true;
-            self.give_back(hold);
+    fn with_hold(&mut self, id: HoldId, act: impl FnOnce(&mut Hold, &mut Context)) {
+        let Some(hold) = self.holds.get_mut(&id) else { return };
+        act(hold, &mut self.cx);
+        if matches!(hold.stage, HoldStage::Over) {
+            self.holds.remove(&id);
         }
     }
 
     fn abandon(&mut self) {
         self.is_abandoned = true;
         let ids: Vec<HoldId> = self.holds.keys().copied().collect();
-        ids.into_iter().for_each(|id| self.with_hold(id, Self::drop_hold));
-    }
-
-    fn send(&mut self, purpose: RequestPurpose, request: Request) -> HolderRequest {
-        self.last_request += 1;
-        let number = HolderRequest(self.last_request);
-        self.requests.insert(number, purpose);
-        self.outbox.requests.push((number, request));
-        number
-    }
-
-    /// Sends a hold's request; at most one is in flight.
-    fn ask(&mut self, hold: &mut Hold, request: Request) {
-        hold.wakes_at = None;
-        hold.request = Some(self.send(RequestPurpose::Hold(hold.id), request));
-    }
-
-    /// Cancels a request whose reply is no longer needed.
-    fn cancel(&mut self, number: Option<HolderRequest>) {
-        if let Some(number) = number
-            && self.requests.remove(&number).is_some()
-        {
-            self.outbox.cancelled.push(number);
-        }
-    }
-
-    fn trying_again(&mut self, hold: &Hold, error: &Error) {
-        self.outbox.notices.push(Notice::TryingAgain(hold.goal.name().to_owned(), error.to_string()));
+        ids.into_iter().for_each(|id| self.with_hold(id, Hold::abandon));
     }
 }

@@ -148,7 +148,7 @@ impl NodeWatch {
 
     /// Records a report that the session is alive until a deadline that has not passed yet. Returns
     /// `true` if it was suspended or unconfirmed before.
-    pub(super) fn told(&mut self, deadline: Moment, jeopardy_at: Moment) -> bool {
+    pub(super) fn extend(&mut self, deadline: Moment, jeopardy_at: Moment) -> bool {
         let (was_believed, promised) = match self.belief {
             Belief::Until { deadline: promised, .. } => (true, promised),
             Belief::Unbound => (true, deadline),

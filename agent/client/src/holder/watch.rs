@@ -4,10 +4,12 @@
 //! another holder. After such a read the hold no longer counts as held, even while the holder
 //! queries if the session's end was the reason.
 
+use super::WATCH_TIMEOUT;
+use super::context::Context;
 use super::goal::Goal;
+use super::hold::{Hold, HoldStage};
 use super::input::Response;
 use super::outbox::{Event, Request};
-use super::{Hold, HoldStage, Holder, WATCH_TIMEOUT};
 use crate::backoff::Backoff;
 use crate::entry::Entry;
 use crate::error::Error;
@@ -84,90 +86,88 @@ impl Hold {
     pub(super) fn is_suspended(&self) -> bool {
         matches!(&self.stage, HoldStage::Held(watch) if watch.is_suspended && self.loss.is_none())
     }
-}
 
-impl Holder {
     /// Reads again: a reply that was in flight during the suspension confirms nothing.
-    pub(super) fn confirm_hold(&mut self, hold: &mut Hold) {
-        let watch = hold.watch();
+    pub(super) fn confirm(&mut self, cx: &mut Context) {
+        let watch = self.watch();
         if watch.verdict.is_none() {
             watch.index = 0;
-            self.cancel(hold.request.take());
-            self.check_hold(hold);
+            self.cancel_request(cx);
+            self.check(cx);
         }
     }
 
-    pub(super) fn check_hold(&mut self, hold: &mut Hold) {
-        if let Some(verdict) = hold.watch().verdict.take() {
+    pub(super) fn check(&mut self, cx: &mut Context) {
+        if let Some(verdict) = self.watch().verdict.take() {
             // No more precise reason arrived in time.
-            return self.lose_hold(hold, verdict);
+            return self.lose(verdict, cx);
         }
         // Consistent, because a deposed leader could show a lock as held that another session holds
         // by now.
-        let read = Read::consistent().newer_than(hold.watch().index, WATCH_TIMEOUT);
-        let request = hold.goal.look(read);
-        self.ask(hold, request);
+        let read = Read::consistent().newer_than(self.watch().index, WATCH_TIMEOUT);
+        let request = self.goal.look(read);
+        self.send(request, cx);
     }
 
-    pub(super) fn watch_answered(&mut self, hold: &mut Hold, result: Result<Response, Error>) {
-        if let Some(verdict) = hold.watch().verdict.take() {
+    pub(super) fn watch_answered(&mut self, result: Result<Response, Error>, cx: &mut Context) {
+        if let Some(verdict) = self.watch().verdict.take() {
             // The end of a session first shows in its keys; report that reason if it applies.
             let is_gone = result.is_ok_and(|response| !response.found());
-            if is_gone && self.session.is_followed() && self.session.id() == Some(&hold.session) {
+            if is_gone && cx.session.is_followed() && cx.session.id() == Some(&self.session) {
                 // The agent is about to report the cause.
-                hold.watch().verdict = Some(Loss::SessionGone);
-                hold.wakes_at = Some(self.now + CAUSE_TIMEOUT);
+                self.watch().verdict = Some(Loss::SessionGone);
+                self.wakes_at = Some(cx.now + CAUSE_TIMEOUT);
                 return;
             }
-            return self.lose_hold(hold, if is_gone { Loss::SessionGone } else { verdict });
+            return self.lose(if is_gone { Loss::SessionGone } else { verdict }, cx);
         }
         let judged = result.map(Response::entries).and_then(|(entries, index)| {
-            let verdict = hold.goal.judge_hold(&hold.session, &entries)?;
-            Ok((verdict.or_else(|| hold.regranted(&entries)), index))
+            let verdict = self.goal.judge_hold(&self.session, &entries)?;
+            Ok((verdict.or_else(|| self.regranted(&entries)), index))
         });
         match judged {
             Ok((Some(verdict), _)) => {
-                hold.watch().verdict = Some(verdict);
-                let request = Request::FindSession(hold.session.clone(), CAUSE_TIMEOUT);
-                self.ask(hold, request);
+                self.watch().verdict = Some(verdict);
+                let request = Request::FindSession(self.session.clone(), CAUSE_TIMEOUT);
+                self.send(request, cx);
             }
             Ok((None, index)) => {
-                let is_believed = self.is_alive(&hold.session);
-                let watch = hold.watch();
+                let is_believed = cx.is_alive(&self.session);
+                let watch = self.watch();
                 (watch.index, watch.failures) = (index, 0);
                 // A read that began before the session was resumed was cancelled then.
                 watch.is_suspended &= !is_believed;
                 watch.backoff.succeeded();
                 let pause = if index == 0 { COUNTED_RETRY } else { Duration::ZERO };
-                hold.wakes_at = Some(self.now + pause);
+                self.wakes_at = Some(cx.now + pause);
             }
-            Err(error) => self.watch_failed(hold, &error),
+            Err(error) => self.watch_failed(&error, cx),
         }
     }
 
-    fn watch_failed(&mut self, hold: &mut Hold, error: &Error) {
-        let retries = hold.watch_retries;
-        let watch = hold.watch();
+    fn watch_failed(&mut self, error: &Error, cx: &mut Context) {
+        let retries = self.watch_retries;
+        let watch = self.watch();
         watch.failures += 1;
         // A refusal would repeat forever and leave the hold unwatched.
         if retries.is_some_and(|retries| watch.failures > retries) || !error.is_transient() {
-            return self.lose_hold(hold, Loss::Unwatched(error.to_string()));
+            return self.lose(Loss::Unwatched(error.to_string()), cx);
         }
-        self.trying_again(hold, error);
+        self.log_retry(error, cx);
         let pause = match retries {
             Some(_) => COUNTED_RETRY,
-            None => hold.watch().backoff.failed(&mut self.jitter),
+            None => self.watch().backoff.failed(&mut cx.jitter),
         };
-        hold.wakes_at = Some(self.now + pause);
+        self.wakes_at = Some(cx.now + pause);
     }
 
     /// Ends the hold and reports the reason to its caller.
-    pub(super) fn lose_hold(&mut self, hold: &mut Hold, loss: Loss) {
-        self.cancel(hold.request.take());
-        hold.wakes_at = None;
-        if hold.loss.is_none() {
-            hold.loss = Some(loss.clone());
-            self.outbox.events.push(Event::Lost(hold.id, loss));
+    pub(super) fn lose(&mut self, loss: Loss, cx: &mut Context) {
+        self.cancel_request(cx);
+        self.wakes_at = None;
+        if self.loss.is_none() {
+            self.loss = Some(loss.clone());
+            cx.report(Event::Lost(self.id, loss));
         }
     }
 }

@@ -176,25 +176,7 @@ impl Gossip {
 
     /// Processes a packet from the sender that its seal names.
     pub fn receive(&mut self, now: Time, from: MemberId, bytes: &[u8], outbox: &mut Outbox) {
-        let packet = match Packet::read(bytes) {
-            Ok(packet) => packet,
-            Err(PacketError::Short | PacketError::Unknown(_) | PacketError::Long(_)) => {
-                self.counts.malformed += 1;
-                return;
-            }
-        };
-        // A report about an earlier process of this host would be forwarded to this process itself.
-        let is_of_this_host = packet.header.message.about().is_some_and(|about| about.host == self.me.host);
-        let is_stranger =
-            packet.header.to != self.me || is_of_this_host || !self.engine.members().contains(&from);
-        if is_stranger {
-            self.counts.strangers += 1;
-            return;
-        }
-        if packet.header.incarnation > MAX_INCARNATION {
-            self.counts.impossible_incarnations += 1;
-            return;
-        }
+        let Some(packet) = self.admit(from, bytes) else { return };
         self.counts.received += 1;
         self.counts.claimed_deaths += packet.deaths as u64;
         self.health.hears(now);
@@ -224,6 +206,30 @@ impl Gossip {
         for item in packet.items {
             self.receive_item(item, outbox);
         }
+    }
+
+    /// Reads a packet; returns `None` for one that is not meant for this process, and counts it.
+    fn admit<'p>(&mut self, from: MemberId, bytes: &'p [u8]) -> Option<Packet<'p>> {
+        let packet = match Packet::read(bytes) {
+            Ok(packet) => packet,
+            Err(PacketError::Short | PacketError::Unknown(_) | PacketError::Long(_)) => {
+                self.counts.malformed += 1;
+                return None;
+            }
+        };
+        // A report about an earlier process of this host would be forwarded to this process itself.
+        let is_of_this_host = packet.header.message.about().is_some_and(|about| about.host == self.me.host);
+        let is_stranger =
+            packet.header.to != self.me || is_of_this_host || !self.engine.members().contains(&from);
+        if is_stranger {
+            self.counts.strangers += 1;
+            return None;
+        }
+        if packet.header.incarnation > MAX_INCARNATION {
+            self.counts.impossible_incarnations += 1;
+            return None;
+        }
+        Some(packet)
     }
 
     /// Sends a member a message that does not come from the engine, such as a relayed challenge.

@@ -272,17 +272,8 @@ impl QuorumClient {
             Input::Stay { may_have_left } => self.registrar.stay(may_have_left),
             Input::AddServer(address) => routes.tracker_mut().add_server(&address),
             Input::OwnAddress(address) => self.registrar.own_address_changed(address),
-            Input::ChooseCluster(choice) => {
-                self.readiness.cluster = choice.clone();
-                routes.choose_cluster(choice, cx.now);
-                self.registrar.is_registered &= !routes.tracker.has_moved();
-            }
-            Input::Hurry => {
-                cx.in_hurry = true;
-                let up = &mut Upstream { requests: &mut self.requests, cx };
-                self.shared_reads.stop_all(up);
-                self.lock_waits.end_all(up);
-            }
+            Input::ChooseCluster(choice) => self.choose_cluster(choice),
+            Input::Hurry => self.hurry(),
             Input::Close => {
                 // Every request under way is answered before this input returns.
                 cx.is_closed = true;
@@ -291,6 +282,20 @@ impl QuorumClient {
             }
             Input::Tick => {}
         }
+    }
+
+    fn choose_cluster(&mut self, choice: ClusterChoice) {
+        self.readiness.cluster = choice.clone();
+        self.routes.choose_cluster(choice, self.cx.now);
+        self.registrar.is_registered &= !self.routes.tracker.has_moved();
+    }
+
+    /// Ends everything that only waits.
+    fn hurry(&mut self) {
+        self.cx.in_hurry = true;
+        let up = &mut Upstream { requests: &mut self.requests, cx: &mut self.cx };
+        self.shared_reads.stop_all(up);
+        self.lock_waits.end_all(up);
     }
 
     /// Performs one due step; returns `false` if there was none.

@@ -5,6 +5,7 @@ use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::Call;
 use super::membership::{DETAILS_TIMEOUT, OwnRow};
+use crate::upstream::calls::StatusOf;
 use http::{Response, StatusCode};
 use lockmesh_client::shape::agent::{AgentConfig, AgentSelf, Member};
 use lockmesh_protocol::rpc::Status;
@@ -16,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(super) async fn describe_self(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let identity = &call.api.identity;
     // An agent can identify itself without a quorum, and clients rely on that.
-    let status = tokio::time::timeout(DETAILS_TIMEOUT, call.api.upstream.status());
+    let status = tokio::time::timeout(DETAILS_TIMEOUT, call.api.upstream.call(StatusOf::Nearest));
     let (status, row) = tokio::join!(status, OwnRow::read(call));
     let status = status.ok().and_then(Result::ok);
     let servers = status.as_ref().map_or(&[][..], |status| &status.servers[..]);

@@ -7,6 +7,7 @@ use super::super::go::duration::{self, clamped, format_duration, silence};
 use super::super::go::json::{JsonError, Object, first_value};
 use super::super::go::number;
 use super::operator::leaders_view;
+use crate::upstream::calls::ReadAutopilot;
 use http::{Method, Response, StatusCode};
 use lockmesh_client::shape::operator::{AutopilotConfiguration, AutopilotHealth, ServerHealth};
 use lockmesh_protocol::command::Command;
@@ -33,7 +34,7 @@ pub(super) async fn configuration(call: &Call<'_>, body: Body) -> Result<Respons
     if call.method() == Method::PUT {
         return configure(call, body).await;
     }
-    let (autopilot, index) = call.api.upstream.autopilot().await?;
+    let (autopilot, index) = call.api.upstream.call(ReadAutopilot).await?;
     Ok(answer::json(&shaped(&autopilot, index), call.layout()))
 }
 
@@ -60,7 +61,7 @@ async fn configure(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failur
     let body = first_value(&body).map_err(wrong)?;
     // Written with the index that was read: concurrent changes must not be undone.
     for _ in 0..ATTEMPTS {
-        let (mut autopilot, index) = call.api.upstream.autopilot().await?;
+        let (mut autopilot, index) = call.api.upstream.call(ReadAutopilot).await?;
         change(&mut autopilot, &body).map_err(wrong)?;
         if cas.is_some_and(|cas| cas != index.0) {
             return Ok(answer::json(&false, call.layout()));

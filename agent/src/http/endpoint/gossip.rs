@@ -7,6 +7,7 @@ use super::super::call::Call;
 use super::super::go::number;
 use super::misfit;
 use super::operator::denied;
+use crate::upstream::calls::Read;
 use http::Response;
 use lockmesh_client::shape::operator::GossipKey;
 use lockmesh_protocol::command::Command;
@@ -29,7 +30,7 @@ pub(super) async fn rotate(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     };
     let from = from.ok_or_else(|| Failure::bad_request("Invalid number of a gossip key in ?from"))?;
     let rotate = Command::RotateGossipKey { from };
-    let applied = call.api.upstream.propose(rotate).await.map_err(denied)?;
+    let applied = call.api.upstream.call(rotate).await.map_err(denied)?;
     match applied.reply {
         Reply::GossipKey(number) => {
             let response = answer::json(&GossipKey { number }, call.layout());
@@ -41,7 +42,8 @@ pub(super) async fn rotate(call: &Call<'_>) -> Result<Response<Body>, Failure> {
 }
 
 async fn in_use(call: &Call<'_>, consistency: Consistency) -> Result<u32, Failure> {
-    let answer = call.api.upstream.read(Query::GossipKey, consistency, None).await?;
+    let answer =
+        call.api.upstream.call(Read { query: Query::GossipKey, consistency, blocking: None }).await?;
     match answer.rows {
         Rows::GossipKey(number) => Ok(number),
         _ => Err(misfit::wrong_rows()),

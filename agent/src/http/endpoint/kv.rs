@@ -6,6 +6,7 @@ use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
 use super::super::go::number::parse_u64;
 use super::super::shapes;
+use crate::upstream::calls::Acquire;
 use http::header::{self, HeaderValue};
 use http::{Method, Response, StatusCode};
 use lockmesh_client::shape;
@@ -129,7 +130,7 @@ async fn put(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
     }
     if let (Some(session), Some(wait)) = (session("acquire"), wait) {
         let _waits = crate::metrics::BlockedWatcher::begin();
-        let (asked, applied) = call.api.upstream.acquire(entry, session, wait).await?;
+        let (asked, applied) = call.api.upstream.call(Acquire { new: entry, session, wait }).await?;
         let granted = applied.index;
         let response = written(call, as_named(named, applied)?)?;
         // Granted at once: it was never in the queue.

@@ -12,8 +12,10 @@ use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
 use super::super::shapes;
 use crate::node::Identity;
+use crate::upstream::calls::StatusOf;
 use http::Response;
 use lockmesh_client::shape::agent::Member;
+use lockmesh_protocol::command::{Command, NodeLeave};
 use lockmesh_protocol::host_port::HostPort;
 use lockmesh_protocol::id::{AgentNumber, NodeName};
 use lockmesh_protocol::lease::{LeaseId, NodeLease, NodeLeaseQuery};
@@ -55,7 +57,7 @@ pub(super) async fn force_leave(call: &Call<'_>) -> Result<Response<Body>, Failu
         false => named,
     };
     let prune = call.params.has("prune");
-    match call.api.upstream.force_leave(node, prune).await?.reply {
+    match call.api.upstream.call(Command::LeaveNode(NodeLeave { node, lease: None, prune })).await?.reply {
         Reply::Refused(refusal) => Err(refusal.into()),
         _ => Ok(answer::nothing()),
     }
@@ -180,7 +182,7 @@ async fn seen_by_leader_or_nearest(call: &Call<'_>) -> Status {
     let by_leader = tokio::time::timeout(DETAILS_TIMEOUT, call.api.upstream.leader_status()).await;
     match by_leader {
         Ok(Ok(status)) => status,
-        _ => call.api.upstream.status().await.unwrap_or_default(),
+        _ => call.api.upstream.call(StatusOf::Nearest).await.unwrap_or_default(),
     }
 }
 
@@ -194,7 +196,7 @@ async fn leases_where_wanted(call: &Call<'_>) -> Vec<NodeLease> {
         let mut next = Some(AgentNumber::default());
         while let Some(first) = next {
             // Earlier parts are shown in any case.
-            let Ok(part) = call.api.upstream.node_leases(NodeLeaseQuery::From(first)).await else { return };
+            let Ok(part) = call.api.upstream.call(NodeLeaseQuery::From(first)).await else { return };
             leases.extend(part.leases);
             next = part.next.filter(|next| *next > first);
         }

@@ -4,6 +4,7 @@ use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::Call;
 use crate::metrics;
+use crate::upstream::calls::StatusOf;
 use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 use std::time::Duration;
@@ -40,7 +41,7 @@ pub(super) async fn ready(call: &Call<'_>) -> Response<Body> {
 
 /// Asks the nearest server: an idle agent would not notice that its leader has lost its majority.
 async fn seen_by_server(call: &Call<'_>) -> Option<String> {
-    match tokio::time::timeout(STATUS_TIMEOUT, call.api.upstream.status()).await {
+    match tokio::time::timeout(STATUS_TIMEOUT, call.api.upstream.call(StatusOf::Nearest)).await {
         Ok(Ok(status)) => status.leader.is_none().then(|| "the nearest server knows no leader".into()),
         Ok(Err(why)) => Some(format!("no server answers: {why}")),
         Err(_) => Some(format!("the nearest server has not answered for {} s", STATUS_TIMEOUT.as_secs())),

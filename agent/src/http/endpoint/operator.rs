@@ -5,6 +5,7 @@ use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::Call;
 use super::super::go::duration::silence;
+use crate::upstream::calls::{RemoveServer, StatusOf, TransferLeader};
 use http::{Method, Response, StatusCode};
 use lockmesh_client::shape::lockmesh::{Quorum, Server};
 use lockmesh_client::shape::operator::{RaftConfiguration, RaftServer, Transferred};
@@ -26,7 +27,7 @@ pub(super) async fn configuration(call: &Call<'_>) -> Result<Response<Body>, Fai
 async fn seen(call: &Call<'_>) -> Result<Status, Failure> {
     call.check_place()?;
     match call.consistency()? {
-        Consistency::Stale => Ok(call.api.upstream.status().await?),
+        Consistency::Stale => Ok(call.api.upstream.call(StatusOf::Nearest).await?),
         Consistency::Default | Consistency::Consistent => leaders_view(call).await,
     }
 }
@@ -119,7 +120,7 @@ pub(super) async fn remove_peer(call: &Call<'_>) -> Result<Response<Body>, Failu
     };
     let status = leaders_view(call).await?;
     let server = the_one(&status, what, name)?;
-    call.api.upstream.remove_server(server.id).await.map_err(denied)?;
+    call.api.upstream.call(RemoveServer(server.id)).await.map_err(denied)?;
     Ok(answer::nothing())
 }
 
@@ -129,7 +130,7 @@ pub(super) async fn transfer_leader(call: &Call<'_>) -> Result<Response<Body>, F
         None => None,
         Some(id) => Some(the_one(&leaders_view(call).await?, "id", id)?.id),
     };
-    call.api.upstream.transfer_leader(to).await.map_err(denied)?;
+    call.api.upstream.call(TransferLeader(to)).await.map_err(denied)?;
     Ok(answer::json(&Transferred { success: true }, call.layout()))
 }
 

@@ -7,6 +7,7 @@ use super::super::go::duration::{self, clamped};
 use super::super::go::json::{JsonError, Object, first_value};
 use super::super::shapes;
 use super::membership::DETAILS_TIMEOUT;
+use crate::upstream::calls::{EndSession, Renew};
 use http::Response;
 use lockmesh_agent_core::quorum_client::EndReason;
 use lockmesh_client::shape;
@@ -232,7 +233,7 @@ pub(super) async fn destroy(call: &Call<'_>) -> Result<Response<Body>, Failure> 
     call.check_place()?;
     let session = named(call)?;
     if let Some(reason) = end_reason(call)? {
-        call.api.upstream.end_session(session, reason).await?;
+        call.api.upstream.call(EndSession { session, reason }).await?;
         return Ok(answer::flag(true, call.layout()));
     }
     let applied = call.propose(Command::DestroySession(session)).await?;
@@ -259,7 +260,7 @@ fn end_reason(call: &Call<'_>) -> Result<Option<EndReason>, Failure> {
 
 pub(super) async fn renew(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
-    match call.api.upstream.renew(named(call)?).await? {
+    match call.api.upstream.call(Renew(named(call)?)).await? {
         Some(session) => Ok(answer::json(&[shapes::session(&session)], call.layout())),
         None => Err(Failure::not_found(format!("Session id '{}' not found", call.tail))),
     }
@@ -281,7 +282,7 @@ pub(super) async fn info(call: &Call<'_>) -> Result<Response<Body>, Failure> {
 /// Returns the lease of a session's node, or that it has none; `None` if unknown. Only the leader
 /// knows it.
 async fn node_lease(call: &Call<'_>, session: &SessionSpec) -> Option<shape::agent::NodeLease> {
-    let asked = call.api.upstream.node_leases(NodeLeaseQuery::Of(session.node.clone()));
+    let asked = call.api.upstream.call(NodeLeaseQuery::Of(session.node.clone()));
     let told = tokio::time::timeout(DETAILS_TIMEOUT, asked).await.ok()?.ok()?;
     let depends = session.all_checks().any(|check| check.as_str() == SERF_HEALTH);
     let window = Some(session.health_window).filter(|_| depends);

@@ -8,6 +8,7 @@ use super::super::archive::{self, ArchiveError, Meta};
 use super::super::body::Body;
 use super::super::call::{Call, broken_off};
 use super::super::file_body::FileBody;
+use crate::upstream::calls::ReadBackup;
 use http::header::{self, HeaderValue};
 use http::{Method, Response, StatusCode};
 use http_body_util::BodyExt;
@@ -47,7 +48,8 @@ async fn gather(call: &Call<'_>) -> Result<(File, u64, LogIndex), Failure> {
     let mut writer = blocking(archive::ArchiveWriter::new).await?;
     let (mut backup, mut number) = (None::<(u64, LogIndex, Term)>, 0);
     loop {
-        let part = call.api.upstream.backup_part(backup.map(|(backup, ..)| backup), number, stale).await?;
+        let next = ReadBackup { backup: backup.map(|(backup, ..)| backup), number, stale };
+        let part = call.api.upstream.call(next).await?;
         // Each server counts its own backups: after an election another server's may have the same
         // number.
         let whole = (part.backup, part.index, part.term);

@@ -19,7 +19,7 @@ use super::error::{CliError, ExitCodes};
 use child::{End, GRACE, Input, Program, Signals};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use held::{Acquired, Ended, Held, OnJeopardy, WaitLimit, Wanted, say};
-use lockmesh_client::{DEFAULT_TTL, HealthWindow, Lock, Semaphore, SessionOptions};
+use lockmesh_client::{Client, DEFAULT_TTL, HealthWindow, Lock, Semaphore, SessionOptions};
 use obstacle::Awaited;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -146,16 +146,8 @@ pub async fn hold_and_run(
     let session = options.session(program.described());
     session.check().map_err(CliError::usage)?;
     let name = program.prefix();
-    let (wanted, awaited) = if holders == 1 && !always_semaphore {
-        // The key that `consul lock` takes, so that the two exclude each other.
-        let key = format!("{name}/.lock");
-        let lock = Lock::new(&client, key.clone()).session(session);
-        (Wanted::Lock(lock.watch_retries(options.monitor_retry)), Awaited::Lock(key))
-    } else {
-        let limit = usize::try_from(holders).map_err(CliError::usage)?;
-        let semaphore = Semaphore::new(&client, name, limit).session(session);
-        (Wanted::Slot(semaphore.watch_retries(options.monitor_retry)), Awaited::Slot(name.into()))
-    };
+    let slots = (holders != 1 || always_semaphore).then_some(holders);
+    let (wanted, awaited) = options.wanted(&client, name, slots, session)?;
     // Before anything is held: from here on a signal releases it, instead of killing this process.
     let mut signals = Signals::take()?;
     options.tell("waiting for the lock");
@@ -179,22 +171,35 @@ pub async fn hold_and_run(
             });
         }
     };
+    hold_while_running(held, &wanted, options, program, words, &mut signals).await
+}
+
+/// Runs the program, then releases the lock and removes its key.
+async fn hold_while_running(
+    held: Held,
+    wanted: &Wanted,
+    options: &Options,
+    program: &ProgramArgs,
+    words: Vec<OsString>,
+    signals: &mut Signals,
+) -> Result<ExitCode, CliError> {
     options.tell(&format!(
         "holding it, fence {}",
         held.fence().map_or("unknown".into(), |fence| fence.to_string())
     ));
     let stdin = if program.pass_stdin { Input::Ours } else { Input::Null };
     let grace = orphan_grace(options.ttl, options.lock_delay);
-    let program = Program { words, stdin, environment: held.environment(), grace };
-    let ended = held::run(&held, &program, options.on_jeopardy, &mut signals).await;
+    let command = Program { words, stdin, environment: held.environment(), grace };
+    let ended = held::run(&held, &command, options.on_jeopardy, signals).await;
     // Also if the program could not be started.
     let limit = longest_hold(options.ttl, options.window);
-    let given_back = held::within_ttl(limit, give_back(held, &wanted, &ended, options)).await;
+    let given_back = held::within_ttl(limit, give_back(held, wanted, &ended, options)).await;
     let code = options.exit_code(&ended?);
     if let Err(error) = given_back {
         // The command's end is known, and decides about the exit code.
         say(&format!(
-            "{name} could not be released or removed: {error}; a hold that remains ends with its session"
+            "{} could not be released or removed: {error}; a hold that remains ends with its session",
+            program.prefix()
         ));
     }
     Ok(code)
@@ -241,6 +246,25 @@ async fn give_back(
 }
 
 impl Options {
+    /// The lock, or one of `slots` slots.
+    fn wanted(
+        &self,
+        client: &Client,
+        name: &str,
+        slots: Option<u32>,
+        session: SessionOptions,
+    ) -> Result<(Wanted, Awaited), CliError> {
+        let Some(slots) = slots else {
+            // The key that `consul lock` takes, so that the two exclude each other.
+            let key = format!("{name}/.lock");
+            let lock = Lock::new(client, key.clone()).session(session);
+            return Ok((Wanted::Lock(lock.watch_retries(self.monitor_retry)), Awaited::Lock(key)));
+        };
+        let limit = usize::try_from(slots).map_err(CliError::usage)?;
+        let semaphore = Semaphore::new(client, name, limit).session(session);
+        Ok((Wanted::Slot(semaphore.watch_retries(self.monitor_retry)), Awaited::Slot(name.into())))
+    }
+
     fn wait_limit(&self) -> WaitLimit {
         match self.older_timeout.unwrap_or(self.timeout) {
             _ if self.once => WaitLimit::Once,

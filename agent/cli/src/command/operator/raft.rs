@@ -97,18 +97,8 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     match args.command {
         Command::Inspect(_) | Command::Moved(_) | Command::Recover(_) => {}
         Command::ListPeers { json, table: layout, consistency, .. } => {
-            let (quorum, has_leader) = seen(&client, &consistency.read()).await?;
-            match json {
-                true => print_json(&quorum)?,
-                false => {
-                    title(&quorum, stdout().is_terminal()).map_or(Ok(()), |line| print_line(&line))?;
-                    layout.print(&table(&quorum))?;
-                }
-            }
-            if !has_leader {
-                return Ok(ExitCode::FAILURE);
-            }
-            no_leader(&quorum).into_iter().for_each(warn);
+            let layout = (!json).then_some(layout);
+            return list_peers(&client, layout, &consistency.read()).await;
         }
         Command::Add(online) => add::run(&online.args, &client).await?,
         Command::Remove { server, .. } => {
@@ -129,6 +119,23 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
         }
         Command::TransferLeader { server, id, .. } => transfer_leader(&client, server.or(id)).await?,
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the servers, as JSON without a layout.
+async fn list_peers(client: &Client, layout: Option<TableArgs>, read: &Read) -> Result<ExitCode, CliError> {
+    let (quorum, has_leader) = seen(client, read).await?;
+    match layout {
+        None => print_json(&quorum)?,
+        Some(layout) => {
+            title(&quorum, stdout().is_terminal()).map_or(Ok(()), |line| print_line(&line))?;
+            layout.print(&table(&quorum))?;
+        }
+    }
+    if !has_leader {
+        return Ok(ExitCode::FAILURE);
+    }
+    no_leader(&quorum).into_iter().for_each(warn);
     Ok(ExitCode::SUCCESS)
 }
 

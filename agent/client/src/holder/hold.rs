@@ -1,0 +1,105 @@
+//! Something that is being acquired, held or released.
+
+use super::Attempt;
+use super::context::{Context, RequestPurpose};
+use super::give_back::GiveBack;
+use super::goal::Goal;
+use super::id::{HoldId, HolderRequest};
+use super::input::{Response, Wanted};
+use super::moment::Moment;
+use super::outbox::{Notice, Request};
+use super::watch::Watch;
+use crate::error::Error;
+use crate::loss::Loss;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Hold {
+    pub(super) id: HoldId,
+    pub(super) goal: Goal,
+    pub(super) watch_retries: Option<u32>,
+    /// The session that acquires or holds it; empty before the first one.
+    pub(super) session: String,
+    pub(super) fence: Option<u64>,
+    pub(super) stage: HoldStage,
+    /// The request in flight, at most one.
+    pub(super) request: Option<HolderRequest>,
+    /// The time of the next action, if no request is in flight.
+    pub(super) wakes_at: Option<Moment>,
+    pub(super) loss: Option<Loss>,
+    /// Set while a caller waits for the result of the current stage.
+    pub(super) is_awaited: bool,
+}
+
+/// The stage of a hold.
+#[derive(Debug)]
+pub(super) enum HoldStage {
+    Acquiring(Attempt),
+    Held(Watch),
+    GivingBack(GiveBack),
+    Over,
+}
+
+impl Hold {
+    pub(super) fn new(id: HoldId, wanted: Wanted) -> Self {
+        Self {
+            id,
+            goal: wanted.goal,
+            watch_retries: wanted.watch_retries,
+            session: String::new(),
+            fence: None,
+            stage: HoldStage::Acquiring(Attempt::new(wanted.wait_limit)),
+            request: None,
+            wakes_at: None,
+            loss: None,
+            is_awaited: true,
+        }
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        matches!(self.stage, HoldStage::Held(_))
+    }
+
+    /// Processes the reply to its request.
+    pub(super) fn answered(&mut self, result: Result<Response, Error>, cx: &mut Context) {
+        self.request = None;
+        match self.stage {
+            HoldStage::Acquiring(_) => self.attempt_answered(result, cx),
+            HoldStage::Held(_) => self.watch_answered(result, cx),
+            HoldStage::GivingBack(_) => self.give_back_answered(result, cx),
+            HoldStage::Over => {}
+        }
+    }
+
+    /// Handles a caller that is gone.
+    pub(super) fn abandon(&mut self, cx: &mut Context) {
+        self.is_awaited = false;
+        match self.stage {
+            HoldStage::Acquiring(_) => self.drop_attempt(cx),
+            HoldStage::Held(_) => self.give_back(cx),
+            HoldStage::GivingBack(_) | HoldStage::Over => {}
+        }
+    }
+
+    pub(super) fn release(&mut self, cx: &mut Context) {
+        // A lost hold is in this stage too; its release reports the loss.
+        if self.is_held() {
+            self.is_awaited = true;
+            self.give_back(cx);
+        }
+    }
+
+    /// Sends its request; at most one is in flight.
+    pub(super) fn send(&mut self, request: Request, cx: &mut Context) {
+        self.wakes_at = None;
+        self.request = Some(cx.send(RequestPurpose::Hold(self.id), request));
+    }
+
+    pub(super) fn cancel_request(&mut self, cx: &mut Context) {
+        cx.cancel(self.request.take());
+    }
+
+    pub(super) fn log_retry(&self, error: &Error, cx: &mut Context) {
+        cx.log(Notice::TryingAgain(self.goal.name().to_owned(), error.to_string()));
+    }
+}
