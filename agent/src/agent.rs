@@ -20,6 +20,7 @@ use crate::upstream::{Upstream, UpstreamOptions};
 use lockmesh_agent_core::checks::CheckLimits;
 use lockmesh_agent_core::cluster::ClusterChoice;
 use lockmesh_agent_core::quorum_client::tagged_addresses;
+use lockmesh_net::config::Section;
 use lockmesh_net::datagram::DatagramSocket;
 use lockmesh_net::{CertificateLife, Endpoint, Identity, QuicOptions, Role, expiry};
 use lockmesh_protocol::command::AgentRegistration;

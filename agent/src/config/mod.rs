@@ -1,8 +1,8 @@
 //! The configuration of an agent: one tree of plain values with defaults.
 //!
-//! It is read once, from a file, the environment or flags, and checked by [`AgentConfig::check`].
-//! Unknown keys are rejected. `deploy/config/agent.toml` lists every key with its default and a
-//! comment; a test keeps that file equal to [`AgentConfig::default`].
+//! It is read once, from a file, the environment or flags, and checked. Unknown keys are rejected.
+//! `deploy/config/agent.toml` lists every key with its default and a comment; a test keeps that
+//! file equal to [`AgentConfig::default`].
 
 mod hosts;
 mod value;
@@ -13,12 +13,12 @@ pub use value::{FileMode, WindowWord};
 use lockmesh_agent_core::checks::CheckLimits;
 use lockmesh_agent_core::cluster::ClusterChoice;
 use lockmesh_net::config::{
-    ConfigError, LogConfig, NodeConfig, TlsConfig, check_length, check_path, check_range, empty_is_none,
+    ConfigError, LogConfig, NodeConfig, Section, TlsConfig, check_path, empty_is_none, hours, mins, ms, secs,
 };
+use lockmesh_net::sections;
 use lockmesh_protocol::duration;
 use lockmesh_protocol::host_port::{Host, HostPort};
 use lockmesh_protocol::lease::HealthWindow;
-use serde::{Deserialize, Serialize};
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,205 +26,135 @@ use std::time::Duration;
 /// The maximum number of host names in `allowed_hosts`.
 const MAX_ALLOWED_HOSTS: usize = 64;
 
-/// The configuration of an agent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AgentConfig {
-    /// The directory for data that must outlive the process: the node's UUID and the cluster pin.
-    pub data_dir: PathBuf,
-    /// A file that holds the process id while it runs; empty for none.
-    pub pid_file: PathBuf,
-    /// The UDP address at which servers challenge this agent, and from which it calls them: IPv4 or
-    /// IPv6, as `ip:port`. `[::]` means all addresses of both families, or of IPv4 on a host
-    /// without IPv6. Port 0 selects a free one.
-    pub listen: SocketAddr,
-    /// The address in the catalog at which servers reach `listen`: an IP address, or a name that is
-    /// resolved with every connection. Empty for the listen address, or for the source address of
-    /// the connections to the servers if that is a wildcard.
-    #[serde(with = "empty_is_none")]
-    pub advertise: Option<Host>,
-    /// The number of threads that serve applications and the connections to the servers. 1 to 256.
-    pub threads: usize,
-    /// `true` if the node leaves the cluster on SIGTERM. Otherwise the servers are notified that it
-    /// will return, and keep its sessions for a while.
-    pub leave_on_terminate: bool,
-    /// The agent's role in the mesh.
-    pub gossip: GossipConfig,
-    /// The identity of this machine.
-    pub node: NodeConfig,
-    /// The API for applications on this host.
-    pub http: HttpConfig,
-    /// Defaults and limits of sessions.
-    pub session: SessionConfig,
-    /// The connection to the quorum.
-    pub upstream: UpstreamConfig,
-    /// The agent's certificate.
-    pub tls: TlsConfig,
-    /// Health checks that run here.
-    pub checks: CheckConfig,
-    /// Logging.
-    pub log: LogConfig,
-}
-
-/// The API for applications on this host: its listeners and limits.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct HttpConfig {
-    /// The TCP address, IPv4 or IPv6, as `ip:port`; empty for none.
-    #[serde(with = "empty_is_none")]
-    pub tcp: Option<SocketAddr>,
-    /// `true` if `tcp` may be reachable from other hosts, without any access control.
-    pub allow_non_loopback: bool,
-    /// The `Host` names accepted over TCP besides `localhost` and the node's name: names, suffixes
-    /// such as `.svc.cluster.local`, or `*` for all. At most 64.
-    pub allowed_hosts: Vec<String>,
-    /// `true` if operator requests are accepted over TCP even if there is a Unix socket; without a
-    /// socket they always are.
-    pub operator_over_tcp: bool,
-    /// `true` to reject requests that carry a token with 403. Otherwise the token is ignored,
-    /// with one warning per client: there are no ACLs.
-    pub refuse_tokens: bool,
-    /// The path of the Unix socket; empty for none.
-    pub socket: PathBuf,
-    /// The socket's permissions, octal.
-    pub socket_mode: FileMode,
-    /// The socket's group, by name or number; empty for the process's own.
-    pub socket_group: String,
-    /// The interval at which the socket is checked, and bound again if its file is gone. 100 ms to
-    /// 1 h.
-    #[serde(with = "duration::text")]
-    pub socket_check_interval: Duration,
-    /// The minimum session TTL. 100 ms to 24 h.
-    #[serde(with = "duration::text")]
-    pub session_ttl_min: Duration,
-    /// The maximum size of a value in bytes. 1 to 4 MiB.
-    pub max_value_bytes: usize,
-    /// The maximum size of a transaction's body in bytes. 1 to 4 MiB.
-    pub max_transaction_bytes: usize,
-    /// The maximum number of operations in a transaction. 1 to 128.
-    pub max_transaction_operations: usize,
-    /// The default wait of a blocking query. 1 s up to `max_query_time`.
-    #[serde(with = "duration::text")]
-    pub default_query_time: Duration,
-    /// The maximum wait of a blocking query, or of an acquire for a lock. 1 s to 1 h.
-    #[serde(with = "duration::text")]
-    pub max_query_time: Duration,
-    /// The timeout for a request's head, and for each further part of its body. 1 s to 10 m.
-    #[serde(with = "duration::text")]
-    pub read_timeout: Duration,
-    /// The maximum idle time of a TCP connection between requests. 1 s to 24 h; 0 for no limit.
-    #[serde(with = "duration::text")]
-    pub idle_timeout: Duration,
-    /// The idle time before the first TCP keep-alive probe. A client that acknowledges nothing for
-    /// twice this time is disconnected. 1 s to 1 h; 0 for no probes.
-    #[serde(with = "duration::text")]
-    pub tcp_keep_alive: Duration,
-    /// The maximum number of connections, of which an eighth is reserved for the Unix socket and
-    /// for guards. 16 to 1,000,000.
-    pub max_connections: usize,
-    /// The maximum number of connections of one client address other than loopback. 1 up to
-    /// `max_connections`.
-    pub max_connections_per_address: usize,
-}
-
-/// The agent's role in the mesh, in which agents detect failed hosts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct GossipConfig {
-    /// `true` if the agent joins the mesh.
-    pub enabled: bool,
-    /// The UDP address for datagrams of other agents, as `ip:port`; empty for the address of the
-    /// agent's own `listen`, with the next higher port.
-    #[serde(with = "empty_is_none")]
-    pub listen: Option<SocketAddr>,
-}
-
-/// Sessions that are created through this agent, and those that guards follow here.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SessionConfig {
-    /// The default health window of a session: how long its node may be silent.
-    pub default_health_window: WindowWord,
-    /// The maximum number of sessions that guards follow here at a time. 1 to 1,000,000.
-    pub max_watched: usize,
-}
-
-/// The connection to the quorum.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct UpstreamConfig {
-    /// The servers as `host:port`. One that answers is enough; it reports the others.
-    pub servers: Vec<String>,
-    /// The cluster that the agent belongs to: its UUID; empty for the first one that registers the
-    /// agent; `any` for any cluster that answers.
-    pub cluster_id: String,
-    /// The time for which a request is retried without a leader, and the reply timeout, which is at
-    /// least 7 s. 0 s to 10 m.
-    #[serde(with = "duration::text")]
-    pub hold_timeout: Duration,
-    /// The time without a reply from the leader after which the other servers are asked for a new
-    /// one. 10 ms to 10 s.
-    #[serde(with = "duration::text")]
-    pub probe_after: Duration,
-}
-
-/// Health checks that run in the agent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CheckConfig {
-    /// The maximum delay before a change of a check's output alone is written to the catalog. 0 s
-    /// to 24 h.
-    #[serde(with = "duration::text")]
-    pub update_interval: Duration,
-    /// The maximum size of a check's output in bytes. 1 to 1 MiB.
-    pub max_output_bytes: usize,
-    /// The maximum number of checks. 1 to 100,000.
-    pub max_checks: usize,
-}
-
-impl Default for AgentConfig {
-    fn default() -> Self {
-        Self {
-            data_dir: "/var/lib/lockmesh/agent".into(),
-            pid_file: PathBuf::new(),
-            listen: SocketAddr::from((Ipv6Addr::UNSPECIFIED, 8301)),
-            advertise: None,
-            threads: 1,
-            leave_on_terminate: false,
-            gossip: GossipConfig::default(),
-            node: NodeConfig::default(),
-            http: HttpConfig::default(),
-            session: SessionConfig::default(),
-            upstream: UpstreamConfig::default(),
-            tls: TlsConfig::of_role("agent"),
-            checks: CheckConfig::default(),
-            log: LogConfig::default(),
-        }
+sections! {
+    /// The configuration of an agent.
+    pub struct AgentConfig by Self::check_mesh {
+        /// The directory for data that must outlive the process: the node's UUID and the cluster
+        /// pin.
+        data_dir: PathBuf = "/var/lib/lockmesh/agent".into(), by check_path;
+        /// A file that holds the process id while it runs; empty for none.
+        pid_file: PathBuf = PathBuf::new();
+        /// The UDP address at which servers challenge this agent, and from which it calls them:
+        /// IPv4 or IPv6, as `ip:port`. `[::]` means all addresses of both families, or of IPv4 on a
+        /// host without IPv6. Port 0 selects a free one.
+        listen: SocketAddr = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 8301));
+        /// The address in the catalog at which servers reach `listen`: an IP address, or a name
+        /// that is resolved with every connection. Empty for the listen address, or for the source
+        /// address of the connections to the servers if that is a wildcard.
+        advertise: Option<Host> as "empty_is_none" = None, by check_advertise;
+        /// The number of threads that serve applications and the connections to the servers.
+        threads: usize = 1, in 1..=256;
+        /// `true` if the node leaves the cluster on SIGTERM. Otherwise the servers are notified
+        /// that it will return, and keep its sessions for a while.
+        leave_on_terminate: bool = false;
+        /// The agent's role in the mesh.
+        gossip: GossipConfig;
+        /// The identity of this machine.
+        node: NodeConfig;
+        /// The API for applications on this host.
+        http: HttpConfig;
+        /// Defaults and limits of sessions.
+        session: SessionConfig;
+        /// The connection to the quorum.
+        upstream: UpstreamConfig;
+        /// The agent's certificate.
+        tls: TlsConfig = TlsConfig::of_role("agent"), by Section::check_at;
+        /// Health checks that run here.
+        checks: CheckConfig;
+        /// Logging.
+        log: LogConfig;
     }
-}
 
-impl AgentConfig {
-    /// Rejects unusable values, each by its key.
-    ///
-    /// # Errors
-    /// The first key whose value cannot be used, with what it must be. Nothing was started.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        check_path("data_dir", &self.data_dir)?;
-        if matches!(self.advertise, Some(Host::Ip(address)) if address.is_unspecified()) {
-            return Err(ConfigError::new("advertise", "must be an address that others can reach"));
-        }
-        check_range("threads", self.threads as u64, 1, 256)?;
-        self.check_listen()?;
-        self.check_gossip()?;
-        self.node.check()?;
-        self.http.check()?;
-        check_range("session.max_watched", self.session.max_watched as u64, 1, 1_000_000)?;
-        self.upstream.check()?;
-        self.tls.check()?;
-        let second = Duration::from_secs(1);
-        check_length("checks.update_interval", self.checks.update_interval, Duration::ZERO, second * 86_400)?;
-        check_range("checks.max_output_bytes", self.checks.max_output_bytes as u64, 1, 1 << 20)?;
-        check_range("checks.max_checks", self.checks.max_checks as u64, 1, 100_000)
+    /// The API for applications on this host: its listeners and limits.
+    pub struct HttpConfig by Self::check_addresses {
+        /// The TCP address, IPv4 or IPv6, as `ip:port`; empty for none.
+        tcp: Option<SocketAddr> as "empty_is_none" = Some(SocketAddr::from(([127, 0, 0, 1], 8500)));
+        /// `true` if `tcp` may be reachable from other hosts, without any access control.
+        allow_non_loopback: bool = false;
+        /// The `Host` names accepted over TCP besides `localhost` and the node's name: names,
+        /// suffixes such as `.svc.cluster.local`, or `*` for all. At most 64.
+        allowed_hosts: Vec<String> = Vec::new(), by check_hosts;
+        /// `true` if operator requests are accepted over TCP even if there is a Unix socket;
+        /// without a socket they always are.
+        operator_over_tcp: bool = false;
+        /// `true` to reject requests that carry a token with 403. Otherwise the token is ignored,
+        /// with one warning per client: there are no ACLs.
+        refuse_tokens: bool = false;
+        /// The path of the Unix socket; empty for none.
+        socket: PathBuf = "/run/lockmesh/agent.sock".into();
+        /// The socket's permissions, octal.
+        socket_mode: FileMode = FileMode(0o660);
+        /// The socket's group, by name or number; empty for the process's own.
+        socket_group: String = String::new();
+        /// The interval at which the socket is checked, and bound again if its file is gone.
+        socket_check_interval: Duration as "duration::text" = mins(1), in ms(100)..=hours(1);
+        /// The minimum session TTL.
+        session_ttl_min: Duration as "duration::text" = secs(10), in ms(100)..=hours(24);
+        /// The maximum size of a value in bytes.
+        max_value_bytes: usize = 512 << 10, in 1..=4 << 20;
+        /// The maximum size of a transaction's body in bytes.
+        max_transaction_bytes: usize = 512 << 10, in 1..=4 << 20;
+        /// The maximum number of operations in a transaction.
+        max_transaction_operations: usize = 128, in 1..=128;
+        /// The default wait of a blocking query.
+        default_query_time: Duration as "duration::text" = mins(5), in secs(1)..=*max_query_time;
+        /// The maximum wait of a blocking query, or of an acquire for a lock.
+        max_query_time: Duration as "duration::text" = mins(10), in secs(1)..=hours(1);
+        /// The timeout for a request's head, and for each further part of its body.
+        read_timeout: Duration as "duration::text" = secs(10), in secs(1)..=mins(10);
+        /// The maximum idle time of a TCP connection between requests; 0 for no limit.
+        idle_timeout: Duration as "duration::text" = mins(5), in secs(1)..=hours(24), or secs(0);
+        /// The idle time before the first TCP keep-alive probe; 0 for no probes. A client that
+        /// acknowledges nothing for twice this time is disconnected.
+        tcp_keep_alive: Duration as "duration::text" = secs(15), in secs(1)..=hours(1), or secs(0);
+        /// The maximum number of connections, of which an eighth is reserved for the Unix socket
+        /// and for guards.
+        max_connections: usize = 65_536, in 16..=1_000_000;
+        /// The maximum number of connections of one client address other than loopback.
+        max_connections_per_address: usize = 200, in 1..=*max_connections;
+    }
+
+    /// The agent's role in the mesh, in which agents detect failed hosts.
+    pub struct GossipConfig {
+        /// `true` if the agent joins the mesh.
+        enabled: bool = true;
+        /// The UDP address for datagrams of other agents, as `ip:port`; empty for the address of
+        /// the agent's own `listen`, with the next higher port.
+        listen: Option<SocketAddr> as "empty_is_none" = None;
+    }
+
+    /// Sessions that are created through this agent, and those that guards follow here.
+    pub struct SessionConfig {
+        /// The default health window of a session: how long its node may be silent.
+        default_health_window: WindowWord = WindowWord(HealthWindow::Default);
+        /// The maximum number of sessions that guards follow here at a time.
+        max_watched: usize = 16_384, in 1..=1_000_000;
+    }
+
+    /// The connection to the quorum.
+    pub struct UpstreamConfig {
+        /// The servers as `host:port`. One that answers is enough; it reports the others.
+        servers: Vec<String> = vec!["127.0.0.1:8300".into()], by check_servers;
+        /// The cluster that the agent belongs to: its UUID; empty for the first one that registers
+        /// the agent; `any` for any cluster that answers.
+        cluster_id: String = String::new(), by check_cluster_id;
+        /// The time for which a request is retried without a leader, and the reply timeout, which
+        /// is at least 7 s.
+        hold_timeout: Duration as "duration::text" = secs(7), in secs(0)..=mins(10);
+        /// The time without a reply from the leader after which the other servers are asked for a
+        /// new one.
+        probe_after: Duration as "duration::text" = ms(100), in ms(10)..=secs(10);
+    }
+
+    /// Health checks that run in the agent.
+    pub struct CheckConfig {
+        /// The maximum delay before a change of a check's output alone is written to the catalog.
+        update_interval: Duration as "duration::text" = CheckLimits::default().update_interval,
+            in secs(0)..=hours(24);
+        /// The maximum size of a check's output in bytes.
+        max_output_bytes: usize = CheckLimits::default().max_output_bytes, in 1..=1 << 20;
+        /// The maximum number of checks.
+        max_checks: usize = CheckLimits::default().max_checks, in 1..=100_000;
     }
 }
 
@@ -257,8 +187,9 @@ impl AgentConfig {
         Ok(())
     }
 
-    /// Checks that an agent in the mesh has an address for it.
-    fn check_gossip(&self) -> Result<(), ConfigError> {
+    /// Checks `listen`, and that an agent in the mesh has an address for it.
+    fn check_mesh(&self) -> Result<(), ConfigError> {
+        self.check_listen()?;
         if self.gossip.enabled && self.gossip_address().is_none() {
             let problem = "is empty, and there is no port above 65535, that of `listen`: name an address such \
                            as \"[::]:8302\", or listen on a lower port";
@@ -285,42 +216,12 @@ impl AgentConfig {
     }
 }
 
-impl Default for GossipConfig {
-    fn default() -> Self {
-        Self { enabled: true, listen: None }
-    }
-}
-
-impl Default for HttpConfig {
-    fn default() -> Self {
-        Self {
-            tcp: Some(SocketAddr::from(([127, 0, 0, 1], 8500))),
-            allow_non_loopback: false,
-            allowed_hosts: Vec::new(),
-            operator_over_tcp: false,
-            refuse_tokens: false,
-            socket: "/run/lockmesh/agent.sock".into(),
-            socket_mode: FileMode(0o660),
-            socket_group: String::new(),
-            socket_check_interval: Duration::from_secs(60),
-            session_ttl_min: Duration::from_secs(10),
-            max_value_bytes: 512 << 10,
-            max_transaction_bytes: 512 << 10,
-            max_transaction_operations: 128,
-            default_query_time: Duration::from_secs(5 * 60),
-            max_query_time: Duration::from_secs(10 * 60),
-            read_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(5 * 60),
-            tcp_keep_alive: Duration::from_secs(15),
-            max_connections: 65_536,
-            max_connections_per_address: 200,
+fn check_advertise(advertise: &Option<Host>, key: &str) -> Result<(), ConfigError> {
+    match advertise {
+        Some(Host::Ip(address)) if address.is_unspecified() => {
+            Err(ConfigError::new(key, "must be an address that others can reach"))
         }
-    }
-}
-
-impl Default for SessionConfig {
-    fn default() -> Self {
-        Self { default_health_window: WindowWord(HealthWindow::Default), max_watched: 16_384 }
+        _ => Ok(()),
     }
 }
 
@@ -336,55 +237,12 @@ impl HttpConfig {
         self.socket_path().filter(|_| !self.operator_over_tcp)
     }
 
-    /// Rejects unusable values, each by its key.
-    ///
-    /// # Errors
-    /// The first key whose value cannot be used, with what it must be. Nothing was started.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        self.check_addresses()?;
-        self.check_hosts()?;
-        let second = Duration::from_secs(1);
-        check_length("http.socket_check_interval", self.socket_check_interval, second / 10, second * 3600)?;
-        check_length("http.session_ttl_min", self.session_ttl_min, second / 10, second * 86_400)?;
-        check_range("http.max_value_bytes", self.max_value_bytes as u64, 1, 4 << 20)?;
-        check_range("http.max_transaction_bytes", self.max_transaction_bytes as u64, 1, 4 << 20)?;
-        check_range("http.max_transaction_operations", self.max_transaction_operations as u64, 1, 128)?;
-        // Before the default, whose upper limit it is.
-        check_length("http.max_query_time", self.max_query_time, second, second * 3600)?;
-        check_length("http.default_query_time", self.default_query_time, second, self.max_query_time)?;
-        check_length("http.read_timeout", self.read_timeout, second, second * 600)?;
-        if !self.idle_timeout.is_zero() {
-            check_length("http.idle_timeout", self.idle_timeout, second, second * 86_400)?;
-        }
-        if !self.tcp_keep_alive.is_zero() {
-            check_length("http.tcp_keep_alive", self.tcp_keep_alive, second, second * 3600)?;
-        }
-        let connections = self.max_connections as u64;
-        check_range("http.max_connections", connections, 16, 1_000_000)?;
-        check_range(
-            "http.max_connections_per_address",
-            self.max_connections_per_address as u64,
-            1,
-            connections,
-        )
-    }
-
-    fn check_hosts(&self) -> Result<(), ConfigError> {
-        const KEY: &str = "http.allowed_hosts";
-        if self.allowed_hosts.len() > MAX_ALLOWED_HOSTS {
-            return Err(ConfigError::new(KEY, format!("must have at most {MAX_ALLOWED_HOSTS} names")));
-        }
-        self.host_patterns().map(drop)
-    }
-
     /// Returns the patterns of `allowed_hosts`.
     ///
     /// # Errors
     /// The first value that can match no request, with what to write instead.
     pub fn host_patterns(&self) -> Result<Vec<HostPattern>, ConfigError> {
-        let parse = |text: &String| HostPattern::parse(text);
-        let patterns = self.allowed_hosts.iter().map(parse).collect::<Result<_, _>>();
-        patterns.map_err(|problem| ConfigError::new("http.allowed_hosts", problem))
+        host_patterns(&self.allowed_hosts, "http.allowed_hosts")
     }
 
     /// Returns `true` if other hosts can reach the TCP address.
@@ -411,54 +269,53 @@ impl HttpConfig {
     }
 }
 
-impl Default for UpstreamConfig {
-    fn default() -> Self {
-        Self {
-            servers: vec!["127.0.0.1:8300".into()],
-            cluster_id: String::new(),
-            hold_timeout: Duration::from_secs(7),
-            probe_after: Duration::from_millis(100),
-        }
+fn check_hosts(hosts: &[String], key: &str) -> Result<(), ConfigError> {
+    if hosts.len() > MAX_ALLOWED_HOSTS {
+        return Err(ConfigError::new(key, format!("must have at most {MAX_ALLOWED_HOSTS} names")));
     }
+    host_patterns(hosts, key).map(drop)
+}
+
+fn host_patterns(hosts: &[String], key: &str) -> Result<Vec<HostPattern>, ConfigError> {
+    let patterns = hosts.iter().map(|text| HostPattern::parse(text)).collect::<Result<_, _>>();
+    patterns.map_err(|problem| ConfigError::new(key, problem))
 }
 
 impl UpstreamConfig {
     /// Returns the cluster that the agent belongs to.
     pub fn cluster(&self) -> ClusterChoice {
-        match self.cluster_id.as_str() {
-            "" => ClusterChoice::First,
-            "any" => ClusterChoice::Any,
-            // Servers report their cluster in this spelling.
-            id => ClusterChoice::Id(id.to_lowercase()),
-        }
-    }
-
-    fn check(&self) -> Result<(), ConfigError> {
-        if self.servers.is_empty() {
-            return Err(ConfigError::new("upstream.servers", "must name at least one server as `host:port`"));
-        }
-        for server in &self.servers {
-            if server.parse::<HostPort>().is_err() {
-                let problem = format!("has {server:?}, but a server is named as `host:port`");
-                return Err(ConfigError::new("upstream.servers", problem));
-            }
-        }
-        if let ClusterChoice::Id(id) = self.cluster()
-            && uuid::Uuid::try_parse(&id).is_err()
-        {
-            let problem = format!("is {id:?}, but must be a cluster's UUID, \"any\", or empty");
-            return Err(ConfigError::new("upstream.cluster_id", problem));
-        }
-        let second = Duration::from_secs(1);
-        check_length("upstream.hold_timeout", self.hold_timeout, Duration::ZERO, second * 600)?;
-        check_length("upstream.probe_after", self.probe_after, second / 100, second * 10)
+        cluster(&self.cluster_id)
     }
 }
 
-impl Default for CheckConfig {
-    fn default() -> Self {
-        let CheckLimits { update_interval, max_output_bytes, max_checks } = CheckLimits::default();
-        Self { update_interval, max_output_bytes, max_checks }
+fn cluster(id: &str) -> ClusterChoice {
+    match id {
+        "" => ClusterChoice::First,
+        "any" => ClusterChoice::Any,
+        // Servers report their cluster in this spelling.
+        id => ClusterChoice::Id(id.to_lowercase()),
+    }
+}
+
+fn check_servers(servers: &[String], key: &str) -> Result<(), ConfigError> {
+    if servers.is_empty() {
+        return Err(ConfigError::new(key, "must name at least one server as `host:port`"));
+    }
+    match servers.iter().find(|server| server.parse::<HostPort>().is_err()) {
+        None => Ok(()),
+        Some(wrong) => {
+            Err(ConfigError::new(key, format!("has {wrong:?}, but a server is named as `host:port`")))
+        }
+    }
+}
+
+fn check_cluster_id(id: &str, key: &str) -> Result<(), ConfigError> {
+    match cluster(id) {
+        ClusterChoice::Id(id) if uuid::Uuid::try_parse(&id).is_err() => {
+            let problem = format!("is {id:?}, but must be a cluster's UUID, \"any\", or empty");
+            Err(ConfigError::new(key, problem))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -18,7 +18,7 @@
 //! | `tls.rs` | mutual TLS; the only file that names rustls |
 //! | `certificate.rs` | creates and parses certificates |
 //! | `development.rs` | an authority and two certificates, created at the first start |
-//! | `config.rs` | settings that agents and servers share: node, certificate, logs |
+//! | `config/` | settings that agents and servers share: node, certificate, logs |
 //! | `expiry.rs` | warnings before certificates expire |
 //! | `files.rs` | atomic files: complete or absent |
 //! | `private.rs` | folders and files that only their owner can open |

@@ -10,7 +10,7 @@ mod foreign;
 mod unknown;
 
 use lockmesh_agent::config::AgentConfig;
-use lockmesh_net::config::{ConfigError, LogConfig, TlsConfig};
+use lockmesh_net::config::{ConfigError, LogConfig, Section, TlsConfig};
 use lockmesh_server::config::ServerConfig;
 use serde::{Serialize, de::DeserializeOwned};
 use std::path::{Path, PathBuf};
@@ -22,13 +22,7 @@ use unknown::{Key, Spelling};
 pub const PREFIX: &str = "LOCKMESH_CONFIG_";
 
 /// The configuration of a role.
-pub trait Role: Default + Serialize + DeserializeOwned {
-    /// Refuses values that cannot work.
-    ///
-    /// # Errors
-    /// The first key whose value cannot be used, with what it must be.
-    fn check(&self) -> Result<(), ConfigError>;
-
+pub trait Role: Default + Section + Serialize + DeserializeOwned {
     /// Its certificate.
     fn tls(&self) -> &TlsConfig;
 
@@ -44,10 +38,6 @@ pub trait Role: Default + Serialize + DeserializeOwned {
 macro_rules! role {
     ($config:ty, $take_own:expr) => {
         impl Role for $config {
-            fn check(&self) -> Result<(), ConfigError> {
-                <$config>::check(self)
-            }
-
             fn tls(&self) -> &TlsConfig {
                 &self.tls
             }
@@ -293,7 +283,7 @@ fn at<'a>(table: &'a mut Table, path: &str) -> Option<&'a mut Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
+    use lockmesh_protocol::duration;
     use std::io::Write;
 
     const AGENT_SAMPLE: &str = include_str!("../../../../deploy/config/agent.toml");
@@ -336,6 +326,73 @@ mod tests {
     fn the_samples_have_every_key_with_its_default() {
         assert_sample_is_default::<AgentConfig>(AGENT_SAMPLE);
         assert_sample_is_default::<ServerConfig>(SERVER_SAMPLE);
+    }
+
+    #[test]
+    fn the_samples_name_every_range() {
+        assert_eq!(count_ranges::<AgentConfig>(AGENT_SAMPLE), 19);
+        assert_eq!(count_ranges::<ServerConfig>(SERVER_SAMPLE), 22);
+    }
+
+    /// Returns a limit in the words of the samples: `100 ms`, `10 min`, `1 day`, `8 KiB`, `10,000`.
+    fn in_words(key: &str, limit: &str) -> String {
+        let (count, units): (u128, &[(u128, &str)]) = match limit.parse() {
+            Ok(count) if key.ends_with("_bytes") => {
+                (count, &[(1 << 40, " TiB"), (1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB")])
+            }
+            Ok(count) => (count, &[]),
+            Err(_) => (
+                duration::parse(limit).expect("a limit is a number or a duration").as_millis(),
+                &[(86_400_000, " day"), (3_600_000, " h"), (60_000, " min"), (1_000, " s"), (1, " ms")],
+            ),
+        };
+        let unit = units.iter().find(|(size, _)| count.is_multiple_of(*size));
+        let (size, unit) = unit.filter(|_| count > 0).unwrap_or(&(1, ""));
+        let digits = (count / size).to_string();
+        let grouped: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+        let plural = if *unit == " day" && digits != "1" { "s" } else { "" };
+        format!("{}{unit}{plural}", grouped.join(","))
+    }
+
+    /// Returns the range of a key from the errors about values that are too large.
+    fn range_of<T: Role>(key: &str) -> Option<(String, String)> {
+        ["9999h", "4000000000", "9000000000000"].into_iter().find_map(|value| {
+            let sources = Sources { settings: vec![format!("{key}={value}")], ..Sources::default() };
+            let refused = load::<T>(&sources).err()?.to_string();
+            let (least, most) = refused.split_once(", but must be ")?.1.split_once(" to ")?;
+            let most = match key {
+                "http.default_query_time" => "`max_query_time`".into(),
+                "http.max_connections_per_address" => "`max_connections`".into(),
+                "tombstones.granularity" => "`ttl`".into(),
+                _ => in_words(key, most),
+            };
+            Some((in_words(key, least), most))
+        })
+    }
+
+    /// Counts the keys with a range, each of which the comment above the key must name.
+    fn count_ranges<T: Role>(sample: &str) -> usize {
+        let (mut section, mut comment, mut is_below, mut count) = (String::new(), String::new(), false, 0);
+        for line in sample.lines() {
+            let text = line.strip_prefix('#');
+            // One comment may be about several keys.
+            if line.is_empty() || text.is_some() && is_below {
+                comment.clear();
+            }
+            comment.push_str(text.unwrap_or_default());
+            is_below = text.is_none();
+            if let Some(name) = line.strip_prefix('[') {
+                section = format!("{}.", name.trim_end_matches(']'));
+            }
+            let Some((name, _)) = line.split_once(" = ").filter(|_| is_below) else { continue };
+            let key = format!("{section}{name}");
+            if let Some((least, most)) = range_of::<T>(&key) {
+                let range = format!("{least} to {most}");
+                assert!(comment.contains(&range), "the comment of `{key}` lacks {range:?}:{comment}");
+                count += 1;
+            }
+        }
+        count
     }
 
     #[test]

@@ -96,6 +96,7 @@ mod tests {
     use super::super::setup::upstream;
     use super::*;
     use crate::config::{Sources, load};
+    use lockmesh_net::config::Section;
     use std::fs;
     use std::time::Duration;
 

@@ -169,6 +169,7 @@ fn prepare_one(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockmesh_net::config::Section;
     use std::fs;
 
     fn prepared(folder: &Path, count: u8) -> Result<Vec<ServerFolder>, String> {

@@ -14,7 +14,7 @@ use crate::dev::{DevOptions, MOST_NODES};
 use crate::telemetry;
 use lockmesh_agent::config::HttpConfig;
 use lockmesh_agent::http::Listeners;
-use lockmesh_net::config::{LogConfig, LogFormat, NodeConfig};
+use lockmesh_net::config::{LogConfig, LogFormat, NodeConfig, Section};
 use lockmesh_protocol::duration;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -101,7 +101,7 @@ fn options(args: Args) -> Result<DevOptions, CliError> {
         id: args.node_id.unwrap_or_default(),
         datacenter: args.datacenter,
     };
-    node.check().map_err(CliError::usage)?;
+    node.check_at("node").map_err(CliError::usage)?;
     let options = DevOptions {
         http: args.http,
         allow_non_loopback: args.allow_non_loopback,
@@ -120,7 +120,7 @@ fn options(args: Args) -> Result<DevOptions, CliError> {
         session_ttl_min: options.session_ttl_min,
         ..HttpConfig::default()
     };
-    http.check().map_err(|error| CliError::usage(in_flags(&error.to_string())))?;
+    http.check_at("http").map_err(|error| CliError::usage(in_flags(&error.to_string())))?;
     Ok(options)
 }
 

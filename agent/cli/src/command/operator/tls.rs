@@ -4,7 +4,7 @@
 
 use super::super::error::CliError;
 use super::super::output::print_line;
-use lockmesh_net::config::NodeConfig;
+use lockmesh_net::config::{NodeConfig, Section};
 use lockmesh_net::{Authority, Peer, Role};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
