@@ -180,7 +180,7 @@ impl Parts {
             return Err("the parts have different metadata".into());
         }
         // Into memory and into the rows for the disk at once: the snapshot is read only once.
-        for row in self.rows.add(&part.rows)? {
+        for row in self.rows.add(&part.rows).map_err(|error| error.to_string())? {
             self.state.load(row.clone());
             self.dirty.record(row);
         }

@@ -6,7 +6,7 @@
 
 use lockmesh_core::checksum::Checksum;
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::format;
+use lockmesh_protocol::format::{self, FormatError};
 
 /// The bytes of a row's length.
 const LENGTH_BYTES: usize = 4;
@@ -58,14 +58,14 @@ impl RowReader {
     /// # Errors
     /// The bytes are no rows that this build reads. No row of the piece was returned: fetch the
     /// whole snapshot again with another reader.
-    pub fn add(&mut self, piece: &[u8]) -> Result<Vec<Change>, String> {
+    pub fn add(&mut self, piece: &[u8]) -> Result<Vec<Change>, FormatError> {
         self.begun.extend_from_slice(piece);
         let mut rows = Vec::new();
         let mut rest = self.begun.as_slice();
         while let Some((length, behind)) = rest.split_first_chunk::<LENGTH_BYTES>()
             && let Some((row, behind)) = behind.split_at_checked(u32::from_be_bytes(*length) as usize)
         {
-            rows.push(decode(row)?);
+            rows.push(format::decode(row)?);
             self.checksum.add(row);
             rest = behind;
         }
@@ -83,10 +83,6 @@ impl RowReader {
     pub fn is_done(&self) -> bool {
         self.begun.is_empty()
     }
-}
-
-fn decode(row: &[u8]) -> Result<Change, String> {
-    format::decode(row).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
