@@ -101,7 +101,7 @@ impl Events {
         let mut outcome = Received::Known;
         self.shown.send_if_modified(|shown| {
             // Services are registered with the servers, and none with this agent itself.
-            outcome = shown.log.take(event, self.node.as_str(), &[]);
+            outcome = shown.log.record(event, self.node.as_str(), &[]);
             outcome == Received::Kept
         });
         let word = match outcome {

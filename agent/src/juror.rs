@@ -45,7 +45,7 @@ impl Juror {
     }
 
     /// Returns a node's reply.
-    pub(crate) async fn ask(&self, question: NodeQuestion) -> Response {
+    pub(crate) async fn challenge(&self, question: NodeQuestion) -> Response {
         let Ok(_permit) = self.permits.try_acquire() else {
             JUROR_QUESTIONS.with_label_values(&["refused"]).inc();
             let reason = format!("this agent challenges at most {MAX_QUESTIONS} others at a time");
@@ -58,7 +58,7 @@ impl Juror {
             answer.await.map(|answer| (answer, "answered"))
         };
         let by_datagram =
-            async { self.mesh.ask(challenge).await.map(|answer| (answer, "answered_by_datagram")) };
+            async { self.mesh.challenge(challenge).await.map(|answer| (answer, "answered_by_datagram")) };
         match timeout(ANSWER_TIMEOUT, first_of(connected, by_datagram)).await.ok().flatten() {
             Some((answer, outcome)) => {
                 JUROR_QUESTIONS.with_label_values(&[outcome]).inc();

@@ -131,8 +131,10 @@ impl Listener {
                         Response::Unavailable(Unavailable::Overloaded(reason.into()))
                     }
                     Request::Challenge(challenge) => self.upstream.answer_challenge(challenge).await,
-                    Request::AskNode(question) if asked_by == Role::Server => self.juror.ask(question).await,
-                    Request::TellMesh(items) if asked_by == Role::Server => match self.mesh.tell(items) {
+                    Request::AskNode(question) if asked_by == Role::Server => {
+                        self.juror.challenge(question).await
+                    }
+                    Request::TellMesh(items) if asked_by == Role::Server => match self.mesh.queue(items) {
                         true => Response::Done,
                         false => {
                             let reason = "gossip is disabled on this agent, or its queue is full";

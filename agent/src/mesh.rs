@@ -164,16 +164,16 @@ impl Member {
 
     fn serve(&mut self, wanted: Wanted, output: &mut Output) {
         match (wanted, &mut self.mesh) {
-            (Wanted::Answer(asked), _) => self.ask(asked, output),
-            (Wanted::News(items), Some(mesh)) => mesh.told(self.clock.now(), items, output),
+            (Wanted::Answer(asked), _) => self.challenge(asked, output),
+            (Wanted::News(items), Some(mesh)) => mesh.receive_items(self.clock.now(), items, output),
             (Wanted::News(_), None) => {}
         }
     }
 
     /// Without a mesh the challenge is sent over a connection only.
-    fn ask(&mut self, asked: Asked, output: &mut Output) {
+    fn challenge(&mut self, asked: Asked, output: &mut Output) {
         if let Some(mesh) = &mut self.mesh {
-            mesh.ask(self.clock.now(), asked.challenge, output);
+            mesh.challenge(self.clock.now(), asked.challenge, output);
             self.awaited.push(asked);
         }
     }
@@ -203,7 +203,7 @@ impl Member {
         }
         output.challenges.into_iter().for_each(|(from, challenge)| self.answer(from, challenge));
         output.spread.into_iter().for_each(|item| self.spread(item));
-        output.verdicts.iter().for_each(|verdict| self.tell(mesh, verdict));
+        output.verdicts.iter().for_each(|verdict| self.log_verdict(mesh, verdict));
         output.events.into_iter().for_each(|event| self.events.receive(event));
     }
 
@@ -238,7 +238,7 @@ impl Member {
         });
     }
 
-    fn tell(&self, mesh: &Mesh, verdict: &Verdict) {
+    fn log_verdict(&self, mesh: &Mesh, verdict: &Verdict) {
         let window = verdict.window.as_str();
         if MemberId::of_agent(verdict.lease) == mesh.me() {
             tracing::warn!(

@@ -47,14 +47,14 @@ impl MeshQuestions {
 
     /// Returns a member's reply; `None` if there is no mesh, or its queue is full. The caller sets
     /// the timeout.
-    pub(crate) async fn ask(&self, challenge: Challenge) -> Option<NodeAnswer> {
+    pub(crate) async fn challenge(&self, challenge: Challenge) -> Option<NodeAnswer> {
         let (answer, heard) = oneshot::channel();
         self.0.as_ref()?.try_send(Wanted::Answer(Asked { challenge, answer })).ok()?;
         heard.await.ok()
     }
 
     /// Queues items from a server; returns `false` if the mesh does not accept them.
-    pub(crate) fn tell(&self, items: Vec<Bytes>) -> bool {
+    pub(crate) fn queue(&self, items: Vec<Bytes>) -> bool {
         self.0.as_ref().is_some_and(|mesh| mesh.try_send(Wanted::News(items)).is_ok())
     }
 }
@@ -107,7 +107,7 @@ mod tests {
         let (questions, mut asked) = MeshQuestions::channel();
         let ask = |challenge| {
             let questions = questions.clone();
-            tokio::spawn(async move { questions.ask(challenge).await })
+            tokio::spawn(async move { questions.challenge(challenge).await })
         };
         let (first, second) = (ask(challenge(1, 5)), ask(challenge(1, 5)));
         let (other_check, other_node) = (ask(challenge(1, 6)), ask(challenge(2, 5)));
@@ -127,7 +127,7 @@ mod tests {
         let (questions, mut asked) = MeshQuestions::channel();
         let mut awaited = Awaited::default();
         for nonce in 1..100 {
-            let asking = questions.ask(challenge(1, nonce));
+            let asking = questions.challenge(challenge(1, nonce));
             tokio::select! {
                 biased;
                 _ = asking => panic!("there is no reply"),
@@ -139,7 +139,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_a_mesh_nobody_answers() {
-        assert_eq!(MeshQuestions::default().ask(challenge(1, 1)).await, None);
-        assert!(!MeshQuestions::default().tell(Vec::new()));
+        assert_eq!(MeshQuestions::default().challenge(challenge(1, 1)).await, None);
+        assert!(!MeshQuestions::default().queue(Vec::new()));
     }
 }

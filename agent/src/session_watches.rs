@@ -229,10 +229,10 @@ impl WatchTask {
             orders = tokio::select! {
                 // The end comes last: guards first receive the state of the lease.
                 biased;
-                stands = next_lease(&mut lease) => self.take(Input::Lease(stands)),
+                stands = next_lease(&mut lease) => self.handle_input(Input::Lease(stands)),
                 (began, read) = finished(&mut reading) => self.take_read(began, read),
-                is_ended = finished(&mut ending) => self.take(Input::Ended(is_ended)),
-                () = clock.sleep_until(self.watch.wakes_at()) => self.take(Input::Tick),
+                is_ended = finished(&mut ending) => self.handle_input(Input::Ended(is_ended)),
+                () = clock.sleep_until(self.watch.wakes_at()) => self.handle_input(Input::Tick),
                 () = &mut lingering => {
                     if self.watch.may_stop() && self.watches.forget(self.session, true) {
                         return;
@@ -246,7 +246,7 @@ impl WatchTask {
         self.watches.forget(self.session, false);
     }
 
-    fn take(&mut self, input: Input) -> Orders {
+    fn handle_input(&mut self, input: Input) -> Orders {
         let before = self.watch.event().state;
         let orders = self.watch.handle(self.watches.clock.now(), input);
         let event = self.watch.event();
@@ -278,7 +278,7 @@ impl WatchTask {
         let found = read.inspect_err(|error| {
             tracing::debug!(session = %self.session, %error, "a followed session cannot be read");
         });
-        self.take(Input::Read { began, found: found.ok() })
+        self.handle_input(Input::Read { began, found: found.ok() })
     }
 
     fn begin_read(&self, ReadOrder { pause, behind }: ReadOrder) -> BoxFuture<SessionRead> {

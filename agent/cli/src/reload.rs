@@ -41,7 +41,7 @@ impl<T: Role> Reloadable<T> {
         telemetry::replace_level(config.log()).map_err(|error| error.to_string())?;
         if let Some(identity) = fresh {
             replace(&identity);
-            changes.push(told(&identity));
+            changes.push(certificate_change(&identity));
             self.identity = identity;
         }
         changes
@@ -93,7 +93,7 @@ pub fn or_nothing(changes: Vec<String>) -> Vec<String> {
 }
 
 /// The message for a replaced certificate.
-pub fn told(identity: &Identity) -> String {
+pub fn certificate_change(identity: &Identity) -> String {
     let now = SystemTime::now();
     // The authority behind a certificate may end before it.
     let least = identity.lives().iter().min_by_key(|life| life.seconds_left(now));

@@ -41,7 +41,7 @@ async fn started(program: &Program) -> Child {
 
 #[tokio::test]
 async fn a_signal_cuts_a_wait_for_an_answer_short() {
-    let mut signals = Signals::take().expect("they can be taken");
+    let mut signals = Signals::intercept().expect("they can be taken");
     assert_eq!(signals.unless_ended(async { 7 }).await, Some(7));
     kill_process(rustix::process::getpid(), Signal::INT).expect("it can be sent");
     let answer = signals.unless_ended(std::future::pending::<()>());

@@ -87,7 +87,7 @@ impl Driver {
     pub(crate) async fn keep(&self) -> Result<String, Error> {
         let (sender, kept) = oneshot::channel();
         self.shared.state().kept = Some(sender);
-        self.shared.tell(Input::Keep);
+        self.shared.handle_input(Input::Keep);
         kept.await.expect("a creation is answered")
     }
 
@@ -105,7 +105,7 @@ impl Driver {
         };
         // Created before the grant: if this future is dropped, its drop releases the outcome.
         let hold = Hold { driver: Arc::clone(self), id };
-        self.shared.tell(Input::Acquire(id, wanted));
+        self.shared.handle_input(Input::Acquire(id, wanted));
         let grant = acquired.await.expect("an acquisition is answered")?;
         Ok(grant.map(|grant| (hold, grant)))
     }
@@ -114,7 +114,7 @@ impl Driver {
     pub(crate) async fn close(&self) -> Result<(), Error> {
         let (sender, closed) = oneshot::channel();
         self.shared.state().closed = Some(sender);
-        self.shared.tell(Input::Close);
+        self.shared.handle_input(Input::Close);
         // The sender is dropped only for a later close, which ends the same session.
         closed.await.unwrap_or(Ok(()))
     }
@@ -142,7 +142,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.shared.tell(Input::Abandon);
+        self.shared.handle_input(Input::Abandon);
     }
 }
 
@@ -173,20 +173,20 @@ impl Hold {
 
     /// Sets the value that is written to the lock when it is released.
     pub(crate) fn written(&self, value: Bytes) {
-        self.driver.shared.tell(Input::Written(self.id, value));
+        self.driver.shared.handle_input(Input::Written(self.id, value));
     }
 
     pub(crate) async fn release(self) -> Result<bool, Error> {
         let (sender, released) = oneshot::channel();
         self.driver.shared.state().releasing.insert(self.id, sender);
-        self.driver.shared.tell(Input::Release(self.id));
+        self.driver.shared.handle_input(Input::Release(self.id));
         released.await.unwrap_or(Ok(false))
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.driver.shared.tell(Input::Drop(self.id));
+        self.driver.shared.handle_input(Input::Drop(self.id));
     }
 }
 
@@ -196,7 +196,7 @@ impl HoldersShared {
     }
 
     /// Passes an input to the holder and carries out the resulting actions.
-    fn tell(self: &Arc<Self>, input: Input) {
+    fn handle_input(self: &Arc<Self>, input: Input) {
         let mut state = self.state();
         let HoldersState { holder, outbox, .. } = &mut *state;
         holder.handle(self.client.clock().now(), input, outbox);
@@ -279,7 +279,7 @@ async fn send_ticks(shared: Arc<HoldersShared>) {
         };
         tokio::select! {
             _ = changed.changed() => {}
-            () = wake => shared.tell(Input::Tick),
+            () = wake => shared.handle_input(Input::Tick),
         }
     }
 }
@@ -287,7 +287,7 @@ async fn send_ticks(shared: Arc<HoldersShared>) {
 async fn answer(shared: Arc<HoldersShared>, number: HolderRequest, request: Request) {
     let result = carry_out(&shared.client, request).await;
     shared.state().under_way.remove(&number);
-    shared.tell(Input::Answered(number, result));
+    shared.handle_input(Input::Answered(number, result));
 }
 
 async fn carry_out(client: &Client, request: Request) -> Result<Response, Error> {

@@ -37,7 +37,7 @@ pub enum Received {
 
 impl EventLog {
     /// Receives an event, on a host with this name and these services.
-    pub fn take(&mut self, event: UserEvent, node: &str, services: &[Service]) -> Received {
+    pub fn record(&mut self, event: UserEvent, node: &str, services: &[Service]) -> Received {
         if event.version > EVENT_VERSION {
             return Received::NotUnderstood;
         }
@@ -91,8 +91,8 @@ mod tests {
         UserEvent::new(id, name.into(), Default::default(), EventFilters::default()).expect("it is short")
     }
 
-    fn take(log: &mut EventLog, event: UserEvent) -> Received {
-        log.take(event, "web-1", &[])
+    fn record(log: &mut EventLog, event: UserEvent) -> Received {
+        log.record(event, "web-1", &[])
     }
 
     #[test]
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!((log.index(None), log.list(None).len()), (1, 0));
         for number in 0..300 {
             let name = if number % 2 == 0 { "even" } else { "odd" };
-            assert_eq!(take(&mut log, event(1_000 + number, name)), Received::Kept);
+            assert_eq!(record(&mut log, event(1_000 + number, name)), Received::Kept);
         }
         let ids: Vec<_> = log.list(None).iter().map(|event| index_of(event.id)).collect();
         assert_eq!(ids, (1_044..1_300).collect::<Vec<_>>());
@@ -123,17 +123,17 @@ mod tests {
     #[test]
     fn what_is_for_others_known_or_not_understood_is_not_listed() {
         let mut log = EventLog::default();
-        assert_eq!(take(&mut log, event(1, "deploy")), Received::Kept);
-        assert_eq!(take(&mut log, event(1, "deploy")), Received::Known);
-        assert_eq!(take(&mut log, event(2, "_rexec")), Received::ForOthers);
+        assert_eq!(record(&mut log, event(1, "deploy")), Received::Kept);
+        assert_eq!(record(&mut log, event(1, "deploy")), Received::Known);
+        assert_eq!(record(&mut log, event(2, "_rexec")), Received::ForOthers);
         let filtered = |node: &str| {
             let filters = EventFilters { node: node.into(), ..EventFilters::default() };
             UserEvent { filters, ..event(3, "deploy") }
         };
-        assert_eq!(take(&mut log, filtered("^db-")), Received::ForOthers);
-        assert_eq!(take(&mut log, filtered("[")), Received::NotUnderstood);
+        assert_eq!(record(&mut log, filtered("^db-")), Received::ForOthers);
+        assert_eq!(record(&mut log, filtered("[")), Received::NotUnderstood);
         let later = UserEvent { version: EVENT_VERSION + 1, ..event(4, "deploy") };
-        assert_eq!(take(&mut log, later), Received::NotUnderstood);
+        assert_eq!(record(&mut log, later), Received::NotUnderstood);
         assert_eq!((log.list(None).len(), log.index(None)), (1, 1));
     }
 }

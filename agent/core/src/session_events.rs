@@ -168,7 +168,7 @@ impl SessionEvents {
             Input::Read { began, view } => self.read(began, view),
             Input::Tick => {}
         }
-        self.tell();
+        self.update_event();
     }
 
     /// Returns the current event for guards.
@@ -270,7 +270,7 @@ impl SessionEvents {
     }
 
     /// Creates an event if the state has changed.
-    fn tell(&mut self) {
+    fn update_event(&mut self) {
         let (state, reason) = self.stands();
         let is_bound = matches!(self.view, SessionView::Bound(_));
         let deadline = self.deadline.filter(|_| is_bound && state != SessionState::Lost);

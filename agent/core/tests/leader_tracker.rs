@@ -42,9 +42,9 @@ impl Story {
         let others = [A, B, C].into_iter().filter(|slot| *slot != home);
         for slot in [home].into_iter().chain(others) {
             story.up(slot);
-            story.says(slot, Some(leader), term);
+            story.reports_leader(slot, Some(leader), term);
         }
-        story.says(leader, Some(leader), term);
+        story.reports_leader(leader, Some(leader), term);
         story.pass(5000);
         assert_eq!((story.actions.leader, story.actions.home), (Some(leader), Some(home)));
         story
@@ -71,7 +71,7 @@ impl Story {
                 if let Some((leader, term)) = says(slot) {
                     let agents = self.agents;
                     let status = Status { agents, ..status(slot, leader, term) };
-                    self.tracker.heard(slot, &status, self.now);
+                    self.tracker.record_status(slot, &status, self.now);
                 }
             }
             self.step();
@@ -94,9 +94,9 @@ impl Story {
         assert!(actions.ask.contains(&slot), "connected servers are asked: {actions:?}");
     }
 
-    fn says(&mut self, slot: Slot, leader: Option<Slot>, term: u64) {
+    fn reports_leader(&mut self, slot: Slot, leader: Option<Slot>, term: u64) {
         let status = Status { agents: self.agents, ..status(slot, leader, term) };
-        self.tracker.heard(slot, &status, self.now);
+        self.tracker.record_status(slot, &status, self.now);
         self.step();
     }
 
@@ -158,7 +158,7 @@ fn one_server_is_leader_and_home_and_is_then_left_in_peace() {
     story.up(A);
     assert_eq!((story.leader(), story.actions.home), (None, None));
     let status = status_of(1, Some(1), 1, &["a:1"]);
-    story.tracker.heard(A, &status, story.now);
+    story.tracker.record_status(A, &status, story.now);
     let actions = story.step();
     assert_eq!((actions.leader, actions.home, &actions.keep), (Some(A), Some(A), &slots(&[A])));
     // Only the home server's list is read from time to time.
@@ -187,14 +187,14 @@ fn seeds() -> Vec<String> {
 fn a_server_leads_by_its_own_word_only() {
     let mut story = Story::begin();
     story.up(B);
-    story.says(B, Some(A), 3);
+    story.reports_leader(B, Some(A), 3);
     assert_eq!(story.leader(), None);
     assert!(story.actions.keep.contains(&A), "the named leader is dialled");
     assert_eq!((story.actions.hasten, story.pass(1).hasten), (Some(A), None), "and hastened, once");
     story.up(A);
-    story.says(A, None, 3);
+    story.reports_leader(A, None, 3);
     assert_eq!(story.leader(), None, "it does not serve yet");
-    story.says(A, Some(A), 3);
+    story.reports_leader(A, Some(A), 3);
     assert_eq!((story.leader(), story.actions.home), (Some(A), Some(B)));
 }
 
@@ -203,12 +203,12 @@ fn the_servers_that_were_not_configured_are_found_and_used() {
     let mut story = Story::with_seeds(&["b:1"]);
     let b = story.actions.keep.first().copied().unwrap();
     story.up(b);
-    story.tracker.heard(b, &status_of(2, Some(1), 3, &["a:1", "b:1", "c:1"]), story.now);
+    story.tracker.record_status(b, &status_of(2, Some(1), 3, &["a:1", "b:1", "c:1"]), story.now);
     story.step();
     let leader = *story.actions.keep.iter().find(|slot| **slot != b).unwrap();
     assert_eq!(story.tracker.address(leader), Some("a:1"));
     story.up(leader);
-    story.tracker.heard(leader, &status_of(1, Some(1), 3, &["a:1", "b:1", "c:1"]), story.now);
+    story.tracker.record_status(leader, &status_of(1, Some(1), 3, &["a:1", "b:1", "c:1"]), story.now);
     assert_eq!((story.step().leader, story.actions.home), (Some(leader), Some(b)));
     // The configured server dies: a server learned from the roster becomes home, and the third one
     // the reserve.
@@ -237,7 +237,7 @@ fn a_silent_leader_is_replaced_as_soon_as_another_one_leads() {
     assert!((7..=16).contains(&asked[1]) && (7..=16).contains(&asked[2]), "{asked:?}");
     assert_eq!((asked[0], story.leader()), (1, Some(A)));
     // B reports that C leads now: A no longer leads, and C is asked at once.
-    story.says(B, Some(C), 4);
+    story.reports_leader(B, Some(C), 4);
     assert_eq!(story.leader(), None);
     let asked = story.run(7, |slot| (slot != A).then_some((Some(C), 4)));
     assert_eq!((asked[2], story.leader(), story.actions.home), (1, Some(C), Some(B)));
@@ -260,7 +260,7 @@ fn the_new_leader_is_found_within_one_question_s_pause() {
 fn a_home_server_that_died_as_leader_is_left_together_with_it() {
     let mut story = Story::at_rest(A, A, 3);
     story.slow(A);
-    story.says(C, Some(C), 4);
+    story.reports_leader(C, Some(C), 4);
     assert_eq!((story.leader(), story.actions.home.is_some_and(|home| home != A)), (Some(C), true));
 }
 
@@ -305,7 +305,7 @@ fn a_server_that_says_it_leads_and_refuses_is_believed_again_later() {
     let mut story = Story::at_rest(A, B, 3);
     for _ in 0..3 {
         story.refuses(A, None);
-        story.says(A, Some(A), 3);
+        story.reports_leader(A, Some(A), 3);
         assert_eq!(story.leader(), None);
         story.run(60, |_| Some((Some(A), 3)));
         assert_eq!(story.leader(), Some(A));
@@ -323,7 +323,7 @@ fn an_agent_that_asks_for_nothing_hears_of_an_election_by_the_next_acknowledgeme
     assert_eq!(story.leader(), None, "it leads by its own report only");
     assert!(story.actions.keep.contains(&C), "{:?}", story.actions);
     story.up(C);
-    story.says(C, Some(C), 4);
+    story.reports_leader(C, Some(C), 4);
     assert_eq!(story.leader(), Some(C));
     // An older one arrives late.
     story.tracker.acknowledged(ServerId(1), Term(3), story.now);
@@ -337,16 +337,16 @@ fn an_agent_that_asks_for_nothing_hears_of_an_election_by_the_next_acknowledgeme
 #[test]
 fn a_follower_that_lags_moves_nobody() {
     let mut story = Story::at_rest(C, B, 4);
-    story.says(B, Some(A), 3);
+    story.reports_leader(B, Some(A), 3);
     assert_eq!((story.leader(), story.actions.home), (Some(C), Some(B)));
-    story.says(A, Some(A), 3);
+    story.reports_leader(A, Some(A), 3);
     assert_eq!(story.leader(), Some(C), "a deposed one that does not know it yet");
     // It leads if there is nothing newer for a long time: the cluster was rebuilt.
     story.lost(C);
-    story.says(A, Some(A), 3);
+    story.reports_leader(A, Some(A), 3);
     assert_eq!(story.leader(), None);
     story.pass(2000);
-    story.says(A, Some(A), 3);
+    story.reports_leader(A, Some(A), 3);
     assert_eq!(story.leader(), Some(A));
 }
 
@@ -408,10 +408,10 @@ fn the_questions_of_a_large_fleet_are_no_more_than_those_of_a_smaller_one() {
     let asked = |agents: u64| {
         let mut story = Story::at_rest(A, A, 3);
         story.agents = agents;
-        story.says(A, Some(A), 3);
+        story.reports_leader(A, Some(A), 3);
         for slot in [B, C] {
             story.up(slot);
-            story.says(slot, Some(A), 3);
+            story.reports_leader(slot, Some(A), 3);
         }
         story.lost(A);
         let [_, b, c] = story.run(1_000, |slot| (slot != A).then_some((None, 3)));
@@ -428,7 +428,7 @@ fn a_server_that_is_still_said_to_lead_and_is_not_reached_is_hastened_once_a_sec
     story.up(B);
     let mut hastened = 0;
     for _ in 0..300 {
-        story.says(B, Some(A), 3);
+        story.reports_leader(B, Some(A), 3);
         hastened += u32::from(story.actions.hasten == Some(A));
         story.pass(10);
     }
@@ -440,7 +440,7 @@ fn a_lost_server_is_dialled_again_soon_by_a_small_fleet_and_later_by_a_large_one
     let longest = |agents: u64| {
         let mut story = Story::at_rest(A, A, 3);
         story.agents = agents;
-        story.says(A, Some(A), 3);
+        story.reports_leader(A, Some(A), 3);
         story.tracker.longest_pause().as_millis()
     };
     assert_eq!([0, 250, 1_000, 100_000].map(longest), [250, 250, 1_000, 2_000]);
@@ -451,9 +451,9 @@ fn a_server_that_is_said_to_lead_is_not_overrun_by_a_large_fleet() {
     let asked = |agents: u64| {
         let mut story = Story::at_rest(A, B, 3);
         story.agents = agents;
-        story.says(B, Some(A), 3);
+        story.reports_leader(B, Some(A), 3);
         story.up(C);
-        story.says(C, Some(A), 3);
+        story.reports_leader(C, Some(A), 3);
         story.refuses(A, Some("c:1"));
         let [.., c] = story.run(100, |_| Some((None, 3)));
         c
@@ -470,7 +470,7 @@ fn questions_of_different_agents_are_out_of_step() {
             let mut tracker = LeaderTracker::new("web-1", &["a:1".into()], seed, now);
             tracker.connected(A);
             tracker.actions(now);
-            tracker.heard(A, &status_of(1, None, 1, &["a:1"]), now);
+            tracker.record_status(A, &status_of(1, None, 1, &["a:1"]), now);
             tracker.actions(now).wakes_at.unwrap() - now
         })
         .collect();
@@ -485,10 +485,10 @@ fn a_server_under_two_addresses_is_connected_once() {
     story.pass(60);
     let (name, a) = (Slot(1), Slot(2));
     story.up(name);
-    story.tracker.heard(name, &status_of(1, Some(1), 3, &["a:1"]), story.now);
+    story.tracker.record_status(name, &status_of(1, Some(1), 3, &["a:1"]), story.now);
     assert_eq!(story.step().leader, Some(name));
     story.up(a);
-    story.tracker.heard(a, &status_of(1, Some(1), 3, &["a:1"]), story.now);
+    story.tracker.record_status(a, &status_of(1, Some(1), 3, &["a:1"]), story.now);
     assert_eq!((story.step().leader, &story.actions.keep), (Some(name), &slots(&[name])));
     story.lost(name);
     assert!(story.actions.keep.contains(&a), "now the other address will do");
@@ -503,7 +503,7 @@ fn a_second_address_of_a_connected_server_is_not_dialled_again_while_there_is_no
     let (name, a) = (Slot(1), Slot(2));
     for slot in [name, a] {
         story.up(slot);
-        story.tracker.heard(slot, &status_of(1, None, 3, &["a:1"]), story.now);
+        story.tracker.record_status(slot, &status_of(1, None, 3, &["a:1"]), story.now);
         story.step();
     }
     assert_eq!(story.actions.keep, slots(&[name]), "it is the same server");
@@ -518,15 +518,15 @@ fn a_second_address_of_a_connected_server_is_not_dialled_again_while_there_is_no
 fn a_server_that_was_removed_is_forgotten() {
     let mut story = Story::with_seeds(&["a:1"]);
     story.up(A);
-    story.tracker.heard(A, &status_of(1, Some(1), 3, &["a:1", "b:1"]), story.now);
+    story.tracker.record_status(A, &status_of(1, Some(1), 3, &["a:1", "b:1"]), story.now);
     assert_eq!(story.step().keep.len(), 2);
     let mut later = status_of(1, Some(1), 3, &["a:1"]);
     later.applied_index = LogIndex(9);
-    story.tracker.heard(A, &later, story.now);
+    story.tracker.record_status(A, &later, story.now);
     assert_eq!(story.step().keep, slots(&[A]));
     assert_eq!(story.tracker.address(B), None);
     // An older list, from a server that lags, does not bring it back.
-    story.tracker.heard(A, &status_of(1, Some(1), 3, &["a:1", "b:1"]), story.now);
+    story.tracker.record_status(A, &status_of(1, Some(1), 3, &["a:1", "b:1"]), story.now);
     assert_eq!(story.step().keep, slots(&[A]));
 }
 
@@ -541,7 +541,7 @@ fn servers_that_are_named_later_are_kept_as_if_they_were_configured_but_not_with
     };
     let first = slot_of(&tracker, &seeds()[0]).expect("it is configured");
     tracker.connected(first);
-    tracker.heard(first, &status_of(1, Some(1), 1, &[&seeds()[0]]), Time(0));
+    tracker.record_status(first, &status_of(1, Some(1), 1, &[&seeds()[0]]), Time(0));
     tracker.actions(Time(0));
     let is_known: Vec<bool> = names.iter().map(|name| slot_of(&tracker, name).is_some()).collect();
     assert_eq!(is_known, [&[false][..], &[true; 16]].concat(), "only the one added first is dropped");
@@ -552,7 +552,7 @@ fn servers_that_wait_for_each_other_are_not_one() {
     let mut story = Story::begin();
     for slot in [A, B, C] {
         story.up(slot);
-        story.tracker.heard(slot, &Status::default(), story.now);
+        story.tracker.record_status(slot, &Status::default(), story.now);
     }
     story.pass(200);
     assert_eq!((&story.actions.keep, story.leader()), (&slots(&[A, B, C]), None));
@@ -576,16 +576,16 @@ fn status_without_b(leader: Slot, term: u64) -> Status {
 fn a_home_server_that_the_leader_does_not_have_any_more_is_left() {
     let mut story = Story::at_rest(A, B, 3);
     // It never campaigns, so it keeps its leader and its term; only the missing contact reveals it.
-    story.tracker.heard(B, &silent_status(B, A, 3, 4), story.now);
+    story.tracker.record_status(B, &silent_status(B, A, 3, 4), story.now);
     let actions = story.step();
     assert!(
         actions.ask.contains(&A) && actions.home == Some(B),
         "the leader knows whether B is one of its servers"
     );
-    story.tracker.heard(A, &status_without_b(A, 3), story.now);
+    story.tracker.record_status(A, &status_without_b(A, 3), story.now);
     assert_eq!((story.step().leader, story.actions.home), (Some(A), Some(C)));
     // Its further reports do not bring it back.
-    story.tracker.heard(B, &silent_status(B, A, 3, 5), story.now);
+    story.tracker.record_status(B, &silent_status(B, A, 3, 5), story.now);
     assert_eq!(story.step().home, Some(C));
 }
 
@@ -594,7 +594,7 @@ fn a_home_server_that_a_new_leader_does_not_have_is_left() {
     let mut story = Story::at_rest(A, B, 3);
     story.refuses(A, Some("c:1"));
     story.up(C);
-    story.tracker.heard(C, &status_without_b(C, 4), story.now);
+    story.tracker.record_status(C, &status_without_b(C, 4), story.now);
     assert_eq!((story.step().leader, story.actions.home), (Some(C), Some(C)));
 }
 
@@ -605,8 +605,8 @@ fn no_home_server_is_left_while_nobody_is_known_to_lead() {
     story.up(C);
     let mut follower = status_without_b(C, 3);
     follower.leader = None;
-    story.tracker.heard(C, &follower, story.now);
-    story.tracker.heard(B, &silent_status(B, A, 3, 60), story.now);
+    story.tracker.record_status(C, &follower, story.now);
+    story.tracker.record_status(B, &silent_status(B, A, 3, 60), story.now);
     assert_eq!((story.step().leader, story.actions.home), (None, Some(B)));
     story.run(5000, |slot| (slot != A).then_some((None, 3)));
     assert_eq!(story.actions.home, Some(B));
@@ -615,18 +615,18 @@ fn no_home_server_is_left_while_nobody_is_known_to_lead() {
 #[test]
 fn a_home_server_that_is_cut_off_from_a_leader_that_answers_is_left() {
     let mut story = Story::at_rest(A, B, 3);
-    story.tracker.heard(B, &silent_status(B, A, 3, 9), story.now);
-    story.says(A, Some(A), 3);
+    story.tracker.record_status(B, &silent_status(B, A, 3, 9), story.now);
+    story.reports_leader(A, Some(A), 3);
     assert_eq!(story.actions.home, Some(B), "it may have been busy for a while");
     story.pass(1000);
-    story.tracker.heard(B, &silent_status(B, A, 3, 10), story.now);
+    story.tracker.record_status(B, &silent_status(B, A, 3, 10), story.now);
     assert_eq!(story.step().home, Some(B), "the leader itself may be the one that is gone");
-    story.says(A, Some(A), 3);
+    story.reports_leader(A, Some(A), 3);
     assert_eq!((story.leader(), story.actions.home), (Some(A), Some(C)));
     // A server that has contact with its leader again is as good as before.
     let mut story = Story::at_rest(A, B, 3);
-    story.tracker.heard(B, &silent_status(B, A, 3, 4), story.now);
-    story.tracker.heard(B, &silent_status(B, A, 3, 0), story.now);
+    story.tracker.record_status(B, &silent_status(B, A, 3, 4), story.now);
+    story.tracker.record_status(B, &silent_status(B, A, 3, 0), story.now);
     let asked = story.run(60_000, |_| Some((Some(A), 3)));
     assert!(asked[0] <= 1 && story.actions.home == Some(B), "{asked:?}");
 }
@@ -646,7 +646,7 @@ fn a_server_that_says_it_was_removed_is_of_no_use() {
     // It may join again as a new server, with a new connection.
     story.lost(A);
     story.up(A);
-    story.says(A, Some(A), 4);
+    story.reports_leader(A, Some(A), 4);
     assert_eq!(story.leader(), Some(A));
 }
 

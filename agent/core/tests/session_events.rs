@@ -27,7 +27,7 @@ impl Story {
         Self { events: SessionEvents::new(START, lease, START, THERE), now: START }
     }
 
-    fn tell(&mut self, input: Input) {
+    fn handle_input(&mut self, input: Input) {
         self.events.handle(self.now, input);
     }
 
@@ -37,18 +37,18 @@ impl Story {
         while let Some(at) = self.events.wakes_at().filter(|at| *at <= end) {
             assert!(at > self.now, "it wants to be woken in the past");
             self.now = at;
-            self.tell(Input::Tick);
+            self.handle_input(Input::Tick);
         }
         self.now = end;
     }
 
     /// A renewal sent at this time was acknowledged.
     fn renewed(&mut self, sent: Time) {
-        self.tell(Input::Lease(LeaseState { renewed: Some(sent), ..LeaseState::default() }));
+        self.handle_input(Input::Lease(LeaseState { renewed: Some(sent), ..LeaseState::default() }));
     }
 
     fn read(&mut self, began: Time, view: SessionView) {
-        self.tell(Input::Read { began, view });
+        self.handle_input(Input::Read { began, view });
     }
 
     fn state(&self) -> SessionState {
@@ -141,7 +141,7 @@ fn a_restart_makes_nothing_of_what_was_suspended_before_but_for_a_read() {
     // The reply arrives after the deadline: others may have been granted something.
     story.pass(BELIEF + MS);
     let restarting = LeaseState { renewed: Some(START), announced: Some(sent), ..LeaseState::default() };
-    story.tell(Input::Lease(restarting));
+    story.handle_input(Input::Lease(restarting));
     assert!(story.state() == SessionState::Suspended && story.events.wants_read());
     story.read(sent, THERE);
     assert_eq!(story.state(), SessionState::Suspended, "it may have been answered before");
@@ -221,14 +221,14 @@ fn a_lease_that_ended_promises_nothing_more_and_takes_nothing_back() {
     let mut story = Story::safe();
     story.pass(SECOND);
     let ended = Some(LeaseEnd::Superseded);
-    story.tell(Input::Lease(LeaseState { renewed: Some(START), ended, ..LeaseState::default() }));
+    story.handle_input(Input::Lease(LeaseState { renewed: Some(START), ended, ..LeaseState::default() }));
     assert_eq!(
         (story.state(), story.events.event().deadline),
         (SessionState::Jeopardy, Some(START + BELIEF))
     );
     assert!(story.reason().contains("another process"), "{}", story.reason());
     // It registers again, and the new lease's first renewal is acknowledged.
-    story.tell(Input::Lease(LeaseState::default()));
+    story.handle_input(Input::Lease(LeaseState::default()));
     assert_eq!(story.events.event().deadline, Some(START + BELIEF));
     story.renewed(story.now);
     assert_eq!((story.state(), story.events.wants_read()), (SessionState::Jeopardy, true));
@@ -244,7 +244,7 @@ fn a_node_that_has_left_has_no_sessions() {
         let mut story = Story::safe();
         story.read(story.now, view);
         let left = LeaseState { renewed: Some(story.now), has_left: true, ..LeaseState::default() };
-        story.tell(Input::Lease(left));
+        story.handle_input(Input::Lease(left));
         assert_eq!((story.state(), story.reason()), (SessionState::Lost, "node-left"));
         assert!(story.events.is_over() && !story.events.wants_end());
     }

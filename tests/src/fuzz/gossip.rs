@@ -57,7 +57,7 @@ pub fn gossip_event(data: &[u8]) {
     assert_eq!(event.to_item(), data, "one event is one item");
     let mut log = EventLog::default();
     let before = log.index(None);
-    let received = log.take(event, "web-1", &[]);
+    let received = log.record(event, "web-1", &[]);
     assert_eq!(received == Received::Kept, log.list(None).len() == 1, "{received:?}");
     assert!(log.index(None) > 0 && before == 1);
 }

@@ -228,7 +228,7 @@ impl Agent {
     fn ask_by_datagram(&mut self, stage: &mut Stage, judge: &mut Judge, question: Question) {
         let (now, mut output) = (self.boot_time(stage), Output::default());
         let Some(mesh) = self.member.mesh_mut() else { return };
-        mesh.ask(now, question.challenge, &mut output);
+        mesh.challenge(now, question.challenge, &mut output);
         self.member.awaited.retain(|earlier| stage.now.since(earlier.asked) < JUROR_TIMEOUT);
         self.member.awaited.push(Question { asked: stage.now, ..question });
         self.send_output(stage, judge, output);

@@ -108,7 +108,7 @@ impl Agent {
     fn told_by_server(&mut self, stage: &mut Stage, judge: &mut Judge, items: Vec<Bytes>) {
         let (now, mut output) = (self.boot_time(stage), Output::default());
         if let Some(mesh) = &mut self.member.mesh {
-            mesh.told(now, items, &mut output);
+            mesh.receive_items(now, items, &mut output);
         }
         self.join_mesh(stage, judge, output);
     }

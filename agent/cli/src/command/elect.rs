@@ -76,7 +76,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         printer.print(leader.as_ref()).await?;
         return Ok(if leader.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
-    let mut signals = Signals::take()?;
+    let mut signals = Signals::intercept()?;
     let mut observing = pin!(observe(election.observer(), &printer));
     if args.observe {
         return tokio::select! {
@@ -163,7 +163,7 @@ async fn campaign(
         };
         limit = None;
         let fence = leadership.fence().map_or("unknown".into(), |fence| fence.to_string());
-        held::say(&format!("leading, fence {fence}"));
+        held::report(&format!("leading, fence {fence}"));
         printer.leads(leadership.session());
         let held = Held::Lock(leadership);
         let ended = match args.command.is_empty() {
@@ -174,7 +174,7 @@ async fn campaign(
         let resigned = held::within_ttl(longest_hold(args.ttl, args.window), held.release()).await;
         if let Some(code) = ended? {
             if let Err(error) = resigned {
-                held::say(&format!("{name} could not be released: {error}; it ends with its session"));
+                held::report(&format!("{name} could not be released: {error}; it ends with its session"));
             }
             return Ok(code);
         }
@@ -205,7 +205,7 @@ async fn serve(
     tokio::select! {
         failed = failure => Err(failed),
         reason = held.lost() => {
-            held::say(&format!("leadership lost: {reason}; running for leader again"));
+            held::report(&format!("leadership lost: {reason}; running for leader again"));
             Ok(None)
         }
         _ = signals.end() => Ok(Some(ExitCode::SUCCESS)),

@@ -77,7 +77,7 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     // Only for people who look for it.
     let _ = rustix::thread::set_name(NAME);
     // From here on no signal ends this process before its program.
-    let _signals = Signals::take()?;
+    let _signals = Signals::intercept()?;
     let mut changes = signal(SignalKind::child())?;
     let foreign = |error: io::Error| {
         CliError::usage(format!(
@@ -103,7 +103,7 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
             _ = changes.recv() => {}
             // The parent sends nothing else: the next read is the end of the file.
             _ = channel.read_u8() => {
-                held::say("the parent process is dead: ending the command");
+                held::report("the parent process is dead: ending the command");
                 program.end(args.grace).await;
                 break;
             }

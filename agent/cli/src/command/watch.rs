@@ -97,7 +97,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         return Ok(ExitCode::SUCCESS);
     }
     // From here on a signal ends the handler first.
-    let mut signals = Signals::take()?;
+    let mut signals = Signals::intercept()?;
     let signal = follow(&view, &client, read, &Handler::of(&args), &mut signals).await?;
     Ok(ExitCode::from(End::Killed(signal.as_raw()).shell_code()))
 }

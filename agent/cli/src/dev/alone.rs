@@ -90,12 +90,12 @@ impl Identities {
         let mut changes = Vec::new();
         if let Some(identity) = fresh_server {
             server.replace_identity(&identity);
-            changes.push(reload::told(&identity));
+            changes.push(reload::certificate_change(&identity));
             self.server = identity;
         }
         if let Some(identity) = fresh_agent {
             agent.replace_identity(&identity);
-            changes.push(reload::told(&identity));
+            changes.push(reload::certificate_change(&identity));
             self.agent = identity;
         }
         Ok(reload::or_nothing(changes))

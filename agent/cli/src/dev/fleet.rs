@@ -83,7 +83,7 @@ fn reload_all(
     let mut changes = Vec::new();
     if let Some(fresh) = own_reload::fresh_identity(identity, files)? {
         agent.replace_identity(&fresh);
-        changes.push(own_reload::told(&fresh));
+        changes.push(own_reload::certificate_change(&fresh));
         *identity = fresh;
     }
     let mut changes = own_reload::or_nothing(changes);

@@ -125,25 +125,25 @@ fn an_acquisition_that_is_dropped_leaves_nothing_behind() {
     let mut story = Story::wanting(WaitLimit::Endless);
     story.answer("get", job_held_by("S2", 8));
     assert_eq!(story.asked(), ["acquire"]);
-    story.tell(Input::Drop(JOB));
+    story.handle_input(Input::Drop(JOB));
     assert_eq!(story.asked(), ["release"], "a possible grant is released");
-    story.tell(Input::Abandon);
+    story.handle_input(Input::Abandon);
     story.answer("release", Ok(Response::Verdict(false)));
     story.answer("destroy", Ok(Response::Done));
     assert!(story.holder.is_done());
     assert!(story.told_acquired().is_none());
     // Without a session there is nothing to release.
     let mut story = Story::begin(SessionUse::OneHold);
-    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
-    story.tell(Input::Drop(JOB));
-    story.tell(Input::Abandon);
+    story.handle_input(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
+    story.handle_input(Input::Drop(JOB));
+    story.handle_input(Input::Abandon);
     assert!(story.asked().is_empty() && story.holder.is_done());
 }
 
 #[test]
 fn under_a_shared_session_an_unheard_grant_is_given_back_however_long_it_takes() {
     let mut story = Story::keeping();
-    story.tell(Input::Acquire(JOB, wanted(until(SECOND))));
+    story.handle_input(Input::Acquire(JOB, wanted(until(SECOND))));
     story.answer("get", nothing_there());
     story.pass(SECOND);
     story.answer("acquire", Err(unheard()));
@@ -173,7 +173,7 @@ fn a_session_that_ends_while_it_waits_is_replaced() {
     assert!(matches!(story.told_acquired(), Some(Ok(Some(grant))) if grant.session == "S3"));
     // A shared session is not replaced.
     let mut story = Story::keeping();
-    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
+    story.handle_input(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story.answer("get", nothing_there());
     story.answer("acquire", Err(invalid_session()));
     assert!(matches!(story.told_acquired(), Some(Err(Error::Refused { .. }))));
@@ -206,11 +206,11 @@ fn a_key_that_is_no_lock_is_not_touched() {
 #[test]
 fn what_is_being_given_back_under_the_same_session_is_waited_for() {
     let mut story = Story::keeping();
-    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
+    story.handle_input(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story.grant(5);
-    story.tell(Input::Drop(JOB));
+    story.handle_input(Input::Drop(JOB));
     let next = HoldId(2);
-    story.tell(Input::Acquire(next, wanted(WaitLimit::Once)));
+    story.handle_input(Input::Acquire(next, wanted(WaitLimit::Once)));
     assert_eq!(story.asked(), ["release"], "it would end the new hold as well");
     story.answer("release", Err(unheard()));
     story.pass(SECOND);

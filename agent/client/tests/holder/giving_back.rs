@@ -5,8 +5,8 @@ use super::*;
 #[test]
 fn a_release_gives_the_lock_back_and_ends_its_session() {
     let mut story = Story::holding();
-    story.tell(Input::Written(JOB, Bytes::from("done")));
-    story.tell(Input::Release(JOB));
+    story.handle_input(Input::Written(JOB, Bytes::from("done")));
+    story.handle_input(Input::Release(JOB));
     assert!(!story.is_held(), "immediately");
     assert_eq!(story.asked(), ["release"], "otherwise the watch would report a loss");
     assert!(
@@ -17,15 +17,15 @@ fn a_release_gives_the_lock_back_and_ends_its_session() {
     assert!(story.told_release().is_none());
     story.answer("destroy", Ok(Response::Done));
     assert!(matches!(story.told_release(), Some(Ok(true))));
-    story.tell(Input::Drop(JOB));
-    story.tell(Input::Abandon);
+    story.handle_input(Input::Drop(JOB));
+    story.handle_input(Input::Abandon);
     assert!(story.holder.is_done());
 }
 
 #[test]
 fn a_release_whose_answer_was_not_heard_is_tried_again() {
     let mut story = Story::holding();
-    story.tell(Input::Release(JOB));
+    story.handle_input(Input::Release(JOB));
     story.answer("release", Err(unheard()));
     story.pass(SECOND);
     // Nothing is left to release: the first release succeeded.
@@ -39,21 +39,21 @@ fn a_release_whose_answer_was_not_heard_is_tried_again() {
 fn a_release_that_was_not_heard_before_the_deadline_is_told_as_unknown() {
     let shared = || {
         let mut story = Story::keeping();
-        story.tell(Input::Acquire(JOB, wanted(WaitLimit::Once)));
+        story.handle_input(Input::Acquire(JOB, wanted(WaitLimit::Once)));
         story.grant(7);
         story
     };
     for mut story in [Story::holding(), shared()] {
-        story.tell(Input::Release(JOB));
+        story.handle_input(Input::Release(JOB));
         story.answer("release", Err(unheard()));
         story.suspend(20 * SECOND);
-        story.tell(Input::Tick);
+        story.handle_input(Input::Tick);
         assert!(matches!(story.told_release(), Some(Err(Error::UnknownOutcome { .. }))));
     }
     // A failed second try proves nothing about the first.
     for mut story in [Story::holding(), shared()] {
         story.renews = false;
-        story.tell(Input::Release(JOB));
+        story.handle_input(Input::Release(JOB));
         story.answer("release", Err(unheard()));
         story.pass(SECOND);
         story.suspend(20 * SECOND);
@@ -67,7 +67,7 @@ fn a_release_that_was_not_heard_before_the_deadline_is_told_as_unknown() {
 fn a_release_that_did_not_get_through_before_the_deadline_says_why() {
     for is_asking in [false, true] {
         let mut story = Story::holding();
-        story.tell(Input::Release(JOB));
+        story.handle_input(Input::Release(JOB));
         story.answer("release", Err(not_done()));
         if is_asking {
             story.pass(SECOND);
@@ -75,7 +75,7 @@ fn a_release_that_did_not_get_through_before_the_deadline_says_why() {
             story.answer("release", Err(not_done()));
         } else {
             story.suspend(20 * SECOND);
-            story.tell(Input::Tick);
+            story.handle_input(Input::Tick);
         }
         assert!(matches!(story.told_release(), Some(Err(Error::Unavailable { .. }))));
     }
@@ -84,7 +84,7 @@ fn a_release_that_did_not_get_through_before_the_deadline_says_why() {
 #[test]
 fn a_release_that_finds_another_holder_says_so() {
     let mut story = Story::holding();
-    story.tell(Input::Release(JOB));
+    story.handle_input(Input::Release(JOB));
     story.answer("release", Err(not_done()));
     story.pass(SECOND);
     story.answer("release", Ok(Response::Verdict(false)));
@@ -96,7 +96,7 @@ fn a_release_that_finds_another_holder_says_so() {
 fn a_release_is_tried_until_the_deadline() {
     let mut story = Story::holding();
     story.renews = false;
-    story.tell(Input::Release(JOB));
+    story.handle_input(Input::Release(JOB));
     while story.told_release().is_none() {
         story.pass(SECOND);
         for what in ["release", "destroy", "renew"] {
@@ -114,7 +114,7 @@ fn what_was_lost_is_not_released_and_its_session_ends() {
     let mut story = Story::holding();
     story.answer("get", job_held_by("S2", 8));
     story.answer("find", Ok(Response::Found(true)));
-    story.tell(Input::Release(JOB));
+    story.handle_input(Input::Release(JOB));
     assert_eq!(story.asked(), ["destroy"], "another session's lock is unchanged");
     story.answer("destroy", Ok(Response::Done));
     assert!(matches!(story.told_release(), Some(Ok(false))));
@@ -123,8 +123,8 @@ fn what_was_lost_is_not_released_and_its_session_ends() {
 #[test]
 fn a_guard_that_is_dropped_gives_back_in_the_background() {
     let mut story = Story::holding();
-    story.tell(Input::Drop(JOB));
-    story.tell(Input::Abandon);
+    story.handle_input(Input::Drop(JOB));
+    story.handle_input(Input::Abandon);
     assert!(!story.is_held() && story.holder.is_tidying());
     story.answer("release", Err(unheard()));
     story.pass(SECOND);
@@ -139,9 +139,9 @@ fn a_guard_that_is_dropped_gives_back_in_the_background() {
 #[test]
 fn a_release_that_nobody_waits_for_any_more_goes_on() {
     let mut story = Story::holding();
-    story.tell(Input::Release(JOB));
-    story.tell(Input::Drop(JOB));
-    story.tell(Input::Abandon);
+    story.handle_input(Input::Release(JOB));
+    story.handle_input(Input::Drop(JOB));
+    story.handle_input(Input::Abandon);
     story.answer("release", Ok(Response::Verdict(true)));
     story.answer("destroy", Ok(Response::Done));
     assert!(story.holder.is_done() && story.told_release().is_none());
@@ -150,12 +150,12 @@ fn a_release_that_nobody_waits_for_any_more_goes_on() {
 #[test]
 fn a_session_that_cannot_be_ended_leaves_the_release_as_it_was() {
     let mut story = Story::holding();
-    story.tell(Input::Release(JOB));
+    story.handle_input(Input::Release(JOB));
     story.answer("release", Err(Error::Refused { status: 403, text: "Permission denied".into() }));
     story.answer("destroy", Err(not_done()));
     assert!(matches!(story.told_release(), Some(Err(Error::Refused { .. }))));
     let mut story = Story::holding();
-    story.tell(Input::Release(JOB));
+    story.handle_input(Input::Release(JOB));
     story.answer("release", Ok(Response::Verdict(true)));
     story.answer("destroy", Err(not_done()));
     assert!(matches!(story.told_release(), Some(Ok(true))));

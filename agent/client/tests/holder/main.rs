@@ -63,7 +63,7 @@ impl Story {
     /// Starts a scenario in which a lock is wanted and its session was created at once.
     fn wanting(wait_limit: WaitLimit) -> Self {
         let mut story = Self::begin(SessionUse::OneHold);
-        story.tell(Input::Acquire(JOB, wanted(wait_limit)));
+        story.handle_input(Input::Acquire(JOB, wanted(wait_limit)));
         story.answer("create", Ok(Response::Created("S1".into())));
         story
     }
@@ -79,7 +79,7 @@ impl Story {
     /// Starts a scenario with a new shared session.
     fn keeping() -> Self {
         let mut story = Self::begin(SessionUse::Shared);
-        story.tell(Input::Keep);
+        story.handle_input(Input::Keep);
         story.answer("create", Ok(Response::Created("S1".into())));
         assert!(matches!(&story.events[..], [Event::Kept(Ok(id))] if id == "S1"));
         story.events.clear();
@@ -90,7 +90,7 @@ impl Story {
     fn grant(&mut self, fence: u64) {
         let looks = self.asked.iter().rposition(|(_, request)| word(request) == "get");
         let (look, _) = self.asked.remove(looks.expect("it looks"));
-        self.tell(Input::Answered(look, nothing_there()));
+        self.handle_input(Input::Answered(look, nothing_there()));
         self.answer("acquire", granted(fence));
         let Some(Event::Acquired(_, Ok(Some(Grant { fence: Some(found), .. })))) = self.events.last() else {
             panic!("{:?}", self.events)
@@ -99,7 +99,7 @@ impl Story {
         self.events.clear();
     }
 
-    fn tell(&mut self, input: Input) {
+    fn handle_input(&mut self, input: Input) {
         let answered = if let Input::Answered(number, _) = &input { Some(*number) } else { None };
         let mut outbox = Outbox::default();
         self.holder.handle(self.now, input, &mut outbox);
@@ -126,7 +126,7 @@ impl Story {
         let at = self.asked.iter().position(|(_, request)| word(request) == what);
         let at = at.unwrap_or_else(|| panic!("no request to {what}: {:?}", self.asked));
         let (number, _) = self.asked.remove(at);
-        self.tell(Input::Answered(number, result));
+        self.handle_input(Input::Answered(number, result));
     }
 
     /// Returns the requests in flight.
@@ -145,7 +145,7 @@ impl Story {
         let end = self.now + time;
         while let Some(at) = self.holder.wakes_at().filter(|at| *at <= end) {
             self.now = self.now.max(at);
-            self.tell(Input::Tick);
+            self.handle_input(Input::Tick);
         }
         self.now = end;
     }

@@ -14,7 +14,7 @@ impl Story {
     /// Starts a scenario with a lock that was just granted under its own session, on a live node.
     fn holding_on_a_node() -> Self {
         let mut story = Self::with_node_lease(SessionUse::OneHold);
-        story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
+        story.handle_input(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
         story.answer("create", Ok(Response::Created("S1".into())));
         story.acknowledged();
         story.grant(5);
@@ -25,10 +25,10 @@ impl Story {
     /// The agent reports an acknowledged renewal.
     fn acknowledged(&mut self) {
         let (deadline, jeopardy_at) = (self.now + WINDOW, self.now + WINDOW / 2);
-        self.told(NodeLeaseState::Until { deadline, jeopardy_at });
+        self.report_node_lease(NodeLeaseState::Until { deadline, jeopardy_at });
     }
 
-    fn told(&mut self, state: NodeLeaseState) {
+    fn report_node_lease(&mut self, state: NodeLeaseState) {
         self.answer("node lease", Ok(Response::NodeLease(NodeLease { state, index: 7 })));
     }
 
@@ -40,12 +40,12 @@ impl Story {
 #[test]
 fn nothing_is_acquired_before_the_agent_vouches_for_the_session() {
     let mut story = Story::with_node_lease(SessionUse::OneHold);
-    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
+    story.handle_input(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story.answer("create", Ok(Response::Created("S1".into())));
     assert_eq!(story.asked(), ["node lease"]);
     assert_eq!(story.holder.session_remaining(story.now), Duration::ZERO);
     // The node's first renewal is not acknowledged yet.
-    story.told(NodeLeaseState::Suspended);
+    story.report_node_lease(NodeLeaseState::Suspended);
     assert_eq!(story.asked(), ["node lease"], "and waits for the next report");
     assert!(matches!(story.request("node lease"), Request::NodeLease(_, read) if read.index == 7));
     story.acknowledged();
@@ -55,7 +55,7 @@ fn nothing_is_acquired_before_the_agent_vouches_for_the_session() {
 #[test]
 fn a_keeper_is_told_of_its_session_when_it_can_be_believed_in() {
     let mut story = Story::with_node_lease(SessionUse::Shared);
-    story.tell(Input::Keep);
+    story.handle_input(Input::Keep);
     story.answer("create", Ok(Response::Created("S1".into())));
     assert!(story.events.is_empty());
     story.acknowledged();
@@ -66,9 +66,9 @@ fn a_keeper_is_told_of_its_session_when_it_can_be_believed_in() {
 #[test]
 fn a_session_that_nobody_vouches_for_is_given_up_after_a_while() {
     let mut story = Story::with_node_lease(SessionUse::Shared);
-    story.tell(Input::Keep);
+    story.handle_input(Input::Keep);
     story.answer("create", Ok(Response::Created("S1".into())));
-    story.told(NodeLeaseState::Suspended);
+    story.report_node_lease(NodeLeaseState::Suspended);
     story.pass(9 * SECOND);
     assert!(story.events.is_empty());
     story.pass(SECOND);
@@ -99,7 +99,7 @@ fn the_deadline_is_the_earlier_one_of_ttl_and_node() {
 fn a_window_longer_than_the_ttl_adds_nothing() {
     let mut story = Story::holding_on_a_node();
     let (deadline, jeopardy_at) = (story.now + 60 * SECOND, story.now + 30 * SECOND);
-    story.told(NodeLeaseState::Until { deadline, jeopardy_at });
+    story.report_node_lease(NodeLeaseState::Until { deadline, jeopardy_at });
     assert_eq!(story.remaining(), BELIEF);
 }
 
@@ -132,7 +132,7 @@ fn a_stopped_process_finds_its_hold_suspended() {
     story.suspend(WINDOW);
     assert_eq!(story.state(), GuardState::Suspended, "before any report");
     // The pending reply was written before the suspension.
-    story.told(NodeLeaseState::Until { deadline: story.now, jeopardy_at: story.now });
+    story.report_node_lease(NodeLeaseState::Until { deadline: story.now, jeopardy_at: story.now });
     assert_eq!(story.state(), GuardState::Suspended);
 }
 
@@ -195,7 +195,7 @@ fn a_suspended_hold_that_was_granted_anew_meanwhile_is_lost() {
 #[test]
 fn the_agent_says_why_a_session_is_lost() {
     let mut story = Story::holding_on_a_node();
-    story.told(NodeLeaseState::Lost("node-failed".into()));
+    story.report_node_lease(NodeLeaseState::Lost("node-failed".into()));
     assert_eq!(story.told_loss(), Some(&Loss::Ended("node-failed".into())));
     assert!(!story.is_held());
     assert_eq!(story.asked(), [] as [&str; 0], "nothing is left to destroy or to watch");
@@ -211,7 +211,7 @@ fn a_look_that_finds_the_session_gone_waits_for_the_reason_but_not_long() {
         story
     };
     let mut story = gone();
-    story.told(NodeLeaseState::Lost("destroyed".into()));
+    story.report_node_lease(NodeLeaseState::Lost("destroyed".into()));
     assert_eq!(story.told_loss(), Some(&Loss::Ended("destroyed".into())));
     let mut story = gone();
     story.pass(SECOND);
@@ -234,7 +234,7 @@ fn a_renewal_that_finds_a_suspended_session_gone_waits_for_the_reason_but_not_lo
         story
     };
     let mut story = gone();
-    story.told(NodeLeaseState::Lost("destroyed".into()));
+    story.report_node_lease(NodeLeaseState::Lost("destroyed".into()));
     assert_eq!(story.told_loss(), Some(&Loss::Ended("destroyed".into())));
     let mut story = gone();
     // An agent that still confirms the session does not know of its end yet.
@@ -250,7 +250,7 @@ fn an_agent_that_cannot_vouch_takes_no_promise_back() {
     let mut story = Story::holding_on_a_node();
     story.pass(SECOND);
     // The agent was restarted, and no renewal of the new process was acknowledged yet.
-    story.told(NodeLeaseState::Suspended);
+    story.report_node_lease(NodeLeaseState::Suspended);
     assert!(matches!(story.state(), GuardState::Jeopardy { .. }));
     assert_eq!(story.remaining(), WINDOW - SECOND);
     story.acknowledged();
@@ -261,7 +261,7 @@ fn an_agent_that_cannot_vouch_takes_no_promise_back() {
 fn a_restart_of_the_agent_that_was_announced_suspends_nothing() {
     let mut story = Story::holding_on_a_node();
     let promised = story.now + Duration::from_millis(28_500);
-    story.told(NodeLeaseState::Until { deadline: promised, jeopardy_at: story.now });
+    story.report_node_lease(NodeLeaseState::Until { deadline: promised, jeopardy_at: story.now });
     // Its process exits, and another one starts after 6 s.
     let gone = story.now;
     story.answer("node lease", Err(unheard()));
@@ -274,7 +274,7 @@ fn a_restart_of_the_agent_that_was_announced_suspends_nothing() {
     }
     story.pass(SECOND);
     assert!(matches!(story.request("node lease"), Request::NodeLease(_, read) if read.index == 0));
-    story.told(NodeLeaseState::Suspended);
+    story.report_node_lease(NodeLeaseState::Suspended);
     assert!(matches!(story.state(), GuardState::Jeopardy { .. }));
     story.acknowledged();
     assert!(matches!(story.state(), GuardState::Safe { .. }));
@@ -294,9 +294,9 @@ fn a_restart_of_the_agent_that_was_announced_suspends_nothing() {
 #[test]
 fn a_session_without_its_node_s_health_has_its_ttl_alone() {
     let mut story = Story::with_node_lease(SessionUse::OneHold);
-    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
+    story.handle_input(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story.answer("create", Ok(Response::Created("S1".into())));
-    story.told(NodeLeaseState::Unbound);
+    story.report_node_lease(NodeLeaseState::Unbound);
     story.grant(5);
     assert_eq!(story.remaining(), BELIEF);
     assert_eq!(story.asked(), ["get"], "there is nothing to follow");
@@ -306,7 +306,7 @@ fn a_session_without_its_node_s_health_has_its_ttl_alone() {
 fn what_is_suspended_is_given_back_like_what_is_held() {
     let mut story = Story::holding_on_a_node();
     story.pass(WINDOW);
-    story.tell(Input::Release(JOB));
+    story.handle_input(Input::Release(JOB));
     story.answer("release", Ok(Response::Verdict(true)));
     story.answer("give up", Ok(Response::Done));
     assert!(matches!(story.told_release(), Some(Ok(true))));
@@ -319,7 +319,7 @@ fn a_suspended_hold_that_is_dropped_is_given_up_at_once() {
     let mut story = Story::holding_on_a_node();
     story.pass(WINDOW);
     assert_eq!(story.state(), GuardState::Suspended);
-    story.tell(Input::Drop(JOB));
+    story.handle_input(Input::Drop(JOB));
     assert!(
         matches!(story.request("give up"), Request::EndSession(id, EndReason::GivenUp(None)) if id == "S1")
     );
@@ -329,7 +329,7 @@ fn a_suspended_hold_that_is_dropped_is_given_up_at_once() {
 #[test]
 fn a_session_that_was_not_renewed_for_its_ttl_is_given_up_with_that_time() {
     let mut story = Story::begin(SessionUse::OneHold);
-    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
+    story.handle_input(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story.answer("create", Ok(Response::Created("S1".into())));
     story.grant(5);
     story.renews = false;
@@ -344,12 +344,12 @@ fn a_session_that_was_not_renewed_for_its_ttl_is_given_up_with_that_time() {
 #[test]
 fn a_release_that_went_unheard_while_the_host_slept_is_tried_again_where_the_session_lives() {
     let mut story = Story::with_node_lease(SessionUse::Shared);
-    story.tell(Input::Keep);
+    story.handle_input(Input::Keep);
     story.answer("create", Ok(Response::Created("S1".into())));
     story.acknowledged();
-    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
+    story.handle_input(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story.grant(5);
-    story.tell(Input::Release(JOB));
+    story.handle_input(Input::Release(JOB));
     story.suspend(WINDOW);
     story.answer("release", Err(unheard()));
     story.acknowledged();
@@ -363,11 +363,11 @@ fn a_release_that_went_unheard_while_the_host_slept_is_tried_again_where_the_ses
 fn who_acquires_under_a_suspended_session_waits_as_long_as_it_may() {
     let suspended = |wait_limit: fn(Moment) -> WaitLimit| {
         let mut story = Story::with_node_lease(SessionUse::Shared);
-        story.tell(Input::Keep);
+        story.handle_input(Input::Keep);
         story.answer("create", Ok(Response::Created("S1".into())));
         story.acknowledged();
         story.pass(WINDOW);
-        story.tell(Input::Acquire(JOB, wanted(wait_limit(story.now))));
+        story.handle_input(Input::Acquire(JOB, wanted(wait_limit(story.now))));
         story
     };
     let story = suspended(|_| WaitLimit::Once);

@@ -6,7 +6,7 @@ use super::*;
 fn the_deadline_counts_from_the_sending_of_what_was_acknowledged() {
     let mut story = Story::begin(SessionUse::OneHold);
     story.renews = false;
-    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
+    story.handle_input(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     // The reply to the creation arrives two seconds after it was sent.
     story.pass(2 * SECOND);
     story.answer("create", Ok(Response::Created("S1".into())));
@@ -99,7 +99,7 @@ fn a_short_sleep_costs_nothing() {
     let mut story = Story::holding();
     story.suspend(8 * SECOND);
     assert!(story.is_held());
-    story.tell(Input::Tick);
+    story.handle_input(Input::Tick);
     story.pass(SECOND);
     assert!(story.remaining() > 8 * SECOND, "renewed on waking up: {:?}", story.remaining());
 }
@@ -133,7 +133,7 @@ fn a_lost_session_is_destroyed_and_five_times_is_enough() {
 #[test]
 fn a_session_whose_creation_took_longer_than_its_ttl_is_not_used() {
     let mut story = Story::begin(SessionUse::OneHold);
-    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
+    story.handle_input(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story.pass(20 * SECOND);
     story.answer("create", Ok(Response::Created("S1".into())));
     assert_eq!(story.asked(), ["give up", "create"]);
@@ -146,30 +146,30 @@ fn a_session_whose_creation_took_longer_than_its_ttl_is_not_used() {
 fn a_shared_session_outlives_its_holds_and_takes_all_of_them_along() {
     let mut story = Story::keeping();
     for id in [1, 2] {
-        story.tell(Input::Acquire(HoldId(id), wanted(WaitLimit::Endless)));
+        story.handle_input(Input::Acquire(HoldId(id), wanted(WaitLimit::Endless)));
         story.grant(id);
     }
-    story.tell(Input::Release(HoldId(2)));
+    story.handle_input(Input::Release(HoldId(2)));
     story.answer("release", Ok(Response::Verdict(true)));
     assert!(matches!(story.events[..], [Event::Released(HoldId(2), Ok(true))]));
     story.events.clear();
     story.pass(60 * SECOND);
     assert!(story.is_held());
-    story.tell(Input::Close);
+    story.handle_input(Input::Close);
     assert!(!story.is_held());
     assert!(matches!(&story.events[..], [Event::SessionLost(Loss::Closed), Event::Lost(JOB, Loss::Closed)]));
     story.answer("destroy", Ok(Response::Done));
     assert!(matches!(story.events[2..], [Event::Closed(Ok(()))]));
     // Nothing can be acquired under it any more.
     story.events.clear();
-    story.tell(Input::Acquire(HoldId(3), wanted(WaitLimit::Endless)));
+    story.handle_input(Input::Acquire(HoldId(3), wanted(WaitLimit::Endless)));
     assert!(matches!(story.events[..], [Event::Acquired(HoldId(3), Err(Error::SessionLost(Loss::Closed)))]));
 }
 
 #[test]
 fn a_keeper_that_is_dropped_ends_its_session() {
     let mut story = Story::keeping();
-    story.tell(Input::Abandon);
+    story.handle_input(Input::Abandon);
     assert_eq!(story.asked(), ["destroy"]);
     assert!(story.holder.is_tidying() && !story.holder.is_done());
     story.answer("destroy", Err(not_done()));
@@ -182,15 +182,15 @@ fn a_keeper_that_is_dropped_ends_its_session() {
 #[test]
 fn what_cannot_be_created_is_told() {
     let mut story = Story::begin(SessionUse::OneHold);
-    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
+    story.handle_input(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story.answer("create", Err(not_done()));
     assert!(matches!(story.told_acquired(), Some(Err(Error::Unavailable { .. }))));
     assert_eq!(story.asked(), [] as [&str; 0]);
     let mut story = Story::begin(SessionUse::Shared);
-    story.tell(Input::Keep);
+    story.handle_input(Input::Keep);
     story.answer("create", Err(not_done()));
     assert!(matches!(story.events[..], [Event::Kept(Err(_))]));
-    story.tell(Input::Abandon);
+    story.handle_input(Input::Abandon);
     assert!(story.holder.is_done());
 }
 
@@ -203,7 +203,7 @@ fn created(id: &str, window: HealthWindow) -> Result<Response, Error> {
 fn wanting_with(ttl: Option<Duration>, health_window: Option<HealthWindow>) -> Story {
     let options = SessionOptions { ttl, health_window, ..SessionOptions::named("story") };
     let mut story = Story::with_options(options, SessionUse::OneHold);
-    story.tell(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
+    story.handle_input(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story
 }
 

@@ -19,7 +19,7 @@ fn list(holders: &[&str], contenders: &[&str], index: u64) -> Result<Response, E
 fn wanting_slot(wait_limit: WaitLimit) -> Story {
     let mut story = Story::begin(SessionUse::OneHold);
     let goal = Goal::Slot(SlotGoal { prefix: "pool".into(), limit: 2, value: Bytes::new() });
-    story.tell(Input::Acquire(JOB, Wanted { goal, wait_limit, watch_retries: None }));
+    story.handle_input(Input::Acquire(JOB, Wanted { goal, wait_limit, watch_retries: None }));
     story.answer("create", Ok(Response::Created("S1".into())));
     story.answer("acquire", granted(4));
     story
@@ -38,7 +38,7 @@ fn a_slot_is_taken_watched_and_given_back() {
     let mut story = holding_slot();
     assert!(story.is_held());
     story.answer("list", list(&["S1", "S2"], &["S1", "S2"], 9));
-    story.tell(Input::Release(JOB));
+    story.handle_input(Input::Release(JOB));
     assert!(!story.is_held());
     story.answer("get", list(&["S1", "S2"], &[], 9));
     // Another client changed the list at the same moment.
@@ -119,7 +119,10 @@ fn a_slot_is_lost_when_the_list_names_it_no_more() {
 fn another_limit_is_refused() {
     let mut story = Story::begin(SessionUse::OneHold);
     let goal = Goal::Slot(SlotGoal { prefix: "pool".into(), limit: 3, value: Bytes::new() });
-    story.tell(Input::Acquire(JOB, Wanted { goal, wait_limit: WaitLimit::Endless, watch_retries: None }));
+    story.handle_input(Input::Acquire(
+        JOB,
+        Wanted { goal, wait_limit: WaitLimit::Endless, watch_retries: None },
+    ));
     story.answer("create", Ok(Response::Created("S1".into())));
     story.answer("acquire", granted(4));
     story.answer("list", list(&["S2"], &["S1", "S2"], 8));
@@ -140,7 +143,10 @@ fn another_limit_is_refused() {
 fn a_key_of_its_own_that_cannot_be_had_is_told_at_once() {
     let mut story = Story::begin(SessionUse::OneHold);
     let goal = Goal::Slot(SlotGoal { prefix: "pool".into(), limit: 2, value: Bytes::new() });
-    story.tell(Input::Acquire(JOB, Wanted { goal, wait_limit: WaitLimit::Endless, watch_retries: None }));
+    story.handle_input(Input::Acquire(
+        JOB,
+        Wanted { goal, wait_limit: WaitLimit::Endless, watch_retries: None },
+    ));
     story.answer("create", Ok(Response::Created("S1".into())));
     story.answer("acquire", Err(unheard()));
     assert!(matches!(story.told_acquired(), Some(Err(Error::UnknownOutcome { .. }))));

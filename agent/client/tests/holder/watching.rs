@@ -63,9 +63,9 @@ fn a_watch_that_fails_costs_nothing_as_long_as_the_session_is_renewed() {
 #[test]
 fn counted_retries_give_the_hold_up() {
     let mut story = Story::wanting(WaitLimit::Endless);
-    story.tell(Input::Drop(JOB));
+    story.handle_input(Input::Drop(JOB));
     let mut story = Story::begin(SessionUse::OneHold);
-    story.tell(Input::Acquire(JOB, Wanted { watch_retries: Some(2), ..wanted(WaitLimit::Endless) }));
+    story.handle_input(Input::Acquire(JOB, Wanted { watch_retries: Some(2), ..wanted(WaitLimit::Endless) }));
     story.answer("create", Ok(Response::Created("S1".into())));
     story.grant(5);
     story.answer("get", Err(not_done()));

@@ -179,7 +179,7 @@ impl Gossip {
         let Some(packet) = self.admit(from, bytes) else { return };
         self.counts.received += 1;
         self.counts.claimed_deaths += packet.deaths as u64;
-        self.health.hears(now);
+        self.health.record_packet(now);
         self.heard.entry(from).or_insert(now);
         outbox.hears_of_stranger |= packet.updates.iter().any(|update| self.is_stranger(update));
         self.notice_answer(from, &packet.header);
@@ -189,7 +189,7 @@ impl Gossip {
         updates.extend(self.suspicion(now, &packet.updates));
         let stretch = self.health.stretch();
         if !updates.is_empty() {
-            let effects = self.engine.hear_of(now, stretch, &updates);
+            let effects = self.engine.apply_updates(now, stretch, &updates);
             self.carry_out(effects, outbox);
         }
         match packet.header.message {
@@ -199,7 +199,7 @@ impl Gossip {
                 outbox.answers.push((from, answer, Some((sessions, code))));
             }
             _ => {
-                let effects = self.engine.hear(now, stretch, from, &packet.header);
+                let effects = self.engine.receive(now, stretch, from, &packet.header);
                 self.carry_out(effects, outbox);
             }
         }
@@ -233,7 +233,7 @@ impl Gossip {
     }
 
     /// Sends a member a message that does not come from the engine, such as a relayed challenge.
-    pub fn say(&mut self, to: MemberId, message: Message, outbox: &mut Outbox) {
+    pub fn send(&mut self, to: MemberId, message: Message, outbox: &mut Outbox) {
         let mut packet = Vec::new();
         Header { incarnation: self.engine.incarnation(), to, message }.write(&mut packet);
         self.counts.sent += 1;

@@ -123,7 +123,7 @@ impl Engine {
     }
 
     /// Processes another member's updates.
-    pub(super) fn hear_of(&mut self, now: Time, stretch: u32, updates: &[Update]) -> Effects {
+    pub(super) fn apply_updates(&mut self, now: Time, stretch: u32, updates: &[Update]) -> Effects {
         let updates = updates.iter().map(|update| {
             let state = match update.standing {
                 Standing::Alive => State::Alive,
@@ -136,7 +136,7 @@ impl Engine {
     }
 
     /// Processes a packet of a member.
-    pub(super) fn hear(&mut self, now: Time, stretch: u32, from: MemberId, header: &Header) -> Effects {
+    pub(super) fn receive(&mut self, now: Time, stretch: u32, from: MemberId, header: &Header) -> Effects {
         let mut bytes = Vec::with_capacity(MAX_PACKET_BYTES);
         from.write(&mut bytes);
         header.write(&mut bytes);
@@ -147,7 +147,7 @@ impl Engine {
     pub(super) fn excuse_probe(&mut self, now: Time) {
         let Some(probe) = self.timers.probe else { return };
         let header = Header { incarnation: 0, to: self.me, message: Message::Ack(probe.number) };
-        self.hear(now, 1, probe.target, &header);
+        self.receive(now, 1, probe.target, &header);
     }
 
     /// Forwards an item to all other members.

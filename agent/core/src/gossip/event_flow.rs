@@ -53,7 +53,7 @@ impl EventFlow {
 
     /// Returns `true` if there is room for another host's event of this length, forwarded by a
     /// member or sent by a server. If so, its time is recorded.
-    pub fn take(&mut self, now: Time, event: &UserEvent, length: usize, is_told_by_server: bool) -> bool {
+    pub fn admit(&mut self, now: Time, event: &UserEvent, length: usize, is_told_by_server: bool) -> bool {
         let room = if is_told_by_server { &mut self.told } else { &mut self.others };
         let is_taken = room.takes(now, cost(length));
         if is_taken {
@@ -90,7 +90,7 @@ mod tests {
     fn an_event_is_later_than_all_that_were_taken() {
         let mut flow = EventFlow::new(Time(0));
         assert_eq!(fire(&mut flow, Time(0)), Some(1));
-        assert!(flow.take(Time(0), &event(40), 150, false));
+        assert!(flow.admit(Time(0), &event(40), 150, false));
         assert_eq!(fire(&mut flow, Time(0)), Some(41));
         flow.witness(LamportTime(50));
         assert_eq!(fire(&mut flow, Time(0)), Some(51));
@@ -100,7 +100,7 @@ mod tests {
     fn many_at_once_are_taken_and_then_a_few_each_second() {
         let mut flow = EventFlow::new(Time(0));
         let taken =
-            |flow: &mut EventFlow, now| (0..1_000).filter(|_| flow.take(now, &event(1), 256, false)).count();
+            |flow: &mut EventFlow, now| (0..1_000).filter(|_| flow.admit(now, &event(1), 256, false)).count();
         assert_eq!(taken(&mut flow, Time(0)), 64);
         let second = Duration::from_secs(1);
         assert_eq!(taken(&mut flow, Time(0) + second), 4);
@@ -111,6 +111,6 @@ mod tests {
         // Other hosts' events leave room for this host's own, and short events have a minimum cost.
         assert!(fire(&mut flow, Time(u64::MAX)).is_some());
         let mut flow = EventFlow::new(Time(0));
-        assert_eq!((0..1_000).filter(|_| flow.take(Time(0), &event(1), 1, false)).count(), 256);
+        assert_eq!((0..1_000).filter(|_| flow.admit(Time(0), &event(1), 1, false)).count(), 256);
     }
 }

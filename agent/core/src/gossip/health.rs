@@ -42,7 +42,7 @@ impl Health {
     }
 
     /// Records a packet from another member.
-    pub(super) fn hears(&mut self, now: Time) {
+    pub(super) fn record_packet(&mut self, now: Time) {
         self.heard = now;
     }
 

@@ -255,7 +255,7 @@ impl Mesh {
     }
 
     /// Processes items that a server sent without a request.
-    pub fn told(&mut self, now: Time, items: Vec<Bytes>, output: &mut Output) {
+    pub fn receive_items(&mut self, now: Time, items: Vec<Bytes>, output: &mut Output) {
         // Before the first reply of a server there is no key to verify verdicts, and events are not
         // delivered to this host.
         if !self.schedule.is_first() {
@@ -311,11 +311,11 @@ impl Mesh {
 
     /// Sends a server's challenge to a member; does nothing if it is not in the roster. A lost
     /// challenge is not resent: the server repeats it often enough.
-    pub fn ask(&mut self, now: Time, challenge: Challenge, output: &mut Output) {
+    pub fn challenge(&mut self, now: Time, challenge: Challenge, output: &mut Output) {
         let asked = MemberId::of_agent(challenge.lease);
         if self.roster.get(asked).is_some() {
             let message = Message::Challenge(challenge.nonce);
-            self.act(now, output, |gossip, outbox| gossip.say(asked, message, outbox));
+            self.act(now, output, |gossip, outbox| gossip.send(asked, message, outbox));
         }
     }
 
@@ -335,7 +335,7 @@ impl Mesh {
         let (_, first) = *self.answered.insert(known.unwrap_or((nonce, now)));
         let is_plain = giving_up.is_none() || now.since(first) >= LIST_ALONE;
         for message in giving_up.into_iter().chain(is_plain.then_some(Message::Renewal(renewal))) {
-            self.act(now, output, |gossip, outbox| gossip.say(to, message, outbox));
+            self.act(now, output, |gossip, outbox| gossip.send(to, message, outbox));
         }
     }
 
@@ -406,7 +406,7 @@ impl Mesh {
             return;
         };
         // It is not marked as known: another copy may arrive when there is room again.
-        if !self.events.take(now, &event, item.len(), is_told_by_server) {
+        if !self.events.admit(now, &event, item.len(), is_told_by_server) {
             self.counts.excess_events += 1;
             return;
         }

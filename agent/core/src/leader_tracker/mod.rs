@@ -296,7 +296,7 @@ impl LeaderTracker {
     }
 
     /// Records a server's status.
-    pub fn heard(&mut self, slot: Slot, status: &Status, now: Time) {
+    pub fn record_status(&mut self, slot: Slot, status: &Status, now: Time) {
         if !self.servers.get(slot).is_some_and(|server| server.is_up) {
             return;
         }
@@ -451,7 +451,7 @@ impl LeaderTracker {
         }
         self.keep(&mut actions, now);
         self.contact(&mut actions, now);
-        self.ask(&mut actions, now);
+        self.query_servers(&mut actions, now);
         actions
     }
 
@@ -558,7 +558,7 @@ impl LeaderTracker {
         costs.min().map(|(.., slot)| slot)
     }
 
-    fn ask(&mut self, actions: &mut Actions, now: Time) {
+    fn query_servers(&mut self, actions: &mut Actions, now: Time) {
         let slots: Vec<Slot> = self.servers.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
             let Some(due) = self.due(slot, now) else { continue };

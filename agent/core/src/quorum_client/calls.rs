@@ -34,7 +34,7 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    pub(super) fn take(self, scope: RetryScope) -> bool {
+    pub(super) fn serve(self, scope: RetryScope) -> bool {
         match scope {
             RetryScope::Leader => self.leads,
             RetryScope::Home | RetryScope::Aside => self.is_home,
@@ -98,7 +98,7 @@ impl PendingCalls {
     /// Returns the calls that a server with these roles does not accept.
     pub(super) fn unfit(&self, roles: Roles) -> Vec<CallId> {
         let all = self.prompt.iter().chain(&self.patient);
-        all.filter(|(_, call)| !roles.take(call.scope)).map(|(id, _)| *id).collect()
+        all.filter(|(_, call)| !roles.serve(call.scope)).map(|(id, _)| *id).collect()
     }
 
     /// Removes and returns all calls, in order.

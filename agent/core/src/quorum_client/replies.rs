@@ -125,7 +125,7 @@ impl QuorumClient {
         // Only now: a server that rejects this agent reports that after the handshake, when the
         // connection seems to stand.
         self.routes.admission.not_refused(slot);
-        self.routes.tracker_mut().heard(slot, status, self.cx.now);
+        self.routes.tracker_mut().record_status(slot, status, self.cx.now);
         // Another cluster does not know the agent's registration.
         self.registrar.is_registered &= !self.routes.tracker.has_moved();
     }

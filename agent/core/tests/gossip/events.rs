@@ -26,7 +26,7 @@ impl Fleet {
     }
 
     /// Returns the events delivered to a host, in order.
-    fn heard(&self, host: u32) -> Vec<(EventId, LamportTime)> {
+    fn delivered_events(&self, host: u32) -> Vec<(EventId, LamportTime)> {
         let own = self.events.iter().filter(|(to, _)| *to == agent(host));
         own.map(|(_, event)| (event.id, event.time)).collect()
     }
@@ -47,8 +47,8 @@ impl Fleet {
 #[track_caller]
 fn assert_heard(fleet: &Fleet, hosts: u32, count: usize) {
     for host in 0..hosts {
-        let ids: BTreeSet<_> = fleet.heard(host).into_iter().map(|(id, _)| id).collect();
-        assert_eq!((ids.len(), fleet.heard(host).len()), (count, count), "{host}");
+        let ids: BTreeSet<_> = fleet.delivered_events(host).into_iter().map(|(id, _)| id).collect();
+        assert_eq!((ids.len(), fleet.delivered_events(host).len()), (count, count), "{host}");
     }
 }
 
@@ -101,7 +101,7 @@ fn a_host_that_starts_hears_of_no_event_from_before_and_fires_later_ones() {
     assert_eq!(fleet.events, []);
     fleet.fire(3, event(3, 0)).expect("there is room");
     fleet.pass(SECOND * 3);
-    assert_eq!(fleet.heard(0), [(event(3, 0).id, LamportTime(4))]);
+    assert_eq!(fleet.delivered_events(0), [(event(3, 0).id, LamportTime(4))]);
 }
 
 #[test]
@@ -125,7 +125,8 @@ fn whoever_has_heard_of_an_event_fires_the_next_one_later() {
         fleet.pass(SECOND * 3);
     }
     for host in 0..5 {
-        let times: Vec<_> = fleet.heard(host).into_iter().map(|(_, LamportTime(time))| time).collect();
+        let times: Vec<_> =
+            fleet.delivered_events(host).into_iter().map(|(_, LamportTime(time))| time).collect();
         assert_eq!(times, [1, 2, 3, 4, 5], "{host}");
     }
 }
@@ -150,11 +151,11 @@ fn a_host_that_fires_without_end_is_told_so_and_the_others_still_hear_each_other
     let length = event(0, 400).to_item().len() as u64;
     assert_eq!(fired, EVENT_BYTES_AT_ONCE / length);
     fleet.pass(SECOND * 20);
-    assert_eq!(fleet.heard(7).len() as u64, fired, "as many as its limit permits");
+    assert_eq!(fleet.delivered_events(7).len() as u64, fired, "as many as its limit permits");
     fleet.fire(3, event(5_000, 0)).expect("it has fired no event");
     fleet.pass(SECOND * 3);
     for host in 0..8 {
-        assert!(fleet.heard(host).iter().any(|(id, _)| *id == event(5_000, 0).id), "{host}");
+        assert!(fleet.delivered_events(host).iter().any(|(id, _)| *id == event(5_000, 0).id), "{host}");
     }
 }
 
@@ -177,18 +178,22 @@ fn a_flood_of_a_hostile_member_is_bounded_and_counted() {
     let length = event(0, 400).to_item().len() as u64;
     let most = (EVENT_BYTES_AT_ONCE + 25 * EVENT_BYTES_PER_SECOND) / length;
     for host in 0..8 {
-        assert!(fleet.heard(host).len() as u64 <= most, "{host}: {}", fleet.heard(host).len());
+        assert!(
+            fleet.delivered_events(host).len() as u64 <= most,
+            "{host}: {}",
+            fleet.delivered_events(host).len()
+        );
     }
     let (_, counts) = fleet.host(0).counts();
     assert!(counts.excess_events > 600, "{counts:?}");
-    assert_eq!(counts.events, fleet.heard(0).len() as u64);
+    assert_eq!(counts.events, fleet.delivered_events(0).len() as u64);
     // Gossip is limited to 30 packets a second, and probes continue.
     let most = 8 * 30 * (20 + 4 + 20) * 1_200;
     assert!(fleet.bytes < most, "{} bytes", fleet.bytes);
     fleet.fire(5, event(99_999, 0)).expect("it has fired no event");
     fleet.pass(SECOND * 5);
     for host in 0..8 {
-        let heard = fleet.heard(host);
+        let heard = fleet.delivered_events(host);
         assert!(heard.iter().any(|(id, _)| *id == event(99_999, 0).id), "{host}: {}", heard.len());
     }
 }
@@ -214,7 +219,7 @@ fn what_servers_tell_has_room_in_a_flood_of_a_member() {
     fleet.fire(2, event(99_999, 300)).expect("it has fired no event");
     flood(&mut fleet, 40);
     for host in 0..4 {
-        assert!(fleet.heard(host).iter().any(|(id, _)| *id == event(99_999, 0).id), "{host}");
+        assert!(fleet.delivered_events(host).iter().any(|(id, _)| *id == event(99_999, 0).id), "{host}");
     }
 }
 

@@ -319,7 +319,7 @@ fn what_a_server_tells_one_is_known_to_all_before_anybody_asks() {
     let verdict = fleet.fail(3);
     fleet.servers.is_away = true;
     let signed = Bytes::from(VerdictSigner::derived(&SECRET).sign(&verdict));
-    fleet.act(address(0), |mesh, now, output| mesh.told(now, vec![signed], output));
+    fleet.act(address(0), |mesh, now, output| mesh.receive_items(now, vec![signed], output));
     fleet.pass(SECOND);
     assert_eq!(fleet.verdicts.len(), 15, "{:?}", fleet.verdicts);
     assert!(fleet.hosts.values().all(|mesh| mesh.roster().len() == 15));
@@ -334,10 +334,10 @@ fn what_a_server_tells_before_it_was_asked_for_the_first_time_is_not_taken() {
     let items = vec![forged, event.expect("it is short").to_item().into()];
     fleet.servers.is_away = true;
     fleet.start(0);
-    fleet.act(address(0), |mesh, now, output| mesh.told(now, items.clone(), output));
+    fleet.act(address(0), |mesh, now, output| mesh.receive_items(now, items.clone(), output));
     assert_eq!((fleet.events.len(), fleet.verdicts.len()), (0, 0));
     // Later the event is accepted; the unsigned verdict never is.
-    fleet.act(address(1), |mesh, now, output| mesh.told(now, items, output));
+    fleet.act(address(1), |mesh, now, output| mesh.receive_items(now, items, output));
     assert_eq!((fleet.events.len(), fleet.verdicts.len()), (1, 0));
     assert_eq!(fleet.host(1).counts().1.unsigned, 1);
 }
@@ -503,7 +503,7 @@ fn many_hosts_that_come_at_once_are_known_to_all_within_seconds() {
 fn a_host_is_asked_by_another_one_and_its_answer_is_a_renewal() {
     let mut fleet = Fleet::of(4);
     let challenge = Challenge { lease: lease(2), nonce: 77 };
-    fleet.act(address(1), |mesh, now, output| mesh.ask(now, challenge, output));
+    fleet.act(address(1), |mesh, now, output| mesh.challenge(now, challenge, output));
     fleet.pass(MS * 20);
     assert_eq!(fleet.challenges, [(agent(2), (agent(1), challenge))]);
     let renewal = SECRET.secret(lease(2)).renewal(lease(2), 5, challenge.nonce);
@@ -541,7 +541,7 @@ fn nobody_is_asked_who_is_not_in_the_roster_and_nobody_answers_for_another_lease
     let mut fleet = Fleet::of(4);
     for lease in [lease(9), LeaseId { began: LogIndex(1), ..lease(2) }] {
         let challenge = Challenge { lease, nonce: 77 };
-        fleet.act(address(1), |mesh, now, output| mesh.ask(now, challenge, output));
+        fleet.act(address(1), |mesh, now, output| mesh.challenge(now, challenge, output));
         let renewal = SECRET.secret(lease).renewal(lease, 5, challenge.nonce);
         fleet.act(address(2), |mesh, now, output| mesh.answer(now, agent(1), &renewal.into(), output));
     }
@@ -554,14 +554,14 @@ fn a_member_that_asks_without_end_is_not_answered_without_end() {
     let mut fleet = Fleet::of(4);
     for nonce in 1..=1_000 {
         let challenge = Challenge { lease: lease(2), nonce };
-        fleet.act(address(1), |mesh, now, output| mesh.ask(now, challenge, output));
+        fleet.act(address(1), |mesh, now, output| mesh.challenge(now, challenge, output));
     }
     fleet.pass(MS * 20);
     assert_eq!(fleet.challenges.len(), 64);
     assert_eq!(fleet.host(2).counts().1.excess_challenges, 1_000 - 64);
     fleet.pass(SECOND * 3);
     let challenge = Challenge { lease: lease(2), nonce: 5_000 };
-    fleet.act(address(3), |mesh, now, output| mesh.ask(now, challenge, output));
+    fleet.act(address(3), |mesh, now, output| mesh.challenge(now, challenge, output));
     fleet.pass(MS * 20);
     assert_eq!(
         fleet.challenges.last(),

@@ -59,7 +59,7 @@ fn a_list_of_two_clusters_registers_a_fresh_agent_with_neither() {
             assert!(last.contains(part), "{part} in {last}");
         }
         assert!(
-            matches!(story.heard(token), Err(Unavailable::NotAdmitted(why)) if why.contains("cluster x"))
+            matches!(story.take_answer(token), Err(Unavailable::NotAdmitted(why)) if why.contains("cluster x"))
         );
         assert!(matches!(story.client.not_ready().first(), Some(NotReady::NotAdmitted(_))));
         assert!(story.client.load().refused_servers == 2 && pins(&story).is_empty());
@@ -84,7 +84,9 @@ fn a_pinned_agent_refuses_another_cluster_although_its_own_is_silent() {
     assert_eq!(mismatches(&story).len(), 1, "once: {:?}", story.notices);
     let text = mismatches(&story)[0];
     assert!(text.contains("cluster c") && text.contains("b:1 belongs to the cluster d"), "{text}");
-    assert!(matches!(story.heard(token), Err(Unavailable::NotAdmitted(why)) if why.contains("cluster d")));
+    assert!(
+        matches!(story.take_answer(token), Err(Unavailable::NotAdmitted(why)) if why.contains("cluster d"))
+    );
     assert!(
         matches!(story.client.not_ready().first(), Some(NotReady::NotAdmitted(why)) if why.contains("cluster d"))
     );
@@ -184,7 +186,7 @@ fn the_configuration_moves_an_agent_and_any_follows_whichever_answers() {
     let mut story = pinned(&[A, B]);
     story.pass(5 * SECOND);
     assert_eq!(story.registered_at, [A]);
-    story.tell(Input::ChooseCluster(ClusterChoice::Id("d".into())));
+    story.handle_input(Input::ChooseCluster(ClusterChoice::Id("d".into())));
     story.generation = None;
     story.pass(60 * SECOND);
     assert_eq!((story.registered_at.last(), pins(&story).last()), (Some(&B), Some(&pin("d", 0))));
@@ -219,7 +221,7 @@ fn a_roster_of_another_cluster_never_replaces_ours() {
     for (slot, said) in [(ours, status("c", 1, A)), (theirs, status("d", 1, "elsewhere:1"))] {
         tracker.connected(slot);
         tracker.index_heard(slot, LogIndex(1_000));
-        tracker.heard(slot, &said, Time(1));
+        tracker.record_status(slot, &said, Time(1));
     }
     let actions = tracker.actions(Time(2));
     assert_eq!((actions.leader, actions.refuse.as_slice()), (Some(ours), [theirs].as_slice()));

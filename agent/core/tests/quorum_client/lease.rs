@@ -74,8 +74,8 @@ impl Story {
     fn challenge(&mut self, challenge: Challenge) -> Response {
         self.last_token += 1;
         let token = CallToken(self.last_token);
-        self.tell(Input::Challenge(token, challenge));
-        match self.heard(token) {
+        self.handle_input(Input::Challenge(token, challenge));
+        match self.take_answer(token) {
             Ok(Answered::Response(response)) => response,
             other => panic!("no answer to a challenge: {other:?}"),
         }
@@ -316,7 +316,7 @@ fn a_new_leader_ends_the_pause_of_a_renewal_that_no_server_took() {
 fn a_backlog_of_calls_holds_no_renewal_up() {
     let mut story = Story::just_renewed();
     for connection in story.connections.keys().copied().collect::<Vec<_>>() {
-        story.tell(Input::Backlog(connection, true));
+        story.handle_input(Input::Backlog(connection, true));
     }
     story.propose("held");
     assert!(story.asked.is_empty());
@@ -456,7 +456,7 @@ fn a_restart_that_was_not_taken_or_whose_answer_comes_to_nobody_is_not_believed(
     let mut story = Story::just_renewed();
     let token = story.call(LocalCall::Propose(Command::AnnounceRestart(story.lease_id())));
     let asked = story.only();
-    story.tell(Input::Cancel(token));
+    story.handle_input(Input::Cancel(token));
     story.answer(&asked, applied(9, Reply::Succeeded(true)));
     assert_eq!(story.client.lease().announced, None, "the process that announced it continued");
     // The servers end the lease while the announcement is on its way.
@@ -525,7 +525,7 @@ fn an_agent_that_leaves_does_not_come_back_by_itself() {
     story.acknowledges = false;
     story.notices.clear();
     let (_, asked) = story.until_renewed();
-    story.tell(Input::Leave);
+    story.handle_input(Input::Leave);
     let token = story.propose("leave");
     let leaving = story.only();
     // The reply to the renewal may arrive before the command's.
@@ -560,9 +560,9 @@ fn what_a_suspended_host_finds_on_waking_up_is_over() {
 fn a_client_that_is_closed_renews_no_more_and_answers_no_challenge() {
     let mut story = Story::just_renewed();
     let challenge = Challenge { lease: story.lease_id(), nonce: 1 };
-    story.tell(Input::Close);
+    story.handle_input(Input::Close);
     assert_eq!(story.client.wakes_at(), None);
-    story.tell(Input::Challenge(CallToken(99), challenge));
+    story.handle_input(Input::Challenge(CallToken(99), challenge));
     assert!(story.heard_unknown(CallToken(99)).contains("shutting down"));
     assert!(story.renewals.is_empty());
 }

@@ -6,7 +6,7 @@ use super::*;
 fn an_agent_that_leaves_does_not_register_again() {
     let mut story = Story::at_rest();
     let lease = story.client.registered_lease().expect("it is registered");
-    story.tell(Input::Leave);
+    story.handle_input(Input::Leave);
     assert_eq!(story.client.registered_lease(), Some(lease), "it answers for its node until the end");
     let leave = NodeLeave { node: "n1".into(), lease: Some(lease), prune: false };
     let token = story.call(LocalCall::Propose(Command::LeaveNode(leave)));
@@ -25,12 +25,12 @@ fn an_agent_that_leaves_does_not_register_again() {
 #[test]
 fn an_agent_that_stays_registers_again_only_where_it_may_have_left() {
     let mut story = Story::at_rest();
-    story.tell(Input::Leave);
-    story.tell(Input::Stay { may_have_left: false });
+    story.handle_input(Input::Leave);
+    story.handle_input(Input::Stay { may_have_left: false });
     story.pass(SECOND);
     assert_eq!(story.registrations, 1);
-    story.tell(Input::Leave);
-    story.tell(Input::Stay { may_have_left: true });
+    story.handle_input(Input::Leave);
+    story.handle_input(Input::Stay { may_have_left: true });
     story.pass(SECOND);
     assert_eq!(story.registrations, 2);
     assert!(story.client.registered_lease().is_some());
@@ -51,7 +51,7 @@ fn a_server_that_was_named_is_dialled_when_the_others_are_gone() {
     story.pass(5 * SECOND);
     assert_eq!(story.registrations, 0);
     story.leader = Some(B);
-    story.tell(Input::AddServer(B.into()));
+    story.handle_input(Input::AddServer(B.into()));
     story.pass(5 * SECOND);
     assert_eq!((story.registrations, story.dials.contains_key(B)), (1, true));
     assert_eq!(story.client.cluster_id(), "c");

@@ -50,7 +50,7 @@ impl Story {
         let mut story = Self::at_rest();
         let token = story.acquire();
         story.only();
-        story.tell(Input::Cancel(token));
+        story.handle_input(Input::Cancel(token));
         story.leader = None;
         story.kill(A);
         story
@@ -118,7 +118,7 @@ impl Story {
 
     #[track_caller]
     fn heard_acquired(&mut self, token: CallToken) -> (u64, Applied) {
-        match self.heard(token) {
+        match self.take_answer(token) {
             Ok(Answered::Acquired(enqueued_at_index, applied)) => (enqueued_at_index.0, applied),
             other => panic!("no wait for a lock ended: {other:?}"),
         }
@@ -139,7 +139,7 @@ fn a_free_lock_is_granted_at_once() {
     let token = story.acquire();
     story.answer(&story.only(), applied(20, granted()));
     assert_eq!(story.heard_acquired(token), (20, Applied { index: LogIndex(20), reply: granted() }));
-    story.tell(Input::Heard(token));
+    story.handle_input(Input::Heard(token));
     assert!(story.asked.is_empty());
 }
 
@@ -149,8 +149,8 @@ fn whoever_waits_is_granted_and_told_both_indexes() {
     let (token, parked) = story.queued();
     story.answer(&parked, place(25, granted()));
     assert_eq!(story.heard_acquired(token), (20, Applied { index: LogIndex(25), reply: granted() }));
-    story.tell(Input::Heard(token));
-    story.tell(Input::Cancel(token));
+    story.handle_input(Input::Heard(token));
+    story.handle_input(Input::Cancel(token));
     assert!(story.asked.is_empty(), "a confirmed grant is kept");
 }
 
@@ -177,7 +177,7 @@ fn a_wait_is_granted_if_another_request_of_its_session_is() {
     let (mut story, token, again) = Story::superseded();
     story.answer(&again, applied(31, granted()));
     assert_eq!(story.heard_acquired(token), (31, Applied { index: LogIndex(31), reply: granted() }));
-    story.tell(Input::Heard(token));
+    story.handle_input(Input::Heard(token));
     assert!(story.asked.is_empty());
 }
 
@@ -200,7 +200,7 @@ fn a_wait_continues_if_the_other_request_of_its_session_is_released() {
 #[test]
 fn a_superseded_wait_whose_client_is_gone_holds_nothing() {
     let (mut story, token, again) = Story::superseded();
-    story.tell(Input::Cancel(token));
+    story.handle_input(Input::Cancel(token));
     story.answer(&again, applied(20, granted()));
     let leave = story.leaves();
     story.apply(&leave, 40);
@@ -244,7 +244,7 @@ fn who_goes_while_the_wait_is_stopped_holds_nothing() {
     let (token, _) = story.queued();
     story.pass(WAIT + SECOND + MS);
     let stop = story.stops_waiting();
-    story.tell(Input::Cancel(token));
+    story.handle_input(Input::Cancel(token));
     story.answer(&stop, applied(40, Reply::Succeeded(false)));
     let leave = story.leaves();
     story.apply(&leave, 41);
@@ -260,7 +260,7 @@ fn a_wait_that_cannot_be_stopped_is_left() {
     story.answer(&stop, Response::Unavailable(Unavailable::Denied("no".into())));
     let leave = story.leaves();
     story.apply(&leave, 41);
-    assert!(matches!(story.heard(token), Err(Unavailable::Denied(_))));
+    assert!(matches!(story.take_answer(token), Err(Unavailable::Denied(_))));
 }
 
 /// Chaos with 64 clients and a stopped agent: the agent released the grants that had come
@@ -271,7 +271,7 @@ fn a_grant_that_is_found_when_the_time_is_over_is_told() {
     let (token, asked) = waited_long_enough(&mut story);
     story.answer(&asked, place(25, granted()));
     assert_eq!(story.heard_acquired(token), (20, Applied { index: LogIndex(25), reply: granted() }));
-    story.tell(Input::Heard(token));
+    story.handle_input(Input::Heard(token));
     assert!(story.asked.is_empty());
 }
 
@@ -279,16 +279,16 @@ fn a_grant_that_is_found_when_the_time_is_over_is_told() {
 fn a_grant_that_was_given_back_is_no_refusal() {
     let mut story = Story::at_rest();
     let (token, _) = story.queued();
-    story.tell(Input::Hurry);
+    story.handle_input(Input::Hurry);
     story.answer(&story.leaves(), applied(40, Reply::Done));
-    assert!(matches!(story.heard(token), Err(Unavailable::Unknown(_))));
+    assert!(matches!(story.take_answer(token), Err(Unavailable::Unknown(_))));
 }
 
 #[test]
 fn in_a_hurry_the_queue_is_left() {
     let mut story = Story::at_rest();
     let (token, _) = story.queued();
-    story.tell(Input::Hurry);
+    story.handle_input(Input::Hurry);
     let leave = story.leaves();
     story.apply(&leave, 40);
     assert_eq!(story.heard_acquired(token).1.reply, Reply::Succeeded(false));
@@ -313,14 +313,14 @@ fn a_question_that_is_denied_gives_the_position_up() {
     story.answer(&parked, Response::Unavailable(Unavailable::Denied("no".into())));
     let leave = story.leaves();
     story.apply(&leave, 40);
-    assert_eq!(story.heard(token), Err(Unavailable::Denied("no".into())));
+    assert_eq!(story.take_answer(token), Err(Unavailable::Denied("no".into())));
 }
 
 #[test]
 fn a_client_that_goes_away_leaves_the_queue() {
     let mut story = Story::at_rest();
     let (token, parked) = story.queued();
-    story.tell(Input::Cancel(token));
+    story.handle_input(Input::Cancel(token));
     assert_eq!(story.cancelled, [(parked.connection, parked.call)]);
     let leave = story.leaves();
     story.apply(&leave, 40);
@@ -332,7 +332,7 @@ fn a_client_that_goes_away_leaves_the_queue() {
 #[test]
 fn a_grant_that_nobody_hears_is_given_back() {
     let (mut story, token) = Story::granted_unheard();
-    story.tell(Input::Cancel(token));
+    story.handle_input(Input::Cancel(token));
     let leave = story.leaves();
     story.apply(&leave, 40);
     assert!(story.asked.is_empty());
@@ -342,7 +342,7 @@ fn a_grant_that_nobody_hears_is_given_back() {
 #[test]
 fn what_nobody_heard_of_is_given_back_until_the_servers_take_it() {
     let (mut story, token) = Story::granted_unheard();
-    story.tell(Input::Cancel(token));
+    story.handle_input(Input::Cancel(token));
     for _ in 0..5 {
         let leave = story.leaves();
         let busy = Unavailable::Overloaded("4 writes wait for their commit".into());
@@ -364,7 +364,7 @@ fn a_client_that_goes_before_it_is_queued_holds_nothing_in_the_end() {
     for reply in [granted(), Reply::Queued { queue_position: LogIndex(18) }] {
         let token = story.acquire();
         let enqueue = story.only();
-        story.tell(Input::Cancel(token));
+        story.handle_input(Input::Cancel(token));
         assert_eq!(story.only(), enqueue, "what was sent may take effect");
         story.answer(&enqueue, applied(20, reply));
         let leave = story.leaves();
@@ -388,7 +388,7 @@ fn what_cannot_be_given_back_is_said() {
     let (mut story, token) = Story::granted_unheard();
     story.leader = None;
     story.kill(A);
-    story.tell(Input::Cancel(token));
+    story.handle_input(Input::Cancel(token));
     story.pass(HOLD + SECOND);
     let is_said =
         |notice: &Notice| matches!(notice, Notice::MayStayGranted(key, _, _) if key.as_str() == "job");
@@ -404,7 +404,7 @@ fn a_grant_after_the_hold_timeout_is_released() {
         let token = story.acquire();
         let sent = story.only();
         if is_cancelled {
-            story.tell(Input::Cancel(token));
+            story.handle_input(Input::Cancel(token));
         }
         story.leader = None;
         story.kill(A);
@@ -448,7 +448,7 @@ fn a_release_follows_the_outcome_of_an_enqueue() {
         // The agent may notice the end of the first caller's connection later than the release.
         let released = story.call(release());
         if is_gone {
-            story.tell(Input::Cancel(token));
+            story.handle_input(Input::Cancel(token));
         }
         assert_eq!(story.only(), enqueue, "the release waits");
         let is_left = is_gone && matches!(outcome, Reply::Granted { .. });
@@ -463,7 +463,7 @@ fn a_release_follows_the_outcome_of_an_enqueue() {
         if !is_gone {
             story.heard_acquired(token);
         }
-        assert!(story.heard(released).is_ok());
+        assert!(story.take_answer(released).is_ok());
     }
 }
 

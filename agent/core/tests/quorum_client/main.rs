@@ -163,7 +163,7 @@ impl Story {
     }
 
     /// Passes an input, and lets the servers react to the effects.
-    fn tell(&mut self, input: Input) {
+    fn handle_input(&mut self, input: Input) {
         let mut inputs = vec![input];
         while let Some(input) = inputs.pop() {
             let mut outbox = Outbox::default();
@@ -298,7 +298,7 @@ impl Story {
     fn call(&mut self, call: LocalCall) -> CallToken {
         self.last_token += 1;
         let token = CallToken(self.last_token);
-        self.tell(Input::Call(token, call));
+        self.handle_input(Input::Call(token, call));
         token
     }
 
@@ -313,11 +313,11 @@ impl Story {
     /// Lets this much time pass.
     fn pass(&mut self, duration: Duration) {
         let end = self.now + duration;
-        self.tell(Input::Tick);
+        self.handle_input(Input::Tick);
         while let Some(at) = self.client.wakes_at().filter(|at| *at <= end) {
             assert!(at > self.now, "it wakes again and again: {:?}", self.client);
             self.now = at;
-            self.tell(Input::Tick);
+            self.handle_input(Input::Tick);
         }
         self.now = end;
     }
@@ -342,7 +342,7 @@ impl Story {
     /// A server answers a call, even a cancelled one.
     fn answer(&mut self, asked: &Asked, response: Response) {
         self.asked.retain(|other| other != asked);
-        self.tell(Input::Answers(asked.connection, vec![(asked.call, response)]));
+        self.handle_input(Input::Answers(asked.connection, vec![(asked.call, response)]));
     }
 
     fn apply(&mut self, asked: &Asked, index: u64) {
@@ -356,7 +356,7 @@ impl Story {
             self.connections.iter().filter(|(_, of)| **of == server).map(|(id, _)| *id).collect();
         for connection in gone {
             self.hear_no_more_of(connection);
-            self.tell(Input::Ended(connection, ConnectionEnd::Lost(format!("{server} died"))));
+            self.handle_input(Input::Ended(connection, ConnectionEnd::Lost(format!("{server} died"))));
         }
     }
 
@@ -372,13 +372,13 @@ impl Story {
     }
 
     #[track_caller]
-    fn heard(&mut self, token: CallToken) -> Result<Answered, Unavailable> {
+    fn take_answer(&mut self, token: CallToken) -> Result<Answered, Unavailable> {
         self.answers.remove(&token).unwrap_or_else(|| panic!("no answer: {:?}", self.client))
     }
 
     #[track_caller]
     fn heard_applied(&mut self, token: CallToken) -> u64 {
-        match self.heard(token) {
+        match self.take_answer(token) {
             Ok(Answered::Response(Response::Applied(applied))) => applied.index.0,
             other => panic!("no command was applied: {other:?}"),
         }
@@ -386,7 +386,7 @@ impl Story {
 
     #[track_caller]
     fn heard_answer(&mut self, token: CallToken) -> u64 {
-        match self.heard(token) {
+        match self.take_answer(token) {
             Ok(Answered::Response(Response::Answer(answer))) => answer.index.0,
             Ok(Answered::Shared(answer)) => answer.index.0,
             other => panic!("no query was answered: {other:?}"),
@@ -395,7 +395,7 @@ impl Story {
 
     #[track_caller]
     fn heard_unknown(&mut self, token: CallToken) -> String {
-        match self.heard(token) {
+        match self.take_answer(token) {
             Err(Unavailable::Unknown(why)) => why,
             other => panic!("it is not unknown: {other:?}"),
         }

@@ -17,7 +17,7 @@ fn a_new_address_is_registered_once_no_command_is_under_way() {
     let command = story.only();
     let address = "10.0.0.7".parse().expect("an address");
     story.registers = false;
-    story.tell(Input::OwnAddress(address));
+    story.handle_input(Input::OwnAddress(address));
     story.pass(SECOND);
     assert_eq!(story.only(), command, "a registration would lose the outcome of the command");
     story.apply(&command, 5);
@@ -34,7 +34,7 @@ fn the_same_address_is_not_registered_again() {
     let mut story = Story::at_rest();
     let address = "10.0.0.7".parse().expect("an address");
     for _ in 0..3 {
-        story.tell(Input::OwnAddress(address));
+        story.handle_input(Input::OwnAddress(address));
         story.pass(SECOND);
     }
     assert_eq!(story.registrations, 2);

@@ -91,9 +91,9 @@ fn the_last_reader_that_leaves_ends_the_call() {
     let mut story = Story::at_rest();
     let tokens = [(); 2].map(|()| story.read(Consistency::Default, blocking(3, WAIT)));
     let shared = story.only();
-    story.tell(Input::Cancel(tokens[0]));
+    story.handle_input(Input::Cancel(tokens[0]));
     assert!(story.cancelled.is_empty());
-    story.tell(Input::Cancel(tokens[1]));
+    story.handle_input(Input::Cancel(tokens[1]));
     assert_eq!(story.cancelled, [(shared.connection, shared.call)]);
     assert_eq!(story.client.load(), Default::default());
 }
@@ -102,7 +102,7 @@ fn the_last_reader_that_leaves_ends_the_call() {
 fn in_a_hurry_readers_are_answered_with_what_there_is() {
     let mut story = Story::at_rest();
     let before = story.read(Consistency::Default, blocking(3, WAIT));
-    story.tell(Input::Hurry);
+    story.handle_input(Input::Hurry);
     let after = story.read(Consistency::Default, blocking(3, WAIT));
     for token in [before, after] {
         let asked = story.asked[0].clone();
@@ -149,5 +149,5 @@ fn without_any_server_a_blocking_read_waits_for_one_and_then_for_its_own_time() 
     story.pass(SECOND + HOLD - MS);
     assert!(story.answers.is_empty());
     story.pass(2 * MS);
-    assert_eq!(story.heard(token), Err(Unavailable::NotLeader { leader: None }));
+    assert_eq!(story.take_answer(token), Err(Unavailable::NotLeader { leader: None }));
 }

@@ -62,7 +62,7 @@ fn what_was_never_sent_is_not_done_when_no_leader_comes_and_what_was_is_unknown(
     story.pass(HOLD - SECOND);
     assert!(story.answers.is_empty());
     story.pass(2 * SECOND);
-    assert_eq!(story.heard(held), Err(Unavailable::NotLeader { leader: None }));
+    assert_eq!(story.take_answer(held), Err(Unavailable::NotLeader { leader: None }));
     assert!(story.heard_unknown(sent).contains("unknown whether"));
     assert_eq!(story.client.load().command_span, 0, "the sequences were released");
 }
@@ -73,7 +73,7 @@ fn a_refusal_that_no_other_attempt_changes_is_told_unless_an_earlier_one_was_sen
     let mut story = Story::at_rest();
     let token = story.propose("k");
     story.answer(&story.only(), full());
-    assert_eq!(story.heard(token), Err(Unavailable::Overloaded("full".into())));
+    assert_eq!(story.take_answer(token), Err(Unavailable::Overloaded("full".into())));
     let token = story.propose("k");
     story.answer(&story.only(), Response::Unavailable(Unavailable::Unknown("deposed".into())));
     let again = story.until_asked();
@@ -120,7 +120,7 @@ fn a_caller_that_goes_away_cancels() {
     let mut story = Story::at_rest();
     let token = story.propose("k");
     let asked = story.only();
-    story.tell(Input::Cancel(token));
+    story.handle_input(Input::Cancel(token));
     assert_eq!(story.cancelled, [(asked.connection, asked.call)]);
     story.apply(&asked, 5);
     assert!(story.answers.is_empty());
@@ -159,7 +159,7 @@ fn the_reason_that_a_leader_gives_is_told_when_the_hold_timeout_is_over() {
         story.answer(&story.only(), Response::Unavailable(Unavailable::Unknown(why.into())));
         assert_eq!(story.until_asked().server, A, "it may still be answered in time");
         story.pass(SECOND);
-        assert_eq!(story.heard(token), Err(Unavailable::Unknown(why.into())));
+        assert_eq!(story.take_answer(token), Err(Unavailable::Unknown(why.into())));
         assert_eq!((story.asked.len(), story.client.load().calls), (0, 0));
     }
 }
@@ -201,7 +201,7 @@ impl Story {
         let full = "no space left on device on server s1";
         let token = story.propose("k");
         story.answer(&story.only(), Response::Unavailable(Unavailable::Disk(full.into())));
-        assert_eq!(story.heard(token), Err(Unavailable::Disk(full.into())));
+        assert_eq!(story.take_answer(token), Err(Unavailable::Disk(full.into())));
         (story, full)
     }
 
@@ -209,7 +209,7 @@ impl Story {
     fn refused_write(&mut self) -> Unavailable {
         let token = self.propose("k");
         self.pass(HOLD + SECOND);
-        self.heard(token).unwrap_err()
+        self.take_answer(token).unwrap_err()
     }
 }
 
@@ -244,7 +244,7 @@ fn a_renewal_is_asked_of_the_next_leader() {
     let asked = story.until_asked();
     assert_eq!((asked.server, &asked.request), (B, &Request::Renew(session())));
     story.answer(&asked, Response::Renewed(None));
-    assert_eq!(story.heard(token), Ok(Answered::Response(Response::Renewed(None))));
+    assert_eq!(story.take_answer(token), Ok(Answered::Response(Response::Renewed(None))));
 }
 
 #[test]
@@ -265,10 +265,10 @@ fn whoever_is_asked_as_the_leader_and_leads_no_more_is_not_believed() {
 fn home_is_asked_once_and_only_if_it_is_there() {
     let mut story = Story::begin();
     let token = story.call(LocalCall::AskHome(Request::Status));
-    assert_eq!(story.heard(token), Err(Unavailable::NotLeader { leader: None }));
+    assert_eq!(story.take_answer(token), Err(Unavailable::NotLeader { leader: None }));
     story.pass(SECOND);
     let token = story.call(LocalCall::AskHome(Request::Status));
-    assert!(matches!(story.heard(token), Ok(Answered::Response(Response::Status(_)))));
+    assert!(matches!(story.take_answer(token), Ok(Answered::Response(Response::Status(_)))));
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn what_home_denies_is_told_at_once_and_changes_nothing_of_what_is_known_of_the_
     let asked = story.only();
     let why = Unavailable::Denied("this server knows of no living agent: ask again soon".into());
     story.answer(&asked, Response::Unavailable(why.clone()));
-    assert_eq!(story.heard(token), Err(why));
+    assert_eq!(story.take_answer(token), Err(why));
     story.call(LocalCall::AskHome(Request::SyncMesh(RosterDigest(Vec::new()))));
     assert_eq!(story.only().server, asked.server);
 }
@@ -288,19 +288,19 @@ fn what_fits_no_frame_is_denied() {
     let mut story = Story::at_rest();
     let token = story.propose("k");
     let asked = story.only();
-    story.tell(Input::Unsendable(asked.connection, asked.call, "too long".into()));
-    assert_eq!(story.heard(token), Err(Unavailable::Denied("too long".into())));
+    story.handle_input(Input::Unsendable(asked.connection, asked.call, "too long".into()));
+    assert_eq!(story.take_answer(token), Err(Unavailable::Denied("too long".into())));
 }
 
 #[test]
 fn no_more_is_sent_while_too_much_waits_and_then_goes_in_order() {
     let mut story = Story::at_rest();
     let connection = *story.connections.iter().find(|(_, server)| **server == A).expect("the leader").0;
-    story.tell(Input::Backlog(connection, true));
+    story.handle_input(Input::Backlog(connection, true));
     let [_, gone, _] = ["one", "two", "three"].map(|key| story.propose(key));
-    story.tell(Input::Cancel(gone));
+    story.handle_input(Input::Cancel(gone));
     assert!(story.asked.is_empty());
-    story.tell(Input::Backlog(connection, false));
+    story.handle_input(Input::Backlog(connection, false));
     let sequences: Vec<_> = story.asked.iter().map(|asked| asked.id().sequence).collect();
     assert_eq!(sequences, [1, 3]);
 }
@@ -321,7 +321,7 @@ fn many_that_wait_for_a_leader_are_sent_a_turn_after_the_other() {
     story.client.handle(story.now, Input::Answers(registration.connection, answers), &mut outbox);
     assert!(outbox.calls.len() < 200 && story.client.has_more(), "{}", outbox.calls.len());
     story.carry_out(outbox);
-    story.tell(Input::Tick);
+    story.handle_input(Input::Tick);
     assert_eq!(story.asked.len(), 200);
     assert!(story.asked.is_sorted_by_key(|asked| asked.id().sequence));
 }
@@ -340,7 +340,7 @@ fn whoever_waits_for_a_sequence_goes_on_when_one_is_over_and_who_has_gone_holds_
     assert_eq!(story.client.load().command_span, MAX_SPAN);
     let [gone, next] = ["gone", "next"].map(|key| story.propose(key));
     assert!(story.asked.is_empty());
-    story.tell(Input::Cancel(gone));
+    story.handle_input(Input::Cancel(gone));
     story.apply(&stuck, 6);
     let first = MAX_SPAN as u64 + 1;
     assert_eq!((story.only().id().sequence, story.only().id().lowest), (first, first));
@@ -354,7 +354,7 @@ fn whoever_is_told_that_the_agent_stops_knows_not_what_became_of_its_command() {
     let mut story = Story::at_rest();
     let sent = story.propose("k");
     let reads = story.read(Consistency::Default, blocking(3, 60 * SECOND));
-    story.tell(Input::Close);
+    story.handle_input(Input::Close);
     assert!(story.heard_unknown(sent).contains("shutting down"));
     assert!(story.heard_unknown(reads).contains("shutting down"));
     assert!(story.connections.is_empty() && story.client.wakes_at().is_none());
@@ -365,6 +365,6 @@ fn whoever_is_told_that_the_agent_stops_knows_not_what_became_of_its_command() {
 impl Story {
     fn heard_after(&mut self, token: CallToken, duration: Duration) -> Result<Answered, Unavailable> {
         self.pass(duration);
-        self.heard(token)
+        self.take_answer(token)
     }
 }

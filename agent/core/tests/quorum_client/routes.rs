@@ -27,9 +27,9 @@ fn an_agent_whose_registration_is_denied_says_so_at_once() {
     story.pass(SECOND);
     let denied = Response::Unavailable(Unavailable::Denied("another node has its name".into()));
     story.answer(&story.only(), denied);
-    assert_eq!(story.heard(held), Err(Unavailable::NotAdmitted("another node has its name".into())));
+    assert_eq!(story.take_answer(held), Err(Unavailable::NotAdmitted("another node has its name".into())));
     let late = story.propose("k");
-    assert_eq!(story.heard(late), Err(Unavailable::NotAdmitted("another node has its name".into())));
+    assert_eq!(story.take_answer(late), Err(Unavailable::NotAdmitted("another node has its name".into())));
     story.registers = true;
     story.asked.clear();
     story.pass(SECOND);
@@ -43,9 +43,9 @@ fn an_agent_that_no_server_believes_says_so_and_tries_on() {
     story.is_stranger = true;
     let held = story.propose("k");
     story.pass(SECOND);
-    assert_eq!(story.heard(held), Err(Unavailable::NotAdmitted("a stranger".into())));
+    assert_eq!(story.take_answer(held), Err(Unavailable::NotAdmitted("a stranger".into())));
     let late = story.propose("k");
-    assert_eq!(story.heard(late), Err(Unavailable::NotAdmitted("a stranger".into())));
+    assert_eq!(story.take_answer(late), Err(Unavailable::NotAdmitted("a stranger".into())));
     story.is_stranger = false;
     story.pass(5 * SECOND);
     assert_eq!(story.registrations, 1, "by now it is believed");
@@ -74,7 +74,7 @@ fn a_leader_that_runs_again_is_dialled_anew_as_soon_as_another_server_names_it()
         story.down.clear();
         story.pass(SECOND);
         // All are dialled, the leader last.
-        story.tell(Input::Ended(story.dialling[A], ConnectionEnd::Lost("no answer".into())));
+        story.handle_input(Input::Ended(story.dialling[A], ConnectionEnd::Lost("no answer".into())));
         let dials = story.dials[A];
         while story.dials[A] == dials {
             story.pass(MS);
@@ -83,7 +83,7 @@ fn a_leader_that_runs_again_is_dialled_anew_as_soon_as_another_server_names_it()
         story.frozen.clear();
         story.notices.clear();
         story.connections.insert(story.dialling[B], B);
-        story.tell(Input::Connected(story.dialling[B]));
+        story.handle_input(Input::Connected(story.dialling[B]));
         // An attempt that has just begun is not replaced.
         let is_anew = age > 300 * MS;
         assert_eq!(story.dials[A], dials + 1 + u32::from(is_anew), "{age:?}");
@@ -103,9 +103,12 @@ fn what_is_told_of_a_connection_that_was_given_up_is_not_listened_to() {
     let token = story.propose("k");
     let asked = story.asked[1].clone();
     assert_eq!((again.server, asked.server), (A, A));
-    story.tell(Input::Ended(lost.connection, ConnectionEnd::Lost("it died again".into())));
-    story.tell(Input::Connected(lost.connection));
-    story.tell(Input::Answers(lost.connection, vec![(asked.call, applied(5, Reply::Succeeded(true)))]));
+    story.handle_input(Input::Ended(lost.connection, ConnectionEnd::Lost("it died again".into())));
+    story.handle_input(Input::Connected(lost.connection));
+    story.handle_input(Input::Answers(
+        lost.connection,
+        vec![(asked.call, applied(5, Reply::Succeeded(true)))],
+    ));
     assert!(story.answers.is_empty());
     story.apply(&asked, 6);
     assert_eq!(story.heard_applied(token), 6);
@@ -139,7 +142,7 @@ fn readers_leave_a_home_from_which_nothing_arrives_any_more() {
         let connections: Vec<_> = story.connections.iter().map(|(id, server)| (*id, *server)).collect();
         for (connection, server) in connections {
             let count = if server == parked.server { 1 } else { received };
-            story.tell(Input::Received(connection, count));
+            story.handle_input(Input::Received(connection, count));
         }
         story.pass(500 * MS);
     }
@@ -166,7 +169,7 @@ fn what_the_mesh_asks_while_the_network_is_dark_for_a_moment_costs_no_connection
     for _ in 0..8 {
         story.call(LocalCall::AskHome(Request::SyncMesh(RosterDigest(Vec::new()))));
         story.call(LocalCall::AskHome(Request::Accuse(Vec::new())));
-        before.keys().for_each(|connection| story.tell(Input::Received(*connection, 1)));
+        before.keys().for_each(|connection| story.handle_input(Input::Received(*connection, 1)));
         story.pass(500 * MS);
     }
     assert_eq!(story.connections, before);
@@ -208,7 +211,7 @@ fn an_agent_is_ready_once_it_is_registered_and_as_long_as_it_knows_a_leader() {
     assert_eq!(story.client.not_ready(), []);
     SERVERS.into_iter().for_each(|server| story.kill(server));
     assert_eq!(story.client.not_ready(), [NotReady::NoLeader]);
-    story.tell(Input::Close);
+    story.handle_input(Input::Close);
     assert_eq!(story.client.not_ready().first(), Some(&NotReady::Stopping));
 
     let mut stranger = Story::begin();

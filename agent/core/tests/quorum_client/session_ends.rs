@@ -16,8 +16,8 @@ impl Story {
         let lease = self.client.registered_lease().expect("it is registered");
         self.last_token += 1;
         let token = CallToken(self.last_token);
-        self.tell(Input::Challenge(token, Challenge { lease, nonce: 77 }));
-        let Ok(Answered::Response(response)) = self.heard(token) else { panic!("it does not answer") };
+        self.handle_input(Input::Challenge(token, Challenge { lease, nonce: 77 }));
+        let Ok(Answered::Response(response)) = self.take_answer(token) else { panic!("it does not answer") };
         let answer = response.node_answer().expect("it lives");
         assert_eq!(answer.renewal.nonce, 77);
         let secret = LeaseKey::default().secret(lease);
@@ -36,7 +36,7 @@ fn the_guard_of_a_given_up_session_need_not_wait_and_the_servers_are_told_until_
     story.leader = None;
     story.kill(A);
     let token = story.end(session(), EndReason::GivenUp(None));
-    assert_eq!(story.heard(token), Ok(Answered::Response(Response::Done)));
+    assert_eq!(story.take_answer(token), Ok(Answered::Response(Response::Done)));
     story.pass(3 * HOLD);
     let named = story.named().expect("it is named");
     let [GivenUpSession { session: of, silent_for: Some(silent_for) }] = named.sessions.as_slice() else {
@@ -63,7 +63,7 @@ fn the_end_of_a_session_goes_on_though_its_client_is_gone() {
         let token = story.end(session(), EndReason::Closed);
         story.only();
         if is_cancelled {
-            story.tell(Input::Cancel(token));
+            story.handle_input(Input::Cancel(token));
         }
         story.leader = None;
         story.kill(A);
@@ -95,7 +95,7 @@ fn servers_that_have_too_much_to_do_are_told_again() {
         assert!(story.asked.is_empty(), "not at once");
         story.pass(5 * SECOND);
     }
-    assert!(matches!(story.heard(token), Err(Unavailable::Overloaded(_))));
+    assert!(matches!(story.take_answer(token), Err(Unavailable::Overloaded(_))));
     let sent = story.until_asked();
     story.answer(&sent, applied(40, Reply::Done));
     assert_eq!(story.client.session_ends(), 0);
@@ -124,7 +124,7 @@ fn a_session_is_ended_once_however_often_that_is_wanted() {
     let mut story = Story::at_rest();
     let given_up = story.end(session(), EndReason::GivenUp(Some(SECOND)));
     let closed = story.end(session(), EndReason::Closed);
-    assert_eq!(story.heard(given_up), Ok(Answered::Response(Response::Done)));
+    assert_eq!(story.take_answer(given_up), Ok(Answered::Response(Response::Done)));
     let sent = story.only();
     story.answer(&sent, applied(40, Reply::Done));
     assert_eq!(story.heard_applied(closed), 40);

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(super) async fn nodes(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    let (answer, options) = ask(call, Query::Nodes).await?;
+    let (answer, options) = read(call, Query::Nodes).await?;
     let Rows::Nodes(nodes) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     let wanted = NodeMeta::of(call);
     let shapes: Vec<_> =
@@ -26,7 +26,7 @@ pub(super) async fn node(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     if call.tail.is_empty() {
         return Err(Failure::bad_request("Missing node name"));
     }
-    let (answer, options) = ask(call, Query::Node(NodeName::from(call.tail))).await?;
+    let (answer, options) = read(call, Query::Node(NodeName::from(call.tail))).await?;
     let Rows::Node(found) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     let shape = found.as_ref().map(|(node, services)| NodeServices {
         node: shapes::node(node),
@@ -40,7 +40,7 @@ fn shaped_service(service: &Arc<Service>) -> lockmesh_client::shape::catalog::Se
 }
 
 pub(super) async fn services(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    let (answer, options) = ask(call, Query::Services).await?;
+    let (answer, options) = read(call, Query::Services).await?;
     let Rows::Services(services) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     let shape: BTreeMap<&str, &[String]> =
         services.iter().map(|(name, tags)| (name.as_str(), tags.as_slice())).collect();
@@ -51,7 +51,7 @@ pub(super) async fn service(call: &Call<'_>) -> Result<Response<Body>, Failure> 
     if call.tail.is_empty() {
         return Err(Failure::bad_request("Missing service name"));
     }
-    let (answer, options) = ask(call, Query::ServiceInstances(call.tail.into())).await?;
+    let (answer, options) = read(call, Query::ServiceInstances(call.tail.into())).await?;
     let Rows::Instances(instances) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     let wanted = NodeMeta::of(call);
     let selected = instances
@@ -66,7 +66,7 @@ pub(super) fn datacenters(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     Ok(marked(call, answer::json(&[&call.api.identity.datacenter], call.layout())))
 }
 
-async fn ask(call: &Call<'_>, query: Query) -> Result<(Arc<Answer>, ReadOptions), Failure> {
+async fn read(call: &Call<'_>, query: Query) -> Result<(Arc<Answer>, ReadOptions), Failure> {
     let options = call.read_options()?;
     call.refuse_filter()?;
     let answer = call.read(query, options, Some(MetaKind::Effective(options.consistency))).await?;

@@ -165,7 +165,7 @@ async fn the_unix_socket_speaks_the_same() {
 }
 
 /// Sends a request, and returns the beginning of the response. The connection stays open.
-async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), path: &str) -> String {
+async fn fetch(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), path: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = vec![0; 4096];
@@ -177,9 +177,9 @@ async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), path: &str) -> 
 async fn a_socket_that_was_deleted_is_bound_again_at_the_next_check() {
     let served = Served::new(HttpLimits::default());
     let mut early = UnixStream::connect(&served.socket).await.unwrap();
-    assert!(ask(&mut early, "/health/ready").await.starts_with("HTTP/1.1 200 "));
+    assert!(fetch(&mut early, "/health/ready").await.starts_with("HTTP/1.1 200 "));
     std::fs::remove_file(&served.socket).unwrap();
-    let answer = ask(&mut early, "/health/ready").await;
+    let answer = fetch(&mut early, "/health/ready").await;
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     assert!(
         answer.contains(&format!("cannot reach the Unix socket {}", served.socket.display())),
@@ -188,7 +188,7 @@ async fn a_socket_that_was_deleted_is_bound_again_at_the_next_check() {
 
     std::fs::write(&served.socket, "not a socket").unwrap();
     tokio::time::advance(Duration::from_secs(61)).await;
-    let answer = ask(&mut early, "/health/ready").await;
+    let answer = fetch(&mut early, "/health/ready").await;
     assert!(answer.contains("exists and is not a socket"), "{answer}");
 
     std::fs::remove_file(&served.socket).unwrap();
@@ -198,7 +198,7 @@ async fn a_socket_that_was_deleted_is_bound_again_at_the_next_check() {
     }
     let mut late = UnixStream::connect(&served.socket).await.unwrap();
     for stream in [&mut late, &mut early] {
-        assert!(ask(stream, "/health/ready").await.starts_with("HTTP/1.1 200 "));
+        assert!(fetch(stream, "/health/ready").await.starts_with("HTTP/1.1 200 "));
     }
 }
 
@@ -271,10 +271,10 @@ async fn a_tcp_connection_that_rests_for_too_long_is_closed() {
     let mut local = UnixStream::connect(&served.socket).await.unwrap();
     let (mut unused, mut used) = (served.connect().await, served.connect().await);
     for _ in 0..2 {
-        assert!(ask(&mut used, "/v1/kv/none").await.starts_with("HTTP/1.1 404 "));
+        assert!(fetch(&mut used, "/v1/kv/none").await.starts_with("HTTP/1.1 404 "));
         tokio::time::advance(limit - Duration::from_secs(1)).await;
     }
-    assert!(ask(&mut used, "/v1/kv/none").await.starts_with("HTTP/1.1 404 "));
+    assert!(fetch(&mut used, "/v1/kv/none").await.starts_with("HTTP/1.1 404 "));
     let last = Instant::now();
     for stream in [&mut unused, &mut used] {
         let ended = tokio::time::timeout(2 * limit, stream.read(&mut [0])).await;
@@ -282,7 +282,7 @@ async fn a_tcp_connection_that_rests_for_too_long_is_closed() {
     }
     assert!(last.elapsed() >= limit, "{:?}", last.elapsed());
     assert!(last.elapsed() < limit + Duration::from_secs(1), "{:?}", last.elapsed());
-    assert!(ask(&mut local, "/v1/kv/none").await.starts_with("HTTP/1.1 404 "), "it has no limit");
+    assert!(fetch(&mut local, "/v1/kv/none").await.starts_with("HTTP/1.1 404 "), "it has no limit");
 }
 
 #[tokio::test(start_paused = true)]
@@ -377,7 +377,7 @@ async fn idle_clients_leave_room_for_the_socket_and_for_guards() {
     let mut greedy = Vec::new();
     for _ in 0..14 {
         let mut stream = served.connect().await;
-        assert!(ask(&mut stream, "/v1/kv/none").await.starts_with("HTTP/1.1 404 "));
+        assert!(fetch(&mut stream, "/v1/kv/none").await.starts_with("HTTP/1.1 404 "));
         greedy.push(stream);
     }
     let words = "the agent has reached its limit of connections";
@@ -407,7 +407,7 @@ async fn idle_clients_leave_room_for_the_socket_and_for_guards() {
         "{refused}"
     );
     let mut local = UnixStream::connect(&served.socket).await.unwrap();
-    assert!(ask(&mut local, "/v1/kv/none").await.starts_with("HTTP/1.1 404 "));
+    assert!(fetch(&mut local, "/v1/kv/none").await.starts_with("HTTP/1.1 404 "));
     drop(greedy);
 }
 
@@ -427,7 +427,7 @@ async fn a_client_that_leaks_connections_keeps_no_place_for_guards() {
     let renewal = closing("PUT", &renewal, "Content-Length: 0\r\n\r\n");
     let renewed = exchange(&mut served.connect().await, &renewal).await;
     assert!(renewed.starts_with("HTTP/1.1 200 "), "{renewed}");
-    assert!(ask(&mut greedy[0], "/v1/kv/none").await.starts_with("HTTP/1.1 404 "), "it has a place");
+    assert!(fetch(&mut greedy[0], "/v1/kv/none").await.starts_with("HTTP/1.1 404 "), "it has a place");
 }
 
 #[tokio::test(start_paused = true)]

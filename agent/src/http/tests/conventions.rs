@@ -84,7 +84,7 @@ async fn a_feature_that_only_consul_has_is_named_with_a_remedy() {
 
 #[tokio::test]
 async fn tokens_are_ignored_unless_they_are_to_be_refused() {
-    async fn ask(stand: &Stand, method: &str, uri: &str, header: Option<(&str, &str)>) -> super::Reply {
+    async fn send_with(stand: &Stand, method: &str, uri: &str, header: Option<(&str, &str)>) -> super::Reply {
         let mut request = http::Request::builder().method(method).uri(uri);
         if let Some((name, value)) = header {
             request = request.header(name, value);
@@ -98,20 +98,20 @@ async fn tokens_are_ignored_unless_they_are_to_be_refused() {
         ("/v1/kv/a?token=junk", None),
     ];
     for (uri, header) in tokens {
-        ask(&stand, "PUT", uri, header).await.is(200, "true");
-        ask(&stand, "DELETE", uri, header).await.is(200, "true");
+        send_with(&stand, "PUT", uri, header).await.is(200, "true");
+        send_with(&stand, "DELETE", uri, header).await.is(200, "true");
     }
     let api = std::sync::Arc::get_mut(&mut stand.api).expect("nothing else has it");
     api.tokens = crate::http::token::Tokens::new(true);
     for (uri, header) in tokens {
-        let refused = ask(&stand, "PUT", uri, header).await;
+        let refused = send_with(&stand, "PUT", uri, header).await;
         refused.failed(403, "refused");
         let text = refused.text();
         assert!(text.contains("ACLs are not implemented") && text.contains("http.refuse_tokens"), "{text}");
     }
     assert_eq!(stand.get("/v1/kv/a").await.status, 404, "nothing was written");
-    ask(&stand, "PUT", "/v1/kv/a", None).await.is(200, "true");
-    ask(&stand, "PUT", "/v1/kv/a", Some(("authorization", "Basic dDp0"))).await.is(200, "true");
+    send_with(&stand, "PUT", "/v1/kv/a", None).await.is(200, "true");
+    send_with(&stand, "PUT", "/v1/kv/a", Some(("authorization", "Basic dDp0"))).await.is(200, "true");
 }
 
 #[tokio::test]
@@ -260,16 +260,16 @@ async fn every_failure_says_what_became_of_the_request() {
 #[tokio::test]
 async fn headers_of_requests_are_judged() {
     let stand = Stand::new();
-    let ask = |name: &'static str, value: &'static str| {
+    let get_with = |name: &'static str, value: &'static str| {
         let request = http::Request::builder().uri("/v1/session/list").header(name, value);
         stand.send(request.body(crate::http::Body::empty()).unwrap())
     };
-    ask("cache-control", "max-age=x").await.is(400, "Invalid Cache-Control header.");
-    ask("cache-control", "max-age=5, must-revalidate").await.is(200, "[]");
+    get_with("cache-control", "max-age=x").await.is(400, "Invalid Cache-Control header.");
+    get_with("cache-control", "max-age=5, must-revalidate").await.is(200, "[]");
     let text = "Invalid header: \"X-Consul-Namespace\" - Namespaces are a Consul Enterprise feature";
-    ask("x-consul-namespace", "team").await.is(400, text);
-    ask("x-consul-token", "junk").await.is(200, "[]");
-    ask("authorization", "Bearer junk").await.is(200, "[]");
+    get_with("x-consul-namespace", "team").await.is(400, text);
+    get_with("x-consul-token", "junk").await.is(200, "[]");
+    get_with("authorization", "Bearer junk").await.is(200, "[]");
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ mod wire;
 use super::context::Context;
 use super::error::CliError;
 use super::lock::duration;
-use super::lock::held::say;
+use super::lock::held::report;
 use super::output::print_json;
 use figures::Figure;
 use lockmesh_client::Address;
@@ -121,12 +121,12 @@ async fn measure_each(args: &Args, scenarios: &[Scenario], plan: &Plan) -> io::R
     let mut figures = Vec::new();
     for scenario in scenarios {
         if *scenario == Scenario::Watchers {
-            figures.extend(watchers::measure(args.crowd(), plan, say).await?);
+            figures.extend(watchers::measure(args.crowd(), plan, report).await?);
             continue;
         }
         for clients in &args.clients {
             let clients = usize::try_from(*clients).unwrap_or(usize::MAX);
-            say(&format!("measuring {} with {clients} clients for {:?}", scenario.name(), args.duration));
+            report(&format!("measuring {} with {clients} clients for {:?}", scenario.name(), args.duration));
             figures.push(scenario::measure(*scenario, clients, plan).await?);
         }
     }

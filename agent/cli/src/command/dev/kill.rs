@@ -73,7 +73,10 @@ struct Witness {
 
 impl Witness {
     /// Asks one agent after the other until one answers; the last error where none does.
-    async fn ask<T>(&self, question: impl AsyncFn(&Client) -> Result<T, Error>) -> Result<T, String> {
+    async fn first_answer<T>(
+        &self,
+        question: impl AsyncFn(&Client) -> Result<T, Error>,
+    ) -> Result<T, String> {
         let mut last = "no other agent is there to tell".to_string();
         for socket in &self.agents {
             let client = Client::new(Address::Unix(socket.clone()));
@@ -87,7 +90,7 @@ impl Witness {
     }
 
     /// A line for people, as soon as it is known.
-    fn say(&self, after: Duration, line: &str) -> Result<(), CliError> {
+    fn print_progress(&self, after: Duration, line: &str) -> Result<(), CliError> {
         if self.json {
             return Ok(());
         }
@@ -102,8 +105,9 @@ async fn kill_agent(
     limit: Duration,
 ) -> Result<Option<String>, CliError> {
     let node = running.name();
-    let locks =
-        witness.ask(async |client| Ok(client.operator().locks("", &Read::default()).await?.value)).await;
+    let locks = witness
+        .first_answer(async |client| Ok(client.operator().locks("", &Read::default()).await?.value))
+        .await;
     let mut follow = match &locks {
         Ok(locks) => Follow::of_node(locks, node),
         Err(error) => {
@@ -112,10 +116,13 @@ async fn kill_agent(
         }
     };
     let killed = kill(running).await?;
-    witness.say(killed.elapsed(), &format!("{}; {}", is_killed(running), count(&follow, locks.is_ok())))?;
+    witness.print_progress(
+        killed.elapsed(),
+        &format!("{}; {}", is_killed(running), count(&follow, locks.is_ok())),
+    )?;
     let silence = watch_locks(&mut follow, witness, killed, limit).await?;
     if let Ok(losses) =
-        witness.ask(async |client| Ok(client.operator().losses(&Read::default()).await?.value)).await
+        witness.first_answer(async |client| Ok(client.operator().losses(&Read::default()).await?.value)).await
     {
         follow.explain(&losses);
     }
@@ -137,13 +144,13 @@ async fn watch_locks(
     let mut silence = None;
     while !follow.is_settled() {
         let Some(left) = limit.checked_sub(killed.elapsed()) else { break };
-        let looked =
-            witness.ask(async |client| Ok(client.operator().locks("", &Read::default()).await?.value));
+        let looked = witness
+            .first_answer(async |client| Ok(client.operator().locks("", &Read::default()).await?.value));
         silence = match timeout(left, looked).await {
             Ok(Ok(locks)) => {
                 let after = killed.elapsed();
                 for line in follow.look(after, &locks) {
-                    witness.say(after, &line)?;
+                    witness.print_progress(after, &line)?;
                 }
                 None
             }
@@ -162,7 +169,7 @@ async fn why_late(follow: &Follow, witness: &Witness, silence: Option<String>) -
     let mut reasons: Vec<String> = silence.into_iter().collect();
     for lock in follow.locks().iter().filter(|lock| !lock.is_settled()) {
         let info = async |client: &Client| client.sessions().info(&lock.session, &Read::default()).await;
-        match witness.ask(info).await {
+        match witness.first_answer(info).await {
             Ok(session) => reasons.push(lock.why_not(session.value.as_ref())),
             Err(error) => reasons.push(format!("the holder of {} is unknown: {error}", lock.key)),
         }
@@ -177,7 +184,7 @@ async fn kill_server(
     limit: Duration,
 ) -> Result<Option<String>, CliError> {
     let name = running.name();
-    let before = witness.ask(async |client| client.operator().servers(&Read::default()).await).await;
+    let before = witness.first_answer(async |client| client.operator().servers(&Read::default()).await).await;
     let led = before.as_ref().is_ok_and(|quorum| leader(quorum) == Some(name));
     let killed = kill(running).await?;
     let role = match (&before, led) {
@@ -185,15 +192,18 @@ async fn kill_server(
         (Ok(_), true) => "it led".into(),
         (Ok(_), false) => "it did not lead".into(),
     };
-    witness.say(killed.elapsed(), &format!("{}; {role}", is_killed(running)))?;
+    witness.print_progress(killed.elapsed(), &format!("{}; {role}", is_killed(running)))?;
     let mut silence = "no server leads".to_string();
     while let Some(left) = limit.checked_sub(killed.elapsed()) {
-        let asked = witness.ask(confirmed_servers);
+        let asked = witness.first_answer(confirmed_servers);
         match timeout(left, asked).await {
             Ok(Ok(quorum)) => {
                 if let Some(leader) = leader(&quorum).filter(|leader| *leader != name) {
                     let after = killed.elapsed();
-                    witness.say(after, &format!("{leader} leads{}", if led { "" } else { " as before" }))?;
+                    witness.print_progress(
+                        after,
+                        &format!("{leader} leads{}", if led { "" } else { " as before" }),
+                    )?;
                     show_leader(running, witness.json, led, Some((leader, after)))?;
                     return Ok(None);
                 }

@@ -359,7 +359,7 @@ impl Signals {
     /// # Errors
     /// The system refuses to hand a signal over. Nothing must be held yet: a signal would end this
     /// process and leave the program without it.
-    pub fn take() -> io::Result<Self> {
+    pub fn intercept() -> io::Result<Self> {
         Ok(Self {
             hangup: unix::signal(SignalKind::hangup())?,
             interrupt: unix::signal(SignalKind::interrupt())?,

@@ -258,7 +258,7 @@ pub async fn run_unless(
                 return Ok(Ended::Lost(reason));
             }
             failed = failure.as_mut() => {
-                say(&format!("{failed}; ending the command"));
+                report(&format!("{failed}; ending the command"));
                 child.stop(GRACE).await;
                 return Err(failed);
             }
@@ -280,10 +280,10 @@ async fn end(child: &mut Child, reason: &Loss, was_asked: bool) {
         _ => false,
     };
     if is_urgent {
-        say(&format!("lock ownership can no longer be guaranteed ({reason}); killing the command"));
+        report(&format!("lock ownership can no longer be guaranteed ({reason}); killing the command"));
         child.kill().await;
     } else {
-        say(&format!("lock lost: {reason}; ending the command"));
+        report(&format!("lock lost: {reason}; ending the command"));
         child.stop(GRACE).await;
     }
 }
@@ -292,7 +292,7 @@ async fn end(child: &mut Child, reason: &Loss, was_asked: bool) {
 fn react(state: &GuardState, on_jeopardy: OnJeopardy, child: &Child) -> bool {
     match (state, on_jeopardy) {
         (GuardState::Jeopardy { .. }, OnJeopardy::Terminate) => {
-            say("a renewal is late and the lock may be lost soon; sending SIGTERM to the command");
+            report("a renewal is late and the lock may be lost soon; sending SIGTERM to the command");
             child.signal(Signal::TERM);
             // A stopped process receives it only when it continues.
             child.signal(Signal::CONT);
@@ -316,7 +316,7 @@ fn pass_on(signal: Signal, held: &Held, child: &Child) {
 }
 
 /// Prints a message on stderr.
-pub fn say(text: &str) {
+pub fn report(text: &str) {
     // Without stderr there is no place to report an error.
     let _ = writeln!(std::io::stderr(), "lockmesh: {text}");
 }

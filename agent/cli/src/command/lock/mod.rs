@@ -18,7 +18,7 @@ use super::context::Context;
 use super::error::{CliError, ExitCodes};
 use child::{End, GRACE, Input, Program, Signals};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use held::{Acquired, Ended, Held, OnJeopardy, WaitLimit, Wanted, say};
+use held::{Acquired, Ended, Held, OnJeopardy, WaitLimit, Wanted, report};
 use lockmesh_client::{Client, DEFAULT_TTL, HealthWindow, Lock, Semaphore, SessionOptions};
 use obstacle::Awaited;
 use std::ffi::OsString;
@@ -149,8 +149,8 @@ pub async fn hold_and_run(
     let slots = (holders != 1 || always_semaphore).then_some(holders);
     let (wanted, awaited) = options.wanted(&client, name, slots, session)?;
     // Before anything is held: from here on a signal releases it, instead of killing this process.
-    let mut signals = Signals::take()?;
-    options.tell("waiting for the lock");
+    let mut signals = Signals::intercept()?;
+    options.report_if_verbose("waiting for the lock");
     let acquired = tokio::select! {
         biased;
         acquired = wanted.acquire(options.wait_limit(), &mut signals) => acquired,
@@ -183,7 +183,7 @@ async fn hold_while_running(
     words: Vec<OsString>,
     signals: &mut Signals,
 ) -> Result<ExitCode, CliError> {
-    options.tell(&format!(
+    options.report_if_verbose(&format!(
         "holding it, fence {}",
         held.fence().map_or("unknown".into(), |fence| fence.to_string())
     ));
@@ -197,7 +197,7 @@ async fn hold_while_running(
     let code = options.exit_code(&ended?);
     if let Err(error) = given_back {
         // The command's end is known, and decides about the exit code.
-        say(&format!(
+        report(&format!(
             "{} could not be released or removed: {error}; a hold that remains ends with its session",
             program.prefix()
         ));
@@ -238,9 +238,9 @@ async fn give_back(
         return Ok(());
     }
     let released = held.release().await?;
-    options.tell(if released { "released" } else { "it was lost before it could be released" });
+    options.report_if_verbose(if released { "released" } else { "it was lost before it could be released" });
     if !wanted.remove().await? {
-        options.tell("others use the key: it stays");
+        options.report_if_verbose("others use the key: it stays");
     }
     Ok(())
 }
@@ -308,9 +308,9 @@ impl Options {
         format!("{name} not acquired{within}{reason}; the command was not started")
     }
 
-    fn tell(&self, text: &str) {
+    fn report_if_verbose(&self, text: &str) {
         if self.verbose {
-            say(text);
+            report(text);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! then missing.
 
 use crate::command::instant;
-use crate::command::lock::held::say;
+use crate::command::lock::held::report;
 use crate::command::output::printable;
 use lockmesh_client::shape::lockmesh::{Lock, Loss};
 use lockmesh_client::{Client, Read, Slots};
@@ -51,7 +51,7 @@ impl Awaited {
             let obstacle = self.obstacle(client).await;
             let sessions = obstacle.as_ref().map(|obstacle| obstacle.sessions.clone());
             if let Some(obstacle) = obstacle.filter(|_| sessions != last) {
-                say(&format!("waiting for {name}: {}", obstacle.text));
+                report(&format!("waiting for {name}: {}", obstacle.text));
             }
             last = sessions;
             sleep(INTERVAL).await;
