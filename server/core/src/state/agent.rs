@@ -6,7 +6,7 @@ use super::State;
 use super::catalog::node_is_well_formed;
 use super::check::ensure_check;
 use super::error::CatalogError;
-use super::member::{forget_member, set_agent};
+use super::member::{forget_member, is_living, set_agent};
 use super::node::{SERF_HEALTH, ensure_node, set_node_id};
 use super::replies::forget_all;
 use super::service::ensure_service;
@@ -121,10 +121,9 @@ fn lease_of(
     // A node that left has no sessions.
     let before = before.filter(|before| before.status != MemberStatus::Left);
     let Some(before) = before else { return (step.index, None) };
-    let is_living = matches!(before.status, MemberStatus::Alive | MemberStatus::Restarting);
     // A failed lease never continues, because the verdict applies to it. Only the process is
     // compared: its certificate may have been renewed meanwhile.
-    if is_living && before.incarnation.process == registration.incarnation.process {
+    if is_living(before) && before.incarnation.process == registration.incarnation.process {
         return (before.lease_began, before.former_sessions_until);
     }
     if before.incarnation.is_same_host(&registration.incarnation) {

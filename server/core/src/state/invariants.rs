@@ -9,7 +9,7 @@ use super::catalog::{Catalog, CheckKey, ServiceKey};
 use super::cell::CELL_AGENTS_MAX;
 use super::invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, Losses, MAX_LOCK_DELAY, category};
 use super::keys::Keys;
-use super::member::Members;
+use super::member::{Members, is_living};
 use super::node::SERF_HEALTH;
 use super::queue::{MAX_WAIT, WAITERS_MAX};
 use super::replies::REPLIES_KEPT;
@@ -243,7 +243,6 @@ fn leases_follow_former_hosts(state: &State) -> bool {
 }
 
 fn restarts_are_of_the_living(state: &State) -> bool {
-    let is_living = |agent: &Agent| matches!(agent.status, MemberStatus::Alive | MemberStatus::Restarting);
     state.members.agents.values().all(|agent| agent.restart_announced.is_none() || is_living(agent))
 }
 

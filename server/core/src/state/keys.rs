@@ -111,6 +111,12 @@ impl Keys {
         self.queues.get(key)?.get(&queue_position)
     }
 
+    /// Returns whether a position in a key's queue belongs to the request at an index.
+    pub(super) fn waits(&self, key: &Key, queue_position: LogIndex, enqueued_at_index: LogIndex) -> bool {
+        let waiter = self.waiter(key, queue_position);
+        waiter.is_some_and(|waiter| waiter.enqueued_at_index == enqueued_at_index)
+    }
+
     /// The session's position in a key's queue.
     pub(super) fn queue_position(&self, key: &Key, session: SessionId) -> Option<LogIndex> {
         self.waiting.get(&session)?.get(key).copied()

@@ -97,10 +97,12 @@ impl Members {
     /// longer windows end with their own verdict.
     fn judged(&self, lease: LeaseId) -> Option<&Arc<Agent>> {
         // The name may belong to another agent by now, and the sessions with it.
-        let is_member = |agent: &&Arc<Agent>| {
-            self.of_node(&agent.node.folded()).is_some_and(|member| member.number == agent.number)
-        };
-        self.with_lease(lease).filter(|agent| agent.status != MemberStatus::Left).filter(is_member)
+        self.with_lease(lease).filter(|agent| agent.status != MemberStatus::Left && self.is_member(agent))
+    }
+
+    /// `true` for the agent to which its node's name belongs.
+    pub(super) fn is_member(&self, agent: &Agent) -> bool {
+        self.of_node(&agent.node.folded()).is_some_and(|member| member.number == agent.number)
     }
 
     /// The agent with this lease, in any status.
@@ -397,7 +399,7 @@ impl State {
     fn is_unreconciled(&self, agent: &Agent) -> bool {
         let folded = agent.node.folded();
         // The name may belong to another agent by now.
-        if self.members.of_node(&folded).is_none_or(|member| member.number != agent.number) {
+        if !self.members.is_member(agent) {
             return false;
         }
         let (is_there, health) = (self.catalog.nodes.contains_key(&folded), self.catalog.health_of(&folded));
@@ -420,6 +422,7 @@ fn is_restarting(agent: &Agent) -> bool {
     agent.restart_announced.is_some()
 }
 
-fn is_living(agent: &Agent) -> bool {
+/// Returns whether an agent neither failed nor left.
+pub(super) fn is_living(agent: &Agent) -> bool {
     matches!(agent.status, MemberStatus::Alive | MemberStatus::Restarting)
 }

@@ -14,13 +14,13 @@
 //! | `tombstone` | tombstones of deleted keys, so that no index goes back |
 //! | `lock` | acquire and release, fencing tokens |
 //! | `queue` | the waiters of a lock, and the grant to the next one when it is freed |
-//! | `session` | creation and requested ends of sessions |
-//! | `invalidation` | effects of a session's end on its keys, the lock-delay, the loss history |
-//! | `catalog`, `node`, `service`, `check` | the catalog that sessions depend on |
-//! | `agent`, `member` | registration of agents; status of their nodes, and verdicts |
+//! | `session` | the table of sessions; their creation and requested ends |
+//! | `invalidation` | effects of a session's end on its keys, the lock-delay; the loss history |
+//! | `catalog`, `node`, `service`, `check` | the tables of the catalog that sessions depend on |
+//! | `agent`, `member` | registration of agents; their table, status and verdicts |
 //! | `cell` | the assignment of agents to cells of the mesh |
 //! | `txn`, `txn_kv`, `txn_catalog` | several operations, all or none |
-//! | `replies` | exactly once |
+//! | `replies` | the table of kept replies; exactly once |
 //! | `roster` | the servers of the quorum |
 //! | `gossip` | the members of the mesh, and its keys |
 //! | `restore` | a backup replaces all data |

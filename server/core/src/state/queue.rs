@@ -92,13 +92,9 @@ pub(super) fn stop_waiting(
     session: SessionId,
     enqueued_at_index: LogIndex,
 ) -> bool {
-    let queue_position = step.state.keys.queue_position(key, session);
-    let is_its_own = |queue_position: &LogIndex| {
-        step.state
-            .keys
-            .waiter(key, *queue_position)
-            .is_some_and(|waiter| waiter.enqueued_at_index == enqueued_at_index)
-    };
+    let keys = &step.state.keys;
+    let queue_position = keys.queue_position(key, session);
+    let is_its_own = |queue_position: &LogIndex| keys.waits(key, *queue_position, enqueued_at_index);
     // The session may have sent another request since, which owns the position then.
     let Some(queue_position) = queue_position.filter(is_its_own) else { return false };
     step.set(Change::Waiter(key.clone(), queue_position, None));
@@ -112,12 +108,7 @@ pub(super) fn end_wait(
     queue_position: LogIndex,
     enqueued_at_index: LogIndex,
 ) -> Reply {
-    if step
-        .state
-        .keys
-        .waiter(key, queue_position)
-        .is_some_and(|waiter| waiter.enqueued_at_index == enqueued_at_index)
-    {
+    if step.state.keys.waits(key, queue_position, enqueued_at_index) {
         step.set(Change::Waiter(key.clone(), queue_position, None));
     }
     Reply::Done

@@ -24,6 +24,7 @@ use super::check::ensure_check;
 use super::entry::lock_of;
 use super::error::RestoreError;
 use super::invalidation::MAX_LOCK_DELAY;
+use super::member::is_living;
 use super::node::{SERF_HEALTH, delete_node, ensure_node, set_node_id};
 use super::pages::Pages;
 use super::rows::TABLES;
@@ -34,7 +35,7 @@ use lockmesh_protocol::command::RestoreStep;
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{CheckId, Fence, Key, LogIndex};
 use lockmesh_protocol::lease::{HealthWindow, RESTART_WINDOW};
-use lockmesh_protocol::record::{Agent, Entry, LockDelay, LossCause, MemberStatus, Node, Session};
+use lockmesh_protocol::record::{Agent, Entry, LockDelay, LossCause, Node, Session};
 use lockmesh_protocol::reply::Reply;
 use std::sync::Arc;
 use std::time::Duration;
@@ -182,9 +183,7 @@ fn bring_back_node(step: &mut Step<'_>, node: &Node, ours: &State) {
 impl State {
     /// `true` for the agent to which its name belongs, unless it failed or left.
     fn is_present(&self, agent: &Agent) -> bool {
-        let owner = self.members.of_node(&agent.node.folded());
-        matches!(agent.status, MemberStatus::Alive | MemberStatus::Restarting)
-            && owner.is_some_and(|owner| owner.number == agent.number)
+        is_living(agent) && self.members.is_member(agent)
     }
 
     /// Raises every query's index to `to`, which is newer than all before: any known index becomes
