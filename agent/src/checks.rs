@@ -16,6 +16,7 @@ use lockmesh_protocol::id::CheckId;
 use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::{Check, CheckStatus, Node};
 use lockmesh_protocol::reply::Reply;
+use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -159,18 +160,16 @@ impl Checks {
             Order::Read => {
                 let query = Query::NodeChecks(node);
                 let read = Read { query, consistency: Consistency::Default, blocking: None };
-                let answer = self.upstream.call(read).await;
-                Input::Read(answer.map_err(|error| error.to_string()).and_then(|answer| match &answer.rows {
+                Input::Read(self.upstream.call(read).await.and_then(|answer| match &answer.rows {
                     Rows::Checks(checks) => Ok(checks.clone()),
-                    _ => Err("the server answered with no checks".into()),
+                    _ => Err(Unavailable::Unknown("the server answered with no checks".into())),
                 }))
             }
         }
     }
 
-    async fn write(&self, command: Command) -> Result<Reply, String> {
-        let applied = self.upstream.call(command).await.map_err(|error| error.to_string())?;
-        Ok(applied.reply)
+    async fn write(&self, command: Command) -> Result<Reply, Unavailable> {
+        Ok(self.upstream.call(command).await?.reply)
     }
 
     /// Returns the order that results from an input.
@@ -252,7 +251,7 @@ mod tests {
     use crate::own_address::OwnAddress;
     use crate::upstream::{BoxFuture, Quorum};
     use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
-    use lockmesh_protocol::rpc::{Response, Unavailable};
+    use lockmesh_protocol::rpc::Response;
     use tokio::sync::Semaphore;
 
     /// A quorum that does not reply, and counts its calls.

@@ -183,14 +183,14 @@ impl Agent {
         self.checks.call = None;
         let rows = |rows: &Rows| match rows {
             Rows::Checks(checks) => Input::Read(Ok(checks.clone())),
-            other => Input::Read(Err(format!("{other:?}"))),
+            other => Input::Read(Err(Unavailable::Unknown(format!("{other:?}")))),
         };
         let input = match answer {
             Ok(Answered::Response(Response::Applied(applied))) => Input::Written(Ok(applied.reply.clone())),
             Ok(Answered::Response(Response::Answer(answer))) => rows(&answer.rows),
             Ok(Answered::Shared(answer)) => rows(&answer.rows),
-            Ok(other) => Input::Written(Err(format!("{other:?}"))),
-            Err(reason) => Input::Written(Err(reason.to_string())),
+            Ok(other) => Input::Written(Err(Unavailable::Unknown(format!("{other:?}")))),
+            Err(reason) => Input::Written(Err(reason.clone())),
         };
         self.check_input(stage, judge, input);
         true

@@ -209,8 +209,8 @@ impl View {
         }
     }
 
-    /// The index for the next look. An index that went back starts a new count: the agent restarted,
-    /// or a backup was restored. The index of events goes up and down.
+    /// The index for the next look. An index that went back starts a new count: the agent
+    /// restarted, or a backup was restored. The index of events goes up and down.
     fn next_index(&self, last: u64, found: u64) -> u64 {
         let went_back = found < last && !matches!(self, Self::Events(_));
         if went_back { 0 } else { found }

@@ -1,4 +1,4 @@
-//! What all holds of a session share: the session, the time, the outputs and the requests in flight.
+//! The state that all holds share: the session, the time, the outputs, the requests in flight.
 
 use super::SessionUse;
 use super::endings::{EndingId, Endings};

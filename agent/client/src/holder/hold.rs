@@ -1,6 +1,6 @@
 //! Something that is being acquired, held or released.
 
-use super::Attempt;
+use super::attempt::Attempt;
 use super::context::{Context, RequestPurpose};
 use super::give_back::GiveBack;
 use super::goal::Goal;

@@ -25,7 +25,7 @@
 //! | `goal.rs`, `slots.rs` | the differences between locks and slots; the list of slot holders |
 //! | `lease.rs` | the schedule of renewals and the session's deadline |
 //! | `node_lease.rs` | the deadline of the node's lease, as reported by the agent |
-//! | `context.rs` | what all holds share: the session, the time, the outputs, the requests in flight |
+//! | `context.rs` | the state that all holds share |
 //! | `session.rs` | the session: created, renewed, confirmed, lost |
 //! | `session_change.rs` | the consequences of a change of the session for its holds |
 //! | `endings.rs` | the ends of sessions, until they are acknowledged |
@@ -73,7 +73,6 @@ pub use state::GuardState;
 use crate::error::Error;
 use crate::loss::Loss;
 use crate::session_options::SessionOptions;
-use attempt::Attempt;
 use context::{Context, RequestPurpose};
 use hold::{Hold, HoldStage};
 use std::collections::BTreeMap;

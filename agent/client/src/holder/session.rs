@@ -1,5 +1,5 @@
-//! The session of a holder: created, renewed, confirmed by the agent, lost. Its changes are returned
-//! to the holder, which applies them to the holds.
+//! The session of a holder: created, renewed, confirmed by the agent, lost. Its changes are
+//! returned to the holder, which applies them to the holds.
 
 use super::context::{Context, RequestPurpose};
 use super::endings::{DESTROY_TRIES, Then};

@@ -25,6 +25,7 @@ pub use kind::{CheckKind, DEFINITION_TTL, NODE_MAINTENANCE};
 use lockmesh_protocol::id::{CheckId, NodeName};
 use lockmesh_protocol::record::{Check, CheckStatus};
 use lockmesh_protocol::reply::Reply;
+use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -87,9 +88,9 @@ pub enum CheckError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// The result of the ordered write; the reason, if the outcome is unknown or it was not done.
-    Written(Result<Reply, String>),
+    Written(Result<Reply, Unavailable>),
     /// The node's checks in the catalog, which were to be read; the reason, if they were not read.
-    Read(Result<Vec<Arc<Check>>, String>),
+    Read(Result<Vec<Arc<Check>>, Unavailable>),
     /// Time has passed without another input, or an application changed a check.
     Tick,
 }
@@ -189,7 +190,9 @@ impl Checks {
             Input::Written(Ok(Reply::Refused(refusal))) => self.sync_failed(now, refusal.to_string(), outbox),
             Input::Written(Ok(_)) => self.write_applied(now, outbox),
             Input::Read(Ok(catalog)) => self.compare(now, &catalog, outbox),
-            Input::Written(Err(reason)) | Input::Read(Err(reason)) => self.sync_failed(now, reason, outbox),
+            Input::Written(Err(reason)) | Input::Read(Err(reason)) => {
+                self.sync_failed(now, reason.to_string(), outbox);
+            }
             Input::Tick => {
                 self.expire(now, outbox);
                 self.synchronize(now, outbox);

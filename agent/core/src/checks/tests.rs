@@ -41,7 +41,7 @@ impl Stand {
 
     fn execute(&mut self, order: Order) -> Input {
         self.calls += 1;
-        let down = || "no leader".to_owned();
+        let down = || Unavailable::Unknown("no leader".into());
         match order {
             Order::Read if self.is_down => Input::Read(Err(down())),
             _ if self.is_down => Input::Written(Err(down())),
