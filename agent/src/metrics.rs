@@ -11,134 +11,138 @@ use lockmesh_agent_core::gossip::mesh::SealCounts;
 use lockmesh_agent_core::quorum_client::NotReady;
 use lockmesh_client::shape::agent::{Gauge, Metrics, Sample};
 use lockmesh_net::metrics::reading::Reading;
-use lockmesh_net::metrics::{SHORT_BUCKETS, WAIT_BUCKETS, process, registered};
+use lockmesh_net::metrics::table::Row;
+use lockmesh_net::metrics::{SHORT_BUCKETS, WAIT_BUCKETS, process};
 use lockmesh_protocol::lease::HealthWindow;
 use prometheus::proto::{Metric, MetricFamily, MetricType};
-use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    TextEncoder,
-};
+use prometheus::{Encoder, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, TextEncoder};
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub use lockmesh_net::metrics::CONTENT_TYPE;
 pub use lockmesh_net::metrics::process::show_build;
 
-/// Requests answered, by endpoint and status.
-pub static REQUESTS: LazyLock<IntCounterVec> =
-    LazyLock::new(|| counters("lockmesh_http_requests_total", "Requests answered", &["endpoint", "status"]));
+lockmesh_net::metrics! {
+    pub REQUESTS: IntCounterVec = "lockmesh_http_requests_total",
+        "Requests answered", by ["endpoint", "status"];
+    REQUEST_SECONDS: [Histogram; GROUPS.len()] = "lockmesh_http_request_seconds",
+        "Time from a request's head to its response, without requests that may wait",
+        by ["group"], of GROUPS, in SHORT_BUCKETS;
+    WAITING_SECONDS: Histogram = "lockmesh_http_blocking_request_seconds",
+        "Time from a request's head to its response, of requests that may wait for a change or a lock",
+        in WAIT_BUCKETS;
+    pub REFUSALS: IntCounterVec = "lockmesh_http_refusals_total",
+        "Commands that the state rejected", by ["reason"], of [
+            "invalid_session", "missing_session", "session_id_in_use", "missing_node", "unknown_member",
+            "missing_check", "critical_check", "queue_full", "catalog", "forgotten", "roster", "restore",
+            "txn",
+        ];
+    pub UNAVAILABLE: IntCounterVec = "lockmesh_http_unavailable_total",
+        "Requests without a reply from the quorum", by ["reason"], of [
+            "no_leader", "overloaded", "disk", "denied", "unknown", "too_long", "removed", "not_admitted",
+            "corrupt",
+        ];
+    pub LIMITS: IntCounterVec = "lockmesh_http_limits_total",
+        "Requests rejected by a limit of the HTTP API", by ["limit"], of [
+            "accept", "audit", "body_read_timeout", "body_size", "checks", "connections",
+            "connections_per_client", "events", "header_read_timeout", "host", "idle_timeout",
+            "operator_over_tcp", "snapshot_size", "token", "txn_operations", "value_size",
+            "watched_sessions",
+        ];
+    pub CONNECTIONS: IntGaugeVec = "lockmesh_http_connections",
+        "Open connections", by ["listener"], of ["unix", "tcp"];
+    pub BLOCKED: IntGauge = "lockmesh_http_blocked_watchers", "Blocking queries in progress";
+    pub CHECK_SYNCS: IntCounterVec = "lockmesh_check_syncs_total",
+        "Writes of local checks to the catalog", by ["outcome"], of ["ok", "failed"];
+    pub WATCHED_SESSIONS: IntGauge = "lockmesh_agent_watched_sessions",
+        "Sessions that guards follow at this agent";
+    pub SESSION_STATES: IntCounterVec = "lockmesh_agent_session_state_changes_total",
+        "State changes of followed sessions, by new state", by ["state"], of [
+            "safe", "jeopardy", "suspended", "lost",
+        ];
+    pub CHECK_EXPIRIES: IntCounter = "lockmesh_check_expiries_total",
+        "Local checks that turned critical because their TTL expired";
+    pub MESH_MEMBERS: IntGauge = "lockmesh_agent_mesh_members",
+        "Other agents in the mesh, from the servers' roster";
+    pub MESH_PROBE_STRETCH: IntGauge = "lockmesh_agent_mesh_probe_stretch",
+        "Factor by which this agent's probes are slowed down, after delays or false suspicions";
+    pub MESH_EVENTS: IntCounterVec = "lockmesh_agent_mesh_events_total",
+        "Events in the mesh of agents, by kind", by ["event"], of MESH_EVENT_NAMES;
+    pub USER_EVENTS: IntCounterVec = "lockmesh_agent_user_events_total",
+        "User events that this agent received or fired, by outcome", by ["outcome"], of [
+            "kept", "for_others", "known", "not_understood",
+        ];
+    pub JUROR_QUESTIONS: IntCounterVec = "lockmesh_agent_juror_questions_total",
+        "Challenges of other nodes that this agent sent on behalf of a server, by outcome", by ["outcome"], of [
+            "answered", "answered_by_datagram", "unanswered", "refused",
+        ];
+    pub REFUSED_CONNECTIONS: IntCounter = "lockmesh_agent_refused_connections_total",
+        "Rejected connections to the agent's QUIC listener";
+    pub CERTIFICATE_EXPIRY: prometheus::Gauge = "lockmesh_agent_certificate_expiry_timestamp_seconds",
+        "Expiry of the agent's certificate or of its authority";
+}
 
-/// Commands rejected by the state, by reason.
-pub static REFUSALS: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    counters("lockmesh_http_refusals_total", "Commands that the state rejected", &["reason"])
-});
+/// The metrics of the connection to the servers, and of the node's lease.
+static READINGS: &[Reading<Upstream>] = lockmesh_net::readings! {
+    gauge "lockmesh_upstream_registered",
+        "1 if this agent has registered since it started",
+        |upstream| f64::from(u8::from(upstream.is_registered()));
+    gauge "lockmesh_upstream_leader_known",
+        "1 if this agent knows the leader",
+        |upstream| f64::from(u8::from(!upstream.not_ready().contains(&NotReady::NoLeader)));
+    gauge "lockmesh_upstream_refused_servers",
+        "Servers that are rejected because they do not belong to this agent's cluster",
+        |upstream| upstream.load().refused_servers as f64;
+    counter "lockmesh_upstream_attempts_total",
+        "Calls that were sent to servers for requests", |upstream| count(upstream, |all| &all.attempts);
+    counter "lockmesh_upstream_retries_total",
+        "Attempts after the first one of a request", |upstream| count(upstream, |all| &all.retries);
+    counter "lockmesh_upstream_reconnects_total",
+        "Attempts to connect to a server after the first one",
+        |upstream| count(upstream, |all| &all.reconnects);
+    counter "lockmesh_upstream_registrations_total",
+        "Registrations of this agent", |upstream| count(upstream, |all| &all.registrations);
+    counter "lockmesh_upstream_leaders_found_total",
+        "Leaders found", |upstream| count(upstream, |all| &all.leaders);
+    counter "lockmesh_upstream_status_requests_total",
+        "Requests of the agent's own for a server's status", |upstream| count(upstream, |all| &all.questions);
+    counter "lockmesh_upstream_call_frames_total",
+        "Frames of calls that were sent", |upstream| count(upstream, |all| &all.call_frames);
+    counter "lockmesh_upstream_reply_frames_total",
+        "Frames of replies that arrived", |upstream| count(upstream, |all| &all.reply_frames);
+    gauge "lockmesh_upstream_pending_calls",
+        "Calls that await a reply of a server", |upstream| upstream.load().calls as f64;
+    gauge "lockmesh_upstream_shared_reads",
+        "Coalesced blocking reads in progress at a server", |upstream| upstream.load().shared_reads as f64;
+    gauge "lockmesh_upstream_shared_read_waiters",
+        "Local requests that share them", |upstream| upstream.load().waiters as f64;
+    gauge "lockmesh_lease_remaining_seconds",
+        "Guaranteed validity of sessions of the default window without another acknowledgement",
+        remaining_seconds;
+    counter "lockmesh_lease_renewals_total",
+        "Renewals of the node's lease that were sent", |upstream| count(upstream, |all| &all.renewals);
+    counter "lockmesh_lease_renewals_acknowledged_total",
+        "Renewals of the node's lease that the leader acknowledged",
+        |upstream| count(upstream, |all| &all.renewals_acknowledged);
+    counter "lockmesh_lease_challenges_total",
+        "Challenges of servers that were answered", |upstream| count(upstream, |all| &all.challenges);
+};
 
-/// Requests without a reply from the quorum, by reason.
-pub static UNAVAILABLE: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    counters("lockmesh_http_unavailable_total", "Requests without a reply from the quorum", &["reason"])
-});
+/// Returns the metrics of an agent.
+pub fn rows() -> impl Iterator<Item = &'static Row> {
+    TABLE.iter().chain(READINGS.iter().map(|reading| &reading.row))
+}
 
-/// Requests rejected by a limit of the HTTP API, by limit.
-pub static LIMITS: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    counters("lockmesh_http_limits_total", "Requests rejected by a limit of the HTTP API", &["limit"])
-});
+/// Returns a counter of the upstream. A stand-in for the quorum counts nothing.
+fn count(upstream: &Upstream, counter: fn(&UpstreamCounters) -> &AtomicU64) -> f64 {
+    upstream.counters().map_or(0.0, |all| counter(all).load(Ordering::Relaxed) as f64)
+}
 
-/// Open connections, by listener: `unix` or `tcp`.
-pub static CONNECTIONS: LazyLock<IntGaugeVec> = LazyLock::new(|| {
-    let gauges = IntGaugeVec::new(Opts::new("lockmesh_http_connections", "Open connections"), &["listener"]);
-    registered(gauges)
-});
-
-/// Blocking queries in progress.
-pub static BLOCKED: LazyLock<IntGauge> = LazyLock::new(|| {
-    registered(IntGauge::new("lockmesh_http_blocked_watchers", "Blocking queries in progress"))
-});
-
-/// The duration of requests, by group in the order of [`GROUPS`]; without requests that may wait.
-static REQUEST_SECONDS: LazyLock<[Histogram; GROUPS.len()]> = LazyLock::new(|| {
-    let help = "Time from a request's head to its response, without requests that may wait";
-    let options = HistogramOpts::new("lockmesh_http_request_seconds", help).buckets(SHORT_BUCKETS.to_vec());
-    let histograms = registered(HistogramVec::new(options, &["group"]));
-    GROUPS.map(|group| histograms.with_label_values(&[group]))
-});
-
-/// The duration of requests that may wait for a change or a lock.
-static WAITING_SECONDS: LazyLock<Histogram> = LazyLock::new(|| {
-    let help = "Time from a request's head to its response, of requests that may wait for a change or a lock";
-    let options =
-        HistogramOpts::new("lockmesh_http_blocking_request_seconds", help).buckets(WAIT_BUCKETS.to_vec());
-    registered(Histogram::with_opts(options))
-});
-
-/// Local checks written to the catalog, by outcome: `ok` or `failed`.
-pub static CHECK_SYNCS: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    counters("lockmesh_check_syncs_total", "Writes of local checks to the catalog", &["outcome"])
-});
-
-/// Local checks that turned critical because their TTL expired.
-pub static CHECK_EXPIRIES: LazyLock<IntCounter> = LazyLock::new(|| {
-    let help = "Local checks that turned critical because their TTL expired";
-    registered(IntCounter::new("lockmesh_check_expiries_total", help))
-});
-
-/// Sessions that guards follow at this agent.
-pub static WATCHED_SESSIONS: LazyLock<IntGauge> = LazyLock::new(|| {
-    registered(IntGauge::new("lockmesh_agent_watched_sessions", "Sessions that guards follow at this agent"))
-});
-
-/// State changes of followed sessions, by new state.
-pub static SESSION_STATES: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    let help = "State changes of followed sessions, by new state";
-    counters("lockmesh_agent_session_state_changes_total", help, &["state"])
-});
-
-/// The expiry of the agent's certificate, or of its authority.
-pub static CERTIFICATE_EXPIRY: LazyLock<prometheus::Gauge> = LazyLock::new(|| {
-    let help = "Expiry of the agent's certificate or of its authority";
-    let name = "lockmesh_agent_certificate_expiry_timestamp_seconds";
-    registered(prometheus::Gauge::new(name, help))
-});
-
-/// Rejected connections to the QUIC listener.
-pub static REFUSED_CONNECTIONS: LazyLock<IntCounter> = LazyLock::new(|| {
-    let help = "Rejected connections to the agent's QUIC listener";
-    registered(IntCounter::new("lockmesh_agent_refused_connections_total", help))
-});
-
-/// Challenges sent as a juror, by outcome: `answered`, `answered_by_datagram`, `unanswered` or
-/// `refused`.
-pub static JUROR_QUESTIONS: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    let help = "Challenges of other nodes that this agent sent on behalf of a server, by outcome";
-    counters("lockmesh_agent_juror_questions_total", help, &["outcome"])
-});
-
-/// User events received or fired here, by outcome.
-pub static USER_EVENTS: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    let help = "User events that this agent received or fired, by outcome";
-    counters("lockmesh_agent_user_events_total", help, &["outcome"])
-});
-
-/// Events in the mesh.
-pub static MESH_EVENTS: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    let help = "Events in the mesh of agents, by kind";
-    counters("lockmesh_agent_mesh_events_total", help, &["event"])
-});
-
-/// The number of other agents in the mesh, from the servers' roster.
-pub static MESH_MEMBERS: LazyLock<IntGauge> = LazyLock::new(|| {
-    registered(IntGauge::new(
-        "lockmesh_agent_mesh_members",
-        "Other agents in the mesh, from the servers' roster",
-    ))
-});
-
-/// The factor by which probes are slowed down.
-pub static MESH_PROBE_STRETCH: LazyLock<IntGauge> = LazyLock::new(|| {
-    let help = "Factor by which this agent's probes are slowed down, after delays or false suspicions";
-    registered(IntGauge::new("lockmesh_agent_mesh_probe_stretch", help))
-});
+fn remaining_seconds(upstream: &Upstream) -> f64 {
+    let deadline = upstream.lease().borrow().deadline(HealthWindow::Default);
+    deadline.map_or(0.0, |deadline| deadline.since(BootClock::default().now()).as_secs_f64())
+}
 
 /// Counts the mesh events since the last count.
 pub(crate) fn count_mesh(before: &(Counts, SealCounts), now: &(Counts, SealCounts)) {
@@ -213,76 +217,9 @@ const GROUPS: [&str; 12] = [
     "lockmesh", "other",
 ];
 
-/// Series that exist before their first event: alerts on growth would otherwise miss it.
-const PRESET: [(&LazyLock<IntCounterVec>, &[&str]); 8] = [
-    (&MESH_EVENTS, &MESH_EVENT_NAMES),
-    (&USER_EVENTS, &["kept", "for_others", "known", "not_understood"]),
-    (&JUROR_QUESTIONS, &["answered", "answered_by_datagram", "unanswered", "refused"]),
-    (
-        &REFUSALS,
-        &[
-            "invalid_session",
-            "missing_session",
-            "session_id_in_use",
-            "missing_node",
-            "unknown_member",
-            "missing_check",
-            "critical_check",
-            "queue_full",
-            "catalog",
-            "forgotten",
-            "roster",
-            "restore",
-            "txn",
-        ],
-    ),
-    (
-        &UNAVAILABLE,
-        &[
-            "no_leader",
-            "overloaded",
-            "disk",
-            "denied",
-            "unknown",
-            "too_long",
-            "removed",
-            "not_admitted",
-            "corrupt",
-        ],
-    ),
-    (
-        &LIMITS,
-        &[
-            "accept",
-            "audit",
-            "body_read_timeout",
-            "body_size",
-            "checks",
-            "connections",
-            "connections_per_client",
-            "events",
-            "header_read_timeout",
-            "host",
-            "idle_timeout",
-            "operator_over_tcp",
-            "snapshot_size",
-            "token",
-            "txn_operations",
-            "value_size",
-            "watched_sessions",
-        ],
-    ),
-    (&CHECK_SYNCS, &["ok", "failed"]),
-    (&SESSION_STATES, &["safe", "jeopardy", "suspended", "lost"]),
-];
-
 /// Statuses for which every endpoint has a series from the start; others appear with their first
 /// response.
 const PRESET_STATUSES: [&str; 2] = ["200", "500"];
-
-fn counters(name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
-    registered(IntCounterVec::new(Opts::new(name, help), labels))
-}
 
 /// Counts a blocking query while it lives.
 #[derive(Debug)]
@@ -302,25 +239,10 @@ impl Drop for BlockedWatcher {
     }
 }
 
-/// Creates every series of this file before its first count.
-static SHOWN: LazyLock<()> = LazyLock::new(|| {
-    for (vector, values) in PRESET {
-        values.iter().for_each(|value| drop(vector.with_label_values(&[value])));
-    }
-    ["unix", "tcp"].iter().for_each(|listener| drop(CONNECTIONS.with_label_values(&[listener])));
-    LazyLock::force(&BLOCKED);
-    LazyLock::force(&REQUEST_SECONDS);
-    LazyLock::force(&WAITING_SECONDS);
-    LazyLock::force(&CHECK_EXPIRIES);
-    LazyLock::force(&CERTIFICATE_EXPIRY);
-    LazyLock::force(&REFUSED_CONNECTIONS);
-    LazyLock::force(&WATCHED_SESSIONS);
-    process::show();
-});
-
 /// Creates all series of an agent with these endpoints.
 pub fn show<'a>(endpoints: impl Iterator<Item = &'a str>) {
-    LazyLock::force(&SHOWN);
+    register();
+    process::show();
     for endpoint in endpoints {
         PRESET_STATUSES.iter().for_each(|status| drop(REQUESTS.with_label_values(&[endpoint, status])));
     }
@@ -344,65 +266,11 @@ fn group_of(endpoint: &str) -> usize {
     GROUPS.iter().position(|group| *group == word).unwrap_or(GROUPS.len() - 1)
 }
 
-/// Returns the counters and the current load of the upstream.
-fn upstream_families(upstream: &Upstream) -> Vec<MetricFamily> {
-    let (none, load) = (UpstreamCounters::default(), upstream.load());
-    // A stand-in for the quorum counts nothing; the series exist in any case.
-    let counters = upstream.counters().unwrap_or(&none);
-    let total = |name: &str, help, counter: &AtomicU64| {
-        let value = counter.load(Ordering::Relaxed) as f64;
-        Reading::counter(&format!("lockmesh_upstream_{name}_total"), help, move || value)
-    };
-    let level = |name: &str, help, value: usize| {
-        Reading::gauge(&format!("lockmesh_upstream_{name}"), help, move || value as f64)
-    };
-    let lease_total = |name: &str, help, counter: &AtomicU64| {
-        let value = counter.load(Ordering::Relaxed) as f64;
-        Reading::counter(&format!("lockmesh_lease_{name}_total"), help, move || value)
-    };
-    let deadline = upstream.lease().borrow().deadline(HealthWindow::Default);
-    let remaining = deadline.map_or(0.0, |deadline| deadline.since(BootClock::default().now()).as_secs_f64());
-    let is_registered = usize::from(upstream.is_registered());
-    let knows_leader = usize::from(!upstream.not_ready().contains(&NotReady::NoLeader));
-    let readings = [
-        total("attempts", "Calls that were sent to servers for requests", &counters.attempts),
-        total("retries", "Attempts after the first one of a request", &counters.retries),
-        total("call_frames", "Frames of calls that were sent", &counters.call_frames),
-        total("reply_frames", "Frames of replies that arrived", &counters.reply_frames),
-        total("reconnects", "Attempts to connect to a server after the first one", &counters.reconnects),
-        total("registrations", "Registrations of this agent", &counters.registrations),
-        total("status_requests", "Requests of the agent's own for a server's status", &counters.questions),
-        total("leaders_found", "Leaders found", &counters.leaders),
-        level("pending_calls", "Calls that await a reply of a server", load.calls),
-        level("shared_reads", "Coalesced blocking reads in progress at a server", load.shared_reads),
-        level("shared_read_waiters", "Local requests that share them", load.waiters),
-        level(
-            "refused_servers",
-            "Servers that are rejected because they do not belong to this agent's cluster",
-            load.refused_servers,
-        ),
-        level("registered", "1 if this agent has registered since it started", is_registered),
-        level("leader_known", "1 if this agent knows the leader", knows_leader),
-        lease_total("renewals", "Renewals of the node's lease that were sent", &counters.renewals),
-        lease_total(
-            "renewals_acknowledged",
-            "Renewals of the node's lease that the leader acknowledged",
-            &counters.renewals_acknowledged,
-        ),
-        lease_total("challenges", "Challenges of servers that were answered", &counters.challenges),
-        Reading::gauge(
-            "lockmesh_lease_remaining_seconds",
-            "Guaranteed validity of sessions of the default window without another acknowledgement",
-            move || remaining,
-        ),
-    ];
-    readings.iter().flat_map(Reading::families).collect()
-}
-
 fn families(upstream: &Upstream) -> Vec<MetricFamily> {
-    LazyLock::force(&SHOWN);
+    register();
+    process::show();
     let mut families = prometheus::gather();
-    families.extend(upstream_families(upstream));
+    families.extend(READINGS.iter().flat_map(|reading| reading.families(upstream)));
     families
 }
 

@@ -2,7 +2,7 @@
 //! other work.
 
 use crate::event_queue::{EventSender, ReplySink};
-use crate::metrics::SERVER;
+use crate::metrics;
 use crate::snapshot::{CheckpointSource, refusal};
 use lockmesh_core::frontend::{CallRef, Caller, Event};
 use lockmesh_protocol::rpc::{CallId, Response};
@@ -151,7 +151,7 @@ fn completes_backup(answer: &Response) -> bool {
 fn show_backup(now: SystemTime) {
     // A clock before 1970 must not stop the reader: this time is only shown to monitoring.
     let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    SERVER.levels.last_backup.set(since_1970.as_secs_f64());
+    metrics::LAST_BACKUP.set(since_1970.as_secs_f64());
 }
 
 fn answer(question: &Question, with: Response) {

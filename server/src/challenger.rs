@@ -13,7 +13,7 @@
 //! challenges.
 
 use crate::event_queue::EventSender;
-use crate::metrics::SERVER;
+use crate::metrics;
 use crate::peers::Peers;
 use bytes::Bytes;
 use lockmesh_core::frontend::{ChallengeWanted, Event, MeshItemsWanted, QuestionWanted};
@@ -100,12 +100,11 @@ impl Challenger {
     /// Challenges each of these agents once. Challenges beyond the limit are dropped and not
     /// reported: they prove nothing about their agents.
     pub(crate) fn ask_all(&mut self, wanted: impl Iterator<Item = ChallengeWanted>) {
-        let counts = &SERVER.agents;
         for ChallengeWanted { node, address, challenge } in wanted {
             let permit = Arc::clone(&self.permits).try_acquire_owned();
             match self.hand_over((node, address), permit.ok(), Wanted::Challenge(challenge)) {
-                true => counts.challenges.inc(),
-                false => counts.challenges_unsent.inc(),
+                true => metrics::CHALLENGES.inc(),
+                false => metrics::CHALLENGES_UNSENT.inc(),
             }
         }
     }
@@ -113,12 +112,11 @@ impl Challenger {
     /// Asks each of these agents to challenge another one, once. Questions beyond the limit are
     /// dropped.
     pub(crate) fn hand_on_all(&mut self, wanted: impl Iterator<Item = QuestionWanted>) {
-        let counts = &SERVER.agents;
         for QuestionWanted { agent, agent_address, question } in wanted {
             let permit = Arc::clone(&self.question_permits).try_acquire_owned();
             match self.hand_over((agent, agent_address), permit.ok(), Wanted::Question(question)) {
-                true => counts.questions.inc(),
-                false => counts.questions_unsent.inc(),
+                true => metrics::QUESTIONS.inc(),
+                false => metrics::QUESTIONS_UNSENT.inc(),
             }
         }
     }
@@ -126,12 +124,11 @@ impl Challenger {
     /// Pushes news of the mesh to each of these agents, once. Pushes beyond the limit are dropped:
     /// an agent that learns the news from no other agent asks for it.
     pub(crate) fn tell_all(&mut self, wanted: impl Iterator<Item = MeshItemsWanted>) {
-        let counts = &SERVER.agents;
         for MeshItemsWanted { agent, agent_address, items } in wanted {
             let permit = Arc::clone(&self.tell_permits).try_acquire_owned();
             match self.hand_over((agent, agent_address), permit.ok(), Wanted::Items(items)) {
-                true => counts.mesh_pushes.inc(),
-                false => counts.mesh_pushes_unsent.inc(),
+                true => metrics::MESH_PUSHES.inc(),
+                false => metrics::MESH_PUSHES_UNSENT.inc(),
             }
         }
     }
@@ -205,7 +202,7 @@ impl Agent {
 
     fn tell(&self, challenge: Challenge, answer: Option<NodeAnswer>) {
         if answer.is_none() {
-            SERVER.agents.challenges_unanswered.inc();
+            metrics::CHALLENGES_UNANSWERED.inc();
         }
         // Never rejected for lack of room; the driver may have stopped.
         let answer = answer.map(Box::new);
@@ -364,10 +361,10 @@ mod tests {
         let (address, _) = story.agent("web-1", 0);
         let taken = Arc::clone(&story.challenger.permits);
         let taken = taken.acquire_many_owned(MAX_CHALLENGES as u32 - 1).await.expect("it is open");
-        let unsent = SERVER.agents.challenges_unsent.get();
+        let unsent = metrics::CHALLENGES_UNSENT.get();
         story.ask("web-1", &address, 1);
         story.ask("web-1", &address, 2);
-        assert_eq!(SERVER.agents.challenges_unsent.get(), unsent + 1);
+        assert_eq!(metrics::CHALLENGES_UNSENT.get(), unsent + 1);
         assert_eq!(story.told().await, (1, None));
         drop(taken);
         story.ask("web-1", &address, 3);

@@ -6,7 +6,7 @@
 //! finished write) is always accepted; an answer to a canceled call is dropped here.
 
 use crate::bootstrap::BootstrapEvent;
-use crate::metrics::SERVER;
+use crate::metrics;
 use crate::snapshot::Fetched;
 use crate::store::StoreEvent;
 pub use lockmesh_core::frontend::Caller;
@@ -201,7 +201,7 @@ impl EventQueue {
         }
         if let Some(oldest) = self.oldest.take() {
             let now = Instant::now();
-            SERVER.times.queue_waits.observe(now.duration_since(oldest).as_secs_f64());
+            metrics::QUEUE_WAITS.observe(now.duration_since(oldest).as_secs_f64());
             self.oldest = (!self.events.is_empty()).then_some(now);
         }
     }

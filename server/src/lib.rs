@@ -28,7 +28,7 @@
 //! | `backup.rs` | checkpoints in use by backups and snapshots, one thread each |
 //! | `snapshot/` | snapshot transfer to a lagging server: parts, checksums, when it is abandoned |
 //! | `config.rs` | settings of a server |
-//! | `metrics/` | counters and histograms of a server |
+//! | `metrics.rs` | counters and histograms of a server |
 //! | `readings.rs` | metrics that are read at scrape time |
 //! | `health.rs` | the driver's last report |
 //! | `http.rs` | the port for metrics and health |

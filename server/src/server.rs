@@ -6,7 +6,7 @@ use crate::driver::Driver;
 use crate::event_queue::{DriverEvent, EventReceiver, EventSender, event_queue};
 use crate::health::{EndGuard, Health};
 use crate::http::HttpPort;
-use crate::metrics::SERVER;
+use crate::metrics;
 use crate::peers::{Peers, dial_options};
 use crate::readings;
 use crate::rpc::counters::RpcCounters;
@@ -146,7 +146,11 @@ impl Server {
 
         let (sender, receiver) = event_queue(config.limits.queued_events);
         let (counters, health) = (Arc::new(RpcCounters::default()), Health::default());
-        readings::show_server(&counters, &sender, &health);
+        readings::show_server(readings::Source {
+            rpc: Arc::clone(&counters),
+            sender: sender.clone(),
+            health: health.clone(),
+        });
         let http = open_http(&config, &health)?;
         let peers = Peers::new(Arc::clone(&dialling), sender.clone());
         let bootstrap_loop = BootstrapLoop {
@@ -182,7 +186,7 @@ impl Server {
         let service = RpcService::new(sender.clone(), rpc, counters).with_peers(Arc::clone(&peers));
         let service = tokio::spawn(service.run(Arc::clone(&endpoint)));
         let (lives, watched) = watch::channel(identity.lives().to_vec());
-        let expiry = expiry::watch(watched, |first| SERVER.levels.certificate_expiry.set(first.ends_at()));
+        let expiry = expiry::watch(watched, |first| metrics::CERTIFICATE_EXPIRY.set(first.ends_at()));
         let tasks = [service.abort_handle(), tokio::spawn(expiry).abort_handle()];
         tracing::info!(%address, "the server listens");
         Ok(Self { endpoint, dialling, address, sender, peers, driver, ended, tasks, http, lives })

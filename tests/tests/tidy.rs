@@ -89,15 +89,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("hmac", &["protocol/src/lease.rs"]),
     ("hyper", &["agent/src/http/", "agent/client/src/connection.rs", "server/src/http.rs"]),
     ("hyper_util", &["agent/src/http/", "agent/client/src/connection.rs", "server/src/http.rs"]),
-    (
-        "prometheus",
-        &[
-            "agent/src/metrics.rs",
-            "protocol/net/src/metrics/",
-            "server/src/metrics/",
-            "server/src/readings.rs",
-        ],
-    ),
+    ("prometheus", &["agent/src/metrics.rs", "protocol/net/src/metrics/", "server/src/metrics.rs"]),
     ("protobuf", &["server/core/src/raft/engine.rs"]),
     ("quinn", &["protocol/net/src/quic.rs"]),
     ("raft", &["server/core/src/raft/engine.rs"]),

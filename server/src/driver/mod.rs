@@ -23,7 +23,7 @@ use crate::challenger::Challenger;
 use crate::config::StorageConfig;
 use crate::event_queue::{DriverEvent, EventReceiver, EventSender, Outgoing};
 use crate::health::Health;
-use crate::metrics::SERVER;
+use crate::metrics;
 use crate::peers::{Peers, VERSION};
 use crate::snapshot::{CheckpointSource, Fetch, Fetched};
 use crate::store::{DirtyRows, StoreHandle};
@@ -162,8 +162,8 @@ impl Driver {
             for event in std::mem::take(&mut self.next) {
                 self.handle(event);
             }
-            SERVER.times.turn_events.observe(events.len() as f64);
-            SERVER.counts.events.inc_by(events.len() as u64);
+            metrics::TURN_EVENTS.observe(events.len() as f64);
+            metrics::EVENTS.inc_by(events.len() as u64);
             for event in events.drain(..) {
                 // The remaining events are handled too: each may release something.
                 running &= self.take(event);
@@ -241,7 +241,7 @@ impl Driver {
         let (begun, before) = (self.now(), self.frontend.core().log_status().applied_index);
         self.frontend.settle(begun, &mut self.actions);
         if self.frontend.core().log_status().applied_index != before {
-            SERVER.times.applies.observe(self.now().since(begun).as_secs_f64());
+            metrics::APPLIES.observe(self.now().since(begun).as_secs_f64());
         }
     }
 
@@ -256,8 +256,8 @@ impl Driver {
         let now = Instant::now();
         for CallAnswer { to, response, kind } in actions.answers.drain(..) {
             match kind {
-                AnswerKind::Read | AnswerKind::BlockingRead => SERVER.counts.reads.inc(),
-                AnswerKind::Write => SERVER.counts.count_write(&response),
+                AnswerKind::Read | AnswerKind::BlockingRead => metrics::READS.inc(),
+                AnswerKind::Write => metrics::count_write(&response),
                 AnswerKind::Other => {}
             }
             if let Some(arrived) = self.connections.answer(to, response) {
@@ -265,7 +265,7 @@ impl Driver {
             }
         }
         for (to, read) in actions.long_reads.drain(..) {
-            SERVER.counts.reads.inc();
+            metrics::READS.inc();
             self.connections.answer(to, Outgoing::LongRead(Box::new(read)));
         }
         let removed = actions.removed_rows.take();

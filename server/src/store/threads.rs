@@ -16,7 +16,7 @@ use super::events::{StoreEvent, StoreHealth};
 use super::log::LogStore;
 use super::rows::DirtyRows;
 use crate::background::yield_to_others;
-use crate::metrics::SERVER;
+use crate::metrics;
 use lockmesh_core::checksum::Checksum;
 use lockmesh_core::raft::log::{LogWrite, SnapshotMeta};
 use lockmesh_core::write_queue::{CheckpointRows, LogCommit, StoreWriter, WriteQueue};
@@ -282,7 +282,7 @@ fn write_log(mut log: LogStore, shared: &StoreShared) {
             }
             let begun = Instant::now();
             log.commit(&writes, least_commit)?;
-            SERVER.times.fsyncs.observe(begun.elapsed().as_secs_f64());
+            metrics::FSYNCS.observe(begun.elapsed().as_secs_f64());
             Ok(())
         });
         if !written {
@@ -358,7 +358,7 @@ fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared, files:
         }
         let (rows, took_ms) = (checkpoint.rows.row_count(), begun.elapsed().as_millis());
         tracing::debug!(index = checkpoint.mark.index.0, rows, took_ms, "the checkpoint is durable");
-        SERVER.times.checkpoints.observe(begun.elapsed().as_secs_f64());
+        metrics::CHECKPOINTS.observe(begun.elapsed().as_secs_f64());
         show_sizes(files);
         // Before the driver is notified, so that a compaction that follows finds the checkpoint
         // durable.
@@ -378,7 +378,7 @@ fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared, files:
 fn give_space_back(checkpoints: &CheckpointStore, looks: &mut Looks) {
     let began = Instant::now();
     match checkpoints.give_space_back() {
-        Ok(space) => SERVER.levels.state_free_bytes.set(space.free.cast_signed()),
+        Ok(space) => metrics::STATE_FREE_BYTES.set(space.free.cast_signed()),
         // The next checkpoint reopens the file.
         Err(error) => tracing::warn!(%error, "cannot give dead space of the checkpoint back"),
     }
@@ -389,7 +389,7 @@ fn give_space_back(checkpoints: &CheckpointStore, looks: &mut Looks) {
 fn show_sizes(files: &[(&str, PathBuf)]) {
     for (file, path) in files {
         if let Ok(found) = fs::metadata(path) {
-            SERVER.levels.show_database(file, found.len());
+            metrics::show_database(file, found.len());
         }
     }
 }

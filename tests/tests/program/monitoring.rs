@@ -1,6 +1,7 @@
 //! Metrics and health of servers and agents, as monitoring reads them: over HTTP, while servers
 //! crash and are paused.
 
+use lockmesh_net::metrics::table::Row;
 use lockmesh_tests::figures::Figures;
 use lockmesh_tests::fleet::{Fleet, freeze, gone, shell, wait_until};
 use lockmesh_tests::http::{Address, Client};
@@ -170,21 +171,60 @@ fn a_port_that_is_taken_is_refused_by_the_name_of_its_key() {
 
 /// Returns a file of the `deploy` folder.
 pub(crate) fn deployed(file: &str) -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(file);
-    fs::read_to_string(path).expect("it is there")
+    fs::read_to_string(deploy_path(file)).expect("it is there")
 }
 
-/// Returns the metrics that the page documents for a role, with their kind.
-fn explained(role: &str) -> BTreeMap<String, String> {
-    let page = deployed("metrics.md");
-    let row = |line: &str| {
-        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        let name = cells.get(1)?.strip_prefix('`')?.strip_suffix('`')?.to_owned();
-        let (kind, at) = (cells.get(2)?, cells.get(3)?);
-        let is_figure = name.starts_with("lockmesh_") || name.starts_with("process_");
-        (is_figure && (*at == role || *at == "both")).then(|| (name, (*kind).to_owned()))
+fn deploy_path(file: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(file)
+}
+
+/// Returns the tables of the page for operators: title, value of the column *at*, metrics.
+fn tables() -> [(&'static str, &'static str, Vec<&'static Row>); 3] {
+    [
+        ("### Servers", "server", lockmesh_server::metrics::rows().collect()),
+        ("### Agents", "agent", lockmesh_agent::metrics::rows().collect()),
+        ("### Both", "both", lockmesh_net::metrics::process::rows().collect()),
+    ]
+}
+
+/// Returns the page with a row for each metric. Meanings are kept by name; that of a new metric is
+/// its help.
+fn rewritten(page: &str) -> String {
+    let is_row = |line: &&str| line.starts_with("| `");
+    let meaning = |line: &str| {
+        let mut cells = line.splitn(5, '|').skip(1);
+        let name = cells.next()?.trim().trim_matches('`').to_owned();
+        Some((name, cells.nth(2)?.trim().to_owned()))
     };
-    page.lines().filter_map(row).collect()
+    let meanings: BTreeMap<String, String> = page.lines().filter(is_row).filter_map(meaning).collect();
+    let mut lines: Vec<String> = page.lines().map(str::to_owned).collect();
+    for (title, at, rows) in tables() {
+        let title = lines.iter().position(|line| line == title).expect("the page has the section");
+        let start =
+            title + lines[title..].iter().position(|line| is_row(&line.as_str())).expect("it has rows");
+        let count = lines[start..].iter().take_while(|line| is_row(&line.as_str())).count();
+        let row = |row: &Row| {
+            let meaning = meanings.get(row.name).cloned().unwrap_or_else(|| format!("{} | |", row.help));
+            for label in row.labels {
+                assert!(meaning.contains(&format!("`{label}`")), "`{}` does not explain `{label}`", row.name);
+            }
+            format!("| `{}` | {} | {at} | {meaning}", row.name, row.kind)
+        };
+        lines.splice(start..start + count, rows.into_iter().map(row));
+    }
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn the_page_for_operators_has_the_rows_of_the_tables() {
+    let page = deployed("metrics.md");
+    let rewritten = rewritten(&page);
+    if std::env::var_os("UPDATE_METRICS").is_some() {
+        fs::write(deploy_path("metrics.md"), rewritten).expect("the page can be written");
+        return;
+    }
+    let different = page.lines().zip(rewritten.lines()).find(|(old, new)| old != new);
+    assert!(page == rewritten, "UPDATE_METRICS=1 rewrites the page: {different:?}");
 }
 
 /// Returns the metric names in a file for Prometheus or Grafana.
@@ -201,7 +241,7 @@ fn named_in(file: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_page_for_operators_explains_what_is_served_and_nothing_else() {
+fn a_cluster_exports_the_metrics_of_the_tables_and_nothing_else() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let dev = Fleet::start(folder.path(), "3");
     let families = |clients: &[Client]| -> BTreeMap<String, String> {
@@ -211,8 +251,12 @@ fn the_page_for_operators_explains_what_is_served_and_nothing_else() {
     // Only the leader exports metrics of other servers, from its first turns on.
     wait_until(|| families(&monitors).contains_key("lockmesh_server_follower_lag_entries"));
     let (servers, agent) = (families(&monitors), families(&[dev.client()]));
-    assert_eq!(explained("server"), servers);
-    assert_eq!(explained("agent"), agent);
+    let listed = |role: &str| -> BTreeMap<String, String> {
+        let tables = tables().into_iter().filter(|(_, at, _)| *at == role || *at == "both");
+        tables.flat_map(|(_, _, rows)| rows).map(|row| (row.name.into(), row.kind.into())).collect()
+    };
+    assert_eq!(listed("server"), servers);
+    assert_eq!(listed("agent"), agent);
     let known: BTreeSet<String> = servers.keys().chain(agent.keys()).cloned().collect();
     for file in ["alerts.yml", "alerts_test.yml", "grafana-dashboard.json"] {
         let named = named_in(file);

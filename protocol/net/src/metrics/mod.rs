@@ -3,6 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `mod.rs` | the registry and the text of all metrics |
+//! | [`table`] | tables of metrics: each once, with its type, name, help and labels |
 //! | [`reading`] | metrics that are read on demand |
 //! | [`process`] | metrics of the process itself, and of its build |
 //!
@@ -11,6 +12,7 @@
 
 pub mod process;
 pub mod reading;
+pub mod table;
 
 use prometheus::core::Collector;
 use prometheus::{Encoder, TextEncoder};
@@ -32,8 +34,7 @@ pub fn text() -> Vec<u8> {
     text
 }
 
-/// Registers a metric.
-pub fn registered<C: Collector + Clone + 'static>(metric: prometheus::Result<C>) -> C {
+fn registered<C: Collector + Clone + 'static>(metric: prometheus::Result<C>) -> C {
     let metric = metric.expect("names of metrics are constants of the right form");
     prometheus::register(Box::new(metric.clone())).expect("every metric has a name of its own");
     metric

@@ -2,9 +2,9 @@
 //!
 //! They are read from the kernel. A value that the kernel does not provide is 0.
 
-use super::reading::{Reading, Readings};
-use super::registered;
-use prometheus::{IntGaugeVec, Opts};
+use super::reading::{self, Reading};
+use super::table::Row;
+use prometheus::IntGaugeVec;
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
@@ -18,21 +18,31 @@ const TICKS_A_SECOND: f64 = 100.0;
 /// ticks since boot.
 const START_FIELD: usize = 19;
 
-static SHOWN: LazyLock<()> = LazyLock::new(|| {
-    let readings = vec![
-        Reading::counter("process_cpu_seconds_total", "User and system time of this process", cpu_seconds),
-        Reading::gauge("process_start_time_seconds", "Start time of this process", start_time()),
-        Reading::gauge("process_max_fds", "Maximum number of open file descriptors", max_fds),
-        Reading::gauge("process_open_fds", "Open file descriptors of this process", open_fds),
-        Reading::gauge("process_resident_memory_bytes", "Resident memory of this process", resident_bytes),
-    ];
-    prometheus::register(Box::new(Readings(readings))).expect("every metric has a name of its own");
+static READINGS: &[Reading<()>] = crate::readings! {
+    counter "process_cpu_seconds_total", "User and system time of this process", |()| cpu_seconds();
+    gauge "process_start_time_seconds", "Start time of this process", |()| *START_TIME;
+    gauge "process_max_fds", "Maximum number of open file descriptors", |()| max_fds();
+    gauge "process_open_fds", "Open file descriptors of this process", |()| open_fds();
+    gauge "process_resident_memory_bytes", "Resident memory of this process", |()| resident_bytes();
+};
+
+crate::metrics! {
+    BUILD: IntGaugeVec = "lockmesh_build_info", "1, with the build and the role of this process",
+        by ["version", "commit", "role"];
+}
+
+/// The start time of the process. It is computed once, so that it never changes.
+static START_TIME: LazyLock<f64> = LazyLock::new(start_time);
+
+static SHOWN: LazyLock<bool> = LazyLock::new(|| {
+    register();
+    reading::register((), READINGS)
 });
 
-static BUILD: LazyLock<IntGaugeVec> = LazyLock::new(|| {
-    let options = Opts::new("lockmesh_build_info", "1, with the build and the role of this process");
-    registered(IntGaugeVec::new(options, &["version", "commit", "role"]))
-});
+/// Returns the metrics of every process.
+pub fn rows() -> impl Iterator<Item = &'static Row> {
+    TABLE.iter().chain(READINGS.iter().map(|reading| &reading.row))
+}
 
 /// Registers the metrics of this process.
 pub fn show() {
@@ -57,13 +67,11 @@ fn cpu_seconds() -> f64 {
     used.tv_sec as f64 + used.tv_nsec as f64 / 1e9
 }
 
-/// Returns the start time of the process. It is computed once, so that it never changes.
-fn start_time() -> impl Fn() -> f64 + Send + Sync + 'static {
+fn start_time() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let started = started(&stat, &uptime, now).unwrap_or(0.0);
-    move || started
+    started(&stat, &uptime, now).unwrap_or(0.0)
 }
 
 fn started(stat: &str, uptime: &str, now: f64) -> Option<f64> {
@@ -88,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_kernel_tells_of_this_process() {
-        let figures = [resident_bytes(), cpu_seconds(), start_time()(), max_fds(), open_fds()];
+        let figures = [resident_bytes(), cpu_seconds(), start_time(), max_fds(), open_fds()];
         assert!(figures.iter().all(|figure| *figure > 0.0), "{figures:?}");
         assert!(open_fds() < max_fds());
     }
