@@ -15,14 +15,22 @@ pub enum HostPattern {
     Under(String),
 }
 
+/// The reason to reject a configured value: it can match no request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("has {text:?}, which no request can match: {advice}")]
+pub struct HostPatternError {
+    text: String,
+    advice: String,
+}
+
 impl HostPattern {
     /// Parses a configured value.
     ///
     /// # Errors
     /// The value can match no request; the text has a usable value.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let unusable = |defect| format!("has {text:?}, which no request can match: {}", advice(text, defect));
-        Self::read(text).map_err(unusable)
+    pub fn parse(text: &str) -> Result<Self, HostPatternError> {
+        Self::read(text)
+            .map_err(|defect| HostPatternError { text: text.into(), advice: advice(text, defect) })
     }
 
     /// Parses a value, or returns its defect.
@@ -131,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_value_that_can_never_match_is_refused_with_one_that_can() {
-        let refused = |text: &str| HostPattern::parse(text).expect_err("it can match nothing");
+        let refused = |text: &str| HostPattern::parse(text).expect_err("it can match nothing").to_string();
         for (text, better) in [
             ("http://consul:8500/ui", "consul"),
             ("consul:8500", "consul"),

@@ -7,7 +7,7 @@
 mod hosts;
 mod value;
 
-pub use hosts::HostPattern;
+pub use hosts::{HostPattern, HostPatternError};
 pub use value::{FileMode, WindowWord};
 
 use lockmesh_agent_core::checks::CheckLimits;
@@ -278,7 +278,7 @@ fn check_hosts(hosts: &[String], key: &str) -> Result<(), ConfigError> {
 
 fn host_patterns(hosts: &[String], key: &str) -> Result<Vec<HostPattern>, ConfigError> {
     let patterns = hosts.iter().map(|text| HostPattern::parse(text)).collect::<Result<_, _>>();
-    patterns.map_err(|problem| ConfigError::new(key, problem))
+    patterns.map_err(|error: HostPatternError| ConfigError::new(key, error.to_string()))
 }
 
 impl UpstreamConfig {

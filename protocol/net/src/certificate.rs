@@ -46,6 +46,26 @@ pub enum CertificateError {
     Issue(String),
 }
 
+/// The reason why a certificate cannot be used, whichever file or peer it comes from.
+#[derive(Debug, thiserror::Error)]
+pub enum FactsError {
+    /// It is malformed; the error of the parser.
+    #[error("{0}")]
+    Malformed(String),
+    /// Its Lockmesh URI names no owner.
+    #[error("the certificate's URI {0:?} is invalid")]
+    InvalidOwner(String),
+    /// It has more than one Lockmesh URI.
+    #[error("the certificate names two owners")]
+    TwoOwners,
+}
+
+impl FactsError {
+    fn malformed(error: impl std::fmt::Display) -> Self {
+        Self::Malformed(error.to_string())
+    }
+}
+
 /// A certificate authority. It holds a secret: with it, anyone can impersonate any server.
 pub struct Authority {
     certificate_pem: String,
@@ -91,7 +111,7 @@ impl Authority {
         let public_key = key_pair.public_key_raw().to_vec();
         let issuer = Issuer::from_ca_cert_pem(&certificate_pem, key_pair)
             .map_err(|error| wrong(certificate, format!("not a certificate in PEM form: {error}")))?;
-        let facts = Facts::of_pem(&certificate_pem).map_err(|reason| wrong(certificate, reason))?;
+        let facts = Facts::of_pem(&certificate_pem).map_err(|error| wrong(certificate, error.to_string()))?;
         if !facts.is_authority {
             return Err(wrong(
                 certificate,
@@ -187,9 +207,9 @@ impl Facts {
     ///
     /// # Errors
     /// The bytes are not a certificate, or it names its owner wrongly or more than once: its holder
-    /// must not be trusted. The error is a description.
-    pub fn of_der(der: &[u8]) -> Result<Self, String> {
-        let (_, certificate) = X509Certificate::from_der(der).map_err(|error| error.to_string())?;
+    /// must not be trusted.
+    pub fn of_der(der: &[u8]) -> Result<Self, FactsError> {
+        let (_, certificate) = X509Certificate::from_der(der).map_err(FactsError::malformed)?;
         let validity = certificate.validity();
         Ok(Self {
             owner: owner_of(&certificate)?,
@@ -201,25 +221,24 @@ impl Facts {
         })
     }
 
-    fn of_pem(pem: &str) -> Result<Self, String> {
-        let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).map_err(|error| error.to_string())?;
+    fn of_pem(pem: &str) -> Result<Self, FactsError> {
+        let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).map_err(FactsError::malformed)?;
         Self::of_der(&pem.contents)
     }
 }
 
 /// Returns the owner from the certificate's single Lockmesh URI. Two URIs would be ambiguous, and
 /// therefore insecure.
-fn owner_of(certificate: &X509Certificate<'_>) -> Result<Option<Peer>, String> {
-    let names = certificate.subject_alternative_name().map_err(|error| error.to_string())?;
+fn owner_of(certificate: &X509Certificate<'_>) -> Result<Option<Peer>, FactsError> {
+    let names = certificate.subject_alternative_name().map_err(FactsError::malformed)?;
     let names = names.iter().flat_map(|extension| &extension.value.general_names);
     let mut owners = names.filter_map(|name| match name {
         GeneralName::URI(uri) if uri.starts_with("lockmesh:") => Some(Peer::from_uri(uri).ok_or(*uri)),
         _ => None,
     });
-    let owner =
-        owners.next().transpose().map_err(|uri| format!("the certificate's URI {uri:?} is invalid"))?;
+    let owner = owners.next().transpose().map_err(|uri| FactsError::InvalidOwner(uri.into()))?;
     match owners.next() {
-        Some(_) => Err("the certificate names two owners".into()),
+        Some(_) => Err(FactsError::TwoOwners),
         None => Ok(owner),
     }
 }

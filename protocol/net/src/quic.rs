@@ -312,15 +312,15 @@ impl Drop for CertificateWatch {
 
 impl Connection {
     fn verified(connection: quinn::Connection) -> Result<Self, LinkError> {
-        let chain = connection.peer_identity().ok_or("the peer showed no certificate".to_owned());
-        match chain.and_then(tls::verified_peer) {
+        match tls::verified_peer(connection.peer_identity()) {
             Ok((peer, end)) => {
                 let watch = tokio::spawn(close_at(connection.clone(), peer.clone(), end));
                 let dialect = negotiated(&connection);
                 let _watch = Arc::new(CertificateWatch(watch.abort_handle()));
                 Ok(Self { connection, peer, dialect, _watch })
             }
-            Err(reason) => {
+            Err(error) => {
+                let reason = error.to_string();
                 connection.close(Close::Denied.code(), reason.as_bytes());
                 Err(LinkError::Stranger(reason))
             }

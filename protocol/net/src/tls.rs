@@ -3,11 +3,12 @@
 //! **Invariant:** a connection is established only if both certificates were signed by the trusted
 //! authority, are within their validity, and name an owner. No setting weakens this.
 
-use crate::certificate::{CertificateError, Facts};
+use crate::certificate::{CertificateError, Facts, FactsError};
 use crate::expiry::CertificateLife;
 use crate::files;
 use crate::peer::Peer;
 use lockmesh_protocol::dialect::Dialect;
+use rustls::client::VerifierBuilderError;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::tls13::OkmBlock;
 use rustls::crypto::{CryptoProvider, ring};
@@ -58,13 +59,7 @@ impl Identity {
     pub fn load(files: &IdentityFiles) -> Result<Self, CertificateError> {
         let authorities = certificates(&files.authorities, &read(&files.authorities, "tls.ca", INIT)?)?;
         let chain = certificates(&files.certificate, &read(&files.certificate, "tls.certificate", ISSUE)?)?;
-        let key = private_key(&files.key, &read(&files.key, "tls.key", ISSUE)?)?;
-        if files::is_public(&files.key)? {
-            return Err(wrong(
-                &files.key,
-                format!("every user can read this key: run `chmod 600 {}`", files.key.display()),
-            ));
-        }
+        let key = private_key(&files.key)?;
         let facts = facts(&files.certificate, &chain[0])?;
         let peer = facts.owner.clone().ok_or_else(|| {
             wrong(
@@ -73,25 +68,12 @@ impl Identity {
             )
         })?;
         let provider = Arc::new(ring::default_provider());
-        CertifiedKey::from_der(chain.clone(), key.clone_key(), &provider).map_err(|error| match error {
-            rustls::Error::InconsistentKeys(_) => {
-                wrong(&files.key, format!("this is not the key of {}", files.certificate.display()))
-            }
-            other => wrong(&files.key, format!("not a usable key: {other}")),
-        })?;
+        make_sure_of_key(files, &provider, &chain, &key)?;
         let shown: Vec<u8> = authorities.iter().chain(&chain).flat_map(|der| der.to_vec()).collect();
         let mut lives = vec![CertificateLife::new(&files.certificate, &facts)];
-        let mut roots = RootCertStore::empty();
-        for authority in authorities {
-            lives.push(CertificateLife::new(
-                &files.authorities,
-                &self::facts(&files.authorities, &authority)?,
-            ));
-            roots.add(authority).map_err(|error| wrong(&files.authorities, error.to_string()))?;
-        }
-        let roots = Arc::new(roots);
+        let roots = Arc::new(trusted(files, authorities, &mut lives)?);
         make_sure_of_trust(files, &provider, &roots, &chain)?;
-        let broken = |error: String| wrong(&files.certificate, error);
+        let broken = |error: ConfigError| wrong(&files.certificate, error.to_string());
         let reset_secret = ResetSecret::of_key(&key);
         let fingerprint = reset_secret.sign(&shown);
         let certificate = chain[0].to_vec();
@@ -172,6 +154,36 @@ fn hmac_sha256(key: &[u8], message: &[u8]) -> Vec<u8> {
     suite.hkdf_provider.hmac_sign(&OkmBlock::new(key), message).as_ref().to_vec()
 }
 
+/// Verifies that the key is the certificate's.
+fn make_sure_of_key(
+    files: &IdentityFiles,
+    provider: &CryptoProvider,
+    chain: &[CertificateDer<'static>],
+    key: &PrivateKeyDer<'static>,
+) -> Result<(), CertificateError> {
+    match CertifiedKey::from_der(chain.to_vec(), key.clone_key(), provider) {
+        Ok(_) => Ok(()),
+        Err(rustls::Error::InconsistentKeys(_)) => {
+            Err(wrong(&files.key, format!("this is not the key of {}", files.certificate.display())))
+        }
+        Err(other) => Err(wrong(&files.key, format!("not a usable key: {other}"))),
+    }
+}
+
+/// Returns the trusted authorities, and adds their validity to `lives`.
+fn trusted(
+    files: &IdentityFiles,
+    authorities: Vec<CertificateDer<'static>>,
+    lives: &mut Vec<CertificateLife>,
+) -> Result<RootCertStore, CertificateError> {
+    let mut roots = RootCertStore::empty();
+    for authority in authorities {
+        lives.push(CertificateLife::new(&files.authorities, &facts(&files.authorities, &authority)?));
+        roots.add(authority).map_err(|error| wrong(&files.authorities, error.to_string()))?;
+    }
+    Ok(roots)
+}
+
 /// Verifies the certificate as peers do, so that a defect is reported at startup.
 fn make_sure_of_trust(
     files: &IdentityFiles,
@@ -192,19 +204,41 @@ fn make_sure_of_trust(
     }
 }
 
+/// The reason why a peer's owner is unknown after the handshake.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PeerError {
+    #[error("the peer showed no certificate")]
+    NoCertificate,
+    #[error("the peer's certificate cannot be read")]
+    UnreadableCertificate,
+    #[error(transparent)]
+    InvalidCertificate(#[from] FactsError),
+    #[error("the peer's certificate names no Lockmesh node")]
+    NoOwner,
+}
+
+/// The reason why the TLS library rejects an identity.
+#[derive(Debug, thiserror::Error)]
+enum ConfigError {
+    #[error(transparent)]
+    Verifier(#[from] VerifierBuilderError),
+    #[error(transparent)]
+    Identity(#[from] rustls::Error),
+}
+
 /// Returns the owner named by a peer's verified certificate, and the earliest expiry in its chain.
 /// `chain` is the TLS library's result after the handshake.
-pub(crate) fn verified_peer(chain: Box<dyn std::any::Any>) -> Result<(Peer, SystemTime), String> {
-    let chain = chain
-        .downcast::<Vec<CertificateDer<'static>>>()
-        .map_err(|_| "the peer's certificate cannot be read".to_owned())?;
-    let certificate = chain.first().ok_or("the peer showed no certificate")?;
+pub(crate) fn verified_peer(chain: Option<Box<dyn std::any::Any>>) -> Result<(Peer, SystemTime), PeerError> {
+    let chain = chain.ok_or(PeerError::NoCertificate)?;
+    let chain =
+        chain.downcast::<Vec<CertificateDer<'static>>>().map_err(|_| PeerError::UnreadableCertificate)?;
+    let certificate = chain.first().ok_or(PeerError::NoCertificate)?;
     let facts = Facts::of_der(certificate)?;
     let mut end = facts.not_after;
     for other in &chain[1..] {
         end = end.min(Facts::of_der(other)?.not_after);
     }
-    Ok((facts.owner.ok_or("the peer's certificate names no Lockmesh node")?, end))
+    Ok((facts.owner.ok_or(PeerError::NoOwner)?, end))
 }
 
 fn server_config(
@@ -212,16 +246,12 @@ fn server_config(
     roots: &Arc<RootCertStore>,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-) -> Result<ServerConfig, String> {
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
-        .build()
-        .map_err(|error| error.to_string())?;
+) -> Result<ServerConfig, ConfigError> {
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build()?;
     let mut config = ServerConfig::builder_with_provider(provider.clone())
-        .with_protocol_versions(&[&version::TLS13])
-        .map_err(|error| error.to_string())?
+        .with_protocol_versions(&[&version::TLS13])?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)
-        .map_err(|error| error.to_string())?;
+        .with_single_cert(chain, key)?;
     config.alpn_protocols = Dialect::ALL.map(|dialect| dialect.alpn().to_vec()).to_vec();
     // Connections live for days, so caching sessions for a faster handshake would only cost memory;
     // and a resumed session would not verify the peer's certificate again.
@@ -235,18 +265,15 @@ fn client_config(
     roots: &Arc<RootCertStore>,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-) -> Result<ClientConfig, String> {
+) -> Result<ClientConfig, ConfigError> {
     let verifier: Arc<dyn ServerCertVerifier> =
         rustls::client::WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone())
-            .build()
-            .map_err(|error| error.to_string())?;
+            .build()?;
     let mut config = ClientConfig::builder_with_provider(provider.clone())
-        .with_protocol_versions(&[&version::TLS13])
-        .map_err(|error| error.to_string())?
+        .with_protocol_versions(&[&version::TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(verifier)
-        .with_client_auth_cert(chain, key)
-        .map_err(|error| error.to_string())?;
+        .with_client_auth_cert(chain, key)?;
     config.alpn_protocols = Dialect::ALL.map(|dialect| dialect.alpn().to_vec()).to_vec();
     config.resumption = rustls::client::Resumption::disabled();
     Ok(config)
@@ -272,13 +299,18 @@ fn certificates(path: &Path, text: &str) -> Result<Vec<CertificateDer<'static>>,
     Ok(found)
 }
 
-fn private_key(path: &Path, text: &str) -> Result<PrivateKeyDer<'static>, CertificateError> {
-    PrivateKeyDer::from_pem_slice(text.as_bytes())
-        .map_err(|error| wrong(path, format!("it contains no private key in PEM form: {error}")))
+/// Reads a key, which must not be readable by every user.
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
+    let key = PrivateKeyDer::from_pem_slice(read(path, "tls.key", ISSUE)?.as_bytes())
+        .map_err(|error| wrong(path, format!("it contains no private key in PEM form: {error}")))?;
+    match files::is_public(path)? {
+        true => Err(wrong(path, format!("every user can read this key: run `chmod 600 {}`", path.display()))),
+        false => Ok(key),
+    }
 }
 
 fn facts(path: &Path, certificate: &CertificateDer<'_>) -> Result<Facts, CertificateError> {
-    Facts::of_der(certificate).map_err(|reason| wrong(path, reason))
+    Facts::of_der(certificate).map_err(|error| wrong(path, error.to_string()))
 }
 
 fn wrong(path: &Path, reason: impl Into<String>) -> CertificateError {

@@ -104,24 +104,17 @@ pub(super) fn explain(name: &str, known: &[String], spelling: Spelling) -> Strin
     if let Some((found, row)) = consul_key(name, spelling) {
         return format!("unknown key {}", row.explain(found));
     }
-    let listed = |paths: &[&str], last: &str| {
-        let quoted: Vec<_> = paths.iter().map(|path| format!("`{}`", spelling.of(path))).collect();
-        match quoted.split_last() {
-            Some((end, rest)) if !rest.is_empty() => format!("{} {last} {end}", rest.join(", ")),
-            _ => quoted.join(""),
-        }
-    };
     let below = |section: &str| -> Vec<&str> {
         let start = format!("{section}.");
         known.iter().map(String::as_str).filter(|path| path.starts_with(&start)).collect()
     };
     let keys = below(name);
     if !keys.is_empty() {
-        return format!("`{name}` is a section: its keys are {}", listed(&keys, "and"));
+        return format!("`{name}` is a section: its keys are {}", quoted(&keys, "and", spelling));
     }
     let similar = similar(name, known, spelling);
     if !similar.is_empty() {
-        return format!("{unknown}; did you mean {}?", listed(&similar, "or"));
+        return format!("{unknown}; did you mean {}?", quoted(&similar, "or", spelling));
     }
     let (section, keys) = match name.rsplit_once('.').map(|(section, _)| (section, below(section))) {
         Some((section, keys)) if !keys.is_empty() => (format!(" of `{section}`"), keys),
@@ -131,10 +124,21 @@ pub(super) fn explain(name: &str, known: &[String], spelling: Spelling) -> Strin
         }
     };
     match spelling {
-        Spelling::Dotted => format!("{unknown}; the keys and sections{section} are {}", listed(&keys, "and")),
+        Spelling::Dotted => {
+            format!("{unknown}; the keys and sections{section} are {}", quoted(&keys, "and", spelling))
+        }
         Spelling::Variable => {
             format!("{unknown}; a key `tcp` of section `http` is `{}`", spelling.of("http.tcp"))
         }
+    }
+}
+
+/// Keys as a list in a sentence.
+fn quoted(paths: &[&str], last: &str, spelling: Spelling) -> String {
+    let quoted: Vec<_> = paths.iter().map(|path| format!("`{}`", spelling.of(path))).collect();
+    match quoted.split_last() {
+        Some((end, rest)) if !rest.is_empty() => format!("{} {last} {end}", rest.join(", ")),
+        _ => quoted.join(""),
     }
 }
 
