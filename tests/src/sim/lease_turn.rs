@@ -50,7 +50,7 @@ impl LeaseTurn {
                 self.relayed.extend(acknowledged);
             }
             DriverEvent::Frontend(Event::Core(Input::Node(NodeInput::AgentAnswered(answer)))) => {
-                self.passed_on.push(answer.renewal)
+                self.passed_on.push(answer.renewal);
             }
             DriverEvent::Frontend(Event::Core(Input::Node(NodeInput::Challenged(
                 challenge,
