@@ -46,7 +46,7 @@ pub enum CertificateError {
     Issue(String),
 }
 
-/// The reason why a certificate cannot be used, whichever file or peer it comes from.
+/// The reason why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FactsError {
     /// It is malformed; the error of the parser.

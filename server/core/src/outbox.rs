@@ -45,7 +45,8 @@ pub struct ShellEffects {
     /// Messages for other servers, which may be sent at once. Messages that depend on a write
     /// follow when the write is reported.
     pub messages: Vec<(ServerId, PeerMessage)>,
-    /// Nodes to challenge, each for 250 ms; report each outcome as [`crate::NodeInput::Challenged`].
+    /// Nodes to challenge, each for 250 ms; report each outcome as
+    /// [`crate::NodeInput::Challenged`].
     pub challenges: Vec<ChallengeWanted>,
     /// Agents that must question a node. Only a reply is reported, as
     /// [`crate::NodeInput::AgentAnswered`].

@@ -248,10 +248,10 @@ async fn a_server_that_was_removed_is_not_heard_on_the_stream_that_it_has() {
     let deadline = Instant::now() + Duration::from_secs(60);
     // Another message from now on, so that none of them was in flight before.
     let late = |event: &DriverEvent| matches!(event, DriverEvent::Frontend(Event::Core(Input::Peer(_, message))) if message.index == LogIndex(7));
-    while !lost
-        .iter()
-        .any(|event| matches!(event, DriverEvent::Frontend(Event::Core(Input::Unreachable(ServerId(2))))))
-    {
+    let is_lost = |event: &DriverEvent| {
+        matches!(event, DriverEvent::Frontend(Event::Core(Input::Unreachable(ServerId(2)))))
+    };
+    while !lost.iter().any(is_lost) {
         tokio::time::sleep(Duration::from_millis(5)).await;
         let (to, message) = message(1, 2);
         one.peers.send(&mut vec![(to, PeerMessage { index: LogIndex(7), ..message })], &mut Vec::new());

@@ -4,8 +4,8 @@
 //! compaction index) follows them under the highest key. The newest row and the head share a page,
 //! so that a small commit touches one page of one table.
 //!
-//! Each commit has a number, one more than the one before; `reported.rs` remembers the newest that was
-//! reported as durable.
+//! Each commit has a number, one more than the one before; `reported.rs` remembers the newest that
+//! was reported as durable.
 //!
 //! **Invariants:** rows follow each other without a gap, the first one right behind the base. The
 //! commit index on disk never goes back. The base never passes the durable checkpoint, which

@@ -65,7 +65,7 @@ impl Context {
         self.send_ending(id);
     }
 
-    /// Sends the next end that is due again; returns `false` if there is none.
+    /// Sends the next end that is due again; returns `false` if none is due.
     pub(super) fn end_again_if_due(&mut self) -> bool {
         let is_due = |ending: &Ending| ending.wakes_at.is_some_and(|at| at <= self.now);
         let due = self.endings.all.iter().find(|(_, ending)| is_due(ending)).map(|(id, _)| *id);

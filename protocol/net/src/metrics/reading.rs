@@ -57,7 +57,7 @@ struct Readings<T: 'static> {
     descriptions: Vec<Desc>,
 }
 
-/// Registers the readings of a source; returns `false` if those of another source are registered.
+/// Registers the readings of a source; returns `false` if another source has registered its own.
 pub fn register<T: Send + Sync + 'static>(source: T, table: &'static [Reading<T>]) -> bool {
     let description = |reading: &Reading<T>| {
         let Row { name, help, .. } = reading.row;

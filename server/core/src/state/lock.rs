@@ -75,7 +75,7 @@ pub(super) fn release(step: &mut Step<'_>, new: &NewEntry, session: SessionId) -
 }
 
 /// Clears the pending grant when the holder acquires again: it knows that it holds the lock,
-/// whatever the outcome of the waiting request. Other clients see no difference, so no index
+/// independently of the waiting request. Other clients see no difference, so no index
 /// moves.
 fn make_known(step: &mut Step<'_>, existing: Option<&Arc<Entry>>) {
     if let Some(entry) = existing.filter(|entry| entry.lock.granted_for.is_some()) {

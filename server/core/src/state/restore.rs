@@ -144,7 +144,7 @@ fn keep_ours(step: &mut Step<'_>, ours: &State, backup: &State) {
     ours.rows().filter(is_ours).for_each(|row| step.set(row));
 }
 
-/// Restores a current agent's node as alive, whatever the backup contains.
+/// Restores a current agent's node as alive, against the backup.
 fn bring_back(step: &mut Step<'_>, agent: &Agent, ours: &State) {
     let folded = agent.node.folded();
     if let Some(node) = ours.catalog.nodes.get(&folded) {
