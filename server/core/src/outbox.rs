@@ -9,6 +9,7 @@ use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, NodeName, ServerId};
 use lockmesh_protocol::lease::{Challenge, NodeQuestion};
 use lockmesh_protocol::rpc::{Response, Unavailable};
+use std::collections::BTreeSet;
 
 /// The effects of [`crate::Core::handle`]. The shell empties it after every turn.
 #[derive(Debug, Default)]
@@ -27,6 +28,8 @@ pub struct Outbox {
     pub refused_reads: Vec<(CallToken, Unavailable)>,
     /// Changes of the state, in log order.
     pub changes: Vec<Change>,
+    /// The folded names of the services whose indexes these changes moved.
+    pub services: BTreeSet<String>,
     /// Corruption checks among these: the number of changes before each, and the metadata of a
     /// checkpoint of exactly that index. The shell makes these checkpoints and reports
     /// [`crate::Input::Summed`].

@@ -534,9 +534,9 @@ impl Core {
         };
         let proposal = self.fault_injected(without_minority(proposal, self.engine.membership()));
         let news = outbox.changes.len();
-        let Outbox { changes, shell, .. } = outbox;
-        let applied =
-            self.state.apply_keeping(entry.index, entry.term, &proposal, changes, &mut shell.removed);
+        let Outbox { changes, services, shell, .. } = outbox;
+        let aside = (&mut shell.removed, services);
+        let applied = self.state.apply_keeping(entry.index, entry.term, &proposal, changes, aside);
         self.mesh_applied(now, (&proposal.command, &applied), &outbox.changes[news..]);
         // Ids are never reused, so the memory of removed servers would only grow.
         if let Command::ForgetServer(server) = proposal.command {

@@ -563,6 +563,7 @@ impl Frontend {
         self.gossip_key.follow(now, self.core.state().gossip_key());
         let mut outbox = std::mem::take(&mut self.outbox);
         outbox.changes.iter().for_each(|change| self.watches.touch(change));
+        outbox.services.iter().for_each(|name| self.watches.touch_service(name));
         let roster_changed = outbox.changes.iter().any(servers::is_of_roster);
         self.checkpoints.record(now, &mut outbox, actions);
         if roster_changed {

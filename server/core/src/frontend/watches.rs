@@ -5,6 +5,7 @@
 //! nothing.
 
 use super::event::{CallRef, Caller};
+use crate::state::folded_name;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::query::{Consistency, Query};
@@ -36,6 +37,8 @@ enum Topic {
     Sessions,
     Nodes,
     Checks,
+    /// The instances of a service, by folded name.
+    Service(String),
     Everything,
 }
 
@@ -113,6 +116,13 @@ impl Watches {
             _ => return,
         }
         self.touch_topic(&Topic::Everything);
+    }
+
+    /// Marks the readers of a service, by its folded name.
+    pub(super) fn touch_service(&mut self, name: &str) {
+        if !self.parked.is_empty() {
+            self.touch_topic(&Topic::Service(name.into()));
+        }
     }
 
     /// Takes all readers that were touched since the last call.
@@ -247,7 +257,7 @@ fn topics(query: &Query) -> Vec<Topic> {
         Query::Sessions | Query::NodeSessions(_) | Query::Losses => vec![Topic::Sessions],
         Query::Nodes | Query::Node(_) | Query::Services => vec![Topic::Nodes],
         Query::NodeChecks(_) | Query::ServiceChecks(_) | Query::ChecksInState(_) => vec![Topic::Checks],
-        Query::ServiceInstances(_) => vec![Topic::Nodes, Topic::Checks],
+        Query::ServiceInstances(name) => vec![Topic::Service(folded_name(name))],
         Query::Txn(_) | Query::Agents | Query::GossipKey => vec![Topic::Everything],
     }
 }
@@ -303,6 +313,25 @@ mod tests {
         park(&mut watches, 5, Query::Entries("b".into()));
         assert_eq!(woken(&mut watches, &Change::TreeDeleted("a/".into())), [1, 3, 4]);
         assert_eq!(watches.len(), 2);
+    }
+
+    #[test]
+    fn a_service_wakes_only_its_own_readers() {
+        let mut watches = Watches::default();
+        park(&mut watches, 1, Query::ServiceInstances("Web".into()));
+        for call in 2..=10_001 {
+            park(&mut watches, call, Query::ServiceInstances(format!("other-{call}")));
+        }
+        for change in [gone("a"), Change::Session(SessionId::NIL, None)] {
+            watches.touch(&change);
+        }
+        watches.touch(&Change::Check("n".into(), "c".into(), None));
+        watches.touch(&Change::Node("n".into(), None));
+        assert_eq!(watches.touched.len(), 0, "no reader is checked");
+        watches.touch_service("web");
+        assert_eq!(watches.touched.len(), 1);
+        assert_eq!(watches.take_touched()[0].from, call(1));
+        assert_eq!(watches.len(), 10_000);
     }
 
     #[test]

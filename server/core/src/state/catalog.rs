@@ -5,6 +5,7 @@ use super::check::{delete_check, ensure_check};
 use super::error::{CatalogError, UuidError};
 use super::node::{delete_node, ensure_node};
 use super::service::{delete_service, ensure_service, service_id};
+use super::service_index::{ServiceIndexes, ServiceNames};
 use super::step::{Step, reply_or_refusal};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Deregistration, Registration};
@@ -39,6 +40,8 @@ pub(super) struct Catalog {
     pub(super) checks: BTreeMap<CheckKey, Arc<Check>>,
     /// The folded name of the node with each UUID.
     pub(super) node_ids: BTreeMap<String, NodeName>,
+    pub(super) names: ServiceNames,
+    pub(super) indexes: ServiceIndexes,
 }
 
 impl CheckKey {

@@ -13,6 +13,7 @@ use super::member::{Members, is_living};
 use super::node::SERF_HEALTH;
 use super::queue::{MAX_WAIT, WAITERS_MAX};
 use super::replies::REPLIES_KEPT;
+use super::service_index::ServiceNames;
 use super::session::Sessions;
 use lockmesh_protocol::change::Table;
 use lockmesh_protocol::id::{Fence, SessionId};
@@ -310,7 +311,7 @@ fn losses_follow(losses: &Losses) -> bool {
 fn nodes_follow(catalog: &Catalog) -> bool {
     let identified = catalog.nodes.iter().filter(|(_, node)| !node.id.is_empty());
     let expected: BTreeMap<_, _> = identified.map(|(name, node)| (node.id.clone(), name.clone())).collect();
-    expected == catalog.node_ids
+    expected == catalog.node_ids && ServiceNames::of(catalog) == catalog.names
 }
 
 fn members_follow(members: &Members) -> bool {

@@ -17,6 +17,7 @@
 //! | `session` | the table of sessions; their creation and requested ends |
 //! | `invalidation` | effects of a session's end on its keys, the lock-delay; the loss history |
 //! | `catalog`, `node`, `service`, `check` | the tables of the catalog that sessions depend on |
+//! | `service_index` | the rows and the index of each service name |
 //! | `agent`, `member` | registration of agents; their table, status and verdicts |
 //! | `cell` | the assignment of agents to cells of the mesh |
 //! | `txn`, `txn_kv`, `txn_catalog` | several operations, all or none |
@@ -54,6 +55,7 @@ mod restore;
 mod roster;
 mod rows;
 mod service;
+mod service_index;
 mod session;
 mod step;
 mod tombstone;
@@ -69,6 +71,7 @@ use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{AgentNumber, Fence, Key, LogIndex, SessionId, Term};
 use lockmesh_protocol::record::{Agent, LockDelay, Session, Waiter};
 use lockmesh_protocol::reply::Applied;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub use cell::CELL_AGENTS_MAX;
@@ -80,6 +83,7 @@ pub use replies::REPLIES_KEPT;
 pub use restore::RESTORE_PARTS_MAX;
 pub use roster::SERVERS_MAX;
 pub use rows::State;
+pub(crate) use service_index::folded_name;
 pub use view::{Listing, LongRead, View, too_long};
 
 impl State {
@@ -100,20 +104,22 @@ impl State {
         proposal: &Proposal,
         changes: &mut Vec<Change>,
     ) -> Arc<Applied> {
-        self.apply_keeping(index, term, proposal, changes, &mut Removed::default())
+        let (mut removed, mut services) = (Removed::default(), BTreeSet::new());
+        self.apply_keeping(index, term, proposal, changes, (&mut removed, &mut services))
     }
 
     /// The same, but hands over rows that were removed in bulk, so that they can be freed
-    /// elsewhere.
+    /// elsewhere, and the folded names of the services whose indexes moved.
     pub fn apply_keeping(
         &mut self,
         index: LogIndex,
         term: Term,
         proposal: &Proposal,
         changes: &mut Vec<Change>,
-        removed: &mut Removed,
+        (removed, services): (&mut Removed, &mut BTreeSet<String>),
     ) -> Arc<Applied> {
-        replies::answer(&mut Step::new(self, index, term, proposal.at, (changes, removed)), proposal)
+        let mut step = Step::new(self, index, term, proposal.at, (changes, removed), services);
+        replies::answer(&mut step, proposal)
     }
 
     /// The cluster's id; empty before its first command.

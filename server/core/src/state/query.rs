@@ -22,7 +22,7 @@ impl Catalog {
             Query::NodeChecks(node) => {
                 Rows::Checks(self.checks_of(&node.folded()).map(|(_, check)| check.clone()).collect())
             }
-            Query::ServiceChecks(name) => self.check_rows(|check| is_same_name(&check.service_name, name)),
+            Query::ServiceChecks(name) => Rows::Checks(self.service_checks(name).cloned().collect()),
             Query::ChecksInState(status) => {
                 self.check_rows(|check| status.is_none_or(|status| check.status == status))
             }
@@ -53,8 +53,7 @@ impl Catalog {
     }
 
     fn instances(&self, name: &str) -> Vec<Instance> {
-        let services = self.services.iter().filter(|(_, service)| is_same_name(&service.name, name));
-        services
+        self.instances_of(name)
             .map(|(key, service)| Instance {
                 node: self.nodes[&key.node].clone(),
                 service: service.clone(),
@@ -63,12 +62,13 @@ impl Catalog {
             .collect()
     }
 
+    /// The node-level checks, then the service's, each ordered by id.
     fn checks_of_instance(&self, folded: &NodeName, service: &Service) -> Vec<Arc<Check>> {
-        let checks = self.checks_of(folded).map(|(_, check)| check);
-        checks
-            .filter(|check| check.service_id.as_ref().is_none_or(|id| id.is_same(&service.id)))
-            .cloned()
-            .collect()
+        let checks = || self.checks_of(folded).map(|(_, check)| check);
+        let of_node = checks().filter(|check| check.service_id.is_none());
+        let is_its_own =
+            |check: &&Arc<Check>| check.service_id.as_ref().is_some_and(|id| id.is_same(&service.id));
+        of_node.chain(checks().filter(is_its_own)).cloned().collect()
     }
 }
 
@@ -102,10 +102,7 @@ impl State {
                 self.table_index(Table::Checks)
             }
             Query::Services => self.table_index(Table::Services),
-            Query::ServiceInstances(_) => {
-                let tables = [Table::Services, Table::Checks, Table::Nodes];
-                tables.map(|table| self.table_index(table)).into_iter().max().unwrap_or_default()
-            }
+            Query::ServiceInstances(name) => self.catalog.service_index(name),
         }
     }
 
@@ -162,8 +159,4 @@ impl State {
             waiters: self.keys.queues.get(key).map_or(0, |queue| queue.len() as u64),
         }
     }
-}
-
-fn is_same_name(left: &str, right: &str) -> bool {
-    left == right || left.to_lowercase() == right.to_lowercase()
 }

@@ -98,6 +98,7 @@ fn commit_restore(step: &mut Step<'_>, id: u64, parts: u32) -> Result<(), Restor
     let ours = std::mem::take(step.state);
     // The first change: store, timers and readers drop everything before the new rows follow.
     step.set(Change::Cleared);
+    step.state.catalog.indexes.raise(step.index);
     keep_ours(step, &ours, &backup);
     backup.rows().filter(is_data).for_each(|row| step.set(row));
     // Each table has changed for its readers, even if the backup has no row of it.
@@ -199,6 +200,7 @@ impl State {
         // Tombstones keep indexes from going back, and no index is below this one.
         self.keys.tombstones = Pages::default();
         self.table_indexes = [to; TABLES.len()];
+        self.catalog.indexes.raise(to);
     }
 
     fn restore_has_begun(&self, id: u64) -> Result<(), RestoreError> {

@@ -1,6 +1,6 @@
 //! The state as rows: set by a change, listed as changes. Each table derives its own indexes.
 //!
-//! [`State::load`] is the only code that alters a row. It must never fail and never decide
+//! `State::set_row` is the only code that alters a row. It must never fail and never decide
 //! anything.
 
 use super::catalog::{Catalog, CheckKey, ServiceKey};
@@ -63,15 +63,21 @@ pub struct State {
 impl State {
     /// Sets one row: a state is rebuilt from a checkpoint change by change.
     pub fn load(&mut self, change: Change) {
+        if let Change::TableIndex(Table::Services | Table::Checks | Table::Nodes, index) = &change {
+            self.catalog.indexes.raise(*index);
+        }
+        self.set_row(change);
+    }
+
+    /// Sets one row by a command, which moves the derived indexes itself.
+    pub(super) fn set_row(&mut self, change: Change) {
         match change {
             Change::Entry(key, entry) => self.keys.load_entry(key, entry),
             Change::Session(id, session) => self.sessions.load(id, session),
             Change::Node(name, node) => self.catalog.load_node(name, node),
             Change::NodeIndex(name, index) => put(&mut self.catalog.node_indexes, name, index),
-            Change::Service(node, id, service) => {
-                put(&mut self.catalog.services, ServiceKey { node, id }, service);
-            }
-            Change::Check(node, id, check) => put(&mut self.catalog.checks, CheckKey { node, id }, check),
+            Change::Service(node, id, service) => self.catalog.load_service(ServiceKey { node, id }, service),
+            Change::Check(node, id, check) => self.catalog.load_check(CheckKey { node, id }, check),
             Change::Tombstone(key, index) => self.keys.load_tombstone(key, index),
             Change::LockDelay(key, delay) => put(&mut self.keys.delays, key, delay),
             Change::Waiter(key, queue_position, waiter) => self.keys.load_waiter(key, queue_position, waiter),

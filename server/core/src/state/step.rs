@@ -18,6 +18,7 @@ use super::restore::restore;
 use super::roster::{
     admit_server, bootstrap, configure_autopilot, forget_server, raise_format, update_server,
 };
+use super::service_index::{move_service_indexes, note_services};
 use super::session::{create_session, destroy_session, expire_session, give_up_session};
 use super::tombstone::reap_tombstones;
 use super::txn::txn;
@@ -41,6 +42,10 @@ pub(super) struct Step<'a> {
     changes: &'a mut Vec<Change>,
     /// The rows that were removed in bulk.
     removed: &'a mut Removed,
+    /// The folded names of the services that commands touched.
+    pub(super) touched_services: &'a mut BTreeSet<String>,
+    /// Those of this command, whose indexes have not moved yet.
+    pub(super) services: BTreeSet<String>,
     /// The keys with a queue that this command may have freed.
     pub(super) freed: BTreeSet<Key>,
     /// The undo list of the current attempt, in the order of its changes.
@@ -60,11 +65,13 @@ impl<'a> Step<'a> {
         term: Term,
         at: WallTime,
         (changes, removed): (&'a mut Vec<Change>, &'a mut Removed),
+        touched_services: &'a mut BTreeSet<String>,
     ) -> Self {
         // With the base before this command: a restore changes it explicitly.
         let index = LogIndex(log_index.0 + state.index_base);
-        let freed = BTreeSet::new();
-        Self { state, index, log_index, term, at, changes, removed, freed, undo: None }
+        let (freed, services) = (BTreeSet::new(), BTreeSet::new());
+        let undo = None;
+        Self { state, index, log_index, term, at, changes, removed, touched_services, services, freed, undo }
     }
 
     /// `true` if the leader of this term decided the command, on the data of the last restore.
@@ -77,6 +84,7 @@ impl<'a> Step<'a> {
         let reply = self.carry_out(command);
         // Last: no lock is granted that the same command acquires, or to a session that it ends.
         grant_freed(self);
+        move_service_indexes(self);
         reply
     }
 
@@ -135,10 +143,11 @@ impl<'a> Step<'a> {
         }
         debug_assert!(!self.state.makes_again(&change), "it is made once: {change:?}");
         note_freed(self, &change);
+        note_services(self, &change);
         match &change {
             // Handed over instead of freed: freeing very many rows would block the loop.
             Change::TreeDeleted(prefix) => self.removed.push(self.state.keys.take_tree(prefix)),
-            change => self.state.load(change.clone()),
+            change => self.state.set_row(change.clone()),
         }
         self.changes.push(change);
     }
@@ -155,6 +164,7 @@ impl<'a> Step<'a> {
     pub(super) fn attempt<T, E>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, E>) -> Result<T, E> {
         debug_assert!(self.undo.is_none(), "attempts are not nested");
         let listed = self.changes.len();
+        let services = self.services.clone();
         self.undo = Some(Vec::new());
         let outcome = work(self);
         let undo = self.undo.take().unwrap_or_default();
@@ -162,6 +172,7 @@ impl<'a> Step<'a> {
             // In reverse: a later change may be of a row that an earlier one set.
             undo.into_iter().rev().for_each(|undo| self.state.undo(undo));
             self.changes.truncate(listed);
+            self.services = services;
         }
         outcome
     }
@@ -170,7 +181,7 @@ impl<'a> Step<'a> {
 impl State {
     fn undo(&mut self, undo: Undo) {
         match undo {
-            Undo::Row(change) => self.load(change),
+            Undo::Row(change) => self.set_row(change),
             Undo::Tree(before) => self.keys.bring_tree_back(before),
         }
     }

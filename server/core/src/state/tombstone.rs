@@ -62,10 +62,15 @@ impl State {
     }
 
     /// The minimum index of a blocking query that timed out: it need not restart, although the
-    /// index of its prefix is below the one it knows.
+    /// index of its prefix or service is below the one it knows.
     pub fn least_index(&self, query: &Query, known: LogIndex) -> LogIndex {
-        let is_known = names_prefix(query) && known <= self.keys.forgotten_tombstones;
-        if is_known { known } else { LogIndex(0) }
+        let newest = match query {
+            // Another server may have replied with a higher index for the same instances.
+            Query::ServiceInstances(_) => self.catalog_index(),
+            query if names_prefix(query) => self.keys.forgotten_tombstones,
+            _ => LogIndex(0),
+        };
+        if known <= newest { known } else { LogIndex(0) }
     }
 }
 

@@ -15,6 +15,7 @@ mod names;
 mod queue;
 mod quorum;
 mod removal;
+mod service_watches;
 mod setback;
 mod solo;
 mod stalled_renewals;
