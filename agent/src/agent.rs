@@ -1,7 +1,6 @@
 //! Starts all parts of an agent, and stops them in the reverse order. No other file does.
 
-use crate::checks::Checks;
-use crate::config::{AgentConfig, CheckConfig, HttpConfig, SessionConfig, UpstreamConfig};
+use crate::config::{AgentConfig, HttpConfig, RegistryConfig, SessionConfig, UpstreamConfig};
 use crate::error::AgentError;
 use crate::events::Events;
 use crate::http::{self, Api, HostCheck, HttpLimits, Listeners, UnixSocket};
@@ -13,13 +12,14 @@ use crate::metrics;
 use crate::node::{self, NodeIdentity};
 use crate::own_address::OwnAddress;
 use crate::pin::PinStore;
+use crate::registry::Registry;
 use crate::reload::Asking;
 use crate::session_watches::SessionWatches;
 use crate::upstream::calls::StatusOf;
 use crate::upstream::{Upstream, UpstreamOptions};
-use lockmesh_agent_core::checks::CheckLimits;
 use lockmesh_agent_core::cluster::ClusterChoice;
 use lockmesh_agent_core::quorum_client::tagged_addresses;
+use lockmesh_agent_core::registry::Limits;
 use lockmesh_net::config::Section;
 use lockmesh_net::datagram::DatagramSocket;
 use lockmesh_net::{CertificateLife, Endpoint, Identity, QuicOptions, Role, expiry};
@@ -65,7 +65,7 @@ pub struct AgentOptions {
 pub struct Agent {
     node: NodeName,
     upstream: Upstream,
-    checks: Arc<Checks>,
+    registry: Arc<Registry>,
     has_left: AtomicBool,
     tcp: Vec<SocketAddr>,
     socket: Option<PathBuf>,
@@ -73,7 +73,7 @@ pub struct Agent {
     http: JoinHandle<()>,
     session_watches: Arc<SessionWatches>,
     events: Arc<Events>,
-    check_sync: JoinHandle<()>,
+    registry_loop: JoinHandle<()>,
     lives: watch::Sender<Vec<CertificateLife>>,
 }
 
@@ -119,19 +119,20 @@ impl Agent {
             advertise: own_address,
             server_rpc: server,
         };
-        let checks = Checks::new(upstream.clone(), identity.clone(), check_limits(&config.checks));
+        let registry = open_registry(&config, &upstream, &identity)?;
         let limits = limits(&config.http, &config.session, open_files);
         let (shutdown, stopping) = watch::channel(false);
         let (events, questions) = join_mesh(datagrams, node.name.clone(), &upstream, &stopping);
         // It ends with the upstream, which closes the endpoint.
         tokio::spawn(Listener::new(endpoint, upstream.clone(), questions).run());
-        let api = Api::new(upstream.clone(), identity, limits, Arc::clone(&checks))
+        let api = Api::new(upstream.clone(), identity, limits, Arc::clone(&registry))
+            .with_scripts(config.registry.scripts)
             .with_events(Arc::clone(&events))
             .with_reload(reload)
             .with_operator_socket(config.http.operator_socket().map(PathBuf::from))
             .with_tokens_refused(config.http.refuse_tokens)
             .with_hosts(HostCheck::of(&config.http)?);
-        let check_sync = tokio::spawn(Arc::clone(&checks).run(stopping.clone()));
+        let registry_loop = tokio::spawn(Arc::clone(&registry).run(stopping.clone()));
         let session_watches = Arc::clone(&api.session_watches);
         let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping));
         metrics::show_build(VERSION, COMMIT, "agent");
@@ -140,7 +141,7 @@ impl Agent {
         Ok(Self {
             node,
             upstream,
-            checks,
+            registry,
             has_left,
             tcp,
             socket,
@@ -148,7 +149,7 @@ impl Agent {
             http,
             session_watches,
             events,
-            check_sync,
+            registry_loop,
             lives,
         })
     }
@@ -201,7 +202,7 @@ impl Agent {
     /// left, and is registered again.
     pub async fn leave(&self) -> Result<(), Unavailable> {
         // A check written after the node has left would bring the node back.
-        let mut is_silent = self.checks.silence().await;
+        let mut is_silent = self.registry.silence().await;
         let outcome = self.upstream.leave(&self.node).await;
         *is_silent = outcome.is_ok();
         self.has_left.store(outcome.is_ok(), Ordering::Relaxed);
@@ -227,7 +228,7 @@ impl Agent {
         let _ = self.shutdown.send(true);
         // Blocking requests would use up the grace period, and then be cut.
         self.upstream.hurry();
-        for task in [self.http, self.check_sync] {
+        for task in [self.http, self.registry_loop] {
             if let Err(error) = task.await {
                 tracing::error!("a part of the agent panicked: {error}");
             }
@@ -332,12 +333,23 @@ fn limits(config: &HttpConfig, session: &SessionConfig, open_files: u64) -> Http
     }
 }
 
-fn check_limits(config: &CheckConfig) -> CheckLimits {
-    CheckLimits {
-        update_interval: config.update_interval,
-        max_output_bytes: config.max_output_bytes,
-        max_checks: config.max_checks,
-    }
+/// Opens the services and checks that an earlier process left, and adds those of the configuration.
+fn open_registry(
+    config: &AgentConfig,
+    upstream: &Upstream,
+    identity: &node::Identity,
+) -> Result<Arc<Registry>, AgentError> {
+    let RegistryConfig { update_interval, max_output_bytes, max_checks, max_services, max_running, scripts } =
+        config.registry;
+    let limits = Limits { update_interval, max_output_bytes, max_checks, max_services, max_running };
+    let configured = config.configured()?;
+    let (upstream, identity) = (upstream.clone(), identity.clone());
+    let registry = Registry::open(upstream, identity, limits, &config.data_dir, |check, source| {
+        scripts.permit(check, source)
+    });
+    let registry = registry.map_err(|error| AgentError::Registry(config.data_dir.clone(), error))?;
+    registry.configure(configured).map_err(AgentError::Configured)?;
+    Ok(registry)
 }
 
 fn registration(

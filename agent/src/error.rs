@@ -2,10 +2,12 @@
 
 use crate::http::ListenError;
 use crate::pin::PinError;
+use lockmesh_agent_core::registry::RegistryError;
 use lockmesh_net::config::ConfigError;
 use lockmesh_protocol::peer::WrongCertificate;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// The reason why an agent could not be started. No part of it runs.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +21,12 @@ pub enum AgentError {
     /// The agent's cluster cannot be determined.
     #[error(transparent)]
     Pin(#[from] PinError),
+    /// The services and checks of an earlier process cannot be read.
+    #[error("cannot read the services and checks in {0}: {1}")]
+    Registry(PathBuf, io::Error),
+    /// A service or a check of the configuration cannot be registered.
+    #[error("cannot register the services and checks of the configuration: {0}")]
+    Configured(#[from] RegistryError),
     /// The API's listeners cannot be opened.
     #[error(transparent)]
     Listen(#[from] ListenError),

@@ -13,7 +13,9 @@
 //! | `http/endpoint/` | one file per family of endpoints: parse, ask once, render |
 //! | `http/go/` | parsing by Go's rules: query strings, paths, numbers, JSON |
 //! | `http/tests/` | the API on a stand-in quorum: real parsing, the real state, bytes on real sockets |
-//! | `checks.rs` | this agent's own health checks: clock, log and connection around `agent/core/src/checks`, which decides |
+//! | `registry/` | this agent's own services and health checks: clock, log, data folder and connection around `agent/core/src/registry`, which decides |
+//! | `definitions/` | definitions of services and checks, in requests and in the configuration |
+//! | `probes/` | health checks that this agent runs: HTTP, TCP, UDP, gRPC, HTTP/2 ping, scripts |
 //! | `session_watches.rs`, `boot_clock.rs` | sessions that guards on this host follow, and the clock of their deadlines |
 //! | `upstream/` | connections, callers and the clock around `agent/core`, which decides |
 //! | `config/` | settings of an agent |
@@ -32,9 +34,9 @@
 
 pub mod agent;
 mod boot_clock;
-pub mod checks;
 pub mod config;
 pub mod consul;
+pub mod definitions;
 pub mod error;
 pub mod events;
 pub mod http;
@@ -47,6 +49,8 @@ pub mod metrics;
 pub mod node;
 pub mod own_address;
 pub mod pin;
+pub mod probes;
+pub mod registry;
 pub mod reload;
 pub mod session_watches;
 pub mod upstream;

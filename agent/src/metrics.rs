@@ -61,6 +61,11 @@ lockmesh_net::metrics! {
         "State changes of followed sessions, by new state", by ["state"], of [
             "safe", "jeopardy", "suspended", "lost",
         ];
+    pub CHECK_RUNS: IntCounterVec = "lockmesh_check_runs_total",
+        "Runs of local checks, by their result", by ["status"], of ["passing", "warning", "critical"];
+    pub CHECKS_RUNNING: IntGauge = "lockmesh_checks_running", "Local checks that run now";
+    pub SERVICES: IntGauge = "lockmesh_agent_services", "Services that are registered with this agent";
+    pub CHECKS: IntGauge = "lockmesh_agent_checks", "Checks that are registered with this agent";
     pub CHECK_EXPIRIES: IntCounter = "lockmesh_check_expiries_total",
         "Local checks that turned critical because their TTL expired";
     pub MESH_MEMBERS: IntGauge = "lockmesh_agent_mesh_members",

@@ -1,9 +1,9 @@
-//! Requests about the agent itself and its own checks.
+//! Requests about the agent itself, and its own services and checks.
 
 use crate::client::{Client, Target};
 use crate::connection::Verb;
 use crate::error::Error;
-use crate::shape::agent::{AgentSelf, CheckUpdate, Member, Metrics, NewCheck};
+use crate::shape::agent::{AgentSelf, CheckUpdate, Member, Metrics, NewCheck, NewService, Service};
 use crate::shape::health::Check;
 use bytes::Bytes;
 use serde::Serialize;
@@ -92,7 +92,51 @@ impl Agent<'_> {
         Ok(self.client.read(Target::new("/v1/agent/checks")).await?.value)
     }
 
-    /// Registers a TTL check, which is updated with [`Agent::update_check`].
+    /// Returns the agent's own services, by service id.
+    ///
+    /// # Errors
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
+    pub async fn services(&self) -> Result<BTreeMap<String, Service>, Error> {
+        Ok(self.client.read(Target::new("/v1/agent/services")).await?.value)
+    }
+
+    /// Registers a service with its checks, or changes the one with that id.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] gives the reason; nothing was registered. After any other error the
+    /// outcome is unknown. Registering again is safe: an existing check keeps its status.
+    pub async fn register_service(&self, service: &NewService) -> Result<(), Error> {
+        self.put(Target::new("/v1/agent/service/register"), service).await
+    }
+
+    /// Deregisters a service with its checks; sessions that depend on them end.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the agent has no service with that id, for example because an earlier
+    /// attempt removed it. After any other error, retry.
+    pub async fn deregister_service(&self, id: &str) -> Result<(), Error> {
+        self.order(Target::new("/v1/agent/service/deregister/").name(id)).await
+    }
+
+    /// Puts the node into maintenance with this reason, or ends it without one. A node in
+    /// maintenance has a critical check.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] gives the reason; nothing was changed. After any other error, retry.
+    pub async fn maintain(&self, reason: Option<&str>) -> Result<(), Error> {
+        self.order(maintenance(Target::new("/v1/agent/maintenance"), reason)).await
+    }
+
+    /// Puts a service into maintenance with this reason, or ends it without one.
+    ///
+    /// # Errors
+    /// As [`Self::maintain`]; [`Error::Refused`] also if the agent has no service with that id.
+    pub async fn maintain_service(&self, id: &str, reason: Option<&str>) -> Result<(), Error> {
+        let target = Target::new("/v1/agent/service/maintenance/").name(id);
+        self.order(maintenance(target, reason)).await
+    }
+
+    /// Registers a check. One with a TTL is updated with [`Agent::update_check`].
     ///
     /// # Errors
     /// [`Error::Refused`] gives the reason; the check was not registered. After any other error the
@@ -172,5 +216,12 @@ impl Agent<'_> {
     async fn put(&self, target: Target, body: &impl Serialize) -> Result<(), Error> {
         let body = serde_json::to_vec(body).map_err(|error| Error::Settings(error.to_string()))?;
         self.client.write(Verb::Put, target, body.into()).await.map(|_| ())
+    }
+}
+
+fn maintenance(target: Target, reason: Option<&str>) -> Target {
+    match reason {
+        Some(reason) => target.with("enable", "true").with("reason", reason),
+        None => target.with("enable", "false"),
     }
 }

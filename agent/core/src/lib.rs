@@ -19,11 +19,11 @@
 //! | `admission.rs` | whether the servers accept this agent |
 //! | `event_log.rs`, `event_filter.rs` | received user events, and their filters; the latter names the library for regular expressions |
 //! | `gossip/` | the failure detector: this agent in the mesh (SWIM); only `engine.rs` names foca |
-//! | `checks/` | this agent's own health checks (TTL checks), kept equal to the catalog (anti-entropy) |
+//! | `registry/` | this agent's own services and health checks, kept equal to the catalog (anti-entropy) |
 //! | `request_ids.rs` | one id for all attempts of a command |
 
 pub mod admission;
-pub mod checks;
+
 pub mod cluster;
 pub mod event_filter;
 pub mod event_log;
@@ -31,6 +31,7 @@ pub mod gossip;
 pub mod leader_tracker;
 pub mod lease;
 pub mod quorum_client;
+pub mod registry;
 pub mod request_ids;
 pub mod servers;
 pub mod session_events;

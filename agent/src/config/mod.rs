@@ -5,13 +5,16 @@
 //! file equal to [`AgentConfig::default`].
 
 mod hosts;
+mod scripts;
 mod value;
 
 pub use hosts::{HostPattern, HostPatternError};
+pub use scripts::Scripts;
 pub use value::{FileMode, WindowWord};
 
-use lockmesh_agent_core::checks::CheckLimits;
+use crate::definitions;
 use lockmesh_agent_core::cluster::ClusterChoice;
+use lockmesh_agent_core::registry::{Configured, Limits, Source};
 use lockmesh_net::config::{
     ConfigError, LogConfig, NodeConfig, Section, TlsConfig, check_path, empty_is_none, hours, mins, ms, secs,
 };
@@ -19,6 +22,7 @@ use lockmesh_net::sections;
 use lockmesh_protocol::duration;
 use lockmesh_protocol::host_port::{Host, HostPort};
 use lockmesh_protocol::lease::HealthWindow;
+use serde_json::Value;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -28,7 +32,7 @@ const MAX_ALLOWED_HOSTS: usize = 64;
 
 sections! {
     /// The configuration of an agent.
-    pub struct AgentConfig by Self::check_mesh {
+    pub struct AgentConfig by Self::check_together {
         /// The directory for data that must outlive the process: the node's UUID and the cluster
         /// pin.
         data_dir: PathBuf = "/var/lib/lockmesh/agent".into(), by check_path;
@@ -47,6 +51,10 @@ sections! {
         /// `true` if the node leaves the cluster on SIGTERM. Otherwise the servers are notified
         /// that it will return, and keep its sessions for a while.
         leave_on_terminate: bool = false;
+        /// Services of this host, with the fields of Consul's service definitions.
+        services: Vec<Value> = Vec::new();
+        /// Health checks of this host, with the fields of Consul's check definitions.
+        checks: Vec<Value> as "value::definitions" = Vec::new();
         /// The agent's role in the mesh.
         gossip: GossipConfig;
         /// The identity of this machine.
@@ -59,8 +67,8 @@ sections! {
         upstream: UpstreamConfig;
         /// The agent's certificate.
         tls: TlsConfig = TlsConfig::of_role("agent"), by Section::check_at;
-        /// Health checks that run here.
-        checks: CheckConfig;
+        /// Limits of services and health checks.
+        registry: RegistryConfig;
         /// Logging.
         log: LogConfig;
     }
@@ -146,19 +154,48 @@ sections! {
         probe_after: Duration as "duration::text" = ms(100), in ms(10)..=secs(10);
     }
 
-    /// Health checks that run in the agent.
-    pub struct CheckConfig {
-        /// The maximum delay before a change of a check's output alone is written to the catalog.
-        update_interval: Duration as "duration::text" = CheckLimits::default().update_interval,
+    /// Limits of services and health checks.
+    pub struct RegistryConfig {
+        /// The mean delay before a change of a check's output alone is written to the catalog.
+        update_interval: Duration as "duration::text" = Limits::default().update_interval,
             in secs(0)..=hours(24);
         /// The maximum size of a check's output in bytes.
-        max_output_bytes: usize = CheckLimits::default().max_output_bytes, in 1..=1 << 20;
+        max_output_bytes: usize = Limits::default().max_output_bytes, in 1..=1 << 20;
         /// The maximum number of checks.
-        max_checks: usize = CheckLimits::default().max_checks, in 1..=100_000;
+        max_checks: usize = Limits::default().max_checks, in 1..=100_000;
+        /// The maximum number of services.
+        max_services: usize = Limits::default().max_services, in 1..=100_000;
+        /// The maximum number of checks that run at a time.
+        max_running: usize = Limits::default().max_running, in 1..=10_000;
+        /// Who may define checks that run a script.
+        scripts: Scripts = Scripts::Disabled;
     }
 }
 
 impl AgentConfig {
+    /// Returns the services and checks of this host.
+    ///
+    /// # Errors
+    /// The first definition that has to be changed.
+    pub fn configured(&self) -> Result<Configured, ConfigError> {
+        let configured = definitions::configured(&self.services, &self.checks)?;
+        let of_services = configured.services.iter().flat_map(|service| &service.checks);
+        let mut checks = of_services.chain(&configured.checks);
+        match checks.find(|check| !self.registry.scripts.permit(check, Source::Config)) {
+            None => Ok(configured),
+            Some(check) => {
+                let problem =
+                    format!("is \"disabled\", but the check {:?} runs a script: use \"config\"", check.id);
+                Err(ConfigError::new("registry.scripts", problem))
+            }
+        }
+    }
+
+    fn check_together(&self) -> Result<(), ConfigError> {
+        self.check_mesh()?;
+        self.configured().map(|_| ())
+    }
+
     /// Checks that `listen` can reach the servers and `advertise`. One socket serves and dials, so
     /// an address that it cannot reach is better reported here than by an agent that never
     /// connects.

@@ -48,3 +48,22 @@ impl<'de> Deserialize<'de> for WindowWord {
         window.map(Self).ok_or_else(unknown)
     }
 }
+
+/// Definitions of checks. The name was that of a section before.
+pub(super) mod definitions {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+    use serde_json::Value;
+
+    pub(crate) fn serialize<S: Serializer>(list: &[Value], serializer: S) -> Result<S::Ok, S::Error> {
+        list.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Value>, D::Error> {
+        match Value::deserialize(deserializer)? {
+            Value::Array(list) => Ok(list),
+            _ => Err(D::Error::custom(
+                "`[[checks]]` defines a check; the limits of checks, earlier in `[checks]`, are in `[registry]`",
+            )),
+        }
+    }
+}

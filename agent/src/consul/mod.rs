@@ -151,15 +151,15 @@ mod tests {
     #[test]
     fn a_row_is_found_by_what_it_covers() {
         let feature = |row: Option<&Row>| row.map(|row| row.feature);
-        let services = feature(route("/v1/agent/services"));
-        assert!(services.is_some());
-        assert_eq!(feature(route("/v1/agent/service/web")), services);
-        for path in ["/v1/agent/service", "/v1/agent/services/x", "/v1/acl/list", "/v1/kv/a", "/ui2", "/"] {
+        let queries = feature(route("/v1/query"));
+        assert!(queries.is_some());
+        assert_eq!(feature(route("/v1/query/web")), queries);
+        for path in ["/v1/operator/usage/x", "/v1/queries", "/v1/acl/list", "/v1/kv/a", "/ui2", "/"] {
             assert_eq!(route(path), None, "{path}");
         }
         assert_eq!(command(&["config", "read", "-kind", "x"]).map(|found| found.0), Some("config read"));
         assert_eq!(command(&["config"]), None);
-        assert_eq!(command(&["services", "register"]).map(|found| found.0), Some("services"));
+        assert_eq!(command(&["peering", "list"]).map(|found| found.0), Some("peering"));
         assert_eq!(option("server", "bind").map(|found| found.0), Some("agent -bind"));
         assert_eq!(option("kv", "bind"), None);
         assert_eq!(option("kv", "namespace").map(|found| found.0), Some("-namespace"));

@@ -9,8 +9,6 @@ const fn row(names: &'static [&'static str], feature: &'static str, remedy: Reme
 
 const KEEP_CONSUL: Remedy = Absent("keep Consul for it");
 const NO_MESH: Remedy = Absent("keep Consul or another service mesh for it");
-const NO_SERVICES: Remedy =
-    Absent("keep Consul for service discovery, or register services with `PUT /v1/catalog/register`");
 const NO_ENTERPRISE: Remedy = Absent("use one cluster per tenant");
 const NO_ACLS: Remedy = Absent("restrict the agent's socket with `http.socket_group`");
 const NO_DNS: Remedy = Absent("resolve names elsewhere");
@@ -18,16 +16,6 @@ const ONE_DATACENTER: Remedy = Absent("use one cluster per datacenter");
 
 /// Routes that no endpoint serves.
 pub static ROUTES: &[Row] = &[
-    row(
-        &[
-            "/v1/agent/services",
-            "/v1/agent/service/",
-            "/v1/agent/health/service/",
-            "/v1/catalog/node-services/",
-        ],
-        "services of an agent",
-        NO_SERVICES,
-    ),
     Row {
         // Its removed routes, such as `/v1/acl/list`, are unknown in Consul too.
         names: &[
@@ -71,10 +59,6 @@ pub static ROUTES: &[Row] = &[
         &[
             "/v1/connect/",
             "/v1/agent/connect/",
-            "/v1/catalog/connect/",
-            "/v1/catalog/gateway-services/",
-            "/v1/health/connect/",
-            "/v1/health/ingress/",
             "/v1/discovery-chain/",
             "/v1/exported-services",
             "/v1/imported-services",
@@ -126,12 +110,6 @@ pub static ROUTES: &[Row] = &[
 
 /// Commands, and subcommands of commands that Lockmesh has.
 pub static COMMANDS: &[Row] = &[
-    row(&["services"], "service registration", NO_SERVICES),
-    row(
-        &["catalog"],
-        "nodes and services",
-        Here("`lockmesh members`, and `GET /v1/catalog/nodes` and `GET /v1/catalog/services`"),
-    ),
     row(&["acl", "login", "logout"], "ACLs", NO_ACLS),
     row(
         &[
@@ -146,7 +124,11 @@ pub static COMMANDS: &[Row] = &[
         "service mesh",
         NO_MESH,
     ),
-    row(&["peering"], "cluster peering", ONE_DATACENTER),
+    row(
+        &["peering", "services export", "services exported-services", "services imported-services"],
+        "cluster peering",
+        ONE_DATACENTER,
+    ),
     row(&["namespace", "partition", "license"], "Consul Enterprise", NO_ENTERPRISE),
     row(&["monitor"], "log of an agent", Here("its stderr; with systemd, `journalctl -fu lockmesh-agent`")),
     row(&["info"], "state of an agent", Here("`GET /metrics` and `GET /v1/agent/self`")),
@@ -155,7 +137,6 @@ pub static COMMANDS: &[Row] = &[
         "archive of logs and profiles",
         Absent("collect `/metrics` and the log of each agent and server"),
     ),
-    row(&["maint"], "maintenance mode", Here("`PUT /v1/agent/maintenance?enable=true`")),
     row(
         &["keyring"],
         "gossip keyring",
@@ -240,7 +221,7 @@ pub static OPTIONS: &[Row] = &[
     row(
         &["agent -enable-script-checks", "agent -enable-local-script-checks"],
         "script checks",
-        Absent("report to a TTL check from a timer"),
+        Here("`--set registry.scripts=config` of an agent"),
     ),
     row(
         &["-datacenter", "-wan", "-serf-wan-port", "-retry-join-wan", "-advertise-wan"],
@@ -355,19 +336,20 @@ pub static KEYS: &[Row] = &[
     row(
         &["check_update_interval"],
         "delay of a check's output",
-        Here("`checks.update_interval` of an agent"),
+        Here("`registry.update_interval` of an agent"),
     ),
     row(
         &["check_output_max_size"],
         "size of a check's output",
-        Here("`checks.max_output_bytes` of an agent"),
+        Here("`registry.max_output_bytes` of an agent"),
     ),
+    row(&["check"], "checks in the configuration", Here("`[[checks]]` of an agent")),
     row(
-        &["check", "checks", "enable_script_checks", "enable_local_script_checks"],
-        "checks in the configuration",
-        Absent("register TTL checks with `PUT /v1/agent/check/register`"),
+        &["enable_script_checks", "enable_local_script_checks"],
+        "script checks",
+        Here("`registry.scripts` of an agent"),
     ),
-    row(&["service", "services"], "services in the configuration", NO_SERVICES),
+    row(&["service"], "services in the configuration", Here("`[[services]]` of an agent")),
     row(&["telemetry"], "metrics", Here("`GET /metrics` of an agent, and of a server at its `http.listen`")),
     row(&["autopilot"], "autopilot", Here("`lockmesh operator autopilot set-config`")),
     row(&["watches"], "watches", Here("`lockmesh watch`, as a service of its own")),

@@ -4,9 +4,10 @@ use super::audit::Audit;
 use super::host::HostCheck;
 use super::token::Tokens;
 use super::unix_socket::SocketHealth;
-use crate::checks::Checks;
+use crate::config::Scripts;
 use crate::events::Events;
 use crate::node::Identity;
+use crate::registry::Registry;
 use crate::reload::Asking;
 use crate::session_watches::SessionWatches;
 use crate::upstream::Upstream;
@@ -99,8 +100,10 @@ pub struct Api {
     pub identity: Identity,
     /// Limits on client requests.
     pub limits: HttpLimits,
-    /// This agent's own checks.
-    pub checks: Arc<Checks>,
+    /// This agent's own services and checks.
+    pub registry: Arc<Registry>,
+    /// The clients that may register script checks.
+    pub scripts: Scripts,
     /// The sessions that guards follow.
     pub session_watches: Arc<SessionWatches>,
     /// The user events of this host.
@@ -120,8 +123,8 @@ pub struct Api {
 
 impl Api {
     /// Creates the context of an agent outside the mesh. Nothing runs yet: see
-    /// [`crate::http::serve`] and [`Checks::run`].
-    pub fn new(upstream: Upstream, identity: Identity, limits: HttpLimits, checks: Arc<Checks>) -> Self {
+    /// [`crate::http::serve`] and [`Registry::run`].
+    pub fn new(upstream: Upstream, identity: Identity, limits: HttpLimits, registry: Arc<Registry>) -> Self {
         let most = limits.max_watched_sessions;
         let events = Events::alone(identity.node.clone());
         let session_watches = SessionWatches::new(upstream.clone(), identity.node.clone(), most);
@@ -129,7 +132,8 @@ impl Api {
             upstream,
             identity,
             limits,
-            checks,
+            registry,
+            scripts: Scripts::default(),
             session_watches,
             events,
             reload: Asking::default(),
@@ -158,6 +162,12 @@ impl Api {
     #[must_use]
     pub fn with_hosts(self, hosts: HostCheck) -> Self {
         Self { hosts, ..self }
+    }
+
+    /// Sets the clients that may register script checks.
+    #[must_use]
+    pub fn with_scripts(self, scripts: Scripts) -> Self {
+        Self { scripts, ..self }
     }
 
     /// Restricts operator requests to this Unix socket.

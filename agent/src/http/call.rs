@@ -310,6 +310,6 @@ fn check_cache_control(headers: &HeaderMap) -> Result<(), Failure> {
 }
 
 /// Returns a wait with a little jitter added, so that waiters do not return all at once.
-fn spread(wait: Duration) -> Duration {
+pub(super) fn spread(wait: Duration) -> Duration {
     wait + wait.mul_f64(Random::new(seed()).fraction() / 16.0)
 }

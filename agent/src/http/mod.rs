@@ -58,7 +58,7 @@ mod file_body;
 mod guard;
 mod host;
 mod peer;
-mod service_mesh;
+pub(crate) mod service_mesh;
 mod shapes;
 mod token;
 mod unix_socket;

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 const KEY: &str = "\u{0}service-mesh";
 
 /// The names of the fields.
-pub(super) const FIELDS: [&str; 3] = ["Kind", "Proxy", "Connect"];
+pub(crate) const FIELDS: [&str; 3] = ["Kind", "Proxy", "Connect"];
 
 const PROXY_FIELDS: &[&str] = &[
     "DestinationServiceName",
@@ -38,7 +38,7 @@ const CONNECT_FIELDS: &[&str] = &["Native", "SidecarService", "PeerMeta"];
 /// The fields of one service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct MeshFields {
+pub(crate) struct MeshFields {
     #[serde(skip_serializing_if = "String::is_empty")]
     kind: String,
     #[serde(skip_serializing_if = "Map::is_empty")]
@@ -52,7 +52,7 @@ impl MeshFields {
     ///
     /// # Errors
     /// The client has to change its request.
-    pub(super) fn parse(service: &Object<'_>) -> Result<Self, JsonError> {
+    pub(crate) fn parse(service: &Object<'_>) -> Result<Self, JsonError> {
         let proxy = service.object("Proxy", "ConnectProxyConfig")?;
         proxy.string("Mode")?;
         for name in ["MeshGateway", "Expose"] {
@@ -71,7 +71,7 @@ impl MeshFields {
     ///
     /// # Errors
     /// The metadata has the key already: the client has to change its request.
-    pub(super) fn store(&self, meta: &mut BTreeMap<String, String>) -> Result<(), JsonError> {
+    pub(crate) fn store(&self, meta: &mut BTreeMap<String, String>) -> Result<(), JsonError> {
         if meta.contains_key(KEY) {
             return Err(JsonError::Value(format!("the key {KEY:?} of Meta is reserved: use another one")));
         }
@@ -96,6 +96,18 @@ impl MeshFields {
     /// Returns the proxy; the empty one for a service that is none.
     pub(super) fn proxy(&self) -> Proxy {
         serde_json::from_value(Value::Object(self.proxy.clone())).unwrap_or_default()
+    }
+
+    /// Returns `true` for a proxy of the named service.
+    pub(super) fn is_proxy_of(&self, name: &str) -> bool {
+        let destination = self.proxy.get("DestinationServiceName").and_then(Value::as_str);
+        let is_its = destination.is_some_and(|known| known.to_lowercase() == name.to_lowercase());
+        self.kind == "connect-proxy" && is_its
+    }
+
+    /// Returns `true` for a service that needs no proxy in the service mesh.
+    pub(super) fn is_native(&self) -> bool {
+        self.connect.get("Native").and_then(Value::as_bool).unwrap_or_default()
     }
 
     /// Returns the settings of the service mesh.

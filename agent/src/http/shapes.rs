@@ -142,6 +142,28 @@ pub(super) fn service(service: &Service) -> shape::catalog::Service {
     }
 }
 
+/// Returns a service as its agent has it, without a content hash.
+pub(super) fn agent_service(service: &Service, datacenter: &str) -> shape::agent::Service {
+    let mesh = MeshFields::of(service);
+    let proxy = mesh.proxy();
+    shape::agent::Service {
+        kind: mesh.kind(),
+        id: service.id.to_string(),
+        service: service.name.clone(),
+        tags: service.tags.clone(),
+        meta: visible_meta(service),
+        port: service.port,
+        address: service.address.clone(),
+        tagged_addresses: tagged_addresses(service),
+        weights: weights(service),
+        enable_tag_override: service.enable_tag_override,
+        content_hash: String::new(),
+        proxy: (proxy != shape::catalog::Proxy::default()).then_some(proxy),
+        connect: mesh.connect(),
+        datacenter: datacenter.into(),
+    }
+}
+
 fn weights(service: &Service) -> shape::catalog::Weights {
     let (passing, warning) = service.weights;
     shape::catalog::Weights { passing, warning }
@@ -207,7 +229,7 @@ pub(crate) fn check(check: &Check) -> shape::health::Check {
 fn definition(text: &str) -> Map<String, Value> {
     let mut definition: Map<String, Value> = serde_json::from_str(text).unwrap_or_default();
     // Internal to Lockmesh: Consul's definitions have no such field.
-    definition.remove(lockmesh_agent_core::checks::DEFINITION_TTL);
+    definition.remove(lockmesh_agent_core::registry::DEFINITION_TTL);
     definition
 }
 

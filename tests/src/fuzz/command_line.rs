@@ -30,6 +30,8 @@ pub fn argument_seeds() -> Vec<Vec<u8>> {
         "kv\nget\n-recurse=false\n-\n",
         "dev\n--http\n127.0.0.1:0\n--node\nn\n--json",
         "session\ncreate\n-ttl=15s\n-lock-delay\n0s",
+        "services\nregister\n-name=web\n-port\n80\n-meta=a=b\n-check-ttl=15s",
+        "maint\n-enable\n-reason=disk\n-service=web",
         "operator\nraft\nlist-peers\n-stale",
         "help",
         "--version",
@@ -57,7 +59,9 @@ pub fn server_config_seeds() -> Vec<Vec<u8>> {
 pub fn agent_config_seeds() -> Vec<Vec<u8>> {
     let sample = include_str!("../../../deploy/config/agent.toml");
     let small = "[http]\ntcp = \"127.0.0.1:8501\"\nsocket_mode = \"0600\"\n\0upstream.servers=a:1,b:2";
-    bytes_of(&[sample, small, "", "[http]\nsession_ttl_min = \"-1s\"\n", "[[http]]\n"])
+    let definitions = "[[services]]\nname = \"web\"\ncheck = { http = \"http://h/\", interval = \"10s\" }\n\
+                       [[checks]]\nname = \"disk\"\nttl = \"1m\"\n\0registry.max_running=2";
+    bytes_of(&[sample, small, "", "[http]\nsession_ttl_min = \"-1s\"\n", "[[http]]\n", definitions])
 }
 
 fn configuration<T: Role>(data: &[u8]) {

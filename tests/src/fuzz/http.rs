@@ -7,13 +7,15 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use http::Request;
 use http_body_util::BodyExt;
-use lockmesh_agent::checks::Checks;
+use lockmesh_agent::definitions;
 use lockmesh_agent::http::go::{json, path, query};
 use lockmesh_agent::http::{Api, Body, HttpLimits, Peer, archive, endpoint, router};
 use lockmesh_agent::node::Identity;
 use lockmesh_agent::own_address::OwnAddress;
+use lockmesh_agent::registry::Registry;
 use lockmesh_agent::upstream::{BoxFuture, Quorum, Upstream};
 use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
+use lockmesh_agent_core::registry::Limits;
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
@@ -97,16 +99,19 @@ pub fn txn_body_seeds() -> Vec<Vec<u8>> {
     bodies("/v1/txn")
 }
 
-/// The body of a registration or a deregistration in the catalog, or of a check of the agent.
+/// The body of a registration or a deregistration in the catalog, or of a
+/// check or a service of the agent.
 pub fn http_registration_body(data: &[u8]) {
     let _ = endpoint::registration::parse_registration(data);
     let _ = endpoint::registration::parse_deregistration(data);
-    let _ = endpoint::check::parse_registration(data);
+    let _ = definitions::parse_check_registration(data);
+    let _ = definitions::parse_service_registration(data);
 }
 
 /// Returns seeds of [`http_registration_body`].
 pub fn registration_body_seeds() -> Vec<Vec<u8>> {
-    [bodies("/v1/catalog/"), bodies("/v1/agent/check/register")].concat()
+    [bodies("/v1/catalog/"), bodies("/v1/agent/check/register"), bodies("/v1/agent/service/register")]
+        .concat()
 }
 
 /// Returns the bodies of the requests whose first line contains this path.
@@ -231,9 +236,8 @@ fn api(upstream: Upstream) -> Api {
         advertise: OwnAddress::fixed(Ipv4Addr::LOCALHOST.into()),
         server_rpc: None,
     };
-    let checks =
-        Checks::new(upstream.clone(), identity.clone(), lockmesh_agent_core::checks::CheckLimits::default());
-    Api::new(upstream, identity, HttpLimits::default(), checks)
+    let registry = Registry::in_memory(upstream.clone(), identity.clone(), Limits::default());
+    Api::new(upstream, identity, HttpLimits::default(), registry)
 }
 
 /// A quorum whose replies are unrelated to the requests.

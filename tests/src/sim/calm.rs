@@ -23,6 +23,10 @@ const BOUND: Duration = Duration::from_secs(80);
 /// servers that report no checksum, and the last one begins a while after the last write.
 const COMPARISON_BOUND: Duration = Duration::from_secs(70);
 
+/// Additional time until agents have removed what others registered for their nodes: an agent
+/// compares its node with the catalog within two minutes.
+const NODE_COMPARISON_BOUND: Duration = Duration::from_secs(60);
+
 impl World {
     /// Ends all faults.
     pub fn calm(&mut self) {
@@ -60,6 +64,12 @@ impl World {
         }
     }
 
+    /// Returns the maximum time until everything is well.
+    fn bound(&self) -> Duration {
+        let has_checks = self.stage.plan.clients.has_checks;
+        BOUND + if has_checks { NODE_COMPARISON_BOUND } else { Duration::ZERO }
+    }
+
     /// Checks that everything is well by now.
     pub fn look(&mut self) {
         self.waits_for_refusal();
@@ -68,7 +78,7 @@ impl World {
         if wrong.is_empty() {
             self.judge_end();
             self.done = true;
-        } else if self.calm_for() > BOUND && !self.is_still_comparing(&wrong) {
+        } else if self.calm_for() > self.bound() && !self.is_still_comparing(&wrong) {
             if wrong == self.unseen() {
                 self.judge_watchers();
             } else {

@@ -5,6 +5,7 @@
 //! together with its agent's node. The locks that they held are released with them, which the
 //! invariants see in the changes.
 
+use super::checks::PROBE;
 use super::client::Wish;
 use super::stage::Stage;
 use bytes::Bytes;
@@ -51,6 +52,7 @@ impl Cataloguer {
             (0, _) => self.deregister(None),
             (1, _) => self.deregister(Some(CHECK.into())),
             (4, _) if stage.plan.clients.rewrites_health => Command::Register(self.strange_health()),
+            (3, _) if stage.plan.clients.has_checks => Command::Register(self.foreign()),
             (2..=4, _) => Command::Register(self.registration(status)),
             (5, Some(session)) => Command::DestroySession(session),
             (6..=9, Some(session)) => {
@@ -81,9 +83,17 @@ impl Cataloguer {
         Registration { node, skip_node_update: true, service: None, checks: vec![check] }
     }
 
+    /// Returns a registration on an agent's node that its agent did not make, and removes.
+    fn foreign(&self) -> Registration {
+        let node = Node::of(self.own_node.clone(), String::new(), "127.0.0.1");
+        let check = Check::of(self.own_node.clone(), "foreign".into(), CheckStatus::Passing);
+        Registration { node, skip_node_update: true, service: None, checks: vec![check] }
+    }
+
     fn session(&self, stage: &mut Stage) -> Command {
         // A session depends on the own check of another node, or on the health of the agent's node.
         let (node, check, health_window) = match stage.draw.below(2) {
+            0 if stage.plan.clients.has_checks => (&self.own_node, PROBE, HealthWindow::Default),
             0 => (&self.node, CHECK, HealthWindow::Default),
             _ => (&self.own_node, SERF_HEALTH, *stage.draw.pick(&HealthWindow::ALL)),
         };

@@ -149,11 +149,11 @@ fn assertion_62_a_kind_of_check_that_does_not_run_is_refused_by_name() {
         return;
     }
     let client = server.client();
-    for (field, value) in [("TCP", "127.0.0.1:1"), ("GRPC", "127.0.0.1:1"), ("HTTP", "http://127.0.0.1:1/")] {
+    for (field, name) in [("DockerContainerID", "Docker"), ("OSService", "OSService"), ("Args", "Scripts")] {
         let mut body = json!({"Name": "a62-kind", "Interval": "10s"});
-        body[field] = json!(value);
+        body[field] = if field == "Args" { json!(["true"]) } else { json!("x") };
         let answer = client.put("/v1/agent/check/register", body.to_string());
-        assert!(answer.status == 400 && answer.text().contains(field), "{answer:?}");
+        assert!(answer.status == 500 && answer.text().contains(name), "{answer:?}");
     }
     assert_eq!(client.get("/v1/agent/checks").expect(200).json().get("a62-kind"), None);
 }
@@ -190,6 +190,29 @@ fn assertion_63_a_critical_check_of_the_agent_ends_its_sessions() {
     let body = json!({"NodeChecks": ["a63"]}).to_string();
     client.put("/v1/session/create", body).expect_text(500, "Check 'a63' is in critical state");
     client.put("/v1/agent/check/deregister/a63", "").expect(200);
+}
+
+#[test]
+fn assertion_104_a_session_ends_with_the_target_of_its_check() {
+    let client = shared().client();
+    let target = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = target.local_addr().expect("it has an address").to_string();
+    let check = json!({"CheckID": "a104", "TCP": address, "Interval": "1s", "Timeout": "1s"});
+    let service = json!({"Name": "a104", "Check": check});
+    client.put("/v1/agent/service/register", service.to_string()).expect(200);
+    wait_for_status(&client, "a104", "passing");
+    let body = json!({"NodeChecks": [], "ServiceChecks": [{"ID": "a104"}], "LockDelay": "0s"});
+    let session = client.session_of(body);
+    assert!(client.acquire("a104/key", &session));
+    let index = client.get("/v1/kv/a104/key").index();
+
+    drop(target);
+    let freed = client.get(&format!("/v1/kv/a104/key?index={index}&wait=60s"));
+    assert_eq!(freed.entry().get("Session"), None);
+    assert_eq!(client.session_info(&session), None);
+    let found = wait_for_status(&client, "a104", "critical");
+    assert!(found["Output"].as_str().expect("a text").contains("connection refused"), "{found}");
+    client.put("/v1/agent/service/deregister/a104", "").expect(200);
 }
 
 #[test]

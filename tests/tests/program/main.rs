@@ -32,6 +32,7 @@ mod moved;
 mod operator;
 mod queue;
 mod reload;
+mod services;
 mod sessions;
 mod sockets;
 mod ttl;

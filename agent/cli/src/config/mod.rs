@@ -13,6 +13,7 @@ use lockmesh_agent::config::AgentConfig;
 use lockmesh_net::config::{ConfigError, LogConfig, Section, TlsConfig};
 use lockmesh_server::config::ServerConfig;
 use serde::{Serialize, de::DeserializeOwned};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
@@ -20,6 +21,9 @@ use unknown::{Key, Spelling};
 
 /// The prefix of all variables that set a key.
 pub const PREFIX: &str = "LOCKMESH_CONFIG_";
+
+/// The keys whose values are lists of definitions.
+const DEFINITIONS: [&str; 2] = ["services", "checks"];
 
 /// The configuration of a role.
 pub trait Role: Default + Section + Serialize + DeserializeOwned {
@@ -128,8 +132,9 @@ pub enum LoadError {
 /// The error names the file and line, the variable or the flag. Nothing is applied.
 pub fn load<T: Role>(sources: &Sources) -> Result<T, LoadError> {
     let mut table = table_of(&T::default());
+    let mut text = String::new();
     if let Some(file) = &sources.file {
-        let text = std::fs::read_to_string(file)
+        text = std::fs::read_to_string(file)
             .map_err(|error| LoadError::Unreadable { file: file.clone(), error })?;
         merge(&mut table, parse::<T>(file, &text)?);
     }
@@ -149,8 +154,21 @@ pub fn load<T: Role>(sources: &Sources) -> Result<T, LoadError> {
         set::<T>(&mut table, &origin, (key, Spelling::Dotted), |path| path == key, value)?;
     }
     let config = deserialize::<T>(table, "the configuration")?;
-    config.check()?;
+    config.check().map_err(|error| match (&sources.file, line_of_definition(&error.key, &text)) {
+        (Some(file), Some(line)) => {
+            LoadError::Keys { file: file.clone(), problem: format!("line {line}: {error}") }
+        }
+        _ => error.into(),
+    })?;
     Ok(config)
+}
+
+/// Parses the text of a TOML file as a JSON value.
+///
+/// # Errors
+/// It is not TOML; the error has the line.
+pub fn json_of(text: &str) -> Result<serde_json::Value, impl Display + use<>> {
+    toml::from_str(text)
 }
 
 /// A configuration as the text of a file that holds what differs from the default.
@@ -203,12 +221,24 @@ fn keys(table: &DeTable<'_>, prefix: &str, text: &str, found: &mut Vec<Key>) {
         let path = format!("{prefix}{}", name.get_ref());
         match value.get_ref() {
             DeValue::Table(inner) if !inner.is_empty() => keys(inner, &format!("{path}."), text, found),
-            value => {
-                let line = text[..name.span().start].matches('\n').count() + 1;
-                found.push(Key { path, line, is_section: matches!(value, DeValue::Table(_)) });
+            _ => {
+                found.push(Key { path, line: line_at(text, name.span().start) });
             }
         }
     }
+}
+
+/// The line of a definition by its place, as `services[1]`.
+fn line_of_definition(place: &str, text: &str) -> Option<usize> {
+    let (list, number) = place.strip_suffix(']')?.split_once('[')?;
+    let document = DeTable::parse(text).ok()?;
+    let DeValue::Array(definitions) = document.get_ref().get(list)?.get_ref() else { return None };
+    let definition = definitions.get(number.parse::<usize>().ok()?)?;
+    Some(line_at(text, definition.span().start))
+}
+
+fn line_at(text: &str, position: usize) -> usize {
+    text[..position].matches('\n').count() + 1
 }
 
 fn table_of<T: Role>(config: &T) -> Table {
@@ -241,6 +271,9 @@ fn set<T: Role>(
         .iter()
         .find(|path| wanted(path))
         .ok_or_else(|| failed(unknown::explain(name, &known, spelling)))?;
+    if DEFINITIONS.contains(&path.as_str()) {
+        return Err(failed(format!("define {path} in the configuration file, as `[[{path}]]`")));
+    }
     let place = at(table, path).expect("every key has a default");
     *place = match place {
         // Numbers are grouped as in the file: `1_000`.
@@ -319,7 +352,9 @@ mod tests {
         let config: T = toml::from_str(sample).expect("the sample is good");
         assert_eq!(config, T::default());
         let table: Table = sample.parse().expect("the sample is TOML");
-        assert_eq!(paths(&table), paths(&table_of(&T::default())), "the sample has every key");
+        let mut known = paths(&table_of(&T::default()));
+        known.retain(|path| !DEFINITIONS.contains(&path.as_str()));
+        assert_eq!(paths(&table), known, "the sample has every key with one value");
     }
 
     #[test]
@@ -330,7 +365,7 @@ mod tests {
 
     #[test]
     fn the_samples_name_every_range() {
-        assert_eq!(count_ranges::<AgentConfig>(AGENT_SAMPLE), 19);
+        assert_eq!(count_ranges::<AgentConfig>(AGENT_SAMPLE), 21);
         assert_eq!(count_ranges::<ServerConfig>(SERVER_SAMPLE), 22);
     }
 
@@ -393,6 +428,39 @@ mod tests {
             }
         }
         count
+    }
+
+    #[test]
+    fn the_sample_has_good_examples_of_definitions() {
+        let is_example = |line: &&str| line.starts_with('#') && !line.starts_with("# ") && *line != "#";
+        let lines = AGENT_SAMPLE.lines().filter(is_example).map(|line| &line[1..]);
+        let text = lines.collect::<Vec<_>>().join("\n");
+        let config = load_agent(&text, &[], &[]).expect("the examples are good");
+        let configured = config.configured().expect("they were checked");
+        let counts =
+            (configured.services.len(), configured.services[0].checks.len(), configured.checks.len());
+        assert_eq!(counts, (1, 1, 1), "{text}");
+        assert_eq!(load_agent(&text_of(&config), &[], &[]).expect("it is good"), config);
+    }
+
+    #[test]
+    fn a_wrong_definition_is_refused_where_it_stands() {
+        let good = "[[services]]\nname = \"a\"\ncheck = { id = \"a-up\", ttl = \"1s\" }\n";
+        assert!(load_agent(good, &[], &[]).is_ok());
+        let wrong = complaint(&format!("{good}\n[[services]]\nname = \"b\"\nprot = 1\n"), &[], &[]);
+        assert!(wrong.contains(": line 5: `services[1]` (\"b\") cannot be used: "), "{wrong}");
+        assert!(wrong.contains("\"prot\""), "{wrong}");
+        let wrong =
+            complaint("checks = [\n  { name = \"c\", ttl = \"1s\" },\n  { ttl = \"1s\" }\n]\n", &[], &[]);
+        assert!(wrong.contains(": line 3: `checks[1]` (\"\") cannot be used: Missing check name"), "{wrong}");
+        let script = "[[checks]]\nname = \"c\"\nargs = [\"true\"]\ninterval = \"1s\"\n";
+        assert!(complaint(script, &[], &[]).contains("`registry.scripts` is \"disabled\""));
+        assert!(load_agent(script, &[], &["registry.scripts=config"]).is_ok());
+        assert!(complaint("[services]\nname = \"a\"\n", &[], &[]).contains("line 1"));
+        let earlier = complaint("[checks]\nmax_checks = 1\n", &[], &[]);
+        assert!(earlier.contains("are in `[registry]`"), "{earlier}");
+        let wrong = complaint("", &[("LOCKMESH_CONFIG_SERVICES", "web")], &[]);
+        assert!(wrong.ends_with("define services in the configuration file, as `[[services]]`"), "{wrong}");
     }
 
     #[test]
@@ -505,7 +573,8 @@ mod tests {
             let remedy = row.remedy.to_string();
             for quoted in remedy.split('`').skip(1).step_by(2) {
                 let key = quoted.strip_prefix("--set ").unwrap_or(quoted).split(['=', ' ']).next();
-                let key = key.unwrap_or_default();
+                // A list of definitions is named as the file begins one: `[[checks]]`.
+                let key = key.unwrap_or_default().trim_matches(['[', ']']);
                 let others = ["GET", "PUT", "lockmesh", "ping", "KEY"];
                 let is_key = !key.starts_with(['-', '/']) && !others.contains(&key);
                 assert!(!is_key || known.iter().any(|path| path == key), "{key:?} of {row:?}");

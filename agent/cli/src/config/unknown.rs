@@ -21,8 +21,6 @@ pub(super) struct Key {
     pub(super) path: String,
     /// Its line, from 1.
     pub(super) line: usize,
-    /// `true` for a section without keys.
-    pub(super) is_section: bool,
 }
 
 /// The notation of a key.
@@ -75,13 +73,7 @@ fn is_known(key: &Key, known: &[String]) -> bool {
     let inside = |inner: &str, outer: &str| {
         inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
-    known.iter().any(|path| inside(&key.path, path))
-        || known.iter().any(|path| inside(path, &key.path)) && (key.is_section || !consul_has(key))
-}
-
-/// `true` for a key that Consul has with a value where Lockmesh has a section: `checks`.
-fn consul_has(key: &Key) -> bool {
-    consul::key(&key.path).is_some_and(|(name, _)| name == key.path)
+    known.iter().any(|path| inside(&key.path, path)) || known.iter().any(|path| inside(path, &key.path))
 }
 
 /// Lines of an error, a limited number of them.
@@ -225,19 +217,17 @@ mod tests {
 
     #[test]
     fn a_value_of_the_wrong_kind_is_left_to_the_parser() {
-        let key = |path: &str, is_section| Key { path: path.into(), line: 1, is_section };
-        for good in
-            [key("http.tcp", false), key("http", true), key("http", false), key("http.tcp.port", false)]
-        {
-            assert_eq!(of_file(vec![good], &known()), None);
+        let key = |path: &str| Key { path: path.into(), line: 1 };
+        for good in ["http.tcp", "http", "http.tcp.port"] {
+            assert_eq!(of_file(vec![key(good)], &known()), None);
         }
-        let other = of_file(vec![key("nodes", true)], &known());
+        let other = of_file(vec![key("nodes")], &known());
         assert!(other.expect("it is unknown").starts_with("line 1: unknown key `nodes`"));
     }
 
     #[test]
     fn a_long_list_is_cut() {
-        let keys = (1..=100).map(|line| Key { path: format!("colour_{line}"), line, is_section: false });
+        let keys = (1..=100).map(|line| Key { path: format!("colour_{line}"), line });
         let problem = of_file(keys.collect(), &known()).expect("none is known");
         assert_eq!(problem.lines().count(), MAX_LISTED + 2);
         assert!(problem.starts_with("100 unknown keys\n") && problem.ends_with("\nand 60 more"), "{problem}");

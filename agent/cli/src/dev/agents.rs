@@ -138,7 +138,7 @@ mod tests {
         let first = prepared(folder.path(), &DevOptions::default(), false);
         let file = first[0].home.config_file();
         let text = fs::read_to_string(&file).expect("it is there");
-        fs::write(&file, text.replace("[node]", "[checks]\nmax_checks = 7\n[node]"))
+        fs::write(&file, text.replace("[node]", "[registry]\nmax_checks = 7\n[node]"))
             .expect("it can be written");
         let options = DevOptions {
             http: ([127, 0, 0, 1], 8600).into(),
@@ -147,14 +147,14 @@ mod tests {
         };
         let again = prepared(folder.path(), &options, true);
         let config = config_of(&again[0], again[0].settings(&options, CLUSTER));
-        assert_eq!((config.checks.max_checks, config.http.tcp), (7, Some(options.http)));
+        assert_eq!((config.registry.max_checks, config.http.tcp), (7, Some(options.http)));
         assert_eq!(config.http.session_ttl_min, options.session_ttl_min);
         let cluster = format!("upstream.cluster_id={CLUSTER}");
         assert_eq!(again[1].settings(&DevOptions::default(), CLUSTER), [cluster]);
 
         let anew = prepared(folder.path(), &options, false);
         let config = config_of(&anew[0], Vec::new());
-        assert_eq!(config.checks, AgentConfig::default().checks, "the servers are others now");
+        assert_eq!(config.registry, AgentConfig::default().registry, "the servers are others now");
         assert_eq!(
             (config.http.tcp, config.http.session_ttl_min),
             (Some(options.http), options.session_ttl_min)

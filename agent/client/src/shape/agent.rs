@@ -1,5 +1,7 @@
 //! An agent's description of itself, its members and its metrics.
 
+use super::catalog::{Proxy, ServiceAddress, Weights};
+use super::health::Check;
 use super::null_as_default;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -28,6 +30,60 @@ pub struct AgentSelf {
     /// Always empty.
     #[serde(rename = "xDS", deserialize_with = "null_as_default")]
     pub xds: Map<String, Value>,
+}
+
+/// A service of an agent, as the agent has it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Service {
+    /// Its kind in a service mesh; empty for a usual service.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub kind: String,
+    /// Its id on the agent.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// Its name.
+    pub service: String,
+    /// Its tags.
+    #[serde(deserialize_with = "null_as_default")]
+    pub tags: Vec<String>,
+    /// Its metadata.
+    #[serde(deserialize_with = "null_as_default")]
+    pub meta: BTreeMap<String, String>,
+    /// Its port.
+    pub port: u16,
+    /// Its address; empty for the node's address.
+    pub address: String,
+    /// Addresses by tag.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_as_default")]
+    pub tagged_addresses: BTreeMap<String, ServiceAddress>,
+    /// Its weights.
+    pub weights: Weights,
+    /// Set if other clients may change its tags.
+    pub enable_tag_override: bool,
+    /// A hash of everything else, in a reply about one service.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub content_hash: String,
+    /// Its settings as a proxy, as they were registered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<Proxy>,
+    /// Its settings for a service mesh, as they were registered.
+    #[serde(skip_serializing_if = "Map::is_empty", deserialize_with = "null_as_default")]
+    pub connect: Map<String, Value>,
+    /// The datacenter of the agent.
+    pub datacenter: String,
+}
+
+/// The health of a service on an agent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ServiceHealth {
+    /// `passing`, `warning`, `critical` or `maintenance`.
+    pub aggregated_status: String,
+    /// The service; `None` if it is unknown.
+    pub service: Option<Service>,
+    /// Its checks and those of the node; `None` if the service is unknown.
+    pub checks: Option<Vec<Check>>,
 }
 
 /// The identity of an agent.
@@ -129,7 +185,37 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// The body of `PUT /v1/agent/check/register` for a TTL check, the only supported kind.
+/// The body of `PUT /v1/agent/service/register`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NewService {
+    /// Its id; empty to use its name.
+    #[serde(rename = "ID", skip_serializing_if = "String::is_empty")]
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// Its tags.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// Its address; empty for the node's address.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub address: String,
+    /// Its port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// Its metadata.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<String, String>,
+    /// Its checks, without an id of their own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<NewCheck>,
+    /// Other fields of Consul's API, as they are sent.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+/// The body of `PUT /v1/agent/check/register`, and a check of a new service. It has a TTL, or an
+/// interval and a target that the agent checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NewCheck {
@@ -137,16 +223,38 @@ pub struct NewCheck {
     #[serde(rename = "ID", skip_serializing_if = "String::is_empty")]
     pub id: String,
     /// Its name.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// A description.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub notes: String,
+    /// The id of its service; empty for the node.
+    #[serde(rename = "ServiceID", skip_serializing_if = "String::is_empty")]
+    pub service_id: String,
     /// Its initial status; `critical` if empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub status: String,
     /// The TTL, as a Go duration.
-    #[serde(rename = "TTL")]
+    #[serde(rename = "TTL", skip_serializing_if = "String::is_empty")]
     pub ttl: String,
+    /// The URL that the agent requests.
+    #[serde(rename = "HTTP", skip_serializing_if = "String::is_empty")]
+    pub http: String,
+    /// The `host:port` that the agent connects to.
+    #[serde(rename = "TCP", skip_serializing_if = "String::is_empty")]
+    pub tcp: String,
+    /// The `host:port` or `host:port/service` whose health the agent queries with gRPC.
+    #[serde(rename = "GRPC", skip_serializing_if = "String::is_empty")]
+    pub grpc: String,
+    /// The interval between runs, as a Go duration.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub interval: String,
+    /// The timeout of a run, as a Go duration.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub timeout: String,
+    /// The time in the critical state after which its service is deregistered, as a Go duration.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub deregister_critical_service_after: String,
 }
 
 /// The body of `PUT /v1/agent/check/update/<id>`.

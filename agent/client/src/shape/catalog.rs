@@ -117,6 +117,16 @@ pub struct NodeServices {
     pub services: BTreeMap<String, Service>,
 }
 
+/// A node with a list of its services; both are absent for an unknown node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeServiceList {
+    /// The node.
+    pub node: Option<Node>,
+    /// Its services.
+    pub services: Option<Vec<Service>>,
+}
+
 /// An instance of a service and its node, in one flat object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]

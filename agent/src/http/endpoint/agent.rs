@@ -66,7 +66,7 @@ fn stats(call: &Call<'_>, status: Option<&Status>) -> BTreeMap<String, BTreeMap<
     let group = |pairs: &[(&str, String)]| {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect::<BTreeMap<_, _>>()
     };
-    let checks = call.api.checks.list().len();
+    let checks = call.api.registry.checks().len();
     let mut stats = BTreeMap::from([
         ("agent".to_owned(), group(&[("check_ttls", checks.to_string())])),
         ("build".to_owned(), group(&[("version", call.api.identity.version.clone())])),

@@ -5,10 +5,10 @@ use super::super::body::Body;
 use super::super::call::Call;
 use super::super::go::number::parse_bool;
 use super::super::shapes;
-use super::catalog::{NodeMeta, has_tags, marked};
+use super::instances::{self, Listed, is_of_peer};
 use http::Response;
 use lockmesh_protocol::id::NodeName;
-use lockmesh_protocol::query::{Instance, Query, Rows};
+use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::{Check, CheckStatus};
 
 pub(super) async fn node(call: &Call<'_>) -> Result<Response<Body>, Failure> {
@@ -49,35 +49,30 @@ async fn selected_checks(
     let kind = MetaKind::Effective(options.consistency);
     let answer = call.read(query, options, Some(kind)).await?;
     let Rows::Checks(checks) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
-    let shapes: Vec<_> =
-        checks.iter().filter(|check| wanted(check)).map(|check| shapes::check(check)).collect();
+    let shapes: Vec<_> = checks
+        .iter()
+        .filter(|check| !is_of_peer(call) && wanted(check))
+        .map(|check| shapes::check(check))
+        .collect();
     Ok(answer::with_meta(answer::json(&shapes, call.layout()), &answer, kind))
 }
 
 pub(super) async fn service(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    if call.tail.is_empty() {
-        return Err(Failure::bad_request("Missing service name"));
-    }
-    let options = call.read_options()?;
-    call.refuse_filter()?;
-    let passing = match call.params.value("passing") {
-        None => false,
-        Some("") => true,
-        Some(word) => parse_bool(word).ok_or_else(|| Failure::bad_request("Invalid value for ?passing"))?,
-    };
-    let kind = MetaKind::Effective(options.consistency);
-    let answer = call.read(Query::ServiceInstances(call.tail.into()), options, Some(kind)).await?;
-    let Rows::Instances(instances) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
-    let wanted = NodeMeta::of(call);
-    let selected = instances.iter().filter(|instance| {
-        wanted.matches(&instance.node)
-            && has_tags(call, &instance.service)
-            && (!passing || all_pass(instance))
-    });
-    let shapes: Vec<_> = selected.map(shapes::instance).collect();
-    Ok(marked(call, answer::with_meta(answer::json(&shapes, call.layout()), &answer, kind)))
+    instances::list(call, Listed::Own, only_passing(call)?, shapes::instance).await
 }
 
-fn all_pass(instance: &Instance) -> bool {
-    instance.checks.iter().all(|check| check.status == CheckStatus::Passing)
+pub(super) async fn connect(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    instances::list(call, Listed::Connect, only_passing(call)?, shapes::instance).await
+}
+
+pub(super) async fn ingress(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    instances::list(call, Listed::Gateways, only_passing(call)?, shapes::instance).await
+}
+
+fn only_passing(call: &Call<'_>) -> Result<bool, Failure> {
+    match call.params.value("passing") {
+        None => Ok(false),
+        Some("") => Ok(true),
+        Some(word) => parse_bool(word).ok_or_else(|| Failure::bad_request("Invalid value for ?passing")),
+    }
 }

@@ -2,7 +2,6 @@
 //!
 //! An endpoint parses, asks the state once, and renders. It keeps no state between requests.
 
-pub mod check;
 pub mod registration;
 pub mod session;
 pub mod txn;
@@ -10,15 +9,18 @@ pub mod txn;
 mod agent;
 mod autopilot;
 mod catalog;
+mod check;
 mod event;
 mod gossip;
 mod health;
+mod instances;
 mod kv;
 mod lockmesh;
 mod membership;
 mod misfit;
 mod monitoring;
 mod operator;
+mod service;
 mod session_events;
 mod snapshot;
 mod status;

@@ -3,7 +3,7 @@
 
 use super::{
     agent, autopilot, catalog, check, event, gossip, health, kv, lockmesh, membership, monitoring, operator,
-    registration, session, session_events, snapshot, status, txn,
+    registration, service, session, session_events, snapshot, status, txn,
 };
 use crate::http::answer::Failure;
 use crate::http::body::Body;
@@ -112,12 +112,17 @@ endpoints! { |call, body|
     CatalogDatacenters     "/v1/catalog/datacenters"              GET            => catalog::datacenters(call),
     CatalogNodes           "/v1/catalog/nodes"                    GET            => catalog::nodes(call).await,
     CatalogNode            "/v1/catalog/node/"                    GET            => catalog::node(call).await,
+    CatalogNodeServices    "/v1/catalog/node-services/"           GET            => catalog::node_services(call).await,
     CatalogServices        "/v1/catalog/services"                 GET            => catalog::services(call).await,
     CatalogService         "/v1/catalog/service/"                 GET            => catalog::service(call).await,
+    CatalogConnect         "/v1/catalog/connect/"                 GET            => Box::pin(catalog::connect(call)).await,
+    CatalogGatewayServices "/v1/catalog/gateway-services/"        GET            => catalog::gateway_services(call).await,
     HealthNode             "/v1/health/node/"                     GET            => health::node(call).await,
     HealthChecks           "/v1/health/checks/"                   GET            => health::checks(call).await,
     HealthState            "/v1/health/state/"                    GET            => health::state(call).await,
     HealthService          "/v1/health/service/"                  GET            => health::service(call).await,
+    HealthConnect          "/v1/health/connect/"                  GET            => Box::pin(health::connect(call)).await,
+    HealthIngress          "/v1/health/ingress/"                  GET            => health::ingress(call).await,
     AgentSelf              "/v1/agent/self"                       GET            => Box::pin(agent::describe_self(call)).await,
     AgentMembers           "/v1/agent/members"                    GET            => Box::pin(membership::members(call)).await,
     AgentLeave             "/v1/agent/leave"                      OPERATE        => Box::pin(membership::leave(call)).await,
@@ -135,6 +140,13 @@ endpoints! { |call, body|
     CheckWarn              "/v1/agent/check/warn/"                PUT            => Box::pin(check::report(call, CheckStatus::Warning)).await,
     CheckFail              "/v1/agent/check/fail/"                PUT            => Box::pin(check::report(call, CheckStatus::Critical)).await,
     CheckUpdate            "/v1/agent/check/update/"              PUT            => Box::pin(check::update(call, body)).await,
+    AgentServices          "/v1/agent/services"                   GET            => service::list(call),
+    AgentService           "/v1/agent/service/"                   GET            => Box::pin(service::info(call)).await,
+    ServiceRegister        "/v1/agent/service/register"           PUT            => Box::pin(service::register(call, body)).await,
+    ServiceDeregister      "/v1/agent/service/deregister/"        PUT            => Box::pin(service::deregister(call)).await,
+    ServiceMaintenance     "/v1/agent/service/maintenance/"       PUT            => Box::pin(service::maintain(call)).await,
+    ServiceHealthById      "/v1/agent/health/service/id/"         GET            => service::health_by_id(call),
+    ServiceHealthByName    "/v1/agent/health/service/name/"       GET            => service::health_by_name(call),
     RaftConfiguration      "/v1/operator/raft/configuration"      GET            => Box::pin(operator::configuration(call)).await,
     RaftPeer               "/v1/operator/raft/peer"               OPERATE_DELETE => Box::pin(operator::remove_peer(call)).await,
     RaftTransferLeader     "/v1/operator/raft/transfer-leader"    OPERATE_POST   => Box::pin(operator::transfer_leader(call)).await,

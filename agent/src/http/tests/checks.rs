@@ -2,8 +2,8 @@
 //! advances during sleeps.
 
 use super::{Stand, identity};
-use crate::checks::Checks;
-use lockmesh_agent_core::checks::CheckLimits;
+use crate::registry::Registry;
+use lockmesh_agent_core::registry::Limits;
 use lockmesh_protocol::id::CheckId;
 use lockmesh_protocol::record::CheckStatus;
 use lockmesh_protocol::rpc::Unavailable;
@@ -51,7 +51,7 @@ async fn what_the_catalog_missed_it_is_told_again() {
     stand.put("/v1/catalog/deregister", lost).await.is(200, "true");
     stand.put("/v1/agent/check/pass/app", "").await;
     stand.put("/v1/catalog/deregister", lost).await.is(200, "true");
-    for _ in 0..9 {
+    for _ in 0..16 {
         sleep(Duration::from_secs(8)).await;
         stand.put("/v1/agent/check/pass/app", "").await;
     }
@@ -62,17 +62,14 @@ async fn what_the_catalog_missed_it_is_told_again() {
 async fn the_next_life_takes_up_what_the_last_one_left() {
     let stand = Stand::new();
     stand.put("/v1/agent/check/register", APP).await.is(200, "");
-    let foreign = r#"{"Node":"node-one","SkipNodeUpdate":true,"Check":{"Name":"foreign","Type":"ttl","Status":"passing"}}"#;
-    stand.put("/v1/catalog/register", foreign).await.is(200, "true");
-
-    let next = Checks::new(stand.api.upstream.clone(), identity(), CheckLimits::default());
+    let next = Registry::in_memory(stand.api.upstream.clone(), identity(), Limits::default());
     let (_stop, stopping) = watch::channel(false);
     tokio::spawn(next.clone().run(stopping));
     sleep(Duration::from_millis(10)).await;
-    let adopted: Vec<_> = next.list().iter().map(|check| (check.id.clone(), check.status)).collect();
+    let adopted: Vec<_> = next.checks().iter().map(|check| (check.id.clone(), check.status)).collect();
     assert_eq!(adopted, [(CheckId::from("app"), CheckStatus::Passing)]);
     sleep(Duration::from_secs(11)).await;
-    assert_eq!(next.list()[0].status, CheckStatus::Critical, "it received no report");
+    assert_eq!(next.checks()[0].status, CheckStatus::Critical, "it received no report");
 }
 
 #[tokio::test(start_paused = true)]

@@ -52,8 +52,6 @@ async fn paths_that_lead_nowhere_say_so() {
 async fn a_feature_that_only_consul_has_is_named_with_a_remedy() {
     let stand = Stand::new();
     for (method, path, feature, remedy) in [
-        ("PUT", "/v1/agent/service/register", "services of an agent", "PUT /v1/catalog/register"),
-        ("GET", "/v1/agent/service/web-1", "services of an agent", "keep Consul"),
         ("GET", "/v1/query", "prepared queries", "keep Consul"),
         ("POST", "/v1/query", "prepared queries", "keep Consul"),
         ("GET", "/v1/query/web/execute", "prepared queries", "keep Consul"),

@@ -51,8 +51,9 @@ impl Stand {
     /// The process executes an order to leave, and returns its outcome.
     async fn ask_to_leave(&self) -> Reply {
         let (asking, mut orders) = reload::channel();
-        let Api { upstream, limits, checks, .. } = &*self.api;
-        let api = Api::new(upstream.clone(), identity(), limits.clone(), checks.clone()).with_reload(asking);
+        let Api { upstream, limits, registry, .. } = &*self.api;
+        let api =
+            Api::new(upstream.clone(), identity(), limits.clone(), registry.clone()).with_reload(asking);
         let request = http::Request::builder().method("PUT").uri("/v1/agent/leave");
         let request = request.body(crate::http::Body::from(bytes::Bytes::new())).unwrap();
         let process = async {
@@ -276,15 +277,15 @@ async fn a_process_that_is_about_to_stop_says_so() {
 #[tokio::test]
 async fn nothing_is_written_once_the_node_has_left() {
     let stand = Stand::new();
-    let checks = &stand.api.checks;
-    checks.wait_written(checks.maintain(None), Duration::from_secs(60)).await;
-    let mut is_silent = checks.silence().await;
-    let version = checks.maintain(Some("leaving"));
+    let registry = &stand.api.registry;
+    registry.wait_written(registry.maintain(None), Duration::from_secs(60)).await;
+    let mut is_silent = registry.silence().await;
+    let version = registry.maintain(Some("leaving"));
     stand.api.upstream.leave(&"node-one".into()).await.unwrap();
     *is_silent = true;
     drop(is_silent);
     // A write to the catalog would be immediate.
-    checks.wait_written(version, Duration::ZERO).await;
+    registry.wait_written(version, Duration::ZERO).await;
     stand.get("/v1/catalog/node/node-one").await.is(200, "null");
 }
 

@@ -11,6 +11,8 @@ mod kv;
 mod membership;
 mod operator;
 mod queue;
+mod service_reads;
+mod services;
 mod session;
 mod session_events;
 mod snapshot;
@@ -21,18 +23,18 @@ use super::body::Body;
 use super::router::respond;
 use super::{Api, HostCheck, HttpLimits, Peer};
 use crate::boot_clock::BootClock;
-use crate::checks::Checks;
 use crate::config::HttpConfig;
 use crate::node::Identity;
 use crate::own_address::OwnAddress;
+use crate::registry::Registry;
 use crate::session_watches::SessionWatches;
 use crate::upstream::{self, BoxFuture, Upstream};
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
-use lockmesh_agent_core::checks::CheckLimits;
 use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{Answered, EndReason, LocalCall};
+use lockmesh_agent_core::registry::Limits;
 use lockmesh_client::Clock;
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
@@ -348,10 +350,10 @@ impl Stand {
         });
         quorum.apply(Command::RegisterAgent(AgentRegistration::of(own_node())));
         let upstream = Upstream::new(quorum.clone());
-        let checks = Checks::new(upstream.clone(), identity(), CheckLimits::default());
+        let registry = Registry::in_memory(upstream.clone(), identity(), Limits::default());
         let (stop, stopping) = watch::channel(false);
-        tokio::spawn(checks.clone().run(stopping));
-        let mut api = Api::new(upstream.clone(), identity(), limits, checks);
+        tokio::spawn(registry.clone().run(stopping));
+        let mut api = Api::new(upstream.clone(), identity(), limits, registry);
         let (node, most) = (identity().node, api.limits.max_watched_sessions);
         let clock = BootClock(Clock::Virtual(tokio::time::Instant::now()));
         api.session_watches = SessionWatches::with_clock(upstream, node, most, clock);
@@ -455,6 +457,7 @@ impl Reply {
     /// answers and not failures.
     fn tells_its_outcome(&self) {
         let is_answer = match self.status.as_u16() {
+            _ if self.header("x-consul-reason").is_some() => true,
             404 => self.header("x-consul-index").is_some(),
             429 => self.body.starts_with(b"{"),
             status => status < 400,

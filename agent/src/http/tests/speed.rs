@@ -1,11 +1,11 @@
 //! Measures the processor time of a request. It has no threshold: run it by name, in release.
 
 use super::identity;
-use crate::checks::Checks;
 use crate::http::{Api, HttpLimits, Listeners, UnixSocket, serve};
+use crate::registry::Registry;
 use crate::upstream::{BoxFuture, Quorum, Upstream};
-use lockmesh_agent_core::checks::CheckLimits;
 use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
+use lockmesh_agent_core::registry::Limits;
 use lockmesh_protocol::id::{Fence, LogIndex};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Response, Unavailable};
@@ -45,8 +45,8 @@ fn processor_time() -> Duration {
 #[ignore = "prints a figure, which is meaningful in release only"]
 async fn print_what_an_acquire_costs() {
     let upstream = Upstream::new(Arc::new(Granting));
-    let checks = Checks::new(upstream.clone(), identity(), CheckLimits::default());
-    let api = Arc::new(Api::new(upstream, identity(), HttpLimits::default(), checks));
+    let registry = Registry::in_memory(upstream.clone(), identity(), Limits::default());
+    let api = Arc::new(Api::new(upstream, identity(), HttpLimits::default(), registry));
     let folder = tempfile::tempdir().unwrap();
     let unix = UnixSocket { path: folder.path().join("http.sock"), mode: 0o600, group: None };
     let listeners = Listeners::bind(&[], Some(&unix), false).unwrap();

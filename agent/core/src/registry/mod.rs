@@ -1,0 +1,568 @@
+//! This agent's own services and health checks: registered by applications and configuration files,
+//! kept here, and written to the catalog.
+//!
+//! A check has a [kind](CheckKind), a status and an output. The kind decides how the status is
+//! found: an application reports it within a TTL, the agent runs a probe, or the check follows
+//! others (alias). [`Registry`] is the list; `sync.rs` keeps the catalog equal to it
+//! (anti-entropy).
+//!
+//! The agent's data folder has what is registered, with the status of each check
+//! ([`Store`]), so that sessions that depend on it survive a restart of the agent: a restored check
+//! keeps its status until it has run, or until its TTL is over, which restarts. An agent without
+//! such a folder adopts the services of an earlier process from the catalog, and the checks that
+//! applications report.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `mod.rs` | the value, its inputs and effects, and the changes of one check |
+//! | `definition.rs` | what can be registered as a check |
+//! | `services.rs` | services, their maintenance and their aggregate health |
+//! | `runs.rs` | when checks run, and how many at a time |
+//! | `thresholds.rs` | after how many results a status changes |
+//! | `alias.rs` | checks that follow other checks |
+//! | `stored.rs` | what the data folder has, and how a registry begins with it |
+//! | `sync.rs` | anti-entropy |
+//!
+//! **Invariant:** the agent owns its node in the catalog, except for the node's health and the
+//! servers' own service: entries of others are removed, and its own return.
+
+mod alias;
+mod definition;
+mod runs;
+mod services;
+mod stored;
+mod sync;
+#[cfg(test)]
+mod tests;
+mod thresholds;
+
+pub use alias::AliasedNode;
+pub use definition::{
+    CheckKind, DEFINITION_TTL, HttpTarget, MIN_INTERVAL, NODE_MAINTENANCE, NewCheck, Probe,
+    SERVICE_MAINTENANCE, Target, Thresholds, TlsTarget,
+};
+pub use runs::{Outcome, Run, RunId};
+pub use services::{Aggregate, ServiceHealth, ServiceRegistration};
+pub use stored::{Configured, Source, Store, Stored, StoredCheck, StoredService};
+
+use alias::Aliased;
+use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
+use lockmesh_protocol::random::Random;
+use lockmesh_protocol::record::{Check, CheckStatus, Service};
+use lockmesh_protocol::reply::Reply;
+use lockmesh_protocol::rpc::Unavailable;
+use lockmesh_protocol::time::Time;
+use runs::Runs;
+use services::LocalService;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use sync::{CatalogSync, Departed};
+use thresholds::Streak;
+
+const EXPIRED: &str = "TTL expired";
+
+/// The minimum time in critical state after which a service is deregistered.
+const MIN_DEREGISTER_AFTER: Duration = Duration::from_secs(60);
+
+/// Limits on the numbers of services and checks, and on the checks' output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The mean delay before a change of a check's output alone is written to the catalog.
+    pub update_interval: Duration,
+    /// The maximum size of a check's output, in bytes.
+    pub max_output_bytes: usize,
+    /// The maximum number of checks.
+    pub max_checks: usize,
+    /// The maximum number of services.
+    pub max_services: usize,
+    /// The maximum number of checks that run at a time.
+    pub max_running: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            update_interval: Duration::from_secs(5 * 60),
+            max_output_bytes: 4_096,
+            max_checks: 4_096,
+            max_services: 4_096,
+            max_running: 64,
+        }
+    }
+}
+
+/// The reason why nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegistryError {
+    /// There is no such check.
+    #[error("Unknown check ID {0:?}. Ensure that the check ID is passed, not the check name.")]
+    UnknownCheck(CheckId),
+    /// There is no such service.
+    #[error("Unknown service ID {0:?}. Ensure that the service ID is passed, not the service name.")]
+    UnknownService(ServiceId),
+    /// A check names a service that is not registered.
+    #[error("ServiceID {0:?} does not exist")]
+    NoService(ServiceId),
+    /// The maximum number of checks is reached.
+    #[error("this agent has reached its limit of {0} checks: deregister one, or raise registry.max_checks")]
+    TooManyChecks(usize),
+    /// The maximum number of services is reached.
+    #[error(
+        "this agent has reached its limit of {0} services: deregister one, or raise registry.max_services"
+    )]
+    TooManyServices(usize),
+    /// It has no TTL, so no application reports its status.
+    #[error("CheckID {0:?} does not have associated TTL")]
+    NoTtl(CheckId),
+}
+
+/// An input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// The result of the ordered write; the reason, if the outcome is unknown or it was not done.
+    Written(Result<Reply, Unavailable>),
+    /// The node's services in the catalog, which were to be read; the reason, if they were not
+    /// read.
+    Services(Result<Vec<Arc<Service>>, Unavailable>),
+    /// The node's checks in the catalog, which were to be read; the reason, if they were not read.
+    Checks(Result<Vec<Arc<Check>>, Unavailable>),
+    /// The result of a run.
+    Ran(RunId, Outcome),
+    /// The checks of another node, which an alias follows; the reason, if they were not read.
+    Aliased(NodeName, Result<AliasedNode, Unavailable>),
+    /// Time has passed without another input, or the registry was changed.
+    Tick,
+}
+
+/// A call to the servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Writes a service of this node, and checks; the catalog gets the node itself if it lacks it.
+    Register(Option<Service>, Vec<Check>),
+    /// Removes a service of this node, with its checks.
+    DeregisterService(ServiceId),
+    /// Removes a check of this node.
+    DeregisterCheck(CheckId),
+    /// Reads all services of this node.
+    ReadServices,
+    /// Reads all checks of this node.
+    ReadChecks,
+}
+
+/// An event for operators and metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A service was registered, for the first time or with another definition.
+    Registered(ServiceId),
+    /// A service was deregistered.
+    Deregistered(ServiceId),
+    /// A service was deregistered because this check was critical for too long.
+    Reaped(ServiceId, CheckId),
+    /// A check turned critical because no report arrived within its TTL.
+    Expired(CheckId),
+    /// The status of a check that the agent runs, or of an alias, changed; with its output.
+    Turned(CheckId, CheckStatus, String),
+    /// A service of an earlier process was adopted.
+    AdoptedService(ServiceId),
+    /// A check of an earlier process was adopted, with its TTL if it has one.
+    Adopted(CheckId, Option<Duration>),
+    /// The node is in maintenance, for this reason.
+    MaintenanceBegan(String),
+    /// The node is no longer in maintenance.
+    MaintenanceEnded,
+    /// A write to the catalog was applied.
+    Written,
+    /// The catalog was not updated; it is retried.
+    SyncFailed {
+        /// The reason.
+        reason: String,
+        /// `true` if this reason is new since the last success.
+        is_new: bool,
+    },
+    /// The catalog was updated, after a failure.
+    SyncRecovered,
+}
+
+/// The effects of an input or of a change.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// The call to make. Its result is the next [`Input::Written`], [`Input::Services`] or
+    /// [`Input::Checks`]; there is no other order before that.
+    pub order: Option<Order>,
+    /// The checks to run. Each results in one [`Input::Ran`].
+    pub runs: Vec<Run>,
+    /// What the data folder must have, in this order.
+    pub stores: Vec<Store>,
+    /// Events for operators and metrics.
+    pub notices: Vec<Notice>,
+}
+
+/// The services and checks of this agent.
+#[derive(Debug)]
+pub struct Registry {
+    node: NodeName,
+    limits: Limits,
+    services: BTreeMap<ServiceId, LocalService>,
+    checks: BTreeMap<CheckId, LocalCheck>,
+    /// The checks of other nodes that aliases follow.
+    aliased: Aliased,
+    departed: Departed,
+    /// The number of changes so far.
+    version: u64,
+    runs: Runs,
+    sync: CatalogSync,
+    random: Random,
+}
+
+/// A change that is not in the catalog yet.
+#[derive(Clone, Copy, Debug)]
+struct Unwritten {
+    /// The time at which it is written; `None` if the catalog is up to date.
+    at: Option<Time>,
+    /// The version of the registry at the last change.
+    version: u64,
+}
+
+#[derive(Clone, Debug)]
+struct LocalCheck {
+    definition: NewCheck,
+    source: Source,
+    record: Check,
+    /// The application's last report, for the output of an expiry.
+    last_report: String,
+    /// The time at which it turns critical; `None` once it has, or if it has no expiry.
+    deadline: Option<Time>,
+    /// The time of its next run; `None` during a run, or if the agent does not run it.
+    next_run: Option<Time>,
+    streak: Streak,
+    /// The time since which reports or runs find it critical.
+    critical_since: Option<Time>,
+    unwritten: Unwritten,
+}
+
+impl Registry {
+    /// Returns every check, in order of their ids.
+    pub fn checks(&self) -> Vec<Check> {
+        self.checks.values().map(|check| check.record.clone()).collect()
+    }
+
+    /// Returns the numbers of services, of checks, and of checks that run now.
+    pub fn counts(&self) -> [usize; 3] {
+        [self.services.len(), self.checks.len(), self.running()]
+    }
+
+    /// Returns the number of changes so far: what is read from the registry is the same until it
+    /// increases.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Returns the version up to which the catalog has all urgent changes.
+    pub fn written(&self) -> u64 {
+        self.sync.written()
+    }
+
+    /// Handles one input. A change requires an [`Input::Tick`] after it.
+    pub fn handle(&mut self, now: Time, input: Input, outbox: &mut Outbox) {
+        match input {
+            Input::Written(Ok(Reply::Refused(refusal))) => {
+                self.write_refused(now, refusal.to_string(), outbox);
+            }
+            Input::Written(Ok(_)) => self.write_applied(now, outbox),
+            Input::Services(Ok(services)) => self.services_read(services, outbox),
+            Input::Checks(Ok(checks)) => self.compare(now, &checks, outbox),
+            Input::Written(Err(reason)) | Input::Services(Err(reason)) | Input::Checks(Err(reason)) => {
+                self.sync_failed(now, reason.to_string(), outbox);
+            }
+            Input::Ran(run, outcome) => self.ran(now, run, outcome, outbox),
+            Input::Aliased(node, found) => self.aliased.found(node, found),
+            Input::Tick => {}
+        }
+        self.expire(now, outbox);
+        self.reap(now, outbox);
+        self.follow_aliases(now, outbox);
+        self.start_runs(now, outbox);
+        self.synchronize(now, outbox);
+    }
+
+    /// Returns the time of the next [`Input::Tick`], unless another input arrives before.
+    pub fn wakes_at(&self) -> Option<Time> {
+        let expiry = self.checks.values().filter_map(|check| check.deadline).min();
+        let reaping = self.checks.values().filter_map(LocalCheck::reaped_at).min();
+        let changes = self.services.values().map(|service| service.unwritten);
+        let changes = changes.chain(self.checks.values().map(|check| check.unwritten));
+        let write = match self.departed.is_empty() {
+            true => changes.filter_map(|change| change.at).min(),
+            false => Some(Time::default()),
+        };
+        [expiry, reaping, self.next_run(), self.sync.wakes_at(write)].into_iter().flatten().min()
+    }
+
+    /// Adds a check, or changes the one with that id, which keeps its status. Returns the version
+    /// to wait for.
+    ///
+    /// # Errors
+    /// The registry is unchanged, and nothing is written to the catalog.
+    /// [`RegistryError::NoService`]: the service has to be registered first.
+    /// [`RegistryError::TooManyChecks`]: the operator has to make room.
+    pub fn register_check(
+        &mut self,
+        now: Time,
+        new: NewCheck,
+        source: Source,
+        outbox: &mut Outbox,
+    ) -> Result<u64, RegistryError> {
+        match &new.service {
+            Some(service) if !self.services.contains_key(service) => {
+                return Err(RegistryError::NoService(service.clone()));
+            }
+            _ => self.has_room(std::slice::from_ref(&new))?,
+        }
+        Ok(self.insert_check(now, new, source, outbox))
+    }
+
+    /// Records an application's report. The TTL restarts.
+    ///
+    /// # Errors
+    /// Nothing was changed. [`RegistryError::UnknownCheck`]: the application must register the
+    /// check first. [`RegistryError::NoTtl`]: there is nothing to report.
+    pub fn report(
+        &mut self,
+        now: Time,
+        id: &CheckId,
+        (status, output): (CheckStatus, &str),
+        outbox: &mut Outbox,
+    ) -> Result<u64, RegistryError> {
+        let check = self.checks.get_mut(id).ok_or_else(|| RegistryError::UnknownCheck(id.clone()))?;
+        let ttl = check.definition.kind.ttl().ok_or_else(|| RegistryError::NoTtl(id.clone()))?;
+        let output = truncated(output, check.max_output_bytes(&self.limits));
+        // Kept apart from the record's output, which an expiry replaces.
+        check.last_report.clone_from(&output);
+        check.deadline = Some(now + ttl);
+        self.update(now, id, (status, output), outbox);
+        Ok(self.version)
+    }
+
+    /// Removes a check, here and from the catalog.
+    ///
+    /// # Errors
+    /// [`RegistryError::UnknownCheck`]: nothing was changed, here or in the catalog.
+    pub fn deregister_check(&mut self, id: &CheckId, outbox: &mut Outbox) -> Result<u64, RegistryError> {
+        let check = self.checks.remove(id).ok_or_else(|| RegistryError::UnknownCheck(id.clone()))?;
+        outbox.stores.push(Store::Check(id.clone(), None));
+        // Kept until the catalog is updated, however long that takes.
+        self.departed.checks.insert(id.clone(), check.record.service_id);
+        self.version += 1;
+        Ok(self.version)
+    }
+
+    /// Puts the node into maintenance with this reason, or ends it without one. A node already in
+    /// maintenance keeps its first reason. Not subject to the limit of checks, because an operator
+    /// requests it.
+    pub fn maintain(&mut self, now: Time, reason: Option<&str>, outbox: &mut Outbox) -> u64 {
+        let id = CheckId::from(NODE_MAINTENANCE);
+        match reason {
+            Some(reason) if !self.checks.contains_key(&id) => {
+                let notes = maintenance_notes(reason, "node");
+                outbox.notices.push(Notice::MaintenanceBegan(notes.clone()));
+                self.insert_check(now, NewCheck::maintenance(id, None, &notes), Source::Api, outbox);
+            }
+            None if self.deregister_check(&id, outbox).is_ok() => {
+                outbox.notices.push(Notice::MaintenanceEnded);
+            }
+            _ => {}
+        }
+        self.version
+    }
+
+    /// Returns an error if these checks exceed the maximum; those that exist need no room.
+    fn has_room(&self, checks: &[NewCheck]) -> Result<(), RegistryError> {
+        let new = checks.iter().map(|check| &check.id).filter(|id| !self.checks.contains_key(*id));
+        let new = new.collect::<BTreeSet<_>>().len();
+        match self.checks.len() + new > self.limits.max_checks && new > 0 {
+            true => Err(RegistryError::TooManyChecks(self.limits.max_checks)),
+            false => Ok(()),
+        }
+    }
+
+    /// Inserts a check; critical until a report or a run, unless the registration sets another
+    /// status.
+    fn insert_check(&mut self, now: Time, new: NewCheck, source: Source, outbox: &mut Outbox) -> u64 {
+        let mut record = new.record(&self.node);
+        self.describe_service(&mut record);
+        let first_run = new.kind.probe().map(|probe| now + self.jitter(probe.interval));
+        let mut check = LocalCheck::new(now, new, record, source);
+        check.next_run = first_run;
+        // An application registers again when it restarts, which does not indicate its health.
+        let existing = self.checks.get(&check.record.id);
+        if let Some(existing) = existing {
+            check.continue_from(existing);
+        }
+        if existing.is_none_or(|existing| existing.store() != check.store()) {
+            outbox.stores.push(check.store());
+        }
+        self.version += 1;
+        check.unwritten = Unwritten { at: Some(now), version: self.version };
+        // It is registered again, so its removal need not reach the catalog.
+        self.departed.checks.remove(&check.record.id);
+        self.checks.insert(check.record.id.clone(), check);
+        self.version
+    }
+
+    /// Sets the status and the output of a check.
+    fn update(&mut self, now: Time, id: &CheckId, news: (CheckStatus, String), outbox: &mut Outbox) {
+        // A random delay, so that the agents of a cluster do not write at the same time.
+        let delay = self.limits.update_interval.mul_f64(0.5 + self.random.fraction());
+        let Some(check) = self.checks.get_mut(id) else { return };
+        if check.update(now, news, delay) {
+            outbox.stores.push(check.store());
+        }
+        self.version += 1;
+        check.unwritten.version = self.version;
+    }
+
+    /// Sets what a run or an alias found, if it differs.
+    fn turn(
+        &mut self,
+        now: Time,
+        id: &CheckId,
+        (status, output): (CheckStatus, String),
+        outbox: &mut Outbox,
+    ) {
+        let Some(check) = self.checks.get(id) else { return };
+        let has_turned = check.record.status != status;
+        if has_turned {
+            outbox.notices.push(Notice::Turned(id.clone(), status, output.clone()));
+        }
+        let is_first_failure = status == CheckStatus::Critical && check.critical_since.is_none();
+        if has_turned || is_first_failure || check.record.output != output {
+            self.update(now, id, (status, output), outbox);
+        }
+    }
+
+    /// Turns every check critical whose application did not report within its TTL.
+    fn expire(&mut self, now: Time, outbox: &mut Outbox) {
+        let is_due = |check: &&LocalCheck| check.deadline.is_some_and(|deadline| deadline <= now);
+        let due: Vec<_> = self.checks.values().filter(is_due).map(|check| check.record.id.clone()).collect();
+        for id in due {
+            let Some(check) = self.checks.get_mut(&id) else { continue };
+            // It stays critical until the next report, and expires only once.
+            check.deadline = None;
+            let output = match check.last_report.as_str() {
+                "" => EXPIRED.to_owned(),
+                last => format!("{EXPIRED} (last output before timeout follows): {last}"),
+            };
+            outbox.notices.push(Notice::Expired(id.clone()));
+            self.update(now, &id, (CheckStatus::Critical, output), outbox);
+        }
+    }
+
+    /// Deregisters every service with a check that was critical for too long.
+    fn reap(&mut self, now: Time, outbox: &mut Outbox) {
+        let is_due = |check: &&LocalCheck| check.reaped_at().is_some_and(|at| at <= now);
+        let due = self.checks.values().filter(is_due);
+        let due = due.filter_map(|check| Some((check.record.service_id.clone()?, check.record.id.clone())));
+        for (service, check) in due.collect::<Vec<_>>() {
+            if self.deregister_service(&service, outbox).is_ok() {
+                outbox.notices.push(Notice::Reaped(service, check));
+            }
+        }
+    }
+
+    /// Returns a random time, at most this long.
+    fn jitter(&mut self, longest: Duration) -> Duration {
+        longest.mul_f64(self.random.fraction())
+    }
+}
+
+impl Unwritten {
+    /// Marks this version as written. A later change has to be written again.
+    fn written(&mut self, version: u64) {
+        if self.version == version {
+            self.at = None;
+        }
+    }
+}
+
+impl LocalCheck {
+    /// Creates a check that is not in the catalog yet, and that does not run yet.
+    fn new(now: Time, definition: NewCheck, record: Check, source: Source) -> Self {
+        Self {
+            record,
+            source,
+            last_report: String::new(),
+            deadline: definition.kind.ttl().map(|ttl| now + ttl),
+            next_run: None,
+            streak: Streak::of_new(definition.thresholds),
+            critical_since: None,
+            unwritten: Unwritten { at: Some(now), version: 0 },
+            definition,
+        }
+    }
+
+    /// Continues with the status and the results of the check that it replaces.
+    fn continue_from(&mut self, existing: &Self) {
+        self.record.status = existing.record.status;
+        self.record.output.clone_from(&existing.record.output);
+        self.last_report.clone_from(&existing.last_report);
+        self.critical_since = existing.critical_since;
+        self.streak = existing.streak;
+        // An application that registers often would postpone the run forever.
+        if let (Some(next), Some(planned)) = (&mut self.next_run, existing.next_run) {
+            *next = planned.min(*next);
+        }
+    }
+
+    /// Sets a status and an output; returns `true` if the status changed. A change of status is
+    /// urgent; a change of output alone may wait for `delay`.
+    fn update(&mut self, now: Time, (status, output): (CheckStatus, String), delay: Duration) -> bool {
+        let has_turned = self.record.status != status;
+        if has_turned {
+            self.unwritten.at = Some(now);
+        } else if self.record.output != output {
+            // Never later than planned: a check that reports often would postpone it forever.
+            let later = now + delay;
+            self.unwritten.at = Some(self.unwritten.at.map_or(later, |at| at.min(later)));
+        }
+        self.critical_since = match status {
+            CheckStatus::Critical => Some(self.critical_since.unwrap_or(now)),
+            _ => None,
+        };
+        self.record.status = status;
+        self.record.output = output;
+        has_turned
+    }
+
+    /// Returns the time at which its service is deregistered.
+    fn reaped_at(&self) -> Option<Time> {
+        self.record.service_id.as_ref()?;
+        Some(self.critical_since? + self.definition.deregister_after?.max(MIN_DEREGISTER_AFTER))
+    }
+
+    fn max_output_bytes(&self, limits: &Limits) -> usize {
+        self.definition
+            .max_output_bytes
+            .map_or(limits.max_output_bytes, |own| own.min(limits.max_output_bytes))
+    }
+}
+
+/// Returns the notes of a maintenance check.
+fn maintenance_notes(reason: &str, of_what: &str) -> String {
+    match reason {
+        "" => format!(
+            "Maintenance mode is enabled for this {of_what}, but no reason was provided. This is a default message."
+        ),
+        reason => reason.into(),
+    }
+}
+
+/// Truncates an output that is too long, and appends a note about it.
+fn truncated(output: &str, limit: usize) -> String {
+    if output.len() <= limit {
+        return output.to_owned();
+    }
+    // A cut within a character would be invalid text.
+    let end = (0..=limit).rev().find(|end| output.is_char_boundary(*end)).unwrap_or(0);
+    format!("{} ... (captured {end} of {} bytes)", &output[..end], output.len())
+}

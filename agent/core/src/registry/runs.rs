@@ -1,0 +1,113 @@
+//! When the checks that the agent runs are run, and how many at a time.
+//!
+//! The first run is at a random time within the interval, so that many checks that are registered
+//! together do not run together; each further run is an interval after the end of the one before.
+//! If more are due than may run, those that are due longest go first.
+
+use super::definition::Probe;
+use super::{LocalCheck, Outbox, Registry};
+use lockmesh_protocol::id::CheckId;
+use lockmesh_protocol::record::CheckStatus;
+use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The number of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RunId(u64);
+
+/// A run of a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Its number.
+    pub id: RunId,
+    /// The check.
+    pub check: CheckId,
+    /// What is probed.
+    pub probe: Probe,
+    /// The maximum size of the captured output, in bytes.
+    pub max_output_bytes: usize,
+}
+
+/// The result of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The status that it found.
+    pub status: CheckStatus,
+    /// Its output.
+    pub output: String,
+}
+
+/// The runs in progress.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    last: u64,
+    running: BTreeMap<RunId, CheckId>,
+}
+
+impl Runs {
+    /// Returns the number of a run that begins.
+    fn begin(&mut self, check: CheckId) -> RunId {
+        self.last += 1;
+        self.running.insert(RunId(self.last), check);
+        RunId(self.last)
+    }
+}
+
+impl Registry {
+    /// Returns the number of checks that run now.
+    pub fn running(&self) -> usize {
+        self.runs.running.len()
+    }
+
+    /// Returns the time of the next run; `None` while no further check may run, because the end of
+    /// a run is an input.
+    pub(super) fn next_run(&self) -> Option<Time> {
+        let has_room = self.running() < self.limits.max_running;
+        let running = self.running_checks();
+        let waits = self.checks.values().filter(|check| !running.contains(&check.record.id));
+        has_room.then(|| waits.filter_map(|check| check.next_run).min()).flatten()
+    }
+
+    /// Starts the runs that are due.
+    pub(super) fn start_runs(&mut self, now: Time, outbox: &mut Outbox) {
+        let room = self.limits.max_running.saturating_sub(self.running());
+        if room == 0 {
+            return;
+        }
+        // A check that was registered again during a run waits for the end of that run.
+        let running = self.running_checks();
+        let is_due = |check: &&mut LocalCheck| {
+            check.next_run.is_some_and(|at| at <= now) && !running.contains(&check.record.id)
+        };
+        let mut due: Vec<_> = self.checks.values_mut().filter(is_due).collect();
+        due.sort_by_key(|check| check.next_run);
+        for check in due.into_iter().take(room) {
+            let Some(probe) = check.definition.kind.probe() else { continue };
+            check.next_run = None;
+            outbox.runs.push(Run {
+                id: self.runs.begin(check.record.id.clone()),
+                check: check.record.id.clone(),
+                probe: probe.clone(),
+                max_output_bytes: check.max_output_bytes(&self.limits),
+            });
+        }
+    }
+
+    /// Handles the result of a run.
+    pub(super) fn ran(&mut self, now: Time, run: RunId, outcome: Outcome, outbox: &mut Outbox) {
+        let Some(id) = self.runs.running.remove(&run) else { return };
+        let Some(check) = self.checks.get_mut(&id) else { return };
+        // Registered again during the run: the new definition has its own runs.
+        if check.next_run.is_some() {
+            return;
+        }
+        let Some(probe) = check.definition.kind.probe() else { return };
+        check.next_run = Some(now + probe.interval);
+        let Some(status) = check.streak.count(check.definition.thresholds, outcome.status) else { return };
+        self.turn(now, &id, (status, outcome.output), outbox);
+    }
+
+    fn running_checks(&self) -> BTreeSet<CheckId> {
+        self.runs.running.values().cloned().collect()
+    }
+}

@@ -1,0 +1,235 @@
+//! Services of this agent: registration, maintenance, aggregate health.
+
+use super::definition::{NODE_MAINTENANCE, NewCheck, SERVICE_MAINTENANCE};
+use super::stored::{Source, Store, StoredService};
+use super::{Notice, Outbox, Registry, RegistryError, Unwritten, maintenance_notes};
+use lockmesh_protocol::id::{CheckId, ServiceId};
+use lockmesh_protocol::record::{Check, CheckStatus, Service};
+use lockmesh_protocol::time::Time;
+use std::collections::BTreeSet;
+
+/// A service of this agent.
+#[derive(Clone, Debug)]
+pub(super) struct LocalService {
+    pub(super) record: Service,
+    pub(super) source: Source,
+    pub(super) unwritten: Unwritten,
+}
+
+/// The health of a service: the worst of its checks and of its node's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Aggregate {
+    /// All checks pass, or there are none.
+    Passing,
+    /// A check is a warning.
+    Warning,
+    /// A check is critical.
+    Critical,
+    /// The service or the node is in maintenance.
+    Maintenance,
+}
+
+impl Aggregate {
+    /// Returns the API's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Passing => "passing",
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+            Self::Maintenance => "maintenance",
+        }
+    }
+}
+
+/// A service with the checks that decide its health.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceHealth {
+    /// Its health.
+    pub aggregate: Aggregate,
+    /// The service.
+    pub service: Service,
+    /// Its checks and those of the node, in order of their ids.
+    pub checks: Vec<Check>,
+}
+
+impl Registry {
+    /// Returns every service, in order of their ids.
+    pub fn services(&self) -> Vec<Service> {
+        self.services.values().map(|service| service.record.clone()).collect()
+    }
+
+    /// Returns a service with its health.
+    pub fn service_health(&self, id: &ServiceId) -> Option<ServiceHealth> {
+        let service = self.services.get(id)?.record.clone();
+        let decides = |check: &&Check| check.service_id.is_none() || check.service_id.as_ref() == Some(id);
+        let checks: Vec<Check> =
+            self.checks.values().map(|check| &check.record).filter(decides).cloned().collect();
+        let aggregate = checks.iter().map(aggregate).max().unwrap_or(Aggregate::Passing);
+        Some(ServiceHealth { aggregate, service, checks })
+    }
+
+    /// Registers a service with its checks, or changes the one with that id. Its checks keep their
+    /// status. Those that are not named again stay, unless `replaces_checks`. Returns the version
+    /// to wait for.
+    ///
+    /// # Errors
+    /// The registry is unchanged: the operator has to make room.
+    pub fn register_service(
+        &mut self,
+        now: Time,
+        registration: ServiceRegistration,
+        source: Source,
+        outbox: &mut Outbox,
+    ) -> Result<u64, RegistryError> {
+        let ServiceRegistration { service, checks, replaces_checks } = registration;
+        if self.services.len() >= self.limits.max_services && !self.services.contains_key(&service.id) {
+            return Err(RegistryError::TooManyServices(self.limits.max_services));
+        }
+        self.has_room(&checks)?;
+        let id = service.id.clone();
+        self.insert_service(now, Service { node: self.node.clone(), ..service }, source, outbox);
+        let named: BTreeSet<_> = checks.iter().map(|check| check.id.clone()).collect();
+        for check in checks {
+            self.insert_check(now, NewCheck { service: Some(id.clone()), ..check }, source, outbox);
+        }
+        if replaces_checks {
+            let is_dropped = |check: &CheckId| !named.contains(check) && !is_maintenance(check);
+            for check in self.checks_of(&id).into_iter().filter(is_dropped) {
+                let _ = self.deregister_check(&check, outbox);
+            }
+        }
+        Ok(self.version)
+    }
+
+    /// Removes a service and its checks, here and from the catalog.
+    ///
+    /// # Errors
+    /// [`RegistryError::UnknownService`]: nothing was changed, here or in the catalog.
+    pub fn deregister_service(&mut self, id: &ServiceId, outbox: &mut Outbox) -> Result<u64, RegistryError> {
+        self.services.remove(id).ok_or_else(|| RegistryError::UnknownService(id.clone()))?;
+        outbox.stores.push(Store::Service(id.clone(), None));
+        for check in self.checks_of(id) {
+            self.checks.remove(&check);
+            outbox.stores.push(Store::Check(check.clone(), None));
+            self.departed.checks.insert(check, Some(id.clone()));
+        }
+        self.departed.services.insert(id.clone());
+        self.version += 1;
+        outbox.notices.push(Notice::Deregistered(id.clone()));
+        Ok(self.version)
+    }
+
+    /// Puts a service into maintenance with this reason, or ends it without one. A service already
+    /// in maintenance keeps its first reason.
+    ///
+    /// # Errors
+    /// [`RegistryError::UnknownService`]: nothing was changed.
+    pub fn maintain_service(
+        &mut self,
+        now: Time,
+        service: &ServiceId,
+        reason: Option<&str>,
+        outbox: &mut Outbox,
+    ) -> Result<u64, RegistryError> {
+        if !self.services.contains_key(service) {
+            return Err(RegistryError::UnknownService(service.clone()));
+        }
+        let id = CheckId::from(format!("{SERVICE_MAINTENANCE}{service}"));
+        match reason {
+            Some(reason) if !self.checks.contains_key(&id) => {
+                let notes = maintenance_notes(reason, "service");
+                let check = NewCheck::maintenance(id, Some(service.clone()), &notes);
+                self.insert_check(now, check, Source::Api, outbox);
+            }
+            None if self.checks.contains_key(&id) => drop(self.deregister_check(&id, outbox)),
+            _ => {}
+        }
+        Ok(self.version)
+    }
+
+    /// Inserts a service; its checks get its name and its tags.
+    pub(super) fn insert_service(&mut self, now: Time, record: Service, source: Source, outbox: &mut Outbox) {
+        self.version += 1;
+        let id = record.id.clone();
+        let unwritten = Unwritten { at: Some(now), version: self.version };
+        let service = LocalService { record, source, unwritten };
+        let known = self.services.get(&id);
+        if known.is_none_or(|known| known.record != service.record) {
+            outbox.notices.push(Notice::Registered(id.clone()));
+        }
+        if known.is_none_or(|known| known.store() != service.store()) {
+            outbox.stores.push(service.store());
+        }
+        // It is registered again, so its removal need not reach the catalog.
+        self.departed.services.remove(&id);
+        self.services.insert(id.clone(), service);
+        self.describe_checks(now, &id);
+    }
+
+    /// Gives the checks of a service its name and its tags.
+    pub(super) fn describe_checks(&mut self, now: Time, id: &ServiceId) {
+        let Some(service) = self.services.get(id) else { return };
+        for check in self.checks.values_mut().filter(|check| check.record.service_id.as_ref() == Some(id)) {
+            let before = check.record.clone();
+            describe(&mut check.record, &service.record);
+            if check.record != before {
+                check.unwritten = Unwritten { at: Some(now), version: self.version };
+            }
+        }
+    }
+
+    /// Sets the fields of a check that are its service's.
+    pub(super) fn describe_service(&self, record: &mut Check) {
+        let service = record.service_id.as_ref().and_then(|id| self.services.get(id));
+        if let Some(service) = service {
+            describe(record, &service.record);
+        }
+    }
+
+    /// Returns the ids of a service's checks.
+    pub(super) fn checks_of(&self, service: &ServiceId) -> Vec<CheckId> {
+        let checks = self.checks.values().map(|check| &check.record);
+        checks
+            .filter(|check| check.service_id.as_ref() == Some(service))
+            .map(|check| check.id.clone())
+            .collect()
+    }
+}
+
+/// The registration of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceRegistration {
+    /// The service. Its node is the agent's.
+    pub service: Service,
+    /// Its checks.
+    pub checks: Vec<NewCheck>,
+    /// Set to deregister its other checks.
+    pub replaces_checks: bool,
+}
+
+impl LocalService {
+    /// Returns what the data folder must have of it.
+    pub(super) fn store(&self) -> Store {
+        let stored = StoredService { service: self.record.clone(), source: self.source };
+        Store::Service(self.record.id.clone(), Some(Box::new(stored)))
+    }
+}
+
+fn describe(check: &mut Check, service: &Service) {
+    check.service_name.clone_from(&service.name);
+    check.service_tags.clone_from(&service.tags);
+}
+
+/// Returns `true` for a check of maintenance, which only its own request ends.
+fn is_maintenance(check: &CheckId) -> bool {
+    check.as_str() == NODE_MAINTENANCE || check.as_str().starts_with(SERVICE_MAINTENANCE)
+}
+
+fn aggregate(check: &Check) -> Aggregate {
+    match check.status {
+        _ if is_maintenance(&check.id) => Aggregate::Maintenance,
+        CheckStatus::Passing => Aggregate::Passing,
+        CheckStatus::Warning => Aggregate::Warning,
+        CheckStatus::Critical => Aggregate::Critical,
+    }
+}

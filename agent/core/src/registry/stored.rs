@@ -1,0 +1,179 @@
+//! What the agent's data folder has of its services and checks, and how a registry begins with it.
+//!
+//! Definitions of configuration files are in the folder too, for the status of their checks: a
+//! restart of the agent must not end the sessions that depend on them.
+
+use super::alias::Aliased;
+use super::definition::NewCheck;
+use super::runs::Runs;
+use super::services::{LocalService, ServiceRegistration};
+use super::sync::CatalogSync;
+use super::thresholds::Streak;
+use super::{Departed, Limits, LocalCheck, Outbox, Registry, RegistryError, Unwritten};
+use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
+use lockmesh_protocol::random::Random;
+use lockmesh_protocol::record::{CheckStatus, Service};
+use lockmesh_protocol::time::Time;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// The maximum time until the first run of a restored check.
+const RESTORED_RUN_WITHIN: Duration = Duration::from_secs(2);
+
+/// The origin of a definition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Source {
+    /// An application registered it.
+    Api,
+    /// A configuration file has it.
+    Config,
+}
+
+/// A service in the data folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredService {
+    /// The service.
+    pub service: Service,
+    /// Its origin.
+    pub source: Source,
+}
+
+/// A check in the data folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredCheck {
+    /// Its definition.
+    pub check: NewCheck,
+    /// Its origin.
+    pub source: Source,
+    /// Its status at the last change.
+    pub status: CheckStatus,
+    /// Its output then.
+    pub output: String,
+}
+
+/// A change of the data folder: an entry to write, or `None` to remove it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// A service.
+    Service(ServiceId, Option<Box<StoredService>>),
+    /// A check.
+    Check(CheckId, Option<Box<StoredCheck>>),
+}
+
+/// The content of the data folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// The services.
+    pub services: Vec<StoredService>,
+    /// The checks.
+    pub checks: Vec<StoredCheck>,
+}
+
+/// The services and checks of the configuration files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Configured {
+    /// Services with their checks.
+    pub services: Vec<ServiceRegistration>,
+    /// Checks of the node, or of a service by its id.
+    pub checks: Vec<NewCheck>,
+}
+
+impl Registry {
+    /// Creates a registry with the content of the data folder; `None` if there is none yet, so that
+    /// the registry adopts what an earlier process left in the catalog. Equal seeds give equal
+    /// pauses.
+    pub fn new(node: NodeName, limits: Limits, seed: u64, now: Time, stored: Option<Stored>) -> Self {
+        let mut random = Random::new(seed);
+        let mut registry = Self {
+            node,
+            limits,
+            services: BTreeMap::new(),
+            checks: BTreeMap::new(),
+            aliased: Aliased::default(),
+            departed: Departed::default(),
+            version: 0,
+            runs: Runs::default(),
+            sync: CatalogSync::new(random.number(), now, stored.is_none()),
+            random,
+        };
+        registry.restore(now, stored.unwrap_or_default());
+        registry
+    }
+
+    fn restore(&mut self, now: Time, stored: Stored) {
+        // Written only if the catalog differs, which the first comparison finds.
+        let unwritten = Unwritten { at: None, version: self.version };
+        for StoredService { service, source } in stored.services {
+            let record = Service { node: self.node.clone(), ..service };
+            self.services.insert(record.id.clone(), LocalService { record, source, unwritten });
+        }
+        for stored in stored.checks {
+            let is_orphan = stored.check.service.as_ref().is_some_and(|id| !self.services.contains_key(id));
+            if !is_orphan {
+                self.restore_check(now, stored, unwritten);
+            }
+        }
+    }
+
+    fn restore_check(&mut self, now: Time, stored: StoredCheck, unwritten: Unwritten) {
+        let StoredCheck { check: definition, source, status, output } = stored;
+        let mut record = definition.record(&self.node);
+        self.describe_service(&mut record);
+        (record.status, record.output) = (status, output);
+        let streak = Streak::of_status(definition.thresholds, status);
+        let first_run = definition.kind.probe().map(|probe| probe.interval.min(RESTORED_RUN_WITHIN));
+        let first_run = first_run.map(|within| now + self.jitter(within));
+        let mut check = LocalCheck::new(now, definition, record, source);
+        check.last_report.clone_from(&check.record.output);
+        (check.streak, check.next_run, check.unwritten) = (streak, first_run, unwritten);
+        self.checks.insert(check.record.id.clone(), check);
+    }
+
+    /// Replaces the services and checks of the configuration files. They win over applications'
+    /// definitions with the same id, and keep the status of their checks.
+    ///
+    /// # Errors
+    /// Those of a registration. What was registered until then stays.
+    pub fn configure(
+        &mut self,
+        now: Time,
+        configured: Configured,
+        outbox: &mut Outbox,
+    ) -> Result<u64, RegistryError> {
+        let services: BTreeSet<_> = configured.services.iter().map(|new| new.service.id.clone()).collect();
+        let of_services = configured.services.iter().flat_map(|new| &new.checks);
+        let checks = of_services.chain(&configured.checks).map(|check| check.id.clone());
+        let checks: BTreeSet<_> = checks.collect();
+        let is_gone = |source: Source, is_named: bool| source == Source::Config && !is_named;
+        let gone =
+            self.services.iter().filter(|(id, service)| is_gone(service.source, services.contains(*id)));
+        for id in gone.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
+            self.deregister_service(&id, outbox)?;
+        }
+        let gone = self.checks.iter().filter(|(id, check)| is_gone(check.source, checks.contains(*id)));
+        for id in gone.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
+            self.deregister_check(&id, outbox)?;
+        }
+        for service in configured.services {
+            self.register_service(now, service, Source::Config, outbox)?;
+        }
+        for check in configured.checks {
+            self.register_check(now, check, Source::Config, outbox)?;
+        }
+        Ok(self.version)
+    }
+}
+
+impl LocalCheck {
+    /// Returns what the data folder must have of it.
+    pub(super) fn store(&self) -> Store {
+        let stored = StoredCheck {
+            check: self.definition.clone(),
+            source: self.source,
+            status: self.record.status,
+            output: self.record.output.clone(),
+        };
+        Store::Check(self.record.id.clone(), Some(Box::new(stored)))
+    }
+}

@@ -1,0 +1,449 @@
+//! Keeps the catalog equal to the registry (anti-entropy).
+//!
+//! A round removes what has departed, writes what changed, and from time to time compares the whole
+//! node: the catalog gets back what it lost (a restored backup, a node removed by hand) and loses
+//! what others put there. A failure ends the round, and the next one begins after a pause that
+//! grows.
+
+use super::definition::{CheckKind, NewCheck};
+use super::services::LocalService;
+use super::stored::Source;
+use super::{LocalCheck, Notice, Order, Outbox, Registry, Unwritten};
+use lockmesh_protocol::backoff::Backoff;
+use lockmesh_protocol::id::{CheckId, LogIndex, ServiceId};
+use lockmesh_protocol::log_on_change::LogOnChange;
+use lockmesh_protocol::record::{Check, SERF_HEALTH, Service};
+use lockmesh_protocol::time::Time;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// The minimum interval between comparisons; as much again is added at random.
+const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
+/// The maximum number of checks that one command writes.
+const MAX_CHECKS_PER_WRITE: usize = 64;
+/// The service of the servers, which no agent owns.
+const SERVERS: &str = "consul";
+
+/// What was deregistered here, but not in the catalog yet.
+#[derive(Debug, Default)]
+pub(super) struct Departed {
+    pub(super) services: BTreeSet<ServiceId>,
+    /// Checks, each with the service with which it departed: the catalog removes them together.
+    pub(super) checks: BTreeMap<CheckId, Option<ServiceId>>,
+}
+
+/// The state of the synchronization.
+#[derive(Debug)]
+pub(super) struct CatalogSync {
+    /// The version up to which the catalog has all urgent changes.
+    written: u64,
+    /// The time of the next comparison.
+    compare_at: Time,
+    /// Set after a refused write: the catalog is not as assumed, so it is compared before changes
+    /// are written.
+    compares_first: bool,
+    /// The time of the next round; `None` after a successful one, which any change follows.
+    retry_at: Option<Time>,
+    backoff: Backoff,
+    log: LogOnChange,
+    /// Set until what an earlier process left in the catalog was adopted.
+    adopts: bool,
+    round: Option<Round>,
+}
+
+/// A round with a call under way.
+#[derive(Debug)]
+struct Round {
+    /// The version of the registry at its beginning.
+    version: u64,
+    departures: VecDeque<Departure>,
+    /// Entries to write, each with one command.
+    writes: VecDeque<Write>,
+    comparison: Comparison,
+    pending: Pending,
+}
+
+#[derive(Clone, Debug)]
+enum Departure {
+    Service(ServiceId),
+    Check(CheckId),
+}
+
+/// A service, or none, and checks.
+#[derive(Debug)]
+struct Write(Option<ServiceId>, Vec<CheckId>);
+
+/// The comparison of a round with the catalog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Comparison {
+    NotDue,
+    /// After the changes, which do not wait for the whole node.
+    Due,
+    /// The changes are those that it found.
+    Done,
+}
+
+/// The call under way.
+#[derive(Debug)]
+enum Pending {
+    None,
+    Departure(Departure),
+    /// The written entries, with their versions.
+    Write(Option<(ServiceId, u64)>, Vec<(CheckId, u64)>),
+    /// The version of the registry at the beginning of the read.
+    Services(u64),
+    /// The same, with the services that were read.
+    Checks(u64, Vec<Arc<Service>>),
+}
+
+impl Departed {
+    pub(super) fn is_empty(&self) -> bool {
+        self.services.is_empty() && self.checks.is_empty()
+    }
+
+    /// Returns what has to be removed: services, which take their checks along, and other checks.
+    fn departures(&self) -> VecDeque<Departure> {
+        let is_alone = |service: &Option<ServiceId>| {
+            service.as_ref().is_none_or(|service| !self.services.contains(service))
+        };
+        let checks = self.checks.iter().filter(|(_, service)| is_alone(service));
+        let services = self.services.iter().cloned().map(Departure::Service);
+        services.chain(checks.map(|(check, _)| Departure::Check(check.clone()))).collect()
+    }
+
+    fn applied(&mut self, departure: &Departure) {
+        match departure {
+            Departure::Check(check) => drop(self.checks.remove(check)),
+            Departure::Service(service) => {
+                self.services.remove(service);
+                self.checks.retain(|_, of| of.as_ref() != Some(service));
+            }
+        }
+    }
+}
+
+impl CatalogSync {
+    pub(super) fn new(seed: u64, now: Time, adopts: bool) -> Self {
+        Self {
+            written: 0,
+            compare_at: now,
+            compares_first: false,
+            retry_at: None,
+            backoff: Backoff::new(RETRY_BACKOFF, seed),
+            log: LogOnChange::default(),
+            adopts,
+            round: None,
+        }
+    }
+
+    pub(super) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Returns the time of the next round, if the next write is due at `write`; `None` during a
+    /// round.
+    pub(super) fn wakes_at(&self, write: Option<Time>) -> Option<Time> {
+        let due = write.map_or(self.compare_at, |write| write.min(self.compare_at));
+        self.round.is_none().then(|| self.retry_at.unwrap_or(due))
+    }
+}
+
+impl Registry {
+    /// Begins a round, unless one is under way or a failed one is not to be retried yet. Changes
+    /// must not speed up retries.
+    pub(super) fn synchronize(&mut self, now: Time, outbox: &mut Outbox) {
+        if self.sync.round.is_some() || self.sync.retry_at.is_some_and(|at| at > now) {
+            return;
+        }
+        let is_due = self.sync.compare_at <= now;
+        let comparison = if is_due { Comparison::Due } else { Comparison::NotDue };
+        let mut round = self.round(now, comparison);
+        if self.sync.compares_first {
+            (round.departures, round.writes) = (VecDeque::new(), VecDeque::new());
+            (round.comparison, round.version) = (Comparison::Due, self.sync.written);
+        }
+        self.advance(now, round, outbox);
+    }
+
+    /// Returns a round with the changes that are due.
+    fn round(&self, now: Time, comparison: Comparison) -> Round {
+        let is_due = |unwritten: Unwritten| unwritten.at.is_some_and(|at| at <= now);
+        let due = self.checks.values().filter(|check| is_due(check.unwritten));
+        let mut of_services = BTreeMap::<_, Vec<_>>::new();
+        let mut others = Vec::new();
+        for check in due {
+            let service = check.record.service_id.as_ref().and_then(|id| self.services.get(id));
+            match service.filter(|service| is_due(service.unwritten)) {
+                Some(service) => {
+                    of_services.entry(&service.record.id).or_default().push(check.record.id.clone());
+                }
+                None => others.push(check.record.id.clone()),
+            }
+        }
+        let mut writes = VecDeque::new();
+        for service in self.services.values().filter(|service| is_due(service.unwritten)) {
+            // A service never appears without its checks.
+            let mut checks = of_services.remove(&service.record.id).unwrap_or_default();
+            others.extend(checks.split_off(checks.len().min(MAX_CHECKS_PER_WRITE)));
+            writes.push_back(Write(Some(service.record.id.clone()), checks));
+        }
+        writes.extend(others.chunks(MAX_CHECKS_PER_WRITE).map(|checks| Write(None, checks.to_vec())));
+        let departures = self.departed.departures();
+        Round { version: self.version, departures, writes, comparison, pending: Pending::None }
+    }
+
+    /// Orders the next call of a round, or ends it.
+    fn advance(&mut self, now: Time, mut round: Round, outbox: &mut Outbox) {
+        if let Some(departure) = round.departures.pop_front() {
+            outbox.order = Some(match departure.clone() {
+                Departure::Service(id) => Order::DeregisterService(id),
+                Departure::Check(id) => Order::DeregisterCheck(id),
+            });
+            round.pending = Pending::Departure(departure);
+            self.sync.round = Some(round);
+            return;
+        }
+        while let Some(Write(service, checks)) = round.writes.pop_front() {
+            if let Some((order, pending)) = self.write(service, &checks) {
+                (outbox.order, round.pending) = (Some(order), pending);
+                self.sync.round = Some(round);
+                return;
+            }
+        }
+        self.sync.written = self.sync.written.max(round.version);
+        match round.comparison {
+            Comparison::Due => {
+                outbox.order = Some(Order::ReadServices);
+                round.pending = Pending::Services(self.version);
+                self.sync.round = Some(round);
+            }
+            Comparison::Done => {
+                self.sync.compare_at = now + COMPARE_INTERVAL + self.jitter(COMPARE_INTERVAL);
+                self.sync_succeeded(outbox);
+            }
+            Comparison::NotDue => self.sync_succeeded(outbox),
+        }
+    }
+
+    /// Returns the command that writes what is still registered of these entries.
+    fn write(&self, service: Option<ServiceId>, checks: &[CheckId]) -> Option<(Order, Pending)> {
+        let service = service.and_then(|id| self.services.get(&id));
+        let is_in_catalog = |check: &&LocalCheck| match &check.record.service_id {
+            Some(id) if service.is_none_or(|service| service.record.id != *id) => {
+                // A service that was registered during the round is written by the next one.
+                self.services.get(id).is_some_and(|service| service.unwritten.at.is_none())
+            }
+            _ => true,
+        };
+        let checks = checks.iter().filter_map(|id| self.checks.get(id)).filter(is_in_catalog);
+        let checks: Vec<&LocalCheck> = checks.collect();
+        if service.is_none() && checks.is_empty() {
+            return None;
+        }
+        let versions = checks.iter().map(|check| (check.record.id.clone(), check.unwritten.version));
+        let version = service.map(|service| (service.record.id.clone(), service.unwritten.version));
+        let pending = Pending::Write(version, versions.collect());
+        let records = checks.iter().map(|check| check.record.clone()).collect();
+        Some((Order::Register(service.map(|service| service.record.clone()), records), pending))
+    }
+
+    /// Continues the round after an applied write.
+    pub(super) fn write_applied(&mut self, now: Time, outbox: &mut Outbox) {
+        let Some(mut round) = self.sync.round.take() else { return };
+        outbox.notices.push(Notice::Written);
+        match std::mem::replace(&mut round.pending, Pending::None) {
+            Pending::Departure(departure) => {
+                self.departed.applied(&departure);
+                self.write_again(now, &departure);
+            }
+            Pending::Write(service, checks) => {
+                let service = service.and_then(|(id, version)| Some((self.services.get_mut(&id)?, version)));
+                if let Some((service, version)) = service {
+                    service.unwritten.written(version);
+                }
+                for (id, version) in checks {
+                    if let Some(check) = self.checks.get_mut(&id) {
+                        check.unwritten.written(version);
+                    }
+                }
+            }
+            Pending::Services(_) | Pending::Checks(..) | Pending::None => {}
+        }
+        self.advance(now, round, outbox);
+    }
+
+    /// Marks what was registered again while its removal was written.
+    fn write_again(&mut self, now: Time, departure: &Departure) {
+        let checks = match departure {
+            Departure::Check(id) => vec![id.clone()],
+            Departure::Service(id) => {
+                if let Some(service) = self.services.get_mut(id) {
+                    service.unwritten.at = Some(now);
+                }
+                self.checks_of(id)
+            }
+        };
+        for id in checks {
+            if let Some(check) = self.checks.get_mut(&id) {
+                check.unwritten.at = Some(now);
+            }
+        }
+    }
+
+    /// Keeps the services that were read, and orders the read of the checks.
+    pub(super) fn services_read(&mut self, services: Vec<Arc<Service>>, outbox: &mut Outbox) {
+        let Some(round) = &mut self.sync.round else { return };
+        let Pending::Services(before) = round.pending else { return };
+        round.pending = Pending::Checks(before, services);
+        outbox.order = Some(Order::ReadChecks);
+    }
+
+    /// Marks every entry that differs from the catalog, and writes these; what only the catalog has
+    /// is adopted once, and removed later.
+    pub(super) fn compare(&mut self, now: Time, checks: &[Arc<Check>], outbox: &mut Outbox) {
+        let Some(round) = self.sync.round.take() else { return };
+        let Pending::Checks(before, services) = round.pending else { return };
+        self.sync.compares_first = false;
+        // Once: what appears there later, or was removed here, is not left from before.
+        let adopts = std::mem::take(&mut self.sync.adopts);
+        let is_own = |service: &&Arc<Service>| service.id.as_str() != SERVERS;
+        let services: Vec<_> = services.iter().filter(is_own).collect();
+        let is_own = |check: &&Arc<Check>| check.id.as_str() != SERF_HEALTH;
+        let checks: Vec<_> = checks.iter().filter(is_own).collect();
+        if adopts {
+            services.iter().for_each(|left| self.adopt_service(left, outbox));
+            checks.iter().for_each(|left| self.adopt_check(now, left, outbox));
+        }
+        self.mark_services(now, before, &services, outbox);
+        self.mark_checks(now, before, &checks);
+        let round = self.round(now, Comparison::Done);
+        self.advance(now, round, outbox);
+    }
+
+    fn mark_services(&mut self, now: Time, before: u64, catalog: &[&Arc<Service>], outbox: &mut Outbox) {
+        let catalog: BTreeMap<_, _> = catalog.iter().map(|service| (&service.id, service)).collect();
+        let mut overridden = Vec::new();
+        for (id, service) in &mut self.services {
+            // Changes made while the catalog answered are newer than its answer.
+            if service.unwritten.version > before || service.unwritten.at.is_some() {
+                continue;
+            }
+            let known = catalog.get(id).map(|known| without_indexes((****known).clone()));
+            let Some(known) = known else {
+                service.unwritten.at = Some(now);
+                continue;
+            };
+            if service.record.enable_tag_override && service.record.tags != known.tags {
+                self.version += 1;
+                service.record.tags.clone_from(&known.tags);
+                overridden.push(id.clone());
+                outbox.stores.push(service.store());
+            }
+            if service.record != known {
+                service.unwritten.at = Some(now);
+            }
+        }
+        let foreign = catalog.into_keys().filter(|id| !self.services.contains_key(*id));
+        self.departed.services.extend(foreign.cloned());
+        overridden.iter().for_each(|id| self.describe_checks(now, id));
+    }
+
+    fn mark_checks(&mut self, now: Time, before: u64, catalog: &[&Arc<Check>]) {
+        let catalog: BTreeMap<_, _> = catalog.iter().map(|check| (&check.id, check)).collect();
+        for (id, check) in &mut self.checks {
+            if check.unwritten.version > before || check.unwritten.at.is_some() {
+                continue;
+            }
+            let Some(known) = catalog.get(id) else {
+                check.unwritten.at = Some(now);
+                continue;
+            };
+            let known = Check {
+                create_index: LogIndex(0),
+                modify_index: LogIndex(0),
+                output: check.record.output.clone(),
+                ..(****known).clone()
+            };
+            if check.record != known {
+                check.unwritten.at = Some(now);
+            }
+        }
+        let foreign = catalog.iter().filter(|(id, _)| !self.checks.contains_key(**id));
+        for (id, check) in foreign {
+            self.departed.checks.entry((*id).clone()).or_insert_with(|| check.service_id.clone());
+        }
+    }
+
+    /// Adopts a service that an earlier process left in the catalog.
+    fn adopt_service(&mut self, left: &Service, outbox: &mut Outbox) {
+        if self.services.contains_key(&left.id) || self.departed.services.contains(&left.id) {
+            return;
+        }
+        outbox.notices.push(Notice::AdoptedService(left.id.clone()));
+        self.version += 1;
+        // The catalog is up to date.
+        let unwritten = Unwritten { at: None, version: self.version };
+        let record = without_indexes(left.clone());
+        let service = LocalService { record, source: Source::Api, unwritten };
+        outbox.stores.push(service.store());
+        self.services.insert(left.id.clone(), service);
+    }
+
+    /// Adopts a check that an earlier process left in the catalog.
+    fn adopt_check(&mut self, now: Time, left: &Check, outbox: &mut Outbox) {
+        let Some(kind) = CheckKind::adoptable(left) else { return };
+        let has_service = left.service_id.as_ref().is_none_or(|id| self.services.contains_key(id));
+        // Reports since this agent started are newer than the catalog's status.
+        let is_known = self.checks.contains_key(&left.id) || self.departed.checks.contains_key(&left.id);
+        if is_known || !has_service {
+            return;
+        }
+        outbox.notices.push(Notice::Adopted(left.id.clone(), kind.ttl()));
+        self.version += 1;
+        let definition = NewCheck {
+            name: left.name.clone(),
+            notes: left.notes.clone(),
+            service: left.service_id.clone(),
+            shows_unset_durations: !left.interval.is_empty(),
+            ..NewCheck::of(left.id.clone(), left.status, kind)
+        };
+        let record = Check { create_index: LogIndex(0), modify_index: LogIndex(0), ..left.clone() };
+        // A whole TTL: the application could not report while no agent ran.
+        let mut check = LocalCheck::new(now, definition, record, Source::Api);
+        check.last_report.clone_from(&left.output);
+        // The catalog is up to date.
+        check.unwritten = Unwritten { at: None, version: self.version };
+        outbox.stores.push(check.store());
+        self.checks.insert(left.id.clone(), check);
+    }
+
+    fn sync_succeeded(&mut self, outbox: &mut Outbox) {
+        self.sync.retry_at = None;
+        self.sync.backoff.reset();
+        if self.sync.log.reset() {
+            outbox.notices.push(Notice::SyncRecovered);
+        }
+    }
+
+    /// Ends a round whose write the servers refused: the catalog is not as assumed.
+    pub(super) fn write_refused(&mut self, now: Time, reason: String, outbox: &mut Outbox) {
+        self.sync.compares_first = true;
+        self.sync_failed(now, reason, outbox);
+    }
+
+    pub(super) fn sync_failed(&mut self, now: Time, reason: String, outbox: &mut Outbox) {
+        if self.sync.round.take().is_some() {
+            // A repeated failure is logged once, not at every attempt.
+            let is_new = self.sync.log.is_new(&reason);
+            outbox.notices.push(Notice::SyncFailed { reason, is_new });
+            self.sync.retry_at = Some(now + self.sync.backoff.next_pause());
+        }
+    }
+}
+
+/// Returns a service of the catalog as an agent registers it.
+fn without_indexes(service: Service) -> Service {
+    Service { create_index: LogIndex(0), modify_index: LogIndex(0), ..service }
+}

@@ -1,0 +1,673 @@
+//! Services and checks in virtual time, with a catalog that replies at once or not at all.
+
+use super::*;
+use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::record::SERF_HEALTH;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The registry of an agent, its data folder, its probes, and the servers' catalog of this node.
+struct Stand {
+    registry: Registry,
+    services: BTreeMap<ServiceId, Service>,
+    catalog: BTreeMap<CheckId, Check>,
+    folder: (BTreeMap<ServiceId, StoredService>, BTreeMap<CheckId, StoredCheck>),
+    /// The result of each run, by the check's id; passing if there is none.
+    outcomes: BTreeMap<CheckId, CheckStatus>,
+    /// Runs so far, with their times.
+    ran: Vec<(Time, CheckId)>,
+    is_down: bool,
+    now: Time,
+    notices: Vec<Notice>,
+    /// The number of calls to the catalog.
+    calls: usize,
+}
+
+impl Stand {
+    fn new() -> Self {
+        Self::with(Limits::default(), BTreeMap::new())
+    }
+
+    fn with(limits: Limits, catalog: BTreeMap<CheckId, Check>) -> Self {
+        let now = Time(7_000_000);
+        let mut stand = Self {
+            registry: Registry::new("node-one".into(), limits, 1, now, None),
+            services: BTreeMap::new(),
+            catalog,
+            folder: Default::default(),
+            outcomes: BTreeMap::new(),
+            ran: Vec::new(),
+            is_down: false,
+            now,
+            notices: Vec::new(),
+            calls: 0,
+        };
+        stand.tick();
+        stand
+    }
+
+    /// Starts the agent again, with the data folder that it left.
+    fn restart(&mut self) {
+        let (services, checks) = self.folder.clone();
+        let stored =
+            Stored { services: services.into_values().collect(), checks: checks.into_values().collect() };
+        self.registry = Registry::new("node-one".into(), Limits::default(), 2, self.now, Some(stored));
+        self.tick();
+    }
+
+    /// Fires what is due, and executes its effects.
+    fn tick(&mut self) {
+        self.input(Input::Tick);
+    }
+
+    fn input(&mut self, input: Input) {
+        self.act(|registry, now, outbox| registry.handle(now, input, outbox));
+    }
+
+    /// Changes the registry, and executes the effects.
+    fn change<T>(&mut self, act: impl FnOnce(&mut Registry, Time, &mut Outbox) -> T) -> T {
+        let result = self.act(act);
+        self.tick();
+        result
+    }
+
+    fn act<T>(&mut self, act: impl FnOnce(&mut Registry, Time, &mut Outbox) -> T) -> T {
+        let mut outbox = Outbox::default();
+        let result = act(&mut self.registry, self.now, &mut outbox);
+        loop {
+            self.notices.append(&mut outbox.notices);
+            for store in outbox.stores.drain(..) {
+                match store {
+                    Store::Service(id, Some(entry)) => drop(self.folder.0.insert(id, *entry)),
+                    Store::Service(id, None) => drop(self.folder.0.remove(&id)),
+                    Store::Check(id, Some(entry)) => drop(self.folder.1.insert(id, *entry)),
+                    Store::Check(id, None) => drop(self.folder.1.remove(&id)),
+                }
+            }
+            let input = if let Some(order) = outbox.order.take() {
+                self.execute(order)
+            } else if let Some(run) = outbox.runs.pop() {
+                self.ran.push((self.now, run.check.clone()));
+                let status = self.outcomes.get(&run.check).copied().unwrap_or(CheckStatus::Passing);
+                Input::Ran(run.id, Outcome { status, output: format!("{status:?}") })
+            } else {
+                return result;
+            };
+            self.registry.handle(self.now, input, &mut outbox);
+        }
+    }
+
+    fn execute(&mut self, order: Order) -> Input {
+        self.calls += 1;
+        let down = || Unavailable::Unknown("no leader".into());
+        match order {
+            Order::ReadServices if self.is_down => Input::Services(Err(down())),
+            Order::ReadChecks if self.is_down => Input::Checks(Err(down())),
+            _ if self.is_down => Input::Written(Err(down())),
+            Order::Register(service, checks) => {
+                self.services.extend(service.map(|service| (service.id.clone(), service)));
+                for mut check in checks {
+                    if let Some(id) = &check.service_id {
+                        // As the servers do: no check is written without its service.
+                        let Some(service) = self.services.get(id) else {
+                            let unknown = lockmesh_protocol::reply::Refusal::MissingNode;
+                            return Input::Written(Ok(Reply::Refused(unknown)));
+                        };
+                        check.service_name.clone_from(&service.name);
+                        check.service_tags.clone_from(&service.tags);
+                    }
+                    self.catalog.insert(check.id.clone(), check);
+                }
+                Input::Written(Ok(Reply::Done))
+            }
+            Order::DeregisterService(id) => {
+                self.services.remove(&id);
+                self.catalog.retain(|_, check| check.service_id.as_ref() != Some(&id));
+                Input::Written(Ok(Reply::Done))
+            }
+            Order::DeregisterCheck(id) => {
+                self.catalog.remove(&id);
+                Input::Written(Ok(Reply::Done))
+            }
+            Order::ReadServices => {
+                Input::Services(Ok(self.services.values().cloned().map(Arc::new).collect()))
+            }
+            Order::ReadChecks => Input::Checks(Ok(self.catalog.values().cloned().map(Arc::new).collect())),
+        }
+    }
+
+    /// Lets this time pass.
+    fn pass(&mut self, length: Duration) {
+        let end = self.now + length;
+        for ticks in 0.. {
+            let Some(at) = self.registry.wakes_at().filter(|at| *at <= end) else { break };
+            assert!(ticks < 10_000, "a timer does not advance");
+            self.now = self.now.max(at);
+            self.tick();
+        }
+        self.now = end;
+    }
+
+    fn register(&mut self, id: &str, ttl: Duration) -> Result<u64, RegistryError> {
+        self.register_check(new(id, ttl))
+    }
+
+    fn register_check(&mut self, check: NewCheck) -> Result<u64, RegistryError> {
+        self.change(|registry, now, outbox| registry.register_check(now, check, Source::Api, outbox))
+    }
+
+    fn register_service(&mut self, service: Service, checks: Vec<NewCheck>) {
+        let registration = ServiceRegistration { service, checks, replaces_checks: false };
+        let registered = self.change(|registry, now, outbox| {
+            registry.register_service(now, registration, Source::Api, outbox)
+        });
+        registered.expect("there is room");
+    }
+
+    fn deregister(&mut self, id: &str) -> Result<u64, RegistryError> {
+        self.change(|registry, _, outbox| registry.deregister_check(&id.into(), outbox))
+    }
+
+    fn report(&mut self, id: &str, status: CheckStatus, output: &str) -> Result<u64, RegistryError> {
+        self.change(|registry, now, outbox| registry.report(now, &id.into(), (status, output), outbox))
+    }
+
+    fn maintain(&mut self, reason: Option<&str>) {
+        self.change(|registry, now, outbox| registry.maintain(now, reason, outbox));
+    }
+
+    /// Returns the status of a check in the catalog.
+    fn status(&self, id: &str) -> Option<CheckStatus> {
+        self.known(id).map(|(status, _)| status)
+    }
+
+    /// Returns the status and the output of a check in the catalog.
+    fn known(&self, id: &str) -> Option<(CheckStatus, &str)> {
+        self.catalog.get(&CheckId::from(id)).map(|check| (check.status, check.output.as_str()))
+    }
+}
+
+fn new(id: &str, ttl: Duration) -> NewCheck {
+    NewCheck::of(id.into(), CheckStatus::Passing, CheckKind::Ttl(ttl))
+}
+
+/// Returns a check that the agent runs every 10 s.
+fn probe(id: &str) -> NewCheck {
+    let target = Target::Tcp { address: "127.0.0.1:9".into(), tls: None };
+    let kind = CheckKind::Probe(Probe { target, interval: SECOND * 10, timeout: None });
+    NewCheck::of(id.into(), CheckStatus::Critical, kind)
+}
+
+fn web() -> Service {
+    Service {
+        node: "node-one".into(),
+        id: "web".into(),
+        name: "web".into(),
+        tags: vec!["a".into()],
+        address: String::new(),
+        tagged_addresses: BTreeMap::new(),
+        meta: BTreeMap::new(),
+        port: 80,
+        weights: (1, 1),
+        enable_tag_override: false,
+        create_index: LogIndex(0),
+        modify_index: LogIndex(0),
+    }
+}
+
+#[test]
+fn a_check_without_reports_turns_critical_once() {
+    let mut stand = Stand::new();
+    stand.register("app", SECOND * 10).expect("there is room");
+    stand.pass(SECOND * 9);
+    stand.report("app", CheckStatus::Passing, "fine").expect("it is registered");
+    stand.pass(SECOND * 9);
+    assert_eq!(stand.known("app").map(|(status, _)| status), Some(CheckStatus::Passing));
+    stand.pass(SECOND * 50);
+    let expired = "TTL expired (last output before timeout follows): fine";
+    assert_eq!(stand.known("app"), Some((CheckStatus::Critical, expired)));
+    let expiries = stand.notices.iter().filter(|notice| matches!(notice, Notice::Expired(_))).count();
+    assert_eq!(expiries, 1);
+    stand.report("app", CheckStatus::Passing, "").expect("it is registered");
+    assert_eq!(stand.known("app"), Some((CheckStatus::Passing, "")), "a report restores it");
+}
+
+#[test]
+fn a_change_of_output_alone_is_written_later() {
+    let mut stand = Stand::new();
+    stand.register("app", SECOND * 3_600).expect("there is room");
+    for report in 0..100 {
+        stand.report("app", CheckStatus::Passing, &format!("report {report}")).expect("it is registered");
+        assert_eq!(stand.known("app"), Some((CheckStatus::Passing, "")));
+        stand.pass(SECOND * 2);
+    }
+    stand.pass(SECOND * 101);
+    assert_eq!(stand.known("app"), Some((CheckStatus::Passing, "report 99")), "reports do not postpone it");
+    let version = stand.report("app", CheckStatus::Warning, "slow").expect("it is registered");
+    assert_eq!(stand.known("app"), Some((CheckStatus::Warning, "slow")));
+    assert!(stand.registry.written() >= version);
+}
+
+#[test]
+fn failed_writes_are_retried_after_pauses_that_reports_do_not_shorten() {
+    let mut stand = Stand::new();
+    stand.register("app", SECOND * 100).expect("there is room");
+    let version = stand.registry.written();
+    (stand.is_down, stand.calls) = (true, 0);
+    for _ in 0..300 {
+        stand.report("app", CheckStatus::Warning, "").expect("it is registered");
+        stand.pass(SECOND / 10);
+    }
+    assert!((8..20).contains(&stand.calls), "{} calls", stand.calls);
+    let logged = |notice: &&Notice| matches!(notice, Notice::SyncFailed { is_new: true, .. });
+    assert_eq!(stand.notices.iter().filter(logged).count(), 1);
+    assert_eq!(stand.registry.written(), version);
+    stand.is_down = false;
+    stand.pass(SECOND * 5);
+    assert_eq!(stand.known("app"), Some((CheckStatus::Warning, "")));
+    assert_eq!(stand.notices.last(), Some(&Notice::SyncRecovered));
+}
+
+#[test]
+fn a_catalog_that_differs_is_corrected_within_two_minutes() {
+    let mut stand = Stand::new();
+    stand.register_service(web(), vec![new("of-web", SECOND * 3_600)]);
+    for id in ["lost", "changed"] {
+        stand.register(id, SECOND * 3_600).expect("there is room");
+    }
+    let calls = stand.calls;
+    stand.pass(SECOND * 120);
+    assert!([2, 4].contains(&(stand.calls - calls)), "one or two comparisons that find nothing");
+
+    stand.catalog.remove(&CheckId::from("lost"));
+    stand.catalog.get_mut(&CheckId::from("changed")).expect("it is there").status = CheckStatus::Critical;
+    stand.services.clear();
+    stand.catalog.remove(&CheckId::from("of-web"));
+    let foreign = Check::of("node-one".into(), "foreign".into(), CheckStatus::Critical);
+    let health = Check::of("node-one".into(), SERF_HEALTH.into(), CheckStatus::Passing);
+    stand.catalog.extend([foreign, health].map(|check| (check.id.clone(), check)));
+    for id in ["db", "consul"] {
+        stand.services.insert(id.into(), Service { id: id.into(), name: id.into(), ..web() });
+    }
+    stand.pass(SECOND * 120);
+    for id in ["lost", "changed", "of-web", SERF_HEALTH] {
+        assert_eq!(stand.status(id), Some(CheckStatus::Passing), "{id}");
+    }
+    let services: Vec<_> = stand.services.keys().map(ServiceId::as_str).collect();
+    assert_eq!((services, stand.status("foreign")), (vec!["consul", "web"], None), "the agent owns its node");
+}
+
+#[test]
+fn tags_of_others_stay_only_if_the_service_permits_it() {
+    let mut stand = Stand::new();
+    let free = Service { id: "free".into(), name: "free".into(), enable_tag_override: true, ..web() };
+    stand.register_service(free, vec![]);
+    stand.register_service(web(), vec![new("of-web", SECOND * 3_600)]);
+    for service in stand.services.values_mut() {
+        service.tags = vec!["b".into()];
+    }
+    stand.pass(SECOND * 120);
+    let tags = |services: Vec<Service>| services.into_iter().map(|service| service.tags[0].clone());
+    assert_eq!(tags(stand.registry.services()).collect::<Vec<_>>(), ["b", "a"]);
+    assert_eq!(tags(stand.services.values().cloned().collect()).collect::<Vec<_>>(), ["b", "a"]);
+    assert_eq!(stand.folder.0[&ServiceId::from("free")].service.tags, ["b"]);
+}
+
+#[test]
+fn without_a_data_folder_what_an_earlier_process_left_is_adopted_once() {
+    let mut earlier = Stand::new();
+    earlier.register_service(web(), vec![new("of-web", SECOND * 10), probe("run")]);
+    earlier.register("app", SECOND * 10).expect("there is room");
+    earlier.maintain(Some("disk"));
+
+    let mut next = Stand::with(Limits::default(), BTreeMap::new());
+    (next.services, next.catalog) = (earlier.services, earlier.catalog);
+    next.registry = Registry::new("node-one".into(), Limits::default(), 1, next.now, None);
+    next.calls = 0;
+    next.tick();
+    let ids =
+        |stand: &Stand| stand.registry.checks().iter().map(|check| check.id.to_string()).collect::<Vec<_>>();
+    assert_eq!(ids(&next), [NODE_MAINTENANCE, "app", "of-web"], "what it would have to run is removed");
+    assert_eq!((next.status("run"), next.calls), (None, 3));
+    let mut late = next.catalog[&CheckId::from("app")].clone();
+    late.id = "late".into();
+    next.catalog.insert("late".into(), late);
+    next.pass(SECOND * 9);
+    assert_eq!(next.status("app"), Some(CheckStatus::Passing));
+    next.pass(SECOND * 2);
+    assert_eq!(next.known("app"), Some((CheckStatus::Critical, "TTL expired")));
+    let refused = next.report(NODE_MAINTENANCE, CheckStatus::Passing, "");
+    assert_eq!(refused, Err(RegistryError::NoTtl(NODE_MAINTENANCE.into())));
+    // Removed here while the catalog is down: it is not adopted again.
+    next.is_down = true;
+    next.deregister("app").expect("it is registered");
+    next.maintain(None);
+    next.pass(SECOND * 150);
+    next.is_down = false;
+    next.pass(SECOND * 150);
+    assert_eq!(next.status("late"), None, "it came later, so the agent does not own it");
+    assert_eq!(
+        (ids(&next), next.known("app"), next.known(NODE_MAINTENANCE)),
+        (vec!["of-web".into()], None, None)
+    );
+}
+
+#[test]
+fn changes_during_a_write_are_written_after_it() {
+    let mut stand = Stand::new();
+    let begin = |stand: &mut Stand| {
+        let mut outbox = Outbox::default();
+        stand.registry.handle(stand.now, Input::Tick, &mut outbox);
+        outbox.order
+    };
+    let quietly = |stand: &mut Stand, ttl: u64| {
+        let check = new("app", SECOND * u32::try_from(ttl).expect("it is small"));
+        let registered = stand.registry.register_check(stand.now, check, Source::Api, &mut Outbox::default());
+        registered.expect("there is room");
+    };
+    quietly(&mut stand, 10);
+    let written = begin(&mut stand).expect("it is due");
+    let news = (CheckStatus::Critical, "");
+    stand.registry.report(stand.now, &"app".into(), news, &mut Outbox::default()).expect("it is registered");
+    assert_eq!(begin(&mut stand), None, "one call at a time");
+    let reply = stand.execute(written);
+    stand.input(reply);
+    stand.pass(Duration::ZERO);
+    assert_eq!(stand.known("app"), Some((CheckStatus::Critical, "")));
+
+    stand.registry.deregister_check(&"app".into(), &mut Outbox::default()).expect("it is registered");
+    let removed = begin(&mut stand).expect("it is due");
+    quietly(&mut stand, 10);
+    let reply = stand.execute(removed);
+    stand.input(reply);
+    stand.pass(Duration::ZERO);
+    assert_eq!(stand.known("app"), Some((CheckStatus::Passing, "")), "it is registered again");
+}
+
+#[test]
+fn a_service_that_is_registered_again_during_its_removal_is_there_with_its_checks() {
+    let mut stand = Stand::new();
+    stand.register_service(web(), vec![new("of-web", SECOND * 10), new("dropped", SECOND * 10)]);
+    let mut outbox = Outbox::default();
+    stand.registry.deregister_service(&"web".into(), &mut outbox).expect("it is registered");
+    stand.registry.handle(stand.now, Input::Tick, &mut outbox);
+    let removed = outbox.order.take().expect("it is due");
+    let registration = ServiceRegistration {
+        service: web(),
+        checks: vec![new("of-web", SECOND * 10)],
+        replaces_checks: false,
+    };
+    stand
+        .registry
+        .register_service(stand.now, registration, Source::Api, &mut outbox)
+        .expect("there is room");
+    let reply = stand.execute(removed);
+    stand.input(reply);
+    stand.pass(Duration::ZERO);
+    assert_eq!(stand.status("of-web"), Some(CheckStatus::Passing));
+    assert_eq!((stand.services.len(), stand.status("dropped")), (1, None));
+}
+
+#[test]
+fn a_refused_write_is_repaired_by_a_comparison() {
+    let mut stand = Stand::new();
+    stand.register_service(web(), vec![new("of-web", SECOND * 100)]);
+    stand.services.clear();
+    stand.catalog.clear();
+    let version = stand.report("of-web", CheckStatus::Critical, "").expect("it is registered");
+    assert!(matches!(stand.notices.last(), Some(Notice::SyncFailed { is_new: true, .. })));
+    assert!(stand.registry.written() < version);
+    stand.pass(SECOND);
+    assert_eq!(stand.status("of-web"), Some(CheckStatus::Critical));
+    assert!(stand.registry.written() >= version);
+}
+
+#[test]
+fn outputs_and_the_numbers_of_services_and_checks_are_limited() {
+    let limits = Limits { max_checks: 1, max_services: 1, max_output_bytes: 7, ..Limits::default() };
+    let mut stand = Stand::with(limits, BTreeMap::new());
+    stand.register("a", SECOND * 10).expect("there is room");
+    stand.register("a", SECOND * 10).expect("it needs no additional room");
+    assert_eq!(stand.register("b", SECOND * 10), Err(RegistryError::TooManyChecks(1)));
+    stand.report("a", CheckStatus::Warning, &"é".repeat(8)).expect("it is registered");
+    let truncated = "ééé ... (captured 6 of 16 bytes)";
+    assert_eq!(stand.known("a"), Some((CheckStatus::Warning, truncated)));
+    let unknown = stand.report("b", CheckStatus::Passing, "");
+    assert_eq!(unknown, Err(RegistryError::UnknownCheck("b".into())));
+
+    let mut try_service = |service: Service, checks: Vec<NewCheck>| {
+        let registration = ServiceRegistration { service, checks, replaces_checks: false };
+        stand
+            .change(|registry, now, outbox| registry.register_service(now, registration, Source::Api, outbox))
+    };
+    assert_eq!(try_service(web(), vec![probe("p")]), Err(RegistryError::TooManyChecks(1)));
+    try_service(web(), vec![]).expect("there is room");
+    try_service(web(), vec![]).expect("it needs no additional room");
+    let db = Service { id: "db".into(), ..web() };
+    assert_eq!(try_service(db, vec![]), Err(RegistryError::TooManyServices(1)));
+    let of_no_service = NewCheck { service: Some("db".into()), ..new("a", SECOND) };
+    assert_eq!(stand.register_check(of_no_service), Err(RegistryError::NoService("db".into())));
+    assert_eq!((stand.registry.services().len(), stand.registry.checks().len()), (1, 1));
+}
+
+#[test]
+fn a_check_that_is_registered_again_keeps_its_status() {
+    let mut stand = Stand::new();
+    stand.register("app", SECOND * 10).expect("there is room");
+    stand.report("app", CheckStatus::Warning, "slow").expect("it is registered");
+    stand.register("app", SECOND * 20).expect("it is there");
+    assert_eq!(stand.known("app"), Some((CheckStatus::Warning, "slow")));
+    stand.pass(SECOND * 19);
+    assert_eq!(stand.known("app"), Some((CheckStatus::Warning, "slow")), "its TTL restarted");
+    stand.pass(SECOND * 2);
+    assert_eq!(stand.status("app"), Some(CheckStatus::Critical));
+}
+
+#[test]
+fn a_node_and_a_service_in_maintenance_keep_their_first_reason() {
+    let mut stand = Stand::new();
+    stand.register_service(web(), vec![]);
+    let default = |of: &str| maintenance_notes("", of);
+    for (reason, is_there) in [(Some(""), true), (Some("disk"), true), (None, false), (None, false)] {
+        stand.maintain(reason);
+        stand
+            .change(|registry, now, outbox| registry.maintain_service(now, &"web".into(), reason, outbox))
+            .expect("it is registered");
+        for (id, of) in [(NODE_MAINTENANCE, "node"), ("_service_maintenance:web", "service")] {
+            let known = stand.catalog.get(&CheckId::from(id));
+            assert_eq!(
+                known.map(|check| (check.status, check.notes.clone())),
+                is_there.then(|| (CheckStatus::Critical, default(of))),
+                "{id}"
+            );
+        }
+        let health = stand.registry.service_health(&"web".into()).expect("it is registered");
+        let expected = if is_there { Aggregate::Maintenance } else { Aggregate::Passing };
+        assert_eq!(health.aggregate, expected);
+    }
+    stand.notices.retain(|notice| !matches!(notice, Notice::Written | Notice::Registered(_)));
+    assert_eq!(stand.notices, [Notice::MaintenanceBegan(default("node")), Notice::MaintenanceEnded]);
+    let unknown =
+        stand.change(|registry, now, outbox| registry.maintain_service(now, &"db".into(), Some(""), outbox));
+    assert_eq!(unknown, Err(RegistryError::UnknownService("db".into())));
+}
+
+#[test]
+fn a_registration_replaces_the_definition_and_keeps_the_checks_that_it_does_not_name() {
+    let mut stand = Stand::new();
+    stand.register_service(web(), vec![new("one", SECOND * 100), new("two", SECOND * 100)]);
+    stand.report("one", CheckStatus::Warning, "slow").expect("it is registered");
+    let critical = NewCheck { status: CheckStatus::Critical, ..new("one", SECOND * 100) };
+    let changed = Service { tags: vec!["b".into()], ..web() };
+    stand.register_service(changed.clone(), vec![critical.clone()]);
+    assert_eq!(stand.known("one"), Some((CheckStatus::Warning, "slow")));
+    assert_eq!(stand.catalog[&CheckId::from("two")].service_tags, ["b"], "the catalog shows the new tags");
+    let registration =
+        ServiceRegistration { service: changed, checks: vec![critical], replaces_checks: true };
+    stand
+        .change(|registry, now, outbox| registry.register_service(now, registration, Source::Api, outbox))
+        .expect("there is room");
+    assert_eq!((stand.status("one"), stand.status("two")), (Some(CheckStatus::Warning), None));
+}
+
+#[test]
+fn checks_run_at_random_times_within_their_interval_and_then_after_each_interval() {
+    let limits = Limits { max_running: 2, ..Limits::default() };
+    let mut stand = Stand::with(limits, BTreeMap::new());
+    for check in 0..20 {
+        stand.register_check(probe(&format!("p{check:02}"))).expect("there is room");
+    }
+    stand.pass(SECOND * 10);
+    let spread = |ran: &[(Time, CheckId)]| ran.iter().map(|(at, _)| *at).collect::<BTreeSet<_>>().len();
+    assert_eq!((stand.ran.len(), spread(&stand.ran)), (20, 20));
+    stand.pass(SECOND * 90);
+    for check in stand.registry.checks() {
+        let times: Vec<_> = stand.ran.iter().filter(|(_, ran)| *ran == check.id).map(|(at, _)| *at).collect();
+        assert!(times.windows(2).all(|pair| pair[1].since(pair[0]) == SECOND * 10), "{times:?}");
+        assert_eq!(times.len(), 10, "{}", check.id);
+    }
+}
+
+#[test]
+fn no_more_checks_run_at_a_time_than_permitted_and_none_runs_twice() {
+    let limits = Limits { max_running: 2, ..Limits::default() };
+    let mut registry = Registry::new("node-one".into(), limits, 1, Time(0), Some(Stored::default()));
+    let mut outbox = Outbox::default();
+    let register = |registry: &mut Registry, now, id, outbox: &mut Outbox| {
+        registry.register_check(now, probe(id), Source::Api, outbox).expect("there is room");
+    };
+    for id in ["a", "b", "c"] {
+        register(&mut registry, Time(0), id, &mut outbox);
+    }
+    let late = Time(0) + SECOND * 20;
+    registry.handle(late, Input::Tick, &mut outbox);
+    assert_eq!((outbox.runs.len(), registry.running(), registry.next_run()), (2, 2, None));
+    let (first, second) = (outbox.runs.remove(0), outbox.runs.remove(0));
+    // Registered again during its run: the result is of the old definition.
+    register(&mut registry, late, first.check.as_str(), &mut outbox);
+    let failed = Outcome { status: CheckStatus::Critical, output: "refused".into() };
+    registry.handle(late + SECOND * 20, Input::Ran(first.id, failed.clone()), &mut outbox);
+    let output = |registry: &Registry, id: &CheckId| {
+        registry.checks().into_iter().find(|check| check.id == *id).expect("it is there").output
+    };
+    assert_eq!(output(&registry, &first.check), "");
+    assert_eq!(outbox.runs.len(), 1, "one place is free, and two checks are due");
+    registry.handle(late + SECOND * 20, Input::Ran(second.id, failed.clone()), &mut outbox);
+    assert_eq!(output(&registry, &second.check), "refused");
+    registry.handle(late + SECOND * 20, Input::Ran(second.id, failed), &mut outbox);
+    assert_eq!((outbox.runs.len(), registry.running()), (2, 2), "a result counts once");
+}
+
+#[test]
+fn a_restart_keeps_the_status_until_the_first_run_or_the_end_of_the_ttl() {
+    let mut stand = Stand::new();
+    let thresholds = Thresholds { failures_before_critical: 2, ..Thresholds::default() };
+    let checks = vec![NewCheck { thresholds, ..probe("run") }, new("app", SECOND * 30)];
+    stand.register_service(web(), checks);
+    stand.pass(SECOND * 10);
+    stand.report("app", CheckStatus::Warning, "slow").expect("it is registered");
+    let (services, catalog) = (stand.registry.services(), stand.catalog.clone());
+    stand.pass(SECOND * 25);
+    (stand.calls, stand.ran) = (0, Vec::new());
+    stand.outcomes.insert("run".into(), CheckStatus::Critical);
+    stand.restart();
+    assert_eq!((stand.registry.services(), &stand.catalog), (services, &catalog));
+    assert_eq!(stand.calls, 2, "the catalog is compared, and up to date");
+    stand.pass(SECOND * 2);
+    assert_eq!((stand.ran.len(), stand.status("run")), (1, Some(CheckStatus::Passing)), "one failure of two");
+    stand.pass(SECOND * 10);
+    assert_eq!(stand.status("run"), Some(CheckStatus::Critical));
+    stand.pass(SECOND * 15);
+    assert_eq!(stand.known("app"), Some((CheckStatus::Warning, "slow")), "its TTL restarted");
+    stand.pass(SECOND * 5);
+    let expired = "TTL expired (last output before timeout follows): slow";
+    assert_eq!(stand.known("app"), Some((CheckStatus::Critical, expired)));
+}
+
+#[test]
+fn configuration_wins_over_applications_and_a_reload_keeps_the_status() {
+    let mut stand = Stand::new();
+    let configured = |checks: Vec<NewCheck>| {
+        let service = ServiceRegistration { service: web(), checks, replaces_checks: true };
+        Configured { services: vec![service], checks: vec![new("node", SECOND * 100)] }
+    };
+    let configure = |stand: &mut Stand, configured: Configured| {
+        stand
+            .change(|registry, now, outbox| registry.configure(now, configured, outbox))
+            .expect("there is room");
+    };
+    stand.register("node", SECOND * 5).expect("there is room");
+    configure(&mut stand, configured(vec![new("one", SECOND * 100), new("two", SECOND * 100)]));
+    stand.register("api", SECOND * 100).expect("there is room");
+    stand.report("one", CheckStatus::Warning, "slow").expect("it is registered");
+    stand.restart();
+    configure(&mut stand, configured(vec![new("one", SECOND * 100)]));
+    assert_eq!(stand.known("one"), Some((CheckStatus::Warning, "slow")));
+    assert_eq!(stand.status("two"), None);
+    stand.pass(SECOND * 50);
+    assert_eq!(stand.status("node"), Some(CheckStatus::Passing), "the file's TTL applies");
+    configure(&mut stand, Configured::default());
+    let left: Vec<_> = stand.catalog.keys().map(CheckId::as_str).collect();
+    assert_eq!((left, stand.services.len(), stand.folder.1.len()), (vec!["api"], 0, 1));
+}
+
+#[test]
+fn a_service_whose_check_is_critical_for_too_long_is_deregistered() {
+    let mut stand = Stand::new();
+    let reaped = |check: NewCheck| NewCheck { deregister_after: Some(SECOND), ..check };
+    stand.outcomes.insert("down".into(), CheckStatus::Critical);
+    stand.register_service(web(), vec![reaped(probe("down"))]);
+    let db = Service { id: "db".into(), name: "db".into(), ..web() };
+    let idle = NewCheck { status: CheckStatus::Critical, ..new("idle", SECOND * 300) };
+    stand.register_service(db, vec![reaped(idle)]);
+    stand.register_check(reaped(probe("of-node"))).expect("there is room");
+    stand.pass(SECOND * 59);
+    assert_eq!(stand.services.len(), 2);
+    stand.pass(SECOND * 11);
+    assert_eq!(stand.services.keys().map(ServiceId::as_str).collect::<Vec<_>>(), ["db"]);
+    assert!(stand.notices.contains(&Notice::Reaped("web".into(), "down".into())));
+    stand.pass(SECOND * 200);
+    assert_eq!(stand.services.len(), 1, "critical from its registration is not a finding");
+    stand.pass(SECOND * 100);
+    assert_eq!((stand.services.len(), stand.catalog.len()), (0, 1));
+}
+
+#[test]
+fn an_alias_follows_a_service_and_its_node() {
+    let mut stand = Stand::new();
+    let alias = |id: &str, node: Option<&str>, service: &str| {
+        let kind = CheckKind::Alias { node: node.map(Into::into), service: Some(service.into()) };
+        NewCheck::of(id.into(), CheckStatus::Critical, kind)
+    };
+    stand.register_check(alias("local", None, "web")).expect("there is room");
+    stand.register_check(alias("second", None, "db")).expect("there is room");
+    stand.register_check(alias("remote", Some("node-two"), "db")).expect("there is room");
+    let missing = "Service web could not be found on node node-one";
+    assert_eq!(stand.known("local"), Some((CheckStatus::Critical, missing)));
+    stand.register_service(web(), vec![]);
+    assert_eq!(stand.status("local"), Some(CheckStatus::Critical), "another alias of the node is critical");
+    stand.deregister("second").expect("it is registered");
+    stand.deregister("remote").expect("it is registered");
+    assert_eq!(stand.known("local"), Some((CheckStatus::Passing, "No checks found.")));
+    stand.register_service(web(), vec![new("app", SECOND * 10)]);
+    let shown = stand.registry.checks().into_iter().find(|check| check.id.as_str() == "local");
+    assert_eq!(shown.expect("it is registered").output, "All checks passing.");
+    stand.report("app", CheckStatus::Warning, "slow").expect("it is registered");
+    assert_eq!(stand.known("local"), Some((CheckStatus::Warning, "Aliased check \"app\" failing: slow")));
+    stand.pass(SECOND * 10);
+    assert_eq!(stand.status("local"), Some(CheckStatus::Critical));
+
+    stand.register_check(alias("remote", Some("node-two"), "db")).expect("there is room");
+    assert_eq!(stand.registry.aliased_nodes(), ["node-two".into()].into());
+    assert_eq!(stand.known("remote"), Some((CheckStatus::Critical, "")), "its node was not read yet");
+    let found = |status| AliasedNode {
+        services: ["db".into()].into(),
+        checks: vec![Arc::new(Check::of("node-two".into(), SERF_HEALTH.into(), status))],
+    };
+    stand.input(Input::Aliased("node-two".into(), Ok(found(CheckStatus::Passing))));
+    assert_eq!(stand.status("remote"), Some(CheckStatus::Passing));
+    stand.input(Input::Aliased("node-two".into(), Err(Unavailable::Unknown("no leader".into()))));
+    assert_eq!(stand.status("remote"), Some(CheckStatus::Passing), "nothing is known to have changed");
+    stand.input(Input::Aliased("node-two".into(), Ok(found(CheckStatus::Critical))));
+    assert_eq!(stand.status("remote"), Some(CheckStatus::Critical));
+}

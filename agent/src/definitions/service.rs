@@ -1,0 +1,217 @@
+//! Definitions of services: their rules, metadata and addresses.
+
+use super::check::{parse_check, parse_check_of_service};
+use super::{DefinitionError, Spelling, folded, integer_field};
+use crate::http::go::json::{JsonError, Object, first_value, says_nothing};
+use crate::http::service_mesh::{self, MeshFields};
+use lockmesh_agent_core::registry::{Configured, NewCheck, ServiceRegistration};
+use lockmesh_net::config::ConfigError;
+use lockmesh_protocol::id::{LogIndex, ServiceId};
+use lockmesh_protocol::record::{Service, ServiceAddress};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+const FIELDS: &[&str] = &[
+    "ID",
+    "Name",
+    "Tags",
+    "Address",
+    "TaggedAddresses",
+    "Meta",
+    "Port",
+    "Weights",
+    "EnableTagOverride",
+    "Check",
+    "Checks",
+    "Token",
+];
+/// The maximum number of pairs in the metadata, and the sizes of a key and a value.
+const MAX_META: (usize, usize, usize) = (64, 128, 512);
+
+/// Parses the body of a service's registration.
+///
+/// # Errors
+/// The client has to change its request. Nothing was registered.
+pub fn parse_service_registration(body: &[u8]) -> Result<ServiceRegistration, DefinitionError> {
+    parse_service(&first_value(body)?, Spelling::Api)
+}
+
+/// Parses the services and checks of a configuration file.
+///
+/// # Errors
+/// The first definition that has to be changed, by its place and its name.
+pub fn configured(services: &[Value], checks: &[Value]) -> Result<Configured, ConfigError> {
+    let place = |list: &str, number: usize, value: &Value, error: DefinitionError| {
+        let name = value.get("name").and_then(Value::as_str).unwrap_or_default();
+        let error = error.to_string();
+        let reason = error.trim_start_matches("Request decode failed: ");
+        ConfigError::new(&format!("{list}[{number}]"), format!("({name:?}) cannot be used: {reason}"))
+    };
+    let mut configured = Configured::default();
+    for (number, value) in services.iter().enumerate() {
+        let service = parse_service(value, Spelling::Config);
+        let service = service.map_err(|error| place("services", number, value, error))?;
+        configured.services.push(ServiceRegistration { replaces_checks: true, ..service });
+    }
+    for (number, value) in checks.iter().enumerate() {
+        let check = parse_check(value, Spelling::Config);
+        configured.checks.push(check.map_err(|error| place("checks", number, value, error))?);
+    }
+    Ok(configured)
+}
+
+fn parse_service(value: &Value, spelling: Spelling) -> Result<ServiceRegistration, DefinitionError> {
+    let value = folded(value, spelling);
+    let object = Object::new("ServiceDefinition", &value)?;
+    object.refuse_unknown(&[FIELDS, &service_mesh::FIELDS].concat())?;
+    let name = object.string("Name")?;
+    let id = Some(object.string("ID")?).filter(|id| !id.is_empty()).unwrap_or(name);
+    let mut meta: BTreeMap<_, _> = object.string_map("Meta")?.collect();
+    let weights = weights(&object)?;
+    let mut service = Service {
+        node: "".into(),
+        id: ServiceId::from(id),
+        name: name.into(),
+        tags: object.strings("Tags")?.into_iter().map(str::to_owned).collect(),
+        address: object.string("Address")?.into(),
+        tagged_addresses: tagged_addresses(&object, spelling)?,
+        meta: BTreeMap::new(),
+        port: object.port("Port")?,
+        weights: (1, 1),
+        enable_tag_override: object.bool("EnableTagOverride")?,
+        create_index: LogIndex(0),
+        modify_index: LogIndex(0),
+    };
+    let mesh = MeshFields::parse(&object)?;
+    let wrong = |text: String| DefinitionError::Wrong(text);
+    if name.is_empty() {
+        return Err(wrong("Missing service name".into()));
+    }
+    if ["0.0.0.0", "::"].contains(&service.address.as_str()) {
+        return Err(wrong("Invalid service address".into()));
+    }
+    service.weights =
+        checked_weights(weights).map_err(|reason| wrong(format!("Invalid Weights: {reason}")))?;
+    check_meta(&meta).map_err(|reason| wrong(format!("Invalid Service Meta: {reason}")))?;
+    mesh.store(&mut meta)?;
+    service.meta = meta;
+    let checks = parse_checks(&object, spelling, &service)?;
+    check_families(&service).map_err(DefinitionError::Unusable)?;
+    add_automatic_addresses(&mut service);
+    Ok(ServiceRegistration { service, checks, replaces_checks: false })
+}
+
+fn parse_checks(
+    object: &Object<'_>,
+    spelling: Spelling,
+    service: &Service,
+) -> Result<Vec<NewCheck>, DefinitionError> {
+    // An empty one is none; in the list it is one without a kind.
+    let single = object.value("Check").filter(|check| !says_nothing(check));
+    let values: Vec<&Value> =
+        single.into_iter().chain(object.list("Checks", "structs.CheckTypes")?).collect();
+    let is_only = values.len() == 1;
+    let parsed = values.into_iter().enumerate().map(|(position, value)| {
+        let id = match is_only {
+            true => format!("service:{}", service.id),
+            false => format!("service:{}:{}", service.id, position + 1),
+        };
+        parse_check_of_service(value, spelling, &service.name, id)
+    });
+    parsed.collect()
+}
+
+fn weights(object: &Object<'_>) -> Result<Option<(i64, i64)>, JsonError> {
+    if object.value("Weights").is_none() {
+        return Ok(None);
+    }
+    let weights = object.object("Weights", "Weights")?;
+    weights.refuse_unknown(&["Passing", "Warning"])?;
+    Ok(Some((integer_field(&weights, "Passing")?, integer_field(&weights, "Warning")?)))
+}
+
+fn checked_weights(weights: Option<(i64, i64)>) -> Result<(u32, u32), &'static str> {
+    let Some((passing, warning)) = weights else { return Ok((1, 1)) };
+    if passing < 1 {
+        return Err("Passing must be greater than 0");
+    }
+    if warning < 0 {
+        return Err("Warning must be greater or equal than 0");
+    }
+    let weight = |number: i64| u16::try_from(number).map(u32::from);
+    match (weight(passing), weight(warning)) {
+        (Ok(passing), Ok(warning)) => Ok((passing, warning)),
+        _ => Err("DNS Weight must be between 0 and 65535"),
+    }
+}
+
+fn check_meta(meta: &BTreeMap<String, String>) -> Result<(), String> {
+    let (max_pairs, max_key, max_value) = MAX_META;
+    if meta.len() > max_pairs {
+        return Err(format!("Node metadata cannot contain more than {max_pairs} key/value pairs"));
+    }
+    let is_valid = |character: char| character.is_ascii_alphanumeric() || "_-".contains(character);
+    for (key, value) in meta {
+        let reason = if key.is_empty() {
+            "Key cannot be blank".to_owned()
+        } else if !key.chars().all(is_valid) {
+            "Key contains invalid characters".into()
+        } else if key.len() > max_key {
+            format!("Key is too long (limit: {max_key} characters)")
+        } else if key.starts_with("consul-") {
+            "Key prefix 'consul-' is reserved for internal use".into()
+        } else if value.len() > max_value {
+            format!("Value is too long (limit: {max_value} characters)")
+        } else {
+            continue;
+        };
+        return Err(format!("Couldn't load metadata pair ('{key}', '{value}'): {reason}"));
+    }
+    Ok(())
+}
+
+fn tagged_addresses(
+    service: &Object<'_>,
+    spelling: Spelling,
+) -> Result<BTreeMap<String, ServiceAddress>, JsonError> {
+    let map = service.object("TaggedAddresses", "map[string]ServiceAddress")?;
+    let mut addresses = BTreeMap::new();
+    for tag in map.names() {
+        let value = folded(map.value(tag).unwrap_or(&Value::Null), spelling);
+        let address = Object::new("ServiceAddress", &value)?;
+        address.refuse_unknown(&["Address", "Port"])?;
+        let known =
+            ServiceAddress { address: address.string("Address")?.into(), port: address.port("Port")? };
+        addresses.insert(tag.to_owned(), known);
+    }
+    Ok(addresses)
+}
+
+/// Checks that a tagged address is of the family that its tag names.
+fn check_families(service: &Service) -> Result<(), String> {
+    for (tag, address) in &service.tagged_addresses {
+        let (family, is_valid) = match tag.as_str() {
+            "lan_ipv4" | "wan_ipv4" => ("ipv4", address.address.parse::<Ipv4Addr>().is_ok()),
+            "lan_ipv6" | "wan_ipv6" => ("ipv6", address.address.parse::<Ipv6Addr>().is_ok()),
+            _ => continue,
+        };
+        if !is_valid {
+            return Err(format!("Service tagged address {tag:?} must be a valid {family} address"));
+        }
+    }
+    Ok(())
+}
+
+/// Adds the tagged addresses that clients expect of a service with an IP address.
+fn add_automatic_addresses(service: &mut Service) {
+    let family = match service.address.parse() {
+        Ok(IpAddr::V4(_)) => "ipv4",
+        Ok(IpAddr::V6(_)) => "ipv6",
+        Err(_) => return,
+    };
+    for network in ["lan", "wan"] {
+        let address = ServiceAddress { address: service.address.clone(), port: service.port };
+        service.tagged_addresses.entry(format!("{network}_{family}")).or_insert(address);
+    }
+}

@@ -1,0 +1,129 @@
+//! The instances of a service: read, selected by the request's parameters, and rendered in the form
+//! of the catalog or of the health endpoints, in the same order.
+
+use super::super::answer::{self, Failure, MetaKind};
+use super::super::body::Body;
+use super::super::call::{Call, ReadOptions};
+use super::super::service_mesh::MeshFields;
+use super::misfit;
+use http::Response;
+use lockmesh_protocol::query::{Answer, Blocking, Instance, Query, Rows};
+use lockmesh_protocol::record::{CheckStatus, Node, Service};
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The instances that an endpoint lists for a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Listed {
+    /// The service's own.
+    Own,
+    /// Its proxies, and its own if they are part of the service mesh themselves.
+    Connect,
+    /// The instances of its gateways: always empty, because configuration entries assign gateways.
+    Gateways,
+}
+
+/// Answers with the instances of a service in the form that `shape` returns.
+pub(super) async fn list<T: Serialize>(
+    call: &Call<'_>,
+    listed: Listed,
+    only_passing: bool,
+    shape: impl Fn(&Instance) -> T,
+) -> Result<Response<Body>, Failure> {
+    if call.tail.is_empty() {
+        return Err(Failure::bad_request("Missing service name"));
+    }
+    let options = call.read_options()?;
+    call.refuse_filter()?;
+    let answers = match listed {
+        Listed::Connect => with_proxies(call, options).await?,
+        Listed::Own | Listed::Gateways => vec![read(call, call.tail.into(), options).await?],
+    };
+    let wanted = NodeMeta::of(call);
+    let is_wanted = |instance: &&Instance| {
+        is_listed(call, listed, &instance.service)
+            && wanted.matches(&instance.node)
+            && has_tags(call, &instance.service)
+            && (!only_passing || all_pass(instance))
+    };
+    let mut shapes = Vec::new();
+    for answer in &answers {
+        let Rows::Instances(instances) = &answer.rows else { return Err(misfit::wrong_rows()) };
+        shapes.extend(instances.iter().filter(is_wanted).map(&shape));
+    }
+    let newest = answers.iter().max_by_key(|answer| answer.index).expect("there is one");
+    let response = answer::json(&shapes, call.layout());
+    Ok(marked(call, answer::with_meta(response, newest, MetaKind::Effective(options.consistency))))
+}
+
+async fn read(call: &Call<'_>, name: String, options: ReadOptions) -> Result<Arc<Answer>, Failure> {
+    call.read(Query::ServiceInstances(name), options, Some(MetaKind::Effective(options.consistency))).await
+}
+
+/// Reads a service and the one that Consul registers for its sidecar proxies.
+async fn with_proxies(call: &Call<'_>, options: ReadOptions) -> Result<Vec<Arc<Answer>>, Failure> {
+    let names = [call.tail.to_owned(), format!("{}-sidecar-proxy", call.tail)];
+    if let Some(blocking) = options.blocking.filter(Blocking::waits) {
+        let waiting = ReadOptions { blocking: Some(blocking), ..options };
+        let [own, proxies] = names.clone().map(|name| read(call, name, waiting));
+        // A change of either ends the wait.
+        tokio::select! {
+            answer = own => answer?,
+            answer = proxies => answer?,
+        };
+    }
+    let blocking = options.blocking.map(|blocking| Blocking { wait: Duration::ZERO, ..blocking });
+    let options = ReadOptions { blocking, ..options };
+    let [own, proxies] = names.map(|name| read(call, name, options));
+    Ok(vec![own.await?, proxies.await?])
+}
+
+fn is_listed(call: &Call<'_>, listed: Listed, service: &Service) -> bool {
+    let is_named = || service.name.to_lowercase() == call.tail.to_lowercase();
+    match listed {
+        _ if is_of_peer(call) => false,
+        Listed::Own => true,
+        Listed::Connect => {
+            let mesh = MeshFields::of(service);
+            mesh.is_proxy_of(call.tail) || (mesh.is_native() && is_named())
+        }
+        Listed::Gateways => false,
+    }
+}
+
+/// Returns `true` for a request about a peer cluster. No cluster has peers, so the result is empty.
+pub(super) fn is_of_peer(call: &Call<'_>) -> bool {
+    call.params.non_empty("peer").is_some()
+}
+
+/// Answers `?cached` where Consul has a cache.
+pub(super) fn marked(call: &Call<'_>, response: Response<Body>) -> Response<Body> {
+    if call.params.has("cached") { answer::with_cache_miss(response) } else { response }
+}
+
+/// Returns `true` if a service has every requested tag, ignoring case.
+fn has_tags(call: &Call<'_>, service: &Service) -> bool {
+    let has = |tag: &str| service.tags.iter().any(|known| known.eq_ignore_ascii_case(tag));
+    call.params.all("tag").all(has)
+}
+
+fn all_pass(instance: &Instance) -> bool {
+    instance.checks.iter().all(|check| check.status == CheckStatus::Passing)
+}
+
+/// A filter on node metadata: `?node-meta=key:value`, all of which must match.
+pub(super) struct NodeMeta<'a> {
+    pairs: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> NodeMeta<'a> {
+    pub(super) fn of(call: &'a Call<'_>) -> Self {
+        let pairs = call.params.all("node-meta").map(|pair| pair.split_once(':').unwrap_or((pair, "")));
+        Self { pairs: pairs.collect() }
+    }
+
+    pub(super) fn matches(&self, node: &Node) -> bool {
+        self.pairs.iter().all(|(key, value)| node.meta.get(*key).is_some_and(|known| known == value))
+    }
+}

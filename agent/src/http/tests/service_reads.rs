@@ -1,0 +1,296 @@
+//! Reads of services, named by the assertions of the contract with Consul's clients. Time only
+//! advances during waits.
+
+use super::{Reply, Stand};
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::time::Instant;
+
+impl Stand {
+    /// Registers a service with this id and name, and returns its index.
+    async fn serve(&self, node: &str, id: &str, name: &str) -> u64 {
+        self.enter(json!({"Node": node, "Service": {"ID": id, "Service": name}})).await;
+        self.get(&format!("/v1/health/service/{name}")).await.index()
+    }
+
+    async fn enter(&self, mut registration: Value) {
+        let fields = registration.as_object_mut().unwrap();
+        fields.entry("Address").or_insert("10.0.0.1".into());
+        self.put("/v1/catalog/register", &registration.to_string()).await.is(200, "true");
+    }
+
+    async fn leave(&self, deregistration: Value) {
+        self.put("/v1/catalog/deregister", &deregistration.to_string()).await.is(200, "true");
+    }
+
+    async fn check(&self, node: &str, id: &str, service: &str, status: &str) {
+        let check = json!({"CheckID": id, "ServiceID": service, "Status": status});
+        self.enter(json!({"Node": node, "SkipNodeUpdate": true, "Check": check})).await;
+    }
+
+    async fn index(&self, path: &str) -> u64 {
+        self.get(path).await.index()
+    }
+
+    /// Reads until the index exceeds `index`, for at most ten seconds; the reply and its delay.
+    async fn watch(&self, path: &str, index: u64) -> (Reply, Duration) {
+        let start = Instant::now();
+        let joint = if path.contains('?') { '&' } else { '?' };
+        let reply = self.get(&format!("{path}{joint}index={index}&wait=10s")).await;
+        (reply, start.elapsed())
+    }
+}
+
+fn ids(reply: &Reply) -> Vec<String> {
+    let rows = reply.json();
+    let id = |row: &Value| match row.get("Service") {
+        Some(service) => {
+            format!("{}/{}", row["Node"]["Node"].as_str().unwrap(), service["ID"].as_str().unwrap())
+        }
+        None => format!("{}/{}", row["Node"].as_str().unwrap(), row["ServiceID"].as_str().unwrap()),
+    };
+    rows.as_array().unwrap().iter().map(id).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a107_unknown_names_are_empty_and_empty_names_are_400() {
+    let stand = Stand::new();
+    stand.serve("n1", "web", "web").await;
+    for (path, text) in [
+        ("/v1/health/service/", "Missing service name"),
+        ("/v1/health/connect/", "Missing service name"),
+        ("/v1/health/ingress/", "Missing service name"),
+        ("/v1/health/checks/", "Missing service name"),
+        ("/v1/catalog/service/", "Missing service name"),
+        ("/v1/catalog/connect/", "Missing service name"),
+        ("/v1/catalog/gateway-services/", "Missing gateway name"),
+        ("/v1/health/node/", "Missing node name"),
+        ("/v1/catalog/node/", "Missing node name"),
+        ("/v1/catalog/node-services/", "Missing node name"),
+        ("/v1/health/state/", "Missing check state"),
+    ] {
+        stand.get(path).await.is(400, text);
+        let empty = match path {
+            "/v1/catalog/node/" => "null",
+            "/v1/catalog/node-services/" => r#"{"Node":null,"Services":null}"#,
+            _ => "[]",
+        };
+        let unknown = stand.get(&format!("{path}nonsense")).await;
+        unknown.is(200, empty);
+        assert!(unknown.index() >= 1);
+    }
+    for path in ["/v1/health/service/WEB", "/v1/catalog/service/WEB"] {
+        assert_eq!(ids(&stand.get(path).await), ["n1/web"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a108_a_plain_service_has_no_part_in_the_service_mesh() {
+    let stand = Stand::new();
+    stand.serve("n1", "web", "web").await;
+    for path in ["health/connect", "health/ingress", "catalog/connect", "catalog/gateway-services"] {
+        stand.get(&format!("/v1/{path}/web")).await.is(200, "[]");
+    }
+    let found = stand.get("/v1/catalog/node-services/N1").await.json();
+    assert_eq!((&found["Node"]["Node"], &found["Services"][0]["ID"]), (&json!("n1"), &json!("web")));
+
+    let proxy = json!({"Kind": "connect-proxy", "ID": "p", "Service": "web-sidecar-proxy",
+        "Proxy": {"DestinationServiceName": "web"}});
+    stand.enter(json!({"Node": "n1", "Service": proxy})).await;
+    let other = json!({"Service": "other-sidecar-proxy", "Kind": "connect-proxy",
+        "Proxy": {"DestinationServiceName": "third"}});
+    stand.enter(json!({"Node": "n1", "Service": other})).await;
+    stand.enter(json!({"Node": "n2", "Service": {"Service": "db", "Connect": {"Native": true}}})).await;
+    for kind in ["health", "catalog"] {
+        assert_eq!(ids(&stand.get(&format!("/v1/{kind}/connect/Web")).await), ["n1/p"]);
+        assert_eq!(ids(&stand.get(&format!("/v1/{kind}/connect/db")).await), ["n2/db"]);
+        stand.get(&format!("/v1/{kind}/connect/other")).await.is(200, "[]");
+    }
+    let index = stand.index("/v1/health/connect/web").await;
+    let change = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stand.leave(json!({"Node": "n1", "ServiceID": "p"})).await;
+    };
+    let ((reply, after), ()) = tokio::join!(stand.watch("/v1/health/connect/web", index), change);
+    reply.is(200, "[]");
+    assert_eq!(after, Duration::from_secs(1));
+    assert!(reply.index() > index);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a109_instances_have_one_order() {
+    let stand = Stand::new();
+    for (node, id) in [("zb", "s2"), ("zb", "s1"), ("za", "s2"), ("zb", "S0"), ("za", "S0"), ("za", "s1")] {
+        stand.serve(node, id, "web").await;
+    }
+    let sorted = ["za/S0", "za/s1", "za/s2", "zb/S0", "zb/s1", "zb/s2"];
+    assert_eq!(ids(&stand.get("/v1/catalog/service/web").await), sorted);
+    assert_eq!(ids(&stand.get("/v1/health/service/web").await), sorted);
+    stand.check("za", "up", "s1", "critical").await;
+    let passing = ["za/S0", "za/s2", "zb/S0", "zb/s1", "zb/s2"];
+    assert_eq!(ids(&stand.get("/v1/health/service/web?passing").await), passing);
+    stand.check("za", "on-node", "", "passing").await;
+    let checks = stand.get("/v1/health/service/web").await.json()[1]["Checks"].clone();
+    assert_eq!((&checks[0]["CheckID"], &checks[1]["CheckID"]), (&json!("on-node"), &json!("up")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a110_passing_needs_every_check() {
+    let stand = Stand::new();
+    for (node, id) in [("n1", "a"), ("n1", "b"), ("n2", "c")] {
+        stand.serve(node, id, "web").await;
+    }
+    stand.check("n1", "disk", "", "warning").await;
+    for (query, count) in
+        [("passing", 1), ("passing=1", 1), ("passing=true", 1), ("passing=0", 3), ("passing=false", 3)]
+    {
+        let found = stand.get(&format!("/v1/health/service/web?{query}")).await;
+        assert_eq!(ids(&found).len(), count, "{query}");
+    }
+    for path in ["service", "connect", "ingress"] {
+        let refused = stand.get(&format!("/v1/health/{path}/web?passing=x")).await;
+        refused.is(400, "Invalid value for ?passing");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a111_every_tag_and_every_metadata_must_match() {
+    let stand = Stand::new();
+    let service = json!({"Service": "web", "Tags": ["a", "B"]});
+    stand.enter(json!({"Node": "n1", "NodeMeta": {"x": "1", "y": ""}, "Service": service})).await;
+    for (query, count) in [
+        ("tag=A&tag=b", 1),
+        ("tag=a&tag=c", 0),
+        ("tag=", 0),
+        ("node-meta=x:1&node-meta=y", 1),
+        ("node-meta=x:1&node-meta=y:2", 0),
+        ("node-meta=x", 0),
+    ] {
+        for kind in ["health", "catalog"] {
+            let found = stand.get(&format!("/v1/{kind}/service/web?{query}")).await;
+            assert_eq!(ids(&found).len(), count, "{kind} {query}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a112_empty_fields_are_rendered_as_in_consul() {
+    let stand = Stand::new();
+    stand.serve("n1", "web", "web").await;
+    stand.check("n1", "up", "web", "passing").await;
+    let health = stand.get("/v1/health/service/web").await.json()[0].clone();
+    assert_eq!((&health["Service"]["Meta"], &health["Service"]["Tags"]), (&json!(null), &json!([])));
+    assert_eq!(health["Checks"][0]["ServiceTags"], json!([]));
+    let row = stand.get("/v1/catalog/service/web").await.json()[0].clone();
+    assert_eq!((&row["ServiceMeta"], &row["ServiceTags"]), (&json!({}), &json!([])));
+    assert_eq!(stand.get("/v1/catalog/services").await.json()["web"], json!([]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a113_parameters_without_effect_are_accepted() {
+    let stand = Stand::new();
+    stand.serve("n1", "web", "web").await;
+    for path in ["/v1/health/service/web", "/v1/catalog/service/web"] {
+        for query in ["near=_agent", "near=nosuch", "merge-central-config"] {
+            assert_eq!(ids(&stand.get(&format!("{path}?{query}")).await), ["n1/web"]);
+        }
+        stand.get(&format!("{path}?peer=x")).await.is(200, "[]");
+        for _ in 0..2 {
+            assert!(stand.get(&format!("{path}?cached")).await.header("x-cache").is_some());
+        }
+    }
+    for path in ["catalog/nodes", "health/node/n1", "health/checks/web", "health/state/any"] {
+        stand.get(&format!("/v1/{path}?peer=x")).await.is(200, "[]");
+    }
+    stand.get("/v1/catalog/services?peer=x").await.is(200, "{}");
+    stand.get("/v1/catalog/node/n1?peer=x").await.is(200, "null");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a114_the_index_of_a_service_is_its_own() {
+    let stand = Stand::new();
+    let first = stand.serve("n1", "a", "a").await;
+    let path = "/v1/health/service/a";
+    stand.serve("n2", "b", "b").await;
+    stand.check("n2", "up", "b", "critical").await;
+    stand.put("/v1/kv/k", "v").await;
+    stand.session("{}").await;
+    assert_eq!(stand.index(path).await, first);
+    let mut known = first;
+    for change in ["check", "node check", "address"] {
+        match change {
+            "check" => stand.check("n1", "up", "a", "passing").await,
+            "node check" => stand.check("n1", "disk", "", "warning").await,
+            _ => stand.enter(json!({"Node": "n1", "Address": "10.0.0.9"})).await,
+        }
+        let (health, catalog) = (stand.index(path).await, stand.index("/v1/catalog/service/a").await);
+        assert!(health > known, "{change}");
+        assert_eq!(health, catalog);
+        known = health;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a115_the_removal_of_the_last_instance_ends_a_wait() {
+    let stand = Stand::new();
+    let path = "/v1/health/service/a";
+    let known = stand.serve("n1", "a", "a").await;
+    let change = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stand.serve("n2", "b", "b").await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stand.leave(json!({"Node": "n1", "ServiceID": "a"})).await;
+    };
+    let ((reply, after), ()) = tokio::join!(stand.watch(path, known), change);
+    reply.is(200, "[]");
+    assert_eq!(after, Duration::from_secs(2));
+    let removal = reply.index();
+    assert!(removal > known);
+    stand.serve("n2", "c", "c").await;
+    assert_eq!(stand.index(path).await, removal);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a116_a_missing_service_is_awaited() {
+    let stand = Stand::new();
+    let path = "/v1/catalog/service/late";
+    let known = stand.index(path).await;
+    let change = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stand.serve("n1", "b", "b").await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stand.serve("n1", "late", "Late").await;
+    };
+    let ((reply, after), ()) = tokio::join!(stand.watch(path, known), change);
+    assert_eq!((ids(&reply), after), (vec!["n1/late".to_owned()], Duration::from_secs(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a117_the_list_of_services_wakes_for_services_only() {
+    let stand = Stand::new();
+    stand.serve("n1", "a", "a").await;
+    let path = "/v1/catalog/services";
+    let known = stand.index(path).await;
+    let change = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stand.check("n1", "up", "a", "critical").await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stand.enter(json!({"Node": "n1", "Service": {"ID": "a", "Service": "a", "Tags": ["z", "b"]}})).await;
+    };
+    let ((reply, after), ()) = tokio::join!(stand.watch(path, known), change);
+    assert_eq!((reply.json(), after), (json!({"a": ["b", "z"]}), Duration::from_secs(2)));
+    let change = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stand.serve("n1", "new", "new").await;
+    };
+    let ((_, after), ()) = tokio::join!(stand.watch(path, reply.index()), change);
+    assert_eq!(after, Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a122_no_check_is_in_an_unknown_state() {
+    let stand = Stand::new();
+    stand.check("n1", "up", "", "critical").await;
+    stand.get("/v1/health/state/nonsense").await.is(200, "[]");
+    assert_eq!(stand.get("/v1/health/state/critical").await.json()[0]["CheckID"], "up");
+}

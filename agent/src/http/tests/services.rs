@@ -1,0 +1,340 @@
+//! The agent's own services by the API, named by the assertions of the contract with Consul's
+//! clients. Time only advances during sleeps.
+
+use super::{Reply, Stand};
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+impl Stand {
+    async fn register(&self, service: &Value) {
+        self.put("/v1/agent/service/register", &service.to_string()).await.is(200, "");
+    }
+
+    async fn register_fails(&self, service: &Value, status: u16, text: &str) {
+        let refused = self.put("/v1/agent/service/register", &service.to_string()).await;
+        assert_eq!(refused.status, status, "{service}: {refused:?}");
+        assert!(refused.text().contains(text), "{service}: {}", refused.text());
+        let (services, checks) = (self.get("/v1/agent/services").await, self.get("/v1/agent/checks").await);
+        assert_eq!((services.json(), checks.json()), (json!({}), json!({})), "it leaves no trace");
+    }
+
+    /// Returns a field of a service, as the agent shows it.
+    async fn service(&self, id: &str) -> Value {
+        self.get(&format!("/v1/agent/service/{id}")).await.json()
+    }
+
+    async fn own_check(&self, id: &str) -> Value {
+        self.get("/v1/agent/checks").await.json()[id].clone()
+    }
+}
+
+fn web() -> Value {
+    json!({"ID": "web-1", "Name": "web", "Port": 80, "Check": {"TTL": "1h", "Status": "passing"}})
+}
+
+#[tokio::test(start_paused = true)]
+async fn a71_bodies_that_cannot_be_read_are_400() {
+    let stand = Stand::new();
+    stand.register_fails(&json!({}), 400, "Missing service name").await;
+    stand.register_fails(&json!({"Name": "x", "Foo": 1}), 400, "unknown field \"Foo\"").await;
+    stand
+        .register_fails(&json!({"Name": "x", "Port": "80"}), 400, "Request decode failed: json: cannot")
+        .await;
+    let deep = json!({"Name": "x", "Check": {"TTL": "1s", "check_id": "c"}});
+    stand.register_fails(&deep, 400, "unknown field \"check_id\"").await;
+    stand.register_fails(&json!({"Name": "x", "Namespace": "n"}), 400, "unknown field").await;
+    stand.put("/v1/agent/service/register", "").await.is(400, "Request decode failed: EOF");
+    assert_eq!(stand.call("POST", "/v1/agent/service/register", "{}").await.status, 405);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a72_absent_fields_have_their_defaults() {
+    let stand = Stand::new();
+    stand.register(&json!({"name": "x", "tags": null, "check": null})).await;
+    let shown = stand.get("/v1/agent/services").await.json();
+    assert_eq!(
+        shown,
+        json!({"x": {"ID": "x", "Service": "x", "Tags": [], "Meta": {}, "Port": 0, "Address": "",
+            "Weights": {"Passing": 1, "Warning": 1}, "EnableTagOverride": false, "Datacenter": "dc1"}})
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a73_values_that_break_a_rule_are_400_with_its_text() {
+    let stand = Stand::new();
+    for address in ["0.0.0.0", "::"] {
+        stand.register_fails(&json!({"Name": "x", "Address": address}), 400, "Invalid service address").await;
+    }
+    for (key, text) in [
+        ("a b", "Key contains invalid characters"),
+        ("", "Key cannot be blank"),
+        ("consul-x", "Key prefix 'consul-' is reserved"),
+    ] {
+        stand.register_fails(&json!({"Name": "x", "Meta": {key: "v"}}), 400, text).await;
+    }
+    let long = json!({"Name": "x", "Meta": {"k": "v".repeat(513)}});
+    stand.register_fails(&long, 400, "Value is too long (limit: 512 characters)").await;
+    for (weights, text) in [
+        (json!({"Passing": 0}), "Invalid Weights: Passing must be greater than 0"),
+        (json!({"Passing": 1, "Warning": -1}), "Warning must be greater or equal than 0"),
+        (json!({"Passing": 65536}), "DNS Weight must be between 0 and 65535"),
+    ] {
+        stand.register_fails(&json!({"Name": "x", "Weights": weights}), 400, text).await;
+    }
+    for port in [-1, 65_536] {
+        stand.register_fails(&json!({"Name": "x", "Port": port}), 400, "Port").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a74_an_ip_address_has_tagged_addresses_of_its_family() {
+    let stand = Stand::new();
+    let wrong = json!({"Name": "x", "TaggedAddresses": {"lan_ipv4": {"Address": "foo"}}});
+    stand.register_fails(&wrong, 500, "\"lan_ipv4\" must be a valid ipv4 address").await;
+    stand.register(&json!({"Name": "x", "Address": "10.0.0.1", "Port": 80})).await;
+    let address = json!({"Address": "10.0.0.1", "Port": 80});
+    assert_eq!(
+        stand.service("x").await["TaggedAddresses"],
+        json!({"lan_ipv4": address, "wan_ipv4": address})
+    );
+    stand.register(&json!({"Name": "y", "Address": "host.example"})).await;
+    assert_eq!(stand.service("y").await["TaggedAddresses"], Value::Null);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a75_checks_without_an_id_are_numbered() {
+    let stand = Stand::new();
+    stand
+        .register_fails(
+            &json!({"Name": "x", "Check": {"TTL": "1s", "Status": "bogus"}}),
+            400,
+            "Status for checks must 'passing', 'warning', 'critical'",
+        )
+        .await;
+    let two = json!({"Name": "x", "Checks": [{"TTL": "1h"}, {"TTL": "1h", "Status": "passing"}]});
+    stand.register(&two).await;
+    assert_eq!(stand.own_check("service:x:1").await["Status"], "critical");
+    let second = stand.own_check("service:x:2").await;
+    assert_eq!((&second["Status"], &second["Name"]), (&json!("passing"), &json!("Service 'x' check")));
+    assert_eq!((&second["ServiceID"], &second["Interval"]), (&json!("x"), &json!("")));
+    stand.register(&json!({"Name": "y", "Check": {"TTL": "1h"}, "Checks": []})).await;
+    assert_eq!(stand.own_check("service:y").await["Status"], "critical");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a76_a_registration_keeps_the_status_and_the_checks_that_it_does_not_name() {
+    let stand = Stand::new();
+    let checks = json!([{"CheckID": "one", "TTL": "1h"}, {"CheckID": "two", "TTL": "1h"}]);
+    stand.register(&json!({"Name": "x", "Checks": checks})).await;
+    stand.put("/v1/agent/check/warn/one?note=slow", "").await.is(200, "");
+    let again = json!({"Name": "x", "Check": {"CheckID": "one", "TTL": "1h", "Status": "critical"}});
+    stand.register(&again).await;
+    let one = stand.own_check("one").await;
+    assert_eq!((&one["Status"], &one["Output"]), (&json!("warning"), &json!("slow")));
+    for (parameter, stays) in [("=1", true), ("=true", false)] {
+        let uri = format!("/v1/agent/service/register?replace-existing-checks{parameter}");
+        stand.put(&uri, &again.to_string()).await.is(200, "");
+        assert_eq!(stand.own_check("two").await.is_object(), stays, "{parameter}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a77_and_a106_only_a_change_moves_the_index_and_sessions_survive_it() {
+    let stand = Stand::new();
+    stand.register(&web()).await;
+    let session =
+        stand.session(r#"{"NodeChecks": ["serfHealth"], "ServiceChecks": [{"ID": "service:web-1"}]}"#).await;
+    let index = async || stand.get("/v1/health/service/web").await.index();
+    let before = index().await;
+    stand.register(&web()).await;
+    assert_eq!(index().await, before);
+    stand.register(&json!({"ID": "web-1", "Name": "web", "Port": 81, "Check": {"TTL": "1h"}})).await;
+    assert!(index().await > before);
+    stand.put("/v1/agent/service/maintenance/web-1?enable=true", "").await.is(200, "");
+    let lives = async || stand.get(&format!("/v1/session/info/{session}")).await.json() != json!([]);
+    assert!(lives().await);
+    stand.put("/v1/agent/service/deregister/web-1", "").await.is(200, "");
+    assert!(!lives().await, "its check is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a78_and_a79_the_catalog_follows_at_once() {
+    let stand = Stand::new();
+    for id in ["web-1", "scope/member"] {
+        stand.register(&json!({"ID": id, "Name": "web", "Check": {"TTL": "1h", "Status": "passing"}})).await;
+    }
+    let shown = stand.get("/v1/health/service/web?passing").await.json();
+    assert_eq!(shown.as_array().map(Vec::len), Some(2));
+    let unknown = stand.put("/v1/agent/service/deregister/zz", "").await;
+    unknown.is(404, "Unknown service ID \"zz\". Ensure that the service ID is passed, not the service name.");
+    stand.put("/v1/agent/service/deregister/scope/member", "").await.is(200, "");
+    stand.put("/v1/agent/service/deregister/web%2D1", "").await.is(200, "");
+    assert_eq!(stand.get("/v1/health/service/web").await.json(), json!([]));
+    assert_eq!(stand.get("/v1/agent/checks").await.json(), json!({}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a80_maintenance_of_a_service_is_a_check() {
+    let stand = Stand::new();
+    stand.register(&web()).await;
+    for (uri, status, text) in [
+        ("", 400, "Missing service ID"),
+        ("web-1", 400, "Missing value for enable"),
+        ("web-1?enable=q", 400, "Invalid value for enable: \"q\""),
+        ("zz?enable=true", 404, "Unknown service ID \"zz\""),
+    ] {
+        let refused = stand.put(&format!("/v1/agent/service/maintenance/{uri}"), "").await;
+        assert_eq!(refused.status, status, "{uri}");
+        assert!(refused.text().contains(text), "{uri}: {}", refused.text());
+    }
+    for _ in 0..2 {
+        stand.put("/v1/agent/service/maintenance/web-1?enable=true&reason=disk", "").await.is(200, "");
+    }
+    let check = stand.own_check("_service_maintenance:web-1").await;
+    assert_eq!((&check["Notes"], &check["Type"]), (&json!("disk"), &json!("maintenance")));
+    assert_eq!((&check["Status"], &check["ServiceID"]), (&json!("critical"), &json!("web-1")));
+    for _ in 0..2 {
+        stand.put("/v1/agent/service/maintenance/web-1?enable=false", "").await.is(200, "");
+    }
+    assert_eq!(stand.own_check("_service_maintenance:web-1").await, Value::Null);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a81_a_client_waits_for_a_change_of_a_service() {
+    let stand = Stand::new();
+    stand.get("/v1/agent/service/web-1").await.is(404, "unknown service ID: web-1");
+    stand.register(&web()).await;
+    let shown = stand.get("/v1/agent/service/web-1").await;
+    let hash = shown.json()["ContentHash"].as_str().expect("a hash").to_owned();
+    assert_eq!(shown.header("x-consul-contenthash"), Some(hash.as_str()));
+    assert_eq!(shown.header("x-consul-index"), None);
+    let wait = async |hash: &str, wait: &str| -> (Reply, Duration) {
+        let begun = Instant::now();
+        let reply = stand.get(&format!("/v1/agent/service/web-1?hash={hash}&wait={wait}")).await;
+        (reply, begun.elapsed())
+    };
+    let (same, took) = wait(&hash, "1s").await;
+    assert_eq!(same.json()["ContentHash"], json!(hash));
+    assert!((1_000..1_100).contains(&took.as_millis()), "{took:?}");
+    assert!(wait("other", "1m").await.1 < Duration::from_millis(200));
+    let later = async |put: (&str, String)| {
+        sleep(Duration::from_secs(1)).await;
+        stand.put(put.0, &put.1).await.is(200, "");
+    };
+    let change =
+        ("/v1/agent/service/register", json!({"ID": "web-1", "Name": "web", "Port": 81}).to_string());
+    let ((changed, took), ()) = tokio::join!(wait(&hash, "1m"), later(change));
+    assert_eq!(changed.json()["Port"], 81);
+    assert!(took < Duration::from_millis(1_200), "{took:?}");
+    let hash = changed.json()["ContentHash"].as_str().expect("a hash").to_owned();
+    let deregistration = ("/v1/agent/service/deregister/web-1", String::new());
+    let ((gone, _), ()) = tokio::join!(wait(&hash, "1m"), later(deregistration));
+    assert_eq!(gone.status, 404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a82_the_health_of_a_service_is_a_status_code() {
+    let stand = Stand::new();
+    let health = async |status: u16, reason: &str| {
+        let reply = stand.get("/v1/agent/health/service/id/web-1").await;
+        assert_eq!((reply.status.as_u16(), reply.header("x-consul-reason")), (status, Some(reason)));
+        reply.json()
+    };
+    let unknown = health(404, "ServiceId web-1 not found").await;
+    assert_eq!(unknown, json!({"AggregatedStatus": "critical", "Service": null, "Checks": null}));
+    stand.register(&json!({"ID": "web-1", "Name": "web"})).await;
+    assert_eq!(health(200, "passing").await["Checks"], json!([]));
+    stand.register(&web()).await;
+    let shown = health(200, "passing").await;
+    assert_eq!((&shown["Service"]["ID"], &shown["Checks"][0]["Type"]), (&json!("web-1"), &json!("")));
+    stand.put("/v1/agent/check/warn/service:web-1", "").await.is(200, "");
+    health(429, "warning").await;
+    stand.put("/v1/agent/check/fail/service:web-1", "").await.is(200, "");
+    health(503, "critical").await;
+    stand.put("/v1/agent/check/pass/service:web-1", "").await.is(200, "");
+    stand.put("/v1/agent/check/register", r#"{"Name": "node", "TTL": "1h"}"#).await.is(200, "");
+    health(503, "critical").await;
+    stand.put("/v1/agent/maintenance?enable=true", "").await.is(200, "");
+    health(503, "maintenance").await;
+    stand.get("/v1/agent/health/service/id/").await.is(400, "Missing serviceID");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a83_the_worst_instance_decides_and_a_probe_may_ask_for_a_word() {
+    let stand = Stand::new();
+    stand.get("/v1/agent/health/service/name/").await.is(400, "Missing service Name");
+    let unknown = stand.get("/v1/agent/health/service/name/web").await;
+    unknown.is(404, "[]");
+    assert_eq!(unknown.header("x-consul-reason"), Some("ServiceName web Not Found"));
+    stand.register(&web()).await;
+    stand.register(&json!({"ID": "web-2", "Name": "web", "Check": {"TTL": "1h"}})).await;
+    let shown = stand.get("/v1/agent/health/service/name/web").await;
+    assert_eq!((shown.status.as_u16(), shown.json().as_array().map(Vec::len)), (503, Some(2)));
+    stand.get("/v1/agent/health/service/name/web?format=text").await.is(503, "critical");
+    stand.get("/v1/agent/health/service/id/web-1?format=text").await.is(200, "passing");
+    let request =
+        http::Request::get("/v1/agent/health/service/id/web-1").header("accept", "text/plain; q=0.5");
+    stand.send(request.body(crate::http::Body::empty()).expect("a request")).await.is(200, "passing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a96_scripts_are_refused_and_leave_no_service() {
+    let stand = Stand::new();
+    let script = json!({"Name": "x", "Check": {"Args": ["true"], "Interval": "10s"}});
+    stand.register_fails(&script, 500, "Scripts are disabled on this agent from remote calls").await;
+    for (kind, text) in [("OSService", "OSService"), ("DockerContainerID", "Docker")] {
+        let other = json!({"Name": "x", "Check": {kind: "y", "Interval": "10s"}});
+        stand.register_fails(&other, 500, text).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a97_definitions_of_checks_follow_the_rules() {
+    let stand = Stand::new();
+    for (check, text) in [
+        (json!({"TTL": "1s", "Interval": "1s"}), "Invalid check: Interval and TTL cannot both be specified"),
+        (json!({"HTTP": "http://localhost"}), "Invalid check: Interval must be > 0 for Script, HTTP"),
+        (json!({}), "Invalid check: TTL must be > 0 for TTL checks"),
+        (json!({"Interval": "10s"}), "Invalid check: TTL must be > 0 for TTL checks"),
+        (json!({"AliasService": "x", "Interval": "1s"}), "Invalid check: Interval cannot be set for Alias"),
+        (json!({"AliasService": "x", "TTL": "1s"}), "Invalid check: TTL must be not be set for Alias checks"),
+        (json!({"TTL": "1s", "OutputMaxSize": -1}), "Invalid check: MaxOutputMaxSize must be positive"),
+        (
+            json!({"TTL": "1s", "FailuresBeforeWarning": 2, "FailuresBeforeCritical": 1}),
+            "Invalid check: FailuresBeforeWarning can't be higher than FailuresBeforeCritical",
+        ),
+        (json!({"TTL": "ten"}), "Request decode failed: time: invalid duration \"ten\""),
+        (json!({"TCP": "x:1", "Interval": "5"}), "time: missing unit in duration \"5\""),
+    ] {
+        stand.register_fails(&json!({"Name": "x", "Checks": [check]}), 400, text).await;
+    }
+    let shown = async |interval: Value| {
+        let check = json!({"Name": "p", "UDP": "127.0.0.1:9", "Interval": interval});
+        stand.put("/v1/agent/check/register", &check.to_string()).await.is(200, "");
+        stand.own_check("p").await["Interval"].clone()
+    };
+    assert_eq!((shown(json!("100ms")).await, shown(json!(10)).await), (json!("1s"), json!("1s")));
+    assert_eq!(shown(json!("90s")).await, json!("1m30s"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a85_and_a86_the_agent_owns_its_node() {
+    let stand = Stand::new();
+    stand.register(&json!({"Name": "x", "Tags": ["a"], "EnableTagOverride": true})).await;
+    stand.register(&json!({"Name": "y", "Tags": ["a"]})).await;
+    let foreign = |name: &str| {
+        json!({"Node": "node-one", "SkipNodeUpdate": true,
+            "Service": {"ID": name, "Service": name, "Tags": ["b"], "EnableTagOverride": name == "x"}})
+    };
+    for name in ["x", "y", "foreign"] {
+        stand.put("/v1/catalog/register", &foreign(name).to_string()).await.is(200, "true");
+    }
+    sleep(Duration::from_secs(130)).await;
+    let catalog = stand.get("/v1/catalog/services").await.json();
+    assert_eq!(catalog, json!({"x": ["b"], "y": ["a"]}));
+    assert_eq!(stand.service("x").await["Tags"], json!(["b"]));
+    stand.put("/v1/catalog/deregister", r#"{"Node": "node-one", "ServiceID": "y"}"#).await.is(200, "true");
+    sleep(Duration::from_secs(130)).await;
+    assert_eq!(stand.get("/v1/catalog/services").await.json(), catalog);
+}

@@ -1,0 +1,213 @@
+//! The files that keep this agent's services and checks, so that a restart ends no session.
+//!
+//! Each service and each check is a file of its own, named by a hash of its id. What has to be
+//! written is kept per file until it is written: only the newest content of a file matters, and a
+//! failed write is made again with the next one.
+
+use crate::node::write_durably;
+use lockmesh_agent_core::registry::{Store, Stored};
+use lockmesh_protocol::log_on_change::LogOnChange;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{fs, io};
+
+/// The folder in the agent's data folder.
+const FOLDER: &str = "registry";
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct Folder {
+    /// `None` without a data folder: what is registered lasts as long as the process.
+    path: Option<PathBuf>,
+    /// The content that each file must have; `None` to remove it.
+    unwritten: Mutex<BTreeMap<PathBuf, Option<String>>>,
+    /// Held during a write, so that no older content overwrites a newer one.
+    log: tokio::sync::Mutex<LogOnChange>,
+}
+
+impl Folder {
+    /// Opens the files of a data folder and reads them; `None` if an agent without this folder ran
+    /// there before. A file that cannot be used is reported and removed: its application registers
+    /// again.
+    ///
+    /// # Errors
+    /// The folder cannot be read or created.
+    pub(super) fn open(data_folder: &Path) -> io::Result<(Self, Option<Stored>)> {
+        if !data_folder.exists() {
+            return Ok((Self::default(), None));
+        }
+        let path = data_folder.join(FOLDER);
+        let stored = match path.exists() {
+            true => {
+                Some(Stored { services: read(&path.join("services"))?, checks: read(&path.join("checks"))? })
+            }
+            false => None,
+        };
+        for kind in ["services", "checks"] {
+            fs::create_dir_all(path.join(kind))?;
+        }
+        Ok((Self { path: Some(path), ..Self::default() }, stored))
+    }
+
+    /// Notes what the files must have. [`Self::write`] makes it durable.
+    pub(super) fn note(&self, store: Store) {
+        let Some(path) = &self.path else { return };
+        let (path, content) = match store {
+            Store::Service(id, entry) => {
+                (file(path, "services", id.as_str()), entry.map(|entry| text(&entry)))
+            }
+            Store::Check(id, entry) => (file(path, "checks", id.as_str()), entry.map(|entry| text(&entry))),
+        };
+        self.unwritten.lock().unwrap_or_else(PoisonError::into_inner).insert(path, content);
+    }
+
+    /// Writes what was noted.
+    ///
+    /// # Errors
+    /// What was not written is tried again with the next write. The operator has to make room or
+    /// mend the disk.
+    pub(super) async fn write(self: &Arc<Self>) -> io::Result<()> {
+        let mut log = self.log.lock().await;
+        if self.unwritten.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            return Ok(());
+        }
+        let folder = Arc::clone(self);
+        let written = tokio::task::spawn_blocking(move || folder.write_files()).await;
+        let written = written.unwrap_or_else(|error| Err(io::Error::other(error)));
+        match &written {
+            Ok(()) => drop(log.reset().then(|| tracing::info!("services and checks are stored again"))),
+            Err(error) if log.is_new(&error.to_string()) => {
+                tracing::error!(%error, "cannot store services and checks: a restart of the agent loses them");
+            }
+            Err(_) => {}
+        }
+        written
+    }
+
+    fn write_files(&self) -> io::Result<()> {
+        let unwritten = std::mem::take(&mut *self.unwritten.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut failed = Ok(());
+        for (path, content) in unwritten {
+            let written = match &content {
+                Some(text) => write_durably(&path, text),
+                None => fs::remove_file(&path).or_else(|error| match error.kind() {
+                    io::ErrorKind::NotFound => Ok(()),
+                    _ => Err(error),
+                }),
+            };
+            if let Err(error) = written {
+                failed = Err(io::Error::new(error.kind(), format!("{}: {error}", path.display())));
+                let mut unwritten = self.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
+                // Content that was noted meanwhile is newer.
+                unwritten.entry(path).or_insert(content);
+            }
+        }
+        failed
+    }
+}
+
+fn file(folder: &Path, kind: &str, id: &str) -> PathBuf {
+    let mut name = String::new();
+    for byte in Sha256::digest(id.as_bytes()) {
+        let _ = write!(name, "{byte:02x}");
+    }
+    folder.join(kind).join(format!("{name}.json"))
+}
+
+fn text(entry: &impl Serialize) -> String {
+    serde_json::to_string(entry).expect("definitions have a JSON form")
+}
+
+/// Reads the entries of a folder.
+fn read<T: DeserializeOwned>(folder: &Path) -> io::Result<Vec<T>> {
+    let files = match fs::read_dir(folder) {
+        Ok(files) => files,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut entries = Vec::new();
+    for file in files {
+        let path = file?.path();
+        // A file of another name is the rest of an interrupted write.
+        let parsed = match path.extension().is_some_and(|extension| extension == "json") {
+            true => serde_json::from_str(&fs::read_to_string(&path)?).map_err(|error| error.to_string()),
+            false => Err("it was not written to its end".into()),
+        };
+        match parsed {
+            Ok(entry) => entries.push(entry),
+            Err(reason) => {
+                let path = path.display();
+                tracing::error!(%path, reason, "removing a stored service or check that cannot be read");
+                fs::remove_file(folder.join(path.to_string()))?;
+            }
+        }
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockmesh_agent_core::registry::{CheckKind, NewCheck, Source, StoredCheck};
+    use lockmesh_protocol::record::CheckStatus;
+    use std::time::Duration;
+
+    fn check(id: &str) -> StoredCheck {
+        let kind = CheckKind::Ttl(Duration::from_secs(10));
+        let check = NewCheck::of(id.into(), CheckStatus::Critical, kind);
+        StoredCheck { check, source: Source::Api, status: CheckStatus::Warning, output: "slow".into() }
+    }
+
+    #[tokio::test]
+    async fn what_is_written_is_read_by_the_next_process() {
+        let data = tempfile::tempdir().expect("a folder");
+        let (folder, stored) = Folder::open(data.path()).expect("it can be opened");
+        assert_eq!(stored, None, "no earlier agent had it");
+        let folder = Arc::new(folder);
+        for id in ["a/b", "gone", "../x"] {
+            folder.note(Store::Check(id.into(), Some(Box::new(check(id)))));
+        }
+        folder.write().await.expect("it is written");
+        folder.note(Store::Check("gone".into(), None));
+        folder.write().await.expect("it is written");
+        fs::write(data.path().join("registry/checks/half"), "{").expect("it is written");
+        fs::write(data.path().join("registry/services/damaged.json"), "{").expect("it is written");
+        let (_, stored) = Folder::open(data.path()).expect("it can be opened");
+        let mut stored = stored.expect("it has a folder");
+        stored.checks.sort_by(|one, other| one.check.id.cmp(&other.check.id));
+        assert_eq!(stored, Stored { services: vec![], checks: vec![check("../x"), check("a/b")] });
+        assert_eq!(fs::read_dir(data.path().join("registry/services")).expect("it is there").count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_write_that_fails_is_made_again() {
+        let data = tempfile::tempdir().expect("a folder");
+        let (folder, _) = Folder::open(data.path()).expect("it can be opened");
+        let folder = Arc::new(folder);
+        folder.note(Store::Check("app".into(), Some(Box::new(check("app")))));
+        // A folder in the place of the file.
+        let path = file(&data.path().join(FOLDER), "checks", "app");
+        fs::create_dir(&path).expect("it is created");
+        folder.write().await.expect_err("its place is taken");
+        fs::remove_dir(&path).expect("it is removed");
+        folder.write().await.expect("its place is free");
+        assert_eq!(
+            Folder::open(data.path()).expect("it can be opened").1.expect("it is there").checks.len(),
+            1
+        );
+    }
+
+    #[tokio::test]
+    async fn without_a_data_folder_nothing_is_written() {
+        let (folder, stored) = Folder::open(Path::new("/nonexistent/lockmesh")).expect("nothing to open");
+        let folder = Arc::new(folder);
+        folder.note(Store::Check("app".into(), Some(Box::new(check("app")))));
+        folder.write().await.expect("nothing to write");
+        assert_eq!(stored, None);
+    }
+}

@@ -1,0 +1,479 @@
+//! This agent's own services and health checks: the clock, the log, the data folder, the probes and
+//! the connection to the servers around the registry in `agent/core/src/registry`, which decides.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `mod.rs` | the handle that the API uses, and the loop that carries out what the registry decides |
+//! | `folder.rs` | the files that keep what is registered |
+//! | `aliased.rs` | reads the other nodes whose checks are followed |
+//!
+//! **Invariant:** after the node has left, nothing is written to the catalog: that would bring it
+//! back.
+
+mod aliased;
+mod folder;
+
+use crate::metrics;
+use crate::node::Identity;
+use crate::probes;
+use crate::upstream::Upstream;
+use crate::upstream::calls::Read;
+use aliased::AliasedNodes;
+use folder::Folder;
+use lockmesh_agent_core::registry::{
+    self, Configured, Input, Limits, NewCheck, Notice, Order, Outbox, RegistryError, Run, ServiceHealth,
+    ServiceRegistration, Source, Stored,
+};
+use lockmesh_net::random::seed;
+use lockmesh_protocol::command::{Command, Deregistration, Registration};
+use lockmesh_protocol::duration::format as format_duration;
+use lockmesh_protocol::id::{CheckId, ServiceId};
+use lockmesh_protocol::query::{Consistency, Query, Rows};
+use lockmesh_protocol::record::{Check, CheckStatus, Node, Service};
+use lockmesh_protocol::reply::Reply;
+use lockmesh_protocol::rpc::Unavailable;
+use lockmesh_protocol::time::Time;
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// The time that a write to the catalog may still take when the agent stops.
+const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The services and checks of this agent.
+#[derive(Debug)]
+pub struct Registry {
+    upstream: Upstream,
+    identity: Identity,
+    list: Mutex<registry::Registry>,
+    folder: Arc<Folder>,
+    /// The origin of the registry's time.
+    began: Instant,
+    /// Signals that a call or a run is due, or that a deadline moved.
+    changed: Notify,
+    /// The number of changes.
+    version: watch::Sender<u64>,
+    /// The version up to which the catalog has all urgent changes.
+    written: watch::Sender<u64>,
+    /// `true` once nothing more is written to the catalog; held during a write.
+    is_silent: tokio::sync::Mutex<bool>,
+}
+
+/// A call to the servers that is under way; its result is `None` once the node has left.
+type Call<'a> = Pin<Box<dyn Future<Output = Option<Input>> + Send + 'a>>;
+
+impl Registry {
+    /// Creates a registry without a data folder. Nothing is written to the catalog and no check
+    /// runs until [`Self::run`] runs.
+    pub fn in_memory(upstream: Upstream, identity: Identity, limits: Limits) -> Arc<Self> {
+        Self::new(upstream, identity, limits, (Folder::default(), None))
+    }
+
+    /// Creates a registry with what an earlier process of this agent left in the data folder.
+    /// `is_permitted` tells whether a check may run; others are removed.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn open(
+        upstream: Upstream,
+        identity: Identity,
+        limits: Limits,
+        data_folder: &Path,
+        is_permitted: impl Fn(&NewCheck, Source) -> bool,
+    ) -> io::Result<Arc<Self>> {
+        let (folder, mut stored) = Folder::open(data_folder)?;
+        if let Some(stored) = &mut stored {
+            stored.checks.retain(|stored| {
+                let is_permitted = is_permitted(&stored.check, stored.source);
+                if !is_permitted {
+                    tracing::warn!(check = %stored.check.id, "removing a stored script check: scripts are disabled");
+                    folder.note(registry::Store::Check(stored.check.id.clone(), None));
+                }
+                is_permitted
+            });
+        }
+        Ok(Self::new(upstream, identity, limits, (folder, stored)))
+    }
+
+    fn new(
+        upstream: Upstream,
+        identity: Identity,
+        limits: Limits,
+        (folder, stored): (Folder, Option<Stored>),
+    ) -> Arc<Self> {
+        let list = registry::Registry::new(identity.node.clone(), limits, seed(), Time(0), stored);
+        Arc::new(Self {
+            upstream,
+            identity,
+            list: Mutex::new(list),
+            folder: Arc::new(folder),
+            began: Instant::now(),
+            changed: Notify::new(),
+            version: watch::Sender::new(0),
+            written: watch::Sender::new(0),
+            is_silent: tokio::sync::Mutex::new(false),
+        })
+    }
+
+    /// Returns every check, in order of their ids.
+    pub fn checks(&self) -> Vec<Check> {
+        self.locked().checks()
+    }
+
+    /// Returns every service, in order of their ids.
+    pub fn services(&self) -> Vec<Service> {
+        self.locked().services()
+    }
+
+    /// Returns a service with the checks that decide its health.
+    pub fn service_health(&self, id: &ServiceId) -> Option<ServiceHealth> {
+        self.locked().service_health(id)
+    }
+
+    /// Returns a receiver that sees each change.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    /// Registers a service with its checks. Returns the version to wait for.
+    ///
+    /// # Errors
+    /// See [`registry::Registry::register_service`].
+    pub fn register_service(&self, new: ServiceRegistration) -> Result<u64, RegistryError> {
+        self.change(|list, now, outbox| list.register_service(now, new, Source::Api, outbox))
+    }
+
+    /// Removes a service with its checks, here and from the catalog.
+    ///
+    /// # Errors
+    /// See [`registry::Registry::deregister_service`].
+    pub fn deregister_service(&self, id: &ServiceId) -> Result<u64, RegistryError> {
+        self.change(|list, _, outbox| list.deregister_service(id, outbox))
+    }
+
+    /// Puts a service into maintenance with this reason, or ends it without one.
+    ///
+    /// # Errors
+    /// See [`registry::Registry::maintain_service`].
+    pub fn maintain_service(&self, id: &ServiceId, reason: Option<&str>) -> Result<u64, RegistryError> {
+        self.change(|list, now, outbox| list.maintain_service(now, id, reason, outbox))
+    }
+
+    /// Adds a check, or changes the one with that id, which keeps its status. Returns the version
+    /// to wait for.
+    ///
+    /// # Errors
+    /// See [`registry::Registry::register_check`].
+    pub fn register_check(&self, new: NewCheck) -> Result<u64, RegistryError> {
+        self.change(|list, now, outbox| list.register_check(now, new, Source::Api, outbox))
+    }
+
+    /// Records an application's report. The TTL restarts.
+    ///
+    /// # Errors
+    /// See [`registry::Registry::report`].
+    pub fn report(&self, id: &CheckId, status: CheckStatus, output: &str) -> Result<u64, RegistryError> {
+        self.change(|list, now, outbox| list.report(now, id, (status, output), outbox))
+    }
+
+    /// Removes a check, here and from the catalog.
+    ///
+    /// # Errors
+    /// See [`registry::Registry::deregister_check`].
+    pub fn deregister_check(&self, id: &CheckId) -> Result<u64, RegistryError> {
+        self.change(|list, _, outbox| list.deregister_check(id, outbox))
+    }
+
+    /// Puts the node into maintenance with this reason, or ends it without one.
+    pub fn maintain(&self, reason: Option<&str>) -> u64 {
+        self.change(|list, now, outbox| list.maintain(now, reason, outbox))
+    }
+
+    /// Replaces the services and checks of the configuration file.
+    ///
+    /// # Errors
+    /// See [`registry::Registry::configure`].
+    pub fn configure(&self, configured: Configured) -> Result<u64, RegistryError> {
+        self.change(|list, now, outbox| list.configure(now, configured, outbox))
+    }
+
+    /// Waits until the data folder has all changes so far.
+    ///
+    /// # Errors
+    /// They are in effect, but a restart of the agent would lose them.
+    pub async fn stored(&self) -> io::Result<()> {
+        self.folder.write().await
+    }
+
+    /// Waits for the current write to the catalog to end, and prevents further writes while the
+    /// returned guard is held. If the guard is set to `true`, writes stay disabled afterwards.
+    pub async fn silence(&self) -> tokio::sync::MutexGuard<'_, bool> {
+        self.is_silent.lock().await
+    }
+
+    /// Waits for a limited time until the catalog has all urgent changes up to a version; they are
+    /// written in any case.
+    pub async fn wait_written(&self, version: u64, timeout: Duration) {
+        let mut written = self.written.subscribe();
+        let _ = tokio::time::timeout(timeout, written.wait_for(|known| *known >= version)).await;
+    }
+
+    /// Runs the checks and keeps the catalog equal to this registry, until `shutdown` holds `true`.
+    pub async fn run(self: Arc<Self>, mut shutdown: watch::Receiver<bool>) {
+        let mut runs = JoinSet::new();
+        let mut aliased = AliasedNodes::new(self.upstream.clone());
+        let mut call: Option<Call<'_>> = None;
+        let mut input = Some(Input::Tick);
+        loop {
+            if let Some(input) = input.take() {
+                let (order, due) = self.handle(input);
+                for run in due {
+                    runs.spawn(async move { Input::Ran(run.id, probes::run(&run).await) });
+                }
+                call = call.or_else(|| order.map(|order| self.call(order)));
+            }
+            aliased.follow(self.locked().aliased_nodes());
+            let wakes_at = self.locked().wakes_at();
+            let result = tokio::select! {
+                result = async { call.as_mut().expect("it is under way").await }, if call.is_some() => {
+                    call = None;
+                    result
+                }
+                Some(Ok(ran)) = runs.join_next(), if !runs.is_empty() => Some(ran),
+                found = aliased.next() => Some(found),
+                () = self.sleep_until(wakes_at) => Some(Input::Tick),
+                () = self.changed.notified() => Some(Input::Tick),
+                () = closed(&mut shutdown) => break,
+            };
+            // The node has left: nothing more is written.
+            let Some(next) = result else { return };
+            input = Some(next);
+        }
+        // A write under way gets time to finish. Without a registration it cannot, so it gets none.
+        let grace = if self.upstream.is_registered() { LAST_WRITE_TIMEOUT } else { Duration::ZERO };
+        let last = async {
+            while let Some(under_way) = call.take() {
+                let Some(input) = under_way.await else { return };
+                call = self.handle(input).0.map(|order| self.call(order));
+            }
+        };
+        let _ = tokio::time::timeout(grace, last).await;
+        let _ = self.folder.write().await;
+    }
+
+    /// Returns the call that an order is; it waits while writes are disabled.
+    fn call(&self, order: Order) -> Call<'_> {
+        Box::pin(async move {
+            // First: after a restart, no check may have an older status than the catalog. A failure
+            // is logged.
+            let _ = self.folder.write().await;
+            // Held until the call is over: [`Self::silence`] waits for that.
+            let is_silent = self.is_silent.lock().await;
+            if *is_silent { None } else { Some(self.execute(order).await) }
+        })
+    }
+
+    async fn execute(&self, order: Order) -> Input {
+        let node = self.identity.node.clone();
+        match order {
+            Order::Register(service, checks) => {
+                let (node, skip_node_update) = (self.own_node(), true);
+                let registration = Registration { node, skip_node_update, service, checks };
+                Input::Written(self.write(Command::Register(registration)).await)
+            }
+            Order::DeregisterService(id) => {
+                let deregistration = Deregistration { node, service: Some(id), check: None };
+                Input::Written(self.write(Command::Deregister(deregistration)).await)
+            }
+            Order::DeregisterCheck(id) => {
+                let deregistration = Deregistration { node, service: None, check: Some(id) };
+                Input::Written(self.write(Command::Deregister(deregistration)).await)
+            }
+            Order::ReadServices => {
+                Input::Services(self.read(Query::Node(node)).await.and_then(|rows| match rows {
+                    Rows::Node(node) => Ok(node.map(|(_, services)| services).unwrap_or_default()),
+                    _ => Err(Unavailable::Unknown("the server answered with no services".into())),
+                }))
+            }
+            Order::ReadChecks => {
+                Input::Checks(self.read(Query::NodeChecks(node)).await.and_then(|rows| match rows {
+                    Rows::Checks(checks) => Ok(checks),
+                    _ => Err(Unavailable::Unknown("the server answered with no checks".into())),
+                }))
+            }
+        }
+    }
+
+    async fn write(&self, command: Command) -> Result<Reply, Unavailable> {
+        Ok(self.upstream.call(command).await?.reply)
+    }
+
+    async fn read(&self, query: Query) -> Result<Rows, Unavailable> {
+        let answer =
+            self.upstream.call(Read { query, consistency: Consistency::Default, blocking: None }).await;
+        Ok(answer?.rows.clone())
+    }
+
+    /// Returns the call and the runs that result from an input.
+    fn handle(&self, input: Input) -> (Option<Order>, Vec<Run>) {
+        if let Input::Ran(_, outcome) = &input {
+            metrics::CHECK_RUNS.with_label_values(&[outcome.status.as_str()]).inc();
+        }
+        let mut outbox = Outbox::default();
+        let mut list = self.locked();
+        list.handle(self.now(), input, &mut outbox);
+        let (order, runs) = (outbox.order.take(), std::mem::take(&mut outbox.runs));
+        self.carry_out(list, outbox);
+        (order, runs)
+    }
+
+    /// Changes the registry on behalf of an application or the operator.
+    fn change<T>(&self, act: impl FnOnce(&mut registry::Registry, Time, &mut Outbox) -> T) -> T {
+        let mut outbox = Outbox::default();
+        let mut list = self.locked();
+        let outcome = act(&mut list, self.now(), &mut outbox);
+        self.carry_out(list, outbox);
+        self.changed.notify_one();
+        outcome
+    }
+
+    /// Stores what changed, logs events, and wakes those who wait for a change.
+    fn carry_out(&self, list: MutexGuard<'_, registry::Registry>, outbox: Outbox) {
+        let stores = !outbox.stores.is_empty();
+        // In the order of the changes, so while the registry is locked.
+        outbox.stores.into_iter().for_each(|store| self.folder.note(store));
+        let (version, written) = (list.version(), list.written());
+        let counts = list.counts().map(|count| i64::try_from(count).unwrap_or(i64::MAX));
+        for (gauge, count) in
+            [&metrics::SERVICES, &metrics::CHECKS, &metrics::CHECKS_RUNNING].into_iter().zip(counts)
+        {
+            gauge.set(count);
+        }
+        drop(list);
+        outbox.notices.into_iter().for_each(report_notice);
+        self.version.send_if_modified(|known| std::mem::replace(known, version) != version);
+        self.written.send_if_modified(|known| std::mem::replace(known, written) != written);
+        if stores {
+            // A failure is logged, and what was not written is written again later.
+            let folder = Arc::clone(&self.folder);
+            tokio::spawn(async move { folder.write().await });
+        }
+    }
+
+    /// Returns this agent's node, for a catalog that lacks it.
+    fn own_node(&self) -> Node {
+        let Identity { node, node_id, datacenter, advertise, .. } = &self.identity;
+        let address = advertise.ip().to_string();
+        Node { datacenter: datacenter.clone(), ..Node::of(node.clone(), node_id.clone(), &address) }
+    }
+
+    fn now(&self) -> Time {
+        Time(0) + self.began.elapsed()
+    }
+
+    async fn sleep_until(&self, time: Option<Time>) {
+        match time {
+            Some(time) => tokio::time::sleep_until(self.began + time.since(Time(0))).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, registry::Registry> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Logs and counts an event.
+fn report_notice(notice: Notice) {
+    match notice {
+        Notice::Registered(service) => tracing::info!(%service, "service registered"),
+        Notice::Deregistered(service) => tracing::info!(%service, "service deregistered"),
+        Notice::Reaped(service, check) => {
+            tracing::warn!(%service, %check, "the service was deregistered: its check was critical for too long");
+        }
+        Notice::Expired(check) => {
+            metrics::CHECK_EXPIRIES.inc();
+            tracing::warn!(%check, "no report within the TTL: the check is critical");
+        }
+        Notice::Turned(check, CheckStatus::Critical, output) => {
+            let output = output.lines().next().unwrap_or_default();
+            tracing::warn!(%check, output, "the check is critical");
+        }
+        Notice::Turned(check, status, _) => {
+            tracing::info!(%check, status = status.as_str(), "the check changed");
+        }
+        Notice::AdoptedService(service) => {
+            tracing::info!(%service, "adopting a service of this agent's earlier process");
+        }
+        Notice::Adopted(check, ttl) => {
+            let ttl = ttl.map(format_duration).unwrap_or_default();
+            tracing::info!(%check, %ttl, "adopting a check of this agent's earlier process");
+        }
+        Notice::MaintenanceBegan(reason) => tracing::warn!(reason, "this node is in maintenance"),
+        Notice::MaintenanceEnded => tracing::info!("this node is no longer in maintenance"),
+        Notice::Written => metrics::CHECK_SYNCS.with_label_values(&["ok"]).inc(),
+        Notice::SyncFailed { reason, is_new } => {
+            metrics::CHECK_SYNCS.with_label_values(&["failed"]).inc();
+            if is_new {
+                tracing::warn!(error = %reason, "cannot write services and checks to the catalog; retrying");
+            }
+        }
+        Notice::SyncRecovered => tracing::info!("services and checks are in the catalog again"),
+    }
+}
+
+/// Waits until `shutdown` holds `true` or its sender is dropped.
+async fn closed(shutdown: &mut watch::Receiver<bool>) {
+    let _ = shutdown.wait_for(|closing| *closing).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::own_address::OwnAddress;
+    use crate::upstream::{BoxFuture, Quorum};
+    use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
+    use lockmesh_protocol::rpc::Response;
+    use tokio::sync::Semaphore;
+
+    /// A quorum that does not reply, and counts its calls.
+    #[derive(Debug)]
+    struct Silent(Semaphore);
+
+    impl Quorum for Silent {
+        fn call(self: Arc<Self>, _call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
+            self.0.add_permits(1);
+            Box::pin(std::future::pending())
+        }
+
+        fn invite(self: Arc<Self>, _: String, _: Vec<String>) -> BoxFuture<Result<Response, Unavailable>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_stops_does_not_wait_for_servers_that_say_nothing() {
+        let silent = Arc::new(Silent(Semaphore::new(0)));
+        let identity = Identity {
+            node: "node-one".into(),
+            node_id: String::new(),
+            datacenter: "dc1".into(),
+            version: String::new(),
+            advertise: OwnAddress::fixed([127, 0, 0, 1].into()),
+            server_rpc: None,
+        };
+        let registry = Registry::in_memory(Upstream::new(silent.clone()), identity, Limits::default());
+        let (stop, stopping) = watch::channel(false);
+        let running = tokio::spawn(registry.run(stopping));
+        silent.0.acquire().await.expect("the catalog is compared first").forget();
+        let begun = Instant::now();
+        stop.send_replace(true);
+        running.await.expect("no panic");
+        assert!(begun.elapsed() <= LAST_WRITE_TIMEOUT, "{:?}", begun.elapsed());
+    }
+}
