@@ -10,6 +10,7 @@
 //! | `command/kv/` | `kv get`, `put`, `delete`, `list`, `export`, `import` |
 //! | `command/lock/` | `lock`: a child process that runs while a lock is held, under a supervisor (`supervise`) that ends it when its parent dies |
 //! | `command/operator/` | `operator raft`, `autopilot`, `gossip`, `snapshot`, `tls` |
+//! | `command/services/` | `services register`, `deregister`, `list` |
 //! | `command/bench/` | `bench`: load on an agent, and measurements |
 //! | `agent.rs`, `server.rs`, `dev/` | start and stop of each role |
 //! | `config/` | merges file, environment and flags; remedies for unknown keys |

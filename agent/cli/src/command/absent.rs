@@ -15,7 +15,7 @@ pub(super) fn explained(error: clap::Error, arguments: &[OsString], root: &Comma
     let own: Vec<&str> =
         arguments.iter().skip(1).map(|argument| argument.to_str().unwrap_or_default()).collect();
     let words: Vec<&str> = own.iter().copied().take_while(|word| !word.starts_with('-')).collect();
-    // `help services` and `config help read` are about the same commands.
+    // `help intention` and `config help read` are about the same commands.
     let named: Vec<&str> = words.iter().copied().filter(|word| *word != "help").collect();
     let found = match consul::command(&named) {
         Some(found) if error.kind() == ErrorKind::InvalidSubcommand => vec![found],
@@ -69,16 +69,13 @@ mod tests {
     #[test]
     fn what_only_consul_has_is_named_with_a_remedy() {
         for (line, told) in [
-            (
-                ["services", "register", "-name=web"].as_slice(),
-                "`services` of Consul (service registration): not in",
-            ),
-            (&["catalog", "nodes"], "here it is `lockmesh members`"),
-            (&["-http-addr", "h:1", "catalog", "nodes"], "here it is `lockmesh members`"),
-            (&["help", "services"], "`services` of Consul (service registration): not in"),
+            (["services", "export", "-name=web"].as_slice(), "`services export` of Consul (cluster peering)"),
+            (&["info"], "here it is `GET /metrics`"),
+            (&["-http-addr", "h:1", "info"], "here it is `GET /metrics`"),
+            (&["help", "intention"], "`intention` of Consul (service mesh): not in"),
             (&["help", "config", "read"], "`config read` of Consul (service mesh)"),
             (&["config", "help", "read"], "`config read` of Consul (service mesh)"),
-            (&["services", "--help"], "`services` of Consul (service registration): not in"),
+            (&["intention", "--help"], "`intention` of Consul (service mesh): not in"),
             (&["--token=t", "config", "read", "-kind", "x"], "`config read` of Consul (service mesh)"),
             (&["acl", "bootstrap"], "`acl` of Consul (ACLs): not in Lockmesh"),
             (&["config", "read", "-kind", "x", "-name", "y"], "`config read` of Consul (service mesh)"),

@@ -6,7 +6,7 @@ use super::error::{ELECT_EXIT_CODES, EXIT_CODES, HOLDER_EXIT_CODES};
 use clap::Command;
 
 /// The examples of each page, by the command's words.
-const EXAMPLES: [(&str, &[&str]); 60] = [
+const EXAMPLES: [(&str, &[&str]); 70] = [
     ("", &["lockmesh dev", "lockmesh lock nightly -- /usr/local/bin/report", "lockmesh help lock"]),
     ("dev", &["lockmesh dev", "lockmesh dev --nodes 5 --data-dir /tmp/fleet"]),
     ("dev kill", &["lockmesh dev kill n4 --data-dir /tmp/fleet"]),
@@ -58,16 +58,36 @@ const EXAMPLES: [(&str, &[&str]); 60] = [
         "watch",
         &[
             "lockmesh watch --type key --key config/limit /usr/local/bin/reload",
+            "lockmesh watch --type service --service web --passingonly /usr/local/bin/update-proxy",
             "lockmesh watch --type event --name deploy 'jq .[].Payload'",
         ],
     ),
     ("event", &["lockmesh event fire deploy v1.4", "lockmesh event list"]),
     ("event fire", &["lockmesh event fire deploy v1.4 --node '^web-'"]),
     ("event list", &["lockmesh event list --name deploy"]),
+    ("services", &["lockmesh services list"]),
+    (
+        "services register",
+        &[
+            "lockmesh services register --name web --port 80 --check-http http://localhost/health",
+            "lockmesh services register web.json",
+        ],
+    ),
+    (
+        "services deregister",
+        &["lockmesh services deregister --id web", "lockmesh services deregister web.json"],
+    ),
+    ("services list", &["lockmesh services list"]),
+    ("checks", &["lockmesh checks", "lockmesh checks --status critical"]),
+    ("catalog", &["lockmesh catalog services"]),
+    ("catalog services", &["lockmesh catalog services --tags"]),
+    ("catalog nodes", &["lockmesh catalog nodes --service web"]),
+    ("catalog datacenters", &["lockmesh catalog datacenters"]),
     ("members", &["lockmesh members", "lockmesh members --detailed"]),
     ("leave", &["lockmesh leave"]),
     ("force-leave", &["lockmesh force-leave web-3"]),
     ("join", &["lockmesh join 10.0.0.7:8300"]),
+    ("maint", &["lockmesh maint", "lockmesh maint --enable --reason 'new disk'", "lockmesh maint --disable"]),
     ("operator", &["lockmesh operator raft list-peers"]),
     ("operator autopilot", &["lockmesh operator autopilot health"]),
     ("operator autopilot get-config", &["lockmesh operator autopilot get-config"]),

@@ -4,7 +4,7 @@ use super::context::Context;
 use super::error::CliError;
 use super::instant;
 use super::node_lease::{deadline, last_heard, suspected_by};
-use super::output::{Table, TableArgs, print_json, warn};
+use super::output::{Table, TableArgs, host_port, print_json, warn};
 use lockmesh_client::shape::agent::{Member, NodeLease};
 use std::process::ExitCode;
 
@@ -142,12 +142,7 @@ fn address(member: &Member) -> String {
     if member.addr.is_empty() {
         return String::new();
     }
-    // Agents of older builds bracket the addresses of servers themselves.
-    match member.addr.contains(':') && !member.addr.starts_with('[') {
-        // An IPv6 address: without brackets its port would look like a part of it.
-        true => format!("[{}]:{}", member.addr, member.port),
-        false => format!("{}:{}", member.addr, member.port),
-    }
+    host_port(&member.addr, member.port)
 }
 
 fn status(member: &Member) -> String {

@@ -12,13 +12,15 @@
 //! | [`context`] | the address of the agent, from flags and environment |
 //! | [`error`], [`output`] | errors and exit codes, tables and JSON |
 //! | [`dev`], [`agent`], [`server`] | long-running processes |
-//! | [`lock`], [`elect`], [`semaphore`], [`locks`], [`session`], [`kv`], [`watch`], [`event`] | commands for applications |
+//! | [`lock`], [`elect`], [`semaphore`], [`locks`], [`session`], [`kv`], [`watch`], [`event`], [`services`], [`checks`], [`catalog`] | commands for applications |
 //! | [`supervise`] | starts and ends the programs of `lock`, `elect`, `semaphore` and `watch` |
-//! | [`members`], [`leave`], [`force_leave`], [`join`], [`operator`], [`reload`], [`config`], [`bench`], [`version`], [`completions`] | commands for operators |
+//! | [`members`], [`leave`], [`force_leave`], [`join`], [`maint`], [`operator`], [`reload`], [`config`], [`bench`], [`version`], [`completions`] | commands for operators |
 
 mod absent;
 pub mod agent;
 pub mod bench;
+pub mod catalog;
+pub mod checks;
 pub mod completions;
 pub mod config;
 mod confirm;
@@ -35,6 +37,7 @@ pub mod kv;
 pub mod leave;
 pub mod lock;
 pub mod locks;
+pub mod maint;
 pub mod members;
 mod node_lease;
 pub mod operator;
@@ -43,6 +46,7 @@ pub mod reload;
 mod runtime;
 pub mod semaphore;
 pub mod server;
+pub mod services;
 pub mod session;
 pub mod spelling;
 pub mod supervise;
@@ -82,10 +86,14 @@ enum Command {
     Kv(Online<kv::Args>),
     Watch(Online<watch::Args>),
     Event(Online<event::Args>),
+    Services(Online<services::Args>),
+    Checks(Online<checks::Args>),
+    Catalog(Online<catalog::Args>),
     Members(Online<members::Args>),
     Leave(Online<leave::Args>),
     ForceLeave(Online<force_leave::Args>),
     Join(Online<join::Args>),
+    Maint(Online<maint::Args>),
     Operator(operator::Args),
     Reload(Online<reload::Args>),
     #[command(hide = true)]
@@ -233,10 +241,14 @@ impl Command {
             Self::Session(online) => session::run(online.args, &online.connection.context()?).await,
             Self::Watch(online) => watch::run(online.args, &online.connection.context()?).await,
             Self::Event(online) => event::run(online.args, &online.connection.context()?).await,
+            Self::Services(online) => services::run(online.args, &online.connection.context()?).await,
+            Self::Checks(online) => checks::run(online.args, &online.connection.context()?).await,
+            Self::Catalog(online) => catalog::run(online.args, &online.connection.context()?).await,
             Self::Members(online) => members::run(online.args, &online.connection.context()?).await,
             Self::Leave(online) => leave::run(online.args, &online.connection.context()?).await,
             Self::ForceLeave(online) => force_leave::run(online.args, &online.connection.context()?).await,
             Self::Join(online) => join::run(online.args, &online.connection.context()?).await,
+            Self::Maint(online) => maint::run(online.args, &online.connection.context()?).await,
             Self::Operator(args) => operator::run(args).await,
             Self::Reload(online) => reload::run(online.args, &online.connection.context()?).await,
             Self::Snapshot(args) => operator::snapshot::run(args).await,
@@ -318,6 +330,17 @@ mod tests {
             &["event", "-name=deploy", "list"],
             &["event", "fire", "deploy", "-", "-node=^web-", "-json"],
             &["event", "list", "-name=deploy", "-json"],
+            &["services", "register", "-name=web", "-port=80", "-tag=a", "-tag=b", "-meta=k=v"],
+            &["services", "register", "web.json", "db.toml"],
+            &["services", "deregister", "-id=web-1"],
+            &["services", "list", "-json"],
+            &["checks", "-status=critical"],
+            &["catalog", "services", "-tags", "-node=n1"],
+            &["catalog", "nodes", "-service=web", "-detailed", "-stale"],
+            &["catalog", "datacenters"],
+            &["maint"],
+            &["maint", "-enable", "-reason=new disk", "-service=web-1"],
+            &["maint", "-disable"],
             &["operator", "raft", "list-peers", "-stale"],
             &["operator", "raft", "remove-peer", "-address=10.0.0.5:8300"],
             &["operator", "raft", "transfer-leader", "-id=u"],
@@ -360,6 +383,15 @@ mod tests {
             &["operator", "gossip"],
             &["event", "payload"],
             &["event", "fire"],
+            &["services"],
+            &["services", "register"],
+            &["services", "deregister"],
+            &["services", "deregister", "-id=web-1", "web.json"],
+            &["checks", "-status=sick"],
+            &["catalog"],
+            &["maint", "-enable", "-disable"],
+            &["maint", "-disable", "-reason=r"],
+            &["maint", "-service=web-1"],
             &["force-leave"],
             &["join"],
             &["session", "create", "--no-node-checks", "--node-check", "a"],

@@ -178,6 +178,17 @@ fn is_uuid(text: &str) -> bool {
     text.len() == 36 && text.bytes().enumerate().all(is_right)
 }
 
+/// `host:port`, with brackets around an IPv6 address; without a host or a port, only the other one.
+pub fn host_port(host: &str, port: u16) -> String {
+    // Without brackets the port would look like a part of the address.
+    let is_bare = host.contains(':') && !host.starts_with('[');
+    match port {
+        0 => host.into(),
+        port if is_bare => format!("[{host}]:{port}"),
+        port => format!("{host}:{port}"),
+    }
+}
+
 /// The text with control characters escaped.
 pub fn printable(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
