@@ -194,6 +194,16 @@ impl Agent {
         self.upstream.choose_cluster(choice);
     }
 
+    /// Replaces the services and checks of the configuration. Their sessions stay.
+    ///
+    /// # Errors
+    /// A definition cannot be used; or the operator has to make room, and what was registered until
+    /// then stays.
+    pub fn configure(&self, config: &AgentConfig) -> Result<(), AgentError> {
+        self.registry.configure(config.configured()?)?;
+        Ok(())
+    }
+
     /// Removes its node from the cluster: the node is deregistered, and its sessions end. The agent
     /// cannot serve afterwards and must be stopped.
     ///

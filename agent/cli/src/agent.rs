@@ -37,13 +37,16 @@ pub async fn run(config: AgentConfig, sources: Sources, until_stdin_ends: bool) 
     let _pid_file = PidFile::write(pid_file);
     let replace = |identity: &Identity| agent.replace_identity(identity);
     let reload = || {
-        let before = reloadable.config().upstream.cluster();
-        let outcome = reloadable.reload(replace);
-        let choice = reloadable.config().upstream.cluster();
-        if choice != before {
-            agent.choose_cluster(choice);
+        let before = reloadable.config().clone();
+        let outcome = reloadable.reload(replace)?;
+        let config = reloadable.config();
+        if config.upstream.cluster() != before.upstream.cluster() {
+            agent.choose_cluster(config.upstream.cluster());
         }
-        outcome
+        if (&config.services, &config.checks) != (&before.services, &before.checks) {
+            agent.configure(config).map_err(|error| error.to_string())?;
+        }
+        Ok(outcome)
     };
     let leave = async || agent.leave().await;
     let ending = signals.serve(agent.ready(), || tracing::info!("ready"), reload, leave).await;

@@ -1,6 +1,6 @@
 //! Definitions of services and checks, as applications send them and configuration files hold them.
 //!
-//! Both are JSON values here. An application's names are those of Consul's API, in any case, and a
+//! Both are JSON values here. An application uses the names of Consul's API, in any case, and a
 //! configuration file's are the same in `snake_case`.
 //!
 //! | file | contents |

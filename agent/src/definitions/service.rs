@@ -107,7 +107,7 @@ fn parse_checks(
     spelling: Spelling,
     service: &Service,
 ) -> Result<Vec<NewCheck>, DefinitionError> {
-    // An empty one is none; in the list it is one without a kind.
+    // An empty `Check` counts as absent; in the list it has no kind, which is an error.
     let single = object.value("Check").filter(|check| !says_nothing(check));
     let values: Vec<&Value> =
         single.into_iter().chain(object.list("Checks", "structs.CheckTypes")?).collect();

@@ -1,7 +1,7 @@
 //! Health checks that this agent runs: HTTP, TCP, UDP, gRPC, HTTP/2 ping and scripts.
 //!
-//! Output texts are Consul's, and error texts are those of Go's libraries, because operators and
-//! tools match them.
+//! Output texts are Consul's, and error texts are like Go's, because operators and tools match
+//! them.
 //!
 //! **Invariants:** a run ends within its timeout, plus [`KILL_GRACE`] for a script that has to be
 //! killed. It keeps at most the last `max_output_bytes` of what the target sends. Dropping a run

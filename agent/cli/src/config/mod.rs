@@ -34,7 +34,7 @@ pub trait Role: Default + Section + Serialize + DeserializeOwned {
     fn log(&self) -> &LogConfig;
 
     /// Takes over what may change while the process runs: where the certificate is, the log's
-    /// level, and the cluster of an agent.
+    /// level, and the cluster, services and checks of an agent.
     fn take_reloadable(&mut self, from: &Self);
 }
 
@@ -61,6 +61,8 @@ macro_rules! role {
 
 role!(AgentConfig, |this: &mut AgentConfig, from: &AgentConfig| {
     this.upstream.cluster_id.clone_from(&from.upstream.cluster_id);
+    this.services.clone_from(&from.services);
+    this.checks.clone_from(&from.checks);
 });
 role!(ServerConfig, |_: &mut ServerConfig, _: &ServerConfig| {});
 

@@ -48,7 +48,7 @@ pub struct ServiceHealth {
     pub aggregate: Aggregate,
     /// The service.
     pub service: Service,
-    /// Its checks and those of the node, in order of their ids.
+    /// Its checks and the node's, in order of their ids.
     pub checks: Vec<Check>,
 }
 

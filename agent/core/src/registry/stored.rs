@@ -80,9 +80,8 @@ pub struct Configured {
 }
 
 impl Registry {
-    /// Creates a registry with the content of the data folder; `None` if there is none yet, so that
-    /// the registry adopts what an earlier process left in the catalog. Equal seeds give equal
-    /// pauses.
+    /// Creates a registry with the content of the data folder; `None` for a new folder, so that the
+    /// registry adopts what an earlier process left in the catalog. Equal seeds give equal pauses.
     pub fn new(node: NodeName, limits: Limits, seed: u64, now: Time, stored: Option<Stored>) -> Self {
         let mut random = Random::new(seed);
         let mut registry = Self {

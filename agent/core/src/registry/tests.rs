@@ -12,7 +12,7 @@ struct Stand {
     services: BTreeMap<ServiceId, Service>,
     catalog: BTreeMap<CheckId, Check>,
     folder: (BTreeMap<ServiceId, StoredService>, BTreeMap<CheckId, StoredCheck>),
-    /// The result of each run, by the check's id; passing if there is none.
+    /// The result of each run, by the check's id; passing by default.
     outcomes: BTreeMap<CheckId, CheckStatus>,
     /// Runs so far, with their times.
     ran: Vec<(Time, CheckId)>,
