@@ -249,7 +249,7 @@ impl Registry {
 
     /// Returns the numbers of services, of checks, and of checks that run now.
     pub fn counts(&self) -> [usize; 3] {
-        [self.services.len(), self.checks.len(), self.running()]
+        [self.services.len(), self.checks.len(), self.runs.count()]
     }
 
     /// Returns the number of changes so far: what is read from the registry is the same until it

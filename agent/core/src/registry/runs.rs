@@ -45,6 +45,15 @@ pub(super) struct Runs {
 }
 
 impl Runs {
+    /// Returns the number of runs in progress.
+    pub(super) fn count(&self) -> usize {
+        self.running.len()
+    }
+
+    fn checks(&self) -> BTreeSet<CheckId> {
+        self.running.values().cloned().collect()
+    }
+
     /// Returns the number of a run that begins.
     fn begin(&mut self, check: CheckId) -> RunId {
         self.last += 1;
@@ -54,28 +63,23 @@ impl Runs {
 }
 
 impl Registry {
-    /// Returns the number of checks that run now.
-    pub fn running(&self) -> usize {
-        self.runs.running.len()
-    }
-
     /// Returns the time of the next run; `None` while no further check may run, because the end of
     /// a run is an input.
     pub(super) fn next_run(&self) -> Option<Time> {
-        let has_room = self.running() < self.limits.max_running;
-        let running = self.running_checks();
+        let has_room = self.runs.count() < self.limits.max_running;
+        let running = self.runs.checks();
         let waits = self.checks.values().filter(|check| !running.contains(&check.record.id));
         has_room.then(|| waits.filter_map(|check| check.next_run).min()).flatten()
     }
 
     /// Starts the runs that are due.
     pub(super) fn start_runs(&mut self, now: Time, outbox: &mut Outbox) {
-        let room = self.limits.max_running.saturating_sub(self.running());
+        let room = self.limits.max_running.saturating_sub(self.runs.count());
         if room == 0 {
             return;
         }
         // A check that was registered again during a run waits for the end of that run.
-        let running = self.running_checks();
+        let running = self.runs.checks();
         let is_due = |check: &&mut LocalCheck| {
             check.next_run.is_some_and(|at| at <= now) && !running.contains(&check.record.id)
         };
@@ -105,9 +109,5 @@ impl Registry {
         check.next_run = Some(now + probe.interval);
         let Some(status) = check.streak.count(check.definition.thresholds, outcome.status) else { return };
         self.turn(now, &id, (status, outcome.output), outbox);
-    }
-
-    fn running_checks(&self) -> BTreeSet<CheckId> {
-        self.runs.running.values().cloned().collect()
     }
 }
