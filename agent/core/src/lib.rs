@@ -12,8 +12,7 @@
 //! |---|---|
 //! | `quorum_client/` | the value that contains all others: requests and retries, shared reads, lock waits, registration, connections; start with `mod.rs` |
 //! | `cluster.rs` | cluster identity: which cluster the agent belongs to, and which servers it rejects |
-//! | `leader_tracker/` | identity of servers, compared before their statements count |
-//! | `leader_tracker/` | leader discovery: leader, home server, servers to ask and dial |
+//! | `leader_tracker/` | leader discovery: leader, home server, servers to ask and dial; the identity of servers, compared before their statements count |
 //! | `servers.rs` | configured and learned servers |
 //! | `lease.rs`, `session_events.rs`, `session_watch.rs` | the node's lease; the resulting state of sessions, as reported to guards; when a followed session is read and ended |
 //! | `admission.rs` | whether the servers accept this agent |

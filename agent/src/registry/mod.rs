@@ -21,8 +21,8 @@ use crate::upstream::calls::Read;
 use aliased::AliasedNodes;
 use folder::Folder;
 use lockmesh_agent_core::registry::{
-    self, Configured, Input, Limits, NewCheck, Notice, Order, Outbox, RegistryError, Run, ServiceHealth,
-    ServiceRegistration, Source, Stored,
+    self, Configured, Input, Limits, NewCheck, Notice, Order, Outbox, Outcome, RegistryError, Run, RunId,
+    ServiceHealth, ServiceRegistration, Source, Stored,
 };
 use lockmesh_net::random::seed;
 use lockmesh_protocol::command::{Command, Deregistration, Registration};
@@ -33,6 +33,7 @@ use lockmesh_protocol::record::{Check, CheckStatus, Node, Service};
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::pin::Pin;
@@ -62,6 +63,37 @@ pub struct Registry {
     written: watch::Sender<u64>,
     /// `true` once nothing more is written to the catalog; held during a write.
     is_silent: tokio::sync::Mutex<bool>,
+}
+
+/// The runs in progress; dropped, they end.
+#[derive(Debug, Default)]
+struct Runs {
+    tasks: JoinSet<Outcome>,
+    ids: HashMap<tokio::task::Id, RunId>,
+}
+
+impl Runs {
+    fn begin(&mut self, run: Run) {
+        let id = run.id;
+        let task = self.tasks.spawn(async move { probes::run(&run).await });
+        self.ids.insert(task.id(), id);
+    }
+
+    /// Waits for the next result.
+    async fn next(&mut self) -> Input {
+        let (task, outcome) = match self.tasks.join_next_with_id().await {
+            Some(Ok(ran)) => ran,
+            // The check would never run again without a result.
+            Some(Err(error)) => {
+                let outcome =
+                    Outcome { status: CheckStatus::Critical, output: format!("the check failed: {error}") };
+                (error.id(), outcome)
+            }
+            None => return std::future::pending().await,
+        };
+        let run = self.ids.remove(&task).expect("each task has a run");
+        Input::Ran(run, outcome)
+    }
 }
 
 /// A call to the servers that is under way; its result is `None` once the node has left.
@@ -225,16 +257,14 @@ impl Registry {
 
     /// Runs the checks and keeps the catalog equal to this registry, until `shutdown` holds `true`.
     pub async fn run(self: Arc<Self>, mut shutdown: watch::Receiver<bool>) {
-        let mut runs = JoinSet::new();
+        let mut runs = Runs::default();
         let mut aliased = AliasedNodes::new(self.upstream.clone());
         let mut call: Option<Call<'_>> = None;
         let mut input = Some(Input::Tick);
         loop {
             if let Some(input) = input.take() {
                 let (order, due) = self.handle(input);
-                for run in due {
-                    runs.spawn(async move { Input::Ran(run.id, probes::run(&run).await) });
-                }
+                due.into_iter().for_each(|run| runs.begin(run));
                 call = call.or_else(|| order.map(|order| self.call(order)));
             }
             aliased.follow(self.locked().aliased_nodes());
@@ -244,7 +274,7 @@ impl Registry {
                     call = None;
                     result
                 }
-                Some(Ok(ran)) = runs.join_next(), if !runs.is_empty() => Some(ran),
+                ran = runs.next() => Some(ran),
                 found = aliased.next() => Some(found),
                 () = self.sleep_until(wakes_at) => Some(Input::Tick),
                 () = self.changed.notified() => Some(Input::Tick),

@@ -1,4 +1,5 @@
-//! The node lease: when and through which servers it is renewed, and the handling of the replies.
+//! The node lease: when and through which servers it is renewed (the heartbeat of an agent), and the
+//! handling of the replies.
 //!
 //! ```text
 //! due ──▶ renewal ──▶ home server ──▶ acknowledged: next due after a third of the window

@@ -1,5 +1,5 @@
-//! The leader's windows: the time of each member's last renewal, and the end of each of its
-//! windows.
+//! The leader's windows, by which a node lease ends: the time of each member's last renewal, and
+//! the end of each of its windows.
 //!
 //! A window ends when the next renewal has been due for the window's length. So an outage shorter
 //! than the window never ends a session, however soon before the next renewal it began.
