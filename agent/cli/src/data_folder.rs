@@ -48,7 +48,7 @@ pub(crate) fn hold(folder: &Path) -> Result<Option<File>, HoldError> {
 /// Makes an agent's data folder, or closes an older one to other users.
 pub(crate) fn prepare_for_agent(folder: &Path, socket: Option<&Path>) -> Result<(), FileError> {
     let kind = |name: &str| match name {
-        node::FILE | pin::FILE | LOCK_FILE => FolderEntry::Secret,
+        node::FILE | pin::FILE | LOCK_FILE | "registry" => FolderEntry::Secret,
         _ => kind_of_rest(name),
     };
     prepare(folder, socket, kind)
@@ -58,7 +58,7 @@ pub(crate) fn prepare_for_agent(folder: &Path, socket: Option<&Path>) -> Result<
 /// closed by those who use them; that of a server which does not start this time is closed here.
 pub(crate) fn prepare_for_dev(folder: &Path, socket: &Path) -> Result<(), FileError> {
     let kind = |name: &str| match name {
-        node::FILE | pin::FILE | LOCK_FILE | "tls" | "agent" | "server" => FolderEntry::Secret,
+        node::FILE | pin::FILE | LOCK_FILE | "registry" | "tls" | "agent" | "server" => FolderEntry::Secret,
         _ if is_numbered(name, 's') => FolderEntry::Secret,
         // Applications find a socket in it; what else is in it is closed.
         _ if is_numbered(name, 'n') => FolderEntry::Public,

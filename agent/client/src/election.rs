@@ -90,7 +90,7 @@ impl Election {
         self.lock.try_acquire().await
     }
 
-    /// Returns the current leader; `None` if there is none.
+    /// Returns the current leader; `None` without one.
     ///
     /// # Errors
     /// The errors of the request.

@@ -55,7 +55,7 @@ impl Txn {
         self.with(operation("unlock", key).value(value, flags).session(session))
     }
 
-    /// Reads an entry; fails if there is none.
+    /// Reads an entry; fails if it is absent.
     #[must_use]
     pub fn get(self, key: &str) -> Self {
         self.with(operation("get", key))

@@ -7,7 +7,7 @@ use lockmesh_agent_core::registry::{
     CheckKind, HttpTarget, MIN_INTERVAL, NewCheck, Probe, Target, Thresholds, TlsTarget,
 };
 use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
-use lockmesh_protocol::record::CheckStatus;
+use lockmesh_protocol::record::{CheckStatus, SERF_HEALTH};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -265,6 +265,11 @@ impl<'v> Fields<'v> {
 
     /// Adds the fields of every kind.
     fn complete(&self, new: NewCheck) -> Result<NewCheck, DefinitionError> {
+        if new.id.as_str().eq_ignore_ascii_case(SERF_HEALTH) {
+            return Err(DefinitionError::Wrong(format!(
+                "Invalid check: {SERF_HEALTH} is the health of the node: use another ID"
+            )));
+        }
         let [successes, warning, critical] =
             self.thresholds.map(|number| u32::try_from(number).unwrap_or_default());
         let after = Duration::from_nanos(u64::try_from(self.deregister_after).unwrap_or_default());

@@ -26,6 +26,10 @@ const FIELDS: &[&str] = &[
     "Checks",
     "Token",
 ];
+/// Fields of features that are not implemented: accepted when empty.
+const SILENT_FIELDS: &[&str] = &["SocketPath", "Locality"];
+/// The id of the servers' own service.
+const SERVERS: &str = "consul";
 /// The maximum number of pairs in the metadata, and the sizes of a key and a value.
 const MAX_META: (usize, usize, usize) = (64, 128, 512);
 
@@ -52,7 +56,7 @@ pub fn configured(services: &[Value], checks: &[Value]) -> Result<Configured, Co
     for (number, value) in services.iter().enumerate() {
         let service = parse_service(value, Spelling::Config);
         let service = service.map_err(|error| place("services", number, value, error))?;
-        configured.services.push(ServiceRegistration { replaces_checks: true, ..service });
+        configured.services.push(service);
     }
     for (number, value) in checks.iter().enumerate() {
         let check = parse_check(value, Spelling::Config);
@@ -64,7 +68,10 @@ pub fn configured(services: &[Value], checks: &[Value]) -> Result<Configured, Co
 fn parse_service(value: &Value, spelling: Spelling) -> Result<ServiceRegistration, DefinitionError> {
     let value = folded(value, spelling);
     let object = Object::new("ServiceDefinition", &value)?;
-    object.refuse_unknown(&[FIELDS, &service_mesh::FIELDS].concat())?;
+    let ignored: Vec<_> =
+        SILENT_FIELDS.iter().filter(|name| object.sent(name).is_some_and(says_nothing)).collect();
+    let known: Vec<_> = FIELDS.iter().chain(&service_mesh::FIELDS).chain(ignored).copied().collect();
+    object.refuse_unknown(&known)?;
     let name = object.string("Name")?;
     let id = Some(object.string("ID")?).filter(|id| !id.is_empty()).unwrap_or(name);
     let mut meta: BTreeMap<_, _> = object.string_map("Meta")?.collect();
@@ -87,6 +94,9 @@ fn parse_service(value: &Value, spelling: Spelling) -> Result<ServiceRegistratio
     let wrong = |text: String| DefinitionError::Wrong(text);
     if name.is_empty() {
         return Err(wrong("Missing service name".into()));
+    }
+    if id.eq_ignore_ascii_case(SERVERS) {
+        return Err(wrong(format!("the service {SERVERS:?} is that of the servers: use another ID")));
     }
     if ["0.0.0.0", "::"].contains(&service.address.as_str()) {
         return Err(wrong("Invalid service address".into()));

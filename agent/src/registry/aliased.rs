@@ -91,9 +91,11 @@ async fn read(
     *index = answer.index;
     let query = Query::Node(node.clone());
     let services = upstream.call(Read { query, consistency: Consistency::Default, blocking: None }).await?;
-    let services = match &services.rows {
-        Rows::Node(Some((_, services))) => services.iter().map(|service| service.id.clone()).collect(),
-        _ => BTreeSet::new(),
+    let (exists, services) = match &services.rows {
+        Rows::Node(Some((_, services))) => {
+            (true, services.iter().map(|service| service.id.clone()).collect())
+        }
+        _ => (false, BTreeSet::new()),
     };
-    Ok(AliasedNode { services, checks: checks.clone() })
+    Ok(AliasedNode { exists, services, checks: checks.clone() })
 }

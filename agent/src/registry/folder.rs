@@ -6,6 +6,8 @@
 
 use crate::node::write_durably;
 use lockmesh_agent_core::registry::{Store, Stored};
+use lockmesh_net::files::FileError;
+use lockmesh_net::private;
 use lockmesh_protocol::log_on_change::LogOnChange;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -19,6 +21,9 @@ use std::{fs, io};
 /// The folder in the agent's data folder.
 const FOLDER: &str = "registry";
 
+/// The file that notes that the services and checks of an earlier version were adopted.
+const ADOPTED: &str = "adopted";
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Folder {
@@ -27,30 +32,29 @@ pub(super) struct Folder {
     /// The content that each file must have; `None` to remove it.
     unwritten: Mutex<BTreeMap<PathBuf, Option<String>>>,
     /// Held during a write, so that no older content overwrites a newer one.
-    log: tokio::sync::Mutex<LogOnChange>,
+    log: Mutex<LogOnChange>,
 }
 
 impl Folder {
-    /// Opens the files of a data folder and reads them; `None` if an agent without this folder ran
-    /// there before. A file that cannot be used is reported and removed: its application registers
-    /// again.
+    /// Opens the files of a data folder and reads them. A file that cannot be used is reported and
+    /// renamed: its application registers again.
     ///
     /// # Errors
     /// The folder cannot be read or created.
-    pub(super) fn open(data_folder: &Path) -> io::Result<(Self, Option<Stored>)> {
+    pub(super) fn open(data_folder: &Path) -> io::Result<(Self, Stored)> {
         if !data_folder.exists() {
-            return Ok((Self::default(), None));
+            return Ok((Self::default(), Stored::default()));
         }
         let path = data_folder.join(FOLDER);
-        let stored = match path.exists() {
-            true => {
-                Some(Stored { services: read(&path.join("services"))?, checks: read(&path.join("checks"))? })
-            }
-            false => None,
-        };
-        for kind in ["services", "checks"] {
-            fs::create_dir_all(path.join(kind))?;
+        for folder in [path.clone(), path.join("services"), path.join("checks")] {
+            // Only its owner may define what the agent runs.
+            private::make_folder(&folder).map_err(FileError::into_source)?;
         }
+        let stored = Stored {
+            services: read(&path.join("services"))?,
+            checks: read(&path.join("checks"))?,
+            is_adopted: path.join(ADOPTED).exists(),
+        };
         Ok((Self { path: Some(path), ..Self::default() }, stored))
     }
 
@@ -62,6 +66,7 @@ impl Folder {
                 (file(path, "services", id.as_str()), entry.map(|entry| text(&entry)))
             }
             Store::Check(id, entry) => (file(path, "checks", id.as_str()), entry.map(|entry| text(&entry))),
+            Store::Adopted => (path.join(ADOPTED), Some(String::new())),
         };
         self.unwritten.lock().unwrap_or_else(PoisonError::into_inner).insert(path, content);
     }
@@ -72,21 +77,21 @@ impl Folder {
     /// What was not written is tried again with the next write. The operator has to make room or
     /// mend the disk.
     pub(super) async fn write(self: &Arc<Self>) -> io::Result<()> {
-        let mut log = self.log.lock().await;
-        if self.unwritten.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
-            return Ok(());
-        }
         let folder = Arc::clone(self);
-        let written = tokio::task::spawn_blocking(move || folder.write_files()).await;
-        let written = written.unwrap_or_else(|error| Err(io::Error::other(error)));
-        match &written {
-            Ok(()) => drop(log.reset().then(|| tracing::info!("services and checks are stored again"))),
-            Err(error) if log.is_new(&error.to_string()) => {
-                tracing::error!(%error, "cannot store services and checks: a restart of the agent loses them");
+        // The lock is taken in there: a caller that is gone must not let a newer write overtake.
+        let written = tokio::task::spawn_blocking(move || {
+            let mut log = folder.log.lock().unwrap_or_else(PoisonError::into_inner);
+            let written = folder.write_files();
+            match &written {
+                Ok(()) if log.reset() => tracing::info!("services and checks are stored again"),
+                Err(error) if log.is_new(&error.to_string()) => {
+                    tracing::error!(%error, "cannot store services and checks: a restart of the agent loses them");
+                }
+                Ok(()) | Err(_) => {}
             }
-            Err(_) => {}
-        }
-        written
+            written
+        });
+        written.await.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
 
     fn write_files(&self) -> io::Result<()> {
@@ -133,17 +138,19 @@ fn read<T: DeserializeOwned>(folder: &Path) -> io::Result<Vec<T>> {
     let mut entries = Vec::new();
     for file in files {
         let path = file?.path();
-        // A file of another name is the rest of an interrupted write.
-        let parsed = match path.extension().is_some_and(|extension| extension == "json") {
-            true => serde_json::from_str(&fs::read_to_string(&path)?).map_err(|error| error.to_string()),
-            false => Err("it was not written to its end".into()),
-        };
+        if path.extension().is_some_and(|extension| extension == "damaged") {
+            continue;
+        }
+        let parsed = fs::read(&path).map_err(|error| error.to_string());
+        let parsed =
+            parsed.and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
         match parsed {
             Ok(entry) => entries.push(entry),
             Err(reason) => {
-                let path = path.display();
-                tracing::error!(%path, reason, "removing a stored service or check that cannot be read");
-                fs::remove_file(folder.join(path.to_string()))?;
+                let shown = path.display();
+                tracing::error!(path = %shown, reason, "a stored service or check cannot be read: it is renamed");
+                // A file that cannot be renamed is reported again at the next start.
+                let _ = fs::rename(&path, path.with_extension("damaged"));
             }
         }
     }
@@ -167,21 +174,25 @@ mod tests {
     async fn what_is_written_is_read_by_the_next_process() {
         let data = tempfile::tempdir().expect("a folder");
         let (folder, stored) = Folder::open(data.path()).expect("it can be opened");
-        assert_eq!(stored, None, "no earlier agent had it");
+        assert_eq!(stored, Stored::default(), "no earlier agent had it");
         let folder = Arc::new(folder);
         for id in ["a/b", "gone", "../x"] {
             folder.note(Store::Check(id.into(), Some(Box::new(check(id)))));
         }
         folder.write().await.expect("it is written");
         folder.note(Store::Check("gone".into(), None));
+        folder.note(Store::Adopted);
         folder.write().await.expect("it is written");
         fs::write(data.path().join("registry/checks/half"), "{").expect("it is written");
         fs::write(data.path().join("registry/services/damaged.json"), "{").expect("it is written");
         let (_, stored) = Folder::open(data.path()).expect("it can be opened");
-        let mut stored = stored.expect("it has a folder");
+        let mut stored = stored;
         stored.checks.sort_by(|one, other| one.check.id.cmp(&other.check.id));
-        assert_eq!(stored, Stored { services: vec![], checks: vec![check("../x"), check("a/b")] });
-        assert_eq!(fs::read_dir(data.path().join("registry/services")).expect("it is there").count(), 0);
+        assert_eq!(
+            stored,
+            Stored { services: vec![], checks: vec![check("../x"), check("a/b")], is_adopted: true }
+        );
+        assert!(data.path().join("registry/services/damaged.damaged").exists());
     }
 
     #[tokio::test]
@@ -196,10 +207,7 @@ mod tests {
         folder.write().await.expect_err("its place is taken");
         fs::remove_dir(&path).expect("it is removed");
         folder.write().await.expect("its place is free");
-        assert_eq!(
-            Folder::open(data.path()).expect("it can be opened").1.expect("it is there").checks.len(),
-            1
-        );
+        assert_eq!(Folder::open(data.path()).expect("it can be opened").1.checks.len(), 1);
     }
 
     #[tokio::test]
@@ -208,6 +216,6 @@ mod tests {
         let folder = Arc::new(folder);
         folder.note(Store::Check("app".into(), Some(Box::new(check("app")))));
         folder.write().await.expect("nothing to write");
-        assert_eq!(stored, None);
+        assert_eq!(stored, Stored::default());
     }
 }

@@ -46,6 +46,9 @@ use tokio::time::Instant;
 /// The time that a write to the catalog may still take when the agent stops.
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The time that a write to the catalog waits for the data folder.
+const STORE_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// The services and checks of this agent.
 #[derive(Debug)]
 pub struct Registry {
@@ -103,7 +106,7 @@ impl Registry {
     /// Creates a registry without a data folder. Nothing is written to the catalog and no check
     /// runs until [`Self::run`] runs.
     pub fn in_memory(upstream: Upstream, identity: Identity, limits: Limits) -> Arc<Self> {
-        Self::new(upstream, identity, limits, (Folder::default(), None))
+        Self::new(upstream, identity, limits, (Folder::default(), Stored::default()))
     }
 
     /// Creates a registry with what an earlier process of this agent left in the data folder.
@@ -119,16 +122,14 @@ impl Registry {
         is_permitted: impl Fn(&NewCheck, Source) -> bool,
     ) -> io::Result<Arc<Self>> {
         let (folder, mut stored) = Folder::open(data_folder)?;
-        if let Some(stored) = &mut stored {
-            stored.checks.retain(|stored| {
-                let is_permitted = is_permitted(&stored.check, stored.source);
-                if !is_permitted {
-                    tracing::warn!(check = %stored.check.id, "removing a stored script check: scripts are disabled");
-                    folder.note(registry::Store::Check(stored.check.id.clone(), None));
-                }
-                is_permitted
-            });
-        }
+        stored.checks.retain(|stored| {
+            let is_permitted = is_permitted(&stored.check, stored.source);
+            if !is_permitted {
+                tracing::warn!(check = %stored.check.id, "removing a stored script check: scripts are disabled");
+                folder.note(registry::Store::Check(stored.check.id.clone(), None));
+            }
+            is_permitted
+        });
         Ok(Self::new(upstream, identity, limits, (folder, stored)))
     }
 
@@ -136,7 +137,7 @@ impl Registry {
         upstream: Upstream,
         identity: Identity,
         limits: Limits,
-        (folder, stored): (Folder, Option<Stored>),
+        (folder, stored): (Folder, Stored),
     ) -> Arc<Self> {
         let list = registry::Registry::new(identity.node.clone(), limits, seed(), Time(0), stored);
         Arc::new(Self {
@@ -301,7 +302,8 @@ impl Registry {
         Box::pin(async move {
             // First: after a restart, no check may have an older status than the catalog. A failure
             // is logged.
-            let _ = self.folder.write().await;
+            // A disk that hangs must not keep a failure from the catalog.
+            let _ = tokio::time::timeout(STORE_TIMEOUT, self.folder.write()).await;
             // Held until the call is over: [`Self::silence`] waits for that.
             let is_silent = self.is_silent.lock().await;
             if *is_silent { None } else { Some(self.execute(order).await) }
@@ -446,6 +448,9 @@ fn report_notice(notice: Notice) {
         }
         Notice::MaintenanceBegan(reason) => tracing::warn!(reason, "this node is in maintenance"),
         Notice::MaintenanceEnded => tracing::info!("this node is no longer in maintenance"),
+        Notice::Foreign(entry) => {
+            tracing::warn!(entry, "removing an entry that another client registered on this agent's node");
+        }
         Notice::Written => metrics::CHECK_SYNCS.with_label_values(&["ok"]).inc(),
         Notice::SyncFailed { reason, is_new } => {
             metrics::CHECK_SYNCS.with_label_values(&["failed"]).inc();

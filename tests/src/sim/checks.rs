@@ -82,6 +82,7 @@ pub(super) struct AgentChecks {
 struct Folder {
     services: BTreeMap<ServiceId, StoredService>,
     checks: BTreeMap<CheckId, StoredCheck>,
+    is_adopted: bool,
 }
 
 impl Folder {
@@ -91,6 +92,7 @@ impl Folder {
             Store::Service(id, None) => drop(self.services.remove(&id)),
             Store::Check(id, Some(entry)) => drop(self.checks.insert(id, *entry)),
             Store::Check(id, None) => drop(self.checks.remove(&id)),
+            Store::Adopted => self.is_adopted = true,
         }
     }
 
@@ -98,6 +100,7 @@ impl Folder {
         Stored {
             services: self.services.values().cloned().collect(),
             checks: self.checks.values().cloned().collect(),
+            is_adopted: self.is_adopted,
         }
     }
 }
@@ -118,7 +121,7 @@ impl Agent {
         }
         let (seed, now) = (stage.draw.bits(), self.boot_time(stage));
         let kept = earlier.folder.filter(|(lost, _)| *lost == self.folders_lost);
-        let stored = kept.as_ref().map(|(_, folder)| folder.content());
+        let stored = kept.as_ref().map(|(_, folder)| folder.content()).unwrap_or_default();
         let registry = Registry::new(self.node(), LIMITS, seed, now, stored);
         if let (Some(before), Some(_)) = (&earlier.registry, &kept) {
             let statuses = |registry: &Registry| {

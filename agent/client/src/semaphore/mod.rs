@@ -82,7 +82,7 @@ impl Semaphore {
         }
     }
 
-    /// Acquires a slot if one is free now; `None` if there is none.
+    /// Acquires a slot if one is free now; else `None`.
     ///
     /// # Errors
     /// As [`Semaphore::acquire`], and transient errors.

@@ -15,7 +15,7 @@ pub struct Entry {
     pub flags: u64,
     /// The value; `None` if empty.
     pub value: Option<Blob>,
-    /// The session that holds the lock; empty if there is none.
+    /// The session that holds the lock; empty without one.
     #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "null_as_default")]
     pub session: String,
     /// The index of its creation.

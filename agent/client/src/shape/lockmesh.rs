@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Lock {
     /// The key.
     pub key: String,
-    /// The holder's session; empty if there is none.
+    /// The holder's session; empty without one.
     pub session: String,
     /// That session's name.
     pub session_name: String,

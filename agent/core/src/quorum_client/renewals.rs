@@ -1,4 +1,4 @@
-//! The node lease: when and through which servers it is renewed (the heartbeat of an agent), and the
+//! The node lease: when and through which servers it is renewed (an agent's heartbeat), and the
 //! handling of the replies.
 //!
 //! ```text

@@ -1,7 +1,7 @@
 //! Aliases: checks that follow the checks of a service, or of a node.
 
 use super::definition::CheckKind;
-use super::{Outbox, Registry};
+use super::{LocalCheck, Outbox, Registry, truncated};
 use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
 use lockmesh_protocol::record::{Check, CheckStatus};
 use lockmesh_protocol::rpc::Unavailable;
@@ -12,6 +12,8 @@ use std::sync::Arc;
 /// Another node that an alias follows, as the catalog has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AliasedNode {
+    /// Set if the catalog has the node.
+    pub exists: bool,
     /// The ids of its services.
     pub services: BTreeSet<ServiceId>,
     /// Its checks.
@@ -33,9 +35,11 @@ impl Aliased {
     /// Returns the status and the output of an alias of a node; `None` before the node was read.
     fn followed(&self, node: &NodeName, service: Option<&ServiceId>) -> Option<(CheckStatus, String)> {
         Some(match self.0.get(node)? {
+            Ok(found) if !found.exists => (CheckStatus::Critical, format!("Node {node} could not be found")),
             Ok(found) => {
                 let has_service = service.is_none_or(|service| found.services.contains(service));
-                summary(node, service, has_service, found.checks.iter().map(Arc::as_ref))
+                let checks = found.checks.iter().map(|check| (check.as_ref(), check.status, false));
+                summary(node, service, has_service, checks)
             }
             Err(reason) => (CheckStatus::Critical, format!("Failure checking aliased node {node}: {reason}")),
         })
@@ -52,62 +56,95 @@ impl Registry {
         nodes.filter(|node| node.folded() != self.node.folded()).cloned().collect()
     }
 
-    /// Updates every alias whose checks changed. An alias may follow another one.
+    /// Updates every alias. An alias may follow another one: all begin as passing and only get
+    /// worse, so that aliases that follow each other are critical only for a reason outside of
+    /// them.
     pub(super) fn follow_aliases(&mut self, now: Time, outbox: &mut Outbox) {
+        let is_alias = |check: &&LocalCheck| matches!(check.definition.kind, CheckKind::Alias { .. });
+        let aliases: Vec<_> =
+            self.checks.values().filter(is_alias).map(|check| check.record.id.clone()).collect();
+        if aliases.is_empty() {
+            return;
+        }
         let followed = self.aliased_nodes();
         self.aliased.0.retain(|node, _| followed.contains(node));
-        let is_alias = |kind: &CheckKind| matches!(kind, CheckKind::Alias { .. });
-        let aliases = self.checks.values().filter(|check| is_alias(&check.definition.kind));
-        let aliases: Vec<_> = aliases.map(|check| check.record.id.clone()).collect();
-        // Aliases that follow each other in a circle have no result that stays.
-        for _ in 0..aliases.len() {
-            let before = self.version;
-            for id in &aliases {
-                if let Some(news) = self.followed(id) {
-                    self.turn(now, id, news, outbox);
-                }
-            }
-            if self.version == before {
+        let mut found = BTreeMap::new();
+        for id in &aliases {
+            // An alias whose node was not read yet has the status of its registration.
+            let status = match self.followed(id, &found) {
+                Some(_) => CheckStatus::Passing,
+                None => self.checks.get(id).map(|check| check.record.status).unwrap_or_default(),
+            };
+            found.insert(id.clone(), status);
+        }
+        loop {
+            let worse: Vec<_> = aliases
+                .iter()
+                .filter_map(|id| Some((id, self.followed(id, &found)?.0)))
+                .filter(|(id, status)| found.get(*id).is_some_and(|known| status > known))
+                .map(|(id, status)| (id.clone(), status))
+                .collect();
+            if worse.is_empty() {
                 break;
+            }
+            found.extend(worse);
+        }
+        for id in &aliases {
+            if let Some((status, output)) = self.followed(id, &found) {
+                let output = truncated(&output, self.limits.max_output_bytes);
+                self.turn(now, id, (status, output), outbox);
             }
         }
     }
 
-    /// Returns the status and the output of an alias; `None` before its node was read.
-    fn followed(&self, id: &CheckId) -> Option<(CheckStatus, String)> {
-        let check = self.checks.get(id)?;
-        let CheckKind::Alias { node, service } = &check.definition.kind else { return None };
+    /// Returns the status and the output of an alias, given the statuses of aliases; `None` before
+    /// its node was read.
+    fn followed(
+        &self,
+        id: &CheckId,
+        aliases: &BTreeMap<CheckId, CheckStatus>,
+    ) -> Option<(CheckStatus, String)> {
+        let CheckKind::Alias { node, service } = &self.checks.get(id)?.definition.kind else { return None };
         if let Some(other) = node.as_ref().filter(|node| node.folded() != self.node.folded()) {
             return self.aliased.followed(other, service.as_ref());
         }
         let has_service = service.as_ref().is_none_or(|service| self.services.contains_key(service));
         let others = self.checks.values().map(|check| &check.record).filter(|record| record.id != *id);
+        let others = others.map(|record| match aliases.get(&record.id) {
+            Some(status) => (record, *status, true),
+            None => (record, record.status, false),
+        });
         Some(summary(&self.node, service.as_ref(), has_service, others))
     }
 }
 
 /// Returns the worst of the checks of a service and of its node, and the first check that has it.
+/// Each check has its status, and whether it is an alias: another check is the better reason.
 fn summary<'a>(
     node: &NodeName,
     service: Option<&ServiceId>,
     has_service: bool,
-    checks: impl Iterator<Item = &'a Check>,
+    checks: impl Iterator<Item = (&'a Check, CheckStatus, bool)>,
 ) -> (CheckStatus, String) {
     if let Some(service) = service.filter(|_| !has_service) {
         return (CheckStatus::Critical, format!("Service {service} could not be found on node {node}"));
     }
-    let is_followed = |check: &&Check| check.service_id.is_none() || check.service_id.as_ref() == service;
-    let mut worst: Option<&Check> = None;
-    for check in checks.filter(is_followed) {
-        if worst.is_none_or(|worst| check.status > worst.status) {
-            worst = Some(check);
+    let mut worst: Option<(&Check, CheckStatus, bool)> = None;
+    for (check, status, is_alias) in checks {
+        if check.service_id.is_some() && check.service_id.as_ref() != service {
+            continue;
+        }
+        if worst.is_none_or(|(_, known, known_alias)| (status, !is_alias) > (known, !known_alias)) {
+            worst = Some((check, status, is_alias));
         }
     }
     match worst {
         None => (CheckStatus::Passing, "No checks found.".into()),
-        Some(check) if check.status == CheckStatus::Passing => {
-            (CheckStatus::Passing, "All checks passing.".into())
+        Some((_, CheckStatus::Passing, _)) => (CheckStatus::Passing, "All checks passing.".into()),
+        // The output of an alias would repeat that of others.
+        Some((check, status, true)) => (status, format!("Aliased check \"{}\" failing", check.name)),
+        Some((check, status, false)) => {
+            (status, format!("Aliased check \"{}\" failing: {}", check.name, check.output))
         }
-        Some(check) => (check.status, format!("Aliased check \"{}\" failing: {}", check.name, check.output)),
     }
 }

@@ -8,8 +8,8 @@
 //!
 //! The agent's data folder has what is registered, with the status of each check
 //! ([`Store`]), so that sessions that depend on it survive a restart of the agent: a restored check
-//! keeps its status until it has run, or until its TTL is over, which restarts. An agent without
-//! such a folder adopts the services of an earlier process from the catalog, and the checks that
+//! keeps its status until it has run, or until its TTL is over, which restarts. An agent whose
+//! folder is new adopts the services of an earlier process from the catalog, and the checks that
 //! applications report.
 //!
 //! | file | contents |
@@ -171,6 +171,8 @@ pub enum Notice {
     MaintenanceBegan(String),
     /// The node is no longer in maintenance.
     MaintenanceEnded,
+    /// Another client registered this service or check on the agent's node: it is removed.
+    Foreign(String),
     /// A write to the catalog was applied.
     Written,
     /// The catalog was not updated; it is retried.
@@ -238,6 +240,8 @@ struct LocalCheck {
     streak: Streak,
     /// The time since which reports or runs find it critical.
     critical_since: Option<Time>,
+    /// Set once a report or a run found its status in this process.
+    is_found: bool,
     unwritten: Unwritten,
 }
 
@@ -353,6 +357,7 @@ impl Registry {
         outbox.stores.push(Store::Check(id.clone(), None));
         // Kept until the catalog is updated, however long that takes.
         self.departed.checks.insert(id.clone(), check.record.service_id);
+        self.limit_departed();
         self.version += 1;
         Ok(self.version)
     }
@@ -376,6 +381,15 @@ impl Registry {
         self.version
     }
 
+    /// Forgets what has departed if that is too much: the next comparison finds it as foreign.
+    fn limit_departed(&mut self) {
+        let most = self.limits.max_checks + self.limits.max_services;
+        if self.departed.services.len() + self.departed.checks.len() > most {
+            self.departed = Departed::default();
+            self.sync.compare_first();
+        }
+    }
+
     /// Returns an error if these checks exceed the maximum; those that exist need no room.
     fn has_room(&self, checks: &[NewCheck]) -> Result<(), RegistryError> {
         let new = checks.iter().map(|check| &check.id).filter(|id| !self.checks.contains_key(*id));
@@ -388,7 +402,10 @@ impl Registry {
 
     /// Inserts a check; critical until a report or a run, unless the registration sets another
     /// status.
-    fn insert_check(&mut self, now: Time, new: NewCheck, source: Source, outbox: &mut Outbox) -> u64 {
+    fn insert_check(&mut self, now: Time, mut new: NewCheck, source: Source, outbox: &mut Outbox) -> u64 {
+        // Ids are case-insensitive in the catalog: the first spelling stays.
+        let known = self.checks.keys().find(|id| is_same(id.as_str(), new.id.as_str()));
+        new.id = known.cloned().unwrap_or(new.id);
         let mut record = new.record(&self.node);
         self.describe_service(&mut record);
         let first_run = new.kind.probe().map(|probe| now + self.jitter(probe.interval));
@@ -404,8 +421,7 @@ impl Registry {
         }
         self.version += 1;
         check.unwritten = Unwritten { at: Some(now), version: self.version };
-        // It is registered again, so its removal need not reach the catalog.
-        self.departed.checks.remove(&check.record.id);
+        self.departed.check_is_back(&check.record.id);
         self.checks.insert(check.record.id.clone(), check);
         self.version
     }
@@ -415,11 +431,16 @@ impl Registry {
         // A random delay, so that the agents of a cluster do not write at the same time.
         let delay = self.limits.update_interval.mul_f64(0.5 + self.random.fraction());
         let Some(check) = self.checks.get_mut(id) else { return };
+        let before = (check.record.status, check.record.output.clone());
         if check.update(now, news, delay) {
             outbox.stores.push(check.store());
         }
-        self.version += 1;
-        check.unwritten.version = self.version;
+        check.is_found = true;
+        // A repeated report must not keep a write of the check from being the last one.
+        if before != (check.record.status, check.record.output.clone()) {
+            self.version += 1;
+            check.unwritten.version = self.version;
+        }
     }
 
     /// Sets what a run or an alias found, if it differs.
@@ -496,6 +517,7 @@ impl LocalCheck {
             next_run: None,
             streak: Streak::of_new(definition.thresholds),
             critical_since: None,
+            is_found: false,
             unwritten: Unwritten { at: Some(now), version: 0 },
             definition,
         }
@@ -508,9 +530,11 @@ impl LocalCheck {
         self.last_report.clone_from(&existing.last_report);
         self.critical_since = existing.critical_since;
         self.streak = existing.streak;
-        // An application that registers often would postpone the run forever.
-        if let (Some(next), Some(planned)) = (&mut self.next_run, existing.next_run) {
-            *next = planned.min(*next);
+        self.is_found = existing.is_found;
+        // An application that registers often would postpone the run forever, or have its result
+        // ignored.
+        if self.definition.kind == existing.definition.kind {
+            self.next_run = existing.next_run;
         }
     }
 
@@ -545,6 +569,11 @@ impl LocalCheck {
             .max_output_bytes
             .map_or(limits.max_output_bytes, |own| own.min(limits.max_output_bytes))
     }
+}
+
+/// Returns `true` if two ids are the same in the catalog.
+fn is_same(one: &str, other: &str) -> bool {
+    one == other || one.to_lowercase() == other.to_lowercase()
 }
 
 /// Returns the notes of a maintenance check.

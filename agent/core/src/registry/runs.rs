@@ -10,6 +10,10 @@ use lockmesh_protocol::id::CheckId;
 use lockmesh_protocol::record::CheckStatus;
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// The maximum duration of a run, unless the interval is longer.
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The number of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,10 +92,13 @@ impl Registry {
         for check in due.into_iter().take(room) {
             let Some(probe) = check.definition.kind.probe() else { continue };
             check.next_run = None;
+            // A run that never ends would take the place of another check.
+            let timeout = probe.timeout.unwrap_or(probe.target.default_timeout());
+            let timeout = Some(timeout.min(probe.interval.max(MAX_TIMEOUT)));
             outbox.runs.push(Run {
                 id: self.runs.begin(check.record.id.clone()),
                 check: check.record.id.clone(),
-                probe: probe.clone(),
+                probe: Probe { timeout, ..probe.clone() },
                 max_output_bytes: check.max_output_bytes(&self.limits),
             });
         }

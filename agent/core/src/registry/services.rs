@@ -81,7 +81,10 @@ impl Registry {
         source: Source,
         outbox: &mut Outbox,
     ) -> Result<u64, RegistryError> {
-        let ServiceRegistration { service, checks, replaces_checks } = registration;
+        let ServiceRegistration { mut service, checks, replaces_checks } = registration;
+        // Ids are case-insensitive in the catalog: the first spelling stays.
+        let known = self.services.keys().find(|id| id.is_same(&service.id));
+        service.id = known.cloned().unwrap_or(service.id);
         if self.services.len() >= self.limits.max_services && !self.services.contains_key(&service.id) {
             return Err(RegistryError::TooManyServices(self.limits.max_services));
         }
@@ -114,6 +117,7 @@ impl Registry {
             self.departed.checks.insert(check, Some(id.clone()));
         }
         self.departed.services.insert(id.clone());
+        self.limit_departed();
         self.version += 1;
         outbox.notices.push(Notice::Deregistered(id.clone()));
         Ok(self.version)
@@ -148,9 +152,22 @@ impl Registry {
     }
 
     /// Inserts a service; its checks get its name and its tags.
-    pub(super) fn insert_service(&mut self, now: Time, record: Service, source: Source, outbox: &mut Outbox) {
+    pub(super) fn insert_service(
+        &mut self,
+        now: Time,
+        mut record: Service,
+        source: Source,
+        outbox: &mut Outbox,
+    ) {
         self.version += 1;
         let id = record.id.clone();
+        if let Some(known) = self.services.get(&id).filter(|_| source == Source::Config)
+            && record.enable_tag_override
+            && known.record.enable_tag_override
+        {
+            // Another client may have set them since the file was written.
+            record.tags.clone_from(&known.record.tags);
+        }
         let unwritten = Unwritten { at: Some(now), version: self.version };
         let service = LocalService { record, source, unwritten };
         let known = self.services.get(&id);
@@ -160,8 +177,7 @@ impl Registry {
         if known.is_none_or(|known| known.store() != service.store()) {
             outbox.stores.push(service.store());
         }
-        // It is registered again, so its removal need not reach the catalog.
-        self.departed.services.remove(&id);
+        self.departed.service_is_back(&id);
         self.services.insert(id.clone(), service);
         self.describe_checks(now, &id);
     }

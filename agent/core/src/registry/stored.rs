@@ -9,7 +9,7 @@ use super::runs::Runs;
 use super::services::{LocalService, ServiceRegistration};
 use super::sync::CatalogSync;
 use super::thresholds::Streak;
-use super::{Departed, Limits, LocalCheck, Outbox, Registry, RegistryError, Unwritten};
+use super::{Departed, EXPIRED, Limits, LocalCheck, Outbox, Registry, RegistryError, Unwritten};
 use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::record::{CheckStatus, Service};
@@ -52,13 +52,16 @@ pub struct StoredCheck {
     pub output: String,
 }
 
-/// A change of the data folder: an entry to write, or `None` to remove it.
+/// A change of the data folder: an entry to write, or `None` to remove it, or the note about the
+/// adoption.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Store {
     /// A service.
     Service(ServiceId, Option<Box<StoredService>>),
     /// A check.
     Check(CheckId, Option<Box<StoredCheck>>),
+    /// What an earlier process left in the catalog was adopted.
+    Adopted,
 }
 
 /// The content of the data folder.
@@ -68,6 +71,8 @@ pub struct Stored {
     pub services: Vec<StoredService>,
     /// The checks.
     pub checks: Vec<StoredCheck>,
+    /// Set if what an earlier process left in the catalog was adopted.
+    pub is_adopted: bool,
 }
 
 /// The services and checks of the configuration files.
@@ -82,7 +87,7 @@ pub struct Configured {
 impl Registry {
     /// Creates a registry with the content of the data folder; `None` for a new folder, so that the
     /// registry adopts what an earlier process left in the catalog. Equal seeds give equal pauses.
-    pub fn new(node: NodeName, limits: Limits, seed: u64, now: Time, stored: Option<Stored>) -> Self {
+    pub fn new(node: NodeName, limits: Limits, seed: u64, now: Time, stored: Stored) -> Self {
         let mut random = Random::new(seed);
         let mut registry = Self {
             node,
@@ -93,10 +98,10 @@ impl Registry {
             departed: Departed::default(),
             version: 0,
             runs: Runs::default(),
-            sync: CatalogSync::new(random.number(), now, stored.is_none()),
+            sync: CatalogSync::new(random.number(), now, !stored.is_adopted),
             random,
         };
-        registry.restore(now, stored.unwrap_or_default());
+        registry.restore(now, stored);
         registry
     }
 
@@ -124,7 +129,11 @@ impl Registry {
         let first_run = definition.kind.probe().map(|probe| probe.interval.min(RESTORED_RUN_WITHIN));
         let first_run = first_run.map(|within| now + self.jitter(within));
         let mut check = LocalCheck::new(now, definition, record, source);
-        check.last_report.clone_from(&check.record.output);
+        if check.record.output.starts_with(EXPIRED) {
+            check.deadline = None;
+        } else {
+            check.last_report.clone_from(&check.record.output);
+        }
         (check.streak, check.next_run, check.unwritten) = (streak, first_run, unwritten);
         self.checks.insert(check.record.id.clone(), check);
     }
@@ -133,7 +142,8 @@ impl Registry {
     /// definitions with the same id, and keep the status of their checks.
     ///
     /// # Errors
-    /// Those of a registration. What was registered until then stays.
+    /// Those of a registration. Without room nothing is changed; a check of an unknown service is
+    /// not registered.
     pub fn configure(
         &mut self,
         now: Time,
@@ -144,6 +154,7 @@ impl Registry {
         let of_services = configured.services.iter().flat_map(|new| &new.checks);
         let checks = of_services.chain(&configured.checks).map(|check| check.id.clone());
         let checks: BTreeSet<_> = checks.collect();
+        self.has_room_for(&services, &checks)?;
         let is_gone = |source: Source, is_named: bool| source == Source::Config && !is_named;
         let gone =
             self.services.iter().filter(|(id, service)| is_gone(service.source, services.contains(*id)));
@@ -161,6 +172,25 @@ impl Registry {
             self.register_check(now, check, Source::Config, outbox)?;
         }
         Ok(self.version)
+    }
+
+    /// Returns an error if the registry would exceed a maximum with these definitions.
+    fn has_room_for(
+        &self,
+        services: &BTreeSet<ServiceId>,
+        checks: &BTreeSet<CheckId>,
+    ) -> Result<(), RegistryError> {
+        let others = self.services.iter().filter(|(_, service)| service.source == Source::Api);
+        let others = others.filter(|(id, _)| !services.contains(*id)).count();
+        if others + services.len() > self.limits.max_services {
+            return Err(RegistryError::TooManyServices(self.limits.max_services));
+        }
+        let others = self.checks.iter().filter(|(_, check)| check.source == Source::Api);
+        let others = others.filter(|(id, _)| !checks.contains(*id)).count();
+        if others + checks.len() > self.limits.max_checks {
+            return Err(RegistryError::TooManyChecks(self.limits.max_checks));
+        }
+        Ok(())
     }
 }
 

@@ -7,8 +7,9 @@
 
 use super::definition::{CheckKind, NewCheck};
 use super::services::LocalService;
-use super::stored::Source;
-use super::{LocalCheck, Notice, Order, Outbox, Registry, Unwritten};
+use super::stored::{Source, Store};
+use super::thresholds::Streak;
+use super::{LocalCheck, Notice, Order, Outbox, Registry, Unwritten, is_same};
 use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::id::{CheckId, LogIndex, ServiceId};
 use lockmesh_protocol::log_on_change::LogOnChange;
@@ -21,8 +22,11 @@ use std::time::Duration;
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// The minimum interval between comparisons; as much again is added at random.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
-/// The maximum number of checks that one command writes.
+/// The maximum number of checks in one command.
 const MAX_CHECKS_PER_WRITE: usize = 64;
+/// The maximum size of the checks in one command; servers refuse commands above 4 MiB. A
+/// larger check is written alone.
+const MAX_BYTES_PER_WRITE: usize = 512 << 10;
 /// The service of the servers, which no agent owns.
 const SERVERS: &str = "consul";
 
@@ -113,6 +117,24 @@ impl Departed {
         services.chain(checks.map(|(check, _)| Departure::Check(check.clone()))).collect()
     }
 
+    /// Notes that a check is registered again: its removal need not reach the catalog.
+    pub(super) fn check_is_back(&mut self, id: &CheckId) {
+        self.checks.retain(|departed, _| !is_same(departed.as_str(), id.as_str()));
+    }
+
+    /// The same for a service.
+    pub(super) fn service_is_back(&mut self, id: &ServiceId) {
+        self.services.retain(|departed| !departed.is_same(id));
+    }
+
+    /// Returns `true` if something is still to be removed.
+    fn has(&self, departure: &Departure) -> bool {
+        match departure {
+            Departure::Service(id) => self.services.contains(id),
+            Departure::Check(id) => self.checks.contains_key(id),
+        }
+    }
+
     fn applied(&mut self, departure: &Departure) {
         match departure {
             Departure::Check(check) => drop(self.checks.remove(check)),
@@ -125,11 +147,17 @@ impl Departed {
 }
 
 impl CatalogSync {
+    /// Compares the node before further changes are written.
+    pub(super) fn compare_first(&mut self) {
+        self.compares_first = true;
+    }
+
     pub(super) fn new(seed: u64, now: Time, adopts: bool) -> Self {
         Self {
             written: 0,
             compare_at: now,
-            compares_first: false,
+            // What the catalog has may be newer than a definition without a status.
+            compares_first: adopts,
             retry_at: None,
             backoff: Backoff::new(RETRY_BACKOFF, seed),
             log: LogOnChange::default(),
@@ -183,20 +211,35 @@ impl Registry {
             }
         }
         let mut writes = VecDeque::new();
+        let size = |id: &CheckId| self.checks.get(id).map_or(0, |check| size(&check.record));
         for service in self.services.values().filter(|service| is_due(service.unwritten)) {
             // A service never appears without its checks.
             let mut checks = of_services.remove(&service.record.id).unwrap_or_default();
-            others.extend(checks.split_off(checks.len().min(MAX_CHECKS_PER_WRITE)));
+            others.extend(checks.split_off(fitting(&checks, size)));
             writes.push_back(Write(Some(service.record.id.clone()), checks));
         }
-        writes.extend(others.chunks(MAX_CHECKS_PER_WRITE).map(|checks| Write(None, checks.to_vec())));
+        while !others.is_empty() {
+            let rest = others.split_off(fitting(&others, size));
+            writes.push_back(Write(None, std::mem::replace(&mut others, rest)));
+        }
         let departures = self.departed.departures();
         Round { version: self.version, departures, writes, comparison, pending: Pending::None }
     }
 
     /// Orders the next call of a round, or ends it.
     fn advance(&mut self, now: Time, mut round: Round, outbox: &mut Outbox) {
-        if let Some(departure) = round.departures.pop_front() {
+        while let Some(Write(service, checks)) = round.writes.pop_front() {
+            if let Some((order, pending)) = self.write(service, &checks) {
+                (outbox.order, round.pending) = (Some(order), pending);
+                self.sync.round = Some(round);
+                return;
+            }
+        }
+        // After the writes: a check that moved to another service must not depart with its old one.
+        while let Some(departure) = round.departures.pop_front() {
+            if !self.departed.has(&departure) {
+                continue;
+            }
             outbox.order = Some(match departure.clone() {
                 Departure::Service(id) => Order::DeregisterService(id),
                 Departure::Check(id) => Order::DeregisterCheck(id),
@@ -204,13 +247,6 @@ impl Registry {
             round.pending = Pending::Departure(departure);
             self.sync.round = Some(round);
             return;
-        }
-        while let Some(Write(service, checks)) = round.writes.pop_front() {
-            if let Some((order, pending)) = self.write(service, &checks) {
-                (outbox.order, round.pending) = (Some(order), pending);
-                self.sync.round = Some(round);
-                return;
-            }
         }
         self.sync.written = self.sync.written.max(round.version);
         match round.comparison {
@@ -308,29 +344,33 @@ impl Registry {
         self.sync.compares_first = false;
         // Once: what appears there later, or was removed here, is not left from before.
         let adopts = std::mem::take(&mut self.sync.adopts);
-        let is_own = |service: &&Arc<Service>| service.id.as_str() != SERVERS;
+        let is_own = |service: &&Arc<Service>| !is_same(service.id.as_str(), SERVERS);
         let services: Vec<_> = services.iter().filter(is_own).collect();
-        let is_own = |check: &&Arc<Check>| check.id.as_str() != SERF_HEALTH;
+        let is_own = |check: &&Arc<Check>| !is_same(check.id.as_str(), SERF_HEALTH);
         let checks: Vec<_> = checks.iter().filter(is_own).collect();
         if adopts {
             services.iter().for_each(|left| self.adopt_service(left, outbox));
             checks.iter().for_each(|left| self.adopt_check(now, left, outbox));
+            outbox.stores.push(Store::Adopted);
         }
         self.mark_services(now, before, &services, outbox);
-        self.mark_checks(now, before, &checks);
+        self.mark_checks(now, before, &checks, outbox);
         let round = self.round(now, Comparison::Done);
         self.advance(now, round, outbox);
     }
 
     fn mark_services(&mut self, now: Time, before: u64, catalog: &[&Arc<Service>], outbox: &mut Outbox) {
-        let catalog: BTreeMap<_, _> = catalog.iter().map(|service| (&service.id, service)).collect();
+        let catalog: BTreeMap<_, _> =
+            catalog.iter().map(|service| (service.id.as_str().to_lowercase(), service)).collect();
         let mut overridden = Vec::new();
         for (id, service) in &mut self.services {
             // Changes made while the catalog answered are newer than its answer.
             if service.unwritten.version > before || service.unwritten.at.is_some() {
                 continue;
             }
-            let known = catalog.get(id).map(|known| without_indexes((****known).clone()));
+            let known = catalog
+                .get(&id.as_str().to_lowercase())
+                .map(|known| without_indexes((***known).as_ref().clone()));
             let Some(known) = known else {
                 service.unwritten.at = Some(now);
                 continue;
@@ -345,18 +385,23 @@ impl Registry {
                 service.unwritten.at = Some(now);
             }
         }
-        let foreign = catalog.into_keys().filter(|id| !self.services.contains_key(*id));
-        self.departed.services.extend(foreign.cloned());
+        let own: BTreeSet<_> = self.services.keys().map(|id| id.as_str().to_lowercase()).collect();
+        for (_, foreign) in catalog.into_iter().filter(|(id, _)| !own.contains(id)) {
+            if self.departed.services.insert(foreign.id.clone()) {
+                outbox.notices.push(Notice::Foreign(format!("service {}", foreign.id)));
+            }
+        }
         overridden.iter().for_each(|id| self.describe_checks(now, id));
     }
 
-    fn mark_checks(&mut self, now: Time, before: u64, catalog: &[&Arc<Check>]) {
-        let catalog: BTreeMap<_, _> = catalog.iter().map(|check| (&check.id, check)).collect();
+    fn mark_checks(&mut self, now: Time, before: u64, catalog: &[&Arc<Check>], outbox: &mut Outbox) {
+        let catalog: BTreeMap<_, _> =
+            catalog.iter().map(|check| (check.id.as_str().to_lowercase(), check)).collect();
         for (id, check) in &mut self.checks {
             if check.unwritten.version > before || check.unwritten.at.is_some() {
                 continue;
             }
-            let Some(known) = catalog.get(id) else {
+            let Some(known) = catalog.get(&id.as_str().to_lowercase()) else {
                 check.unwritten.at = Some(now);
                 continue;
             };
@@ -364,15 +409,18 @@ impl Registry {
                 create_index: LogIndex(0),
                 modify_index: LogIndex(0),
                 output: check.record.output.clone(),
-                ..(****known).clone()
+                ..(***known).as_ref().clone()
             };
             if check.record != known {
                 check.unwritten.at = Some(now);
             }
         }
-        let foreign = catalog.iter().filter(|(id, _)| !self.checks.contains_key(**id));
-        for (id, check) in foreign {
-            self.departed.checks.entry((*id).clone()).or_insert_with(|| check.service_id.clone());
+        let own: BTreeSet<_> = self.checks.keys().map(|id| id.as_str().to_lowercase()).collect();
+        for (_, foreign) in catalog.into_iter().filter(|(id, _)| !own.contains(id)) {
+            if !self.departed.checks.contains_key(&foreign.id) {
+                outbox.notices.push(Notice::Foreign(format!("check {}", foreign.id)));
+                self.departed.checks.insert(foreign.id.clone(), foreign.service_id.clone());
+            }
         }
     }
 
@@ -393,6 +441,15 @@ impl Registry {
 
     /// Adopts a check that an earlier process left in the catalog.
     fn adopt_check(&mut self, now: Time, left: &Check, outbox: &mut Outbox) {
+        let known =
+            self.checks.values_mut().find(|check| is_same(check.record.id.as_str(), left.id.as_str()));
+        if let Some(known) = known.filter(|known| !known.is_found) {
+            // A definition says nothing about the present: what the catalog has is known.
+            (known.record.status, known.record.output) = (left.status, left.output.clone());
+            known.streak = Streak::of_status(known.definition.thresholds, left.status);
+            outbox.stores.push(known.store());
+            return;
+        }
         let Some(kind) = CheckKind::adoptable(left) else { return };
         let has_service = left.service_id.as_ref().is_none_or(|id| self.services.contains_key(id));
         // Reports since this agent started are newer than the catalog's status.
@@ -429,7 +486,7 @@ impl Registry {
 
     /// Ends a round whose write the servers refused: the catalog is not as assumed.
     pub(super) fn write_refused(&mut self, now: Time, reason: String, outbox: &mut Outbox) {
-        self.sync.compares_first = true;
+        self.sync.compare_first();
         self.sync_failed(now, reason, outbox);
     }
 
@@ -441,6 +498,22 @@ impl Registry {
             self.sync.retry_at = Some(now + self.sync.backoff.next_pause());
         }
     }
+}
+
+/// Returns the number of checks that fit into a command: at least one.
+fn fitting(checks: &[CheckId], size: impl Fn(&CheckId) -> usize) -> usize {
+    let mut bytes = 0;
+    let fits = checks.iter().take(MAX_CHECKS_PER_WRITE).take_while(|id| {
+        bytes += size(id);
+        bytes <= MAX_BYTES_PER_WRITE
+    });
+    fits.count().max(1).min(checks.len())
+}
+
+/// Returns about how many bytes a check takes in a command.
+fn size(check: &Check) -> usize {
+    let texts = [&check.name, &check.notes, &check.output, &check.definition, &check.service_name];
+    texts.into_iter().chain(&check.service_tags).map(String::len).sum()
 }
 
 /// Returns a service of the catalog as an agent registers it.

@@ -31,7 +31,7 @@ impl Stand {
     fn with(limits: Limits, catalog: BTreeMap<CheckId, Check>) -> Self {
         let now = Time(7_000_000);
         let mut stand = Self {
-            registry: Registry::new("node-one".into(), limits, 1, now, None),
+            registry: Registry::new("node-one".into(), limits, 1, now, Stored::default()),
             services: BTreeMap::new(),
             catalog,
             folder: Default::default(),
@@ -49,9 +49,9 @@ impl Stand {
     /// Starts the agent again, with the data folder that it left.
     fn restart(&mut self) {
         let (services, checks) = self.folder.clone();
-        let stored =
-            Stored { services: services.into_values().collect(), checks: checks.into_values().collect() };
-        self.registry = Registry::new("node-one".into(), Limits::default(), 2, self.now, Some(stored));
+        let stored = (services.into_values().collect(), checks.into_values().collect());
+        let stored = Stored { services: stored.0, checks: stored.1, is_adopted: true };
+        self.registry = Registry::new("node-one".into(), Limits::default(), 2, self.now, stored);
         self.tick();
     }
 
@@ -82,6 +82,7 @@ impl Stand {
                     Store::Service(id, None) => drop(self.folder.0.remove(&id)),
                     Store::Check(id, Some(entry)) => drop(self.folder.1.insert(id, *entry)),
                     Store::Check(id, None) => drop(self.folder.1.remove(&id)),
+                    Store::Adopted => {}
                 }
             }
             let input = if let Some(order) = outbox.order.take() {
@@ -322,7 +323,7 @@ fn without_a_data_folder_what_an_earlier_process_left_is_adopted_once() {
 
     let mut next = Stand::with(Limits::default(), BTreeMap::new());
     (next.services, next.catalog) = (earlier.services, earlier.catalog);
-    next.registry = Registry::new("node-one".into(), Limits::default(), 1, next.now, None);
+    next.registry = Registry::new("node-one".into(), Limits::default(), 1, next.now, Stored::default());
     next.calls = 0;
     next.tick();
     let ids =
@@ -531,7 +532,13 @@ fn checks_run_at_random_times_within_their_interval_and_then_after_each_interval
 #[test]
 fn no_more_checks_run_at_a_time_than_permitted_and_none_runs_twice() {
     let limits = Limits { max_running: 2, ..Limits::default() };
-    let mut registry = Registry::new("node-one".into(), limits, 1, Time(0), Some(Stored::default()));
+    let mut registry = Registry::new(
+        "node-one".into(),
+        limits,
+        1,
+        Time(0),
+        Stored { is_adopted: true, ..Stored::default() },
+    );
     let mut outbox = Outbox::default();
     let register = |registry: &mut Registry, now, id, outbox: &mut Outbox| {
         registry.register_check(now, probe(id), Source::Api, outbox).expect("there is room");
@@ -543,8 +550,12 @@ fn no_more_checks_run_at_a_time_than_permitted_and_none_runs_twice() {
     registry.handle(late, Input::Tick, &mut outbox);
     assert_eq!((outbox.runs.len(), registry.counts()[2], registry.next_run()), (2, 2, None));
     let (first, second) = (outbox.runs.remove(0), outbox.runs.remove(0));
-    // Registered again during its run: the result is of the old definition.
-    register(&mut registry, late, first.check.as_str(), &mut outbox);
+    // Registered again during its run with another definition: the result is of the old one.
+    let CheckKind::Probe(old) = probe(first.check.as_str()).kind else { panic!("it is a probe") };
+    let kind = CheckKind::Probe(Probe { interval: SECOND * 11, ..old });
+    let changed = NewCheck { kind, ..probe(first.check.as_str()) };
+    registry.register_check(late, changed, Source::Api, &mut outbox).expect("there is room");
+    register(&mut registry, late, second.check.as_str(), &mut outbox);
     let failed = Outcome { status: CheckStatus::Critical, output: "refused".into() };
     registry.handle(late + SECOND * 20, Input::Ran(first.id, failed.clone()), &mut outbox);
     let output = |registry: &Registry, id: &CheckId| {
@@ -661,6 +672,7 @@ fn an_alias_follows_a_service_and_its_node() {
     assert_eq!(stand.registry.aliased_nodes(), ["node-two".into()].into());
     assert_eq!(stand.known("remote"), Some((CheckStatus::Critical, "")), "its node was not read yet");
     let found = |status| AliasedNode {
+        exists: true,
         services: ["db".into()].into(),
         checks: vec![Arc::new(Check::of("node-two".into(), SERF_HEALTH.into(), status))],
     };
@@ -670,4 +682,105 @@ fn an_alias_follows_a_service_and_its_node() {
     assert_eq!(stand.status("remote"), Some(CheckStatus::Passing), "nothing is known to have changed");
     stand.input(Input::Aliased("node-two".into(), Ok(found(CheckStatus::Critical))));
     assert_eq!(stand.status("remote"), Some(CheckStatus::Critical));
+}
+
+#[test]
+fn aliases_that_follow_each_other_fail_only_for_a_reason_outside() {
+    let mut stand = Stand::new();
+    let alias = |id: &str| {
+        let kind = CheckKind::Alias { node: None, service: Some("web".into()) };
+        NewCheck::of(id.into(), CheckStatus::Critical, kind)
+    };
+    stand.register_service(web(), vec![]);
+    for id in ["one", "other"] {
+        stand.register_check(alias(id)).expect("there is room");
+    }
+    assert_eq!(
+        (stand.status("one"), stand.status("other")),
+        (Some(CheckStatus::Passing), Some(CheckStatus::Passing))
+    );
+    stand.register("app", SECOND * 10).expect("there is room");
+    stand.pass(SECOND * 60);
+    let expected = "Aliased check \"app\" failing: TTL expired";
+    assert_eq!(stand.known("one"), Some((CheckStatus::Critical, expected)));
+    stand.report("app", CheckStatus::Passing, "").expect("it is registered");
+    assert_eq!(
+        (stand.status("one"), stand.status("other")),
+        (Some(CheckStatus::Passing), Some(CheckStatus::Passing))
+    );
+}
+
+#[test]
+fn a_check_that_moved_to_another_service_survives_the_removal_of_its_old_one() {
+    let mut stand = Stand::new();
+    let db = Service { id: "db".into(), name: "db".into(), ..web() };
+    stand.register_service(web(), vec![new("app", SECOND * 3_600)]);
+    stand.register_service(db, vec![]);
+    let mut outbox = Outbox::default();
+    let moved = NewCheck { service: Some("db".into()), ..new("app", SECOND * 3_600) };
+    stand.registry.register_check(stand.now, moved, Source::Api, &mut outbox).expect("there is room");
+    stand.registry.deregister_service(&"web".into(), &mut outbox).expect("it is registered");
+    stand.registry.handle(stand.now, Input::Tick, &mut outbox);
+    let first = outbox.order.take().expect("it is due");
+    assert!(matches!(first, Order::Register(None, _)), "{first:?}");
+    let reply = stand.execute(first);
+    stand.input(reply);
+    assert_eq!(stand.status("app"), Some(CheckStatus::Passing));
+    assert_eq!(stand.services.len(), 1);
+}
+
+#[test]
+fn ids_that_differ_in_case_are_one_entry() {
+    let mut stand = Stand::new();
+    stand.register("app", SECOND * 3_600).expect("there is room");
+    stand.register("APP", SECOND * 3_600).expect("it is the same");
+    assert_eq!(stand.registry.checks().len(), 1);
+    stand.register_service(web(), vec![]);
+    stand.register_service(
+        Service { id: "WEB".into(), port: 81, ..web() },
+        vec![new("of-web", SECOND * 3_600)],
+    );
+    assert_eq!(stand.registry.services().len(), 1);
+    assert_eq!(stand.status("of-web"), Some(CheckStatus::Passing));
+    // Another client wrote the same entries in another spelling.
+    let check = stand.catalog.remove(&CheckId::from("app")).expect("it is there");
+    stand.catalog.insert("APP".into(), Check { id: "APP".into(), ..check });
+    let health = Check::of("node-one".into(), "SERFHEALTH".into(), CheckStatus::Passing);
+    stand.catalog.insert(health.id.clone(), health);
+    stand.pass(SECOND * 120);
+    assert_eq!(stand.status("SERFHEALTH"), Some(CheckStatus::Passing));
+    assert!(!stand.notices.iter().any(|notice| matches!(notice, Notice::Foreign(_))));
+}
+
+#[test]
+fn a_new_definition_does_not_replace_what_the_catalog_knows() {
+    let mut earlier = Stand::new();
+    earlier.register_check(probe("run")).expect("there is room");
+    earlier.pass(SECOND * 10);
+    let mut next = Stand::with(Limits::default(), BTreeMap::new());
+    next.catalog = earlier.catalog;
+    // An agent without its folder, and with the check in its configuration.
+    next.registry = Registry::new("node-one".into(), Limits::default(), 1, next.now, Stored::default());
+    let configured = Configured { services: vec![], checks: vec![probe("run")] };
+    next.change(|registry, now, outbox| registry.configure(now, configured, outbox)).expect("there is room");
+    assert_eq!(next.status("run"), Some(CheckStatus::Passing));
+    next.outcomes.insert("run".into(), CheckStatus::Critical);
+    next.pass(SECOND * 10);
+    assert_eq!(next.status("run"), Some(CheckStatus::Critical));
+}
+
+#[test]
+fn large_outputs_are_written_in_several_commands() {
+    let limits = Limits { max_output_bytes: 1 << 20, ..Limits::default() };
+    let mut stand = Stand::with(limits, BTreeMap::new());
+    stand.is_down = true;
+    for check in 0..8 {
+        stand.register(&format!("c{check}"), SECOND * 3_600).expect("there is room");
+        let output = "x".repeat(200 << 10);
+        stand.report(&format!("c{check}"), CheckStatus::Warning, &output).expect("it is registered");
+    }
+    (stand.is_down, stand.calls) = (false, 0);
+    stand.pass(SECOND * 5);
+    assert_eq!(stand.catalog.len(), 8);
+    assert!(stand.calls >= 4, "{} calls", stand.calls);
 }

@@ -44,7 +44,7 @@ pub(super) async fn register(call: &Call<'_>, body: Body) -> Result<Response<Bod
 pub(super) async fn report(call: &Call<'_>, status: CheckStatus) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let note = call.params.value("note").unwrap_or_default();
-    written(call, call.api.registry.report(&CheckId::from(call.tail), status, note)).await
+    reported(call, call.api.registry.report(&CheckId::from(call.tail), status, note)).await
 }
 
 pub(super) async fn update(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
@@ -58,7 +58,7 @@ pub(super) async fn update(call: &Call<'_>, body: Body) -> Result<Response<Body>
     let status = CheckStatus::parse(word)
         .ok_or_else(|| Failure::bad_request(format!("Invalid check status: '{word}'")))?;
     let output = object.string("Output").map_err(undecodable)?;
-    written(call, call.api.registry.report(&CheckId::from(call.tail), status, output)).await
+    reported(call, call.api.registry.report(&CheckId::from(call.tail), status, output)).await
 }
 
 pub(super) async fn deregister(call: &Call<'_>) -> Result<Response<Body>, Failure> {
@@ -110,19 +110,7 @@ pub(super) async fn written(
     call: &Call<'_>,
     outcome: Result<u64, RegistryError>,
 ) -> Result<Response<Body>, Failure> {
-    let version = outcome.map_err(|error| {
-        let text = error.to_string();
-        let limit = match error {
-            RegistryError::UnknownCheck(_)
-            | RegistryError::UnknownService(_)
-            | RegistryError::NoService(_) => return Failure::not_found(text),
-            RegistryError::NoTtl(_) => return Failure::refused(text),
-            RegistryError::TooManyChecks(_) => "checks",
-            RegistryError::TooManyServices(_) => "services",
-        };
-        crate::metrics::LIMITS.with_label_values(&[limit]).inc();
-        Failure::refused(text)
-    })?;
+    let version = outcome.map_err(refused)?;
     call.api.registry.stored().await.map_err(|error| {
         Failure::unknown(format!(
             "the change is in effect, but not stored: a restart of the agent would lose it ({error})"
@@ -130,4 +118,25 @@ pub(super) async fn written(
     })?;
     call.api.registry.wait_written(version, CATALOG_TIMEOUT).await;
     Ok(answer::nothing())
+}
+
+/// Answers a report once it is, within limits, in the catalog: a disk that is full must not keep an
+/// application from it.
+async fn reported(call: &Call<'_>, outcome: Result<u64, RegistryError>) -> Result<Response<Body>, Failure> {
+    call.api.registry.wait_written(outcome.map_err(refused)?, CATALOG_TIMEOUT).await;
+    Ok(answer::nothing())
+}
+
+fn refused(error: RegistryError) -> Failure {
+    let text = error.to_string();
+    let limit = match error {
+        RegistryError::UnknownCheck(_) | RegistryError::UnknownService(_) | RegistryError::NoService(_) => {
+            return Failure::not_found(text);
+        }
+        RegistryError::NoTtl(_) => return Failure::refused(text),
+        RegistryError::TooManyChecks(_) => "checks",
+        RegistryError::TooManyServices(_) => "services",
+    };
+    crate::metrics::LIMITS.with_label_values(&[limit]).inc();
+    Failure::refused(text)
 }

@@ -269,7 +269,7 @@ fn parse_status(word: &str) -> Result<CheckStatus, JsonError> {
     CheckStatus::parse(word).ok_or_else(invalid)
 }
 
-/// Returns the kind of check that a definition describes; empty if there is none.
+/// Returns the kind of check that a definition describes; empty without one.
 fn kind_of_definition(check: &Object<'_>) -> Result<&'static str, JsonError> {
     /// The target field of each kind, in order of precedence.
     const KINDS: [(&str, &str); 6] = [
