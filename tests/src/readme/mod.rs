@@ -26,7 +26,7 @@ const UNTIL_HEALTHY: &str = "until lockmesh operator autopilot health; do sleep 
 
 /// The documents with commands to execute, from the top of the tree, in order of execution. The
 /// first one builds the program, as a newcomer does.
-pub const PAGES: [&str; 20] = [
+pub const PAGES: [&str; 21] = [
     "README.md",
     "agent/README.md",
     "server/README.md",
@@ -38,6 +38,7 @@ pub const PAGES: [&str; 20] = [
     "deploy/operations/install.md",
     "deploy/operations/certificates.md",
     "deploy/operations/bootstrap.md",
+    "deploy/operations/check-services.md",
     "deploy/operations/monitor.md",
     "deploy/operations/upgrade.md",
     "deploy/operations/back-up-and-restore.md",
