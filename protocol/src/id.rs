@@ -91,11 +91,11 @@ name! {
     NodeName
 }
 name! {
-    /// A health check's id, unique on its node.
+    /// A health check's id, unique on its node. Checks are looked up by [`CheckId::folded`].
     CheckId
 }
 name! {
-    /// A service's id, unique on its node.
+    /// A service's id, unique on its node. Services are looked up by [`ServiceId::folded`].
     ServiceId
 }
 
@@ -169,24 +169,24 @@ impl fmt::Debug for EventId {
     }
 }
 
-impl NodeName {
-    /// Returns the form used for look-ups: node names are case-insensitive.
-    #[must_use]
-    pub fn folded(&self) -> Self {
-        let is_folded = |byte: u8| byte.is_ascii() && !byte.is_ascii_uppercase();
-        if self.0.bytes().all(is_folded) {
-            return self.clone();
-        }
-        Self::from(self.0.to_lowercase())
-    }
+/// Declares that names are case-insensitive.
+macro_rules! folded {
+    ($($name:ident),*) => {
+        $(impl $name {
+            /// Returns the form used for look-ups: these names are case-insensitive.
+            #[must_use]
+            pub fn folded(&self) -> Self {
+                let is_folded = |byte: u8| byte.is_ascii() && !byte.is_ascii_uppercase();
+                if self.0.bytes().all(is_folded) {
+                    return self.clone();
+                }
+                Self::from(self.0.to_lowercase())
+            }
+        })*
+    };
 }
 
-impl ServiceId {
-    /// Returns `true` if both ids refer to the same service: service ids are case-insensitive.
-    pub fn is_same(&self, other: &Self) -> bool {
-        self == other || self.0.to_lowercase() == other.0.to_lowercase()
-    }
-}
+folded!(NodeName, CheckId, ServiceId);
 
 number! {
     /// A position in the replicated log. Every command has one, even if it changes nothing.

@@ -93,7 +93,7 @@ async fn read(
     let services = upstream.call(Read { query, consistency: Consistency::Default, blocking: None }).await?;
     let (exists, services) = match &services.rows {
         Rows::Node(Some((_, services))) => {
-            (true, services.iter().map(|service| service.id.clone()).collect())
+            (true, services.iter().map(|service| service.id.folded()).collect())
         }
         _ => (false, BTreeSet::new()),
     };

@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub struct AliasedNode {
     /// Set if the catalog has the node.
     pub exists: bool,
-    /// The ids of its services.
+    /// The folded ids of its services.
     pub services: BTreeSet<ServiceId>,
     /// Its checks.
     pub checks: Vec<Arc<Check>>,
@@ -37,7 +37,7 @@ impl Aliased {
         Some(match self.0.get(node)? {
             Ok(found) if !found.exists => (CheckStatus::Critical, format!("Node {node} could not be found")),
             Ok(found) => {
-                let has_service = service.is_none_or(|service| found.services.contains(service));
+                let has_service = service.is_none_or(|service| found.services.contains(&service.folded()));
                 let checks = found.checks.iter().map(|check| (check.as_ref(), check.status, false));
                 summary(node, service, has_service, checks)
             }
@@ -60,9 +60,9 @@ impl Registry {
     /// worse, so that aliases that follow each other are critical only for a reason outside of
     /// them.
     pub(super) fn follow_aliases(&mut self, now: Time, outbox: &mut Outbox) {
-        let is_alias = |check: &&LocalCheck| matches!(check.definition.kind, CheckKind::Alias { .. });
-        let aliases: Vec<_> =
-            self.checks.values().filter(is_alias).map(|check| check.record.id.clone()).collect();
+        let is_alias = |check: &LocalCheck| matches!(check.definition.kind, CheckKind::Alias { .. });
+        let aliases = self.checks.iter().filter(|(_, check)| is_alias(check));
+        let aliases: Vec<_> = aliases.map(|(key, _)| key.clone()).collect();
         if aliases.is_empty() {
             return;
         }
@@ -108,11 +108,12 @@ impl Registry {
         if let Some(other) = node.as_ref().filter(|node| node.folded() != self.node.folded()) {
             return self.aliased.followed(other, service.as_ref());
         }
-        let has_service = service.as_ref().is_none_or(|service| self.services.contains_key(service));
-        let others = self.checks.values().map(|check| &check.record).filter(|record| record.id != *id);
-        let others = others.map(|record| match aliases.get(&record.id) {
-            Some(status) => (record, *status, true),
-            None => (record, record.status, false),
+        let has_service =
+            service.as_ref().is_none_or(|service| self.services.contains_key(&service.folded()));
+        let others = self.checks.iter().filter(|(key, _)| *key != id);
+        let others = others.map(|(key, check)| match aliases.get(key) {
+            Some(status) => (&check.record, *status, true),
+            None => (&check.record, check.record.status, false),
         });
         Some(summary(&self.node, service.as_ref(), has_service, others))
     }
@@ -130,8 +131,10 @@ fn summary<'a>(
         return (CheckStatus::Critical, format!("Service {service} could not be found on node {node}"));
     }
     let mut worst: Option<(&Check, CheckStatus, bool)> = None;
+    let service = service.map(ServiceId::folded);
     for (check, status, is_alias) in checks {
-        if check.service_id.is_some() && check.service_id.as_ref() != service {
+        let own = check.service_id.as_ref().map(ServiceId::folded);
+        if own.is_some() && own != service {
             continue;
         }
         if worst.is_none_or(|(_, known, known_alias)| (status, !is_alias) > (known, !known_alias)) {

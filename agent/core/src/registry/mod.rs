@@ -205,7 +205,9 @@ pub struct Outbox {
 pub struct Registry {
     node: NodeName,
     limits: Limits,
+    /// By folded id, as in the catalog.
     services: BTreeMap<ServiceId, LocalService>,
+    /// By folded id, as in the catalog.
     checks: BTreeMap<CheckId, LocalCheck>,
     /// The checks of other nodes that aliases follow.
     aliased: Aliased,
@@ -318,7 +320,7 @@ impl Registry {
         outbox: &mut Outbox,
     ) -> Result<u64, RegistryError> {
         match &new.service {
-            Some(service) if !self.services.contains_key(service) => {
+            Some(service) if !self.services.contains_key(&service.folded()) => {
                 return Err(RegistryError::NoService(service.clone()));
             }
             _ => self.has_room(std::slice::from_ref(&new))?,
@@ -338,7 +340,8 @@ impl Registry {
         (status, output): (CheckStatus, &str),
         outbox: &mut Outbox,
     ) -> Result<u64, RegistryError> {
-        let check = self.checks.get_mut(id).ok_or_else(|| RegistryError::UnknownCheck(id.clone()))?;
+        let check = self.checks.get_mut(&id.folded());
+        let check = check.ok_or_else(|| RegistryError::UnknownCheck(id.clone()))?;
         let ttl = check.definition.kind.ttl().ok_or_else(|| RegistryError::NoTtl(id.clone()))?;
         let output = truncated(output, check.max_output_bytes(&self.limits));
         // Kept apart from the record's output, which an expiry replaces.
@@ -353,10 +356,11 @@ impl Registry {
     /// # Errors
     /// [`RegistryError::UnknownCheck`]: nothing was changed, here or in the catalog.
     pub fn deregister_check(&mut self, id: &CheckId, outbox: &mut Outbox) -> Result<u64, RegistryError> {
-        let check = self.checks.remove(id).ok_or_else(|| RegistryError::UnknownCheck(id.clone()))?;
-        outbox.stores.push(Store::Check(id.clone(), None));
+        let key = id.folded();
+        let check = self.checks.remove(&key).ok_or_else(|| RegistryError::UnknownCheck(id.clone()))?;
+        outbox.stores.push(Store::Check(key.clone(), None));
         // Kept until the catalog is updated, however long that takes.
-        self.departed.checks.insert(id.clone(), check.record.service_id);
+        self.departed.checks.insert(key, check.service());
         self.limit_departed();
         self.version += 1;
         Ok(self.version)
@@ -392,7 +396,7 @@ impl Registry {
 
     /// Returns an error if these checks exceed the maximum; those that exist need no room.
     fn has_room(&self, checks: &[NewCheck]) -> Result<(), RegistryError> {
-        let new = checks.iter().map(|check| &check.id).filter(|id| !self.checks.contains_key(*id));
+        let new = checks.iter().map(|check| check.id.folded()).filter(|id| !self.checks.contains_key(id));
         let new = new.collect::<BTreeSet<_>>().len();
         match self.checks.len() + new > self.limits.max_checks && new > 0 {
             true => Err(RegistryError::TooManyChecks(self.limits.max_checks)),
@@ -402,17 +406,15 @@ impl Registry {
 
     /// Inserts a check; critical until a report or a run, unless the registration sets another
     /// status.
-    fn insert_check(&mut self, now: Time, mut new: NewCheck, source: Source, outbox: &mut Outbox) -> u64 {
-        // Ids are case-insensitive in the catalog: the first spelling stays.
-        let known = self.checks.keys().find(|id| is_same(id.as_str(), new.id.as_str()));
-        new.id = known.cloned().unwrap_or(new.id);
+    fn insert_check(&mut self, now: Time, new: NewCheck, source: Source, outbox: &mut Outbox) -> u64 {
+        let key = new.id.folded();
         let mut record = new.record(&self.node);
         self.describe_service(&mut record);
         let first_run = new.kind.probe().map(|probe| now + self.jitter(probe.interval));
         let mut check = LocalCheck::new(now, new, record, source);
         check.next_run = first_run;
         // An application registers again when it restarts, which does not indicate its health.
-        let existing = self.checks.get(&check.record.id);
+        let existing = self.checks.get(&key);
         if let Some(existing) = existing {
             check.continue_from(existing);
         }
@@ -421,8 +423,9 @@ impl Registry {
         }
         self.version += 1;
         check.unwritten = Unwritten { at: Some(now), version: self.version };
-        self.departed.check_is_back(&check.record.id);
-        self.checks.insert(check.record.id.clone(), check);
+        // It is registered again, so its removal need not reach the catalog.
+        self.departed.checks.remove(&key);
+        self.checks.insert(key, check);
         self.version
     }
 
@@ -430,7 +433,7 @@ impl Registry {
     fn update(&mut self, now: Time, id: &CheckId, news: (CheckStatus, String), outbox: &mut Outbox) {
         // A random delay, so that the agents of a cluster do not write at the same time.
         let delay = self.limits.update_interval.mul_f64(0.5 + self.random.fraction());
-        let Some(check) = self.checks.get_mut(id) else { return };
+        let Some(check) = self.checks.get_mut(&id.folded()) else { return };
         let before = (check.record.status, check.record.output.clone());
         if check.update(now, news, delay) {
             outbox.stores.push(check.store());
@@ -451,7 +454,7 @@ impl Registry {
         (status, output): (CheckStatus, String),
         outbox: &mut Outbox,
     ) {
-        let Some(check) = self.checks.get(id) else { return };
+        let Some(check) = self.checks.get(&id.folded()) else { return };
         let has_turned = check.record.status != status;
         if has_turned {
             outbox.notices.push(Notice::Turned(id.clone(), status, output.clone()));
@@ -467,7 +470,7 @@ impl Registry {
         let is_due = |check: &&LocalCheck| check.deadline.is_some_and(|deadline| deadline <= now);
         let due: Vec<_> = self.checks.values().filter(is_due).map(|check| check.record.id.clone()).collect();
         for id in due {
-            let Some(check) = self.checks.get_mut(&id) else { continue };
+            let Some(check) = self.checks.get_mut(&id.folded()) else { continue };
             // It stays critical until the next report, and expires only once.
             check.deadline = None;
             let output = match check.last_report.as_str() {
@@ -558,6 +561,11 @@ impl LocalCheck {
         has_turned
     }
 
+    /// Returns the folded id of its service.
+    fn service(&self) -> Option<ServiceId> {
+        self.record.service_id.as_ref().map(ServiceId::folded)
+    }
+
     /// Returns the time at which its service is deregistered.
     fn reaped_at(&self) -> Option<Time> {
         self.record.service_id.as_ref()?;
@@ -569,11 +577,6 @@ impl LocalCheck {
             .max_output_bytes
             .map_or(limits.max_output_bytes, |own| own.min(limits.max_output_bytes))
     }
-}
-
-/// Returns `true` if two ids are the same in the catalog.
-fn is_same(one: &str, other: &str) -> bool {
-    one == other || one.to_lowercase() == other.to_lowercase()
 }
 
 /// Returns the notes of a maintenance check.

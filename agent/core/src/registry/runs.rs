@@ -45,6 +45,7 @@ pub struct Outcome {
 #[derive(Debug, Default)]
 pub(super) struct Runs {
     last: u64,
+    /// The checks that run, by their folded ids.
     running: BTreeMap<RunId, CheckId>,
 }
 
@@ -72,8 +73,8 @@ impl Registry {
     pub(super) fn next_run(&self) -> Option<Time> {
         let has_room = self.runs.count() < self.limits.max_running;
         let running = self.runs.checks();
-        let waits = self.checks.values().filter(|check| !running.contains(&check.record.id));
-        has_room.then(|| waits.filter_map(|check| check.next_run).min()).flatten()
+        let waits = self.checks.iter().filter(|(key, _)| !running.contains(*key));
+        has_room.then(|| waits.filter_map(|(_, check)| check.next_run).min()).flatten()
     }
 
     /// Starts the runs that are due.
@@ -84,19 +85,19 @@ impl Registry {
         }
         // A check that was registered again during a run waits for the end of that run.
         let running = self.runs.checks();
-        let is_due = |check: &&mut LocalCheck| {
-            check.next_run.is_some_and(|at| at <= now) && !running.contains(&check.record.id)
+        let is_due = |(key, check): &(&CheckId, &mut LocalCheck)| {
+            check.next_run.is_some_and(|at| at <= now) && !running.contains(*key)
         };
-        let mut due: Vec<_> = self.checks.values_mut().filter(is_due).collect();
-        due.sort_by_key(|check| check.next_run);
-        for check in due.into_iter().take(room) {
+        let mut due: Vec<_> = self.checks.iter_mut().filter(is_due).collect();
+        due.sort_by_key(|(_, check)| check.next_run);
+        for (key, check) in due.into_iter().take(room) {
             let Some(probe) = check.definition.kind.probe() else { continue };
             check.next_run = None;
             // A run that never ends would take the place of another check.
             let timeout = probe.timeout.unwrap_or(probe.target.default_timeout());
             let timeout = Some(timeout.min(probe.interval.max(MAX_TIMEOUT)));
             outbox.runs.push(Run {
-                id: self.runs.begin(check.record.id.clone()),
+                id: self.runs.begin(key.clone()),
                 check: check.record.id.clone(),
                 probe: Probe { timeout, ..probe.clone() },
                 max_output_bytes: check.max_output_bytes(&self.limits),

@@ -2,7 +2,7 @@
 
 use super::definition::{NODE_MAINTENANCE, NewCheck, SERVICE_MAINTENANCE};
 use super::stored::{Source, Store, StoredService};
-use super::{Notice, Outbox, Registry, RegistryError, Unwritten, maintenance_notes};
+use super::{LocalCheck, Notice, Outbox, Registry, RegistryError, Unwritten, maintenance_notes};
 use lockmesh_protocol::id::{CheckId, ServiceId};
 use lockmesh_protocol::record::{Check, CheckStatus, Service};
 use lockmesh_protocol::time::Time;
@@ -60,10 +60,11 @@ impl Registry {
 
     /// Returns a service with its health.
     pub fn service_health(&self, id: &ServiceId) -> Option<ServiceHealth> {
-        let service = self.services.get(id)?.record.clone();
-        let decides = |check: &&Check| check.service_id.is_none() || check.service_id.as_ref() == Some(id);
+        let key = id.folded();
+        let service = self.services.get(&key)?.record.clone();
+        let decides = |check: &&LocalCheck| check.service().is_none_or(|service| service == key);
         let checks: Vec<Check> =
-            self.checks.values().map(|check| &check.record).filter(decides).cloned().collect();
+            self.checks.values().filter(decides).map(|check| check.record.clone()).collect();
         let aggregate = checks.iter().map(aggregate).max().unwrap_or(Aggregate::Passing);
         Some(ServiceHealth { aggregate, service, checks })
     }
@@ -81,23 +82,20 @@ impl Registry {
         source: Source,
         outbox: &mut Outbox,
     ) -> Result<u64, RegistryError> {
-        let ServiceRegistration { mut service, checks, replaces_checks } = registration;
-        // Ids are case-insensitive in the catalog: the first spelling stays.
-        let known = self.services.keys().find(|id| id.is_same(&service.id));
-        service.id = known.cloned().unwrap_or(service.id);
-        if self.services.len() >= self.limits.max_services && !self.services.contains_key(&service.id) {
+        let ServiceRegistration { service, checks, replaces_checks } = registration;
+        let id = service.id.clone();
+        if self.services.len() >= self.limits.max_services && !self.services.contains_key(&id.folded()) {
             return Err(RegistryError::TooManyServices(self.limits.max_services));
         }
         self.has_room(&checks)?;
-        let id = service.id.clone();
         self.insert_service(now, Service { node: self.node.clone(), ..service }, source, outbox);
-        let named: BTreeSet<_> = checks.iter().map(|check| check.id.clone()).collect();
+        let named: BTreeSet<_> = checks.iter().map(|check| check.id.folded()).collect();
         for check in checks {
             self.insert_check(now, NewCheck { service: Some(id.clone()), ..check }, source, outbox);
         }
         if replaces_checks {
             let is_dropped = |check: &CheckId| !named.contains(check) && !is_maintenance(check);
-            for check in self.checks_of(&id).into_iter().filter(is_dropped) {
+            for check in self.checks_of(&id.folded()).into_iter().filter(is_dropped) {
                 let _ = self.deregister_check(&check, outbox);
             }
         }
@@ -109,14 +107,15 @@ impl Registry {
     /// # Errors
     /// [`RegistryError::UnknownService`]: nothing was changed, here or in the catalog.
     pub fn deregister_service(&mut self, id: &ServiceId, outbox: &mut Outbox) -> Result<u64, RegistryError> {
-        self.services.remove(id).ok_or_else(|| RegistryError::UnknownService(id.clone()))?;
-        outbox.stores.push(Store::Service(id.clone(), None));
-        for check in self.checks_of(id) {
+        let key = id.folded();
+        self.services.remove(&key).ok_or_else(|| RegistryError::UnknownService(id.clone()))?;
+        outbox.stores.push(Store::Service(key.clone(), None));
+        for check in self.checks_of(&key) {
             self.checks.remove(&check);
             outbox.stores.push(Store::Check(check.clone(), None));
-            self.departed.checks.insert(check, Some(id.clone()));
+            self.departed.checks.insert(check, Some(key.clone()));
         }
-        self.departed.services.insert(id.clone());
+        self.departed.services.insert(key);
         self.limit_departed();
         self.version += 1;
         outbox.notices.push(Notice::Deregistered(id.clone()));
@@ -135,17 +134,16 @@ impl Registry {
         reason: Option<&str>,
         outbox: &mut Outbox,
     ) -> Result<u64, RegistryError> {
-        if !self.services.contains_key(service) {
-            return Err(RegistryError::UnknownService(service.clone()));
-        }
+        let known = self.services.get(&service.folded());
+        let service = &known.ok_or_else(|| RegistryError::UnknownService(service.clone()))?.record.id.clone();
         let id = CheckId::from(format!("{SERVICE_MAINTENANCE}{service}"));
         match reason {
-            Some(reason) if !self.checks.contains_key(&id) => {
+            Some(reason) if !self.checks.contains_key(&id.folded()) => {
                 let notes = maintenance_notes(reason, "service");
                 let check = NewCheck::maintenance(id, Some(service.clone()), &notes);
                 self.insert_check(now, check, Source::Api, outbox);
             }
-            None if self.checks.contains_key(&id) => drop(self.deregister_check(&id, outbox)),
+            None if self.checks.contains_key(&id.folded()) => drop(self.deregister_check(&id, outbox)),
             _ => {}
         }
         Ok(self.version)
@@ -160,8 +158,8 @@ impl Registry {
         outbox: &mut Outbox,
     ) {
         self.version += 1;
-        let id = record.id.clone();
-        if let Some(known) = self.services.get(&id).filter(|_| source == Source::Config)
+        let (id, key) = (record.id.clone(), record.id.folded());
+        if let Some(known) = self.services.get(&key).filter(|_| source == Source::Config)
             && record.enable_tag_override
             && known.record.enable_tag_override
         {
@@ -170,22 +168,23 @@ impl Registry {
         }
         let unwritten = Unwritten { at: Some(now), version: self.version };
         let service = LocalService { record, source, unwritten };
-        let known = self.services.get(&id);
+        let known = self.services.get(&key);
         if known.is_none_or(|known| known.record != service.record) {
-            outbox.notices.push(Notice::Registered(id.clone()));
+            outbox.notices.push(Notice::Registered(id));
         }
         if known.is_none_or(|known| known.store() != service.store()) {
             outbox.stores.push(service.store());
         }
-        self.departed.service_is_back(&id);
-        self.services.insert(id.clone(), service);
-        self.describe_checks(now, &id);
+        // It is registered again, so its removal need not reach the catalog.
+        self.departed.services.remove(&key);
+        self.services.insert(key.clone(), service);
+        self.describe_checks(now, &key);
     }
 
-    /// Gives the checks of a service its name and its tags.
-    pub(super) fn describe_checks(&mut self, now: Time, id: &ServiceId) {
-        let Some(service) = self.services.get(id) else { return };
-        for check in self.checks.values_mut().filter(|check| check.record.service_id.as_ref() == Some(id)) {
+    /// Gives the checks of a service, by its folded id, its name and its tags.
+    pub(super) fn describe_checks(&mut self, now: Time, key: &ServiceId) {
+        let Some(service) = self.services.get(key) else { return };
+        for check in self.checks.values_mut().filter(|check| check.service().as_ref() == Some(key)) {
             let before = check.record.clone();
             describe(&mut check.record, &service.record);
             if check.record != before {
@@ -196,19 +195,16 @@ impl Registry {
 
     /// Sets the fields of a check that are its service's.
     pub(super) fn describe_service(&self, record: &mut Check) {
-        let service = record.service_id.as_ref().and_then(|id| self.services.get(id));
+        let service = record.service_id.as_ref().and_then(|id| self.services.get(&id.folded()));
         if let Some(service) = service {
             describe(record, &service.record);
         }
     }
 
-    /// Returns the ids of a service's checks.
+    /// Returns the folded ids of a service's checks, by its own.
     pub(super) fn checks_of(&self, service: &ServiceId) -> Vec<CheckId> {
-        let checks = self.checks.values().map(|check| &check.record);
-        checks
-            .filter(|check| check.service_id.as_ref() == Some(service))
-            .map(|check| check.id.clone())
-            .collect()
+        let checks = self.checks.iter().filter(|(_, check)| check.service().as_ref() == Some(service));
+        checks.map(|(key, _)| key.clone()).collect()
     }
 }
 
@@ -227,7 +223,7 @@ impl LocalService {
     /// Returns what the data folder must have of it.
     pub(super) fn store(&self) -> Store {
         let stored = StoredService { service: self.record.clone(), source: self.source };
-        Store::Service(self.record.id.clone(), Some(Box::new(stored)))
+        Store::Service(self.record.id.folded(), Some(Box::new(stored)))
     }
 }
 
@@ -236,7 +232,8 @@ fn describe(check: &mut Check, service: &Service) {
     check.service_tags.clone_from(&service.tags);
 }
 
-/// Returns `true` for a check of maintenance, which only its own request ends.
+/// Returns `true` for a check of maintenance, which only its own request ends. Its id is all
+/// lower-case but for its service's.
 fn is_maintenance(check: &CheckId) -> bool {
     check.as_str() == NODE_MAINTENANCE || check.as_str().starts_with(SERVICE_MAINTENANCE)
 }

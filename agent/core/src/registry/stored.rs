@@ -56,9 +56,9 @@ pub struct StoredCheck {
 /// adoption.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Store {
-    /// A service.
+    /// A service, by its folded id.
     Service(ServiceId, Option<Box<StoredService>>),
-    /// A check.
+    /// A check, by its folded id.
     Check(CheckId, Option<Box<StoredCheck>>),
     /// What an earlier process left in the catalog was adopted.
     Adopted,
@@ -85,8 +85,8 @@ pub struct Configured {
 }
 
 impl Registry {
-    /// Creates a registry with the content of the data folder; `None` for a new folder, so that the
-    /// registry adopts what an earlier process left in the catalog. Equal seeds give equal pauses.
+    /// Creates a registry with the content of the data folder. With a new folder, it adopts what an
+    /// earlier process left in the catalog. Equal seeds give equal pauses.
     pub fn new(node: NodeName, limits: Limits, seed: u64, now: Time, stored: Stored) -> Self {
         let mut random = Random::new(seed);
         let mut registry = Self {
@@ -110,10 +110,11 @@ impl Registry {
         let unwritten = Unwritten { at: None, version: self.version };
         for StoredService { service, source } in stored.services {
             let record = Service { node: self.node.clone(), ..service };
-            self.services.insert(record.id.clone(), LocalService { record, source, unwritten });
+            self.services.insert(record.id.folded(), LocalService { record, source, unwritten });
         }
         for stored in stored.checks {
-            let is_orphan = stored.check.service.as_ref().is_some_and(|id| !self.services.contains_key(id));
+            let is_orphan =
+                stored.check.service.as_ref().is_some_and(|id| !self.services.contains_key(&id.folded()));
             if !is_orphan {
                 self.restore_check(now, stored, unwritten);
             }
@@ -135,7 +136,7 @@ impl Registry {
             check.last_report.clone_from(&check.record.output);
         }
         (check.streak, check.next_run, check.unwritten) = (streak, first_run, unwritten);
-        self.checks.insert(check.record.id.clone(), check);
+        self.checks.insert(check.record.id.folded(), check);
     }
 
     /// Replaces the services and checks of the configuration files. They win over applications'
@@ -150,9 +151,9 @@ impl Registry {
         configured: Configured,
         outbox: &mut Outbox,
     ) -> Result<u64, RegistryError> {
-        let services: BTreeSet<_> = configured.services.iter().map(|new| new.service.id.clone()).collect();
+        let services: BTreeSet<_> = configured.services.iter().map(|new| new.service.id.folded()).collect();
         let of_services = configured.services.iter().flat_map(|new| &new.checks);
-        let checks = of_services.chain(&configured.checks).map(|check| check.id.clone());
+        let checks = of_services.chain(&configured.checks).map(|check| check.id.folded());
         let checks: BTreeSet<_> = checks.collect();
         self.has_room_for(&services, &checks)?;
         let is_gone = |source: Source, is_named: bool| source == Source::Config && !is_named;
@@ -203,6 +204,6 @@ impl LocalCheck {
             status: self.record.status,
             output: self.record.output.clone(),
         };
-        Store::Check(self.record.id.clone(), Some(Box::new(stored)))
+        Store::Check(self.record.id.folded(), Some(Box::new(stored)))
     }
 }

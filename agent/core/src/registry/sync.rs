@@ -9,7 +9,7 @@ use super::definition::{CheckKind, NewCheck};
 use super::services::LocalService;
 use super::stored::{Source, Store};
 use super::thresholds::Streak;
-use super::{LocalCheck, Notice, Order, Outbox, Registry, Unwritten, is_same};
+use super::{LocalCheck, Notice, Order, Outbox, Registry, Unwritten};
 use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::id::{CheckId, LogIndex, ServiceId};
 use lockmesh_protocol::log_on_change::LogOnChange;
@@ -30,7 +30,7 @@ const MAX_BYTES_PER_WRITE: usize = 512 << 10;
 /// The service of the servers, which no agent owns.
 const SERVERS: &str = "consul";
 
-/// What was deregistered here, but not in the catalog yet.
+/// What was deregistered here, but not in the catalog yet, by folded id.
 #[derive(Debug, Default)]
 pub(super) struct Departed {
     pub(super) services: BTreeSet<ServiceId>,
@@ -117,16 +117,6 @@ impl Departed {
         services.chain(checks.map(|(check, _)| Departure::Check(check.clone()))).collect()
     }
 
-    /// Notes that a check is registered again: its removal need not reach the catalog.
-    pub(super) fn check_is_back(&mut self, id: &CheckId) {
-        self.checks.retain(|departed, _| !is_same(departed.as_str(), id.as_str()));
-    }
-
-    /// The same for a service.
-    pub(super) fn service_is_back(&mut self, id: &ServiceId) {
-        self.services.retain(|departed| !departed.is_same(id));
-    }
-
     /// Returns `true` if something is still to be removed.
     fn has(&self, departure: &Departure) -> bool {
         match departure {
@@ -198,25 +188,25 @@ impl Registry {
     /// Returns a round with the changes that are due.
     fn round(&self, now: Time, comparison: Comparison) -> Round {
         let is_due = |unwritten: Unwritten| unwritten.at.is_some_and(|at| at <= now);
-        let due = self.checks.values().filter(|check| is_due(check.unwritten));
+        let due = self.checks.iter().filter(|(_, check)| is_due(check.unwritten));
         let mut of_services = BTreeMap::<_, Vec<_>>::new();
         let mut others = Vec::new();
-        for check in due {
-            let service = check.record.service_id.as_ref().and_then(|id| self.services.get(id));
-            match service.filter(|service| is_due(service.unwritten)) {
-                Some(service) => {
-                    of_services.entry(&service.record.id).or_default().push(check.record.id.clone());
-                }
-                None => others.push(check.record.id.clone()),
+        for (key, check) in due {
+            let service = check.service().filter(|service| {
+                self.services.get(service).is_some_and(|service| is_due(service.unwritten))
+            });
+            match service {
+                Some(service) => of_services.entry(service).or_default().push(key.clone()),
+                None => others.push(key.clone()),
             }
         }
         let mut writes = VecDeque::new();
         let size = |id: &CheckId| self.checks.get(id).map_or(0, |check| size(&check.record));
-        for service in self.services.values().filter(|service| is_due(service.unwritten)) {
+        for (key, _) in self.services.iter().filter(|(_, service)| is_due(service.unwritten)) {
             // A service never appears without its checks.
-            let mut checks = of_services.remove(&service.record.id).unwrap_or_default();
+            let mut checks = of_services.remove(key).unwrap_or_default();
             others.extend(checks.split_off(fitting(&checks, size)));
-            writes.push_back(Write(Some(service.record.id.clone()), checks));
+            writes.push_back(Write(Some(key.clone()), checks));
         }
         while !others.is_empty() {
             let rest = others.split_off(fitting(&others, size));
@@ -265,24 +255,24 @@ impl Registry {
 
     /// Returns the command that writes what is still registered of these entries.
     fn write(&self, service: Option<ServiceId>, checks: &[CheckId]) -> Option<(Order, Pending)> {
-        let service = service.and_then(|id| self.services.get(&id));
-        let is_in_catalog = |check: &&LocalCheck| match &check.record.service_id {
-            Some(id) if service.is_none_or(|service| service.record.id != *id) => {
+        let service = service.and_then(|key| self.services.get_key_value(&key));
+        let is_in_catalog = |(_, check): &(&CheckId, &LocalCheck)| match check.service() {
+            Some(key) if service.is_none_or(|(written, _)| *written != key) => {
                 // A service that was registered during the round is written by the next one.
-                self.services.get(id).is_some_and(|service| service.unwritten.at.is_none())
+                self.services.get(&key).is_some_and(|service| service.unwritten.at.is_none())
             }
             _ => true,
         };
-        let checks = checks.iter().filter_map(|id| self.checks.get(id)).filter(is_in_catalog);
-        let checks: Vec<&LocalCheck> = checks.collect();
+        let checks = checks.iter().filter_map(|key| self.checks.get_key_value(key)).filter(is_in_catalog);
+        let checks: Vec<_> = checks.collect();
         if service.is_none() && checks.is_empty() {
             return None;
         }
-        let versions = checks.iter().map(|check| (check.record.id.clone(), check.unwritten.version));
-        let version = service.map(|service| (service.record.id.clone(), service.unwritten.version));
+        let versions = checks.iter().map(|(key, check)| ((*key).clone(), check.unwritten.version));
+        let version = service.map(|(key, service)| (key.clone(), service.unwritten.version));
         let pending = Pending::Write(version, versions.collect());
-        let records = checks.iter().map(|check| check.record.clone()).collect();
-        Some((Order::Register(service.map(|service| service.record.clone()), records), pending))
+        let records = checks.iter().map(|(_, check)| check.record.clone()).collect();
+        Some((Order::Register(service.map(|(_, service)| service.record.clone()), records), pending))
     }
 
     /// Continues the round after an applied write.
@@ -344,9 +334,10 @@ impl Registry {
         self.sync.compares_first = false;
         // Once: what appears there later, or was removed here, is not left from before.
         let adopts = std::mem::take(&mut self.sync.adopts);
-        let is_own = |service: &&Arc<Service>| !is_same(service.id.as_str(), SERVERS);
+        let is_own = |service: &&Arc<Service>| service.id.folded().as_str() != SERVERS;
         let services: Vec<_> = services.iter().filter(is_own).collect();
-        let is_own = |check: &&Arc<Check>| !is_same(check.id.as_str(), SERF_HEALTH);
+        let health = CheckId::from(SERF_HEALTH).folded();
+        let is_own = |check: &&Arc<Check>| check.id.folded() != health;
         let checks: Vec<_> = checks.iter().filter(is_own).collect();
         if adopts {
             services.iter().for_each(|left| self.adopt_service(left, outbox));
@@ -360,17 +351,14 @@ impl Registry {
     }
 
     fn mark_services(&mut self, now: Time, before: u64, catalog: &[&Arc<Service>], outbox: &mut Outbox) {
-        let catalog: BTreeMap<_, _> =
-            catalog.iter().map(|service| (service.id.as_str().to_lowercase(), service)).collect();
+        let catalog: BTreeMap<_, _> = catalog.iter().map(|service| (service.id.folded(), service)).collect();
         let mut overridden = Vec::new();
         for (id, service) in &mut self.services {
             // Changes made while the catalog answered are newer than its answer.
             if service.unwritten.version > before || service.unwritten.at.is_some() {
                 continue;
             }
-            let known = catalog
-                .get(&id.as_str().to_lowercase())
-                .map(|known| without_indexes((***known).as_ref().clone()));
+            let known = catalog.get(id).map(|known| without_indexes((***known).as_ref().clone()));
             let Some(known) = known else {
                 service.unwritten.at = Some(now);
                 continue;
@@ -385,23 +373,22 @@ impl Registry {
                 service.unwritten.at = Some(now);
             }
         }
-        let own: BTreeSet<_> = self.services.keys().map(|id| id.as_str().to_lowercase()).collect();
-        for (_, foreign) in catalog.into_iter().filter(|(id, _)| !own.contains(id)) {
-            if self.departed.services.insert(foreign.id.clone()) {
-                outbox.notices.push(Notice::Foreign(format!("service {}", foreign.id)));
+        let foreign = catalog.into_keys().filter(|id| !self.services.contains_key(id));
+        for id in foreign {
+            if self.departed.services.insert(id.clone()) {
+                outbox.notices.push(Notice::Foreign(format!("service {id}")));
             }
         }
         overridden.iter().for_each(|id| self.describe_checks(now, id));
     }
 
     fn mark_checks(&mut self, now: Time, before: u64, catalog: &[&Arc<Check>], outbox: &mut Outbox) {
-        let catalog: BTreeMap<_, _> =
-            catalog.iter().map(|check| (check.id.as_str().to_lowercase(), check)).collect();
+        let catalog: BTreeMap<_, _> = catalog.iter().map(|check| (check.id.folded(), check)).collect();
         for (id, check) in &mut self.checks {
             if check.unwritten.version > before || check.unwritten.at.is_some() {
                 continue;
             }
-            let Some(known) = catalog.get(&id.as_str().to_lowercase()) else {
+            let Some(known) = catalog.get(id) else {
                 check.unwritten.at = Some(now);
                 continue;
             };
@@ -415,18 +402,18 @@ impl Registry {
                 check.unwritten.at = Some(now);
             }
         }
-        let own: BTreeSet<_> = self.checks.keys().map(|id| id.as_str().to_lowercase()).collect();
-        for (_, foreign) in catalog.into_iter().filter(|(id, _)| !own.contains(id)) {
-            if !self.departed.checks.contains_key(&foreign.id) {
-                outbox.notices.push(Notice::Foreign(format!("check {}", foreign.id)));
-                self.departed.checks.insert(foreign.id.clone(), foreign.service_id.clone());
+        for (id, check) in catalog.into_iter().filter(|(id, _)| !self.checks.contains_key(id)) {
+            if !self.departed.checks.contains_key(&id) {
+                outbox.notices.push(Notice::Foreign(format!("check {id}")));
+                self.departed.checks.insert(id, check.service_id.as_ref().map(ServiceId::folded));
             }
         }
     }
 
     /// Adopts a service that an earlier process left in the catalog.
     fn adopt_service(&mut self, left: &Service, outbox: &mut Outbox) {
-        if self.services.contains_key(&left.id) || self.departed.services.contains(&left.id) {
+        let key = left.id.folded();
+        if self.services.contains_key(&key) || self.departed.services.contains(&key) {
             return;
         }
         outbox.notices.push(Notice::AdoptedService(left.id.clone()));
@@ -436,14 +423,13 @@ impl Registry {
         let record = without_indexes(left.clone());
         let service = LocalService { record, source: Source::Api, unwritten };
         outbox.stores.push(service.store());
-        self.services.insert(left.id.clone(), service);
+        self.services.insert(key, service);
     }
 
     /// Adopts a check that an earlier process left in the catalog.
     fn adopt_check(&mut self, now: Time, left: &Check, outbox: &mut Outbox) {
-        let known =
-            self.checks.values_mut().find(|check| is_same(check.record.id.as_str(), left.id.as_str()));
-        if let Some(known) = known.filter(|known| !known.is_found) {
+        let key = left.id.folded();
+        if let Some(known) = self.checks.get_mut(&key).filter(|known| !known.is_found) {
             // A definition says nothing about the present: what the catalog has is known.
             (known.record.status, known.record.output) = (left.status, left.output.clone());
             known.streak = Streak::of_status(known.definition.thresholds, left.status);
@@ -451,9 +437,9 @@ impl Registry {
             return;
         }
         let Some(kind) = CheckKind::adoptable(left) else { return };
-        let has_service = left.service_id.as_ref().is_none_or(|id| self.services.contains_key(id));
+        let has_service = left.service_id.as_ref().is_none_or(|id| self.services.contains_key(&id.folded()));
         // Reports since this agent started are newer than the catalog's status.
-        let is_known = self.checks.contains_key(&left.id) || self.departed.checks.contains_key(&left.id);
+        let is_known = self.checks.contains_key(&key) || self.departed.checks.contains_key(&key);
         if is_known || !has_service {
             return;
         }
@@ -473,7 +459,7 @@ impl Registry {
         // The catalog is up to date.
         check.unwritten = Unwritten { at: None, version: self.version };
         outbox.stores.push(check.store());
-        self.checks.insert(left.id.clone(), check);
+        self.checks.insert(key, check);
     }
 
     fn sync_succeeded(&mut self, outbox: &mut Outbox) {

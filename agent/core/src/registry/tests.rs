@@ -106,24 +106,25 @@ impl Stand {
             Order::ReadChecks if self.is_down => Input::Checks(Err(down())),
             _ if self.is_down => Input::Written(Err(down())),
             Order::Register(service, checks) => {
-                self.services.extend(service.map(|service| (service.id.clone(), service)));
+                self.services.extend(service.map(|service| (service.id.folded(), service)));
                 for mut check in checks {
                     if let Some(id) = &check.service_id {
                         // As the servers do: no check is written without its service.
-                        let Some(service) = self.services.get(id) else {
+                        let Some(service) = self.services.get(&id.folded()) else {
                             let unknown = lockmesh_protocol::reply::Refusal::MissingNode;
                             return Input::Written(Ok(Reply::Refused(unknown)));
                         };
                         check.service_name.clone_from(&service.name);
                         check.service_tags.clone_from(&service.tags);
                     }
-                    self.catalog.insert(check.id.clone(), check);
+                    self.catalog.insert(check.id.folded(), check);
                 }
                 Input::Written(Ok(Reply::Done))
             }
             Order::DeregisterService(id) => {
                 self.services.remove(&id);
-                self.catalog.retain(|_, check| check.service_id.as_ref() != Some(&id));
+                self.catalog
+                    .retain(|_, check| check.service_id.as_ref().map(ServiceId::folded) != Some(id.clone()));
                 Input::Written(Ok(Reply::Done))
             }
             Order::DeregisterCheck(id) => {
@@ -742,6 +743,13 @@ fn ids_that_differ_in_case_are_one_entry() {
     );
     assert_eq!(stand.registry.services().len(), 1);
     assert_eq!(stand.status("of-web"), Some(CheckStatus::Passing));
+    let respelled = NewCheck { name: "of web".into(), ..new("OF-WEB", SECOND * 3_600) };
+    let registration = ServiceRegistration { service: web(), checks: vec![respelled], replaces_checks: true };
+    stand
+        .change(|registry, now, outbox| registry.register_service(now, registration, Source::Api, outbox))
+        .expect("there is room");
+    stand.report("of-WEB", CheckStatus::Warning, "").expect("it is registered");
+    assert_eq!(stand.registry.checks().len(), 2, "it is named again, and not dropped");
     // Another client wrote the same entries in another spelling.
     let check = stand.catalog.remove(&CheckId::from("app")).expect("it is there");
     stand.catalog.insert("APP".into(), Check { id: "APP".into(), ..check });

@@ -47,14 +47,14 @@ pub(super) struct Catalog {
 impl CheckKey {
     /// The key of the check `id` of `node`, ignoring case.
     pub(super) fn new(node: &NodeName, id: &CheckId) -> Self {
-        Self { node: node.folded(), id: CheckId::from(id.as_str().to_lowercase()) }
+        Self { node: node.folded(), id: id.folded() }
     }
 }
 
 impl ServiceKey {
     /// The key of the service `id` of `node`, ignoring case.
     pub(super) fn new(node: &NodeName, id: &ServiceId) -> Self {
-        Self { node: node.folded(), id: ServiceId::from(id.as_str().to_lowercase()) }
+        Self { node: node.folded(), id: id.folded() }
     }
 }
 

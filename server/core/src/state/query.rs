@@ -66,8 +66,9 @@ impl Catalog {
     fn checks_of_instance(&self, folded: &NodeName, service: &Service) -> Vec<Arc<Check>> {
         let checks = || self.checks_of(folded).map(|(_, check)| check);
         let of_node = checks().filter(|check| check.service_id.is_none());
-        let is_its_own =
-            |check: &&Arc<Check>| check.service_id.as_ref().is_some_and(|id| id.is_same(&service.id));
+        let is_its_own = |check: &&Arc<Check>| {
+            check.service_id.as_ref().is_some_and(|id| id.folded() == service.id.folded())
+        };
         of_node.chain(checks().filter(is_its_own)).cloned().collect()
     }
 }

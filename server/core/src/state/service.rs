@@ -38,7 +38,8 @@ pub(super) fn delete_service(step: &mut Step<'_>, node: &NodeName, id: &ServiceI
     let folded = node.folded();
     let key = ServiceKey::new(node, id);
     let Some(service) = step.state.catalog.services.get(&key).cloned() else { return };
-    let is_about = |check: &Check| check.service_id.as_ref().is_some_and(|id| id.is_same(&service.id));
+    let is_about =
+        |check: &Check| check.service_id.as_ref().is_some_and(|id| id.folded() == service.id.folded());
     let checks = step.state.catalog.checks_of(&folded).filter(|(_, check)| is_about(check));
     let checks: Vec<CheckKey> = checks.map(|(key, _)| key.clone()).collect();
     // Checks first, and with them the sessions: no check may exist without its service.
