@@ -27,7 +27,6 @@ use lockmesh_protocol::command::AgentRegistration;
 use lockmesh_protocol::id::{LogIndex, NodeName};
 use lockmesh_protocol::record::{Node, Service};
 use lockmesh_protocol::rpc::Unavailable;
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -389,20 +388,7 @@ fn registration(
 
 /// Lists the server in the catalog under the name that Consul's tools look for.
 fn server_service(node: &NodeIdentity, rpc: SocketAddr) -> Service {
-    Service {
-        node: node.name.clone(),
-        id: "consul".into(),
-        name: "consul".into(),
-        tags: Vec::new(),
-        address: String::new(),
-        tagged_addresses: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        port: rpc.port(),
-        weights: (1, 1),
-        enable_tag_override: false,
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
-    }
+    Service { port: rpc.port(), ..Service::of(node.name.clone(), "consul".into(), "consul") }
 }
 
 #[cfg(test)]

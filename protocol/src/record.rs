@@ -312,6 +312,26 @@ pub struct Service {
     pub modify_index: LogIndex,
 }
 
+impl Service {
+    /// Returns a service of a node, with defaults for everything else.
+    pub fn of(node: NodeName, id: ServiceId, name: &str) -> Self {
+        Self {
+            node,
+            id,
+            name: name.into(),
+            tags: Vec::new(),
+            address: String::new(),
+            tagged_addresses: BTreeMap::new(),
+            meta: BTreeMap::new(),
+            port: 0,
+            weights: (1, 1),
+            enable_tag_override: false,
+            create_index: LogIndex(0),
+            modify_index: LogIndex(0),
+        }
+    }
+}
+
 /// The identity that an agent's lease is bound to: one process on one boot of one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Incarnation {

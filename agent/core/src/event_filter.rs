@@ -82,8 +82,6 @@ fn pattern(which: &'static str, text: &str) -> Result<Option<Regex>, FilterError
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockmesh_protocol::id::LogIndex;
-    use std::collections::BTreeMap;
 
     fn filters(node: &str, service: &str, tag: &str) -> EventFilters {
         EventFilters { node: node.into(), service: service.into(), tag: tag.into() }
@@ -91,18 +89,8 @@ mod tests {
 
     fn service(id: &str, tags: &[&str]) -> Service {
         Service {
-            node: "web-1".into(),
-            id: id.into(),
-            name: "any".into(),
             tags: tags.iter().map(|tag| (*tag).into()).collect(),
-            address: String::new(),
-            tagged_addresses: BTreeMap::new(),
-            meta: BTreeMap::new(),
-            port: 0,
-            weights: (1, 1),
-            enable_tag_override: false,
-            create_index: LogIndex(0),
-            modify_index: LogIndex(0),
+            ..Service::of("web-1".into(), id.into(), "any")
         }
     }
 

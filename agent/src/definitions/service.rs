@@ -6,7 +6,7 @@ use crate::http::go::json::{JsonError, Object, first_value, says_nothing};
 use crate::http::service_mesh::{self, MeshFields};
 use lockmesh_agent_core::registry::{Configured, NewCheck, ServiceRegistration};
 use lockmesh_net::config::ConfigError;
-use lockmesh_protocol::id::{LogIndex, ServiceId};
+use lockmesh_protocol::id::ServiceId;
 use lockmesh_protocol::record::{Service, ServiceAddress};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -77,18 +77,12 @@ fn parse_service(value: &Value, spelling: Spelling) -> Result<ServiceRegistratio
     let mut meta: BTreeMap<_, _> = object.string_map("Meta")?.collect();
     let weights = weights(&object)?;
     let mut service = Service {
-        node: "".into(),
-        id: ServiceId::from(id),
-        name: name.into(),
         tags: object.strings("Tags")?.into_iter().map(str::to_owned).collect(),
         address: object.string("Address")?.into(),
         tagged_addresses: tagged_addresses(&object, spelling)?,
-        meta: BTreeMap::new(),
         port: object.port("Port")?,
-        weights: (1, 1),
         enable_tag_override: object.bool("EnableTagOverride")?,
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
+        ..Service::of("".into(), ServiceId::from(id), name)
     };
     let mesh = MeshFields::parse(&object)?;
     let wrong = |text: String| DefinitionError::Wrong(text);

@@ -16,7 +16,7 @@ use lockmesh_agent_core::registry::{
 };
 use lockmesh_core::State;
 use lockmesh_protocol::command::{Command, Deregistration, Registration};
-use lockmesh_protocol::id::{CheckId, LogIndex, NodeName, ServiceId};
+use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
 use lockmesh_protocol::record::{Check, CheckStatus, SERF_HEALTH, Service};
 use lockmesh_protocol::rpc::{Response, Unavailable};
@@ -381,20 +381,7 @@ fn register(registry: &mut Registry, now: Time, check: NewCheck, outbox: &mut Ou
 }
 
 fn register_service(registry: &mut Registry, now: Time, outbox: &mut Outbox) {
-    let service = Service {
-        node: "".into(),
-        id: SERVICE.into(),
-        name: SERVICE.into(),
-        tags: Vec::new(),
-        address: String::new(),
-        tagged_addresses: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        port: 80,
-        weights: (1, 1),
-        enable_tag_override: false,
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
-    };
+    let service = Service { port: 80, ..Service::of("".into(), SERVICE.into(), SERVICE) };
     let target = Target::Udp { address: "127.0.0.1:9".into() };
     let kind = CheckKind::Probe(Probe { target, interval: MIN_INTERVAL * 2, timeout: None });
     let checks = vec![NewCheck::of(PROBE.into(), CheckStatus::Critical, kind)];

@@ -15,6 +15,7 @@ use lockmesh_protocol::id::{CheckId, LogIndex, ServiceId};
 use lockmesh_protocol::log_on_change::LogOnChange;
 use lockmesh_protocol::record::{Check, SERF_HEALTH, Service};
 use lockmesh_protocol::time::Time;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -403,9 +404,9 @@ impl Registry {
             }
         }
         for (id, check) in catalog.into_iter().filter(|(id, _)| !self.checks.contains_key(id)) {
-            if !self.departed.checks.contains_key(&id) {
-                outbox.notices.push(Notice::Foreign(format!("check {id}")));
-                self.departed.checks.insert(id, check.service_id.as_ref().map(ServiceId::folded));
+            if let Entry::Vacant(entry) = self.departed.checks.entry(id) {
+                outbox.notices.push(Notice::Foreign(format!("check {}", entry.key())));
+                entry.insert(check.service_id.as_ref().map(ServiceId::folded));
             }
         }
     }

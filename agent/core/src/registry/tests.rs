@@ -1,7 +1,6 @@
 //! Services and checks in virtual time, with a catalog that replies at once or not at all.
 
 use super::*;
-use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::record::SERF_HEALTH;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -201,20 +200,7 @@ fn probe(id: &str) -> NewCheck {
 }
 
 fn web() -> Service {
-    Service {
-        node: "node-one".into(),
-        id: "web".into(),
-        name: "web".into(),
-        tags: vec!["a".into()],
-        address: String::new(),
-        tagged_addresses: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        port: 80,
-        weights: (1, 1),
-        enable_tag_override: false,
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
-    }
+    Service { tags: vec!["a".into()], port: 80, ..Service::of("node-one".into(), "web".into(), "web") }
 }
 
 #[test]

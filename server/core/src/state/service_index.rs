@@ -213,18 +213,8 @@ mod tests {
         fn register(&mut self, node: &str, service: Option<(&str, &str)>, checks: Vec<Check>) -> LogIndex {
             let name = NodeName::from(node);
             let service = service.map(|(id, service)| Service {
-                node: name.clone(),
-                id: ServiceId::from(id),
-                name: service.into(),
-                tags: Vec::new(),
-                address: String::new(),
-                tagged_addresses: BTreeMap::new(),
-                meta: BTreeMap::new(),
                 port: 80,
-                weights: (1, 1),
-                enable_tag_override: false,
-                create_index: LogIndex(0),
-                modify_index: LogIndex(0),
+                ..Service::of(name.clone(), ServiceId::from(id), service)
             });
             let node = Node::of(name, String::new(), "10.0.0.1");
             self.apply(Command::Register(Registration { node, skip_node_update: true, service, checks }))

@@ -15,7 +15,6 @@ use lockmesh_protocol::lease::{HealthWindow, LeaseId, LeaseKey};
 use lockmesh_protocol::record::{
     Autopilot, Behavior, Check, CheckStatus, Incarnation, NewServer, Node, Service, ServiceCheck, SessionSpec,
 };
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Parses a line as a command; `None` if its first word is not a command.
@@ -291,18 +290,13 @@ pub(crate) fn uuid(text: &str) -> String {
 fn service(node: &NodeName, text: &str) -> Service {
     let (id, tag) = text.split_once(':').unwrap_or((text, ""));
     Service {
-        node: node.clone(),
-        id: ServiceId::from(id),
-        name: id.trim_end_matches(|letter: char| letter.is_ascii_digit()).into(),
         tags: Some(tag).filter(|tag| !tag.is_empty()).map(str::to_owned).into_iter().collect(),
-        address: String::new(),
-        tagged_addresses: BTreeMap::new(),
-        meta: BTreeMap::new(),
         port: 80,
-        weights: (1, 1),
-        enable_tag_override: false,
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
+        ..Service::of(
+            node.clone(),
+            ServiceId::from(id),
+            id.trim_end_matches(|letter: char| letter.is_ascii_digit()),
+        )
     }
 }
 

@@ -7,26 +7,12 @@ use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::query::{Blocking, Consistency, Query, Rows};
 use lockmesh_protocol::record::{Node, Service};
 use lockmesh_protocol::rpc::{Request, Response};
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn register(node: &str, service: &str, address: &str) -> Command {
-    let service = Service {
-        node: node.into(),
-        id: service.into(),
-        name: service.into(),
-        tags: Vec::new(),
-        address: String::new(),
-        tagged_addresses: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        port: 80,
-        weights: (1, 1),
-        enable_tag_override: false,
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
-    };
+    let service = Service { port: 80, ..Service::of(node.into(), service.into(), service) };
     let node = Node::of(node.into(), String::new(), address);
     let (skip_node_update, service, checks) = (false, Some(service), Vec::new());
     Command::Register(Registration { node, skip_node_update, service, checks })

@@ -10,7 +10,6 @@ use lockmesh_protocol::id::{CheckId, Key, LogIndex, NodeName, ServiceId, Session
 use lockmesh_protocol::record::{Behavior, Check, CheckStatus, Node, Service, SessionSpec};
 use proptest::prelude::{BoxedStrategy, Just, Strategy, any, prop};
 use proptest::prop_oneof;
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -286,20 +285,8 @@ pub(crate) fn node(name: &str, id: &str) -> Node {
 }
 
 fn register(name: &str, checks: Vec<(&str, CheckStatus)>, service: bool) -> Command {
-    let service = service.then(|| Service {
-        node: NodeName::from(""),
-        id: ServiceId::from("web"),
-        name: "web".into(),
-        tags: Vec::new(),
-        address: String::new(),
-        tagged_addresses: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        port: 80,
-        weights: (1, 1),
-        enable_tag_override: false,
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
-    });
+    let service = service
+        .then(|| Service { port: 80, ..Service::of(NodeName::from(""), ServiceId::from("web"), "web") });
     let checks = checks.into_iter().map(|(id, status)| check(id, status, service.is_some())).collect();
     Command::Register(Registration { node: node(name, &name[1..]), skip_node_update: false, service, checks })
 }
