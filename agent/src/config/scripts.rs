@@ -1,6 +1,6 @@
 //! Who may define checks that run a script: such a check runs any command as the agent's user.
 
-use lockmesh_agent_core::registry::{NewCheck, Source, Target};
+use lockmesh_agent_core::registry::{NewCheck, Source};
 use serde::{Deserialize, Serialize};
 
 /// Who may define checks that run a script.
@@ -20,9 +20,8 @@ impl Scripts {
     /// Returns `true` if a check of this origin may run. What a client registered was permitted to
     /// it by its socket.
     pub fn permit(self, check: &NewCheck, source: Source) -> bool {
-        let is_script = check.kind.probe().is_some_and(|probe| matches!(probe.target, Target::Script { .. }));
         match (self, source) {
-            _ if !is_script => true,
+            _ if !check.runs_script() => true,
             (Self::Disabled, _) | (Self::Config, Source::Api) => false,
             (Self::Config, Source::Config) | (Self::UnixSocket, _) => true,
         }
@@ -32,7 +31,7 @@ impl Scripts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockmesh_agent_core::registry::{CheckKind, Probe};
+    use lockmesh_agent_core::registry::{CheckKind, Probe, Target};
     use lockmesh_protocol::record::CheckStatus;
     use std::time::Duration;
 

@@ -68,10 +68,7 @@ pub fn configured(services: &[Value], checks: &[Value]) -> Result<Configured, Co
 fn parse_service(value: &Value, spelling: Spelling) -> Result<ServiceRegistration, DefinitionError> {
     let value = folded(value, spelling);
     let object = Object::new("ServiceDefinition", &value)?;
-    let ignored: Vec<_> =
-        SILENT_FIELDS.iter().filter(|name| object.sent(name).is_some_and(says_nothing)).collect();
-    let known: Vec<_> = FIELDS.iter().chain(&service_mesh::FIELDS).chain(ignored).copied().collect();
-    object.refuse_unknown(&known)?;
+    object.refuse_unknown_or_said(&[FIELDS, &service_mesh::FIELDS].concat(), SILENT_FIELDS)?;
     let name = object.string("Name")?;
     let id = Some(object.string("ID")?).filter(|id| !id.is_empty()).unwrap_or(name);
     let mut meta: BTreeMap<_, _> = object.string_map("Meta")?.collect();
@@ -175,13 +172,18 @@ fn check_meta(meta: &BTreeMap<String, String>) -> Result<(), String> {
     Ok(())
 }
 
-fn tagged_addresses(
+/// Reads the addresses by tag.
+///
+/// # Errors
+/// An address has a field of another type, or an unknown one: the definition has to be changed.
+pub fn tagged_addresses(
     service: &Object<'_>,
     spelling: Spelling,
 ) -> Result<BTreeMap<String, ServiceAddress>, JsonError> {
     let map = service.object("TaggedAddresses", "map[string]ServiceAddress")?;
     let mut addresses = BTreeMap::new();
     for tag in map.names() {
+        map.object(tag, "ServiceAddress")?;
         let value = folded(map.value(tag).unwrap_or(&Value::Null), spelling);
         let address = Object::new("ServiceAddress", &value)?;
         address.refuse_unknown(&["Address", "Port"])?;

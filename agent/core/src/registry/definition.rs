@@ -235,6 +235,11 @@ impl NewCheck {
         }
     }
 
+    /// Returns `true` if it runs a command.
+    pub fn runs_script(&self) -> bool {
+        self.kind.probe().is_some_and(|probe| matches!(probe.target, Target::Script { .. }))
+    }
+
     /// Returns the check of a node or a service in maintenance.
     pub(super) fn maintenance(id: CheckId, service: Option<ServiceId>, notes: &str) -> Self {
         let name = if service.is_some() { "Service Maintenance Mode" } else { "Node Maintenance Mode" };

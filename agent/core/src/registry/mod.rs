@@ -434,15 +434,13 @@ impl Registry {
         // A random delay, so that the agents of a cluster do not write at the same time.
         let delay = self.limits.update_interval.mul_f64(0.5 + self.random.fraction());
         let Some(check) = self.checks.get_mut(&id.folded()) else { return };
-        let before = (check.record.status, check.record.output.clone());
-        if check.update(now, news, delay) {
-            outbox.stores.push(check.store());
-        }
         check.is_found = true;
         // A repeated report must not keep a write of the check from being the last one.
-        if before != (check.record.status, check.record.output.clone()) {
-            self.version += 1;
-            check.unwritten.version = self.version;
+        let Some(has_turned) = check.update(now, news, delay) else { return };
+        self.version += 1;
+        check.unwritten.version = self.version;
+        if has_turned {
+            outbox.stores.push(check.store());
         }
     }
 
@@ -541,9 +539,18 @@ impl LocalCheck {
         }
     }
 
-    /// Sets a status and an output; returns `true` if the status changed. A change of status is
-    /// urgent; a change of output alone may wait for `delay`.
-    fn update(&mut self, now: Time, (status, output): (CheckStatus, String), delay: Duration) -> bool {
+    /// Sets a status and an output; returns `true` if the status changed, and `None` if neither
+    /// did. A change of status is urgent; a change of output alone may wait for `delay`.
+    fn update(
+        &mut self,
+        now: Time,
+        (status, output): (CheckStatus, String),
+        delay: Duration,
+    ) -> Option<bool> {
+        self.critical_since = match status {
+            CheckStatus::Critical => Some(self.critical_since.unwrap_or(now)),
+            _ => None,
+        };
         let has_turned = self.record.status != status;
         if has_turned {
             self.unwritten.at = Some(now);
@@ -551,14 +558,11 @@ impl LocalCheck {
             // Never later than planned: a check that reports often would postpone it forever.
             let later = now + delay;
             self.unwritten.at = Some(self.unwritten.at.map_or(later, |at| at.min(later)));
+        } else {
+            return None;
         }
-        self.critical_since = match status {
-            CheckStatus::Critical => Some(self.critical_since.unwrap_or(now)),
-            _ => None,
-        };
-        self.record.status = status;
-        self.record.output = output;
-        has_turned
+        (self.record.status, self.record.output) = (status, output);
+        Some(has_turned)
     }
 
     /// Returns the folded id of its service.

@@ -14,7 +14,7 @@ use super::super::shapes;
 use crate::config::Scripts;
 use crate::definitions::{DefinitionError, parse_check_registration};
 use http::Response;
-use lockmesh_agent_core::registry::{NewCheck, RegistryError, Target};
+use lockmesh_agent_core::registry::{NewCheck, RegistryError};
 use lockmesh_protocol::id::CheckId;
 use lockmesh_protocol::record::CheckStatus;
 use std::collections::BTreeMap;
@@ -83,11 +83,8 @@ pub(super) fn maintenance_reason<'a>(call: &'a Call<'_>) -> Result<Option<&'a st
 
 /// Rejects script checks, unless the agent permits them to this client.
 pub(super) fn check_scripts(call: &Call<'_>, checks: &[NewCheck]) -> Result<(), Failure> {
-    let is_script = |check: &NewCheck| {
-        check.kind.probe().is_some_and(|probe| matches!(probe.target, Target::Script { .. }))
-    };
     let is_permitted = call.api.scripts == Scripts::UnixSocket && matches!(call.peer, Peer::Unix { .. });
-    if is_permitted || !checks.iter().any(is_script) {
+    if is_permitted || !checks.iter().any(NewCheck::runs_script) {
         return Ok(());
     }
     Err(Failure::refused(

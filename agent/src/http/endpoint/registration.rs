@@ -9,13 +9,13 @@ use super::super::call::{Call, check_datacenter};
 use super::super::go::duration;
 use super::super::go::json::{JsonError, Object, first_value, says_nothing};
 use super::super::service_mesh::{self, MeshFields};
+use crate::definitions::{Spelling, tagged_addresses};
 use http::Response;
 use lockmesh_protocol::command::{Command, Deregistration, Registration};
 use lockmesh_protocol::id::{CheckId, LogIndex, NodeName, ServiceId};
-use lockmesh_protocol::record::{Check, CheckStatus, Node, Service, ServiceAddress};
+use lockmesh_protocol::record::{Check, CheckStatus, Node, Service};
 use lockmesh_protocol::reply::Reply;
 use serde_json::Value;
-use std::collections::BTreeMap;
 
 const REGISTRATION_FIELDS: &[&str] = &[
     "Datacenter",
@@ -119,7 +119,7 @@ fn undecodable(error: JsonError) -> Failure {
 pub fn parse_registration(body: &[u8]) -> Result<(String, Registration), JsonError> {
     let value = first_value(body)?;
     let object = Object::new("RegisterRequest", &value)?;
-    refuse_unknown(&object, REGISTRATION_FIELDS, &[])?;
+    object.refuse_unknown(REGISTRATION_FIELDS)?;
     let node = Node {
         name: NodeName::from(object.string("Node")?),
         id: object.string("ID")?.to_ascii_lowercase(),
@@ -147,8 +147,7 @@ pub fn parse_deregistration(body: &[u8]) -> Result<(String, Deregistration), Jso
     let value = first_value(body)?;
     let object = Object::new("DeregisterRequest", &value)?;
     // Clients still send the address that a much older version required.
-    refuse_unknown(
-        &object,
+    object.refuse_unknown_or_said(
         &["Datacenter", "Node", "Address", "ServiceID", "CheckID", "WriteRequest"],
         ENTERPRISE_FIELDS,
     )?;
@@ -164,7 +163,7 @@ pub fn parse_deregistration(body: &[u8]) -> Result<(String, Deregistration), Jso
 /// Parses a node as transactions write it.
 pub(super) fn parse_node(value: &Value) -> Result<Node, JsonError> {
     let object = Object::new("Node", value)?;
-    refuse_unknown(&object, NODE_FIELDS, &["PeerName", "Partition", "Locality"])?;
+    object.refuse_unknown_or_said(NODE_FIELDS, &["PeerName", "Partition", "Locality"])?;
     Ok(Node {
         name: NodeName::from(object.string("Node")?),
         id: object.string("ID")?.to_ascii_lowercase(),
@@ -182,7 +181,7 @@ pub(super) fn parse_service(value: &Value, node: NodeName) -> Result<Service, Js
     let object = Object::new("NodeService", value)?;
     let silent: Vec<&str> = SILENT_SERVICE_FIELDS.iter().chain(ENTERPRISE_FIELDS).copied().collect();
     let known: Vec<&str> = SERVICE_FIELDS.iter().chain(&service_mesh::FIELDS).copied().collect();
-    refuse_unknown(&object, &known, &silent)?;
+    object.refuse_unknown_or_said(&known, &silent)?;
     let mut meta = object.string_map("Meta")?.collect();
     MeshFields::parse(&object)?.store(&mut meta)?;
     Ok(Service {
@@ -191,7 +190,7 @@ pub(super) fn parse_service(value: &Value, node: NodeName) -> Result<Service, Js
         name: object.string("Service")?.into(),
         tags: object.strings("Tags")?.into_iter().map(str::to_owned).collect(),
         address: object.string("Address")?.into(),
-        tagged_addresses: parse_tagged_addresses(&object)?,
+        tagged_addresses: tagged_addresses(&object, Spelling::Api)?,
         meta,
         port: object.port("Port")?,
         weights: parse_weights(&object)?,
@@ -201,25 +200,12 @@ pub(super) fn parse_service(value: &Value, node: NodeName) -> Result<Service, Js
     })
 }
 
-fn parse_tagged_addresses(service: &Object<'_>) -> Result<BTreeMap<String, ServiceAddress>, JsonError> {
-    let map = service.object("TaggedAddresses", "map[string]ServiceAddress")?;
-    let mut addresses = BTreeMap::new();
-    for tag in map.names() {
-        let address = map.object(tag, "ServiceAddress")?;
-        refuse_unknown(&address, &["Address", "Port"], &[])?;
-        let known =
-            ServiceAddress { address: address.string("Address")?.into(), port: address.port("Port")? };
-        addresses.insert(tag.to_owned(), known);
-    }
-    Ok(addresses)
-}
-
 fn parse_weights(service: &Object<'_>) -> Result<(u32, u32), JsonError> {
     if service.value("Weights").is_none() {
         return Ok((1, 1));
     }
     let weights = service.object("Weights", "Weights")?;
-    refuse_unknown(&weights, &["Passing", "Warning"], &[])?;
+    weights.refuse_unknown(&["Passing", "Warning"])?;
     let weight = |name: &str| {
         let number = weights.u64(name)?;
         u32::try_from(number).map_err(|_| JsonError::Value(format!("{name} must be at most {}", u32::MAX)))
@@ -230,7 +216,7 @@ fn parse_weights(service: &Object<'_>) -> Result<(u32, u32), JsonError> {
 /// Parses a check of the catalog. Its id defaults to its name, and its status to critical.
 pub(super) fn parse_check(value: &Value) -> Result<Check, JsonError> {
     let object = Object::new("HealthCheck", value)?;
-    refuse_unknown(&object, CHECK_FIELDS, &["PeerName", "Namespace", "Partition"])?;
+    object.refuse_unknown_or_said(CHECK_FIELDS, &["PeerName", "Namespace", "Partition"])?;
     let name = object.string("Name")?;
     let kind = match object.string("Type")? {
         // Clients describe the check that is run, and leave the kind to Consul.
@@ -318,18 +304,6 @@ fn parse_duration_field(value: &Value) -> Result<Value, JsonError> {
         other => other.as_i64().ok_or_else(|| JsonError::Value(format!("invalid duration {other}")))?,
     };
     Ok(Value::String(duration::format_duration(duration::clamped(nanoseconds))))
-}
-
-/// Rejects fields that are neither known, nor ignored ones with an empty value.
-fn refuse_unknown(object: &Object<'_>, known: &[&str], silent: &[&str]) -> Result<(), JsonError> {
-    for name in object.names() {
-        let is = |list: &[&str]| list.iter().any(|known| known.eq_ignore_ascii_case(name));
-        let silent = is(silent) && object.sent(name).is_none_or(says_nothing);
-        if !is(known) && !silent {
-            return Err(JsonError::UnknownField(name.into()));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

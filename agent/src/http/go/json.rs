@@ -77,8 +77,22 @@ impl<'v> Object<'v> {
     /// # Errors
     /// The first field that is not in the list, as the client wrote it.
     pub fn refuse_unknown(&self, known: &[&str]) -> Result<(), JsonError> {
-        let unknown = self.names().find(|name| !known.iter().any(|known| known.eq_ignore_ascii_case(name)));
-        unknown.map_or(Ok(()), |name| Err(JsonError::UnknownField(name.into())))
+        self.refuse_unknown_or_said(known, &[])
+    }
+
+    /// The same, but fields of the second list are accepted if they say nothing.
+    ///
+    /// # Errors
+    /// The first field that is in neither list, or says something, as the client wrote it.
+    pub fn refuse_unknown_or_said(&self, known: &[&str], silent: &[&str]) -> Result<(), JsonError> {
+        for name in self.names() {
+            let is = |list: &[&str]| list.iter().any(|known| known.eq_ignore_ascii_case(name));
+            let is_silent = is(silent) && self.sent(name).is_none_or(says_nothing);
+            if !is(known) && !is_silent {
+                return Err(JsonError::UnknownField(name.into()));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the names of the fields, as they were sent.
