@@ -233,6 +233,7 @@ impl Agent {
         }
         self.session_watches.stop();
         self.events.stop();
+        self.registry.stop();
         // There is no receiver any more if both tasks have already ended.
         let _ = self.shutdown.send(true);
         // Blocking requests would use up the grace period, and then be cut.

@@ -60,8 +60,7 @@ pub struct Registry {
     began: Instant,
     /// Signals that a call or a run is due, or that a deadline moved.
     changed: Notify,
-    /// The number of changes.
-    version: watch::Sender<u64>,
+    progress: watch::Sender<Progress>,
     /// The version up to which the catalog has all urgent changes.
     written: watch::Sender<u64>,
     /// `true` once nothing more is written to the catalog; held during a write.
@@ -97,6 +96,15 @@ impl Runs {
         let run = self.ids.remove(&task).expect("each task has a run");
         Input::Ran(run, outcome)
     }
+}
+
+/// What those see who wait for a change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The number of changes.
+    pub version: u64,
+    /// Set once the agent stops: a wait ends.
+    pub is_stopping: bool,
 }
 
 /// A call to the servers that is under way; its result is `None` once the node has left.
@@ -147,7 +155,7 @@ impl Registry {
             folder: Arc::new(folder),
             began: Instant::now(),
             changed: Notify::new(),
-            version: watch::Sender::new(0),
+            progress: watch::Sender::default(),
             written: watch::Sender::new(0),
             is_silent: tokio::sync::Mutex::new(false),
         })
@@ -169,8 +177,13 @@ impl Registry {
     }
 
     /// Returns a receiver that sees each change.
-    pub fn changes(&self) -> watch::Receiver<u64> {
-        self.version.subscribe()
+    pub fn progress(&self) -> watch::Receiver<Progress> {
+        self.progress.subscribe()
+    }
+
+    /// Ends the waits for a change.
+    pub fn stop(&self) {
+        self.progress.send_modify(|progress| progress.is_stopping = true);
     }
 
     /// Registers a service with its checks. Returns the version to wait for.
@@ -388,7 +401,7 @@ impl Registry {
         }
         drop(list);
         outbox.notices.into_iter().for_each(report_notice);
-        self.version.send_if_modified(|known| std::mem::replace(known, version) != version);
+        self.progress.send_if_modified(|known| std::mem::replace(&mut known.version, version) != version);
         self.written.send_if_modified(|known| std::mem::replace(known, written) != written);
         if stores {
             // A failure is logged, and what was not written is written again later.

@@ -32,21 +32,19 @@ pub(super) async fn info(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let known_hash = call.params.non_empty("hash");
     let until = Instant::now() + super::super::call::spread(call.wait(call.api.limits.default_query_time)?);
-    let mut changes = call.api.registry.changes();
+    let mut progress = call.api.registry.progress();
     loop {
-        changes.mark_unchanged();
+        let is_stopping = progress.borrow_and_update().is_stopping;
         let found = call.api.registry.service_health(&ServiceId::from(call.tail));
         let Some(found) = found else {
             return Err(Failure::not_found(format!("unknown service ID: {}", call.tail)));
         };
         let shape = with_hash(shape(call, &found.service));
-        if known_hash != Some(shape.content_hash.as_str()) {
+        if is_stopping || known_hash != Some(shape.content_hash.as_str()) {
             return Ok(hashed(call, &shape));
         }
-        match timeout_at(until, changes.changed()).await {
-            Ok(Ok(())) => {}
-            // The wait is over, or the agent stops.
-            Ok(Err(_)) | Err(_) => return Ok(hashed(call, &shape)),
+        if timeout_at(until, progress.changed()).await.is_err() {
+            return Ok(hashed(call, &shape));
         }
     }
 }

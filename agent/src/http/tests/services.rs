@@ -338,3 +338,17 @@ async fn a85_and_a86_the_agent_owns_its_node() {
     sleep(Duration::from_secs(130)).await;
     assert_eq!(stand.get("/v1/catalog/services").await.json(), catalog);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_stops_answers_those_who_wait_for_a_service() {
+    let stand = Stand::new();
+    stand.register(&web()).await;
+    let hash = stand.service("web-1").await["ContentHash"].as_str().expect("a hash").to_owned();
+    let begun = Instant::now();
+    let uri = format!("/v1/agent/service/web-1?hash={hash}&wait=5m");
+    let (same, ()) = tokio::join!(stand.get(&uri), async {
+        sleep(Duration::from_secs(1)).await;
+        stand.api.registry.stop();
+    });
+    assert_eq!((&same.json()["ContentHash"], begun.elapsed()), (&json!(hash), Duration::from_secs(1)));
+}
