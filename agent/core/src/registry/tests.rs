@@ -778,3 +778,25 @@ fn large_outputs_are_written_in_several_commands() {
     assert_eq!(stand.catalog.len(), 8);
     assert!(stand.calls >= 4, "{} calls", stand.calls);
 }
+
+#[test]
+fn a_check_with_a_new_definition_waits_for_the_run_of_the_old_one() {
+    let stored = Stored { is_adopted: true, ..Stored::default() };
+    let mut registry = Registry::new("node-one".into(), Limits::default(), 1, Time(0), stored);
+    let mut outbox = Outbox::default();
+    let register = |registry: &mut Registry, interval: Duration, now: Time| {
+        let CheckKind::Probe(old) = probe("app").kind else { panic!("it is a probe") };
+        let check = NewCheck { kind: CheckKind::Probe(Probe { interval, ..old }), ..probe("app") };
+        registry.register_check(now, check, Source::Api, &mut Outbox::default()).expect("there is room");
+    };
+    register(&mut registry, SECOND * 10, Time(0));
+    let late = Time(0) + SECOND * 20;
+    registry.handle(late, Input::Tick, &mut outbox);
+    let [run] = &outbox.runs.split_off(0)[..] else { panic!("one run is due") };
+    register(&mut registry, SECOND * 11, late);
+    registry.handle(late + SECOND * 20, Input::Tick, &mut outbox);
+    assert_eq!((outbox.runs.len(), registry.counts()[2]), (0, 1));
+    let outcome = Outcome { status: CheckStatus::Passing, output: String::new() };
+    registry.handle(late + SECOND * 20, Input::Ran(run.id, outcome), &mut outbox);
+    assert_eq!((outbox.runs.len(), registry.counts()[2]), (1, 1));
+}
