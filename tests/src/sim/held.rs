@@ -54,6 +54,8 @@ pub(super) struct HeldLocks {
     braked: Option<Time>,
     /// Locks that their guards do not believe in, with the start of the disbelief.
     unbelieved: BTreeMap<(SessionId, Key), Time>,
+    /// Locks that their guards have believed in since the grant.
+    once_believed: BTreeSet<(SessionId, Key)>,
     /// Sessions of guards whose processes died.
     bereaved: BTreeSet<SessionId>,
     /// Holds that a restored backup brought back.
@@ -117,9 +119,11 @@ impl World {
         });
         let ended = ended.count();
         let state = self.judge.history.state();
-        self.held
-            .restored
-            .retain(|(session, key)| holder_in(state, key).is_some_and(|(holder, _)| holder == *session));
+        let is_held = |(session, key): &(SessionId, Key)| {
+            holder_in(state, key).is_some_and(|(holder, _)| holder == *session)
+        };
+        self.held.restored.retain(is_held);
+        self.held.once_believed.retain(is_held);
         (0..ended).for_each(|_| self.stage.hit(Mark::UnbelievedPassedOn));
     }
 
@@ -134,6 +138,7 @@ impl World {
         };
         let bound = 2 * window.duration() + SLACK;
         if self.is_believed(&hold) {
+            self.held.once_believed.insert(hold);
             if last_fault > Time(0) && now > last_fault + bound {
                 self.stage.hit(Mark::BelievedAfterFault);
             }
@@ -142,8 +147,9 @@ impl World {
         let since = before.get(&hold).copied().unwrap_or(now);
         self.held.unbelieved.insert(hold.clone(), since);
         // A guard that stopped receiving renewals lost its lock to the fault. Any other guard
-        // released it for a reason of its own.
-        let is_of_the_fault = since <= last_fault + bound && self.was_silenced(id);
+        // released it for a reason of its own, or has not learned of the grant.
+        let was_lost = self.held.once_believed.contains(&hold) && self.was_silenced(id);
+        let is_of_the_fault = since <= last_fault + bound && was_lost;
         let mut due = if is_of_the_fault { last_fault } else { last_fault.max(since) } + bound;
         if self.held.bereaved.contains(&id) || self.stands_alone(id) {
             let ttl = session.spec.ttl.unwrap_or_default() * self.stage.plan.core.ttl_multiplier;
