@@ -72,6 +72,32 @@ impl ShellEffects {
 }
 
 impl Outbox {
+    /// Returns `true` if all effects were carried out.
+    pub(crate) fn is_empty(&self) -> bool {
+        let Self {
+            install,
+            writes,
+            replies,
+            readable,
+            refused_reads,
+            changes,
+            services,
+            checks,
+            compact,
+            snapshot_wanted,
+            shell: _, // passed on as a whole
+        } = self;
+        let has_one = install.is_some() || compact.is_some() || *snapshot_wanted;
+        let lists_are_empty = writes.is_empty()
+            && replies.is_empty()
+            && readable.is_empty()
+            && refused_reads.is_empty()
+            && changes.is_empty()
+            && services.is_empty()
+            && checks.is_empty();
+        lists_are_empty && !has_one
+    }
+
     /// Replies that the request failed or that its outcome is unknown, with the reason.
     pub(crate) fn fail(&mut self, token: CallToken, why: Unavailable) {
         self.replies.push((token, Response::Unavailable(why)));

@@ -350,6 +350,7 @@ impl Core {
         // Changes from earlier in this turn belong to the replaced state: written later, they would
         // corrupt the snapshot.
         outbox.changes.clear();
+        outbox.services.clear();
         outbox.checks.clear();
         outbox.install = Some(mark);
     }

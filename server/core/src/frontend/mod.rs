@@ -563,7 +563,8 @@ impl Frontend {
         self.gossip_key.follow(now, self.core.state().gossip_key());
         let mut outbox = std::mem::take(&mut self.outbox);
         outbox.changes.iter().for_each(|change| self.watches.touch(change));
-        outbox.services.iter().for_each(|name| self.watches.touch_service(name));
+        let services = std::mem::take(&mut outbox.services);
+        services.iter().for_each(|name| self.watches.touch_service(name));
         let roster_changed = outbox.changes.iter().any(servers::is_of_roster);
         self.checkpoints.record(now, &mut outbox, actions);
         if roster_changed {
@@ -587,6 +588,7 @@ impl Frontend {
             self.checkpoints.begin_for_follower(now, self.core.snapshot_meta(), actions);
         }
         self.notice_role(actions);
+        debug_assert!(outbox.is_empty(), "an effect would be carried out again: {outbox:?}");
         self.outbox = outbox;
         follow_ups
     }
