@@ -18,8 +18,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The maximum time until the first run of a restored check.
-const RESTORED_RUN_WITHIN: Duration = Duration::from_secs(2);
+/// The maximum time until the first run of a restored check. If the whole host was down, its node
+/// becomes healthy again within about this time, and the stored status is wrong until the run.
+const RESTORED_RUN_WITHIN: Duration = Duration::from_millis(200);
 
 /// The origin of a definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
