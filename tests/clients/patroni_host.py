@@ -8,20 +8,15 @@ PATRONI_ROUNDS is the number of rounds per setting, by default 3."""
 
 import os
 import random
-import re
-import signal
-import socket
 import statistics
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 
+from fleet import Fleet
 from patroni.dcs.consul import Consul
 from patroni.postgresql.mpp import get_mpp
 
-LOCKMESH = os.readlink(f"/proc/{os.environ['LOCKMESH_PID']}/exe")
 ROUNDS = int(os.environ.get("PATRONI_ROUNDS", "3"))
 TTL, LOOP_WAIT = 30, 10
 
@@ -45,33 +40,9 @@ def touch(dcs, role):
     assert dcs.touch_member({"conn_url": "postgres://host/", "state": "running", "role": role}) is True
 
 
-def forward(path):
-    """A port of 127.0.0.1 that forwards to a Unix socket, which Patroni cannot use itself."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def pump(source, target):
-        try:
-            while data := source.recv(65536):
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass
-
-    def serve():
-        while True:
-            client, _ = listener.accept()
-            agent = socket.socket(socket.AF_UNIX)
-            agent.connect(path)
-            for pair in ((client, agent), (agent, client)):
-                threading.Thread(target=pump, args=pair, daemon=True).start()
-
-    threading.Thread(target=serve, daemon=True).start()
-    return listener.getsockname()[1]
-
-
-def primary(path, checks):
+def primary(port, checks):
     """Leads until it is killed."""
-    dcs = member("primary", forward(path), checks)
+    dcs = member("primary", port, checks)
     dcs.get_cluster()
     touch(dcs, "replica")
     while not dcs.attempt_to_acquire_leader():
@@ -83,34 +54,22 @@ def primary(path, checks):
         time.sleep(LOOP_WAIT)
 
 
-def start_agent(folder, window):
-    """Starts n2, and waits until it serves."""
-    command = [LOCKMESH, "agent", "--config", f"{folder}/n2/agent.toml"]
-    command += ["--set", f"session.default_health_window={window}"]
-    with open(f"{folder}/n2/log", "a") as log:
-        agent = subprocess.Popen(command, stdout=log, stderr=log)
-    address = f"unix://{folder}/n2/agent.sock"
-    ask = [LOCKMESH, "kv", "put", "--http-addr", address, "asked", "n2"]
-    while subprocess.run(ask, capture_output=True, check=False).returncode != 0:
-        time.sleep(0.1)
-    return agent
-
-
-def one_round(folder, port, checks, window):
-    agent = start_agent(folder, window)
-    replica = member("replica", port, checks)
+def one_round(fleet, checks, window):
+    (agent,) = fleet.agents
+    agent.start(f"session.default_health_window={window}")
+    replica = member("replica", fleet.port, checks)
     replica.get_cluster()
     touch(replica, "replica")
-    command = [sys.executable, __file__, f"{folder}/n2/agent.sock", *checks]
+    command = [sys.executable, __file__, str(agent.port), *checks]
     leading = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert leading.stdout.readline() == "leads\n"
     version = replica.get_cluster().leader.version
     # A random time between two turns of the primary.
     time.sleep(random.uniform(1, LOOP_WAIT - 1))
-    for process in (agent, leading):
-        process.send_signal(signal.SIGKILL)
+    for process in (agent.process, leading):
+        process.kill()
     killed = time.monotonic()
-    agent.wait()
+    agent.process.wait()
     leading.wait()
     while True:
         replica.watch(version, LOOP_WAIT)
@@ -124,26 +83,16 @@ def one_round(folder, port, checks, window):
 
 
 def main():
-    with tempfile.TemporaryDirectory(prefix="patroni-") as folder:
-        command = [LOCKMESH, "dev", "--servers", "3", "--nodes", "2", "--http", "127.0.0.1:0", "--data-dir", folder]
-        dev = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        try:
-            port = next(int(found[1]) for line in dev.stdout if (found := re.match(r"ready http=127.0.0.1:(\d+)", line)))
-            threading.Thread(target=dev.stdout.read, daemon=True).start()
-            with open(f"{folder}/n2/pid") as pid:
-                os.kill(int(pid.read()), signal.SIGKILL)
-            for words, checks, window, most in CASES:
-                took = [one_round(folder, port, checks, window) for _ in range(ROUNDS)]
-                worst, middle = max(took), statistics.median(took)
-                print(f"patroni, host killed, {words}: {middle:.1f} s, {worst:.1f} at worst of {ROUNDS}", flush=True)
-                assert worst <= most + 5, took
-        finally:
-            dev.send_signal(signal.SIGINT)
-            dev.wait()
+    with Fleet(2) as fleet:
+        for words, checks, window, most in CASES:
+            took = [one_round(fleet, checks, window) for _ in range(ROUNDS)]
+            worst, middle = max(took), statistics.median(took)
+            print(f"patroni, host killed, {words}: {middle:.1f} s, {worst:.1f} at worst of {ROUNDS}", flush=True)
+            assert worst <= most + 5, took
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        primary(sys.argv[1], sys.argv[2:])
+        primary(int(sys.argv[1]), sys.argv[2:])
     else:
         main()
