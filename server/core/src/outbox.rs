@@ -98,6 +98,14 @@ impl Outbox {
         lists_are_empty && !has_one
     }
 
+    /// Discards the changes from earlier in this turn, because a snapshot replaces the state: written
+    /// later, they would corrupt the snapshot.
+    pub(crate) fn discard_changes(&mut self) {
+        self.changes.clear();
+        self.services.clear();
+        self.checks.clear();
+    }
+
     /// Replies that the request failed or that its outcome is unknown, with the reason.
     pub(crate) fn fail(&mut self, token: CallToken, why: Unavailable) {
         self.replies.push((token, Response::Unavailable(why)));

@@ -347,11 +347,7 @@ impl Core {
         for origin in self.proposals.take_pending(mark.index) {
             self.fail_proposal(now, origin, lost_leadership(), outbox);
         }
-        // Changes from earlier in this turn belong to the replaced state: written later, they would
-        // corrupt the snapshot.
-        outbox.changes.clear();
-        outbox.services.clear();
-        outbox.checks.clear();
+        outbox.discard_changes();
         outbox.install = Some(mark);
     }
 
