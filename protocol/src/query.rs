@@ -144,6 +144,24 @@ pub enum Rows {
 }
 
 impl Rows {
+    /// Returns the number of rows of a list, and 1 for any other result.
+    #[expect(clippy::len_without_is_empty, reason = "most results are no lists")]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Entries(rows) => rows.len(),
+            Self::Keys(rows) => rows.len(),
+            Self::Sessions(rows) => rows.len(),
+            Self::Nodes(rows) => rows.len(),
+            Self::Checks(rows) => rows.len(),
+            Self::Services(rows) => rows.len(),
+            Self::Instances(rows) => rows.len(),
+            Self::Locks(rows) => rows.len(),
+            Self::Losses(rows) => rows.len(),
+            Self::Agents(rows) => rows.len(),
+            Self::Node(_) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_) => 1,
+        }
+    }
+
     /// Returns the rows behind the first `after`, up to about `bytes` in their encoded form but at
     /// least one, and the position of the rest, if any. Results that are no list are not divided.
     pub fn part(&self, after: usize, bytes: usize) -> (Self, Option<usize>) {
