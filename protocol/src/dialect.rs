@@ -100,9 +100,9 @@ fn loss_in(loss: Arc<Loss>, dialect: Dialect) -> Option<Arc<Loss>> {
 mod tests {
     use super::Dialect;
     use crate::id::{LogIndex, NodeName, SessionId, WallTime};
-    use crate::query::{Answer, Rows};
+    use crate::query::{Answer, Consistency, Query, Rows};
     use crate::record::{Loss, LossCause};
-    use crate::rpc::Response;
+    use crate::rpc::{Call, CallId, Request, Response};
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -131,6 +131,15 @@ mod tests {
         assert_eq!(all.clone().in_dialect(Dialect::Third), all);
         assert_eq!(all.clone().in_dialect(Dialect::Second), answer(&[LossCause::TtlExpired, given_up]));
         assert_eq!(all.in_dialect(Dialect::First), answer(&[LossCause::TtlExpired, LossCause::Destroyed]));
+    }
+
+    #[test]
+    fn a_server_that_knows_no_parts_receives_a_plain_read() {
+        let (query, consistency) = (Query::Sessions, Consistency::Stale);
+        let parts = Call::Begin(CallId(1), Request::ReadParts { query: query.clone(), consistency });
+        let read = Call::Begin(CallId(1), Request::Read { query, consistency, blocking: None });
+        assert_eq!(*parts.in_dialect(Dialect::Third), read);
+        assert_eq!(*parts.in_dialect(Dialect::Fourth), parts);
     }
 
     #[test]
