@@ -21,11 +21,14 @@ pub enum Dialect {
     Second,
     /// Adds [`LossCause::KeyDeleted`].
     Third,
+    /// Adds [`Request::ReadParts`], [`Request::ReadPart`], [`Request::EndView`] and
+    /// [`Response::AnswerPart`].
+    Fourth,
 }
 
 impl Dialect {
     /// All versions, newest first, in order of preference.
-    pub const ALL: [Self; 3] = [Self::Third, Self::Second, Self::First];
+    pub const ALL: [Self; 4] = [Self::Fourth, Self::Third, Self::Second, Self::First];
 
     /// Returns the name in the TLS handshake.
     pub fn alpn(self) -> &'static [u8] {
@@ -33,6 +36,7 @@ impl Dialect {
             Self::First => b"lockmesh/1",
             Self::Second => b"lockmesh/2",
             Self::Third => b"lockmesh/3",
+            Self::Fourth => b"lockmesh/4",
         }
     }
 
@@ -43,8 +47,9 @@ impl Dialect {
 }
 
 impl Call {
-    /// Converts the message for a server that supports this version: before
-    /// [`Dialect::Second`], a session that was given up is destroyed without the reason.
+    /// Converts the message for a server that supports this version: before [`Dialect::Second`], a
+    /// session that was given up is destroyed without the reason; before [`Dialect::Fourth`], an
+    /// answer has only one part.
     pub fn in_dialect(&self, dialect: Dialect) -> Cow<'_, Self> {
         match self {
             Self::Begin(id, Request::Propose(request, Command::GiveUpSession { session, .. }))
@@ -52,6 +57,10 @@ impl Call {
             {
                 let destroy = Command::DestroySession(*session);
                 Cow::Owned(Self::Begin(*id, Request::Propose(*request, destroy)))
+            }
+            Self::Begin(id, Request::ReadParts { query, consistency }) if dialect < Dialect::Fourth => {
+                let (query, consistency) = (query.clone(), *consistency);
+                Cow::Owned(Self::Begin(*id, Request::Read { query, consistency, blocking: None }))
             }
             known => Cow::Borrowed(known),
         }
@@ -91,9 +100,9 @@ fn loss_in(loss: Arc<Loss>, dialect: Dialect) -> Option<Arc<Loss>> {
 mod tests {
     use super::Dialect;
     use crate::id::{LogIndex, NodeName, SessionId, WallTime};
-    use crate::query::{Answer, Rows};
+    use crate::query::{Answer, Consistency, Query, Rows};
     use crate::record::{Loss, LossCause};
-    use crate::rpc::Response;
+    use crate::rpc::{Call, CallId, Request, Response};
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -122,6 +131,15 @@ mod tests {
         assert_eq!(all.clone().in_dialect(Dialect::Third), all);
         assert_eq!(all.clone().in_dialect(Dialect::Second), answer(&[LossCause::TtlExpired, given_up]));
         assert_eq!(all.in_dialect(Dialect::First), answer(&[LossCause::TtlExpired, LossCause::Destroyed]));
+    }
+
+    #[test]
+    fn a_server_that_knows_no_parts_receives_a_plain_read() {
+        let (query, consistency) = (Query::Sessions, Consistency::Stale);
+        let parts = Call::Begin(CallId(1), Request::ReadParts { query: query.clone(), consistency });
+        let read = Call::Begin(CallId(1), Request::Read { query, consistency, blocking: None });
+        assert_eq!(*parts.in_dialect(Dialect::Third), read);
+        assert_eq!(*parts.in_dialect(Dialect::Fourth), parts);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::command::TxnOp;
 use crate::id::{Fence, Key, LogIndex, NodeName, SessionId, WallTime};
 use crate::record::{Agent, Check, CheckStatus, Entry, LockDelay, Loss, Node, Service, Session};
 use crate::reply::{Reply, TxnError, TxnResult};
+use crate::wire;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -140,6 +141,63 @@ pub enum Rows {
     QueuePosition(Reply),
     /// The number of a gossip key.
     GossipKey(u32),
+}
+
+impl Rows {
+    /// Returns the number of rows of a list, and 1 for any other result.
+    #[expect(clippy::len_without_is_empty, reason = "most results are no lists")]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Entries(rows) => rows.len(),
+            Self::Keys(rows) => rows.len(),
+            Self::Sessions(rows) => rows.len(),
+            Self::Nodes(rows) => rows.len(),
+            Self::Checks(rows) => rows.len(),
+            Self::Services(rows) => rows.len(),
+            Self::Instances(rows) => rows.len(),
+            Self::Locks(rows) => rows.len(),
+            Self::Losses(rows) => rows.len(),
+            Self::Agents(rows) => rows.len(),
+            Self::Node(_) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_) => 1,
+        }
+    }
+
+    /// Returns the rows behind the first `after`, up to about `bytes` in their encoded form but at
+    /// least one, and the position of the rest, if any. Results that are no list are not divided.
+    pub fn part(&self, after: usize, bytes: usize) -> (Self, Option<usize>) {
+        fn part<T: Serialize + Clone>(
+            rows: &[T],
+            (after, bytes): (usize, usize),
+            wrap: impl Fn(Vec<T>) -> Rows,
+        ) -> (Rows, Option<usize>) {
+            let rest = rows.get(after..).unwrap_or_default();
+            let (mut encoded, mut count) = (Vec::new(), 0);
+            while count < rest.len() && encoded.len() < bytes {
+                wire::encode_into(&rest[count], &mut encoded);
+                count += 1;
+            }
+            (wrap(rest[..count].to_vec()), (count < rest.len()).then_some(after + count))
+        }
+        let limits = (after, bytes);
+        match self {
+            Self::Entries(rows) => part(rows, limits, Self::Entries),
+            Self::Keys(rows) => part(rows, limits, Self::Keys),
+            Self::Sessions(rows) => part(rows, limits, Self::Sessions),
+            Self::Nodes(rows) => part(rows, limits, Self::Nodes),
+            Self::Node(Some((node, rows))) => {
+                part(rows, limits, |services| Self::Node(Some((Arc::clone(node), services))))
+            }
+            Self::Checks(rows) => part(rows, limits, Self::Checks),
+            Self::Services(rows) => part(rows, limits, Self::Services),
+            Self::Instances(rows) => part(rows, limits, Self::Instances),
+            Self::Locks(rows) => part(rows, limits, Self::Locks),
+            Self::Losses(rows) => part(rows, limits, Self::Losses),
+            Self::Agents(rows) => part(rows, limits, Self::Agents),
+            whole @ (Self::Node(None) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_)) => {
+                (whole.clone(), None)
+            }
+        }
+    }
 }
 
 /// An instance of a service.

@@ -117,6 +117,26 @@ pub enum Request {
     Spread(Bytes),
     /// Sends an agent in the mesh new signed verdicts and events, for itself and to forward.
     TellMesh(Vec<Bytes>),
+    /// Queries the state for an answer of any size, in parts of one view. Since
+    /// [`Dialect::Fourth`](crate::dialect::Dialect::Fourth), as are the next two.
+    ReadParts {
+        /// The query.
+        query: Query,
+        /// The consistency.
+        consistency: Consistency,
+    },
+    /// Requests the next part of a view, from the server and on the connection that it was begun
+    /// with.
+    ReadPart {
+        /// The view.
+        view: ViewId,
+        /// The position behind the last part.
+        after: u64,
+        /// The consistency of the view.
+        consistency: Consistency,
+    },
+    /// Ends a view, which need not be complete.
+    EndView(ViewId, Consistency),
 }
 
 /// A reply of a server.
@@ -157,6 +177,8 @@ pub enum Response {
     /// The agent is alive, and guards on its node gave up sessions. Since
     /// [`Dialect::Second`](crate::dialect::Dialect::Second).
     AliveGivingUp(Box<NodeAnswer>),
+    /// A part of an answer. Since [`Dialect::Fourth`](crate::dialect::Dialect::Fourth).
+    AnswerPart(Box<AnswerPart>),
 }
 
 impl Response {
@@ -231,6 +253,27 @@ impl Unavailable {
     pub fn certainly_not_done(&self) -> bool {
         !matches!(self, Self::Unknown(_))
     }
+}
+
+/// A view of the state that a server keeps for the parts of one answer. It ends with its connection,
+/// after a minute, or when too much of what it shows was replaced meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ViewId {
+    /// The server.
+    pub server: ServerId,
+    /// Its number at this server; not used again.
+    pub number: u64,
+}
+
+/// A part of an answer: rows of about 1 MiB.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerPart {
+    /// The rows, with the index of the whole answer.
+    pub answer: Answer,
+    /// The view with the other rows.
+    pub view: ViewId,
+    /// The position behind these rows; `None` in the last part.
+    pub next: Option<u64>,
 }
 
 /// A part of a backup: changes that set every row, at most about 1 MiB.

@@ -173,6 +173,7 @@ lockmesh_net::metrics! {
     pub(crate) GIVEN_UP_BY_ANSWER: IntCounter = "lockmesh_server_sessions_given_up_by_answer_total",
         "Sessions ended by this leader because a node's answer to a challenge listed them as given up";
     pub(crate) WATCHES: IntGauge = "lockmesh_server_watches", "Parked blocking queries";
+    pub(crate) VIEWS: IntGauge = "lockmesh_server_views", "Long answers that are being read in parts";
     pub(crate) LOG_BYTES: IntGauge = "lockmesh_server_log_bytes", "Bytes of replicated log kept in memory";
     DATABASE_BYTES: IntGaugeVec = "lockmesh_server_database_bytes",
         "Size of a database file in bytes", by ["file"], of ["log", "state"];

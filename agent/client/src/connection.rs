@@ -270,6 +270,7 @@ impl Drop for Connection {
 }
 
 /// A reply whose body has not been read yet.
+#[derive(Debug)]
 pub(crate) struct Download {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,

@@ -3,10 +3,11 @@
 //! These are plain requests. For a lock that is watched and renewed, see [`crate::Lock`].
 
 use crate::client::{Answer, Client, Target, accept};
-use crate::connection::Verb;
+use crate::connection::{Outgoing, Reply, Verb};
 use crate::duration::parse_duration;
 use crate::entry::{Acquired, Entry};
 use crate::error::Error;
+use crate::items::Items;
 use crate::read::Read;
 use crate::shape;
 use bytes::Bytes;
@@ -25,6 +26,21 @@ impl Client {
     }
 }
 
+/// Entries that still arrive. See [`Kv::entries`].
+#[derive(Debug)]
+pub struct Entries(Option<Items>);
+
+impl Entries {
+    /// Returns the next entry; `None` behind the last one.
+    ///
+    /// # Errors
+    /// The list is incomplete: begin again. [`Error::Unanswered`] has the reason.
+    pub async fn next(&mut self) -> Result<Option<Entry>, Error> {
+        let Some(items) = &mut self.0 else { return Ok(None) };
+        Ok(items.next::<shape::kv::Entry>().await?.map(Entry::from))
+    }
+}
+
 impl Kv<'_> {
     /// Returns an entry; `None` if there is no such key.
     ///
@@ -36,15 +52,35 @@ impl Kv<'_> {
         Ok(entries.map(|entries| entries.into_iter().flatten().next().map(Entry::from)))
     }
 
-    /// Returns all entries whose key starts with `prefix`, in ascending order.
+    /// Returns all entries whose key starts with `prefix`, in ascending order. For very many, use
+    /// [`Kv::entries`].
     ///
     /// # Errors
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
-    /// [`Error::Refused`] with 413 means that the reply is too large: request a narrower prefix.
+    /// [`Error::Garbled`] means that the reply is larger than 256 MiB.
     pub async fn list(&self, prefix: &str, read: &Read) -> Result<Answer<Vec<Entry>>, Error> {
         let target = at(prefix).flag("recurse").read(read);
         let entries: Answer<Option<Vec<shape::kv::Entry>>> = self.client.read_some(target).await?;
         Ok(entries.map(|entries| entries.into_iter().flatten().map(Entry::from).collect()))
+    }
+
+    /// Returns the same entries one after the other, of one moment. Only one is in memory at a time,
+    /// but the servers keep what was changed meanwhile: read on without long pauses.
+    ///
+    /// # Errors
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
+    pub async fn entries(&self, prefix: &str, read: &Read) -> Result<Entries, Error> {
+        let target = at(prefix).flag("recurse").read(&Read { index: 0, ..*read });
+        let mut download = self.client.open(Verb::Get, target, Outgoing::Whole(Bytes::new())).await?;
+        if download.status == 200 {
+            return Ok(Entries(Some(Items::new(self.client.address().clone(), download))));
+        }
+        let body = download.whole(self.client.address()).await?;
+        if download.status == 404 && body.is_empty() {
+            return Ok(Entries(None));
+        }
+        let (status, headers) = (download.status, download.headers);
+        accept(Reply { status, headers, body }).map(|_| Entries(None))
     }
 
     /// Returns the names that start with `prefix`, each cut after the first `separator` after the
@@ -52,7 +88,7 @@ impl Kv<'_> {
     ///
     /// # Errors
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
-    /// [`Error::Refused`] with 413 means that the reply is too large: request a narrower prefix.
+    /// [`Error::Garbled`] means that the reply is larger than 256 MiB.
     pub async fn keys(
         &self,
         prefix: &str,

@@ -22,7 +22,7 @@ pub struct Body {
 enum Kind {
     Whole(Bytes),
     Arriving(Incoming),
-    Pieces(mpsc::Receiver<Bytes>),
+    Pieces(mpsc::Receiver<io::Result<Bytes>>),
     File(Box<FileBody>),
 }
 
@@ -46,8 +46,8 @@ impl Body {
         Self::new(Kind::Arriving(incoming))
     }
 
-    /// Creates a body from pieces, until their sender is dropped.
-    pub(super) fn pieces(pieces: mpsc::Receiver<Bytes>) -> Self {
+    /// Creates a body from pieces, until their sender is dropped. An error breaks it off.
+    pub(super) fn pieces(pieces: mpsc::Receiver<io::Result<Bytes>>) -> Self {
         Self::new(Kind::Pieces(pieces))
     }
 
@@ -79,7 +79,7 @@ impl Stream for Body {
                 .poll_frame(context)
                 .map(|frame| frame.map(|frame| frame.map_err(io::Error::other))),
             Kind::Pieces(pieces) => {
-                pieces.poll_recv(context).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+                pieces.poll_recv(context).map(|piece| piece.map(|piece| piece.map(Frame::data)))
             }
             Kind::File(file) => Pin::new(file.as_mut()).poll_frame(context),
         }

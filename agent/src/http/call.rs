@@ -20,6 +20,7 @@ use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::reply::Applied;
+use lockmesh_protocol::rpc::Unavailable;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,13 +83,26 @@ impl Call<'_> {
         options: ReadOptions,
         meta: Option<MetaKind>,
     ) -> Result<Arc<Answer>, Failure> {
+        self.try_read(query, options).await.map_err(|unavailable| Self::failure(unavailable, meta))
+    }
+
+    /// The same as [`Call::read`], with the servers' own reason for a failure.
+    pub(super) async fn try_read(
+        &self,
+        query: Query,
+        options: ReadOptions,
+    ) -> Result<Arc<Answer>, Unavailable> {
         let _blocked = options.blocking.map(|_| crate::metrics::BlockedWatcher::begin());
         let ReadOptions { consistency, blocking } = options;
-        let answer = self.api.upstream.call(Read { query, consistency, blocking }).await;
-        answer.map_err(|unavailable| match meta {
+        self.api.upstream.call(Read { query, consistency, blocking }).await
+    }
+
+    /// Returns the failure of a read.
+    pub(super) fn failure(unavailable: Unavailable, meta: Option<MetaKind>) -> Failure {
+        match meta {
             Some(kind) => Failure::from(unavailable).with_meta(kind),
             None => Failure::from(unavailable),
-        })
+        }
     }
 
     /// Rejects features of Consul's enterprise edition, and other datacenters.

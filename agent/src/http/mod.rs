@@ -25,6 +25,7 @@
 //! | `guard` | the deadlines of a request's head and of idle connections |
 //! | `host` | the check of the `Host` header |
 //! | [`router`] | from a request to an endpoint and back |
+//! | `listing` | lists of any size, sent in parts |
 //! | `call` | a request as endpoints see it: parameters, consistency, body |
 //! | `answer` | responses and failures, with Consul's headers |
 //! | `token` | requests with a token: rejected, or served with one warning per client |
@@ -45,6 +46,7 @@ pub mod archive;
 pub mod endpoint;
 pub mod go;
 pub mod listener;
+mod listing;
 pub mod router;
 pub mod serve;
 

@@ -10,7 +10,7 @@ use lockmesh_protocol::lease::{LeaseId, NodeLeaseQuery, NodeLeases};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::record::{Autopilot, Session};
 use lockmesh_protocol::reply::Applied;
-use lockmesh_protocol::rpc::{BackupPart, Request, Response, Status};
+use lockmesh_protocol::rpc::{self, BackupPart, Request, Response, Status, ViewId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -133,6 +133,60 @@ pub struct ReadBackup {
     pub stale: bool,
 }
 
+/// Reads an answer of any size; its rows arrive in parts of one view.
+#[derive(Debug)]
+pub struct ReadParts {
+    /// The query.
+    pub query: Query,
+    /// The consistency mode.
+    pub consistency: Consistency,
+}
+
+/// Reads the next part of a view. After an error the view has ended.
+#[derive(Debug)]
+pub struct ReadPart {
+    /// The view.
+    pub view: ViewId,
+    /// The position behind the last part.
+    pub after: u64,
+    /// The consistency mode of the view.
+    pub consistency: Consistency,
+}
+
+/// Ends a view. It otherwise ends after a minute.
+#[derive(Debug)]
+pub struct EndView {
+    /// The view.
+    pub view: ViewId,
+    /// The consistency mode of the view.
+    pub consistency: Consistency,
+}
+
+/// Some rows of an answer.
+#[derive(Debug)]
+pub struct AnswerPart {
+    /// The rows, with the index of the whole answer.
+    pub answer: Answer,
+    /// The view; `None` if the answer is complete without one.
+    pub rest: Option<Rest>,
+}
+
+/// The other rows of a view.
+#[derive(Clone, Copy, Debug)]
+pub struct Rest {
+    /// The view.
+    pub view: ViewId,
+    /// The position of the next part, if any.
+    pub next: Option<u64>,
+}
+
+impl AnswerPart {
+    fn of(part: rpc::AnswerPart) -> Self {
+        let rpc::AnswerPart { answer, view, next } = part;
+        Self { answer, rest: Some(Rest { view, next }) }
+    }
+}
+
 /// Implements [`Call`] for each type: its answer, its local call, and its replies.
 macro_rules! calls {
     ($($name:ident -> $answer:ty {
@@ -223,5 +277,21 @@ calls! {
             LocalCall::Ask(Request::BackupPart { backup, number, stale })
         },
         Answered::Response(Response::BackupPart(part)) => part
+    }
+    ReadParts -> AnswerPart {
+        ReadParts { query, consistency } => LocalCall::Ask(Request::ReadParts { query, consistency }),
+        Answered::Response(Response::AnswerPart(part)) => AnswerPart::of(*part),
+        // From a server that knows no parts.
+        Answered::Response(Response::Answer(answer)) => AnswerPart { answer, rest: None }
+    }
+    ReadPart -> AnswerPart {
+        ReadPart { view, after, consistency } => {
+            LocalCall::Ask(Request::ReadPart { view, after, consistency })
+        },
+        Answered::Response(Response::AnswerPart(part)) => AnswerPart::of(*part)
+    }
+    EndView -> () {
+        EndView { view, consistency } => LocalCall::Ask(Request::EndView(view, consistency)),
+        Answered::Response(Response::Done) => ()
     }
 }

@@ -499,6 +499,52 @@ fn a_long_listing_is_built_from_a_view_of_its_moment() {
 }
 
 #[test]
+fn the_parts_of_a_listing_are_together_the_answer_of_its_moment() {
+    let big = || "x".repeat(100_000).into();
+    let mut cluster = crowded();
+    (0..30).for_each(|number| {
+        let key = Key::from(format!("big/{}/{}", number / 4, number % 4).as_str());
+        cluster.apply(Command::Kv(KvCommand::Set(NewEntry { key, value: big(), flags: 0 })));
+    });
+    (0..40).for_each(|number| {
+        let key = format!("names/{}/{number:02}/{}", number / 10, "n".repeat(200_000));
+        cluster.apply(put(&key));
+    });
+    let queries = [
+        (Query::Entries(Key::from("")), 3),
+        (Query::Entries(Key::from("big/")), 3),
+        (Query::Entries(Key::from("none/")), 1),
+        (Query::Keys { prefix: Key::from("names/"), separator: String::new() }, 7),
+        (Query::Keys { prefix: Key::from("names/"), separator: "/".into() }, 7),
+        (Query::Nodes, 1),
+    ];
+    for (query, least_parts) in queries {
+        let (index, rows) = cluster.state.query(&query);
+        let (same_index, view) = cluster.state.view(&query);
+        cluster.apply(put(&format!("later/{index:?}")));
+        let (mut parts, mut next) = (Vec::new(), Some(0));
+        while let Some(after) = next {
+            let (part, following) = view.part(after);
+            assert_eq!(view.part(after).0, part, "a part may be requested again");
+            parts.push(part);
+            next = following;
+        }
+        assert!(parts.len() >= least_parts, "{query:?} has {} parts", parts.len());
+        assert_eq!((joined(parts), same_index), (rows, index), "{query:?}");
+    }
+}
+
+fn joined(parts: Vec<Rows>) -> Rows {
+    let mut parts = parts.into_iter();
+    let first = parts.next().expect("there is a part");
+    parts.fold(first, |whole, part| match (whole, part) {
+        (Rows::Entries(whole), Rows::Entries(part)) => Rows::Entries([whole, part].concat()),
+        (Rows::Keys(whole), Rows::Keys(part)) => Rows::Keys([whole, part].concat()),
+        (whole, part) => panic!("{whole:?} and {part:?}"),
+    })
+}
+
+#[test]
 fn a_listing_that_is_too_long_is_known_by_its_pages() {
     let cluster = crowded();
     let query = Query::Entries(Key::from("many/"));

@@ -130,9 +130,12 @@ impl PendingRequest {
         self.deadline.is_some()
             && match &self.request {
                 Request::Propose(_, Command::Restore(_)) => false,
-                Request::Propose(..) | Request::Read { .. } | Request::Renew(_) | Request::NodeLeases(_) => {
-                    true
-                }
+                Request::Propose(..)
+                | Request::Read { .. }
+                | Request::ReadParts { .. }
+                | Request::ReadPart { .. }
+                | Request::Renew(_)
+                | Request::NodeLeases(_) => true,
                 _ => false,
             }
     }
@@ -642,9 +645,11 @@ fn addressee(request: &Request) -> Addressee {
     match request {
         Request::Read { query: Query::QueuePosition { .. }, .. } => Addressee::Leader,
         Request::Read { blocking: Some(blocking), .. } if blocking.waits() => Addressee::Home,
-        Request::Read { consistency: Consistency::Stale, .. } | Request::BackupPart { stale: true, .. } => {
-            Addressee::Home
-        }
+        Request::Read { consistency: Consistency::Stale, .. }
+        | Request::ReadParts { consistency: Consistency::Stale, .. }
+        | Request::ReadPart { consistency: Consistency::Stale, .. }
+        | Request::EndView(_, Consistency::Stale)
+        | Request::BackupPart { stale: true, .. } => Addressee::Home,
         _ => Addressee::Leader,
     }
 }
@@ -654,6 +659,8 @@ fn may_repeat(request: &Request) -> bool {
     match request {
         Request::Propose(..)
         | Request::Read { .. }
+        | Request::ReadParts { .. }
+        | Request::ReadPart { .. }
         | Request::Renew(_)
         | Request::Status
         | Request::Autopilot

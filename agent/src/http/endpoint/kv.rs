@@ -5,25 +5,21 @@ use super::super::audit::{self, Action};
 use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
 use super::super::go::number::parse_u64;
+use super::super::listing::Listing;
 use super::super::shapes;
 use crate::upstream::calls::Acquire;
 use http::header::{self, HeaderValue};
-use http::{Method, Response, StatusCode};
+use http::{Method, Response};
 use lockmesh_client::shape;
 use lockmesh_client::shape::json::{Layout, render};
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::query::{Answer, Query, Rows};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
-use std::sync::Arc;
 
 /// The documentation of the limit; part of a text that clients know.
 const VALUE_SIZE_HELP: &str =
     "https://developer.hashicorp.com/docs/agent/config/config-files#kv_max_value_size";
-
-/// The number of rows above which a listing is rendered on another thread, because it would block
-/// the shared thread too long.
-const LONG_LISTING: usize = 512;
 
 pub(super) async fn run(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
     match *call.method() {
@@ -47,43 +43,42 @@ async fn get(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     if call.tail.is_empty() && !recurse {
         return Err(missing_key());
     }
-    let query = if recurse { Query::Entries(prefix) } else { Query::Entry(prefix) };
-    let answer = call.read(query, options, None).await?;
+    if recurse {
+        return list(call, Query::Entries(prefix), options, false).await;
+    }
+    let answer = call.read(Query::Entry(prefix), options, None).await?;
     let Rows::Entries(entries) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
-    if entries.is_empty() || call.is_lossy {
-        return Ok(absent(&answer));
+    match entries.first() {
+        None => Ok(absent(&answer)),
+        Some(_) if call.is_lossy => Ok(absent(&answer)),
+        Some(entry) if call.params.has("raw") => {
+            Ok(answer::with_meta(raw(&entry.value), &answer, MetaKind::Plain))
+        }
+        Some(_) => Listing::Whole(answer).respond(call.layout(), rendered).await,
     }
-    if call.params.has("raw") && !recurse {
-        return Ok(answer::with_meta(raw(&entries[0].value), &answer, MetaKind::Plain));
-    }
-    let len = entries.len();
-    listing(answer, len, call.layout()).await
 }
 
 async fn keys(call: &Call<'_>, prefix: Key, options: ReadOptions) -> Result<Response<Body>, Failure> {
     // Some clients misspell it.
     let separator = call.params.non_empty("separator").or_else(|| call.params.non_empty("seperator"));
     let query = Query::Keys { prefix, separator: separator.unwrap_or_default().into() };
-    let answer = call.read(query, options, None).await?;
-    let Rows::Keys(keys) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
-    if (keys.is_empty() && !call.tail.is_empty()) || call.is_lossy {
-        return Ok(absent(&answer));
-    }
-    let len = keys.len();
-    listing(answer, len, call.layout()).await
+    // A list of all keys may be empty.
+    list(call, query, options, call.tail.is_empty()).await
 }
 
-/// Returns entries or keys as JSON. A long list is rendered on another thread, so that no other
-/// request waits meanwhile.
-async fn listing(answer: Arc<Answer>, len: usize, layout: Layout) -> Result<Response<Body>, Failure> {
-    let json = if len <= LONG_LISTING {
-        rendered(&answer.rows, layout)?
-    } else {
-        let answer = Arc::clone(&answer);
-        let rendering = tokio::task::spawn_blocking(move || rendered(&answer.rows, layout)).await;
-        rendering.map_err(|_| Failure::not_done("the agent is shutting down"))??
-    };
-    Ok(answer::with_meta(answer::json_bytes(StatusCode::OK, json), &answer, MetaKind::Plain))
+/// Returns entries or names, or 404 if there are none.
+async fn list(
+    call: &Call<'_>,
+    query: Query,
+    options: ReadOptions,
+    may_be_empty: bool,
+) -> Result<Response<Body>, Failure> {
+    match call.read_list(query, options, None).await? {
+        Listing::Whole(answer) if call.is_lossy || (answer.rows.len() == 0 && !may_be_empty) => {
+            Ok(absent(&answer))
+        }
+        listing => listing.respond(call.layout(), rendered).await,
+    }
 }
 
 fn rendered(rows: &Rows, layout: Layout) -> Result<Vec<u8>, Failure> {

@@ -11,6 +11,7 @@ use crate::upstream::calls::{EndSession, Renew};
 use http::Response;
 use lockmesh_agent_core::quorum_client::EndReason;
 use lockmesh_client::shape;
+use lockmesh_client::shape::json::{Layout, render};
 use lockmesh_net::random;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{CheckId, NodeName, SessionId};
@@ -290,16 +291,20 @@ async fn node_lease(call: &Call<'_>, session: &SessionSpec) -> Option<shape::age
 }
 
 pub(super) async fn list(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    let (answer, shown) = read(call, Query::Sessions).await?;
-    Ok(answered(call, &answer, &shown))
+    call.list(Query::Sessions, call.read_options()?, rendered).await
 }
 
 pub(super) async fn node(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     if call.tail.is_empty() {
         return Err(Failure::bad_request("Missing node name"));
     }
-    let (answer, shown) = read(call, Query::NodeSessions(NodeName::from(call.tail))).await?;
-    Ok(answered(call, &answer, &shown))
+    let query = Query::NodeSessions(NodeName::from(call.tail));
+    call.list(query, call.read_options()?, rendered).await
+}
+
+fn rendered(rows: &Rows, layout: Layout) -> Result<Vec<u8>, Failure> {
+    let Rows::Sessions(sessions) = rows else { return Err(super::misfit::wrong_rows()) };
+    Ok(render(&sessions.iter().map(|session| shapes::session(session)).collect::<Vec<_>>(), layout))
 }
 
 /// Returns the answer to a query for sessions, and the rendered sessions.

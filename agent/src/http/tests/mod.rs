@@ -8,6 +8,7 @@ mod connections;
 mod conventions;
 mod events;
 mod kv;
+mod listings;
 mod membership;
 mod operator;
 mod queue;
@@ -43,7 +44,9 @@ use lockmesh_protocol::lease::{LeaseId, LeaseKey, NodeLease, NodeLeaseQuery, Nod
 use lockmesh_protocol::query::{Answer, Blocking, Query, Rows};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::reply::{Applied, Reply as StateReply};
-use lockmesh_protocol::rpc::{BackupPart, Request as Call, Response, ServerStatus, Status, Unavailable};
+use lockmesh_protocol::rpc::{
+    AnswerPart, BackupPart, Request as Call, Response, ServerStatus, Status, Unavailable, ViewId,
+};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -78,6 +81,10 @@ pub(super) struct Quorum {
     lease: watch::Sender<LeaseState>,
     /// For each failed attempt to leave, `true` if the node may have left.
     stays: Mutex<Vec<bool>>,
+    /// The number of rows above which an answer is too long, if any.
+    rows_at_once: Mutex<Option<usize>>,
+    /// The answers that are read in parts.
+    views: watch::Sender<BTreeMap<u64, Answer>>,
 }
 
 impl Quorum {
@@ -97,6 +104,27 @@ impl Quorum {
         let status = self.status.lock().unwrap();
         let last_contact = status.last_contact.unwrap_or_default();
         Answer { index, rows, known_leader: status.leader.is_some(), last_contact }
+    }
+
+    fn whole(&self, answer: Answer) -> Response {
+        match *self.rows_at_once.lock().unwrap() {
+            Some(most) if answer.rows.len() > most => {
+                Response::Unavailable(Unavailable::AnswerTooLong { limit: 8 << 20 })
+            }
+            _ => Response::Answer(answer),
+        }
+    }
+
+    /// One row of an answer.
+    fn part(&self, number: u64, after: u64) -> Response {
+        let views = self.views.borrow();
+        let Some(answer) = views.get(&number) else {
+            return Response::Unavailable(Unavailable::Overloaded("the answer is incomplete".into()));
+        };
+        let (rows, next) = answer.rows.part(after as usize, 1);
+        let answer = Answer { rows, ..answer.clone() };
+        let view = ViewId { server: ServerId(1), number };
+        Response::AnswerPart(Box::new(AnswerPart { answer, view, next: next.map(|next| next as u64) }))
     }
 
     async fn blocking_query(&self, query: Query, blocking: Blocking) -> Answer {
@@ -183,9 +211,20 @@ impl Quorum {
         match request {
             Call::Propose(_, command) => self.apply(command),
             Call::Read { query, blocking: Some(blocking), .. } => {
-                Response::Answer(self.blocking_query(query, blocking).await)
+                self.whole(self.blocking_query(query, blocking).await)
             }
-            Call::Read { query, .. } => Response::Answer(self.query(&query)),
+            Call::Read { query, .. } => self.whole(self.query(&query)),
+            Call::ReadParts { query, .. } => {
+                let answer = self.query(&query);
+                let number = answer.index.0;
+                self.views.send_modify(|views| drop(views.insert(number, answer)));
+                self.part(number, 0)
+            }
+            Call::ReadPart { view, after, .. } => self.part(view.number, after),
+            Call::EndView(view, _) => {
+                self.views.send_modify(|views| drop(views.remove(&view.number)));
+                Response::Done
+            }
             Call::Renew(id) => Response::Renewed(self.state.lock().unwrap().0.session(id).cloned()),
             Call::Status => Response::Status(self.status.lock().unwrap().clone()),
             Call::NodeLeases(query) => Response::NodeLeases(self.leases_of(&query)),
@@ -342,6 +381,8 @@ impl Stand {
             leases_asked: AtomicUsize::default(),
             lease: watch::channel(LeaseState::default()).0,
             stays: Mutex::default(),
+            rows_at_once: Mutex::default(),
+            views: watch::channel(BTreeMap::new()).0,
         });
         quorum.apply(Command::Bootstrap {
             cluster_id: "cluster-one".into(),

@@ -54,6 +54,16 @@ pub(super) fn check_read(query: &Query) -> Result<(), Unavailable> {
     }
 }
 
+/// Checks a read in parts before it reaches the state.
+pub(super) fn check_parts(query: &Query) -> Result<(), Unavailable> {
+    match query {
+        Query::Txn(_) | Query::QueuePosition { .. } => {
+            Err(Unavailable::Denied("this query has no answer in parts".into()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Checks a proposal before it reaches the core.
 pub(super) fn check_proposal(
     core: &Core,

@@ -37,6 +37,8 @@ pub struct Figures {
     pub keys: usize,
     /// Parked blocking queries.
     pub watches: usize,
+    /// The number of long answers that are being read in parts.
+    pub views: usize,
     /// The time since which the disk has had writes to persist and has completed none.
     pub unpersisted_since: Option<Time>,
     /// Set while the server has the lowest election priority after disk stalls.
@@ -95,6 +97,7 @@ pub(super) fn figures(view: &View<'_>) -> Figures {
         lock_waiters: state.waiter_count(),
         keys: state.key_count(),
         watches: view.watches,
+        views: view.views,
         unpersisted_since: view.core.disk().unpersisted_since(),
         has_lowered_priority: view.core.disk().lowers_priority(),
         can_majority_write: view.write_health.can_majority_write(),

@@ -20,6 +20,7 @@
 //! | `servers.rs` | joins, announcements, removals; `Eligibility`, `ProgramVersions` |
 //! | `pending.rs` | `PendingCalls`: calls that await a reply of the core |
 //! | `watches.rs` | `Watches`: blocking reads that are parked |
+//! | `views.rs` | `Views`: long answers that are read in parts |
 //! | `checkpoints.rs` | `Checkpoints`: checkpoints, their readers, and snapshots of other servers |
 //! | `stalls.rs` | `WriteHealth`: failing and stalled disks |
 //! | `leaders.rs` | `LeaderHistory`: leader changes, and the last contact |
@@ -49,6 +50,7 @@ mod reads;
 mod servers;
 mod stalls;
 mod status;
+mod views;
 mod watches;
 
 pub use crate::outbox::{ChallengeWanted, MeshItemsWanted, QuestionWanted, ShellEffects};
@@ -87,6 +89,7 @@ use servers::{Eligibility, ProgramVersions};
 use stalls::{WriteHealth, has_other_voters, servers_behind};
 use status::{View, leader_hint, with_leader_hint};
 use std::time::Duration;
+use views::Views;
 use watches::Watches;
 
 /// The maximum time for which a blocking query is parked, even if its caller requests more.
@@ -117,6 +120,7 @@ pub struct Frontend {
     outbox: Outbox,
     pending: PendingCalls,
     watches: Watches,
+    views: Views,
     checkpoints: Checkpoints,
     write_health: WriteHealth,
     leaders: LeaderHistory,
@@ -146,6 +150,7 @@ impl Frontend {
             outbox: Outbox::default(),
             pending: PendingCalls::default(),
             watches: Watches::default(),
+            views: Views::default(),
             checkpoints: Checkpoints::new(now, durable),
             write_health: WriteHealth::default(),
             leaders: LeaderHistory::new(now),
@@ -217,6 +222,7 @@ impl Frontend {
             Event::Disconnected(caller) => {
                 self.pending.cancel_all(caller);
                 self.watches.cancel_all(caller);
+                self.views.end_of_caller(caller);
                 self.checkpoints.cancel_all(caller);
             }
             Event::Core(Input::Peer(sender, message)) => self.peer(now, sender, message, actions),
@@ -265,6 +271,7 @@ impl Frontend {
         // Only with a tick: a few milliseconds of extra wait do no harm and save a separate
         // wake-up.
         self.answer_due(now, actions);
+        self.views.end_overdue(self.view_position(now));
         if self.checkpoints.is_due(now, dirty_rows, &self.config) {
             self.checkpoints.begin(now, self.core.snapshot_meta(), actions);
         }
@@ -343,6 +350,18 @@ impl Frontend {
                 // Before it costs a quorum round.
                 admission::check_read(&query).map_err(|why| Refusal(why, AnswerKind::Read))?;
                 self.begin_read(now, from, (query, consistency, blocking), actions);
+            }
+            Request::ReadParts { query, consistency } => {
+                admission::check_parts(&query).map_err(|why| Refusal(why, AnswerKind::Read))?;
+                self.forward(now, from, CallKind::ReadParts(query), |token| Input::Read(token, consistency));
+            }
+            Request::ReadPart { view, after, .. } => {
+                let read = self.views.part(self.view_position(now), from.caller, view, after);
+                actions.long_reads.push((from, read.map_err(|why| Refusal(why, AnswerKind::Read))?));
+            }
+            Request::EndView(view, _) => {
+                self.views.end(from.caller, view);
+                actions.answer(from, Response::Done, AnswerKind::Other);
             }
             Request::Renew(session) => {
                 self.forward(now, from, CallKind::Write, |token| Input::Renew(token, session));
@@ -492,6 +511,7 @@ impl Frontend {
             versions: &self.versions,
             write_health: &self.write_health,
             watches: self.watches.len(),
+            views: self.views.len(),
         }
     }
 
@@ -557,6 +577,7 @@ impl Frontend {
             self.checkpoints.install(mark, actions);
             // All watched rows may have changed.
             self.watches.touch(&Change::Cleared);
+            self.views.end_all();
             self.notice_roster(actions);
         }
         self.hand_on(actions);
@@ -621,6 +642,9 @@ impl Frontend {
         match self.pending.take(token) {
             Some(Pending::Call(from, CallKind::Read { query, consistency, blocking })) => {
                 self.read(now, from, (query, consistency, blocking), actions);
+            }
+            Some(Pending::Call(from, CallKind::ReadParts(query))) => {
+                self.begin_view(now, from, &query, actions);
             }
             Some(Pending::Call(from, CallKind::Backup)) => {
                 // Of the current applied index: the backup then holds the operator's own earlier

@@ -26,6 +26,8 @@ pub(super) enum CallKind {
         consistency: Consistency,
         blocking: Option<Blocking>,
     },
+    /// A query whose answer is read in parts.
+    ReadParts(Query),
     Backup,
     /// A request for the lease status of one node or of all nodes.
     NodeLeases(NodeLeaseQuery),
@@ -43,12 +45,15 @@ impl CallKind {
     /// Returns `true` if the reply only starts a wait or a backup, so that the call can still be
     /// cancelled.
     fn begins_something(&self) -> bool {
-        matches!(self, Self::Read { blocking: Some(_), .. } | Self::Backup)
+        matches!(self, Self::Read { blocking: Some(_), .. } | Self::ReadParts(_) | Self::Backup)
     }
 
     /// Returns `true` if the call changes nothing, so that a failing disk need not end it.
     fn only_reads(&self) -> bool {
-        matches!(self, Self::Read { .. } | Self::Backup | Self::NodeLeases(_) | Self::Lease)
+        matches!(
+            self,
+            Self::Read { .. } | Self::ReadParts(_) | Self::Backup | Self::NodeLeases(_) | Self::Lease
+        )
     }
 }
 

@@ -3,6 +3,7 @@
 use super::actions::{Actions, AnswerKind};
 use super::event::CallRef;
 use super::status::{View, leader_hint};
+use super::views::Position;
 use super::watches::Parked;
 use super::{Frontend, LONGEST_WAIT};
 use crate::fault_injection::Rule;
@@ -11,6 +12,7 @@ use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response, Unavailable};
 use lockmesh_protocol::time::Time;
+use std::time::Duration;
 
 impl Frontend {
     /// Answers a read, or parks it if its caller is up to date.
@@ -55,6 +57,23 @@ impl Frontend {
         }
     }
 
+    /// Begins a view of an answer, and replies with its first part.
+    pub(super) fn begin_view(&mut self, now: Time, from: CallRef, query: &Query, actions: &mut Actions) {
+        let (index, view) = self.core.view(query);
+        let (known_leader, last_contact) = contact(&self.view(now));
+        let read = LongRead { index, known_leader, last_contact, view, part: None };
+        let (at, source) = (self.view_position(now), (self.config.own_record.id, self.wall_at(now).0));
+        match self.views.begin(at, source, from.caller, read) {
+            Ok(read) => actions.long_reads.push((from, read)),
+            Err(why) => actions.answer(from, Response::Unavailable(why), AnswerKind::Read),
+        }
+    }
+
+    /// Returns the time, and how much of the state was replaced so far.
+    pub(super) fn view_position(&self, now: Time) -> Position {
+        Position { now, replaced_bytes: self.core.state().replaced_bytes() }
+    }
+
     /// Replies to readers whose wait is over.
     pub(super) fn answer_due(&mut self, now: Time, actions: &mut Actions) {
         for parked in self.watches.take_due(now) {
@@ -81,6 +100,15 @@ impl Frontend {
     }
 }
 
+/// The contact to the leader, for an answer: whether one is known, and the time since its last
+/// message.
+fn contact(view: &View<'_>) -> (bool, Duration) {
+    let leader = view.core.leader();
+    let last_contact = leader.and_then(|leader| view.core.last_contact(view.now, leader));
+    // Clients use it to bound the age of a stale reply, so it grows while there is no leader.
+    (leader.is_some(), last_contact.unwrap_or_else(|| view.leaders.silence(view.now)))
+}
+
 /// Replies with the current rows, under an index of at least `least`.
 fn send_rows(
     view: &View<'_>,
@@ -91,18 +119,15 @@ fn send_rows(
     let (index, listing) = view.core.query_view(view.now, query, MAX_FRAME_BYTES);
     // At least the index that woke the reader, or it would retry with the same index in a loop.
     let index = index.max(least);
-    let leader = view.core.leader();
-    let known_leader = leader.is_some();
-    let last_contact = leader.and_then(|leader| view.core.last_contact(view.now, leader));
-    // Clients use it to bound the age of a stale reply, so it grows while there is no leader.
-    let last_contact = last_contact.unwrap_or_else(|| view.leaders.silence(view.now));
+    let (known_leader, last_contact) = contact(view);
     match listing {
         Listing::Rows(rows) => {
             let answer = Answer { index, rows, known_leader, last_contact };
             actions.answer(to, Response::Answer(answer), kind);
         }
         Listing::View(view) => {
-            actions.long_reads.push((to, LongRead { index, known_leader, last_contact, view }));
+            let read = LongRead { index, known_leader, last_contact, view, part: None };
+            actions.long_reads.push((to, read));
         }
         Listing::TooLong => actions.answer(to, too_long(MAX_FRAME_BYTES), kind),
     }

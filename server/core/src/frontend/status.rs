@@ -24,6 +24,8 @@ pub(super) struct View<'a> {
     pub(super) write_health: &'a WriteHealth,
     /// The number of parked blocking queries.
     pub(super) watches: usize,
+    /// The number of long answers that are being read in parts.
+    pub(super) views: usize,
 }
 
 /// Replies to a request that needs no input to the core.

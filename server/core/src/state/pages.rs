@@ -59,6 +59,9 @@ impl TreeRow for LogIndex {
 pub(super) struct Pages<R> {
     pages: Arc<Vec<Page<R>>>,
     len: usize,
+    /// The size of all rows that were replaced or removed, in bytes: at most that much is kept by
+    /// a snapshot alone.
+    replaced_bytes: u64,
 }
 
 /// Neighbouring rows. Never empty.
@@ -80,7 +83,7 @@ struct At {
 
 impl<R> Default for Pages<R> {
     fn default() -> Self {
-        Self { pages: Arc::default(), len: 0 }
+        Self { pages: Arc::default(), len: 0, replaced_bytes: 0 }
     }
 }
 
@@ -159,6 +162,11 @@ impl<R: TreeRow> Pages<R> {
         self.len == 0
     }
 
+    /// The size of all rows that were replaced or removed so far, in bytes.
+    pub(super) fn replaced_bytes(&self) -> u64 {
+        self.replaced_bytes
+    }
+
     /// The row of a key.
     pub(super) fn get(&self, key: &str) -> Option<&R> {
         let page = &self.pages[self.page_of(key)?];
@@ -179,6 +187,18 @@ impl<R: TreeRow> Pages<R> {
     pub(super) fn under(&self, prefix: &str) -> impl Iterator<Item = (&Key, &R)> {
         let slices = self.slices(self.range(prefix));
         slices.flat_map(|(page, rows)| page.rows[rows].iter().map(|(key, row)| (key, row)))
+    }
+
+    /// The same without the first `skipped` ones. Whole pages are skipped at once.
+    pub(super) fn under_after(&self, prefix: &str, skipped: usize) -> impl Iterator<Item = (&Key, &R)> {
+        let mut left = skipped;
+        let slices = self.slices(self.range(prefix));
+        let slices = slices.map(move |(page, rows)| {
+            let here = left.min(rows.len());
+            left -= here;
+            &page.rows[rows.start + here..rows.end]
+        });
+        slices.flat_map(|rows| rows.iter().map(|(key, row)| (key, row)))
     }
 
     /// The newest index of the rows under a prefix; `None` without rows.
@@ -213,7 +233,11 @@ impl<R: TreeRow> Pages<R> {
         let pages = Arc::make_mut(&mut self.pages);
         let page = &mut pages[at];
         let slot = match page.find(key.as_str()) {
-            Ok(slot) => return Some(page.replace(slot, row)),
+            Ok(slot) => {
+                let old = page.replace(slot, row);
+                self.replaced_bytes += old.least_bytes(&page.rows[slot].0) as u64;
+                return Some(old);
+            }
             Err(slot) => slot,
         };
         // Ascending keys fill page after page, instead of leaving each half full.
@@ -234,6 +258,7 @@ impl<R: TreeRow> Pages<R> {
         let page = &mut pages[at];
         let (key, row) = Arc::make_mut(&mut page.rows).remove(slot);
         page.least_bytes -= row.least_bytes(&key);
+        self.replaced_bytes += row.least_bytes(&key) as u64;
         if row.index() == page.newest {
             page.newest = newest(&page.rows);
         }
@@ -271,7 +296,8 @@ impl<R: TreeRow> Pages<R> {
         }
         let removed_len = removed.iter().map(|page| page.rows.len()).sum();
         self.len -= removed_len;
-        Self { pages: Arc::new(removed), len: removed_len }
+        self.replaced_bytes += removed.iter().map(|page| page.least_bytes as u64).sum::<u64>();
+        Self { pages: Arc::new(removed), len: removed_len, replaced_bytes: 0 }
     }
 
     /// The page of a key, if it has a row.

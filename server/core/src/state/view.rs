@@ -1,16 +1,16 @@
 //! Answers with very many rows: a snapshot of the pages instead of the rows, which are built
-//! elsewhere.
+//! elsewhere, whole or in parts.
 //!
-//! The server's loop must be quick: few rows are built at once, very many not at all. An answer
-//! that is too long is mostly detected before any of its rows is read.
+//! The server's loop must be quick: few rows are built at once, very many not at all. A whole
+//! answer that is too long is mostly detected before any of its rows is read.
 
 use super::State;
-use super::pages::Pages;
+use super::pages::{Pages, TreeRow};
 use lockmesh_protocol::command::{KvVerb, TxnOp};
 use lockmesh_protocol::id::{Key, LogIndex};
 use lockmesh_protocol::query::{Answer, Query, Rows};
 use lockmesh_protocol::record::Entry;
-use lockmesh_protocol::rpc::{Response, Unavailable};
+use lockmesh_protocol::rpc::{AnswerPart, Response, Unavailable, ViewId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,13 +28,20 @@ pub enum Listing {
     TooLong,
 }
 
-/// A snapshot of all keys, and the selection of the wanted ones. It costs only the pages that
-/// change while it exists.
+/// The approximate size of a part, in bytes.
+const PART_BYTES: usize = 1 << 20;
+
+/// A snapshot of the rows of an answer.
 #[derive(Clone, Debug)]
-pub struct View {
-    entries: Pages<Arc<Entry>>,
-    prefix: Key,
-    wanted: WantedRows,
+pub struct View(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    /// All keys, and the selection of the wanted ones. It costs only the pages that change while it
+    /// exists.
+    Keys { entries: Pages<Arc<Entry>>, prefix: Key, wanted: WantedRows },
+    /// Other rows, which are shared with the state.
+    Rows(Arc<Rows>),
 }
 
 #[derive(Clone, Debug)]
@@ -55,6 +62,8 @@ pub struct LongRead {
     pub last_contact: Duration,
     /// The snapshot with the rows.
     pub view: View,
+    /// The wanted part: its view, and the position that it begins at; `None` for the whole answer.
+    pub part: Option<(ViewId, u64)>,
 }
 
 impl State {
@@ -78,11 +87,29 @@ impl State {
             WantedRows::Entries if bytes > limit => Listing::TooLong,
             // Passing very few rows to another thread costs more than building them.
             _ if count <= FEW.0 && bytes <= FEW.1 => Listing::Rows(self.query(query).1),
-            wanted => {
-                Listing::View(View { entries: self.keys.entries.clone(), prefix: prefix.clone(), wanted })
-            }
+            wanted => Listing::View(self.keys_view(prefix, wanted)),
         };
         (self.index_of(query), listing)
+    }
+
+    /// Answers a query with its index and a snapshot to build the rows from, whole or in parts.
+    pub fn view(&self, query: &Query) -> (LogIndex, View) {
+        let view = match query {
+            Query::Entries(prefix) => self.keys_view(prefix, WantedRows::Entries),
+            Query::Keys { prefix, separator } => self.keys_view(prefix, WantedRows::Names(separator.clone())),
+            _ => View(Source::Rows(Arc::new(self.query(query).1))),
+        };
+        (self.index_of(query), view)
+    }
+
+    /// The size of all keys and values that were replaced or removed so far, in bytes. Only
+    /// differences are significant.
+    pub fn replaced_bytes(&self) -> u64 {
+        self.keys.entries.replaced_bytes()
+    }
+
+    fn keys_view(&self, prefix: &Key, wanted: WantedRows) -> View {
+        View(Source::Keys { entries: self.keys.entries.clone(), prefix: prefix.clone(), wanted })
     }
 
     /// A lower bound of the size of the trees that a transaction reads, in bytes.
@@ -98,23 +125,75 @@ impl State {
 impl View {
     /// Builds the rows; `None` if they exceed `limit` bytes.
     pub fn rows(&self, limit: usize) -> Option<Rows> {
-        let prefix = self.prefix.as_str();
-        match &self.wanted {
-            WantedRows::Entries => {
-                let entries = self.entries.under(prefix).map(|(_, entry)| entry.clone());
+        match &self.0 {
+            Source::Keys { entries, prefix, wanted: WantedRows::Entries } => {
+                let entries = entries.under(prefix.as_str()).map(|(_, entry)| entry.clone());
                 Some(Rows::Entries(entries.collect()))
             }
-            WantedRows::Names(separator) => {
-                names(self.entries.under(prefix).map(|(key, _)| key), prefix, separator, limit)
+            Source::Keys { entries, prefix, wanted: WantedRows::Names(separator) } => {
+                let prefix = prefix.as_str();
+                names(entries.under(prefix).map(|(key, _)| key), prefix, separator, limit)
             }
+            Source::Rows(rows) => Some(Rows::clone(rows)),
         }
     }
+
+    /// Builds the part that begins at a position. Returns the position of the next part, if any.
+    pub fn part(&self, after: u64) -> (Rows, Option<u64>) {
+        let after = usize::try_from(after).unwrap_or(usize::MAX);
+        let (rows, next) = match &self.0 {
+            Source::Keys { entries, prefix, wanted: WantedRows::Entries } => {
+                let rows = entries.under_after(prefix.as_str(), after);
+                let (rows, count) = taken(rows, |(key, entry)| entry.least_bytes(key));
+                let next = after + count;
+                let rows = rows.into_iter().map(|(_, entry)| entry.clone()).collect();
+                (Rows::Entries(rows), (next < entries.size_under(prefix.as_str()).0).then_some(next))
+            }
+            Source::Keys { entries, prefix, wanted: WantedRows::Names(separator) } => {
+                let prefix = prefix.as_str();
+                // The last key of the part before: its name may continue.
+                let known = after.checked_sub(1).and_then(|last| entries.under_after(prefix, last).next());
+                let known = known.map(|(key, _)| cut(key.as_str(), prefix.len(), separator));
+                let keys = entries.under_after(prefix, after).map(|(key, _)| key);
+                let (keys, count) = taken(keys, |key| key.as_str().len());
+                let mut names: Vec<String> = Vec::new();
+                for key in keys {
+                    let name = cut(key.as_str(), prefix.len(), separator);
+                    if names.last().map(String::as_str).or(known) != Some(name) {
+                        names.push(name.into());
+                    }
+                }
+                let next = after + count;
+                (Rows::Keys(names), (next < entries.size_under(prefix).0).then_some(next))
+            }
+            Source::Rows(rows) => rows.part(after, PART_BYTES),
+        };
+        (rows, next.map(|next| next as u64))
+    }
+}
+
+/// Takes rows of up to about the size of a part, and returns their number.
+fn taken<T>(rows: impl Iterator<Item = T>, size: impl Fn(&T) -> usize) -> (Vec<T>, usize) {
+    let mut bytes = 0;
+    let has_room = |row: &T| {
+        let had_room = bytes < PART_BYTES;
+        bytes += size(row);
+        had_room
+    };
+    let rows: Vec<T> = rows.take_while(has_room).collect();
+    let count = rows.len();
+    (rows, count)
 }
 
 impl LongRead {
     /// Builds the response, which takes a while.
     pub fn into_response(self, limit: usize) -> Response {
-        let Self { index, known_leader, last_contact, view } = self;
+        let Self { index, known_leader, last_contact, view, part } = self;
+        if let Some((id, after)) = part {
+            let (rows, next) = view.part(after);
+            let answer = Answer { index, rows, known_leader, last_contact };
+            return Response::AnswerPart(Box::new(AnswerPart { answer, view: id, next }));
+        }
         match view.rows(limit) {
             Some(rows) => Response::Answer(Answer { index, rows, known_leader, last_contact }),
             None => too_long(limit),

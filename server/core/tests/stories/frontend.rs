@@ -22,7 +22,7 @@ use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
 use lockmesh_protocol::record::{Behavior, NewServer, Node, Server, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
-use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
+use lockmesh_protocol::rpc::{CallId, MAX_FRAME_BYTES, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -199,6 +199,10 @@ impl One {
         }
         for CallAnswer { to, response, .. } in self.actions.answers.drain(..) {
             let before = self.answers.insert(to, response);
+            assert_eq!(before, None, "a call is answered once");
+        }
+        for (to, read) in self.actions.long_reads.drain(..) {
+            let before = self.answers.insert(to, read.into_response(MAX_FRAME_BYTES));
             assert_eq!(before, None, "a call is answered once");
         }
         self.readers.append(&mut self.actions.open_readers);

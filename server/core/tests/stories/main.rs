@@ -21,5 +21,6 @@ mod solo;
 mod stalled_renewals;
 mod storm;
 mod upgrade;
+mod views;
 mod virtual_time;
 mod watched;

@@ -5,10 +5,12 @@
 
 use super::super::context::ConsistencyArgs;
 use super::super::error::CliError;
-use super::super::output::print_bytes;
+use super::super::output::{print_bytes, warn};
 use super::value;
 use lockmesh_client::{Client, Entry};
 use serde::Serialize;
+use std::io::{IsTerminal, stderr, stdout};
+use std::time::{Duration, Instant};
 
 /// Print keys and values as JSON
 #[derive(clap::Args, Debug)]
@@ -28,26 +30,66 @@ struct Parcel {
     value: String,
 }
 
+/// The interval between two reports of progress on a terminal.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The size of one write to stdout, in bytes.
+const PIECE: usize = 64 << 10;
+
 pub(super) async fn run(args: Args, client: &Client) -> Result<(), CliError> {
     let prefix = args.prefix.trim_start_matches('/');
-    let entries = client.kv().list(prefix, &args.consistency.read()).await?.value;
-    print_bytes(&packed(&entries)?)
+    let mut entries = client.kv().entries(prefix, &args.consistency.read()).await?;
+    let mut progress = Progress::new(stderr().is_terminal() && !stdout().is_terminal());
+    let (mut piece, mut count) = (Vec::new(), 0);
+    while let Some(entry) = entries.next().await? {
+        piece.extend_from_slice(if count == 0 { b"[\n" } else { b",\n" });
+        pack(&entry, &mut piece)?;
+        count += 1;
+        if piece.len() >= PIECE {
+            print_bytes(&piece)?;
+            progress.report(count, piece.len());
+            piece.clear();
+        }
+    }
+    piece.extend_from_slice(if count == 0 { b"[]\n" } else { b"\n]\n" });
+    print_bytes(&piece)
 }
 
-fn packed(entries: &[Entry]) -> Result<Vec<u8>, CliError> {
-    let parcel = |entry: &Entry| Parcel {
-        key: entry.key.clone(),
-        flags: entry.flags,
-        value: value::encode(&entry.value),
-    };
-    let parcels: Vec<Parcel> = entries.iter().map(parcel).collect();
+/// Renders an entry as an item of the array.
+fn pack(entry: &Entry, into: &mut Vec<u8>) -> Result<(), CliError> {
+    let value = value::encode(&entry.value);
+    let parcel = Parcel { key: entry.key.clone(), flags: entry.flags, value };
     let mut text = Vec::new();
     let tabs = serde_json::ser::PrettyFormatter::with_indent(b"\t");
-    parcels
-        .serialize(&mut serde_json::Serializer::with_formatter(&mut text, tabs))
-        .map_err(CliError::failed)?;
-    text.push(b'\n');
-    Ok(text)
+    let mut serializer = serde_json::Serializer::with_formatter(&mut text, tabs);
+    parcel.serialize(&mut serializer).map_err(CliError::failed)?;
+    // One level deeper: no string contains a line break.
+    for line in text.split_inclusive(|byte| *byte == b'\n') {
+        into.push(b'\t');
+        into.extend_from_slice(line);
+    }
+    Ok(())
+}
+
+/// The progress of an export whose output is not on the terminal.
+struct Progress {
+    is_shown: bool,
+    bytes: usize,
+    next: Instant,
+}
+
+impl Progress {
+    fn new(is_shown: bool) -> Self {
+        Self { is_shown, bytes: 0, next: Instant::now() + PROGRESS_INTERVAL }
+    }
+
+    fn report(&mut self, keys: u64, bytes: usize) {
+        self.bytes += bytes;
+        if self.is_shown && Instant::now() >= self.next {
+            self.next = Instant::now() + PROGRESS_INTERVAL;
+            warn(&format!("{keys} keys, {} MB so far", self.bytes / 1_000_000));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -62,12 +104,13 @@ mod tests {
             flags,
             ..Entry::default()
         };
-        let text =
-            packed(&[entry("t/a", "", 0), entry("t/b", "{\"x\":1}", u64::MAX)]).expect("it is encodable");
-        let expected = "[\n\t{\n\t\t\"key\": \"t/a\",\n\t\t\"flags\": 0,\n\t\t\"value\": \"\"\n\t},\n\t{\n\t\t\
+        let mut text = Vec::new();
+        pack(&entry("t/a", "", 0), &mut text).expect("it is encodable");
+        text.extend_from_slice(b",\n");
+        pack(&entry("t/b", "{\"x\":1}", u64::MAX), &mut text).expect("it is encodable");
+        let expected = "\t{\n\t\t\"key\": \"t/a\",\n\t\t\"flags\": 0,\n\t\t\"value\": \"\"\n\t},\n\t{\n\t\t\
                         \"key\": \"t/b\",\n\t\t\"flags\": 18446744073709551615,\n\t\t\"value\": \"eyJ4IjoxfQ==\"\n\
-                        \t}\n]\n";
+                        \t}";
         assert_eq!(String::from_utf8(text).expect("it is text"), expected);
-        assert_eq!(packed(&[]).expect("it is encodable"), b"[]\n");
     }
 }
