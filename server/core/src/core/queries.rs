@@ -5,7 +5,7 @@ use crate::cluster::known_leader;
 use crate::raft::Progress;
 use crate::raft::log::{HardState, LogStatus, Membership, OwnMemory, SnapshotMeta};
 use crate::setback::{LogPosition, PeerMemory, SetBack};
-use crate::state::{Listing, State, View};
+use crate::state::{Listing, State};
 use lockmesh_protocol::format::FormatError;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::query::{Query, Rows};
@@ -44,11 +44,6 @@ impl Core {
             }
             query => self.state.query_view(query, limit),
         }
-    }
-
-    /// Answers a query with a snapshot that is read in parts.
-    pub fn view(&self, query: &Query) -> (LogIndex, View) {
-        self.state.view(query)
     }
 
     /// Returns `true` if the outcome of a queue position can be reported at once: this server leads

@@ -59,7 +59,7 @@ impl Frontend {
 
     /// Begins a view of an answer, and replies with its first part.
     pub(super) fn begin_view(&mut self, now: Time, from: CallRef, query: &Query, actions: &mut Actions) {
-        let (index, view) = self.core.view(query);
+        let (index, view) = self.core.state().view(query);
         let (known_leader, last_contact) = contact(&self.view(now));
         let read = LongRead { index, known_leader, last_contact, view, part: None };
         let (at, source) = (self.view_position(now), (self.config.own_record.id, self.wall_at(now).0));
