@@ -89,6 +89,7 @@ impl Change {
             Self::Loss(_, Some(loss)) => match loss.cause {
                 LossCause::GivenUp { .. } => 2,
                 LossCause::KeyDeleted => 3,
+                LossCause::CheckFailed { .. } => 5,
                 _ => 1,
             },
             _ => 1,

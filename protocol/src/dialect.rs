@@ -21,8 +21,8 @@ pub enum Dialect {
     Second,
     /// Adds [`LossCause::KeyDeleted`].
     Third,
-    /// Adds [`Request::ReadParts`], [`Request::ReadPart`], [`Request::EndView`] and
-    /// [`Response::AnswerPart`].
+    /// Adds [`LossCause::CheckFailed`], [`Request::ReadParts`], [`Request::ReadPart`],
+    /// [`Request::EndView`] and [`Response::AnswerPart`].
     Fourth,
 }
 
@@ -70,13 +70,14 @@ impl Call {
 impl Response {
     /// Converts the response for a peer that supports this version. Before [`Dialect::Second`] it
     /// has no sessions that were given up, and their losses have the cause `Destroyed`; before
-    /// [`Dialect::Third`] it has no deleted keys among the losses, since their sessions live.
+    /// [`Dialect::Third`] it has no deleted keys among the losses, since their sessions live; before
+    /// [`Dialect::Fourth`] its losses have no output of a check.
     #[must_use]
     pub fn in_dialect(self, dialect: Dialect) -> Self {
         match self {
             Self::AliveGivingUp(answer) if dialect < Dialect::Second => Self::Alive(answer.renewal),
             Self::Answer(Answer { rows: Rows::Losses(losses), index, known_leader, last_contact })
-                if dialect < Dialect::Third =>
+                if dialect < Dialect::Fourth =>
             {
                 let losses = losses.into_iter().filter_map(|loss| loss_in(loss, dialect)).collect();
                 Self::Answer(Answer { rows: Rows::Losses(losses), index, known_leader, last_contact })
@@ -87,13 +88,13 @@ impl Response {
 }
 
 fn loss_in(loss: Arc<Loss>, dialect: Dialect) -> Option<Arc<Loss>> {
-    match loss.cause {
-        LossCause::KeyDeleted if dialect < Dialect::Third => None,
-        LossCause::GivenUp { .. } if dialect < Dialect::Second => {
-            Some(Arc::new(Loss { cause: LossCause::Destroyed, ..Arc::unwrap_or_clone(loss) }))
-        }
-        _ => Some(loss),
-    }
+    let cause = match &loss.cause {
+        LossCause::KeyDeleted if dialect < Dialect::Third => return None,
+        LossCause::GivenUp { .. } if dialect < Dialect::Second => LossCause::Destroyed,
+        LossCause::CheckFailed { check, .. } => LossCause::CheckCritical(check.clone()),
+        _ => return Some(loss),
+    };
+    Some(Arc::new(Loss { cause, ..Arc::unwrap_or_clone(loss) }))
 }
 
 #[cfg(test)]
@@ -127,10 +128,18 @@ mod tests {
     #[test]
     fn a_peer_receives_only_causes_that_it_can_decode() {
         let given_up = LossCause::GivenUp { silent_for: Duration::from_secs(3) };
-        let all = answer(&[LossCause::TtlExpired, given_up.clone(), LossCause::KeyDeleted]);
-        assert_eq!(all.clone().in_dialect(Dialect::Third), all);
-        assert_eq!(all.clone().in_dialect(Dialect::Second), answer(&[LossCause::TtlExpired, given_up]));
-        assert_eq!(all.in_dialect(Dialect::First), answer(&[LossCause::TtlExpired, LossCause::Destroyed]));
+        let failed = LossCause::CheckFailed { check: "web".into(), output: "refused".into() };
+        let critical = LossCause::CheckCritical("web".into());
+        let all = answer(&[failed, given_up.clone(), LossCause::KeyDeleted]);
+        let expected: [(Dialect, &[LossCause]); 3] = [
+            (Dialect::Third, &[critical.clone(), given_up.clone(), LossCause::KeyDeleted]),
+            (Dialect::Second, &[critical.clone(), given_up]),
+            (Dialect::First, &[critical, LossCause::Destroyed]),
+        ];
+        assert_eq!(all.clone().in_dialect(Dialect::Fourth), all);
+        for (dialect, causes) in expected {
+            assert_eq!(all.clone().in_dialect(dialect), answer(causes), "{dialect:?}");
+        }
     }
 
     #[test]

@@ -515,7 +515,8 @@ pub enum LossCause {
     Destroyed,
     /// It was not renewed in time.
     TtlExpired,
-    /// One of its checks turned critical.
+    /// One of its checks turned critical. The output is unknown: it was blank, or the cluster was
+    /// not yet at format 5.
     CheckCritical(CheckId),
     /// One of its checks was deregistered.
     CheckDeregistered(CheckId),
@@ -545,6 +546,14 @@ pub enum LossCause {
     },
     /// A key was deleted while its session held it. The session lives.
     KeyDeleted,
+    /// One of its checks turned critical, with this output.
+    CheckFailed {
+        /// The check.
+        check: CheckId,
+        /// The first line of its output that is not blank, up to 200 bytes, without control
+        /// characters.
+        output: String,
+    },
 }
 
 /// The loss of a session's locks: one entry of the bounded loss history.

@@ -289,7 +289,9 @@ fn cause_and_check(cause: &LossCause) -> (&'static str, Option<&CheckId>) {
     match cause {
         LossCause::Destroyed => ("destroyed", None),
         LossCause::TtlExpired => ("ttl-expired", None),
-        LossCause::CheckCritical(check) => ("check-critical", Some(check)),
+        LossCause::CheckCritical(check) | LossCause::CheckFailed { check, .. } => {
+            ("check-critical", Some(check))
+        }
         LossCause::CheckDeregistered(check) => ("check-deregistered", Some(check)),
         LossCause::NodeDeregistered => ("node-deregistered", None),
         LossCause::NodeFailed { .. } => ("node-failed", None),
@@ -313,6 +315,10 @@ pub(super) fn loss(loss: &Loss) -> shape::lockmesh::Loss {
         LossCause::GivenUp { silent_for } => (String::new(), Vec::new(), silence(*silent_for)),
         _ => Default::default(),
     };
+    let check_output = match &loss.cause {
+        LossCause::CheckFailed { output, .. } => output.clone(),
+        _ => String::new(),
+    };
     let lost = |key: &lockmesh_protocol::id::Key, fence: u64| shape::lockmesh::LostKey {
         key: key.to_string(),
         fence,
@@ -325,6 +331,7 @@ pub(super) fn loss(loss: &Loss) -> shape::lockmesh::Loss {
         node: loss.node.to_string(),
         cause: cause.into(),
         check_id: check.map(ToString::to_string).unwrap_or_default(),
+        check_output,
         health_window,
         confirmed_by,
         silent_for,
@@ -359,15 +366,16 @@ mod tests {
             LossCause::GivenUp { silent_for: Duration::ZERO },
             LossCause::KeyDeleted,
         ];
-        let words = causes.map(|cause| {
+        let shaped = |cause| {
             let session = SessionId::NIL;
             let at = lockmesh_protocol::id::WallTime(0);
             let index = lockmesh_protocol::id::LogIndex(1);
             let node = "n".into();
             let (keys, key_count) = (Vec::new(), 0);
             loss(&Loss { index, at, session, session_name: String::new(), node, cause, keys, key_count })
-                .cause
-        });
-        assert_eq!(words, shape::lockmesh::Loss::CAUSES);
+        };
+        assert_eq!(causes.map(|cause| shaped(cause).cause), shape::lockmesh::Loss::CAUSES);
+        let failed = shaped(LossCause::CheckFailed { check: check(), output: "refused".into() });
+        assert_eq!(failed.in_words(), "check-critical (c: refused)");
     }
 }

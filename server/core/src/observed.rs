@@ -204,7 +204,7 @@ pub(crate) fn number_of(cause: &LossCause) -> usize {
     match cause {
         LossCause::Destroyed => 0,
         LossCause::TtlExpired => 1,
-        LossCause::CheckCritical(_) => 2,
+        LossCause::CheckCritical(_) | LossCause::CheckFailed { .. } => 2,
         LossCause::CheckDeregistered(_) => 3,
         LossCause::NodeDeregistered => 4,
         LossCause::NodeFailed { .. } => 5,
@@ -236,6 +236,7 @@ mod tests {
         );
         assert_eq!(number_of(&LossCause::GivenUp { silent_for: Duration::ZERO }), 10);
         assert_eq!(number_of(&LossCause::KeyDeleted), 11);
+        assert_eq!(number_of(&LossCause::CheckFailed { check: "web".into(), output: String::new() }), 2);
     }
 
     #[test]

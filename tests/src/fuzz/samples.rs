@@ -189,6 +189,7 @@ pub fn changes() -> Vec<Change> {
         LossCause::NodeReaped,
         LossCause::GivenUp { silent_for: Duration::from_millis(3_000) },
         LossCause::KeyDeleted,
+        LossCause::CheckFailed { check: "web".into(), output: "connection refused".into() },
     ];
     let statuses = [MemberStatus::Restarting, MemberStatus::Left, MemberStatus::Failed].map(|status| {
         let agent = Agent { status, ..(*agent()).clone() };

@@ -131,7 +131,9 @@ impl World {
                 });
                 match loss.cause {
                     LossCause::TtlExpired => self.stage.hit(Mark::Expired),
-                    LossCause::CheckCritical(_) => self.stage.hit(Mark::EndedByCheck),
+                    LossCause::CheckCritical(_) | LossCause::CheckFailed { .. } => {
+                        self.stage.hit(Mark::EndedByCheck);
+                    }
                     LossCause::NodeDeregistered => self.stage.hit(Mark::EndedWithNode),
                     LossCause::NodeFailed { .. } => self.stage.hit(Mark::NodeFailed),
                     LossCause::NodeForcedToLeave => self.stage.hit(Mark::ForcedToLeave),

@@ -19,6 +19,7 @@ use crate::stall::clients::{Answers, Clients, Failed};
 use holds::{Held, Turns, first_fall};
 use lockmesh_protocol::format;
 use serde::Serialize;
+use serde_json::json;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -77,7 +78,7 @@ pub fn run(disks: &[PathBuf], old: &Path, new: &Path) -> UpgradeReport {
     let order = (1..=SERVERS).map(|step| (leader + step) % SERVERS);
     let servers: Vec<(usize, Span)> = order.map(|place| (place, replace(&mut cluster, place))).collect();
     let raised_to = wait_for_format(&cluster);
-    lose_a_key(&agents);
+    end_by_check(&agents);
     let replaced: Vec<(usize, Span)> =
         (0..AGENTS).map(|agent| SERVERS + agent).map(|place| (place, replace(&mut cluster, place))).collect();
 
@@ -132,16 +133,21 @@ fn replace(cluster: &mut Cluster, place: usize) -> Span {
 
 /// Records a loss with a cause that the agents of the older build cannot decode. A server that sent
 /// it to them unchanged would cost them their connection, and their sessions in the end.
-fn lose_a_key(agents: &[Client]) {
-    let key = "upgrade/deleted";
-    let session = agents[0].session();
-    assert!(agents[0].acquire(key, &session), "a new key is free");
-    agents[0].delete(&format!("/v1/kv/{key}")).expect(200);
+fn end_by_check(agents: &[Client]) {
+    let register = |status: &str| {
+        let check = json!({"CheckID": "up", "Status": status, "Output": "connection refused"});
+        let node = json!({"Node": "upgraded", "Address": "10.0.0.1", "Check": check});
+        agents[0].put("/v1/catalog/register", node.to_string()).expect(200);
+    };
+    register("passing");
+    let session = agents[0].session_of(json!({"Node": "upgraded", "NodeChecks": ["up"]}));
+    register("critical");
     for agent in agents {
-        agent.get("/v1/lockmesh/losses").expect(200);
+        let losses = agent.get("/v1/lockmesh/losses").expect(200).json();
+        let mut losses = losses.as_array().into_iter().flatten();
+        let loss = losses.find(|loss| loss["Session"] == session.as_str()).expect("the session has ended");
+        assert_eq!((&loss["Cause"], &loss["CheckID"]), (&json!("check-critical"), &json!("up")));
     }
-    assert!(agents[0].session_info(&session).is_some(), "a session outlives the key that it held");
-    agents[0].destroy(&session);
 }
 
 /// Waits until a server logs the upgrade to the newest format of this build. Returns `None` if

@@ -243,13 +243,14 @@ mod tests {
             session: "s1".into(),
             cause: "check-critical".into(),
             check_id: "web".into(),
+            check_output: "connection refused".into(),
             keys,
             key_count: 5,
             ..Loss::default()
         };
         let text = loss_table(std::slice::from_ref(&loss), "").render();
         let keys = "a/1#1 a/2#2 a/3#3 a/4#4 +1 more";
-        assert!(text.ends_with(&format!("check-critical (web)  {keys}")), "{text}");
+        assert!(text.ends_with(&format!("check-critical (web: connection refused)  {keys}")), "{text}");
         let failed = Loss {
             cause: "node-failed".into(),
             health_window: "default".into(),

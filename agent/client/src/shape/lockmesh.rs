@@ -55,6 +55,10 @@ pub struct Loss {
     /// The check, if a check was the cause.
     #[serde(rename = "CheckID")]
     pub check_id: String,
+    /// For a critical check: the first line of its output that is not blank, up to 200 bytes,
+    /// without control characters.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub check_output: String,
     /// The health window of a failed node: `fast`, `default` or `safe`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub health_window: String,
@@ -89,13 +93,17 @@ impl Loss {
         "key-deleted",
     ];
 
-    /// Returns the cause with its details, such as `node-failed (silent for 5.1s; window default;
-    /// confirmed by s1, s3)`.
+    /// Returns the cause with its details, such as `check-critical (web: connection refused)` or
+    /// `node-failed (silent for 5.1s; window default; confirmed by s1, s3)`.
     pub fn in_words(&self) -> String {
         let known = |words: &str, what: String| (!what.is_empty()).then(|| format!("{words}{what}"));
         let silence = if self.cause == "given-up" { "no renewal acknowledged for " } else { "silent for " };
+        let check = match self.check_output.as_str() {
+            "" => self.check_id.clone(),
+            output => format!("{}: {output}", self.check_id),
+        };
         let details = [
-            known("", self.check_id.clone()),
+            known("", check),
             known(silence, self.silent_for.clone()),
             known("window ", self.health_window.clone()),
             known("confirmed by ", self.confirmed_by.join(", ")),

@@ -1,6 +1,8 @@
 //! Catalog and health, the operator's endpoints, and extensions to Consul's API.
 
 use super::{NODE_ID, SERVER_ADDRESS, Stand};
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::format;
 use serde_json::json;
 
 const WEB: &str = r#"{"Node":"n1","Address":"10.0.0.1","NodeMeta":{"rack":"b"},
@@ -92,14 +94,16 @@ async fn a_status_that_would_never_end_a_session_is_refused() {
 #[tokio::test]
 async fn a_check_that_turns_critical_ends_its_sessions() {
     let stand = Stand::new();
+    stand.quorum.apply(Command::RaiseFormat(format::NEWEST));
     stand.put("/v1/catalog/register", WEB).await;
     let id = stand.session(r#"{"Node":"n1","NodeChecks":["alive"]}"#).await;
-    let body = r#"{"Node":"n1","SkipNodeUpdate":true,"Check":{"CheckID":"alive"}}"#;
-    stand.put("/v1/catalog/register", body).await.is(200, "true");
+    let check = r#"{"CheckID":"alive","Output":"disk full\n97 % of /data"}"#;
+    let body = format!(r#"{{"Node":"n1","SkipNodeUpdate":true,"Check":{check}}}"#);
+    stand.put("/v1/catalog/register", &body).await.is(200, "true");
     stand.get(&format!("/v1/session/info/{id}")).await.is(200, "[]");
     let losses = stand.get("/v1/lockmesh/losses").await.json();
     assert_eq!((&losses[0]["Session"], &losses[0]["Cause"]), (&json!(id), &json!("check-critical")));
-    assert_eq!(losses[0]["CheckID"], "alive");
+    assert_eq!((&losses[0]["CheckID"], &losses[0]["CheckOutput"]), (&json!("alive"), &json!("disk full")));
 }
 
 #[tokio::test]

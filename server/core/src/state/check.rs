@@ -10,6 +10,12 @@ use lockmesh_protocol::id::{CheckId, NodeName};
 use lockmesh_protocol::record::{Check, CheckStatus, LossCause};
 use std::sync::Arc;
 
+/// The maximum length of a check's output in a loss, in bytes.
+const LOSS_OUTPUT_MAX: usize = 200;
+
+/// The format version from which a loss has the output of its check.
+const OUTPUT_SINCE_FORMAT: u8 = 5;
+
 /// Writes a check. Its node, and its service if it has one, must be registered.
 pub(super) fn ensure_check(step: &mut Step<'_>, check: &Check) -> Result<(), CatalogError> {
     let Some(node) = step.state.catalog.nodes.get(&check.node.folded()) else {
@@ -23,10 +29,23 @@ pub(super) fn ensure_check(step: &mut Step<'_>, check: &Check) -> Result<(), Cat
     let mut stored = Check { id, node: node.name.clone(), ..check.clone() };
     fill_in_service(step, &mut stored)?;
     if stored.status == CheckStatus::Critical {
-        end_sessions_of_check(step, &key, &LossCause::CheckCritical(stored.id.clone()));
+        let cause = critical_cause(step, &stored);
+        end_sessions_of_check(step, &key, &cause);
     }
     store_check(step, key, stored);
     Ok(())
+}
+
+/// Returns the cause of the losses that a critical check brings. Replicas must agree on it.
+pub(super) fn critical_cause(step: &Step<'_>, check: &Check) -> LossCause {
+    let line = check.output.trim_ascii_start().lines().next().unwrap_or_default();
+    let end = (0..=line.len().min(LOSS_OUTPUT_MAX)).rev().find(|end| line.is_char_boundary(*end));
+    let output = line[..end.unwrap_or(0)].replace(char::is_control, " ");
+    let (id, output) = (check.id.clone(), output.trim_ascii());
+    if output.is_empty() || step.state.format() < OUTPUT_SINCE_FORMAT {
+        return LossCause::CheckCritical(id);
+    }
+    LossCause::CheckFailed { check: id, output: output.into() }
 }
 
 /// Deletes a check and ends the sessions that depend on it. Deleting an absent one succeeds.

@@ -15,7 +15,7 @@ use super::State;
 use super::agent::{alive_check, failed_check};
 use super::catalog::CheckKey;
 use super::cell::Cells;
-use super::check::store_check;
+use super::check::{critical_cause, store_check};
 use super::invalidation::end_sessions;
 use super::node::{SERF_HEALTH, delete_node};
 use super::replies::forget_all;
@@ -303,8 +303,10 @@ fn reconcile_member(step: &mut Step<'_>, agent: &Agent) {
             // A client wrote that it is healthy, and sessions may have been created on it
             // since.
             let ending = step.state.sessions.within(&agent.node, HealthWindow::Default, None);
-            end_sessions(step, ending, &LossCause::CheckCritical(CheckId::from(SERF_HEALTH)));
-            write_health(step, &agent.node, failed_check(&agent.node));
+            let check = failed_check(&agent.node);
+            let cause = critical_cause(step, &check);
+            end_sessions(step, ending, &cause);
+            write_health(step, &agent.node, check);
         }
         MemberStatus::Alive | MemberStatus::Restarting => {
             write_health(step, &agent.node, alive_check(&agent.node));

@@ -249,18 +249,22 @@ fn window(word: &str) -> Result<HealthWindow, String> {
     HealthWindow::parse(word).ok_or_else(|| format!("what is the window {word:?}?"))
 }
 
-/// `register n1 id=… address=… service=web:tag,tag checks=alive:passing,web-ok:critical:web`.
+/// `register n1 id=… address=… service=web:tag,tag checks=alive:passing,web-ok:critical:web
+/// output=…`; `\n`, `\t` and `\e` stand for a line feed, a tab and an escape character.
 fn registration(words: &mut Words) -> Result<Registration, String> {
     let service_text = words.option("service");
     let check_texts = words.list_option("checks").unwrap_or_default();
     let skip_node_update = words.option("skip-node-update").is_some();
     let check_node = words.option("check-node").unwrap_or_default();
+    let output = words.option("output").unwrap_or_default();
+    let output = output.replace("\\n", "\n").replace("\\t", "\t").replace("\\e", "\x1b");
     let node = node(words)?;
     let service = service_text.map(|text| service(&node.name, &text));
     let check_node = NodeName::from(check_node);
     let checks: Result<Vec<Check>, String> =
         check_texts.iter().map(|text| check(&check_node, text)).collect();
-    Ok(Registration { service, checks: checks?, skip_node_update, node })
+    let checks = checks?.into_iter().map(|check| Check { output: output.clone(), ..check }).collect();
+    Ok(Registration { service, checks, skip_node_update, node })
 }
 
 fn deregistration(words: &mut Words) -> Result<Deregistration, String> {

@@ -202,6 +202,9 @@ pub(crate) fn loss(loss: &Loss) -> String {
         LossCause::Destroyed => "was destroyed".into(),
         LossCause::TtlExpired => "was not renewed in time".into(),
         LossCause::CheckCritical(check) => format!("lost its check {check}, which is critical"),
+        LossCause::CheckFailed { check, output } => {
+            format!("lost its check {check}, which is critical: {output}")
+        }
         LossCause::CheckDeregistered(check) => format!("lost its check {check}, which is gone"),
         LossCause::NodeDeregistered => "lost its node".into(),
         LossCause::NodeFailed { window, confirmed_by, .. } => {
