@@ -38,17 +38,16 @@ mod thresholds;
 
 pub use alias::AliasedNode;
 pub use definition::{
-    CheckKind, DEFINITION_TTL, HttpTarget, MIN_INTERVAL, NODE_MAINTENANCE, NewCheck, Probe,
-    SERVICE_MAINTENANCE, Target, Thresholds, TlsTarget,
+    CheckKind, DEFINITION_TTL, HttpTarget, MIN_INTERVAL, NewCheck, Probe, Target, Thresholds, TlsTarget,
 };
 pub use runs::{Outcome, Run, RunId};
-pub use services::{Aggregate, ServiceHealth, ServiceRegistration};
+pub use services::{ServiceHealth, ServiceRegistration};
 pub use stored::{Configured, Source, Store, Stored, StoredCheck, StoredService};
 
 use alias::Aliased;
 use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
 use lockmesh_protocol::random::Random;
-use lockmesh_protocol::record::{Check, CheckStatus, Service};
+use lockmesh_protocol::record::{Check, CheckStatus, NODE_MAINTENANCE, Service};
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;

@@ -1,10 +1,10 @@
 //! Services of this agent: registration, maintenance, aggregate health.
 
-use super::definition::{NODE_MAINTENANCE, NewCheck, SERVICE_MAINTENANCE};
+use super::definition::NewCheck;
 use super::stored::{Source, Store, StoredService};
 use super::{LocalCheck, Notice, Outbox, Registry, RegistryError, Unwritten, maintenance_notes};
 use lockmesh_protocol::id::{CheckId, ServiceId};
-use lockmesh_protocol::record::{Check, CheckStatus, Service};
+use lockmesh_protocol::record::{Aggregate, Check, SERVICE_MAINTENANCE, Service, is_maintenance};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeSet;
 
@@ -14,31 +14,6 @@ pub(super) struct LocalService {
     pub(super) record: Service,
     pub(super) source: Source,
     pub(super) unwritten: Unwritten,
-}
-
-/// The health of a service: the worst of its checks and of its node's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Aggregate {
-    /// All checks pass, or there are none.
-    Passing,
-    /// A check is a warning.
-    Warning,
-    /// A check is critical.
-    Critical,
-    /// The service or the node is in maintenance.
-    Maintenance,
-}
-
-impl Aggregate {
-    /// Returns the API's name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Passing => "passing",
-            Self::Warning => "warning",
-            Self::Critical => "critical",
-            Self::Maintenance => "maintenance",
-        }
-    }
 }
 
 /// A service with the checks that decide its health.
@@ -65,7 +40,7 @@ impl Registry {
         let decides = |check: &&LocalCheck| check.service().is_none_or(|service| service == key);
         let checks: Vec<Check> =
             self.checks.values().filter(decides).map(|check| check.record.clone()).collect();
-        let aggregate = checks.iter().map(aggregate).max().unwrap_or(Aggregate::Passing);
+        let aggregate = Aggregate::of(checks.iter().map(|check| (check.id.as_str(), check.status)));
         Some(ServiceHealth { aggregate, service, checks })
     }
 
@@ -94,7 +69,7 @@ impl Registry {
             self.insert_check(now, NewCheck { service: Some(id.clone()), ..check }, source, outbox);
         }
         if replaces_checks {
-            let is_dropped = |check: &CheckId| !named.contains(check) && !is_maintenance(check);
+            let is_dropped = |check: &CheckId| !named.contains(check) && !is_maintenance(check.as_str());
             for check in self.checks_of(&id.folded()).into_iter().filter(is_dropped) {
                 let _ = self.deregister_check(&check, outbox);
             }
@@ -230,19 +205,4 @@ impl LocalService {
 fn describe(check: &mut Check, service: &Service) {
     check.service_name.clone_from(&service.name);
     check.service_tags.clone_from(&service.tags);
-}
-
-/// Returns `true` for a check of maintenance, which only its own request ends. Its id is all
-/// lower-case but for its service's.
-fn is_maintenance(check: &CheckId) -> bool {
-    check.as_str() == NODE_MAINTENANCE || check.as_str().starts_with(SERVICE_MAINTENANCE)
-}
-
-fn aggregate(check: &Check) -> Aggregate {
-    match check.status {
-        _ if is_maintenance(&check.id) => Aggregate::Maintenance,
-        CheckStatus::Passing => Aggregate::Passing,
-        CheckStatus::Warning => Aggregate::Warning,
-        CheckStatus::Critical => Aggregate::Critical,
-    }
 }

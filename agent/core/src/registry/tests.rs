@@ -1,7 +1,7 @@
 //! Services and checks in virtual time, with a catalog that replies at once or not at all.
 
 use super::*;
-use lockmesh_protocol::record::SERF_HEALTH;
+use lockmesh_protocol::record::{Aggregate, SERF_HEALTH};
 
 const SECOND: Duration = Duration::from_secs(1);
 
