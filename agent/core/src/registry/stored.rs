@@ -84,6 +84,17 @@ pub struct Configured {
     pub checks: Vec<NewCheck>,
 }
 
+impl Stored {
+    /// Removes the checks whose service is gone, and returns their ids.
+    pub fn drop_orphans(&mut self) -> Vec<CheckId> {
+        let services: BTreeSet<_> = self.services.iter().map(|stored| stored.service.id.folded()).collect();
+        let is_orphan = |stored: &mut StoredCheck| {
+            stored.check.service.as_ref().is_some_and(|service| !services.contains(&service.folded()))
+        };
+        self.checks.extract_if(.., is_orphan).map(|stored| stored.check.id).collect()
+    }
+}
+
 impl Registry {
     /// Creates a registry with the content of the data folder. With a new folder, it adopts what an
     /// earlier process left in the catalog. Equal seeds give equal pauses.
@@ -101,7 +112,8 @@ impl Registry {
         registry
     }
 
-    fn restore(&mut self, now: Time, stored: Stored) {
+    fn restore(&mut self, now: Time, mut stored: Stored) {
+        stored.drop_orphans();
         // Written only if the catalog differs, which the first comparison finds.
         let unwritten = Unwritten { at: None, version: self.tables.version };
         for StoredService { service, source } in stored.services {
@@ -109,10 +121,7 @@ impl Registry {
             self.tables.insert_service(LocalService { record, source, unwritten });
         }
         for stored in stored.checks {
-            let services = self.tables.services();
-            if stored.check.service.as_ref().is_none_or(|id| services.contains_key(&id.folded())) {
-                self.restore_check(now, stored, unwritten);
-            }
+            self.restore_check(now, stored, unwritten);
         }
     }
 
