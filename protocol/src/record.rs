@@ -213,6 +213,55 @@ impl CheckStatus {
     }
 }
 
+/// The id of the check that marks the whole node as in maintenance.
+pub const NODE_MAINTENANCE: &str = "_node_maintenance";
+
+/// The prefix of the id of the check that marks a service as in maintenance; the service's id
+/// follows.
+pub const SERVICE_MAINTENANCE: &str = "_service_maintenance:";
+
+/// Returns `true` for the id of a check of maintenance: lower-case, except for the service in it.
+pub fn is_maintenance(check: &str) -> bool {
+    check == NODE_MAINTENANCE || check.starts_with(SERVICE_MAINTENANCE)
+}
+
+/// The health of a service: the worst of its checks and of its node's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Aggregate {
+    /// All checks pass, or there are none.
+    #[default]
+    Passing,
+    /// A check is a warning.
+    Warning,
+    /// A check is critical.
+    Critical,
+    /// The service or the node is in maintenance.
+    Maintenance,
+}
+
+impl Aggregate {
+    /// Returns the worst of these checks, given by their ids and statuses.
+    pub fn of<'a>(checks: impl IntoIterator<Item = (&'a str, CheckStatus)>) -> Self {
+        let of_one = |(id, status)| match status {
+            _ if is_maintenance(id) => Self::Maintenance,
+            CheckStatus::Passing => Self::Passing,
+            CheckStatus::Warning => Self::Warning,
+            CheckStatus::Critical => Self::Critical,
+        };
+        checks.into_iter().map(of_one).max().unwrap_or_default()
+    }
+
+    /// Returns the API's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Passing => "passing",
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+            Self::Maintenance => "maintenance",
+        }
+    }
+}
+
 /// A health check of a node or of a service on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
@@ -575,4 +624,24 @@ pub struct Loss {
     pub keys: Vec<(Key, Fence)>,
     /// The total number of keys that it held.
     pub key_count: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use CheckStatus::{Critical, Passing, Warning};
+
+    #[test]
+    fn the_worst_check_decides_and_maintenance_above_all() {
+        for (checks, expected) in [
+            (&[][..], Aggregate::Passing),
+            (&[("a", Passing)], Aggregate::Passing),
+            (&[("a", Passing), ("b", Warning)], Aggregate::Warning),
+            (&[("b", Critical), ("c", Warning)], Aggregate::Critical),
+            (&[("a", Passing), (NODE_MAINTENANCE, Critical)], Aggregate::Maintenance),
+            (&[("_service_maintenance:web", Critical), ("c", Critical)], Aggregate::Maintenance),
+        ] {
+            assert_eq!(Aggregate::of(checks.iter().copied()), expected, "{checks:?}");
+        }
+    }
 }

@@ -3,6 +3,9 @@
 //! Each service and each check is a file of its own, named by a hash of its id. What has to be
 //! written is kept per file until it is written: only the newest content of a file matters, and a
 //! failed write is made again with the next one.
+//!
+//! What waits for a disk that hangs or fails is limited: at most one content per registered service
+//! or check, and one removal per file on the disk.
 
 use crate::node::write_durably;
 use lockmesh_agent_core::registry::{Store, Stored};
@@ -12,11 +15,13 @@ use lockmesh_protocol::log_on_change::LogOnChange;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fs, io};
+use tokio::sync::OwnedMutexGuard;
 
 /// The folder in the agent's data folder.
 const FOLDER: &str = "registry";
@@ -29,15 +34,24 @@ const ADOPTED: &str = "adopted";
 pub(super) struct Folder {
     /// `None` without a data folder: what is registered lasts as long as the process.
     path: Option<PathBuf>,
-    /// The content that each file must have; `None` to remove it.
-    unwritten: Mutex<BTreeMap<PathBuf, Option<String>>>,
+    files: Mutex<Files>,
     /// Held during a write, so that no older content overwrites a newer one.
-    log: Mutex<LogOnChange>,
+    log: Arc<tokio::sync::Mutex<LogOnChange>>,
+    /// Set while [`Self::write_later`] waits for its turn.
+    is_waiting: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Files {
+    /// The files that may be on the disk.
+    present: BTreeSet<PathBuf>,
+    /// The content that each file must have; `None` to remove it.
+    unwritten: BTreeMap<PathBuf, Option<String>>,
 }
 
 impl Folder {
     /// Opens the files of a data folder and reads them. A file that cannot be used is reported and
-    /// renamed: its application registers again.
+    /// renamed: its application registers again. Temporary files of an earlier process are removed.
     ///
     /// # Errors
     /// The folder cannot be read or created.
@@ -49,13 +63,16 @@ impl Folder {
         for folder in [path.clone(), path.join("services"), path.join("checks")] {
             // Only its owner may define what the agent runs.
             private::make_folder(&folder).map_err(FileError::into_source)?;
+            remove_leftovers(&folder)?;
         }
+        let mut present = BTreeSet::new();
         let stored = Stored {
-            services: read(&path.join("services"))?,
-            checks: read(&path.join("checks"))?,
+            services: read(&path.join("services"), &mut present)?,
+            checks: read(&path.join("checks"), &mut present)?,
             is_adopted: path.join(ADOPTED).exists(),
         };
-        Ok((Self { path: Some(path), ..Self::default() }, stored))
+        let files = Mutex::new(Files { present, ..Files::default() });
+        Ok((Self { path: Some(path), files, ..Self::default() }, stored))
     }
 
     /// Notes what the files must have. [`Self::write`] makes it durable.
@@ -68,7 +85,25 @@ impl Folder {
             Store::Check(id, entry) => (file(path, "checks", id.as_str()), entry.map(|entry| text(&entry))),
             Store::Adopted => (path.join(ADOPTED), Some(String::new())),
         };
-        self.unwritten.lock().unwrap_or_else(PoisonError::into_inner).insert(path, content);
+        let mut files = self.files();
+        match content {
+            None if !files.present.contains(&path) => files.unwritten.remove(&path),
+            content => files.unwritten.insert(path, content),
+        };
+    }
+
+    /// Writes what was noted, in the background. A write that waits for its turn includes it.
+    pub(super) fn write_later(self: &Arc<Self>) {
+        if self.is_waiting.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let folder = Arc::clone(self);
+        tokio::spawn(async move {
+            let turn = Arc::clone(&folder.log).lock_owned().await;
+            folder.is_waiting.store(false, Ordering::SeqCst);
+            // A failure is logged, and what was not written is written again later.
+            folder.write_in_turn(turn).await
+        });
     }
 
     /// Writes what was noted.
@@ -77,10 +112,14 @@ impl Folder {
     /// What was not written is tried again with the next write. The operator has to make room or
     /// mend the disk.
     pub(super) async fn write(self: &Arc<Self>) -> io::Result<()> {
+        let turn = Arc::clone(&self.log).lock_owned().await;
+        self.write_in_turn(turn).await
+    }
+
+    async fn write_in_turn(self: &Arc<Self>, mut log: OwnedMutexGuard<LogOnChange>) -> io::Result<()> {
         let folder = Arc::clone(self);
-        // The lock is taken in there: a caller that is gone must not let a newer write overtake.
+        // The turn ends in there: a caller that is gone must not let a newer write overtake.
         let written = tokio::task::spawn_blocking(move || {
-            let mut log = folder.log.lock().unwrap_or_else(PoisonError::into_inner);
             let written = folder.write_files();
             match &written {
                 Ok(()) if log.reset() => tracing::info!("services and checks are stored again"),
@@ -95,24 +134,38 @@ impl Folder {
     }
 
     fn write_files(&self) -> io::Result<()> {
-        let unwritten = std::mem::take(&mut *self.unwritten.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut files = self.files();
+        let unwritten = std::mem::take(&mut files.unwritten);
+        let new = unwritten.iter().filter(|(_, content)| content.is_some());
+        files.present.extend(new.map(|(path, _)| path.clone()));
+        drop(files);
         let mut failed = Ok(());
         for (path, content) in unwritten {
             let written = match &content {
                 Some(text) => write_durably(&path, text),
-                None => fs::remove_file(&path).or_else(|error| match error.kind() {
-                    io::ErrorKind::NotFound => Ok(()),
-                    _ => Err(error),
-                }),
+                None => fs::remove_file(&path),
             };
-            if let Err(error) = written {
+            let is_present = match &written {
+                Ok(()) => content.is_some(),
+                Err(_) => path.try_exists().unwrap_or(true),
+            };
+            let mut files = self.files();
+            if !is_present {
+                files.present.remove(&path);
+            }
+            if let Err(error) = written
+                && (content.is_some() || is_present)
+            {
                 failed = Err(io::Error::new(error.kind(), format!("{}: {error}", path.display())));
-                let mut unwritten = self.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
                 // Content that was noted meanwhile is newer.
-                unwritten.entry(path).or_insert(content);
+                files.unwritten.entry(path).or_insert(content);
             }
         }
         failed
+    }
+
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -128,15 +181,24 @@ fn text(entry: &impl Serialize) -> String {
     serde_json::to_string(entry).expect("definitions have a JSON form")
 }
 
-/// Reads the entries of a folder.
-fn read<T: DeserializeOwned>(folder: &Path) -> io::Result<Vec<T>> {
-    let files = match fs::read_dir(folder) {
-        Ok(files) => files,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
+/// Removes the files that an interrupted write left.
+fn remove_leftovers(folder: &Path) -> io::Result<()> {
+    for file in fs::read_dir(folder)? {
+        let file = file?;
+        if file.file_type()?.is_file() && file.file_name().to_string_lossy().starts_with(".tmp") {
+            let path = file.path();
+            let removed = fs::remove_file(&path);
+            let error = removed.err().map(tracing::field::display);
+            tracing::warn!(path = %path.display(), error, "removing a file of an interrupted write");
+        }
+    }
+    Ok(())
+}
+
+/// Reads the entries of a folder, and adds their files to those that are present.
+fn read<T: DeserializeOwned>(folder: &Path, present: &mut BTreeSet<PathBuf>) -> io::Result<Vec<T>> {
     let mut entries = Vec::new();
-    for file in files {
+    for file in fs::read_dir(folder)? {
         let path = file?.path();
         if path.extension().is_some_and(|extension| extension == "damaged") {
             continue;
@@ -145,7 +207,10 @@ fn read<T: DeserializeOwned>(folder: &Path) -> io::Result<Vec<T>> {
         let parsed =
             parsed.and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
         match parsed {
-            Ok(entry) => entries.push(entry),
+            Ok(entry) => {
+                entries.push(entry);
+                present.insert(path);
+            }
             Err(reason) => {
                 let shown = path.display();
                 tracing::error!(path = %shown, reason, "a stored service or check cannot be read: it is renamed");
@@ -184,6 +249,9 @@ mod tests {
         folder.note(Store::Adopted);
         folder.write().await.expect("it is written");
         fs::write(data.path().join("registry/checks/half"), "{").expect("it is written");
+        // It is whole, but its write was never finished.
+        let leftover = data.path().join("registry/checks/.tmpAbCdEf");
+        fs::write(&leftover, text(&check("gone"))).expect("it is written");
         fs::write(data.path().join("registry/services/damaged.json"), "{").expect("it is written");
         let (_, stored) = Folder::open(data.path()).expect("it can be opened");
         let mut stored = stored;
@@ -193,6 +261,31 @@ mod tests {
             Stored { services: vec![], checks: vec![check("../x"), check("a/b")], is_adopted: true }
         );
         assert!(data.path().join("registry/services/damaged.damaged").exists());
+        assert!(!leftover.exists());
+    }
+
+    #[tokio::test]
+    async fn what_waits_for_a_disk_that_hangs_is_limited() {
+        let data = tempfile::tempdir().expect("a folder");
+        let (folder, _) = Folder::open(data.path()).expect("it can be opened");
+        let folder = Arc::new(folder);
+        folder.note(Store::Check("old".into(), Some(Box::new(check("old")))));
+        folder.write().await.expect("it is written");
+        let hangs = Arc::clone(&folder.log).lock_owned().await;
+        for number in 0..1_000 {
+            for id in ["app".into(), "old".into(), format!("app-{number}")] {
+                folder.note(Store::Check(id.as_str().into(), Some(Box::new(check(&id)))));
+                folder.note(Store::Check(id.as_str().into(), None));
+                folder.write_later();
+            }
+        }
+        folder.note(Store::Check("app".into(), Some(Box::new(check("app")))));
+        assert_eq!(folder.files().unwritten.len(), 2, "a content, and the removal of a file");
+        assert_eq!(Arc::strong_count(&folder), 2, "one write waits");
+        drop(hangs);
+        folder.write().await.expect("it is written");
+        let (_, stored) = Folder::open(data.path()).expect("it can be opened");
+        assert_eq!(stored.checks, [check("app")]);
     }
 
     #[tokio::test]

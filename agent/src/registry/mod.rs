@@ -130,11 +130,15 @@ impl Registry {
         is_permitted: impl Fn(&NewCheck, Source) -> bool,
     ) -> io::Result<Arc<Self>> {
         let (folder, mut stored) = Folder::open(data_folder)?;
+        for check in stored.drop_orphans() {
+            tracing::warn!(%check, "removing a stored check: its service is not stored");
+            folder.note(registry::Store::Check(check.folded(), None));
+        }
         stored.checks.retain(|stored| {
             let is_permitted = is_permitted(&stored.check, stored.source);
             if !is_permitted {
                 tracing::warn!(check = %stored.check.id, "removing a stored script check: scripts are disabled");
-                folder.note(registry::Store::Check(stored.check.id.clone(), None));
+                folder.note(registry::Store::Check(stored.check.id.folded(), None));
             }
             is_permitted
         });
@@ -404,9 +408,7 @@ impl Registry {
         self.progress.send_if_modified(|known| std::mem::replace(&mut known.version, version) != version);
         self.written.send_if_modified(|known| std::mem::replace(known, written) != written);
         if stores {
-            // A failure is logged, and what was not written is written again later.
-            let folder = Arc::clone(&self.folder);
-            tokio::spawn(async move { folder.write().await });
+            self.folder.write_later();
         }
     }
 
@@ -486,6 +488,7 @@ mod tests {
     use crate::own_address::OwnAddress;
     use crate::upstream::{BoxFuture, Quorum};
     use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
+    use lockmesh_agent_core::registry::{CheckKind, Store, StoredCheck};
     use lockmesh_protocol::rpc::Response;
     use tokio::sync::Semaphore;
 
@@ -504,18 +507,46 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn an_agent_that_stops_does_not_wait_for_servers_that_say_nothing() {
-        let silent = Arc::new(Silent(Semaphore::new(0)));
-        let identity = Identity {
+    fn identity() -> Identity {
+        Identity {
             node: "node-one".into(),
             node_id: String::new(),
             datacenter: "dc1".into(),
             version: String::new(),
             advertise: OwnAddress::fixed([127, 0, 0, 1].into()),
             server_rpc: None,
-        };
-        let registry = Registry::in_memory(Upstream::new(silent.clone()), identity, Limits::default());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stored_check_that_cannot_be_restored_is_removed_from_the_data_folder() {
+        let data = tempfile::tempdir().expect("a folder");
+        let (folder, _) = Folder::open(data.path()).expect("it can be opened");
+        let folder = Arc::new(folder);
+        for (id, service) in [("App", None), ("Orphan", Some("gone"))] {
+            let kind = CheckKind::Ttl(Duration::from_secs(10));
+            let check = NewCheck::of(id.into(), CheckStatus::Passing, kind);
+            let check = NewCheck { service: service.map(Into::into), ..check };
+            let (source, status) = (Source::Api, CheckStatus::Passing);
+            let stored = StoredCheck { check, source, status, output: String::new() };
+            folder.note(Store::Check(CheckId::from(id).folded(), Some(Box::new(stored))));
+        }
+        folder.write().await.expect("it is written");
+        for (is_permitted, left) in [(true, 1), (false, 0)] {
+            let upstream = Upstream::new(Arc::new(Silent(Semaphore::new(0))));
+            let permits = |_: &NewCheck, _| is_permitted;
+            let registry = Registry::open(upstream, identity(), Limits::default(), data.path(), permits);
+            let registry = registry.expect("it can be opened");
+            registry.stored().await.expect("it is written");
+            let (_, stored) = Folder::open(data.path()).expect("it can be opened");
+            assert_eq!((registry.checks().len(), stored.checks.len()), (left, left));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_stops_does_not_wait_for_servers_that_say_nothing() {
+        let silent = Arc::new(Silent(Semaphore::new(0)));
+        let registry = Registry::in_memory(Upstream::new(silent.clone()), identity(), Limits::default());
         let (stop, stopping) = watch::channel(false);
         let running = tokio::spawn(registry.run(stopping));
         silent.0.acquire().await.expect("the catalog is compared first").forget();

@@ -11,14 +11,14 @@ use super::stage::{Event, Stage};
 use super::world::World;
 use lockmesh_agent_core::quorum_client::{Answered, CallToken, LocalCall};
 use lockmesh_agent_core::registry::{
-    CheckKind, Input, Limits, MIN_INTERVAL, NODE_MAINTENANCE, NewCheck, Notice, Order, Outbox, Outcome,
-    Probe, Registry, RunId, ServiceRegistration, Source, Store, Stored, StoredCheck, StoredService, Target,
+    CheckKind, Input, Limits, MIN_INTERVAL, NewCheck, Notice, Order, Outbox, Outcome, Probe, Registry, RunId,
+    ServiceRegistration, Source, Store, Stored, StoredCheck, StoredService, Target,
 };
 use lockmesh_core::State;
 use lockmesh_protocol::command::{Command, Deregistration, Registration};
 use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
-use lockmesh_protocol::record::{Check, CheckStatus, SERF_HEALTH, Service};
+use lockmesh_protocol::record::{Check, CheckStatus, NODE_MAINTENANCE, SERF_HEALTH, Service};
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;

@@ -6,13 +6,8 @@ use super::error::CliError;
 use super::output::{Table, TableArgs, print_json, print_line};
 use super::services::not_found;
 use lockmesh_client::shape::health::Check;
+use lockmesh_protocol::record::is_maintenance;
 use std::process::ExitCode;
-
-/// The id of the check of a node in maintenance.
-const NODE_MAINTENANCE: &str = "_node_maintenance";
-
-/// The beginning of the id of the check of a service in maintenance.
-const SERVICE_MAINTENANCE: &str = "_service_maintenance:";
 
 /// Put this node or a service into maintenance, or list what is in maintenance
 ///
@@ -59,7 +54,8 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
             print_line(&format!("Node maintenance is now {word}"))?;
         }
         (false, _) => {
-            let checks: Vec<Check> = agent.checks().await?.into_values().filter(is_maintenance).collect();
+            let mut checks: Vec<Check> = agent.checks().await?.into_values().collect();
+            checks.retain(|check| is_maintenance(&check.check_id));
             match args.json {
                 true => print_json(&checks)?,
                 false => args.table.print(&table(&checks))?,
@@ -67,11 +63,6 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// `true` for the check of a node or a service in maintenance.
-pub(super) fn is_maintenance(check: &Check) -> bool {
-    check.check_id == NODE_MAINTENANCE || check.check_id.starts_with(SERVICE_MAINTENANCE)
 }
 
 fn table(checks: &[Check]) -> Table {
@@ -99,12 +90,12 @@ mod tests {
             notes: reason.into(),
             ..Check::default()
         };
-        let checks = [
+        let mut checks = vec![
             check("_node_maintenance", "", "new disk"),
             check("_service_maintenance:web-1", "web-1", ""),
             check("service:web-1", "web-1", "a description"),
         ];
-        let checks: Vec<Check> = checks.into_iter().filter(is_maintenance).collect();
+        checks.retain(|check| is_maintenance(&check.check_id));
         let expected = "Kind     ID     Reason\nnode     n1     new disk\nservice  web-1  -";
         assert_eq!(table(&checks).render(), expected);
     }

@@ -2,19 +2,13 @@
 
 use lockmesh_protocol::duration::{format, parse};
 use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
-use lockmesh_protocol::record::{Check, CheckStatus};
+use lockmesh_protocol::record::{Check, CheckStatus, NODE_MAINTENANCE, SERVICE_MAINTENANCE};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The field of a check's definition that holds its TTL; the catalog does not show it.
 pub const DEFINITION_TTL: &str = "TTL";
-
-/// The check that marks the whole node as in maintenance.
-pub const NODE_MAINTENANCE: &str = "_node_maintenance";
-
-/// The prefix of the check that marks a service as in maintenance; the service's id follows.
-pub const SERVICE_MAINTENANCE: &str = "_service_maintenance:";
 
 /// The minimum interval between runs; a shorter one is raised to it.
 pub const MIN_INTERVAL: Duration = Duration::from_secs(1);

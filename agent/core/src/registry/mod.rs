@@ -15,6 +15,8 @@
 //! | file | contents |
 //! |---|---|
 //! | `mod.rs` | the value, its inputs and effects, and the changes of one check |
+//! | `tables.rs` | the tables of services and checks, and their indexes |
+//! | `agenda.rs` | ids in order of the times at which something is due |
 //! | `definition.rs` | what can be registered as a check |
 //! | `services.rs` | services, their maintenance and their aggregate health |
 //! | `runs.rs` | when checks run, and how many at a time |
@@ -26,38 +28,38 @@
 //! **Invariant:** the agent owns its node in the catalog, except for the node's health and the
 //! servers' own service: entries of others are removed, and its own return.
 
+mod agenda;
 mod alias;
 mod definition;
 mod runs;
 mod services;
 mod stored;
 mod sync;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod thresholds;
 
 pub use alias::AliasedNode;
 pub use definition::{
-    CheckKind, DEFINITION_TTL, HttpTarget, MIN_INTERVAL, NODE_MAINTENANCE, NewCheck, Probe,
-    SERVICE_MAINTENANCE, Target, Thresholds, TlsTarget,
+    CheckKind, DEFINITION_TTL, HttpTarget, MIN_INTERVAL, NewCheck, Probe, Target, Thresholds, TlsTarget,
 };
 pub use runs::{Outcome, Run, RunId};
-pub use services::{Aggregate, ServiceHealth, ServiceRegistration};
+pub use services::{ServiceHealth, ServiceRegistration};
 pub use stored::{Configured, Source, Store, Stored, StoredCheck, StoredService};
 
-use alias::Aliased;
 use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
 use lockmesh_protocol::random::Random;
-use lockmesh_protocol::record::{Check, CheckStatus, Service};
+use lockmesh_protocol::record::{Check, CheckStatus, NODE_MAINTENANCE, Service};
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
 use runs::Runs;
-use services::LocalService;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use sync::{CatalogSync, Departed};
+use tables::Tables;
 use thresholds::Streak;
 
 const EXPIRED: &str = "TTL expired";
@@ -203,17 +205,9 @@ pub struct Outbox {
 /// The services and checks of this agent.
 #[derive(Debug)]
 pub struct Registry {
-    node: NodeName,
     limits: Limits,
-    /// By folded id, as in the catalog.
-    services: BTreeMap<ServiceId, LocalService>,
-    /// By folded id, as in the catalog.
-    checks: BTreeMap<CheckId, LocalCheck>,
-    /// The checks of other nodes that aliases follow.
-    aliased: Aliased,
+    tables: Tables,
     departed: Departed,
-    /// The number of changes so far.
-    version: u64,
     runs: Runs,
     sync: CatalogSync,
     random: Random,
@@ -250,18 +244,18 @@ struct LocalCheck {
 impl Registry {
     /// Returns every check, in order of their ids.
     pub fn checks(&self) -> Vec<Check> {
-        self.checks.values().map(|check| check.record.clone()).collect()
+        self.tables.checks().values().map(|check| check.record.clone()).collect()
     }
 
     /// Returns the numbers of services, of checks, and of checks that run now.
     pub fn counts(&self) -> [usize; 3] {
-        [self.services.len(), self.checks.len(), self.runs.count()]
+        [self.tables.services().len(), self.tables.checks().len(), self.runs.count()]
     }
 
     /// Returns the number of changes so far: what is read from the registry is the same until it
     /// increases.
     pub fn version(&self) -> u64 {
-        self.version
+        self.tables.version
     }
 
     /// Returns the version up to which the catalog has all urgent changes.
@@ -282,7 +276,7 @@ impl Registry {
                 self.sync_failed(now, reason.to_string(), outbox);
             }
             Input::Ran(run, outcome) => self.ran(now, run, outcome, outbox),
-            Input::Aliased(node, found) => self.aliased.found(node, found),
+            Input::Aliased(node, found) => self.tables.aliases.found(node, found),
             Input::Tick => {}
         }
         self.expire(now, outbox);
@@ -294,15 +288,13 @@ impl Registry {
 
     /// Returns the time of the next [`Input::Tick`], unless another input arrives before.
     pub fn wakes_at(&self) -> Option<Time> {
-        let expiry = self.checks.values().filter_map(|check| check.deadline).min();
-        let reaping = self.checks.values().filter_map(LocalCheck::reaped_at).min();
-        let changes = self.services.values().map(|service| service.unwritten);
-        let changes = changes.chain(self.checks.values().map(|check| check.unwritten));
+        let Tables { expiries, reapings, check_writes, service_writes, .. } = &self.tables;
         let write = match self.departed.is_empty() {
-            true => changes.filter_map(|change| change.at).min(),
+            true => [check_writes.next(), service_writes.next()].into_iter().flatten().min(),
             false => Some(Time::default()),
         };
-        [expiry, reaping, self.next_run(), self.sync.wakes_at(write)].into_iter().flatten().min()
+        let times = [expiries.next(), reapings.next(), self.next_run(), self.sync.wakes_at(write)];
+        times.into_iter().flatten().min()
     }
 
     /// Adds a check, or changes the one with that id, which keeps its status. Returns the version
@@ -320,10 +312,10 @@ impl Registry {
         outbox: &mut Outbox,
     ) -> Result<u64, RegistryError> {
         match &new.service {
-            Some(service) if !self.services.contains_key(&service.folded()) => {
+            Some(service) if !self.tables.services().contains_key(&service.folded()) => {
                 return Err(RegistryError::NoService(service.clone()));
             }
-            _ => self.has_room(std::slice::from_ref(&new))?,
+            _ => self.tables.has_room(&self.limits, std::slice::from_ref(&new))?,
         }
         Ok(self.insert_check(now, new, source, outbox))
     }
@@ -340,15 +332,17 @@ impl Registry {
         (status, output): (CheckStatus, &str),
         outbox: &mut Outbox,
     ) -> Result<u64, RegistryError> {
-        let check = self.checks.get_mut(&id.folded());
-        let check = check.ok_or_else(|| RegistryError::UnknownCheck(id.clone()))?;
-        let ttl = check.definition.kind.ttl().ok_or_else(|| RegistryError::NoTtl(id.clone()))?;
-        let output = truncated(output, check.max_output_bytes(&self.limits));
-        // Kept apart from the record's output, which an expiry replaces.
-        check.last_report.clone_from(&output);
-        check.deadline = Some(now + ttl);
+        let reported = self.tables.change_check(&id.folded(), |check| {
+            let ttl = check.definition.kind.ttl().ok_or_else(|| RegistryError::NoTtl(id.clone()))?;
+            let output = truncated(output, check.max_output_bytes(&self.limits));
+            // Kept apart from the record's output, which an expiry replaces.
+            check.last_report.clone_from(&output);
+            check.deadline = Some(now + ttl);
+            Ok(output)
+        });
+        let output = reported.ok_or_else(|| RegistryError::UnknownCheck(id.clone()))??;
         self.update(now, id, (status, output), outbox);
-        Ok(self.version)
+        Ok(self.tables.version)
     }
 
     /// Removes a check, here and from the catalog.
@@ -357,13 +351,13 @@ impl Registry {
     /// [`RegistryError::UnknownCheck`]: nothing was changed, here or in the catalog.
     pub fn deregister_check(&mut self, id: &CheckId, outbox: &mut Outbox) -> Result<u64, RegistryError> {
         let key = id.folded();
-        let check = self.checks.remove(&key).ok_or_else(|| RegistryError::UnknownCheck(id.clone()))?;
+        let check = self.tables.remove_check(&key).ok_or_else(|| RegistryError::UnknownCheck(id.clone()))?;
         outbox.stores.push(Store::Check(key.clone(), None));
         // Kept until the catalog is updated, however long that takes.
         self.departed.checks.insert(key, check.service());
         self.limit_departed();
-        self.version += 1;
-        Ok(self.version)
+        self.tables.version += 1;
+        Ok(self.tables.version)
     }
 
     /// Puts the node into maintenance with this reason, or ends it without one. A node already in
@@ -372,7 +366,7 @@ impl Registry {
     pub fn maintain(&mut self, now: Time, reason: Option<&str>, outbox: &mut Outbox) -> u64 {
         let id = CheckId::from(NODE_MAINTENANCE);
         match reason {
-            Some(reason) if !self.checks.contains_key(&id) => {
+            Some(reason) if !self.tables.checks().contains_key(&id) => {
                 let notes = maintenance_notes(reason, "node");
                 outbox.notices.push(Notice::MaintenanceBegan(notes.clone()));
                 self.insert_check(now, NewCheck::maintenance(id, None, &notes), Source::Api, outbox);
@@ -382,7 +376,7 @@ impl Registry {
             }
             _ => {}
         }
-        self.version
+        self.tables.version
     }
 
     /// Forgets what has departed if that is too much: the next comparison finds it as foreign.
@@ -394,53 +388,39 @@ impl Registry {
         }
     }
 
-    /// Returns an error if these checks exceed the maximum; those that exist need no room.
-    fn has_room(&self, checks: &[NewCheck]) -> Result<(), RegistryError> {
-        let new = checks.iter().map(|check| check.id.folded()).filter(|id| !self.checks.contains_key(id));
-        let new = new.collect::<BTreeSet<_>>().len();
-        match self.checks.len() + new > self.limits.max_checks && new > 0 {
-            true => Err(RegistryError::TooManyChecks(self.limits.max_checks)),
-            false => Ok(()),
-        }
-    }
-
     /// Inserts a check; critical until a report or a run, unless the registration sets another
     /// status.
     fn insert_check(&mut self, now: Time, new: NewCheck, source: Source, outbox: &mut Outbox) -> u64 {
         let key = new.id.folded();
-        let mut record = new.record(&self.node);
-        self.describe_service(&mut record);
+        let mut record = new.record(&self.tables.node);
+        self.tables.describe_service(&mut record);
         let first_run = new.kind.probe().map(|probe| now + self.jitter(probe.interval));
         let mut check = LocalCheck::new(now, new, record, source);
         check.next_run = first_run;
         // An application registers again when it restarts, which does not indicate its health.
-        let existing = self.checks.get(&key);
+        let existing = self.tables.checks().get(&key);
         if let Some(existing) = existing {
             check.continue_from(existing);
         }
         if existing.is_none_or(|existing| existing.store() != check.store()) {
             outbox.stores.push(check.store());
         }
-        self.version += 1;
-        check.unwritten = Unwritten { at: Some(now), version: self.version };
+        self.tables.version += 1;
+        check.unwritten = Unwritten { at: Some(now), version: self.tables.version };
         // It is registered again, so its removal need not reach the catalog.
         self.departed.checks.remove(&key);
-        self.checks.insert(key, check);
-        self.version
+        self.tables.insert_check(check);
+        self.tables.version
     }
 
     /// Sets the status and the output of a check.
     fn update(&mut self, now: Time, id: &CheckId, news: (CheckStatus, String), outbox: &mut Outbox) {
         // A random delay, so that the agents of a cluster do not write at the same time.
         let delay = self.limits.update_interval.mul_f64(0.5 + self.random.fraction());
-        let Some(check) = self.checks.get_mut(&id.folded()) else { return };
-        check.is_found = true;
-        // A repeated report must not keep a write of the check from being the last one.
-        let Some(has_turned) = check.update(now, news, delay) else { return };
-        self.version += 1;
-        check.unwritten.version = self.version;
+        let key = id.folded();
+        let Some(has_turned) = self.tables.update(now, &key, news, delay) else { return };
         if has_turned {
-            outbox.stores.push(check.store());
+            outbox.stores.extend(self.tables.checks().get(&key).map(LocalCheck::store));
         }
     }
 
@@ -452,7 +432,7 @@ impl Registry {
         (status, output): (CheckStatus, String),
         outbox: &mut Outbox,
     ) {
-        let Some(check) = self.checks.get(&id.folded()) else { return };
+        let Some(check) = self.tables.checks().get(&id.folded()) else { return };
         let has_turned = check.record.status != status;
         if has_turned {
             outbox.notices.push(Notice::Turned(id.clone(), status, output.clone()));
@@ -465,16 +445,18 @@ impl Registry {
 
     /// Turns every check critical whose application did not report within its TTL.
     fn expire(&mut self, now: Time, outbox: &mut Outbox) {
-        let is_due = |check: &&LocalCheck| check.deadline.is_some_and(|deadline| deadline <= now);
-        let due: Vec<_> = self.checks.values().filter(is_due).map(|check| check.record.id.clone()).collect();
-        for id in due {
-            let Some(check) = self.checks.get_mut(&id.folded()) else { continue };
-            // It stays critical until the next report, and expires only once.
-            check.deadline = None;
-            let output = match check.last_report.as_str() {
-                "" => EXPIRED.to_owned(),
-                last => format!("{EXPIRED} (last output before timeout follows): {last}"),
-            };
+        let due: BTreeSet<_> = self.tables.expiries.due(now).cloned().collect();
+        for key in due {
+            let expired = self.tables.change_check(&key, |check| {
+                // It stays critical until the next report, and expires only once.
+                check.deadline = None;
+                let output = match check.last_report.as_str() {
+                    "" => EXPIRED.to_owned(),
+                    last => format!("{EXPIRED} (last output before timeout follows): {last}"),
+                };
+                (check.record.id.clone(), output)
+            });
+            let Some((id, output)) = expired else { continue };
             outbox.notices.push(Notice::Expired(id.clone()));
             self.update(now, &id, (CheckStatus::Critical, output), outbox);
         }
@@ -482,8 +464,8 @@ impl Registry {
 
     /// Deregisters every service with a check that was critical for too long.
     fn reap(&mut self, now: Time, outbox: &mut Outbox) {
-        let is_due = |check: &&LocalCheck| check.reaped_at().is_some_and(|at| at <= now);
-        let due = self.checks.values().filter(is_due);
+        let due: BTreeSet<_> = self.tables.reapings.due(now).collect();
+        let due = due.into_iter().filter_map(|key| self.tables.checks().get(key));
         let due = due.filter_map(|check| Some((check.record.service_id.clone()?, check.record.id.clone())));
         for (service, check) in due.collect::<Vec<_>>() {
             if self.deregister_service(&service, outbox).is_ok() {
@@ -574,6 +556,11 @@ impl LocalCheck {
     fn reaped_at(&self) -> Option<Time> {
         self.record.service_id.as_ref()?;
         Some(self.critical_since? + self.definition.deregister_after?.max(MIN_DEREGISTER_AFTER))
+    }
+
+    /// Returns the times at which it expires, is reaped, runs and is written.
+    fn times(&self) -> [Option<Time>; 4] {
+        [self.deadline, self.reaped_at(), self.next_run, self.unwritten.at]
     }
 
     fn max_output_bytes(&self, limits: &Limits) -> usize {

@@ -5,7 +5,7 @@
 //! If more are due than may run, those that are due longest go first.
 
 use super::definition::Probe;
-use super::{LocalCheck, Outbox, Registry};
+use super::{Outbox, Registry};
 use lockmesh_protocol::id::CheckId;
 use lockmesh_protocol::record::CheckStatus;
 use lockmesh_protocol::time::Time;
@@ -47,6 +47,8 @@ pub(super) struct Runs {
     last: u64,
     /// The checks that run, by their folded ids.
     running: BTreeMap<RunId, CheckId>,
+    /// The same checks.
+    checks: BTreeSet<CheckId>,
 }
 
 impl Runs {
@@ -55,15 +57,19 @@ impl Runs {
         self.running.len()
     }
 
-    fn checks(&self) -> BTreeSet<CheckId> {
-        self.running.values().cloned().collect()
-    }
-
     /// Returns the number of a run that begins.
     fn begin(&mut self, check: CheckId) -> RunId {
         self.last += 1;
+        self.checks.insert(check.clone());
         self.running.insert(RunId(self.last), check);
         RunId(self.last)
+    }
+
+    /// Returns the check of a run that ended.
+    fn end(&mut self, run: RunId) -> Option<CheckId> {
+        let check = self.running.remove(&run)?;
+        self.checks.remove(&check);
+        Some(check)
     }
 }
 
@@ -72,9 +78,8 @@ impl Registry {
     /// a run is an input.
     pub(super) fn next_run(&self) -> Option<Time> {
         let has_room = self.runs.count() < self.limits.max_running;
-        let running = self.runs.checks();
-        let waits = self.checks.iter().filter(|(key, _)| !running.contains(*key));
-        has_room.then(|| waits.filter_map(|(_, check)| check.next_run).min()).flatten()
+        let mut waiting = self.tables.runs.iter().filter(|(_, key)| !self.runs.checks.contains(key));
+        waiting.next().filter(|_| has_room).map(|(at, _)| *at)
     }
 
     /// Starts the runs that are due.
@@ -84,20 +89,17 @@ impl Registry {
             return;
         }
         // A check that was registered again during a run waits for the end of that run.
-        let running = self.runs.checks();
-        let is_due = |(key, check): &(&CheckId, &mut LocalCheck)| {
-            check.next_run.is_some_and(|at| at <= now) && !running.contains(*key)
-        };
-        let mut due: Vec<_> = self.checks.iter_mut().filter(is_due).collect();
-        due.sort_by_key(|(_, check)| check.next_run);
-        for (key, check) in due.into_iter().take(room) {
+        let is_idle = |key: &&CheckId| !self.runs.checks.contains(*key);
+        let due: Vec<_> = self.tables.runs.due(now).filter(is_idle).take(room).cloned().collect();
+        for key in due {
+            self.tables.change_check(&key, |check| check.next_run = None);
+            let Some(check) = self.tables.checks().get(&key) else { continue };
             let Some(probe) = check.definition.kind.probe() else { continue };
-            check.next_run = None;
             // A run that never ends would take the place of another check.
             let timeout = probe.timeout.unwrap_or(probe.target.default_timeout());
             let timeout = Some(timeout.min(probe.interval.max(MAX_TIMEOUT)));
             outbox.runs.push(Run {
-                id: self.runs.begin(key.clone()),
+                id: self.runs.begin(key),
                 check: check.record.id.clone(),
                 probe: Probe { timeout, ..probe.clone() },
                 max_output_bytes: check.max_output_bytes(&self.limits),
@@ -107,15 +109,17 @@ impl Registry {
 
     /// Handles the result of a run.
     pub(super) fn ran(&mut self, now: Time, run: RunId, outcome: Outcome, outbox: &mut Outbox) {
-        let Some(id) = self.runs.running.remove(&run) else { return };
-        let Some(check) = self.checks.get_mut(&id) else { return };
-        // Registered again during the run: the new definition has its own runs.
-        if check.next_run.is_some() {
-            return;
+        let Some(id) = self.runs.end(run) else { return };
+        let turned = self.tables.change_check(&id, |check| {
+            // Registered again during the run: the new definition has its own runs.
+            if check.next_run.is_some() {
+                return None;
+            }
+            check.next_run = Some(now + check.definition.kind.probe()?.interval);
+            check.streak.count(check.definition.thresholds, outcome.status)
+        });
+        if let Some(status) = turned.flatten() {
+            self.turn(now, &id, (status, outcome.output), outbox);
         }
-        let Some(probe) = check.definition.kind.probe() else { return };
-        check.next_run = Some(now + probe.interval);
-        let Some(status) = check.streak.count(check.definition.thresholds, outcome.status) else { return };
-        self.turn(now, &id, (status, outcome.output), outbox);
     }
 }

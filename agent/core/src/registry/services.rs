@@ -1,10 +1,11 @@
 //! Services of this agent: registration, maintenance, aggregate health.
 
-use super::definition::{NODE_MAINTENANCE, NewCheck, SERVICE_MAINTENANCE};
+use super::definition::NewCheck;
 use super::stored::{Source, Store, StoredService};
-use super::{LocalCheck, Notice, Outbox, Registry, RegistryError, Unwritten, maintenance_notes};
+use super::tables::Tables;
+use super::{Notice, Outbox, Registry, RegistryError, Unwritten, maintenance_notes};
 use lockmesh_protocol::id::{CheckId, ServiceId};
-use lockmesh_protocol::record::{Check, CheckStatus, Service};
+use lockmesh_protocol::record::{Aggregate, Check, SERVICE_MAINTENANCE, Service, is_maintenance};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeSet;
 
@@ -14,31 +15,6 @@ pub(super) struct LocalService {
     pub(super) record: Service,
     pub(super) source: Source,
     pub(super) unwritten: Unwritten,
-}
-
-/// The health of a service: the worst of its checks and of its node's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Aggregate {
-    /// All checks pass, or there are none.
-    Passing,
-    /// A check is a warning.
-    Warning,
-    /// A check is critical.
-    Critical,
-    /// The service or the node is in maintenance.
-    Maintenance,
-}
-
-impl Aggregate {
-    /// Returns the API's name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Passing => "passing",
-            Self::Warning => "warning",
-            Self::Critical => "critical",
-            Self::Maintenance => "maintenance",
-        }
-    }
 }
 
 /// A service with the checks that decide its health.
@@ -55,17 +31,16 @@ pub struct ServiceHealth {
 impl Registry {
     /// Returns every service, in order of their ids.
     pub fn services(&self) -> Vec<Service> {
-        self.services.values().map(|service| service.record.clone()).collect()
+        self.tables.services().values().map(|service| service.record.clone()).collect()
     }
 
     /// Returns a service with its health.
     pub fn service_health(&self, id: &ServiceId) -> Option<ServiceHealth> {
         let key = id.folded();
-        let service = self.services.get(&key)?.record.clone();
-        let decides = |check: &&LocalCheck| check.service().is_none_or(|service| service == key);
-        let checks: Vec<Check> =
-            self.checks.values().filter(decides).map(|check| check.record.clone()).collect();
-        let aggregate = checks.iter().map(aggregate).max().unwrap_or(Aggregate::Passing);
+        let service = self.tables.services().get(&key)?.record.clone();
+        let checks = self.tables.deciding(Some(key)).into_iter();
+        let checks: Vec<Check> = checks.map(|(_, check)| check.record.clone()).collect();
+        let aggregate = Aggregate::of(checks.iter().map(|check| (check.id.as_str(), check.status)));
         Some(ServiceHealth { aggregate, service, checks })
     }
 
@@ -84,22 +59,23 @@ impl Registry {
     ) -> Result<u64, RegistryError> {
         let ServiceRegistration { service, checks, replaces_checks } = registration;
         let id = service.id.clone();
-        if self.services.len() >= self.limits.max_services && !self.services.contains_key(&id.folded()) {
+        let known = self.tables.services();
+        if known.len() >= self.limits.max_services && !known.contains_key(&id.folded()) {
             return Err(RegistryError::TooManyServices(self.limits.max_services));
         }
-        self.has_room(&checks)?;
-        self.insert_service(now, Service { node: self.node.clone(), ..service }, source, outbox);
+        self.tables.has_room(&self.limits, &checks)?;
+        self.insert_service(now, Service { node: self.tables.node.clone(), ..service }, source, outbox);
         let named: BTreeSet<_> = checks.iter().map(|check| check.id.folded()).collect();
         for check in checks {
             self.insert_check(now, NewCheck { service: Some(id.clone()), ..check }, source, outbox);
         }
         if replaces_checks {
-            let is_dropped = |check: &CheckId| !named.contains(check) && !is_maintenance(check);
-            for check in self.checks_of(&id.folded()).into_iter().filter(is_dropped) {
+            let is_dropped = |check: &CheckId| !named.contains(check) && !is_maintenance(check.as_str());
+            for check in self.tables.checks_of(&id.folded()).into_iter().filter(is_dropped) {
                 let _ = self.deregister_check(&check, outbox);
             }
         }
-        Ok(self.version)
+        Ok(self.tables.version)
     }
 
     /// Removes a service and its checks, here and from the catalog.
@@ -108,18 +84,18 @@ impl Registry {
     /// [`RegistryError::UnknownService`]: nothing was changed, here or in the catalog.
     pub fn deregister_service(&mut self, id: &ServiceId, outbox: &mut Outbox) -> Result<u64, RegistryError> {
         let key = id.folded();
-        self.services.remove(&key).ok_or_else(|| RegistryError::UnknownService(id.clone()))?;
+        self.tables.remove_service(&key).ok_or_else(|| RegistryError::UnknownService(id.clone()))?;
         outbox.stores.push(Store::Service(key.clone(), None));
-        for check in self.checks_of(&key) {
-            self.checks.remove(&check);
+        for check in self.tables.checks_of(&key) {
+            self.tables.remove_check(&check);
             outbox.stores.push(Store::Check(check.clone(), None));
             self.departed.checks.insert(check, Some(key.clone()));
         }
         self.departed.services.insert(key);
         self.limit_departed();
-        self.version += 1;
+        self.tables.version += 1;
         outbox.notices.push(Notice::Deregistered(id.clone()));
-        Ok(self.version)
+        Ok(self.tables.version)
     }
 
     /// Puts a service into maintenance with this reason, or ends it without one. A service already
@@ -134,19 +110,19 @@ impl Registry {
         reason: Option<&str>,
         outbox: &mut Outbox,
     ) -> Result<u64, RegistryError> {
-        let known = self.services.get(&service.folded());
+        let known = self.tables.services().get(&service.folded());
         let service = &known.ok_or_else(|| RegistryError::UnknownService(service.clone()))?.record.id.clone();
         let id = CheckId::from(format!("{SERVICE_MAINTENANCE}{service}"));
         match reason {
-            Some(reason) if !self.checks.contains_key(&id.folded()) => {
+            Some(reason) if !self.tables.checks().contains_key(&id.folded()) => {
                 let notes = maintenance_notes(reason, "service");
                 let check = NewCheck::maintenance(id, Some(service.clone()), &notes);
                 self.insert_check(now, check, Source::Api, outbox);
             }
-            None if self.checks.contains_key(&id.folded()) => drop(self.deregister_check(&id, outbox)),
-            _ => {}
+            Some(_) => {}
+            None => drop(self.deregister_check(&id, outbox)),
         }
-        Ok(self.version)
+        Ok(self.tables.version)
     }
 
     /// Inserts a service; its checks get its name and its tags.
@@ -157,18 +133,18 @@ impl Registry {
         source: Source,
         outbox: &mut Outbox,
     ) {
-        self.version += 1;
+        self.tables.version += 1;
         let (id, key) = (record.id.clone(), record.id.folded());
-        if let Some(known) = self.services.get(&key).filter(|_| source == Source::Config)
+        if let Some(known) = self.tables.services().get(&key).filter(|_| source == Source::Config)
             && record.enable_tag_override
             && known.record.enable_tag_override
         {
             // Another client may have set them since the file was written.
             record.tags.clone_from(&known.record.tags);
         }
-        let unwritten = Unwritten { at: Some(now), version: self.version };
+        let unwritten = Unwritten { at: Some(now), version: self.tables.version };
         let service = LocalService { record, source, unwritten };
-        let known = self.services.get(&key);
+        let known = self.tables.services().get(&key);
         if known.is_none_or(|known| known.record != service.record) {
             outbox.notices.push(Notice::Registered(id));
         }
@@ -177,34 +153,33 @@ impl Registry {
         }
         // It is registered again, so its removal need not reach the catalog.
         self.departed.services.remove(&key);
-        self.services.insert(key.clone(), service);
-        self.describe_checks(now, &key);
+        self.tables.insert_service(service);
+        self.tables.describe_checks(now, &key);
     }
+}
 
+impl Tables {
     /// Gives the checks of a service, by its folded id, its name and its tags.
     pub(super) fn describe_checks(&mut self, now: Time, key: &ServiceId) {
-        let Some(service) = self.services.get(key) else { return };
-        for check in self.checks.values_mut().filter(|check| check.service().as_ref() == Some(key)) {
-            let before = check.record.clone();
-            describe(&mut check.record, &service.record);
-            if check.record != before {
-                check.unwritten = Unwritten { at: Some(now), version: self.version };
-            }
+        let Some(service) = self.services().get(key).map(|service| service.record.clone()) else { return };
+        let unwritten = Unwritten { at: Some(now), version: self.version };
+        for check in self.checks_of(key) {
+            self.change_check(&check, |check| {
+                let before = check.record.clone();
+                describe(&mut check.record, &service);
+                if check.record != before {
+                    check.unwritten = unwritten;
+                }
+            });
         }
     }
 
     /// Sets the fields of a check that are its service's.
     pub(super) fn describe_service(&self, record: &mut Check) {
-        let service = record.service_id.as_ref().and_then(|id| self.services.get(&id.folded()));
+        let service = record.service_id.as_ref().and_then(|id| self.services().get(&id.folded()));
         if let Some(service) = service {
             describe(record, &service.record);
         }
-    }
-
-    /// Returns the folded ids of a service's checks, by its own.
-    pub(super) fn checks_of(&self, service: &ServiceId) -> Vec<CheckId> {
-        let checks = self.checks.iter().filter(|(_, check)| check.service().as_ref() == Some(service));
-        checks.map(|(key, _)| key.clone()).collect()
     }
 }
 
@@ -230,19 +205,4 @@ impl LocalService {
 fn describe(check: &mut Check, service: &Service) {
     check.service_name.clone_from(&service.name);
     check.service_tags.clone_from(&service.tags);
-}
-
-/// Returns `true` for a check of maintenance, which only its own request ends. Its id is all
-/// lower-case but for its service's.
-fn is_maintenance(check: &CheckId) -> bool {
-    check.as_str() == NODE_MAINTENANCE || check.as_str().starts_with(SERVICE_MAINTENANCE)
-}
-
-fn aggregate(check: &Check) -> Aggregate {
-    match check.status {
-        _ if is_maintenance(&check.id) => Aggregate::Maintenance,
-        CheckStatus::Passing => Aggregate::Passing,
-        CheckStatus::Warning => Aggregate::Warning,
-        CheckStatus::Critical => Aggregate::Critical,
-    }
 }

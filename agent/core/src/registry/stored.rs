@@ -3,11 +3,11 @@
 //! Definitions of configuration files are in the folder too, for the status of their checks: a
 //! restart of the agent must not end the sessions that depend on them.
 
-use super::alias::Aliased;
 use super::definition::NewCheck;
 use super::runs::Runs;
 use super::services::{LocalService, ServiceRegistration};
 use super::sync::CatalogSync;
+use super::tables::Tables;
 use super::thresholds::Streak;
 use super::{Departed, EXPIRED, Limits, LocalCheck, Outbox, Registry, RegistryError, Unwritten};
 use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
@@ -15,7 +15,7 @@ use lockmesh_protocol::random::Random;
 use lockmesh_protocol::record::{CheckStatus, Service};
 use lockmesh_protocol::time::Time;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The maximum time until the first run of a restored check. If the whole host was down, its node
@@ -85,19 +85,26 @@ pub struct Configured {
     pub checks: Vec<NewCheck>,
 }
 
+impl Stored {
+    /// Removes the checks whose service is gone, and returns their ids.
+    pub fn drop_orphans(&mut self) -> Vec<CheckId> {
+        let services: BTreeSet<_> = self.services.iter().map(|stored| stored.service.id.folded()).collect();
+        let is_orphan = |stored: &mut StoredCheck| {
+            stored.check.service.as_ref().is_some_and(|service| !services.contains(&service.folded()))
+        };
+        self.checks.extract_if(.., is_orphan).map(|stored| stored.check.id).collect()
+    }
+}
+
 impl Registry {
     /// Creates a registry with the content of the data folder. With a new folder, it adopts what an
     /// earlier process left in the catalog. Equal seeds give equal pauses.
     pub fn new(node: NodeName, limits: Limits, seed: u64, now: Time, stored: Stored) -> Self {
         let mut random = Random::new(seed);
         let mut registry = Self {
-            node,
             limits,
-            services: BTreeMap::new(),
-            checks: BTreeMap::new(),
-            aliased: Aliased::default(),
+            tables: Tables::new(node),
             departed: Departed::default(),
-            version: 0,
             runs: Runs::default(),
             sync: CatalogSync::new(random.number(), now, !stored.is_adopted),
             random,
@@ -106,26 +113,23 @@ impl Registry {
         registry
     }
 
-    fn restore(&mut self, now: Time, stored: Stored) {
+    fn restore(&mut self, now: Time, mut stored: Stored) {
+        stored.drop_orphans();
         // Written only if the catalog differs, which the first comparison finds.
-        let unwritten = Unwritten { at: None, version: self.version };
+        let unwritten = Unwritten { at: None, version: self.tables.version };
         for StoredService { service, source } in stored.services {
-            let record = Service { node: self.node.clone(), ..service };
-            self.services.insert(record.id.folded(), LocalService { record, source, unwritten });
+            let record = Service { node: self.tables.node.clone(), ..service };
+            self.tables.insert_service(LocalService { record, source, unwritten });
         }
         for stored in stored.checks {
-            let is_orphan =
-                stored.check.service.as_ref().is_some_and(|id| !self.services.contains_key(&id.folded()));
-            if !is_orphan {
-                self.restore_check(now, stored, unwritten);
-            }
+            self.restore_check(now, stored, unwritten);
         }
     }
 
     fn restore_check(&mut self, now: Time, stored: StoredCheck, unwritten: Unwritten) {
         let StoredCheck { check: definition, source, status, output } = stored;
-        let mut record = definition.record(&self.node);
-        self.describe_service(&mut record);
+        let mut record = definition.record(&self.tables.node);
+        self.tables.describe_service(&mut record);
         (record.status, record.output) = (status, output);
         let streak = Streak::of_status(definition.thresholds, status);
         let first_run = definition.kind.probe().map(|probe| probe.interval.min(RESTORED_RUN_WITHIN));
@@ -137,7 +141,7 @@ impl Registry {
             check.last_report.clone_from(&check.record.output);
         }
         (check.streak, check.next_run, check.unwritten) = (streak, first_run, unwritten);
-        self.checks.insert(check.record.id.folded(), check);
+        self.tables.insert_check(check);
     }
 
     /// Replaces the services and checks of the configuration files. They win over applications'
@@ -156,14 +160,15 @@ impl Registry {
         let of_services = configured.services.iter().flat_map(|new| &new.checks);
         let checks = of_services.chain(&configured.checks).map(|check| check.id.folded());
         let checks: BTreeSet<_> = checks.collect();
-        self.has_room_for(&services, &checks)?;
+        self.tables.has_room_for(&self.limits, &services, &checks)?;
         let is_gone = |source: Source, is_named: bool| source == Source::Config && !is_named;
-        let gone =
-            self.services.iter().filter(|(id, service)| is_gone(service.source, services.contains(*id)));
+        let known = self.tables.services().iter();
+        let gone = known.filter(|(id, service)| is_gone(service.source, services.contains(*id)));
         for id in gone.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
             self.deregister_service(&id, outbox)?;
         }
-        let gone = self.checks.iter().filter(|(id, check)| is_gone(check.source, checks.contains(*id)));
+        let known = self.tables.checks().iter();
+        let gone = known.filter(|(id, check)| is_gone(check.source, checks.contains(*id)));
         for id in gone.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
             self.deregister_check(&id, outbox)?;
         }
@@ -173,26 +178,7 @@ impl Registry {
         for check in configured.checks {
             self.register_check(now, check, Source::Config, outbox)?;
         }
-        Ok(self.version)
-    }
-
-    /// Returns an error if the registry would exceed a maximum with these definitions.
-    fn has_room_for(
-        &self,
-        services: &BTreeSet<ServiceId>,
-        checks: &BTreeSet<CheckId>,
-    ) -> Result<(), RegistryError> {
-        let others = self.services.iter().filter(|(_, service)| service.source == Source::Api);
-        let others = others.filter(|(id, _)| !services.contains(*id)).count();
-        if others + services.len() > self.limits.max_services {
-            return Err(RegistryError::TooManyServices(self.limits.max_services));
-        }
-        let others = self.checks.iter().filter(|(_, check)| check.source == Source::Api);
-        let others = others.filter(|(id, _)| !checks.contains(*id)).count();
-        if others + checks.len() > self.limits.max_checks {
-            return Err(RegistryError::TooManyChecks(self.limits.max_checks));
-        }
-        Ok(())
+        Ok(self.tables.version)
     }
 }
 

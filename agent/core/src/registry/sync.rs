@@ -8,6 +8,7 @@
 use super::definition::{CheckKind, NewCheck};
 use super::services::LocalService;
 use super::stored::{Source, Store};
+use super::tables::Tables;
 use super::thresholds::Streak;
 use super::{LocalCheck, Notice, Order, Outbox, Registry, Unwritten};
 use lockmesh_protocol::backoff::Backoff;
@@ -188,39 +189,15 @@ impl Registry {
 
     /// Returns a round with the changes that are due.
     fn round(&self, now: Time, comparison: Comparison) -> Round {
-        let is_due = |unwritten: Unwritten| unwritten.at.is_some_and(|at| at <= now);
-        let due = self.checks.iter().filter(|(_, check)| is_due(check.unwritten));
-        let mut of_services = BTreeMap::<_, Vec<_>>::new();
-        let mut others = Vec::new();
-        for (key, check) in due {
-            let service = check.service().filter(|service| {
-                self.services.get(service).is_some_and(|service| is_due(service.unwritten))
-            });
-            match service {
-                Some(service) => of_services.entry(service).or_default().push(key.clone()),
-                None => others.push(key.clone()),
-            }
-        }
-        let mut writes = VecDeque::new();
-        let size = |id: &CheckId| self.checks.get(id).map_or(0, |check| size(&check.record));
-        for (key, _) in self.services.iter().filter(|(_, service)| is_due(service.unwritten)) {
-            // A service never appears without its checks.
-            let mut checks = of_services.remove(key).unwrap_or_default();
-            others.extend(checks.split_off(fitting(&checks, size)));
-            writes.push_back(Write(Some(key.clone()), checks));
-        }
-        while !others.is_empty() {
-            let rest = others.split_off(fitting(&others, size));
-            writes.push_back(Write(None, std::mem::replace(&mut others, rest)));
-        }
+        let (version, writes) = (self.tables.version, self.tables.writes(now));
         let departures = self.departed.departures();
-        Round { version: self.version, departures, writes, comparison, pending: Pending::None }
+        Round { version, departures, writes, comparison, pending: Pending::None }
     }
 
     /// Orders the next call of a round, or ends it.
     fn advance(&mut self, now: Time, mut round: Round, outbox: &mut Outbox) {
         while let Some(Write(service, checks)) = round.writes.pop_front() {
-            if let Some((order, pending)) = self.write(service, &checks) {
+            if let Some((order, pending)) = self.tables.write(service, &checks) {
                 (outbox.order, round.pending) = (Some(order), pending);
                 self.sync.round = Some(round);
                 return;
@@ -243,7 +220,7 @@ impl Registry {
         match round.comparison {
             Comparison::Due => {
                 outbox.order = Some(Order::ReadServices);
-                round.pending = Pending::Services(self.version);
+                round.pending = Pending::Services(self.tables.version);
                 self.sync.round = Some(round);
             }
             Comparison::Done => {
@@ -254,28 +231,6 @@ impl Registry {
         }
     }
 
-    /// Returns the command that writes what is still registered of these entries.
-    fn write(&self, service: Option<ServiceId>, checks: &[CheckId]) -> Option<(Order, Pending)> {
-        let service = service.and_then(|key| self.services.get_key_value(&key));
-        let is_in_catalog = |(_, check): &(&CheckId, &LocalCheck)| match check.service() {
-            Some(key) if service.is_none_or(|(written, _)| *written != key) => {
-                // A service that was registered during the round is written by the next one.
-                self.services.get(&key).is_some_and(|service| service.unwritten.at.is_none())
-            }
-            _ => true,
-        };
-        let checks = checks.iter().filter_map(|key| self.checks.get_key_value(key)).filter(is_in_catalog);
-        let checks: Vec<_> = checks.collect();
-        if service.is_none() && checks.is_empty() {
-            return None;
-        }
-        let versions = checks.iter().map(|(key, check)| ((*key).clone(), check.unwritten.version));
-        let version = service.map(|(key, service)| (key.clone(), service.unwritten.version));
-        let pending = Pending::Write(version, versions.collect());
-        let records = checks.iter().map(|(_, check)| check.record.clone()).collect();
-        Some((Order::Register(service.map(|(_, service)| service.record.clone()), records), pending))
-    }
-
     /// Continues the round after an applied write.
     pub(super) fn write_applied(&mut self, now: Time, outbox: &mut Outbox) {
         let Some(mut round) = self.sync.round.take() else { return };
@@ -283,40 +238,23 @@ impl Registry {
         match std::mem::replace(&mut round.pending, Pending::None) {
             Pending::Departure(departure) => {
                 self.departed.applied(&departure);
-                self.write_again(now, &departure);
+                // It may be registered again while its removal was written.
+                match departure {
+                    Departure::Service(id) => self.tables.write_service(now, &id),
+                    Departure::Check(id) => self.tables.write_check(now, &id),
+                }
             }
             Pending::Write(service, checks) => {
-                let service = service.and_then(|(id, version)| Some((self.services.get_mut(&id)?, version)));
-                if let Some((service, version)) = service {
-                    service.unwritten.written(version);
+                if let Some((id, version)) = service {
+                    self.tables.change_service(&id, |service| service.unwritten.written(version));
                 }
                 for (id, version) in checks {
-                    if let Some(check) = self.checks.get_mut(&id) {
-                        check.unwritten.written(version);
-                    }
+                    self.tables.change_check(&id, |check| check.unwritten.written(version));
                 }
             }
             Pending::Services(_) | Pending::Checks(..) | Pending::None => {}
         }
         self.advance(now, round, outbox);
-    }
-
-    /// Marks what was registered again while its removal was written.
-    fn write_again(&mut self, now: Time, departure: &Departure) {
-        let checks = match departure {
-            Departure::Check(id) => vec![id.clone()],
-            Departure::Service(id) => {
-                if let Some(service) = self.services.get_mut(id) {
-                    service.unwritten.at = Some(now);
-                }
-                self.checks_of(id)
-            }
-        };
-        for id in checks {
-            if let Some(check) = self.checks.get_mut(&id) {
-                check.unwritten.at = Some(now);
-            }
-        }
     }
 
     /// Keeps the services that were read, and orders the read of the checks.
@@ -353,44 +291,53 @@ impl Registry {
 
     fn mark_services(&mut self, now: Time, before: u64, catalog: &[&Arc<Service>], outbox: &mut Outbox) {
         let catalog: BTreeMap<_, _> = catalog.iter().map(|service| (service.id.folded(), service)).collect();
-        let mut overridden = Vec::new();
-        for (id, service) in &mut self.services {
+        let (mut overridden, mut differing) = (Vec::new(), Vec::new());
+        for (id, service) in self.tables.services() {
             // Changes made while the catalog answered are newer than its answer.
             if service.unwritten.version > before || service.unwritten.at.is_some() {
                 continue;
             }
             let known = catalog.get(id).map(|known| without_indexes((***known).as_ref().clone()));
-            let Some(known) = known else {
-                service.unwritten.at = Some(now);
+            let Some(mut known) = known else {
+                differing.push(id.clone());
                 continue;
             };
             if service.record.enable_tag_override && service.record.tags != known.tags {
-                self.version += 1;
-                service.record.tags.clone_from(&known.tags);
-                overridden.push(id.clone());
-                outbox.stores.push(service.store());
+                overridden.push((id.clone(), known.tags.clone()));
+                known.tags.clone_from(&service.record.tags);
             }
             if service.record != known {
-                service.unwritten.at = Some(now);
+                differing.push(id.clone());
             }
         }
-        let foreign = catalog.into_keys().filter(|id| !self.services.contains_key(id));
+        for id in differing {
+            self.tables.change_service(&id, |service| service.unwritten.at = Some(now));
+        }
+        let foreign = catalog.into_keys().filter(|id| !self.tables.services().contains_key(id));
         for id in foreign {
             if self.departed.services.insert(id.clone()) {
                 outbox.notices.push(Notice::Foreign(format!("service {id}")));
             }
         }
-        overridden.iter().for_each(|id| self.describe_checks(now, id));
+        for (id, tags) in overridden {
+            self.tables.version += 1;
+            self.tables.change_service(&id, |service| {
+                service.record.tags = tags;
+                outbox.stores.push(service.store());
+            });
+            self.tables.describe_checks(now, &id);
+        }
     }
 
     fn mark_checks(&mut self, now: Time, before: u64, catalog: &[&Arc<Check>], outbox: &mut Outbox) {
         let catalog: BTreeMap<_, _> = catalog.iter().map(|check| (check.id.folded(), check)).collect();
-        for (id, check) in &mut self.checks {
+        let mut differing = Vec::new();
+        for (id, check) in self.tables.checks() {
             if check.unwritten.version > before || check.unwritten.at.is_some() {
                 continue;
             }
             let Some(known) = catalog.get(id) else {
-                check.unwritten.at = Some(now);
+                differing.push(id.clone());
                 continue;
             };
             let known = Check {
@@ -400,10 +347,11 @@ impl Registry {
                 ..(***known).as_ref().clone()
             };
             if check.record != known {
-                check.unwritten.at = Some(now);
+                differing.push(id.clone());
             }
         }
-        for (id, check) in catalog.into_iter().filter(|(id, _)| !self.checks.contains_key(id)) {
+        differing.iter().for_each(|id| self.tables.write_check(now, id));
+        for (id, check) in catalog.into_iter().filter(|(id, _)| !self.tables.checks().contains_key(id)) {
             if let Entry::Vacant(entry) = self.departed.checks.entry(id) {
                 outbox.notices.push(Notice::Foreign(format!("check {}", entry.key())));
                 entry.insert(check.service_id.as_ref().map(ServiceId::folded));
@@ -414,38 +362,41 @@ impl Registry {
     /// Adopts a service that an earlier process left in the catalog.
     fn adopt_service(&mut self, left: &Service, outbox: &mut Outbox) {
         let key = left.id.folded();
-        if self.services.contains_key(&key) || self.departed.services.contains(&key) {
+        if self.tables.services().contains_key(&key) || self.departed.services.contains(&key) {
             return;
         }
         outbox.notices.push(Notice::AdoptedService(left.id.clone()));
-        self.version += 1;
+        self.tables.version += 1;
         // The catalog is up to date.
-        let unwritten = Unwritten { at: None, version: self.version };
+        let unwritten = Unwritten { at: None, version: self.tables.version };
         let record = without_indexes(left.clone());
         let service = LocalService { record, source: Source::Api, unwritten };
         outbox.stores.push(service.store());
-        self.services.insert(key, service);
+        self.tables.insert_service(service);
     }
 
     /// Adopts a check that an earlier process left in the catalog.
     fn adopt_check(&mut self, now: Time, left: &Check, outbox: &mut Outbox) {
         let key = left.id.folded();
-        if let Some(known) = self.checks.get_mut(&key).filter(|known| !known.is_found) {
+        if self.tables.checks().get(&key).is_some_and(|known| !known.is_found) {
             // A definition says nothing about the present: what the catalog has is known.
-            (known.record.status, known.record.output) = (left.status, left.output.clone());
-            known.streak = Streak::of_status(known.definition.thresholds, left.status);
-            outbox.stores.push(known.store());
-            return;
+            self.tables.change_check(&key, |known| {
+                (known.record.status, known.record.output) = (left.status, left.output.clone());
+                known.streak = Streak::of_status(known.definition.thresholds, left.status);
+                outbox.stores.push(known.store());
+            });
+            return self.tables.touch(&key);
         }
         let Some(kind) = CheckKind::adoptable(left) else { return };
-        let has_service = left.service_id.as_ref().is_none_or(|id| self.services.contains_key(&id.folded()));
+        let services = self.tables.services();
+        let has_service = left.service_id.as_ref().is_none_or(|id| services.contains_key(&id.folded()));
         // Reports since this agent started are newer than the catalog's status.
-        let is_known = self.checks.contains_key(&key) || self.departed.checks.contains_key(&key);
+        let is_known = self.tables.checks().contains_key(&key) || self.departed.checks.contains_key(&key);
         if is_known || !has_service {
             return;
         }
         outbox.notices.push(Notice::Adopted(left.id.clone(), kind.ttl()));
-        self.version += 1;
+        self.tables.version += 1;
         let definition = NewCheck {
             name: left.name.clone(),
             notes: left.notes.clone(),
@@ -458,9 +409,9 @@ impl Registry {
         let mut check = LocalCheck::new(now, definition, record, Source::Api);
         check.last_report.clone_from(&left.output);
         // The catalog is up to date.
-        check.unwritten = Unwritten { at: None, version: self.version };
+        check.unwritten = Unwritten { at: None, version: self.tables.version };
         outbox.stores.push(check.store());
-        self.checks.insert(key, check);
+        self.tables.insert_check(check);
     }
 
     fn sync_succeeded(&mut self, outbox: &mut Outbox) {
@@ -484,6 +435,69 @@ impl Registry {
             outbox.notices.push(Notice::SyncFailed { reason, is_new });
             self.sync.retry_at = Some(now + self.sync.backoff.next_pause());
         }
+    }
+}
+
+impl Tables {
+    /// Returns the entries to write that are due.
+    fn writes(&self, now: Time) -> VecDeque<Write> {
+        let services: BTreeSet<_> = self.service_writes.due(now).cloned().collect();
+        let due: BTreeSet<_> = self.check_writes.due(now).cloned().collect();
+        let mut of_services = BTreeMap::<_, Vec<_>>::new();
+        let mut others = Vec::new();
+        for key in due {
+            let service = self.checks().get(&key).and_then(LocalCheck::service);
+            match service.filter(|service| services.contains(service)) {
+                Some(service) => of_services.entry(service).or_default().push(key),
+                None => others.push(key),
+            }
+        }
+        let mut writes = VecDeque::new();
+        let size = |id: &CheckId| self.checks().get(id).map_or(0, |check| size(&check.record));
+        for key in services {
+            // A service never appears without its checks.
+            let mut checks = of_services.remove(&key).unwrap_or_default();
+            others.extend(checks.split_off(fitting(&checks, size)));
+            writes.push_back(Write(Some(key), checks));
+        }
+        while !others.is_empty() {
+            let rest = others.split_off(fitting(&others, size));
+            writes.push_back(Write(None, std::mem::replace(&mut others, rest)));
+        }
+        writes
+    }
+
+    /// Returns the command that writes what is still registered of these entries.
+    fn write(&self, service: Option<ServiceId>, checks: &[CheckId]) -> Option<(Order, Pending)> {
+        let service = service.and_then(|key| self.services().get_key_value(&key));
+        let is_in_catalog = |(_, check): &(&CheckId, &LocalCheck)| match check.service() {
+            Some(key) if service.is_none_or(|(written, _)| *written != key) => {
+                // A service that was registered during the round is written by the next one.
+                self.services().get(&key).is_some_and(|service| service.unwritten.at.is_none())
+            }
+            _ => true,
+        };
+        let checks = checks.iter().filter_map(|key| self.checks().get_key_value(key)).filter(is_in_catalog);
+        let checks: Vec<_> = checks.collect();
+        if service.is_none() && checks.is_empty() {
+            return None;
+        }
+        let versions = checks.iter().map(|(key, check)| ((*key).clone(), check.unwritten.version));
+        let version = service.map(|(key, service)| (key.clone(), service.unwritten.version));
+        let pending = Pending::Write(version, versions.collect());
+        let records = checks.iter().map(|(_, check)| check.record.clone()).collect();
+        Some((Order::Register(service.map(|(_, service)| service.record.clone()), records), pending))
+    }
+
+    /// Marks a service and its checks as not in the catalog.
+    fn write_service(&mut self, now: Time, id: &ServiceId) {
+        self.change_service(id, |service| service.unwritten.at = Some(now));
+        self.checks_of(id).iter().for_each(|check| self.write_check(now, check));
+    }
+
+    /// Marks a check as not in the catalog.
+    fn write_check(&mut self, now: Time, id: &CheckId) {
+        self.change_check(id, |check| check.unwritten.at = Some(now));
     }
 }
 

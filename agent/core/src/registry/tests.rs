@@ -1,7 +1,8 @@
 //! Services and checks in virtual time, with a catalog that replies at once or not at all.
 
 use super::*;
-use lockmesh_protocol::record::SERF_HEALTH;
+use lockmesh_protocol::record::{Aggregate, SERF_HEALTH};
+use std::collections::BTreeMap;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -74,6 +75,7 @@ impl Stand {
         let mut outbox = Outbox::default();
         let result = act(&mut self.registry, self.now, &mut outbox);
         loop {
+            self.registry.tables.assert_indexed();
             self.notices.append(&mut outbox.notices);
             for store in outbox.stores.drain(..) {
                 match store {
@@ -695,6 +697,28 @@ fn aliases_that_follow_each_other_fail_only_for_a_reason_outside() {
         (stand.status("one"), stand.status("other")),
         (Some(CheckStatus::Passing), Some(CheckStatus::Passing))
     );
+}
+
+#[test]
+fn an_alias_of_an_alias_changes_with_what_that_follows() {
+    let mut stand = Stand::new();
+    for (id, followed) in [("a", "b"), ("b", "c"), ("c", "")] {
+        let kind = CheckKind::Alias { node: None, service: Some(followed.into()) };
+        let alias = NewCheck::of(format!("of-{id}").as_str().into(), CheckStatus::Passing, kind);
+        let checks = if id == "c" { vec![new("app", SECOND * 10)] } else { vec![alias] };
+        stand.register_service(Service { id: id.into(), ..web() }, checks);
+    }
+    let statuses = |stand: &Stand| ["of-a", "of-b"].map(|id| stand.status(id).expect("it is written"));
+    for status in [CheckStatus::Warning, CheckStatus::Passing, CheckStatus::Critical] {
+        stand.report("app", status, "").expect("it is registered");
+        assert_eq!(statuses(&stand), [status; 2]);
+    }
+    stand.deregister("app").expect("it is registered");
+    assert_eq!(statuses(&stand), [CheckStatus::Passing; 2]);
+    let moved = NewCheck { service: Some("c".into()), ..new("of-b", SECOND * 10) };
+    stand.register_check(moved).expect("there is room");
+    let shown = stand.registry.checks().into_iter().find(|check| check.id.as_str() == "of-a");
+    assert_eq!(shown.expect("it is registered").output, "No checks found.", "the check left the service");
 }
 
 #[test]

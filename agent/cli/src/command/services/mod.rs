@@ -5,12 +5,12 @@ mod definition;
 
 use super::context::Context;
 use super::error::CliError;
-use super::maint::is_maintenance;
 use super::output::{Table, TableArgs, host_port, print_json, print_line};
 use definition::{DefinitionArgs, of_files};
 use lockmesh_client::shape::agent::{NewService, ServiceHealth};
 use lockmesh_client::shape::health::Check;
 use lockmesh_client::{Agent, Error};
+use lockmesh_protocol::record::{Aggregate, CheckStatus};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -114,23 +114,15 @@ async fn services(agent: Agent<'_>) -> Result<Vec<ServiceHealth>, Error> {
     let health = |service: lockmesh_client::shape::agent::Service| {
         let is_its_own = |check: &&Check| check.service_id.is_empty() || check.service_id == service.id;
         let checks: Vec<Check> = checks.values().filter(is_its_own).cloned().collect();
+        let status = |check: &Check| CheckStatus::parse(&check.status);
+        let statuses = checks.iter().filter_map(|check| Some((check.check_id.as_str(), status(check)?)));
         ServiceHealth {
-            aggregated_status: aggregated_status(&checks).into(),
+            aggregated_status: Aggregate::of(statuses).as_str().into(),
             service: Some(service),
             checks: Some(checks),
         }
     };
     Ok(services.into_values().map(health).collect())
-}
-
-/// The worst status of the checks, as the agent aggregates them.
-fn aggregated_status(checks: &[Check]) -> &'static str {
-    let has = |status: &str| checks.iter().any(|check| check.status == status);
-    if checks.iter().any(is_maintenance) {
-        "maintenance"
-    } else {
-        ["critical", "warning"].into_iter().find(|status| has(status)).unwrap_or("passing")
-    }
 }
 
 fn table(services: &[ServiceHealth]) -> Table {
@@ -179,19 +171,6 @@ mod tests {
             health("web-4", "", 0, "maintenance"),
         ];
         assert_eq!(table(&services).render(), expected);
-    }
-
-    #[test]
-    fn the_worst_check_decides_and_maintenance_above_all() {
-        let check =
-            |id: &str, status: &str| Check { check_id: id.into(), status: status.into(), ..Check::default() };
-        let (passing, warning, critical) =
-            (check("a", "passing"), check("b", "warning"), check("c", "critical"));
-        assert_eq!(aggregated_status(&[]), "passing");
-        assert_eq!(aggregated_status(std::slice::from_ref(&passing)), "passing");
-        assert_eq!(aggregated_status(&[passing.clone(), warning.clone()]), "warning");
-        assert_eq!(aggregated_status(&[critical, warning]), "critical");
-        assert_eq!(aggregated_status(&[passing, check("_node_maintenance", "critical")]), "maintenance");
     }
 
     #[test]
