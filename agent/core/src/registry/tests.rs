@@ -20,6 +20,8 @@ struct Stand {
     notices: Vec<Notice>,
     /// The number of calls to the catalog.
     calls: usize,
+    /// The checks that were critical in the catalog, or removed from it: their sessions ended.
+    ended: BTreeSet<CheckId>,
 }
 
 impl Stand {
@@ -40,6 +42,7 @@ impl Stand {
             now,
             notices: Vec::new(),
             calls: 0,
+            ended: BTreeSet::new(),
         };
         stand.tick();
         stand
@@ -116,18 +119,25 @@ impl Stand {
                         check.service_name.clone_from(&service.name);
                         check.service_tags.clone_from(&service.tags);
                     }
+                    if check.status == CheckStatus::Critical {
+                        self.ended.insert(check.id.folded());
+                    }
                     self.catalog.insert(check.id.folded(), check);
                 }
                 Input::Written(Ok(Reply::Done))
             }
             Order::DeregisterService(id) => {
                 self.services.remove(&id);
-                self.catalog
-                    .retain(|_, check| check.service_id.as_ref().map(ServiceId::folded) != Some(id.clone()));
+                let is_of =
+                    |check: &Check| check.service_id.as_ref().map(ServiceId::folded) == Some(id.clone());
+                let gone = self.catalog.iter().filter(|(_, check)| is_of(check)).map(|(key, _)| key.clone());
+                self.ended.extend(gone);
+                self.catalog.retain(|_, check| !is_of(check));
                 Input::Written(Ok(Reply::Done))
             }
             Order::DeregisterCheck(id) => {
                 self.catalog.remove(&id);
+                self.ended.insert(id);
                 Input::Written(Ok(Reply::Done))
             }
             Order::ReadServices => {
@@ -204,7 +214,7 @@ fn web() -> Service {
 }
 
 #[test]
-fn a_check_without_reports_turns_critical_once() {
+fn assertion_100_a_check_without_reports_turns_critical_once() {
     let mut stand = Stand::new();
     stand.register("app", SECOND * 10).expect("there is room");
     stand.pass(SECOND * 9);
@@ -499,7 +509,7 @@ fn a_registration_replaces_the_definition_and_keeps_the_checks_that_it_does_not_
 }
 
 #[test]
-fn checks_run_at_random_times_within_their_interval_and_then_after_each_interval() {
+fn assertion_98_checks_run_at_random_times_within_their_interval_and_then_after_each_interval() {
     let limits = Limits { max_running: 2, ..Limits::default() };
     let mut stand = Stand::with(limits, BTreeMap::new());
     for check in 0..20 {
@@ -583,6 +593,59 @@ fn a_restart_keeps_the_status_until_the_first_run_or_the_end_of_the_ttl() {
 }
 
 #[test]
+fn assertion_87_a_restart_keeps_services_maintenance_and_reports() {
+    let mut stand = Stand::new();
+    let app = NewCheck { status: CheckStatus::Critical, ..new("app", SECOND * 30) };
+    stand.register_service(web(), vec![app]);
+    stand.report("app", CheckStatus::Passing, "fine").expect("it is registered");
+    stand.maintain(Some("disk"));
+    stand
+        .change(|registry, now, outbox| registry.maintain_service(now, &"web".into(), Some("disk"), outbox))
+        .expect("it is registered");
+    let kept = (stand.registry.services(), stand.registry.checks());
+    assert_eq!(kept.1.len(), 3);
+    stand.ended.clear();
+    stand.restart();
+    stand.pass(SECOND * 29);
+    assert_eq!((stand.registry.services(), stand.registry.checks()), kept);
+    assert_eq!((stand.known("app"), stand.ended.len()), (Some((CheckStatus::Passing, "fine")), 0));
+}
+
+#[test]
+fn assertion_88_a_restart_ends_a_session_only_if_the_first_run_fails() {
+    let mut stand = Stand::new();
+    let CheckKind::Probe(every_10s) = probe("run").kind else { panic!("it is a probe") };
+    let kind = CheckKind::Probe(Probe { interval: SECOND * 60, ..every_10s });
+    stand.register_service(web(), vec![NewCheck { kind, ..probe("run") }]);
+    stand.pass(SECOND * 60);
+    for (outcome, ended) in [(CheckStatus::Passing, 0), (CheckStatus::Critical, 1)] {
+        stand.outcomes.insert("run".into(), outcome);
+        stand.ended.clear();
+        stand.restart();
+        assert!(stand.ended.is_empty(), "nothing is known before the first run");
+        stand.pass(SECOND * 2);
+        assert_eq!(stand.ended.len(), ended, "{outcome:?}");
+    }
+}
+
+#[test]
+fn assertion_130_a_check_that_turns_critical_without_a_leader_is_written_after_the_election() {
+    let mut stand = Stand::new();
+    stand.register_service(web(), vec![new("app", SECOND * 20), probe("run")]);
+    stand.pass(SECOND * 10);
+    stand.ended.clear();
+    stand.is_down = true;
+    stand.outcomes.insert("run".into(), CheckStatus::Critical);
+    stand.pass(SECOND * 30);
+    let is_critical = |check: Check| check.status == CheckStatus::Critical;
+    assert!(stand.registry.checks().into_iter().all(is_critical), "the agent needs no leader");
+    assert_eq!((stand.status("app"), stand.ended.len()), (Some(CheckStatus::Passing), 0));
+    stand.is_down = false;
+    stand.pass(SECOND * 5);
+    assert_eq!(stand.ended, ["app", "run"].map(CheckId::from).into());
+}
+
+#[test]
 fn configuration_wins_over_applications_and_a_reload_keeps_the_status() {
     let mut stand = Stand::new();
     let configured = |checks: Vec<NewCheck>| {
@@ -610,7 +673,7 @@ fn configuration_wins_over_applications_and_a_reload_keeps_the_status() {
 }
 
 #[test]
-fn a_service_whose_check_is_critical_for_too_long_is_deregistered() {
+fn assertion_90_a_service_whose_check_is_critical_for_too_long_is_deregistered() {
     let mut stand = Stand::new();
     let reaped = |check: NewCheck| NewCheck { deregister_after: Some(SECOND), ..check };
     stand.outcomes.insert("down".into(), CheckStatus::Critical);
@@ -631,7 +694,7 @@ fn a_service_whose_check_is_critical_for_too_long_is_deregistered() {
 }
 
 #[test]
-fn an_alias_follows_a_service_and_its_node() {
+fn assertion_101_and_assertion_102_an_alias_follows_a_service_and_its_node() {
     let mut stand = Stand::new();
     let alias = |id: &str, node: Option<&str>, service: &str| {
         let kind = CheckKind::Alias { node: node.map(Into::into), service: Some(service.into()) };
@@ -669,6 +732,9 @@ fn an_alias_follows_a_service_and_its_node() {
     assert_eq!(stand.status("remote"), Some(CheckStatus::Passing), "nothing is known to have changed");
     stand.input(Input::Aliased("node-two".into(), Ok(found(CheckStatus::Critical))));
     assert_eq!(stand.status("remote"), Some(CheckStatus::Critical));
+    stand.input(Input::Aliased("node-two".into(), Ok(AliasedNode::default())));
+    let shown = stand.registry.checks().into_iter().find(|check| check.id.as_str() == "remote");
+    assert_eq!(shown.expect("it is registered").output, "Node node-two could not be found");
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn web() -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a71_bodies_that_cannot_be_read_are_400() {
+async fn assertion_71_bodies_that_cannot_be_read_are_400() {
     let stand = Stand::new();
     stand.register_fails(&json!({}), 400, "Missing service name").await;
     stand.register_fails(&json!({"Name": "x", "Foo": 1}), 400, "unknown field \"Foo\"").await;
@@ -49,7 +49,7 @@ async fn a71_bodies_that_cannot_be_read_are_400() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a72_absent_fields_have_their_defaults() {
+async fn assertion_72_absent_fields_have_their_defaults() {
     let stand = Stand::new();
     stand.register(&json!({"name": "x", "tags": null, "check": null})).await;
     let shown = stand.get("/v1/agent/services").await.json();
@@ -61,7 +61,7 @@ async fn a72_absent_fields_have_their_defaults() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a73_values_that_break_a_rule_are_400_with_its_text() {
+async fn assertion_73_values_that_break_a_rule_are_400_with_its_text() {
     let stand = Stand::new();
     for address in ["0.0.0.0", "::"] {
         stand.register_fails(&json!({"Name": "x", "Address": address}), 400, "Invalid service address").await;
@@ -88,7 +88,7 @@ async fn a73_values_that_break_a_rule_are_400_with_its_text() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a74_an_ip_address_has_tagged_addresses_of_its_family() {
+async fn assertion_74_an_ip_address_has_tagged_addresses_of_its_family() {
     let stand = Stand::new();
     let wrong = json!({"Name": "x", "TaggedAddresses": {"lan_ipv4": {"Address": "foo"}}});
     stand.register_fails(&wrong, 500, "\"lan_ipv4\" must be a valid ipv4 address").await;
@@ -103,7 +103,7 @@ async fn a74_an_ip_address_has_tagged_addresses_of_its_family() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a75_checks_without_an_id_are_numbered() {
+async fn assertion_75_checks_without_an_id_are_numbered() {
     let stand = Stand::new();
     stand
         .register_fails(
@@ -123,7 +123,7 @@ async fn a75_checks_without_an_id_are_numbered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a76_a_registration_keeps_the_status_and_the_checks_that_it_does_not_name() {
+async fn assertion_76_a_registration_keeps_the_status_and_the_checks_that_it_does_not_name() {
     let stand = Stand::new();
     let checks = json!([{"CheckID": "one", "TTL": "1h"}, {"CheckID": "two", "TTL": "1h"}]);
     stand.register(&json!({"Name": "x", "Checks": checks})).await;
@@ -140,7 +140,7 @@ async fn a76_a_registration_keeps_the_status_and_the_checks_that_it_does_not_nam
 }
 
 #[tokio::test(start_paused = true)]
-async fn a77_and_a106_only_a_change_moves_the_index_and_sessions_survive_it() {
+async fn assertion_77_and_assertion_106_only_a_change_moves_the_index_and_sessions_survive_it() {
     let stand = Stand::new();
     stand.register(&web()).await;
     let session =
@@ -159,7 +159,7 @@ async fn a77_and_a106_only_a_change_moves_the_index_and_sessions_survive_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a78_and_a79_the_catalog_follows_at_once() {
+async fn assertion_78_and_assertion_79_the_catalog_follows_at_once() {
     let stand = Stand::new();
     for id in ["web-1", "scope/member"] {
         stand.register(&json!({"ID": id, "Name": "web", "Check": {"TTL": "1h", "Status": "passing"}})).await;
@@ -175,7 +175,7 @@ async fn a78_and_a79_the_catalog_follows_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a80_maintenance_of_a_service_is_a_check() {
+async fn assertion_80_maintenance_of_a_service_is_a_check() {
     let stand = Stand::new();
     stand.register(&web()).await;
     for (uri, status, text) in [
@@ -201,7 +201,7 @@ async fn a80_maintenance_of_a_service_is_a_check() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a81_a_client_waits_for_a_change_of_a_service() {
+async fn assertion_81_a_client_waits_for_a_change_of_a_service() {
     let stand = Stand::new();
     stand.get("/v1/agent/service/web-1").await.is(404, "unknown service ID: web-1");
     stand.register(&web()).await;
@@ -234,7 +234,7 @@ async fn a81_a_client_waits_for_a_change_of_a_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a82_the_health_of_a_service_is_a_status_code() {
+async fn assertion_82_the_health_of_a_service_is_a_status_code() {
     let stand = Stand::new();
     let health = async |status: u16, reason: &str| {
         let reply = stand.get("/v1/agent/health/service/id/web-1").await;
@@ -261,7 +261,7 @@ async fn a82_the_health_of_a_service_is_a_status_code() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a83_the_worst_instance_decides_and_a_probe_may_ask_for_a_word() {
+async fn assertion_83_the_worst_instance_decides_and_a_probe_may_ask_for_a_word() {
     let stand = Stand::new();
     stand.get("/v1/agent/health/service/name/").await.is(400, "Missing service Name");
     let unknown = stand.get("/v1/agent/health/service/name/web").await;
@@ -279,7 +279,7 @@ async fn a83_the_worst_instance_decides_and_a_probe_may_ask_for_a_word() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a96_scripts_are_refused_and_leave_no_service() {
+async fn assertion_96_scripts_are_refused_and_leave_no_service() {
     let stand = Stand::new();
     let script = json!({"Name": "x", "Check": {"Args": ["true"], "Interval": "10s"}});
     stand.register_fails(&script, 500, "Scripts are disabled on this agent from remote calls").await;
@@ -290,7 +290,7 @@ async fn a96_scripts_are_refused_and_leave_no_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a97_definitions_of_checks_follow_the_rules() {
+async fn assertion_97_definitions_of_checks_follow_the_rules() {
     let stand = Stand::new();
     for (check, text) in [
         (json!({"TTL": "1s", "Interval": "1s"}), "Invalid check: Interval and TTL cannot both be specified"),
@@ -319,7 +319,7 @@ async fn a97_definitions_of_checks_follow_the_rules() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a85_and_a86_the_agent_owns_its_node() {
+async fn assertion_85_and_assertion_86_the_agent_owns_its_node() {
     let stand = Stand::new();
     stand.register(&json!({"Name": "x", "Tags": ["a"], "EnableTagOverride": true})).await;
     stand.register(&json!({"Name": "y", "Tags": ["a"]})).await;
@@ -337,6 +337,20 @@ async fn a85_and_a86_the_agent_owns_its_node() {
     stand.put("/v1/catalog/deregister", r#"{"Node": "node-one", "ServiceID": "y"}"#).await.is(200, "true");
     sleep(Duration::from_secs(130)).await;
     assert_eq!(stand.get("/v1/catalog/services").await.json(), catalog);
+}
+
+#[tokio::test(start_paused = true)]
+async fn assertion_105_a_session_names_checks_of_nodes_and_services_alike() {
+    let stand = Stand::new();
+    let check = json!({"CheckID": "c", "TTL": "1h", "Status": "passing"});
+    stand.register(&json!({"Name": "x", "Check": check})).await;
+    stand.session(r#"{"NodeChecks": [], "ServiceChecks": [{"ID": "c", "Namespace": "foo"}]}"#).await;
+    stand.session(r#"{"NodeChecks": ["c"]}"#).await;
+    stand.put("/v1/agent/check/fail/c", "").await.is(200, "");
+    for wishes in [r#"{"NodeChecks": ["c"]}"#, r#"{"NodeChecks": [], "ServiceChecks": [{"ID": "c"}]}"#] {
+        stand.put("/v1/session/create", wishes).await.is(500, "Check 'c' is in critical state");
+    }
+    assert_eq!(stand.get("/v1/session/list").await.json(), json!([]), "both ended with the check");
 }
 
 #[tokio::test(start_paused = true)]

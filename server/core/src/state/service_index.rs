@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a109_instances_and_their_checks_are_sorted() {
+    fn assertion_109_instances_and_their_checks_are_sorted() {
         let mut run = Run::default();
         let passing = |id, service| check(id, service, CheckStatus::Passing);
         for node in ["zb", "za"] {
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a114_an_index_moves_with_its_own_service_only() {
+    fn assertion_114_an_index_moves_with_its_own_service_only() {
         let mut run = Run::default();
         let web = run.register("n1", Some(("web", "web")), Vec::new());
         let other = run.register("n2", Some(("other", "other")), Vec::new());
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a115_the_last_instance_leaves_the_index_of_its_removal() {
+    fn assertion_115_the_last_instance_leaves_the_index_of_its_removal() {
         let mut run = Run::default();
         run.register("n1", Some(("a", "web")), Vec::new());
         run.register("n2", Some(("b", "web")), Vec::new());
