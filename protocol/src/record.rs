@@ -283,6 +283,10 @@ pub struct ServiceAddress {
     pub port: u16,
 }
 
+/// The key of a proxy's metadata that names the service that it is for. A control character is valid
+/// in no key of Consul's metadata, so no client uses it.
+pub const PROXY_OF: &str = "\u{0}proxy-of";
+
 /// A service on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
@@ -313,6 +317,11 @@ pub struct Service {
 }
 
 impl Service {
+    /// Returns the name under which the proxies of a service are found, in addition to their own.
+    pub fn proxies_of(service: &str) -> String {
+        format!("{PROXY_OF}:{service}")
+    }
+
     /// Returns a service of a node, with defaults for everything else.
     pub fn of(node: NodeName, id: ServiceId, name: &str) -> Self {
         Self {

@@ -17,6 +17,7 @@
 //! | `mod.rs` | the value, its inputs and effects, and the changes of one check |
 //! | `definition.rs` | what can be registered as a check |
 //! | `services.rs` | services, their maintenance and their aggregate health |
+//! | `sidecar.rs` | proxies that are registered with their service |
 //! | `runs.rs` | when checks run, and how many at a time |
 //! | `thresholds.rs` | after how many results a status changes |
 //! | `alias.rs` | checks that follow other checks |
@@ -30,6 +31,7 @@ mod alias;
 mod definition;
 mod runs;
 mod services;
+mod sidecar;
 mod stored;
 mod sync;
 #[cfg(test)]
@@ -43,6 +45,7 @@ pub use definition::{
 };
 pub use runs::{Outcome, Run, RunId};
 pub use services::{Aggregate, ServiceHealth, ServiceRegistration};
+pub use sidecar::{SIDECAR_PORTS, Sidecar, sidecar_of};
 pub use stored::{Configured, Source, Store, Stored, StoredCheck, StoredService};
 
 use alias::Aliased;
@@ -112,6 +115,12 @@ pub enum RegistryError {
         "this agent has reached its limit of {0} services: deregister one, or raise registry.max_services"
     )]
     TooManyServices(usize),
+    /// All ports for sidecars are taken.
+    #[error(
+        "no port provided for sidecar_service and none left in the range [{}, {}]: \
+         set its Port, or deregister a sidecar", SIDECAR_PORTS.start(), SIDECAR_PORTS.end()
+    )]
+    NoSidecarPort,
     /// It has no TTL, so no application reports its status.
     #[error("CheckID {0:?} does not have associated TTL")]
     NoTtl(CheckId),
@@ -323,7 +332,7 @@ impl Registry {
             Some(service) if !self.services.contains_key(&service.folded()) => {
                 return Err(RegistryError::NoService(service.clone()));
             }
-            _ => self.has_room(std::slice::from_ref(&new))?,
+            _ => self.has_room([&new])?,
         }
         Ok(self.insert_check(now, new, source, outbox))
     }
@@ -395,8 +404,9 @@ impl Registry {
     }
 
     /// Returns an error if these checks exceed the maximum; those that exist need no room.
-    fn has_room(&self, checks: &[NewCheck]) -> Result<(), RegistryError> {
-        let new = checks.iter().map(|check| check.id.folded()).filter(|id| !self.checks.contains_key(id));
+    fn has_room<'a>(&self, checks: impl IntoIterator<Item = &'a NewCheck>) -> Result<(), RegistryError> {
+        let ids = checks.into_iter().map(|check| check.id.folded());
+        let new = ids.filter(|id| !self.checks.contains_key(id));
         let new = new.collect::<BTreeSet<_>>().len();
         match self.checks.len() + new > self.limits.max_checks && new > 0 {
             true => Err(RegistryError::TooManyChecks(self.limits.max_checks)),

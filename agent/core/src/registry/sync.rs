@@ -422,7 +422,7 @@ impl Registry {
         // The catalog is up to date.
         let unwritten = Unwritten { at: None, version: self.version };
         let record = without_indexes(left.clone());
-        let service = LocalService { record, source: Source::Api, unwritten };
+        let service = LocalService { record, source: Source::Api, is_sidecar: false, unwritten };
         outbox.stores.push(service.store());
         self.services.insert(key, service);
     }

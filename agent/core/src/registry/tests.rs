@@ -168,7 +168,7 @@ impl Stand {
     }
 
     fn register_service(&mut self, service: Service, checks: Vec<NewCheck>) {
-        let registration = ServiceRegistration { service, checks, replaces_checks: false };
+        let registration = ServiceRegistration { service, checks, replaces_checks: false, sidecar: None };
         let registered = self.change(|registry, now, outbox| {
             registry.register_service(now, registration, Source::Api, outbox)
         });
@@ -394,6 +394,7 @@ fn a_service_that_is_registered_again_during_its_removal_is_there_with_its_check
         service: web(),
         checks: vec![new("of-web", SECOND * 10)],
         replaces_checks: false,
+        sidecar: None,
     };
     stand
         .registry
@@ -434,7 +435,7 @@ fn outputs_and_the_numbers_of_services_and_checks_are_limited() {
     assert_eq!(unknown, Err(RegistryError::UnknownCheck("b".into())));
 
     let mut try_service = |service: Service, checks: Vec<NewCheck>| {
-        let registration = ServiceRegistration { service, checks, replaces_checks: false };
+        let registration = ServiceRegistration { service, checks, replaces_checks: false, sidecar: None };
         stand
             .change(|registry, now, outbox| registry.register_service(now, registration, Source::Api, outbox))
     };
@@ -500,8 +501,12 @@ fn a_registration_replaces_the_definition_and_keeps_the_checks_that_it_does_not_
     stand.register_service(changed.clone(), vec![critical.clone()]);
     assert_eq!(stand.known("one"), Some((CheckStatus::Warning, "slow")));
     assert_eq!(stand.catalog[&CheckId::from("two")].service_tags, ["b"], "the catalog shows the new tags");
-    let registration =
-        ServiceRegistration { service: changed, checks: vec![critical], replaces_checks: true };
+    let registration = ServiceRegistration {
+        service: changed,
+        checks: vec![critical],
+        replaces_checks: true,
+        sidecar: None,
+    };
     stand
         .change(|registry, now, outbox| registry.register_service(now, registration, Source::Api, outbox))
         .expect("there is room");
@@ -649,7 +654,7 @@ fn assertion_130_a_check_that_turns_critical_without_a_leader_is_written_after_t
 fn configuration_wins_over_applications_and_a_reload_keeps_the_status() {
     let mut stand = Stand::new();
     let configured = |checks: Vec<NewCheck>| {
-        let service = ServiceRegistration { service: web(), checks, replaces_checks: true };
+        let service = ServiceRegistration { service: web(), checks, replaces_checks: true, sidecar: None };
         Configured { services: vec![service], checks: vec![new("node", SECOND * 100)] }
     };
     let configure = |stand: &mut Stand, configured: Configured| {
@@ -764,6 +769,86 @@ fn aliases_that_follow_each_other_fail_only_for_a_reason_outside() {
 }
 
 #[test]
+fn a_sidecar_comes_and_goes_with_its_service() {
+    let mut stand = Stand::with(Limits { max_services: 4, ..Limits::default() }, BTreeMap::new());
+    let registration = |name: &str, checks: Vec<NewCheck>| {
+        let service = Service { id: name.into(), name: name.into(), ..web() };
+        let id = sidecar_of(name);
+        let proxy = Service { address: "::1".into(), ..Service::of("".into(), id.as_str().into(), &id) };
+        let sidecar = Sidecar { service: proxy, checks, host: "::1".into() };
+        ServiceRegistration { service, checks: vec![], replaces_checks: false, sidecar: Some(sidecar) }
+    };
+    let register = |stand: &mut Stand, registration: ServiceRegistration| {
+        stand
+            .change(|registry, now, outbox| registry.register_service(now, registration, Source::Api, outbox))
+    };
+    for (name, port) in [("web", 21_000), ("db", 21_001), ("web", 21_000)] {
+        register(&mut stand, registration(name, vec![])).expect("there is room");
+        let proxy = &stand.services[&ServiceId::from(sidecar_of(name))];
+        assert_eq!((proxy.port, proxy.tagged_addresses["lan_ipv6"].port), (port, port), "{name}");
+    }
+    let full = register(&mut stand, registration("third", vec![]));
+    assert_eq!((full, stand.services.len()), (Err(RegistryError::TooManyServices(4)), 4));
+    let listening = stand.registry.checks.get("service:web-sidecar-proxy:1").expect("it is there");
+    let CheckKind::Probe(Probe { target: Target::Tcp { address, .. }, interval, .. }) =
+        &listening.definition.kind
+    else {
+        panic!("it connects")
+    };
+    assert_eq!((address.as_str(), *interval), ("[::1]:21000", SECOND * 10));
+    let alias = &stand.catalog[&CheckId::from("service:web-sidecar-proxy:2")];
+    assert_eq!((alias.name.as_str(), alias.status), ("Connect Sidecar Aliasing web", CheckStatus::Passing));
+
+    stand.restart();
+    stand
+        .change(|registry, _, outbox| registry.deregister_service(&"WEB".into(), outbox))
+        .expect("it is there");
+    let left = |stand: &Stand| stand.services.keys().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(left(&stand), ["db", "db-sidecar-proxy"]);
+    // A service that has such an id by chance stays.
+    stand.register_service(web(), vec![]);
+    stand.register_service(Service { id: "web-sidecar-proxy".into(), port: 9, ..web() }, vec![]);
+    stand
+        .change(|registry, _, outbox| registry.deregister_service(&"web".into(), outbox))
+        .expect("it is there");
+    assert_eq!(left(&stand), ["db", "db-sidecar-proxy", "web-sidecar-proxy"]);
+
+    // A reload keeps what the file still has.
+    let configure = |stand: &mut Stand, services: Vec<ServiceRegistration>| {
+        let configured = Configured { services, checks: vec![] };
+        stand
+            .change(|registry, now, outbox| registry.configure(now, configured, outbox))
+            .expect("there is room");
+    };
+    configure(&mut stand, vec![registration("db", vec![])]);
+    stand.ended.clear();
+    configure(&mut stand, vec![registration("db", vec![new("own", SECOND * 100)])]);
+    assert_eq!(left(&stand).len(), 3);
+    assert_eq!(stand.ended.len(), 2, "its own check replaces the usual ones");
+    configure(&mut stand, vec![]);
+    assert_eq!(left(&stand), ["web-sidecar-proxy"]);
+}
+
+#[test]
+fn a_sidecar_needs_a_free_port() {
+    let mut stand = Stand::new();
+    for port in SIDECAR_PORTS {
+        stand.register_service(Service { id: format!("s{port}").into(), port, ..web() }, vec![]);
+    }
+    let mut register = |port: u16| {
+        let service = Service { port, ..Service::of("".into(), "web-sidecar-proxy".into(), "proxy") };
+        let sidecar = Some(Sidecar { service, checks: vec![], host: "127.0.0.1".into() });
+        let registration =
+            ServiceRegistration { service: web(), checks: vec![], replaces_checks: false, sidecar };
+        stand
+            .change(|registry, now, outbox| registry.register_service(now, registration, Source::Api, outbox))
+    };
+    assert_eq!(register(0), Err(RegistryError::NoSidecarPort));
+    register(21_000).expect("a port of its own is not checked");
+    assert_eq!(stand.services.len(), SIDECAR_PORTS.len() + 2);
+}
+
+#[test]
 fn a_check_that_moved_to_another_service_survives_the_removal_of_its_old_one() {
     let mut stand = Stand::new();
     let db = Service { id: "db".into(), name: "db".into(), ..web() };
@@ -796,7 +881,8 @@ fn ids_that_differ_in_case_are_one_entry() {
     assert_eq!(stand.registry.services().len(), 1);
     assert_eq!(stand.status("of-web"), Some(CheckStatus::Passing));
     let respelled = NewCheck { name: "of web".into(), ..new("OF-WEB", SECOND * 3_600) };
-    let registration = ServiceRegistration { service: web(), checks: vec![respelled], replaces_checks: true };
+    let registration =
+        ServiceRegistration { service: web(), checks: vec![respelled], replaces_checks: true, sidecar: None };
     stand
         .change(|registry, now, outbox| registry.register_service(now, registration, Source::Api, outbox))
         .expect("there is room");

@@ -48,7 +48,7 @@ const SERVICE_FIELDS: &[&str] = &[
     "ModifyIndex",
 ];
 /// Fields of features that are not implemented: accepted when empty.
-const SILENT_SERVICE_FIELDS: &[&str] = &["SocketPath", "PeerName", "Locality"];
+const SILENT_SERVICE_FIELDS: &[&str] = &["PeerName"];
 const CHECK_FIELDS: &[&str] = &[
     "Node",
     "CheckID",

@@ -95,7 +95,8 @@ async fn assertion_108_a_plain_service_has_no_part_in_the_service_mesh() {
     let found = stand.get("/v1/catalog/node-services/N1").await.json();
     assert_eq!((&found["Node"]["Node"], &found["Services"][0]["ID"]), (&json!("n1"), &json!("web")));
 
-    let proxy = json!({"Kind": "connect-proxy", "ID": "p", "Service": "web-sidecar-proxy",
+    // A proxy is found by the service that it is for, whatever its own name is.
+    let proxy = json!({"Kind": "connect-proxy", "ID": "p", "Service": "envoy",
         "Proxy": {"DestinationServiceName": "web"}});
     stand.enter(json!({"Node": "n1", "Service": proxy})).await;
     let other = json!({"Service": "other-sidecar-proxy", "Kind": "connect-proxy",
