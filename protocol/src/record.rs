@@ -283,7 +283,7 @@ pub struct ServiceAddress {
     pub port: u16,
 }
 
-/// The key of a proxy's metadata that names the service that it is for. A control character is valid
+/// The key of metadata that names the service behind a proxy. A control character is valid
 /// in no key of Consul's metadata, so no client uses it.
 pub const PROXY_OF: &str = "\u{0}proxy-of";
 

@@ -38,7 +38,7 @@ pub fn sidecar_of(service: &str) -> String {
 }
 
 impl ServiceRegistration {
-    /// Returns its checks and those of its sidecar.
+    /// Returns its checks and its sidecar's.
     pub fn all_checks(&self) -> impl Iterator<Item = &NewCheck> {
         self.checks.iter().chain(self.sidecar.iter().flat_map(|sidecar| &sidecar.checks))
     }
