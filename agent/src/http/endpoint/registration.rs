@@ -352,7 +352,7 @@ mod tests {
         for (body, text) in [
             (r#"{"Node":"n","Nonsense":1}"#, "json: unknown field \"Nonsense\""),
             (r#"{"Node":"n","Check":{"Nonsense":1}}"#, "json: unknown field \"Nonsense\""),
-            (r#"{"Node":"n","Service":{"SocketPath":"/s"}}"#, "json: unknown field \"SocketPath\""),
+            (r#"{"Node":"n","Service":{"PeerName":"p"}}"#, "json: unknown field \"PeerName\""),
         ] {
             assert_eq!(parse_registration(body.as_bytes()).unwrap_err().to_string(), text);
         }
