@@ -4,11 +4,11 @@ use super::definition::{NODE_MAINTENANCE, NewCheck, SERVICE_MAINTENANCE};
 use super::sidecar::{Part, Sidecar, sidecar_of};
 use super::stored::{Source, Store, StoredService};
 use super::{LocalCheck, Notice, Outbox, Registry, RegistryError, Unwritten, maintenance_notes};
+use core::net::IpAddr;
 use lockmesh_protocol::id::{CheckId, ServiceId};
 use lockmesh_protocol::record::{Check, CheckStatus, Service, ServiceAddress};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 /// A service of this agent.
 #[derive(Clone, Debug)]

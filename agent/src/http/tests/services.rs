@@ -398,6 +398,11 @@ async fn every_other_error_of_a_definition_has_its_text() {
         service["Name"] = "x".into();
         stand.register_fails(&service, status, text).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_of_a_sidecar_have_their_text() {
+    let stand = Stand::new();
     for (sidecar, status, text) in [
         (json!({"ID": "y"}), 400, "* A SidecarService cannot specify an ID as this is managed by the agent"),
         (
@@ -416,6 +421,11 @@ async fn every_other_error_of_a_definition_has_its_text() {
         let service = json!({"Name": "x", "Port": 80, "Connect": {"SidecarService": sidecar}});
         stand.register_fails(&service, status, text).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_of_checks_and_deregistrations_have_their_text() {
+    let stand = Stand::new();
     for (path, body, status, text) in [
         ("check/register", r#"{"TTL": "1s"}"#, 400, "Missing check name"),
         ("check/register", r#"{"Name": "c", "TTL": "1s", "Status": "x"}"#, 400, "Bad check status"),
