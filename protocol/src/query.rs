@@ -41,7 +41,7 @@ pub enum Query {
     ChecksInState(Option<CheckStatus>),
     /// The names and tags of all services.
     Services,
-    /// The instances of a service with their nodes and checks.
+    /// The instances of a service with their nodes and checks; see [`Service::proxies_of`].
     ServiceInstances(String),
     /// A transaction without a write.
     Txn(Vec<TxnOp>),

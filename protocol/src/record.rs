@@ -332,6 +332,10 @@ pub struct ServiceAddress {
     pub port: u16,
 }
 
+/// The key of metadata that names the service behind a proxy. A control character is valid
+/// in no key of Consul's metadata, so no client uses it.
+pub const PROXY_OF: &str = "\u{0}proxy-of";
+
 /// A service on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
@@ -362,6 +366,11 @@ pub struct Service {
 }
 
 impl Service {
+    /// Returns the name under which the proxies of a service are found, in addition to their own.
+    pub fn proxies_of(service: &str) -> String {
+        format!("{PROXY_OF}:{service}")
+    }
+
     /// Returns a service of a node, with defaults for everything else.
     pub fn of(node: NodeName, id: ServiceId, name: &str) -> Self {
         Self {

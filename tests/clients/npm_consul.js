@@ -1,5 +1,5 @@
-// Tests the npm package `consul` against the server on LOCKMESH_PORT: keys, sessions, watches, and a lock passed between
-// two contenders. Every step asserts; the first failure ends the program.
+// Tests the npm package `consul` against the server on LOCKMESH_PORT: keys, sessions, watches, a lock passed between two
+// contenders, services and checks. Every step asserts; the first failure ends the program.
 
 const assert = require("node:assert");
 const Consul = require("consul");
@@ -94,8 +94,51 @@ async function lock() {
   assert.strictEqual((await consul.kv.get(key)).LockIndex, 6);
 }
 
+async function services() {
+  const { service, check } = consul.agent;
+  const first = { ttl: "1h", status: "passing", notes: "own" };
+  const second = { tcp: "127.0.0.1:1", interval: "10s", timeout: "1s", failuresbeforecritical: 3 };
+  await service.register({
+    name: "npm-web", id: "npm-1", address: "10.0.0.1", port: 80, tags: ["a"], meta: { k: "v" }, checks: [first, second],
+    connect: { sidecarservice: { port: 9000 } }, taggedaddresses: { lan: { address: "10.0.0.2", port: 81 } },
+  });
+  const shown = (await service.list())["npm-1"];
+  assert.deepStrictEqual([shown.Service, shown.Port, shown.Tags, shown.Meta], ["npm-web", 80, ["a"], { k: "v" }]);
+  assert.strictEqual((await check.list())["service:npm-1:1"].Notes, "own");
+  assert.deepStrictEqual((await consul.catalog.service.list())["npm-web"], ["a"]);
+  assert.strictEqual((await consul.catalog.service.nodes({ service: "npm-web", tag: "a" }))[0].ServiceID, "npm-1");
+  assert.strictEqual((await consul.catalog.connect.nodes("npm-web"))[0].ServicePort, 9000);
+  assert.strictEqual((await consul.health.checks("npm-web")).length, 2);
+  assert.deepStrictEqual(await consul.health.service({ service: "npm-web", passing: true }), []);
+  await check.deregister("service:npm-1:2");
+  assert.strictEqual((await consul.health.service({ service: "npm-web", tag: "a", passing: true })).length, 1);
+
+  const failed = watched({ method: consul.health.service, options: { service: "npm-web" } }, (list) =>
+    list[0].Checks.some(({ Status, Output }) => Status === "critical" && Output === "ill"));
+  await check.fail({ id: "service:npm-1:1", note: "ill" });
+  await failed;
+  await check.warn("service:npm-1:1");
+  await check.pass("service:npm-1:1");
+  await service.maintenance({ id: "npm-1", enable: true, reason: "disk" });
+  assert.strictEqual((await check.list())["_service_maintenance:npm-1"].Notes, "disk");
+  await service.maintenance({ id: "npm-1", enable: false });
+  await check.register({ name: "npm alias", aliasservice: "npm-1", notes: "follows" });
+  const { Node: node } = (await consul.health.state("any")).find(({ CheckID }) => CheckID === "npm alias");
+  assert.ok((await consul.health.node(node)).some(({ CheckID }) => CheckID === "serfHealth"));
+  assert.ok((await consul.catalog.node.services(node)).Services["npm-1"]);
+  await check.deregister("npm alias");
+  await service.deregister("npm-1");
+  assert.deepStrictEqual(Object.keys(await service.list()).filter((id) => id.startsWith("npm")), []);
+  await assert.rejects(service.deregister("npm-1"), { statusCode: 404 });
+  await assert.rejects(service.register({ name: "npm-web", check: { script: "true", interval: "10s" } }), { statusCode: 400 });
+
+  await consul.catalog.register({ node: "npm-node", address: "10.9.9.9", service: { service: "npm-far", id: "npm-far-1" } });
+  assert.ok((await consul.catalog.node.list()).some(({ Node: name }) => name === "npm-node"));
+  await consul.catalog.deregister({ node: "npm-node" });
+}
+
 (async () => {
-  for (const part of [keys, sessions, watches, lock]) {
+  for (const part of [keys, sessions, watches, lock, services]) {
     await part();
     console.log(`npm consul: ${part.name}: ok`);
   }

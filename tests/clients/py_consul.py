@@ -1,5 +1,5 @@
 """Tests py-consul against the server on LOCKMESH_PORT: keys, sessions, a lock passed between threads, a semaphore by
-prefix, transactions and a TTL check. Every step asserts; the first failure ends the program."""
+prefix, transactions, checks and services with every argument. Every step asserts; the first failure ends the program."""
 
 import base64
 import json
@@ -195,6 +195,104 @@ def ttl_check(c):
         pass
 
 
+def services(c):
+    """Registers services and checks with every argument that the package has, and reads them from the agent."""
+    target = consul.Check.tcp("127.0.0.1", PORT, "1s", timeout="1s", deregister="10m")
+    full = dict(
+        service_id="py#1", address="10.0.0.1", port=80, tags=["a", "b"], meta={"k": "v"},
+        weights={"Passing": 3, "Warning": 2}, enable_tag_override=True, check=consul.Check.ttl("1h"),
+        tagged_addresses={"lan": {"Address": "10.0.0.2", "Port": 81}}, connect={"sidecar_service": {}},
+        socket_path="/run/py", locality={"Region": "eu", "Zone": "eu-1"},
+    )
+    assert c.agent.service.register("py-web", extra_checks=[target], **full) is True
+    shown = c.agent.services()["py#1"]
+    assert (shown["Service"], shown["Port"], shown["Tags"], shown["Meta"]) == ("py-web", 80, ["a", "b"], {"k": "v"})
+    assert shown["Weights"] == {"Passing": 3, "Warning": 2} and shown["EnableTagOverride"] is True
+    assert shown["TaggedAddresses"]["lan"] == {"Address": "10.0.0.2", "Port": 81}
+    assert shown["SocketPath"] == "/run/py" and shown["Locality"] == {"Region": "eu", "Zone": "eu-1"}
+    assert {"service:py#1:1", "service:py#1:2"} <= set(c.agent.checks())
+    sidecar = c.agent.service_definition("py#1-sidecar-proxy")
+    assert sidecar["Kind"] == "connect-proxy" and sidecar["Proxy"]["DestinationServiceName"] == "py-web"
+    assert 21000 <= sidecar["Port"] <= 21255 and len(sidecar["ContentHash"]) > 8
+    # The only check is called `service:py#1` now, so both others are dropped.
+    assert c.agent.service.register("py-web", replace_existing_checks=True, **full) is True
+    assert {check["CheckID"] for check in c.agent.checks().values() if check["ServiceID"] == "py#1"} == {"service:py#1"}
+
+    proxy = {"DestinationServiceName": "py-web", "LocalServicePort": 80}
+    assert c.agent.service.register("py-envoy", kind="connect-proxy", proxy=proxy, port=9000) is True
+    assert c.agent.service.register("py-old", ttl="1h") is True
+    assert c.agent.check.register("py slow", http=f"http://127.0.0.1:{PORT}/", interval="1s", timeout="1s",
+                                  service_id="py-old", notes="why") is True
+    assert c.agent.checks()["py slow"]["Notes"] == "why"
+    grpc = consul.Check.grpc(f"127.0.0.1:{PORT}", 10, use_tls=False, tls_skip_verify=True, timeout="1s")
+    http = consul.Check.http("http://127.0.0.1:1/", "10s", timeout="1s", header={"x-a": ["1"]}, deregister="1h")
+    for kind, check in {"grpc": grpc, "http": http, "ttl": consul.Check.ttl("100ms")}.items():
+        assert c.agent.check.register(f"py {kind}", check, check_id=f"py-{kind}", service_id="py-old") is True
+        assert c.agent.checks()[f"py-{kind}"]["Type"] == kind
+        assert c.agent.check.deregister(f"py-{kind}") is True
+    for status, report in (("warning", c.agent.check.ttl_warn), ("passing", c.agent.check.ttl_pass)):
+        assert report("service:py-old", notes=status) is True
+        assert c.agent.checks()["service:py-old"]["Output"] == status
+    assert c.agent.service.maintenance("py-old", True, "disk") is True
+    assert c.agent.checks()["_service_maintenance:py-old"]["Notes"] == "disk"
+    assert c.agent.service.maintenance("py-old", False) is True
+    docker = consul.Check.docker("id", "sh", "true", "10s")
+    for refused in (
+        lambda: c.agent.service.register("py-bad", check=docker),
+        lambda: c.agent.check.register("py bad", consul.Check.script(["true"], "10s")),
+    ):
+        try:
+            refused()
+            raise AssertionError("a wrong definition was taken")
+        except ConsulException:
+            pass
+    # The package returns a 404 as `False`.
+    assert c.agent.service.deregister("py-nowhere") is False
+    assert c.agent.check.register("py bad", consul.Check.ttl("1s"), service_id="py-nowhere") is False
+
+
+def reads(c):
+    """Reads the services of `services` from the catalog and the health endpoints, with every parameter."""
+    assert c.agent.check.ttl_pass("service:py#1") is True
+    node = c.agent.self()["Config"]["NodeName"]
+    every = dict(near="_agent", node_meta=None, merge_central_config=True, dc="dc1")
+    index, found = c.health.service("py-web", tag=["A", "b"], **every)
+    assert found[0]["Service"]["ID"] == "py#1" and int(index) > 0
+    # The port of the sidecar is closed, but the service's own checks pass.
+    assert len(c.health.service("py-web", passing=True, **every)[1]) == 1
+    assert c.health.service("py-web", index=index, wait="1s")[1] == found
+    assert c.health.service("py-web", peer="nobody")[1] == [] == c.health.service("py-web", tag="c")[1]
+    proxies = {entry["Service"]["Service"] for entry in c.health.connect("py-web", near=node)[1]}
+    assert proxies == {"py-web-sidecar-proxy", "py-envoy"}, proxies
+    assert c.health.ingress("py-web", near=node)[1] == []
+    assert [check["CheckID"] for check in c.health.checks("py-web", near=node)[1]] == ["service:py#1"]
+    assert any(check["CheckID"] == "py slow" for check in c.health.state("any", near=node)[1])
+    assert {"serfHealth", "service:py-old"} <= {check["CheckID"] for check in c.health.node(node, dc="dc1")[1]}
+
+    service = {"Service": "py-far", "ID": "py-far-1", "Port": 7, "Tags": ["x"]}
+    check = {"CheckID": "py-far", "Name": "far", "Status": "warning", "ServiceID": "py-far-1"}
+    assert c.catalog.register("py-node", "10.9.9.9", service, check, dc="dc1", tagged_addresses={"wan": "1.1.1.1"}) is True
+    assert c.catalog.register("py-node", "10.9.9.8", skip_node_update=True) is True
+    nodes = {entry["Node"]: entry for entry in c.catalog.nodes(consistency="stale", near=node)[1]}
+    assert nodes["py-node"]["Address"] == "10.9.9.9" and nodes["py-node"]["TaggedAddresses"] == {"wan": "1.1.1.1"}
+    assert c.catalog.nodes(node_meta={"none": "x"})[1] == []
+    assert c.catalog.services(consistency="consistent")[1]["py-far"] == ["x"]
+    assert c.catalog.node("py-node")[1]["Services"]["py-far-1"]["Port"] == 7
+    assert c.catalog.node("py-nowhere")[1] is None
+    row = c.catalog.service("py-far", tag="X", near=node, merge_central_config=True)[1][0]
+    assert (row["Node"], row["ServiceID"], row["ServiceTags"], row["ServiceMeta"]) == ("py-node", "py-far-1", ["x"], {})
+    assert c.catalog.service("py-far", peer="nobody")[1] == []
+    assert len(c.catalog.connect("py-web")[1]) == 2 and c.catalog.gateway_services("py-gateway") == []
+    assert c.catalog.datacenters() == ["dc1"]
+    assert c.health.state("warning")[1][0]["CheckID"] == "py-far"
+    assert c.catalog.deregister("py-node", check_id="py-far") is True
+    assert c.catalog.deregister("py-node", service_id="py-far-1") is True
+    assert c.catalog.deregister("py-node", dc="dc1") is True
+    for service_id in ("py#1", "py-envoy", "py-old"):
+        assert c.agent.service.deregister(service_id) is True
+    assert not any(service_id.startswith("py") for service_id in c.agent.services())
+
+
 def run_all(work, names):
     faults = []
 
@@ -214,6 +312,6 @@ def run_all(work, names):
 
 
 if __name__ == "__main__":
-    for part in (keys, sessions, lock, hand_over_at_the_end_of_a_session, semaphore, transactions, ttl_check):
+    for part in (keys, sessions, lock, hand_over_at_the_end_of_a_session, semaphore, transactions, ttl_check, services, reads):
         part(connect())
         print(f"py-consul: {part.__name__}: ok", flush=True)

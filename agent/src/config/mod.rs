@@ -14,7 +14,7 @@ pub use value::{FileMode, WindowWord};
 
 use crate::definitions;
 use lockmesh_agent_core::cluster::ClusterChoice;
-use lockmesh_agent_core::registry::{Configured, Limits, Source};
+use lockmesh_agent_core::registry::{Configured, Limits, NewCheck, ServiceRegistration, Source};
 use lockmesh_net::config::{
     ConfigError, LogConfig, NodeConfig, Section, TlsConfig, check_path, empty_is_none, hours, mins, ms, secs,
 };
@@ -179,16 +179,14 @@ impl AgentConfig {
     /// The first definition that has to be changed.
     pub fn configured(&self) -> Result<Configured, ConfigError> {
         let configured = definitions::configured(&self.services, &self.checks)?;
-        let of_services = configured.services.iter().flat_map(|service| &service.checks);
-        let mut checks = of_services.chain(&configured.checks);
-        match checks.find(|check| !self.registry.scripts.permit(check, Source::Config)) {
-            None => Ok(configured),
-            Some(check) => {
-                let problem =
-                    format!("is \"disabled\", but the check {:?} runs a script: use \"config\"", check.id);
-                Err(ConfigError::new("registry.scripts", problem))
-            }
+        let of_services = configured.services.iter().flat_map(ServiceRegistration::all_checks);
+        let is_refused = |check: &&NewCheck| !self.registry.scripts.permit(check, Source::Config);
+        let refused = of_services.chain(&configured.checks).find(is_refused);
+        if let Some(NewCheck { id, .. }) = refused {
+            let problem = format!("is \"disabled\", but the check {id:?} runs a script: use \"config\"");
+            return Err(ConfigError::new("registry.scripts", problem));
         }
+        Ok(configured)
     }
 
     fn check_together(&self) -> Result<(), ConfigError> {

@@ -58,16 +58,29 @@ const API_ALIASES: &[&str] = &[
     "disable_redirects",
     "tagged_addresses",
     "enable_tag_override",
+    "sidecar_service",
+    "destination_service_name",
+    "destination_service_id",
+    "local_service_address",
+    "local_service_port",
+    "mesh_gateway",
 ];
+/// The fields whose value is an object with names of its own.
+const OBJECTS: [&str; 2] = ["Proxy", "Connect"];
 
 /// Returns an object with the API's names, without underscores.
 fn folded(value: &Value, spelling: Spelling) -> Value {
     let Value::Object(fields) = value else { return value.clone() };
-    let name = |name: &String| match spelling {
-        Spelling::Api if !API_ALIASES.iter().any(|known| known.eq_ignore_ascii_case(name)) => name.clone(),
-        _ => name.replace('_', ""),
+    let is_in = |list: &[&str], name: &str| list.iter().any(|known| known.eq_ignore_ascii_case(name));
+    let field = |(name, value): (&String, &Value)| {
+        let name = match spelling {
+            Spelling::Api if !is_in(API_ALIASES, name) => name.clone(),
+            _ => name.replace('_', ""),
+        };
+        let value = if is_in(&OBJECTS, &name) { folded(value, spelling) } else { value.clone() };
+        (name, value)
     };
-    Value::Object(fields.iter().map(|(known, value)| (name(known), value.clone())).collect::<Map<_, _>>())
+    Value::Object(fields.iter().map(field).collect::<Map<_, _>>())
 }
 
 /// Reads a duration as text, or as a number of nanoseconds; 0 if absent or empty.

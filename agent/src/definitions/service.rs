@@ -4,13 +4,13 @@ use super::check::{parse_check, parse_check_of_service};
 use super::{DefinitionError, Spelling, folded, integer_field};
 use crate::http::go::json::{JsonError, Object, first_value, says_nothing};
 use crate::http::service_mesh::{self, MeshFields};
-use lockmesh_agent_core::registry::{Configured, NewCheck, ServiceRegistration};
+use lockmesh_agent_core::registry::{Configured, NewCheck, ServiceRegistration, Sidecar, sidecar_of};
 use lockmesh_net::config::ConfigError;
 use lockmesh_protocol::id::ServiceId;
 use lockmesh_protocol::record::{Service, ServiceAddress};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 const FIELDS: &[&str] = &[
     "ID",
@@ -26,8 +26,6 @@ const FIELDS: &[&str] = &[
     "Checks",
     "Token",
 ];
-/// Fields of features that are not implemented: accepted when empty.
-const SILENT_FIELDS: &[&str] = &["SocketPath", "Locality"];
 /// The id of the servers' own service.
 const SERVERS: &str = "consul";
 /// The maximum number of pairs in the metadata, and the sizes of a key and a value.
@@ -68,59 +66,155 @@ pub fn configured(services: &[Value], checks: &[Value]) -> Result<Configured, Co
 fn parse_service(value: &Value, spelling: Spelling) -> Result<ServiceRegistration, DefinitionError> {
     let value = folded(value, spelling);
     let object = Object::new("ServiceDefinition", &value)?;
-    object.refuse_unknown_or_said(&[FIELDS, &service_mesh::FIELDS].concat(), SILENT_FIELDS)?;
-    let name = object.string("Name")?;
-    let id = Some(object.string("ID")?).filter(|id| !id.is_empty()).unwrap_or(name);
-    let mut meta: BTreeMap<_, _> = object.string_map("Meta")?.collect();
-    let weights = weights(&object)?;
-    let mut service = Service {
-        tags: object.strings("Tags")?.into_iter().map(str::to_owned).collect(),
-        address: object.string("Address")?.into(),
-        tagged_addresses: tagged_addresses(&object, spelling)?,
-        port: object.port("Port")?,
-        enable_tag_override: object.bool("EnableTagOverride")?,
-        ..Service::of("".into(), ServiceId::from(id), name)
-    };
-    let mesh = MeshFields::parse(&object)?;
-    let wrong = |text: String| DefinitionError::Wrong(text);
-    if name.is_empty() {
-        return Err(wrong("Missing service name".into()));
+    let nested = object.object("Connect", "ServiceConnect")?.value("SidecarService");
+    let nested = nested.map(|nested| folded(nested, spelling));
+    let mut fields = Fields::read(object, spelling)?;
+    let sidecar =
+        nested.as_ref().map(|nested| Fields::read(Object::new("ServiceDefinition", nested)?, spelling));
+    let sidecar = sidecar.transpose()?;
+    let service = &fields.service;
+    if service.name.is_empty() {
+        return Err(wrong("Missing service name"));
     }
-    if id.eq_ignore_ascii_case(SERVERS) {
+    if service.id.as_str().eq_ignore_ascii_case(SERVERS) {
         return Err(wrong(format!("the service {SERVERS:?} is that of the servers: use another ID")));
     }
     if ["0.0.0.0", "::"].contains(&service.address.as_str()) {
-        return Err(wrong("Invalid service address".into()));
+        return Err(wrong("Invalid service address"));
     }
-    service.weights =
-        checked_weights(weights).map_err(|reason| wrong(format!("Invalid Weights: {reason}")))?;
-    check_meta(&meta).map_err(|reason| wrong(format!("Invalid Service Meta: {reason}")))?;
-    mesh.store(&mut meta)?;
-    service.meta = meta;
-    let checks = parse_checks(&object, spelling, &service)?;
-    check_families(&service).map_err(DefinitionError::Unusable)?;
-    add_automatic_addresses(&mut service);
-    Ok(ServiceRegistration { service, checks, replaces_checks: false })
+    fields.set_weights()?;
+    check_meta(&fields.service.meta).map_err(|reason| wrong(format!("Invalid Service Meta: {reason}")))?;
+    let mut broken = fields.mesh.broken_rules(fields.service.port, sidecar.is_some());
+    broken.extend(sidecar.iter().flat_map(Fields::broken_rules_of_nested));
+    if !broken.is_empty() {
+        return Err(wrong(format!("Validation failed: {}", in_words(&broken))));
+    }
+    let checks = fields.checks()?;
+    let sidecar = sidecar.map(|sidecar| sidecar.into_sidecar(&fields)).transpose()?;
+    let service = fields.into_service()?;
+    Ok(ServiceRegistration { service, checks, replaces_checks: false, sidecar })
 }
 
-fn parse_checks(
-    object: &Object<'_>,
+fn wrong(text: impl Into<String>) -> DefinitionError {
+    DefinitionError::Wrong(text.into())
+}
+
+/// The fields of a service, before any rule is applied.
+struct Fields<'v> {
+    object: Object<'v>,
     spelling: Spelling,
-    service: &Service,
-) -> Result<Vec<NewCheck>, DefinitionError> {
-    // An empty `Check` counts as absent; in the list it has no kind, which is an error.
-    let single = object.value("Check").filter(|check| !says_nothing(check));
-    let values: Vec<&Value> =
-        single.into_iter().chain(object.list("Checks", "structs.CheckTypes")?).collect();
-    let is_only = values.len() == 1;
-    let parsed = values.into_iter().enumerate().map(|(position, value)| {
-        let id = match is_only {
-            true => format!("service:{}", service.id),
-            false => format!("service:{}:{}", service.id, position + 1),
+    /// Without weights, and without the fields of a service mesh.
+    service: Service,
+    mesh: MeshFields,
+    weights: Option<(i64, i64)>,
+}
+
+impl<'v> Fields<'v> {
+    fn read(object: Object<'v>, spelling: Spelling) -> Result<Self, JsonError> {
+        object.refuse_unknown(&[FIELDS, &service_mesh::FIELDS].concat())?;
+        let name = object.string("Name")?;
+        let id = Some(object.string("ID")?).filter(|id| !id.is_empty()).unwrap_or(name);
+        let service = Service {
+            tags: object.strings("Tags")?.into_iter().map(str::to_owned).collect(),
+            address: object.string("Address")?.into(),
+            tagged_addresses: tagged_addresses(&object, spelling)?,
+            meta: object.string_map("Meta")?.collect(),
+            port: object.port("Port")?,
+            enable_tag_override: object.bool("EnableTagOverride")?,
+            ..Service::of("".into(), ServiceId::from(id), name)
         };
-        parse_check_of_service(value, spelling, &service.name, id)
-    });
-    parsed.collect()
+        let mesh = MeshFields::parse(&object)?.without_sidecar();
+        Ok(Self { object, spelling, service, mesh, weights: weights(&object)? })
+    }
+
+    fn set_weights(&mut self) -> Result<(), DefinitionError> {
+        let checked = checked_weights(self.weights);
+        self.service.weights = checked.map_err(|reason| wrong(format!("Invalid Weights: {reason}")))?;
+        Ok(())
+    }
+
+    /// Returns the rules that these fields break as a service inside another one.
+    fn broken_rules_of_nested(&self) -> Vec<String> {
+        let has = |object: &Object<'_>, name: &str| object.value(name).is_some_and(|value| value != "");
+        let connect = self.object.object("Connect", "ServiceConnect");
+        let is_nested = connect.is_ok_and(|connect| has(&connect, "SidecarService"));
+        let rules = [
+            (
+                has(&self.object, "ID"),
+                "A SidecarService cannot specify an ID as this is managed by the agent",
+            ),
+            (is_nested, "A SidecarService cannot have a nested SidecarService"),
+        ];
+        rules.into_iter().filter(|(is_broken, _)| *is_broken).map(|(_, rule)| rule.into()).collect()
+    }
+
+    fn checks(&self) -> Result<Vec<NewCheck>, DefinitionError> {
+        // An empty `Check` counts as absent; in the list it has no kind, which is an error.
+        let single = self.object.value("Check").filter(|check| !says_nothing(check));
+        let values: Vec<&Value> =
+            single.into_iter().chain(self.object.list("Checks", "structs.CheckTypes")?).collect();
+        let is_only = values.len() == 1;
+        let Service { id, name, .. } = &self.service;
+        let parsed = values.into_iter().enumerate().map(|(position, value)| {
+            let id = match is_only {
+                true => format!("service:{id}"),
+                false => format!("service:{id}:{}", position + 1),
+            };
+            parse_check_of_service(value, self.spelling, name, id)
+        });
+        parsed.collect()
+    }
+
+    /// Returns the sidecar of this service that these fields describe.
+    fn into_sidecar(mut self, parent: &Fields<'_>) -> Result<Sidecar, DefinitionError> {
+        self.set_weights()?;
+        check_meta(&self.service.meta)
+            .map_err(|reason| wrong(format!("Invalid SidecarService: {reason}")))?;
+        let Service { id, name, address, tags, meta, .. } = &mut self.service;
+        *id = ServiceId::from(sidecar_of(parent.service.id.as_str()));
+        if name.is_empty() {
+            *name = sidecar_of(&parent.service.name);
+        }
+        if address.is_empty() {
+            address.clone_from(&parent.service.address);
+        }
+        if tags.is_empty() {
+            tags.clone_from(&parent.service.tags);
+        }
+        if meta.is_empty() {
+            meta.clone_from(&parent.service.meta);
+        }
+        let checks = self.checks().map_err(|error| match error {
+            DefinitionError::Wrong(text) => {
+                wrong(text.replacen("Invalid check:", "Invalid check in sidecar_service:", 1))
+            }
+            unusable @ DefinitionError::Unusable(_) => unusable,
+        })?;
+        self.mesh.complete_sidecar(&parent.service, &parent.mesh);
+        let broken = self.mesh.broken_rules(self.service.port, false);
+        if !broken.is_empty() {
+            return Err(wrong(format!("Failed Validation: {}", in_words(&broken))));
+        }
+        let host = match self.service.address.as_str() {
+            "" => self.mesh.local_address(),
+            address => address,
+        };
+        let host = host.to_owned();
+        Ok(Sidecar { service: self.into_service()?, checks, host })
+    }
+
+    fn into_service(mut self) -> Result<Service, DefinitionError> {
+        self.mesh.store(&mut self.service.meta)?;
+        check_families(&self.service).map_err(DefinitionError::Unusable)?;
+        Ok(self.service)
+    }
+}
+
+/// Returns errors as Consul lists them.
+fn in_words(errors: &[String]) -> String {
+    let count = if let [_] = errors { "1 error".into() } else { format!("{} errors", errors.len()) };
+    let list: String = errors.iter().map(|error| format!("\n\t* {error}")).collect();
+    format!("{count} occurred:{list}\n\n")
 }
 
 fn weights(object: &Object<'_>) -> Result<Option<(i64, i64)>, JsonError> {
@@ -207,17 +301,4 @@ fn check_families(service: &Service) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// Adds the tagged addresses that clients expect of a service with an IP address.
-fn add_automatic_addresses(service: &mut Service) {
-    let family = match service.address.parse() {
-        Ok(IpAddr::V4(_)) => "ipv4",
-        Ok(IpAddr::V6(_)) => "ipv6",
-        Err(_) => return,
-    };
-    for network in ["lan", "wan"] {
-        let address = ServiceAddress { address: service.address.clone(), port: service.port };
-        service.tagged_addresses.entry(format!("{network}_{family}")).or_insert(address);
-    }
 }

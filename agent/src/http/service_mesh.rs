@@ -1,12 +1,14 @@
-//! The fields of a service that only a service mesh uses: `Kind`, `Proxy` and `Connect`.
+//! The fields of a service that are only kept: `Kind`, `Proxy` and `Connect` of a service mesh,
+//! `SocketPath` and `Locality`.
 //!
 //! There is no service mesh here: the fields are stored, and returned as they were sent. Stored
-//! structs never change, so they have no fields of their own in the state: all three are one entry
-//! of the service's metadata, under a key that clients neither see nor use.
+//! structs never change, so they have no fields of their own in the state: all are one entry of the
+//! service's metadata, under a key that clients neither see nor use. A proxy has a second entry, by
+//! which the servers find the proxies of a service.
 
 use super::go::json::{JsonError, Object, says_nothing};
-use lockmesh_client::shape::catalog::Proxy;
-use lockmesh_protocol::record::Service;
+use lockmesh_client::shape::catalog::{Locality, Proxy};
+use lockmesh_protocol::record::{PROXY_OF, Service};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -15,7 +17,26 @@ use std::collections::BTreeMap;
 const KEY: &str = "\u{0}service-mesh";
 
 /// The names of the fields.
-pub(crate) const FIELDS: [&str; 3] = ["Kind", "Proxy", "Connect"];
+pub(crate) const FIELDS: [&str; 5] = ["Kind", "Proxy", "Connect", "SocketPath", "Locality"];
+
+/// The kind of a proxy for another service.
+const CONNECT_PROXY: &str = "connect-proxy";
+/// The kinds of gateways, and whether each needs a port.
+const GATEWAYS: [(&str, bool); 4] = [
+    ("mesh-gateway", true),
+    ("terminating-gateway", true),
+    ("ingress-gateway", false),
+    ("api-gateway", false),
+];
+/// Fields of a proxy that a gateway must not have.
+const NOT_OF_GATEWAYS: [&str; 6] = [
+    "DestinationServiceName",
+    "DestinationServiceID",
+    "LocalServiceAddress",
+    "LocalServicePort",
+    "LocalServiceSocketPath",
+    "Upstreams",
+];
 
 const PROXY_FIELDS: &[&str] = &[
     "DestinationServiceName",
@@ -45,6 +66,10 @@ pub(crate) struct MeshFields {
     proxy: Map<String, Value>,
     #[serde(skip_serializing_if = "Map::is_empty")]
     connect: Map<String, Value>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    socket_path: String,
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    locality: Map<String, Value>,
 }
 
 impl MeshFields {
@@ -54,17 +79,89 @@ impl MeshFields {
     /// The client has to change its request.
     pub(crate) fn parse(service: &Object<'_>) -> Result<Self, JsonError> {
         let proxy = service.object("Proxy", "ConnectProxyConfig")?;
-        proxy.string("Mode")?;
+        for name in ["Mode", "DestinationServiceName", "DestinationServiceID", "LocalServiceAddress"] {
+            proxy.string(name)?;
+        }
+        proxy.string("LocalServiceSocketPath")?;
+        proxy.port("LocalServicePort")?;
         for name in ["MeshGateway", "Expose"] {
             proxy.object(name, "map[string]interface {}")?;
         }
         let connect = service.object("Connect", "ServiceConnect")?;
         connect.bool("Native")?;
+        let locality = service.object("Locality", "Locality")?;
+        locality.string("Region")?;
+        locality.string("Zone")?;
         Ok(Self {
             kind: service.string("Kind")?.into(),
             proxy: known(&proxy, PROXY_FIELDS)?,
             connect: known(&connect, CONNECT_FIELDS)?,
+            socket_path: service.string("SocketPath")?.into(),
+            locality: known(&locality, &["Region", "Zone"])?,
         })
+    }
+
+    /// Returns the rules of Consul's agents that a service with this port breaks. `has_sidecar` is
+    /// set if a sidecar is registered with it.
+    pub(crate) fn broken_rules(&self, port: u16, has_sidecar: bool) -> Vec<String> {
+        let mut broken = Vec::new();
+        let mut add = |is_broken: bool, rule: String| broken.extend(is_broken.then_some(rule));
+        let kind = &self.kind;
+        if kind == CONNECT_PROXY {
+            let (destination, name) =
+                (self.proxy_text("DestinationServiceName"), "Proxy.DestinationServiceName");
+            let of = "for Connect proxy services";
+            add(destination.trim().is_empty(), format!("{name} must be non-empty {of}"));
+            add(destination == "*", format!("{name} must not be a wildcard {of}"));
+            add(self.is_native(), "A Proxy cannot also be Connect Native, only typical services".into());
+        }
+        if let Some((_, needs_port)) = GATEWAYS.iter().find(|(gateway, _)| gateway == kind) {
+            add(*needs_port && port == 0, format!("Port must be non-zero for a {kind}"));
+            add(has_sidecar, format!("A {kind} cannot have a sidecar service defined"));
+            for field in NOT_OF_GATEWAYS {
+                let is_set = self.proxy.contains_key(field);
+                add(is_set, format!("The Proxy.{field} configuration is invalid for a {kind}"));
+            }
+        }
+        let is_unreachable = self.is_native() && port == 0 && self.socket_path.is_empty();
+        add(is_unreachable, "Port or SocketPath must be set for a Connect native service.".into());
+        broken
+    }
+
+    /// Removes the definition of a sidecar, which is registered as a service of its own.
+    pub(crate) fn without_sidecar(mut self) -> Self {
+        self.connect.remove("SidecarService");
+        self
+    }
+
+    /// Sets what a sidecar of this service does not define itself.
+    pub(crate) fn complete_sidecar(&mut self, parent: &Service, of_parent: &Self) {
+        if self.kind.is_empty() {
+            self.kind = CONNECT_PROXY.into();
+        }
+        self.default_proxy("DestinationServiceName", parent.name.as_str().into());
+        self.default_proxy("DestinationServiceID", parent.id.as_str().into());
+        let has = |name: &str| self.proxy.contains_key(name);
+        if has("LocalServiceSocketPath") || (has("LocalServiceAddress") && has("LocalServicePort")) {
+            return;
+        }
+        if of_parent.socket_path.is_empty() {
+            self.default_proxy("LocalServiceAddress", "127.0.0.1".into());
+            self.default_proxy("LocalServicePort", parent.port.into());
+        } else {
+            self.default_proxy("LocalServiceSocketPath", of_parent.socket_path.as_str().into());
+        }
+    }
+
+    fn default_proxy(&mut self, name: &str, value: Value) {
+        if !says_nothing(&value) {
+            self.proxy.entry(name).or_insert(value);
+        }
+    }
+
+    /// Returns the address of the service that a proxy is for.
+    pub(crate) fn local_address(&self) -> &str {
+        self.proxy_text("LocalServiceAddress")
     }
 
     /// Adds the fields to the metadata of a service, if a client set any.
@@ -72,12 +169,15 @@ impl MeshFields {
     /// # Errors
     /// The metadata has the key already: the client has to change its request.
     pub(crate) fn store(&self, meta: &mut BTreeMap<String, String>) -> Result<(), JsonError> {
-        if meta.contains_key(KEY) {
-            return Err(JsonError::Value(format!("the key {KEY:?} of Meta is reserved: use another one")));
+        if let Some(key) = [KEY, PROXY_OF].into_iter().find(|key| meta.contains_key(*key)) {
+            return Err(JsonError::Value(format!("the key {key:?} of Meta is reserved: use another one")));
         }
         if *self != Self::default() {
             let text = serde_json::to_string(self).expect("maps of values have a JSON form");
             meta.insert(KEY.into(), text);
+        }
+        if self.kind == CONNECT_PROXY {
+            meta.insert(PROXY_OF.into(), self.proxy_text("DestinationServiceName").into());
         }
         Ok(())
     }
@@ -100,14 +200,28 @@ impl MeshFields {
 
     /// Returns `true` for a proxy of the named service.
     pub(super) fn is_proxy_of(&self, name: &str) -> bool {
-        let destination = self.proxy.get("DestinationServiceName").and_then(Value::as_str);
-        let is_its = destination.is_some_and(|known| known.to_lowercase() == name.to_lowercase());
-        self.kind == "connect-proxy" && is_its
+        let destination = self.proxy_text("DestinationServiceName");
+        self.kind == CONNECT_PROXY && destination.to_lowercase() == name.to_lowercase()
+    }
+
+    fn proxy_text(&self, name: &str) -> &str {
+        self.proxy.get(name).and_then(Value::as_str).unwrap_or_default()
     }
 
     /// Returns `true` for a service that needs no proxy in the service mesh.
     pub(super) fn is_native(&self) -> bool {
         self.connect.get("Native").and_then(Value::as_bool).unwrap_or_default()
+    }
+
+    /// Returns the path of the Unix socket; empty for none.
+    pub(super) fn socket_path(&self) -> String {
+        self.socket_path.clone()
+    }
+
+    /// Returns the locality, if it is set.
+    pub(super) fn locality(&self) -> Option<Locality> {
+        let text = |name: &str| self.locality.get(name).and_then(Value::as_str).unwrap_or_default().into();
+        (!self.locality.is_empty()).then(|| Locality { region: text("Region"), zone: text("Zone") })
     }
 
     /// Returns the settings of the service mesh.
@@ -120,6 +234,7 @@ impl MeshFields {
 pub(super) fn visible_meta(service: &Service) -> BTreeMap<String, String> {
     let mut meta = service.meta.clone();
     meta.remove(KEY);
+    meta.remove(PROXY_OF);
     meta
 }
 

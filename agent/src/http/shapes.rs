@@ -133,8 +133,10 @@ pub(super) fn service(service: &Service) -> shape::catalog::Service {
         tagged_addresses: tagged_addresses(service),
         meta: Some(visible_meta(service)).filter(|meta| !meta.is_empty()),
         port: service.port,
+        socket_path: mesh.socket_path(),
         weights: weights(service),
         enable_tag_override: service.enable_tag_override,
+        locality: mesh.locality(),
         proxy: mesh.proxy(),
         connect: mesh.connect(),
         create_index: service.create_index.0,
@@ -154,6 +156,7 @@ pub(super) fn agent_service(service: &Service, datacenter: &str) -> shape::agent
         meta: visible_meta(service),
         port: service.port,
         address: service.address.clone(),
+        socket_path: mesh.socket_path(),
         tagged_addresses: tagged_addresses(service),
         weights: weights(service),
         enable_tag_override: service.enable_tag_override,
@@ -161,6 +164,7 @@ pub(super) fn agent_service(service: &Service, datacenter: &str) -> shape::agent
         proxy: (proxy != shape::catalog::Proxy::default()).then_some(proxy),
         connect: mesh.connect(),
         datacenter: datacenter.into(),
+        locality: mesh.locality(),
     }
 }
 
@@ -196,10 +200,11 @@ pub(super) fn service_node(instance: &Instance) -> shape::catalog::ServiceNode {
         service_weights: weights(service),
         service_meta: visible_meta(service),
         service_port: service.port,
-        service_socket_path: String::new(),
+        service_socket_path: mesh.socket_path(),
         service_enable_tag_override: service.enable_tag_override,
         service_proxy: mesh.proxy(),
         service_connect: mesh.connect(),
+        service_locality: mesh.locality(),
         create_index: service.create_index.0,
         modify_index: service.modify_index.0,
     }

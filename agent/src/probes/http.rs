@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_request_has_the_defaults_of_consul() {
+    async fn assertion_92_the_request_has_the_defaults_of_consul() {
         let (outcome, requests) = run(|_| (), &[OK]).await;
         assert_eq!(outcome, passing("HTTP GET http://HOST/: 200 OK Output: hi".into()));
         let [request] = &requests[..] else { panic!("one request: {requests:?}") };
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_check_defines_method_headers_and_body() {
+    async fn assertion_92_a_check_defines_method_headers_and_body() {
         let change = |target: &mut HttpTarget| {
             target.method = "POST".into();
             target.url = target.url.replace("http://", "http://me:s%20t@");
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_status_decides_and_the_last_bytes_are_kept() {
+    async fn assertion_91_and_assertion_93_the_status_decides_and_the_last_bytes_are_kept() {
         for (line, status) in [
             ("204 No Content", CheckStatus::Passing),
             ("299 Fine by me", CheckStatus::Passing),
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn redirects_are_followed_unless_disabled() {
+    async fn assertion_91_redirects_are_followed_unless_disabled() {
         let moved: &[u8] = b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n";
         let change = |target: &mut HttpTarget| {
             target.method = "POST".into();
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_timeout_ends_every_response() {
+    async fn assertion_93_the_timeout_ends_every_response() {
         let late = r#"Get "URL": context deadline exceeded (Client.Timeout exceeded while awaiting headers)"#;
         let outcome = run_against(SHORT, async |mut stream| {
             let _ = stream.read_to_end(&mut Vec::new()).await;

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_serving_service_passes() {
+    async fn assertion_102_a_serving_service_passes() {
         let ok = [("grpc-status", "0")];
         for service in ["", "web", &"x".repeat(300)] {
             let outcome = seen(service, &[], &[0, 0, 0, 0, 2, 8, 1], &ok).await;
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_ping_needs_an_http2_server() {
+    async fn assertion_102_a_ping_needs_an_http2_server() {
         let (listener, address) = listen().await;
         let serve = async {
             let (stream, _) = listener.accept().await.expect("the check connects");

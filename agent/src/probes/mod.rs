@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_kind_reports_a_closed_port() {
+    async fn assertion_94_and_assertion_102_each_kind_reports_a_closed_port() {
         let (_socket, address) = closed_port();
         let http = HttpTarget { url: format!("http://{address}"), ..HttpTarget::default() };
         let refused = format!("dial tcp {address}: connect: connection refused");

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_exit_code_decides() {
+    async fn assertion_95_the_exit_code_decides() {
         for (script, status) in [
             ("echo a; exit 0", CheckStatus::Passing),
             ("echo a; exit 1", CheckStatus::Warning),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_the_last_bytes_of_the_output_are_kept() {
+    async fn assertion_95_only_the_last_bytes_of_the_output_are_kept() {
         let script = "printf 'abcd'; head -c 6000 /dev/zero | tr '\\0' x";
         let tail = "x".repeat(4096);
         let output = format!("Captured 4096 of 6004 bytes\n...\n{tail}");
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_timeout_kills_the_whole_group() {
+    async fn assertion_95_a_timeout_kills_the_whole_group() {
         adopt_orphans();
         let mut runs = JoinSet::new();
         for script in [

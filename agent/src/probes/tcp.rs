@@ -146,7 +146,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(30);
 
     #[tokio::test]
-    async fn an_open_port_passes_and_a_closed_one_does_not() {
+    async fn assertion_94_an_open_port_passes_and_a_closed_one_does_not() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound").to_string();
         let outcome = connect(&address, None, &limits(LONG)).await;
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn silence_and_replies_to_a_datagram_pass() {
+    async fn assertion_94_silence_and_replies_to_a_datagram_pass() {
         let server = UdpSocket::bind("127.0.0.1:0").await.expect("a port is free");
         let address = server.local_addr().expect("it is bound").to_string();
         let success = passing(format!("UDP connect {address}: Success"));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refused_datagram_is_critical() {
+    async fn assertion_94_a_refused_datagram_is_critical() {
         let server = UdpSocket::bind("127.0.0.1:0").await.expect("a port is free");
         let address = server.local_addr().expect("it is bound").to_string();
         // A connected socket receives from its peer only.

@@ -385,7 +385,7 @@ fn register_service(registry: &mut Registry, now: Time, outbox: &mut Outbox) {
     let target = Target::Udp { address: "127.0.0.1:9".into() };
     let kind = CheckKind::Probe(Probe { target, interval: MIN_INTERVAL * 2, timeout: None });
     let checks = vec![NewCheck::of(PROBE.into(), CheckStatus::Critical, kind)];
-    let registration = ServiceRegistration { service, checks, replaces_checks: false };
+    let registration = ServiceRegistration { service, checks, replaces_checks: false, sidecar: None };
     let _ = registry.register_service(now, registration, Source::Api, outbox);
 }
 

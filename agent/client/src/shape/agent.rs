@@ -1,6 +1,6 @@
 //! An agent's description of itself, its members and its metrics.
 
-use super::catalog::{Proxy, ServiceAddress, Weights};
+use super::catalog::{Locality, Proxy, ServiceAddress, Weights};
 use super::health::Check;
 use super::null_as_default;
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,9 @@ pub struct Service {
     pub port: u16,
     /// Its address; empty for the node's address.
     pub address: String,
+    /// Its Unix socket; empty for none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub socket_path: String,
     /// Addresses by tag.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_as_default")]
     pub tagged_addresses: BTreeMap<String, ServiceAddress>,
@@ -72,6 +75,9 @@ pub struct Service {
     pub connect: Map<String, Value>,
     /// The datacenter of the agent.
     pub datacenter: String,
+    /// Its region and zone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locality: Option<Locality>,
 }
 
 /// The health of a service on an agent.

@@ -51,10 +51,16 @@ pub struct Service {
     pub meta: Option<BTreeMap<String, String>>,
     /// Its port.
     pub port: u16,
+    /// Its Unix socket; empty for none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub socket_path: String,
     /// Its weights.
     pub weights: Weights,
     /// Set if other clients may change its tags.
     pub enable_tag_override: bool,
+    /// Its region and zone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locality: Option<Locality>,
     /// Its settings as a proxy, as they were registered.
     pub proxy: Proxy,
     /// Its settings for a service mesh, as they were registered.
@@ -88,6 +94,16 @@ pub struct ServiceAddress {
     pub address: String,
     /// The port.
     pub port: u16,
+}
+
+/// The place of a service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Locality {
+    /// The region; empty if unknown.
+    pub region: String,
+    /// The zone within the region; empty if unknown.
+    pub zone: String,
 }
 
 /// The load-balancing weights of a service instance.
@@ -166,7 +182,7 @@ pub struct ServiceNode {
     pub service_meta: BTreeMap<String, String>,
     /// The service's port.
     pub service_port: u16,
-    /// Always empty.
+    /// The service's Unix socket; empty for none.
     pub service_socket_path: String,
     /// Set if other clients may change its tags.
     pub service_enable_tag_override: bool,
@@ -174,6 +190,9 @@ pub struct ServiceNode {
     pub service_proxy: Proxy,
     /// The service's settings for a service mesh, as they were registered.
     pub service_connect: Map<String, Value>,
+    /// The service's region and zone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_locality: Option<Locality>,
     /// The index of its creation.
     pub create_index: u64,
     /// The index of its last change.

@@ -19,6 +19,7 @@
 //! | `agenda.rs` | ids in order of the times at which something is due |
 //! | `definition.rs` | what can be registered as a check |
 //! | `services.rs` | services, their maintenance and their aggregate health |
+//! | `sidecar.rs` | proxies that are registered with their service |
 //! | `runs.rs` | when checks run, and how many at a time |
 //! | `thresholds.rs` | after how many results a status changes |
 //! | `alias.rs` | checks that follow other checks |
@@ -33,6 +34,7 @@ mod alias;
 mod definition;
 mod runs;
 mod services;
+mod sidecar;
 mod stored;
 mod sync;
 mod tables;
@@ -46,6 +48,7 @@ pub use definition::{
 };
 pub use runs::{Outcome, Run, RunId};
 pub use services::{ServiceHealth, ServiceRegistration};
+pub use sidecar::{SIDECAR_PORTS, Sidecar, sidecar_of};
 pub use stored::{Configured, Source, Store, Stored, StoredCheck, StoredService};
 
 use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
@@ -114,6 +117,12 @@ pub enum RegistryError {
         "this agent has reached its limit of {0} services: deregister one, or raise registry.max_services"
     )]
     TooManyServices(usize),
+    /// All ports for sidecars are taken.
+    #[error(
+        "no port provided for sidecar_service and none left in the range [{}, {}]: \
+         set its Port, or deregister a sidecar", SIDECAR_PORTS.start(), SIDECAR_PORTS.end()
+    )]
+    NoSidecarPort,
     /// It has no TTL, so no application reports its status.
     #[error("CheckID {0:?} does not have associated TTL")]
     NoTtl(CheckId),
@@ -315,7 +324,7 @@ impl Registry {
             Some(service) if !self.tables.services().contains_key(&service.folded()) => {
                 return Err(RegistryError::NoService(service.clone()));
             }
-            _ => self.tables.has_room(&self.limits, std::slice::from_ref(&new))?,
+            _ => self.tables.has_room(&self.limits, [&new])?,
         }
         Ok(self.insert_check(now, new, source, outbox))
     }

@@ -1,11 +1,15 @@
 //! Services of this agent: registration, maintenance, aggregate health.
 
 use super::definition::NewCheck;
+use super::sidecar::{Part, Sidecar, sidecar_of};
 use super::stored::{Source, Store, StoredService};
 use super::tables::Tables;
 use super::{Notice, Outbox, Registry, RegistryError, Unwritten, maintenance_notes};
+use core::net::IpAddr;
 use lockmesh_protocol::id::{CheckId, ServiceId};
-use lockmesh_protocol::record::{Aggregate, Check, SERVICE_MAINTENANCE, Service, is_maintenance};
+use lockmesh_protocol::record::{
+    Aggregate, Check, SERVICE_MAINTENANCE, Service, ServiceAddress, is_maintenance,
+};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeSet;
 
@@ -14,6 +18,8 @@ use std::collections::BTreeSet;
 pub(super) struct LocalService {
     pub(super) record: Service,
     pub(super) source: Source,
+    /// Set if it was registered as the sidecar of another one, with which it is removed.
+    pub(super) is_sidecar: bool,
     pub(super) unwritten: Unwritten,
 }
 
@@ -45,8 +51,8 @@ impl Registry {
     }
 
     /// Registers a service with its checks, or changes the one with that id. Its checks keep their
-    /// status. Those that are not named again stay, unless `replaces_checks`. Returns the version
-    /// to wait for.
+    /// status. Those that are not named again stay, unless `replaces_checks`; so does a sidecar.
+    /// Returns the version to wait for.
     ///
     /// # Errors
     /// The registry is unchanged: the operator has to make room.
@@ -57,20 +63,20 @@ impl Registry {
         source: Source,
         outbox: &mut Outbox,
     ) -> Result<u64, RegistryError> {
-        let ServiceRegistration { service, checks, replaces_checks } = registration;
-        let id = service.id.clone();
-        let known = self.tables.services();
-        if known.len() >= self.limits.max_services && !known.contains_key(&id.folded()) {
-            return Err(RegistryError::TooManyServices(self.limits.max_services));
-        }
-        self.tables.has_room(&self.limits, &checks)?;
-        self.insert_service(now, Service { node: self.tables.node.clone(), ..service }, source, outbox);
-        let named: BTreeSet<_> = checks.iter().map(|check| check.id.folded()).collect();
-        for check in checks {
-            self.insert_check(now, NewCheck { service: Some(id.clone()), ..check }, source, outbox);
-        }
-        if replaces_checks {
-            let is_dropped = |check: &CheckId| !named.contains(check) && !is_maintenance(check.as_str());
+        let replaces_checks = registration.replaces_checks;
+        let parts = registration.fitting(self.tables.services(), self.limits.max_services)?;
+        self.tables.has_room(&self.limits, parts.iter().flat_map(|part| &part.checks))?;
+        for Part { service, checks, is_sidecar } in parts {
+            let id = service.id.clone();
+            let record = Service { node: self.tables.node.clone(), ..service };
+            self.insert_service(now, LocalService::new(record, source, is_sidecar), outbox);
+            let named: BTreeSet<_> = checks.iter().map(|check| check.id.folded()).collect();
+            for check in checks {
+                self.insert_check(now, NewCheck { service: Some(id.clone()), ..check }, source, outbox);
+            }
+            let is_dropped = |check: &CheckId| {
+                replaces_checks && !named.contains(check) && !is_maintenance(check.as_str())
+            };
             for check in self.tables.checks_of(&id.folded()).into_iter().filter(is_dropped) {
                 let _ = self.deregister_check(&check, outbox);
             }
@@ -78,7 +84,7 @@ impl Registry {
         Ok(self.tables.version)
     }
 
-    /// Removes a service and its checks, here and from the catalog.
+    /// Removes a service with its checks and its sidecar, here and from the catalog.
     ///
     /// # Errors
     /// [`RegistryError::UnknownService`]: nothing was changed, here or in the catalog.
@@ -95,6 +101,11 @@ impl Registry {
         self.limit_departed();
         self.tables.version += 1;
         outbox.notices.push(Notice::Deregistered(id.clone()));
+        let sidecar = ServiceId::from(sidecar_of(id.as_str()));
+        // Another service may have that id by chance.
+        if self.tables.services().get(&sidecar.folded()).is_some_and(|known| known.is_sidecar) {
+            self.deregister_service(&sidecar, outbox)?;
+        }
         Ok(self.tables.version)
     }
 
@@ -126,25 +137,18 @@ impl Registry {
     }
 
     /// Inserts a service; its checks get its name and its tags.
-    pub(super) fn insert_service(
-        &mut self,
-        now: Time,
-        mut record: Service,
-        source: Source,
-        outbox: &mut Outbox,
-    ) {
+    fn insert_service(&mut self, now: Time, mut service: LocalService, outbox: &mut Outbox) {
         self.tables.version += 1;
-        let (id, key) = (record.id.clone(), record.id.folded());
-        if let Some(known) = self.tables.services().get(&key).filter(|_| source == Source::Config)
-            && record.enable_tag_override
+        service.unwritten = Unwritten { at: Some(now), version: self.tables.version };
+        let (id, key) = (service.record.id.clone(), service.record.id.folded());
+        let known = self.tables.services().get(&key);
+        if let Some(known) = known.filter(|_| service.source == Source::Config)
+            && service.record.enable_tag_override
             && known.record.enable_tag_override
         {
             // Another client may have set them since the file was written.
-            record.tags.clone_from(&known.record.tags);
+            service.record.tags.clone_from(&known.record.tags);
         }
-        let unwritten = Unwritten { at: Some(now), version: self.tables.version };
-        let service = LocalService { record, source, unwritten };
-        let known = self.tables.services().get(&key);
         if known.is_none_or(|known| known.record != service.record) {
             outbox.notices.push(Notice::Registered(id));
         }
@@ -192,13 +196,36 @@ pub struct ServiceRegistration {
     pub checks: Vec<NewCheck>,
     /// Set to deregister its other checks.
     pub replaces_checks: bool,
+    /// The proxy that is registered with it.
+    pub sidecar: Option<Sidecar>,
 }
 
 impl LocalService {
+    /// Creates a service that the catalog need not get.
+    pub(super) fn new(record: Service, source: Source, is_sidecar: bool) -> Self {
+        let mut service = Self { record, source, is_sidecar, unwritten: Unwritten { at: None, version: 0 } };
+        add_automatic_addresses(&mut service.record);
+        service
+    }
+
     /// Returns what the data folder must have of it.
     pub(super) fn store(&self) -> Store {
-        let stored = StoredService { service: self.record.clone(), source: self.source };
+        let Self { record, source, is_sidecar, .. } = self;
+        let stored = StoredService { service: record.clone(), source: *source, is_sidecar: *is_sidecar };
         Store::Service(self.record.id.folded(), Some(Box::new(stored)))
+    }
+}
+
+/// Adds the tagged addresses that clients expect of a service with an IP address.
+fn add_automatic_addresses(service: &mut Service) {
+    let family = match service.address.parse() {
+        Ok(IpAddr::V4(_)) => "ipv4",
+        Ok(IpAddr::V6(_)) => "ipv6",
+        Err(_) => return,
+    };
+    for network in ["lan", "wan"] {
+        let address = ServiceAddress { address: service.address.clone(), port: service.port };
+        service.tagged_addresses.entry(format!("{network}_{family}")).or_insert(address);
     }
 }
 

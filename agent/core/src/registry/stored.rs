@@ -38,6 +38,9 @@ pub struct StoredService {
     pub service: Service,
     /// Its origin.
     pub source: Source,
+    /// Set if it was registered as the sidecar of another one.
+    #[serde(default)]
+    pub is_sidecar: bool,
 }
 
 /// A check in the data folder.
@@ -117,9 +120,9 @@ impl Registry {
         stored.drop_orphans();
         // Written only if the catalog differs, which the first comparison finds.
         let unwritten = Unwritten { at: None, version: self.tables.version };
-        for StoredService { service, source } in stored.services {
+        for StoredService { service, source, is_sidecar } in stored.services {
             let record = Service { node: self.tables.node.clone(), ..service };
-            self.tables.insert_service(LocalService { record, source, unwritten });
+            self.tables.insert_service(LocalService { record, source, is_sidecar, unwritten });
         }
         for stored in stored.checks {
             self.restore_check(now, stored, unwritten);
@@ -156,8 +159,9 @@ impl Registry {
         configured: Configured,
         outbox: &mut Outbox,
     ) -> Result<u64, RegistryError> {
-        let services: BTreeSet<_> = configured.services.iter().map(|new| new.service.id.folded()).collect();
-        let of_services = configured.services.iter().flat_map(|new| &new.checks);
+        let parts: Vec<_> = configured.services.iter().flat_map(|new| new.clone().parts(0)).collect();
+        let services: BTreeSet<_> = parts.iter().map(|part| part.service.id.folded()).collect();
+        let of_services = parts.iter().flat_map(|part| &part.checks);
         let checks = of_services.chain(&configured.checks).map(|check| check.id.folded());
         let checks: BTreeSet<_> = checks.collect();
         self.tables.has_room_for(&self.limits, &services, &checks)?;
@@ -165,7 +169,8 @@ impl Registry {
         let known = self.tables.services().iter();
         let gone = known.filter(|(id, service)| is_gone(service.source, services.contains(*id)));
         for id in gone.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
-            self.deregister_service(&id, outbox)?;
+            // A sidecar may be gone with its service.
+            let _ = self.deregister_service(&id, outbox);
         }
         let known = self.tables.checks().iter();
         let gone = known.filter(|(id, check)| is_gone(check.source, checks.contains(*id)));

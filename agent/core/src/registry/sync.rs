@@ -370,7 +370,7 @@ impl Registry {
         // The catalog is up to date.
         let unwritten = Unwritten { at: None, version: self.tables.version };
         let record = without_indexes(left.clone());
-        let service = LocalService { record, source: Source::Api, unwritten };
+        let service = LocalService { record, source: Source::Api, is_sidecar: false, unwritten };
         outbox.stores.push(service.store());
         self.tables.insert_service(service);
     }

@@ -185,8 +185,13 @@ impl Tables {
     }
 
     /// Returns an error if these checks exceed the maximum; those that exist need no room.
-    pub(super) fn has_room(&self, limits: &Limits, checks: &[NewCheck]) -> Result<(), RegistryError> {
-        let new = checks.iter().map(|check| check.id.folded()).filter(|id| !self.checks.contains_key(id));
+    pub(super) fn has_room<'a>(
+        &self,
+        limits: &Limits,
+        checks: impl IntoIterator<Item = &'a NewCheck>,
+    ) -> Result<(), RegistryError> {
+        let ids = checks.into_iter().map(|check| check.id.folded());
+        let new = ids.filter(|id| !self.checks.contains_key(id));
         let new = new.collect::<BTreeSet<_>>().len();
         match self.checks.len() + new > limits.max_checks && new > 0 {
             true => Err(RegistryError::TooManyChecks(limits.max_checks)),

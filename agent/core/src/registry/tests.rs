@@ -21,6 +21,8 @@ struct Stand {
     notices: Vec<Notice>,
     /// The number of calls to the catalog.
     calls: usize,
+    /// The checks that were critical in the catalog, or removed from it: their sessions ended.
+    ended: BTreeSet<CheckId>,
 }
 
 impl Stand {
@@ -41,6 +43,7 @@ impl Stand {
             now,
             notices: Vec::new(),
             calls: 0,
+            ended: BTreeSet::new(),
         };
         stand.tick();
         stand
@@ -118,18 +121,25 @@ impl Stand {
                         check.service_name.clone_from(&service.name);
                         check.service_tags.clone_from(&service.tags);
                     }
+                    if check.status == CheckStatus::Critical {
+                        self.ended.insert(check.id.folded());
+                    }
                     self.catalog.insert(check.id.folded(), check);
                 }
                 Input::Written(Ok(Reply::Done))
             }
             Order::DeregisterService(id) => {
                 self.services.remove(&id);
-                self.catalog
-                    .retain(|_, check| check.service_id.as_ref().map(ServiceId::folded) != Some(id.clone()));
+                let is_of =
+                    |check: &Check| check.service_id.as_ref().map(ServiceId::folded) == Some(id.clone());
+                let gone = self.catalog.iter().filter(|(_, check)| is_of(check)).map(|(key, _)| key.clone());
+                self.ended.extend(gone);
+                self.catalog.retain(|_, check| !is_of(check));
                 Input::Written(Ok(Reply::Done))
             }
             Order::DeregisterCheck(id) => {
                 self.catalog.remove(&id);
+                self.ended.insert(id);
                 Input::Written(Ok(Reply::Done))
             }
             Order::ReadServices => {
@@ -160,7 +170,7 @@ impl Stand {
     }
 
     fn register_service(&mut self, service: Service, checks: Vec<NewCheck>) {
-        let registration = ServiceRegistration { service, checks, replaces_checks: false };
+        let registration = ServiceRegistration { service, checks, replaces_checks: false, sidecar: None };
         let registered = self.change(|registry, now, outbox| {
             registry.register_service(now, registration, Source::Api, outbox)
         });
@@ -206,7 +216,7 @@ fn web() -> Service {
 }
 
 #[test]
-fn a_check_without_reports_turns_critical_once() {
+fn assertion_100_a_check_without_reports_turns_critical_once() {
     let mut stand = Stand::new();
     stand.register("app", SECOND * 10).expect("there is room");
     stand.pass(SECOND * 9);
@@ -386,6 +396,7 @@ fn a_service_that_is_registered_again_during_its_removal_is_there_with_its_check
         service: web(),
         checks: vec![new("of-web", SECOND * 10)],
         replaces_checks: false,
+        sidecar: None,
     };
     stand
         .registry
@@ -426,7 +437,7 @@ fn outputs_and_the_numbers_of_services_and_checks_are_limited() {
     assert_eq!(unknown, Err(RegistryError::UnknownCheck("b".into())));
 
     let mut try_service = |service: Service, checks: Vec<NewCheck>| {
-        let registration = ServiceRegistration { service, checks, replaces_checks: false };
+        let registration = ServiceRegistration { service, checks, replaces_checks: false, sidecar: None };
         stand
             .change(|registry, now, outbox| registry.register_service(now, registration, Source::Api, outbox))
     };
@@ -492,8 +503,12 @@ fn a_registration_replaces_the_definition_and_keeps_the_checks_that_it_does_not_
     stand.register_service(changed.clone(), vec![critical.clone()]);
     assert_eq!(stand.known("one"), Some((CheckStatus::Warning, "slow")));
     assert_eq!(stand.catalog[&CheckId::from("two")].service_tags, ["b"], "the catalog shows the new tags");
-    let registration =
-        ServiceRegistration { service: changed, checks: vec![critical], replaces_checks: true };
+    let registration = ServiceRegistration {
+        service: changed,
+        checks: vec![critical],
+        replaces_checks: true,
+        sidecar: None,
+    };
     stand
         .change(|registry, now, outbox| registry.register_service(now, registration, Source::Api, outbox))
         .expect("there is room");
@@ -501,7 +516,7 @@ fn a_registration_replaces_the_definition_and_keeps_the_checks_that_it_does_not_
 }
 
 #[test]
-fn checks_run_at_random_times_within_their_interval_and_then_after_each_interval() {
+fn assertion_98_checks_run_at_random_times_within_their_interval_and_then_after_each_interval() {
     let limits = Limits { max_running: 2, ..Limits::default() };
     let mut stand = Stand::with(limits, BTreeMap::new());
     for check in 0..20 {
@@ -585,10 +600,63 @@ fn a_restart_keeps_the_status_until_the_first_run_or_the_end_of_the_ttl() {
 }
 
 #[test]
+fn assertion_87_a_restart_keeps_services_maintenance_and_reports() {
+    let mut stand = Stand::new();
+    let app = NewCheck { status: CheckStatus::Critical, ..new("app", SECOND * 30) };
+    stand.register_service(web(), vec![app]);
+    stand.report("app", CheckStatus::Passing, "fine").expect("it is registered");
+    stand.maintain(Some("disk"));
+    stand
+        .change(|registry, now, outbox| registry.maintain_service(now, &"web".into(), Some("disk"), outbox))
+        .expect("it is registered");
+    let kept = (stand.registry.services(), stand.registry.checks());
+    assert_eq!(kept.1.len(), 3);
+    stand.ended.clear();
+    stand.restart();
+    stand.pass(SECOND * 29);
+    assert_eq!((stand.registry.services(), stand.registry.checks()), kept);
+    assert_eq!((stand.known("app"), stand.ended.len()), (Some((CheckStatus::Passing, "fine")), 0));
+}
+
+#[test]
+fn assertion_88_a_restart_ends_a_session_only_if_the_first_run_fails() {
+    let mut stand = Stand::new();
+    let CheckKind::Probe(every_10s) = probe("run").kind else { panic!("it is a probe") };
+    let kind = CheckKind::Probe(Probe { interval: SECOND * 60, ..every_10s });
+    stand.register_service(web(), vec![NewCheck { kind, ..probe("run") }]);
+    stand.pass(SECOND * 60);
+    for (outcome, ended) in [(CheckStatus::Passing, 0), (CheckStatus::Critical, 1)] {
+        stand.outcomes.insert("run".into(), outcome);
+        stand.ended.clear();
+        stand.restart();
+        assert!(stand.ended.is_empty(), "nothing is known before the first run");
+        stand.pass(SECOND * 2);
+        assert_eq!(stand.ended.len(), ended, "{outcome:?}");
+    }
+}
+
+#[test]
+fn assertion_130_a_check_that_turns_critical_without_a_leader_is_written_after_the_election() {
+    let mut stand = Stand::new();
+    stand.register_service(web(), vec![new("app", SECOND * 20), probe("run")]);
+    stand.pass(SECOND * 10);
+    stand.ended.clear();
+    stand.is_down = true;
+    stand.outcomes.insert("run".into(), CheckStatus::Critical);
+    stand.pass(SECOND * 30);
+    let is_critical = |check: Check| check.status == CheckStatus::Critical;
+    assert!(stand.registry.checks().into_iter().all(is_critical), "the agent needs no leader");
+    assert_eq!((stand.status("app"), stand.ended.len()), (Some(CheckStatus::Passing), 0));
+    stand.is_down = false;
+    stand.pass(SECOND * 5);
+    assert_eq!(stand.ended, ["app", "run"].map(CheckId::from).into());
+}
+
+#[test]
 fn configuration_wins_over_applications_and_a_reload_keeps_the_status() {
     let mut stand = Stand::new();
     let configured = |checks: Vec<NewCheck>| {
-        let service = ServiceRegistration { service: web(), checks, replaces_checks: true };
+        let service = ServiceRegistration { service: web(), checks, replaces_checks: true, sidecar: None };
         Configured { services: vec![service], checks: vec![new("node", SECOND * 100)] }
     };
     let configure = |stand: &mut Stand, configured: Configured| {
@@ -612,7 +680,7 @@ fn configuration_wins_over_applications_and_a_reload_keeps_the_status() {
 }
 
 #[test]
-fn a_service_whose_check_is_critical_for_too_long_is_deregistered() {
+fn assertion_90_a_service_whose_check_is_critical_for_too_long_is_deregistered() {
     let mut stand = Stand::new();
     let reaped = |check: NewCheck| NewCheck { deregister_after: Some(SECOND), ..check };
     stand.outcomes.insert("down".into(), CheckStatus::Critical);
@@ -633,7 +701,7 @@ fn a_service_whose_check_is_critical_for_too_long_is_deregistered() {
 }
 
 #[test]
-fn an_alias_follows_a_service_and_its_node() {
+fn assertion_101_and_assertion_102_an_alias_follows_a_service_and_its_node() {
     let mut stand = Stand::new();
     let alias = |id: &str, node: Option<&str>, service: &str| {
         let kind = CheckKind::Alias { node: node.map(Into::into), service: Some(service.into()) };
@@ -671,6 +739,9 @@ fn an_alias_follows_a_service_and_its_node() {
     assert_eq!(stand.status("remote"), Some(CheckStatus::Passing), "nothing is known to have changed");
     stand.input(Input::Aliased("node-two".into(), Ok(found(CheckStatus::Critical))));
     assert_eq!(stand.status("remote"), Some(CheckStatus::Critical));
+    stand.input(Input::Aliased("node-two".into(), Ok(AliasedNode::default())));
+    let shown = stand.registry.checks().into_iter().find(|check| check.id.as_str() == "remote");
+    assert_eq!(shown.expect("it is registered").output, "Node node-two could not be found");
 }
 
 #[test]
@@ -722,6 +793,86 @@ fn an_alias_of_an_alias_changes_with_what_that_follows() {
 }
 
 #[test]
+fn a_sidecar_comes_and_goes_with_its_service() {
+    let mut stand = Stand::with(Limits { max_services: 4, ..Limits::default() }, BTreeMap::new());
+    let registration = |name: &str, checks: Vec<NewCheck>| {
+        let service = Service { id: name.into(), name: name.into(), ..web() };
+        let id = sidecar_of(name);
+        let proxy = Service { address: "::1".into(), ..Service::of("".into(), id.as_str().into(), &id) };
+        let sidecar = Sidecar { service: proxy, checks, host: "::1".into() };
+        ServiceRegistration { service, checks: vec![], replaces_checks: false, sidecar: Some(sidecar) }
+    };
+    let register = |stand: &mut Stand, registration: ServiceRegistration| {
+        stand
+            .change(|registry, now, outbox| registry.register_service(now, registration, Source::Api, outbox))
+    };
+    for (name, port) in [("web", 21_000), ("db", 21_001), ("web", 21_000)] {
+        register(&mut stand, registration(name, vec![])).expect("there is room");
+        let proxy = &stand.services[&ServiceId::from(sidecar_of(name))];
+        assert_eq!((proxy.port, proxy.tagged_addresses["lan_ipv6"].port), (port, port), "{name}");
+    }
+    let full = register(&mut stand, registration("third", vec![]));
+    assert_eq!((full, stand.services.len()), (Err(RegistryError::TooManyServices(4)), 4));
+    let listening = stand.registry.tables.checks().get("service:web-sidecar-proxy:1").expect("it is there");
+    let CheckKind::Probe(Probe { target: Target::Tcp { address, .. }, interval, .. }) =
+        &listening.definition.kind
+    else {
+        panic!("it connects")
+    };
+    assert_eq!((address.as_str(), *interval), ("[::1]:21000", SECOND * 10));
+    let alias = &stand.catalog[&CheckId::from("service:web-sidecar-proxy:2")];
+    assert_eq!((alias.name.as_str(), alias.status), ("Connect Sidecar Aliasing web", CheckStatus::Passing));
+
+    stand.restart();
+    stand
+        .change(|registry, _, outbox| registry.deregister_service(&"WEB".into(), outbox))
+        .expect("it is there");
+    let left = |stand: &Stand| stand.services.keys().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(left(&stand), ["db", "db-sidecar-proxy"]);
+    // A service that has such an id by chance stays.
+    stand.register_service(web(), vec![]);
+    stand.register_service(Service { id: "web-sidecar-proxy".into(), port: 9, ..web() }, vec![]);
+    stand
+        .change(|registry, _, outbox| registry.deregister_service(&"web".into(), outbox))
+        .expect("it is there");
+    assert_eq!(left(&stand), ["db", "db-sidecar-proxy", "web-sidecar-proxy"]);
+
+    // A reload keeps what the file still has.
+    let configure = |stand: &mut Stand, services: Vec<ServiceRegistration>| {
+        let configured = Configured { services, checks: vec![] };
+        stand
+            .change(|registry, now, outbox| registry.configure(now, configured, outbox))
+            .expect("there is room");
+    };
+    configure(&mut stand, vec![registration("db", vec![])]);
+    stand.ended.clear();
+    configure(&mut stand, vec![registration("db", vec![new("own", SECOND * 100)])]);
+    assert_eq!(left(&stand).len(), 3);
+    assert_eq!(stand.ended.len(), 2, "its own check replaces the usual ones");
+    configure(&mut stand, vec![]);
+    assert_eq!(left(&stand), ["web-sidecar-proxy"]);
+}
+
+#[test]
+fn a_sidecar_needs_a_free_port() {
+    let mut stand = Stand::new();
+    for port in SIDECAR_PORTS {
+        stand.register_service(Service { id: format!("s{port}").into(), port, ..web() }, vec![]);
+    }
+    let mut register = |port: u16| {
+        let service = Service { port, ..Service::of("".into(), "web-sidecar-proxy".into(), "proxy") };
+        let sidecar = Some(Sidecar { service, checks: vec![], host: "127.0.0.1".into() });
+        let registration =
+            ServiceRegistration { service: web(), checks: vec![], replaces_checks: false, sidecar };
+        stand
+            .change(|registry, now, outbox| registry.register_service(now, registration, Source::Api, outbox))
+    };
+    assert_eq!(register(0), Err(RegistryError::NoSidecarPort));
+    register(21_000).expect("a port of its own is not checked");
+    assert_eq!(stand.services.len(), SIDECAR_PORTS.len() + 2);
+}
+
+#[test]
 fn a_check_that_moved_to_another_service_survives_the_removal_of_its_old_one() {
     let mut stand = Stand::new();
     let db = Service { id: "db".into(), name: "db".into(), ..web() };
@@ -754,7 +905,8 @@ fn ids_that_differ_in_case_are_one_entry() {
     assert_eq!(stand.registry.services().len(), 1);
     assert_eq!(stand.status("of-web"), Some(CheckStatus::Passing));
     let respelled = NewCheck { name: "of web".into(), ..new("OF-WEB", SECOND * 3_600) };
-    let registration = ServiceRegistration { service: web(), checks: vec![respelled], replaces_checks: true };
+    let registration =
+        ServiceRegistration { service: web(), checks: vec![respelled], replaces_checks: true, sidecar: None };
     stand
         .change(|registry, now, outbox| registry.register_service(now, registration, Source::Api, outbox))
         .expect("there is room");

@@ -56,7 +56,7 @@ mod tests {
         Thresholds { success_before_passing: 3, failures_before_warning: 2, failures_before_critical: 3 };
 
     #[test]
-    fn the_first_result_counts_at_once_and_each_change_needs_its_number() {
+    fn assertion_99_the_first_result_counts_at_once_and_each_change_needs_its_number() {
         let mut streak = Streak::of_new(THREE);
         let results = [
             (Critical, Some(Critical)),

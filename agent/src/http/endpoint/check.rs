@@ -36,7 +36,7 @@ pub(super) async fn register(call: &Call<'_>, body: Body) -> Result<Response<Bod
     call.check_place()?;
     let body = call.small_body(body).await?;
     let new = parse_check_registration(&body)?;
-    check_scripts(call, std::slice::from_ref(&new))?;
+    check_scripts(call, [&new])?;
     written(call, call.api.registry.register_check(new)).await
 }
 
@@ -82,9 +82,12 @@ pub(super) fn maintenance_reason<'a>(call: &'a Call<'_>) -> Result<Option<&'a st
 }
 
 /// Rejects script checks, unless the agent permits them to this client.
-pub(super) fn check_scripts(call: &Call<'_>, checks: &[NewCheck]) -> Result<(), Failure> {
+pub(super) fn check_scripts<'a>(
+    call: &Call<'_>,
+    checks: impl IntoIterator<Item = &'a NewCheck>,
+) -> Result<(), Failure> {
     let is_permitted = call.api.scripts == Scripts::UnixSocket && matches!(call.peer, Peer::Unix { .. });
-    if is_permitted || !checks.iter().any(NewCheck::runs_script) {
+    if is_permitted || !checks.into_iter().any(NewCheck::runs_script) {
         return Ok(());
     }
     Err(Failure::refused(
@@ -130,7 +133,7 @@ fn refused(error: RegistryError) -> Failure {
         RegistryError::UnknownCheck(_) | RegistryError::UnknownService(_) | RegistryError::NoService(_) => {
             return Failure::not_found(text);
         }
-        RegistryError::NoTtl(_) => return Failure::refused(text),
+        RegistryError::NoTtl(_) | RegistryError::NoSidecarPort => return Failure::refused(text),
         RegistryError::TooManyChecks(_) => "checks",
         RegistryError::TooManyServices(_) => "services",
     };

@@ -61,9 +61,9 @@ async fn read(call: &Call<'_>, name: String, options: ReadOptions) -> Result<Arc
     call.read(Query::ServiceInstances(name), options, Some(MetaKind::Effective(options.consistency))).await
 }
 
-/// Reads a service and the one that Consul registers for its sidecar proxies.
+/// Reads a service and its proxies.
 async fn with_proxies(call: &Call<'_>, options: ReadOptions) -> Result<Vec<Arc<Answer>>, Failure> {
-    let names = [call.tail.to_owned(), format!("{}-sidecar-proxy", call.tail)];
+    let names = [call.tail.to_owned(), Service::proxies_of(call.tail)];
     if let Some(blocking) = options.blocking.filter(Blocking::waits) {
         let waiting = ReadOptions { blocking: Some(blocking), ..options };
         let [own, proxies] = names.clone().map(|name| read(call, name, waiting));

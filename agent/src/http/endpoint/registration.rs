@@ -48,7 +48,7 @@ const SERVICE_FIELDS: &[&str] = &[
     "ModifyIndex",
 ];
 /// Fields of features that are not implemented: accepted when empty.
-const SILENT_SERVICE_FIELDS: &[&str] = &["SocketPath", "PeerName", "Locality"];
+const SILENT_SERVICE_FIELDS: &[&str] = &["PeerName"];
 const CHECK_FIELDS: &[&str] = &[
     "Node",
     "CheckID",
@@ -352,7 +352,7 @@ mod tests {
         for (body, text) in [
             (r#"{"Node":"n","Nonsense":1}"#, "json: unknown field \"Nonsense\""),
             (r#"{"Node":"n","Check":{"Nonsense":1}}"#, "json: unknown field \"Nonsense\""),
-            (r#"{"Node":"n","Service":{"SocketPath":"/s"}}"#, "json: unknown field \"SocketPath\""),
+            (r#"{"Node":"n","Service":{"PeerName":"p"}}"#, "json: unknown field \"PeerName\""),
         ] {
             assert_eq!(parse_registration(body.as_bytes()).unwrap_err().to_string(), text);
         }

@@ -53,7 +53,7 @@ pub(super) async fn register(call: &Call<'_>, body: Body) -> Result<Response<Bod
     call.check_place()?;
     let body = call.small_body(body).await?;
     let mut new = parse_service_registration(&body)?;
-    check_scripts(call, &new.checks)?;
+    check_scripts(call, new.all_checks())?;
     // Only these two forms: Consul ignores every other value.
     new.replaces_checks =
         call.params.value("replace-existing-checks").is_some_and(|word| ["", "true"].contains(&word));

@@ -2,8 +2,10 @@
 //! advances during sleeps.
 
 use super::{Stand, identity};
+use crate::config::Scripts;
+use crate::definitions::parse_check_registration;
 use crate::registry::Registry;
-use lockmesh_agent_core::registry::Limits;
+use lockmesh_agent_core::registry::{Limits, NewCheck};
 use lockmesh_protocol::id::CheckId;
 use lockmesh_protocol::record::CheckStatus;
 use lockmesh_protocol::rpc::Unavailable;
@@ -73,11 +75,48 @@ async fn the_next_life_takes_up_what_the_last_one_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_output_is_truncated() {
+async fn assertion_100_a_long_output_is_truncated() {
     let stand = Stand::new();
     stand.put("/v1/agent/check/register", APP).await.is(200, "");
     let long = json!({"Status": "warning", "Output": "é".repeat(4_000)}).to_string();
     stand.put("/v1/agent/check/update/app", &long).await.is(200, "");
     let output = known(&stand).await["Output"].as_str().unwrap().to_owned();
     assert!(output.ends_with(" ... (captured 4096 of 8000 bytes)"), "{output}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn assertion_103_a_change_of_output_alone_is_in_the_catalog_with_the_next_status() {
+    let stand = Stand::new();
+    stand.put("/v1/agent/check/register", APP).await.is(200, "");
+    let index = async || stand.get("/v1/health/node/node-one").await.index();
+    let before = index().await;
+    stand.put("/v1/agent/check/pass/app?note=fine", "").await.is(200, "");
+    assert_eq!(stand.get("/v1/agent/checks").await.json()["app"]["Output"], "fine");
+    sleep(Duration::from_secs(9)).await;
+    assert_eq!((&known(&stand).await["Output"], index().await), (&json!(""), before));
+    stand.put("/v1/agent/check/warn/app?note=slow", "").await.is(200, "");
+    assert_eq!((&known(&stand).await["Output"], index().await > before), (&json!("slow"), true));
+}
+
+#[tokio::test]
+async fn assertion_89_a_stored_script_check_is_dropped_when_scripts_are_disabled() {
+    let (stand, data) = (Stand::new(), tempfile::tempdir().expect("a folder"));
+    let open = |scripts: Scripts| {
+        let upstream = stand.api.upstream.clone();
+        let is_permitted = |check: &NewCheck, source| scripts.permit(check, source);
+        Registry::open(upstream, identity(), Limits::default(), data.path(), is_permitted)
+            .expect("it is opened")
+    };
+    let ids =
+        |registry: &Registry| registry.checks().iter().map(|check| check.id.to_string()).collect::<Vec<_>>();
+    let before = open(Scripts::UnixSocket);
+    for definition in [APP, r#"{"Name":"script","Args":["true"],"Interval":"1h"}"#] {
+        let check = parse_check_registration(definition.as_bytes()).expect("it is valid");
+        before.register_check(check).expect("there is room");
+    }
+    before.stored().await.expect("they are stored");
+    let after = open(Scripts::Disabled);
+    assert_eq!(ids(&after), ["app"]);
+    after.stored().await.expect("the check is removed");
+    assert_eq!(ids(&open(Scripts::UnixSocket)), ["app"], "its file is gone");
 }

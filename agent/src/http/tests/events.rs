@@ -28,7 +28,7 @@ fn index_of(id: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn what_is_fired_is_answered_before_its_delivery_and_then_listed() {
+async fn assertion_128_what_is_fired_is_answered_before_its_delivery_and_then_listed() {
     let stand = Stand::new();
     stand.get("/v1/event/list").await.is(200, "[]");
     assert_eq!(stand.get("/v1/event/list").await.index(), 1);
@@ -53,7 +53,7 @@ async fn what_is_fired_is_answered_before_its_delivery_and_then_listed() {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused_in_consul_s_words() {
+async fn assertion_128_what_makes_no_sense_is_refused_in_consul_s_words() {
     let stand = Stand::new();
     stand.put("/v1/event/fire/", "").await.is(400, "Missing name");
     let refused = async |query: &str, text: &str| {
@@ -78,7 +78,7 @@ async fn what_makes_no_sense_is_refused_in_consul_s_words() {
 }
 
 #[tokio::test]
-async fn an_event_that_is_for_others_is_taken_and_not_listed() {
+async fn assertion_128_an_event_that_is_for_others_is_taken_and_not_listed() {
     let stand = Stand::new();
     for filtered in ["x?node=^other", "x?service=nosuch", "x?service=.&tag=.", "_rexec"] {
         stand.fire(filtered, "").await;

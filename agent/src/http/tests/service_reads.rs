@@ -53,7 +53,7 @@ fn ids(reply: &Reply) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a107_unknown_names_are_empty_and_empty_names_are_400() {
+async fn assertion_107_unknown_names_are_empty_and_empty_names_are_400() {
     let stand = Stand::new();
     stand.serve("n1", "web", "web").await;
     for (path, text) in [
@@ -85,16 +85,18 @@ async fn a107_unknown_names_are_empty_and_empty_names_are_400() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a108_a_plain_service_has_no_part_in_the_service_mesh() {
+async fn assertion_108_a_plain_service_has_no_part_in_the_service_mesh() {
     let stand = Stand::new();
     stand.serve("n1", "web", "web").await;
     for path in ["health/connect", "health/ingress", "catalog/connect", "catalog/gateway-services"] {
         stand.get(&format!("/v1/{path}/web")).await.is(200, "[]");
     }
+    stand.get("/v1/catalog/node-services/n9").await.is(200, r#"{"Node":null,"Services":null}"#);
     let found = stand.get("/v1/catalog/node-services/N1").await.json();
     assert_eq!((&found["Node"]["Node"], &found["Services"][0]["ID"]), (&json!("n1"), &json!("web")));
 
-    let proxy = json!({"Kind": "connect-proxy", "ID": "p", "Service": "web-sidecar-proxy",
+    // A proxy is found by the service that it is for, whatever its own name is.
+    let proxy = json!({"Kind": "connect-proxy", "ID": "p", "Service": "envoy",
         "Proxy": {"DestinationServiceName": "web"}});
     stand.enter(json!({"Node": "n1", "Service": proxy})).await;
     let other = json!({"Service": "other-sidecar-proxy", "Kind": "connect-proxy",
@@ -118,7 +120,7 @@ async fn a108_a_plain_service_has_no_part_in_the_service_mesh() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a109_instances_have_one_order() {
+async fn assertion_109_instances_have_one_order() {
     let stand = Stand::new();
     for (node, id) in [("zb", "s2"), ("zb", "s1"), ("za", "s2"), ("zb", "S0"), ("za", "S0"), ("za", "s1")] {
         stand.serve(node, id, "web").await;
@@ -135,7 +137,7 @@ async fn a109_instances_have_one_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a110_passing_needs_every_check() {
+async fn assertion_110_passing_needs_every_check() {
     let stand = Stand::new();
     for (node, id) in [("n1", "a"), ("n1", "b"), ("n2", "c")] {
         stand.serve(node, id, "web").await;
@@ -154,7 +156,7 @@ async fn a110_passing_needs_every_check() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a111_every_tag_and_every_metadata_must_match() {
+async fn assertion_111_every_tag_and_every_metadata_must_match() {
     let stand = Stand::new();
     let service = json!({"Service": "web", "Tags": ["a", "B"]});
     stand.enter(json!({"Node": "n1", "NodeMeta": {"x": "1", "y": ""}, "Service": service})).await;
@@ -174,7 +176,7 @@ async fn a111_every_tag_and_every_metadata_must_match() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a112_empty_fields_are_rendered_as_in_consul() {
+async fn assertion_112_empty_fields_are_rendered_as_in_consul() {
     let stand = Stand::new();
     stand.serve("n1", "web", "web").await;
     stand.check("n1", "up", "web", "passing").await;
@@ -187,7 +189,7 @@ async fn a112_empty_fields_are_rendered_as_in_consul() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a113_parameters_without_effect_are_accepted() {
+async fn assertion_113_parameters_without_effect_are_accepted() {
     let stand = Stand::new();
     stand.serve("n1", "web", "web").await;
     for path in ["/v1/health/service/web", "/v1/catalog/service/web"] {
@@ -207,7 +209,7 @@ async fn a113_parameters_without_effect_are_accepted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a114_the_index_of_a_service_is_its_own() {
+async fn assertion_114_the_index_of_a_service_is_its_own() {
     let stand = Stand::new();
     let first = stand.serve("n1", "a", "a").await;
     let path = "/v1/health/service/a";
@@ -231,7 +233,7 @@ async fn a114_the_index_of_a_service_is_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a115_the_removal_of_the_last_instance_ends_a_wait() {
+async fn assertion_115_the_removal_of_the_last_instance_ends_a_wait() {
     let stand = Stand::new();
     let path = "/v1/health/service/a";
     let known = stand.serve("n1", "a", "a").await;
@@ -251,7 +253,7 @@ async fn a115_the_removal_of_the_last_instance_ends_a_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a116_a_missing_service_is_awaited() {
+async fn assertion_116_a_missing_service_is_awaited() {
     let stand = Stand::new();
     let path = "/v1/catalog/service/late";
     let known = stand.index(path).await;
@@ -266,7 +268,7 @@ async fn a116_a_missing_service_is_awaited() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a117_the_list_of_services_wakes_for_services_only() {
+async fn assertion_117_the_list_of_services_wakes_for_services_only() {
     let stand = Stand::new();
     stand.serve("n1", "a", "a").await;
     let path = "/v1/catalog/services";
@@ -288,9 +290,13 @@ async fn a117_the_list_of_services_wakes_for_services_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a122_no_check_is_in_an_unknown_state() {
+async fn assertion_122_no_check_is_in_an_unknown_state() {
     let stand = Stand::new();
     stand.check("n1", "up", "", "critical").await;
+    // Unlike Consul, which stores every word: only a known one is sure to end sessions.
+    let weird = json!({"Node": "n1", "Address": "10.0.0.1", "Check": {"CheckID": "up", "Status": "weird"}});
+    let refused = stand.put("/v1/catalog/register", &weird.to_string()).await;
+    refused.is(400, "Request decode failed: Invalid check status: 'weird': use passing, warning or critical");
     stand.get("/v1/health/state/nonsense").await.is(200, "[]");
     assert_eq!(stand.get("/v1/health/state/critical").await.json()[0]["CheckID"], "up");
 }

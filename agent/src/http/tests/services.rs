@@ -34,7 +34,7 @@ fn web() -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a71_bodies_that_cannot_be_read_are_400() {
+async fn assertion_71_bodies_that_cannot_be_read_are_400() {
     let stand = Stand::new();
     stand.register_fails(&json!({}), 400, "Missing service name").await;
     stand.register_fails(&json!({"Name": "x", "Foo": 1}), 400, "unknown field \"Foo\"").await;
@@ -49,7 +49,7 @@ async fn a71_bodies_that_cannot_be_read_are_400() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a72_absent_fields_have_their_defaults() {
+async fn assertion_72_absent_fields_have_their_defaults() {
     let stand = Stand::new();
     stand.register(&json!({"name": "x", "tags": null, "check": null})).await;
     let shown = stand.get("/v1/agent/services").await.json();
@@ -61,7 +61,7 @@ async fn a72_absent_fields_have_their_defaults() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a73_values_that_break_a_rule_are_400_with_its_text() {
+async fn assertion_73_values_that_break_a_rule_are_400_with_its_text() {
     let stand = Stand::new();
     for address in ["0.0.0.0", "::"] {
         stand.register_fails(&json!({"Name": "x", "Address": address}), 400, "Invalid service address").await;
@@ -88,7 +88,7 @@ async fn a73_values_that_break_a_rule_are_400_with_its_text() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a74_an_ip_address_has_tagged_addresses_of_its_family() {
+async fn assertion_74_an_ip_address_has_tagged_addresses_of_its_family() {
     let stand = Stand::new();
     let wrong = json!({"Name": "x", "TaggedAddresses": {"lan_ipv4": {"Address": "foo"}}});
     stand.register_fails(&wrong, 500, "\"lan_ipv4\" must be a valid ipv4 address").await;
@@ -103,7 +103,7 @@ async fn a74_an_ip_address_has_tagged_addresses_of_its_family() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a75_checks_without_an_id_are_numbered() {
+async fn assertion_75_checks_without_an_id_are_numbered() {
     let stand = Stand::new();
     stand
         .register_fails(
@@ -123,7 +123,7 @@ async fn a75_checks_without_an_id_are_numbered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a76_a_registration_keeps_the_status_and_the_checks_that_it_does_not_name() {
+async fn assertion_76_a_registration_keeps_the_status_and_the_checks_that_it_does_not_name() {
     let stand = Stand::new();
     let checks = json!([{"CheckID": "one", "TTL": "1h"}, {"CheckID": "two", "TTL": "1h"}]);
     stand.register(&json!({"Name": "x", "Checks": checks})).await;
@@ -140,7 +140,7 @@ async fn a76_a_registration_keeps_the_status_and_the_checks_that_it_does_not_nam
 }
 
 #[tokio::test(start_paused = true)]
-async fn a77_and_a106_only_a_change_moves_the_index_and_sessions_survive_it() {
+async fn assertion_77_and_assertion_106_only_a_change_moves_the_index_and_sessions_survive_it() {
     let stand = Stand::new();
     stand.register(&web()).await;
     let session =
@@ -159,7 +159,7 @@ async fn a77_and_a106_only_a_change_moves_the_index_and_sessions_survive_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a78_and_a79_the_catalog_follows_at_once() {
+async fn assertion_78_and_assertion_79_the_catalog_follows_at_once() {
     let stand = Stand::new();
     for id in ["web-1", "scope/member"] {
         stand.register(&json!({"ID": id, "Name": "web", "Check": {"TTL": "1h", "Status": "passing"}})).await;
@@ -175,7 +175,7 @@ async fn a78_and_a79_the_catalog_follows_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a80_maintenance_of_a_service_is_a_check() {
+async fn assertion_80_maintenance_of_a_service_is_a_check() {
     let stand = Stand::new();
     stand.register(&web()).await;
     for (uri, status, text) in [
@@ -201,7 +201,7 @@ async fn a80_maintenance_of_a_service_is_a_check() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a81_a_client_waits_for_a_change_of_a_service() {
+async fn assertion_81_a_client_waits_for_a_change_of_a_service() {
     let stand = Stand::new();
     stand.get("/v1/agent/service/web-1").await.is(404, "unknown service ID: web-1");
     stand.register(&web()).await;
@@ -234,7 +234,7 @@ async fn a81_a_client_waits_for_a_change_of_a_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a82_the_health_of_a_service_is_a_status_code() {
+async fn assertion_82_the_health_of_a_service_is_a_status_code() {
     let stand = Stand::new();
     let health = async |status: u16, reason: &str| {
         let reply = stand.get("/v1/agent/health/service/id/web-1").await;
@@ -261,7 +261,7 @@ async fn a82_the_health_of_a_service_is_a_status_code() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a83_the_worst_instance_decides_and_a_probe_may_ask_for_a_word() {
+async fn assertion_83_the_worst_instance_decides_and_a_probe_may_ask_for_a_word() {
     let stand = Stand::new();
     stand.get("/v1/agent/health/service/name/").await.is(400, "Missing service Name");
     let unknown = stand.get("/v1/agent/health/service/name/web").await;
@@ -279,7 +279,7 @@ async fn a83_the_worst_instance_decides_and_a_probe_may_ask_for_a_word() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a96_scripts_are_refused_and_leave_no_service() {
+async fn assertion_96_scripts_are_refused_and_leave_no_service() {
     let stand = Stand::new();
     let script = json!({"Name": "x", "Check": {"Args": ["true"], "Interval": "10s"}});
     stand.register_fails(&script, 500, "Scripts are disabled on this agent from remote calls").await;
@@ -290,7 +290,7 @@ async fn a96_scripts_are_refused_and_leave_no_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a97_definitions_of_checks_follow_the_rules() {
+async fn assertion_97_definitions_of_checks_follow_the_rules() {
     let stand = Stand::new();
     for (check, text) in [
         (json!({"TTL": "1s", "Interval": "1s"}), "Invalid check: Interval and TTL cannot both be specified"),
@@ -319,7 +319,7 @@ async fn a97_definitions_of_checks_follow_the_rules() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a85_and_a86_the_agent_owns_its_node() {
+async fn assertion_85_and_assertion_86_the_agent_owns_its_node() {
     let stand = Stand::new();
     stand.register(&json!({"Name": "x", "Tags": ["a"], "EnableTagOverride": true})).await;
     stand.register(&json!({"Name": "y", "Tags": ["a"]})).await;
@@ -337,6 +337,198 @@ async fn a85_and_a86_the_agent_owns_its_node() {
     stand.put("/v1/catalog/deregister", r#"{"Node": "node-one", "ServiceID": "y"}"#).await.is(200, "true");
     sleep(Duration::from_secs(130)).await;
     assert_eq!(stand.get("/v1/catalog/services").await.json(), catalog);
+}
+
+#[tokio::test(start_paused = true)]
+async fn assertion_105_a_session_names_checks_of_nodes_and_services_alike() {
+    let stand = Stand::new();
+    let check = json!({"CheckID": "c", "TTL": "1h", "Status": "passing"});
+    stand.register(&json!({"Name": "x", "Check": check})).await;
+    stand.session(r#"{"NodeChecks": [], "ServiceChecks": [{"ID": "c", "Namespace": "foo"}]}"#).await;
+    stand.session(r#"{"NodeChecks": ["c"]}"#).await;
+    stand.put("/v1/agent/check/fail/c", "").await.is(200, "");
+    for wishes in [r#"{"NodeChecks": ["c"]}"#, r#"{"NodeChecks": [], "ServiceChecks": [{"ID": "c"}]}"#] {
+        stand.put("/v1/session/create", wishes).await.is(500, "Check 'c' is in critical state");
+    }
+    assert_eq!(stand.get("/v1/session/list").await.json(), json!([]), "both ended with the check");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_other_error_of_a_definition_has_its_text() {
+    let stand = Stand::new();
+    let many: serde_json::Map<_, _> = (0..65).map(|key| (format!("k{key}"), json!("v"))).collect();
+    let pair = "Invalid Service Meta: Couldn't load metadata pair ('";
+    let proxy = |name: &str| json!({"Kind": "connect-proxy", "Proxy": {"DestinationServiceName": name}});
+    for (fields, status, text) in [
+        (
+            json!({"Meta": many}),
+            400,
+            "Invalid Service Meta: Node metadata cannot contain more than 64 key/value pairs",
+        ),
+        (json!({"Meta": {"k".repeat(129): "v"}}), 400, "Key is too long (limit: 128 characters)"),
+        (json!({"Meta": {"a b": "v"}}), 400, &format!("{pair}a b', 'v'): Key contains invalid characters")),
+        (json!({"TaggedAddresses": {"wan_ipv4": {"Address": "::1"}}}), 500, "a valid ipv4 address"),
+        (json!({"TaggedAddresses": {"lan_ipv6": {"Address": "10.0.0.1"}}}), 500, "a valid ipv6 address"),
+        (json!({"TaggedAddresses": {"lan": {"Foo": 1}}}), 400, "unknown field \"Foo\""),
+        (json!({"Partition": "p"}), 400, "json: unknown field \"Partition\""),
+        (json!({"Locality": {"City": "x"}}), 400, "json: unknown field \"City\""),
+        (json!({"Locality": {"Zone": 1}}), 400, "Locality.Zone of type string"),
+        (json!({"SocketPath": 1}), 400, "ServiceDefinition.SocketPath of type string"),
+        (json!({"Proxy": {"Foo": 1}}), 400, "json: unknown field \"Foo\""),
+        (
+            proxy(" "),
+            400,
+            "Validation failed: 1 error occurred:\n\t* Proxy.DestinationServiceName must be non-empty for \
+             Connect proxy services\n\n",
+        ),
+        (proxy("*"), 400, "must not be a wildcard for Connect proxy services"),
+        (
+            json!({"Connect": {"Native": true}}),
+            400,
+            "* Port or SocketPath must be set for a Connect native service.",
+        ),
+        (
+            json!({"Kind": "mesh-gateway", "Proxy": {"Upstreams": [{"DestinationName": "x"}]}}),
+            400,
+            "Validation failed: 2 errors occurred:\n\t* Port must be non-zero for a mesh-gateway\n\t* The \
+             Proxy.Upstreams configuration is invalid for a mesh-gateway\n\n",
+        ),
+    ] {
+        let mut service = fields;
+        service["Name"] = "x".into();
+        stand.register_fails(&service, status, text).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_of_a_sidecar_have_their_text() {
+    let stand = Stand::new();
+    for (sidecar, status, text) in [
+        (json!({"ID": "y"}), 400, "* A SidecarService cannot specify an ID as this is managed by the agent"),
+        (
+            json!({"Connect": {"SidecarService": {}}}),
+            400,
+            "Validation failed: 1 error occurred:\n\t* A SidecarService cannot have a nested SidecarService",
+        ),
+        (json!({"Foo": 1}), 400, "json: unknown field \"Foo\""),
+        (json!({"Meta": {"": "v"}}), 400, "Invalid SidecarService: Couldn't load metadata pair ('', 'v')"),
+        (json!({"Check": {"TCP": "x:1"}}), 400, "Invalid check in sidecar_service: Interval must be > 0"),
+        (json!({"Check": {"TTL": "1s", "Status": "x"}}), 400, "Status for checks must 'passing'"),
+        (json!({"Check": {"Args": ["true"], "Interval": "1s"}}), 500, "Scripts are disabled on this agent"),
+        (json!({"Kind": "ingress-gateway"}), 400, "Failed Validation: "),
+        (json!(7), 400, "ServiceDefinition"),
+    ] {
+        let service = json!({"Name": "x", "Port": 80, "Connect": {"SidecarService": sidecar}});
+        stand.register_fails(&service, status, text).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_of_checks_and_deregistrations_have_their_text() {
+    let stand = Stand::new();
+    for (path, body, status, text) in [
+        ("check/register", r#"{"TTL": "1s"}"#, 400, "Missing check name"),
+        ("check/register", r#"{"Name": "c", "TTL": "1s", "Status": "x"}"#, 400, "Bad check status"),
+        (
+            "check/register",
+            r#"{"Name": "c", "TTL": "1s", "ServiceID": "y"}"#,
+            404,
+            "ServiceID \"y\" does not exist",
+        ),
+        ("check/update/c", r#"{"Status": "x"}"#, 400, "Invalid check status: 'x'"),
+        (
+            "check/pass/c",
+            "",
+            404,
+            "Unknown check ID \"c\". Ensure that the check ID is passed, not the check name.",
+        ),
+        ("check/deregister/c", "", 404, "Unknown check ID \"c\""),
+        ("service/deregister/", "", 404, "Unknown service ID \"\""),
+    ] {
+        let refused = stand.put(&format!("/v1/agent/{path}"), body).await;
+        assert_eq!(refused.status, status, "{path} {body}");
+        assert!(refused.text().contains(text), "{path} {body}: {}", refused.text());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sidecar_is_registered_with_its_defaults_and_found_by_its_service() {
+    let stand = Stand::new();
+    let web = json!({"ID": "web-1", "Name": "web", "Port": 80, "Tags": ["a"], "Meta": {"m": "1"},
+        "Address": "10.0.0.1", "Connect": {"SidecarService": {}}});
+    stand.register(&web).await;
+    let address = json!({"Address": "10.0.0.1", "Port": 21000});
+    let shown = stand.service("web-1-sidecar-proxy").await;
+    let hash = shown["ContentHash"].clone();
+    assert_eq!(
+        shown,
+        json!({"Kind": "connect-proxy", "ID": "web-1-sidecar-proxy", "Service": "web-sidecar-proxy",
+            "Tags": ["a"], "Meta": {"m": "1"}, "Port": 21000, "Address": "10.0.0.1",
+            "TaggedAddresses": {"lan_ipv4": address, "wan_ipv4": address},
+            "Weights": {"Passing": 1, "Warning": 1}, "EnableTagOverride": false, "ContentHash": hash,
+            "Proxy": {"DestinationServiceName": "web", "DestinationServiceID": "web-1",
+                "LocalServiceAddress": "127.0.0.1", "LocalServicePort": 80,
+                "Mode": "", "MeshGateway": {}, "Expose": {}},
+            "Datacenter": "dc1"})
+    );
+    assert_eq!(
+        stand.service("web-1").await.get("Connect"),
+        None,
+        "the definition is not part of the service"
+    );
+    let listening = stand.own_check("service:web-1-sidecar-proxy:1").await;
+    assert_eq!(
+        (&listening["Name"], &listening["Type"]),
+        (&json!("Connect Sidecar Listening"), &json!("tcp"))
+    );
+    let alias = stand.own_check("service:web-1-sidecar-proxy:2").await;
+    assert_eq!((&alias["Name"], &alias["Type"]), (&json!("Connect Sidecar Aliasing web-1"), &json!("alias")));
+    for kind in ["health", "catalog"] {
+        let found = stand.get(&format!("/v1/{kind}/connect/web")).await.json();
+        let id = found[0]["Service"]["ID"].as_str().or(found[0]["ServiceID"].as_str());
+        assert_eq!(id, Some("web-1-sidecar-proxy"), "{found}");
+    }
+
+    let own = json!({"Name": "db", "SocketPath": "/run/db", "Connect": {"sidecar_service": {
+        "Name": "envoy", "Port": 9000, "Tags": ["b"], "Check": {"TTL": "1h"},
+        "Proxy": {"mesh_gateway": {"Mode": "local"}}}}});
+    stand.register(&own).await;
+    let shown = stand.service("db-sidecar-proxy").await;
+    assert_eq!((&shown["Service"], &shown["Port"]), (&json!("envoy"), &json!(9000)));
+    assert_eq!(
+        (&shown["Tags"], &shown["Proxy"]["LocalServiceSocketPath"]),
+        (&json!(["b"]), &json!("/run/db"))
+    );
+    assert_eq!(shown["Proxy"]["MeshGateway"], json!({"Mode": "local"}));
+    assert_eq!(stand.own_check("service:db-sidecar-proxy").await["Type"], "ttl");
+    assert_eq!(stand.get("/v1/health/connect/db").await.json()[0]["Service"]["Service"], "envoy");
+
+    for id in ["web-1", "db"] {
+        stand.put(&format!("/v1/agent/service/deregister/{id}"), "").await.is(200, "");
+    }
+    assert_eq!(stand.get("/v1/agent/services").await.json(), json!({}));
+    assert_eq!(stand.get("/v1/agent/checks").await.json(), json!({}));
+    stand.get("/v1/health/connect/web").await.is(200, "[]");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_socket_and_the_locality_of_a_service_are_kept() {
+    let stand = Stand::new();
+    let locality = json!({"Region": "eu", "Zone": "eu-1"});
+    stand.register(&json!({"Name": "x", "SocketPath": "/run/x", "Locality": locality})).await;
+    let catalog = json!({"Node": "n1", "Address": "10.0.0.1",
+        "Service": {"Service": "y", "SocketPath": "/run/y", "Locality": {"Region": "eu"}}});
+    stand.put("/v1/catalog/register", &catalog.to_string()).await.is(200, "true");
+    let own = stand.service("x").await;
+    assert_eq!((&own["SocketPath"], &own["Locality"]), (&json!("/run/x"), &locality));
+    assert_eq!(own["Meta"], json!({}));
+    let shown = stand.get("/v1/health/service/x").await.json()[0]["Service"].clone();
+    assert_eq!((&shown["SocketPath"], &shown["Locality"]), (&json!("/run/x"), &locality));
+    let row = stand.get("/v1/catalog/service/y").await.json()[0].clone();
+    assert_eq!(
+        (&row["ServiceSocketPath"], &row["ServiceLocality"]["Region"]),
+        (&json!("/run/y"), &json!("eu"))
+    );
 }
 
 #[tokio::test(start_paused = true)]

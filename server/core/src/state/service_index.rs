@@ -17,11 +17,12 @@ use super::rows::take_out;
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{LogIndex, NodeName};
-use lockmesh_protocol::record::{Check, Service};
+use lockmesh_protocol::record::{Check, PROXY_OF, Service};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The rows of each service, by its folded name. No set is empty.
+/// The rows of each service, by its folded name. No set is empty. A proxy is also an instance of
+/// [`Service::proxies_of`] the service that it is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServiceNames {
     instances: BTreeMap<String, BTreeSet<ServiceKey>>,
@@ -64,7 +65,9 @@ impl ServiceNames {
     }
 
     fn add_instance(&mut self, key: &ServiceKey, service: &Service) {
-        self.instances.entry(folded_name(&service.name)).or_default().insert(key.clone());
+        for name in folded_names(service) {
+            self.instances.entry(name).or_default().insert(key.clone());
+        }
     }
 
     fn add_check(&mut self, key: &CheckKey, check: &Check) {
@@ -77,7 +80,7 @@ impl ServiceNames {
 impl Catalog {
     pub(super) fn load_service(&mut self, key: ServiceKey, service: Option<Arc<Service>>) {
         if let Some(before) = self.services.remove(&key) {
-            take_out(&mut self.names.instances, &folded_name(&before.name), &key);
+            folded_names(&before).for_each(|name| take_out(&mut self.names.instances, &name, &key));
         }
         if let Some(service) = service {
             self.names.add_instance(&key, &service);
@@ -119,16 +122,16 @@ impl Catalog {
     }
 
     fn folded_names_on(&self, node: &NodeName) -> impl Iterator<Item = String> {
-        self.services_of(node).map(|(_, service)| folded_name(&service.name))
+        self.services_of(node).flat_map(|(_, service)| folded_names(service))
     }
 
-    /// The name of the service that a check of a node belongs to; all names on the node for a
+    /// The names of the service that a check of a node belongs to; all names on the node for a
     /// node-level check.
     fn folded_names_of_check(&self, node: &NodeName, check: &Check) -> Vec<String> {
         match &check.service_id {
             None => self.folded_names_on(node).collect(),
             Some(id) => {
-                self.service(node, id).map(|service| folded_name(&service.name)).into_iter().collect()
+                self.service(node, id).into_iter().flat_map(|service| folded_names(service)).collect()
             }
         }
     }
@@ -149,7 +152,7 @@ pub(super) fn note_services(step: &mut Step<'_>, change: &Change) {
         Change::Service(node, id, after) => {
             let before = catalog.services.get(&ServiceKey { node: node.clone(), id: id.clone() });
             let rows = before.into_iter().chain(after);
-            step.services.extend(rows.map(|service| folded_name(&service.name)));
+            step.services.extend(rows.flat_map(|service| folded_names(service)));
         }
         Change::Check(node, id, after) => {
             let before = catalog.checks.get(&CheckKey { node: node.clone(), id: id.clone() });
@@ -173,6 +176,12 @@ pub(super) fn move_service_indexes(step: &mut Step<'_>) {
         }
         step.touched_services.insert(name);
     }
+}
+
+/// Returns the folded names under which a service is found.
+fn folded_names(service: &Service) -> impl Iterator<Item = String> {
+    let destination = service.meta.get(PROXY_OF).map(|destination| Service::proxies_of(destination));
+    [Some(service.name.clone()), destination].into_iter().flatten().map(|name| folded_name(&name))
 }
 
 /// Returns the form of a service's name that is equal for all names of the same service.
@@ -244,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a109_instances_and_their_checks_are_sorted() {
+    fn assertion_109_instances_and_their_checks_are_sorted() {
         let mut run = Run::default();
         let passing = |id, service| check(id, service, CheckStatus::Passing);
         for node in ["zb", "za"] {
@@ -270,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a114_an_index_moves_with_its_own_service_only() {
+    fn assertion_114_an_index_moves_with_its_own_service_only() {
         let mut run = Run::default();
         let web = run.register("n1", Some(("web", "web")), Vec::new());
         let other = run.register("n2", Some(("other", "other")), Vec::new());
@@ -299,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a115_the_last_instance_leaves_the_index_of_its_removal() {
+    fn assertion_115_the_last_instance_leaves_the_index_of_its_removal() {
         let mut run = Run::default();
         run.register("n1", Some(("a", "web")), Vec::new());
         run.register("n2", Some(("b", "web")), Vec::new());
@@ -314,6 +323,35 @@ mod tests {
         let renamed = run.register("n3", Some(("c", "new")), Vec::new());
         assert_eq!((run.index("other"), run.index("new")), (renamed, renamed));
         assert_eq!(run.state.catalog.indexes.changed.len(), 1, "only existing services are kept");
+    }
+
+    #[test]
+    fn a_proxy_is_found_by_the_service_that_it_is_for() {
+        let mut run = Run::default();
+        let proxy_of = |run: &mut Run, destination: &str| {
+            let service = Service {
+                meta: [(PROXY_OF.into(), destination.into())].into(),
+                ..Service::of("n1".into(), "p".into(), "envoy")
+            };
+            let node = Node::of("n1".into(), String::new(), "10.0.0.1");
+            run.apply(Command::Register(Registration {
+                node,
+                skip_node_update: true,
+                service: Some(service),
+                checks: Vec::new(),
+            }))
+        };
+        let found = |run: &Run, name: &str| run.state.catalog.instances_of(name).count();
+        let (of_web, of_db) = (Service::proxies_of("Web"), Service::proxies_of("db"));
+        let first = proxy_of(&mut run, "web");
+        assert_eq!((found(&run, &of_web), run.index(&of_web), run.index("envoy")), (1, first, first));
+        let check = run.register("n1", None, vec![check("up", Some("p"), CheckStatus::Passing)]);
+        assert_eq!((run.index(&of_web), run.restarted().index(&of_web)), (check, check));
+        let moved = proxy_of(&mut run, "db");
+        assert_eq!((found(&run, &of_web), found(&run, &of_db), found(&run, "envoy")), (0, 1, 1));
+        assert_eq!((run.index(&of_web), run.index(&of_db)), (moved, moved));
+        let gone = run.deregister("n1", Some("p"), None);
+        assert_eq!((found(&run, &of_db), run.index(&of_db)), (0, gone));
     }
 
     #[test]
