@@ -143,8 +143,7 @@ impl Registry {
     /// definitions with the same id, and keep the status of their checks.
     ///
     /// # Errors
-    /// Those of a registration. Without room nothing is changed; a check of an unknown service is
-    /// not registered.
+    /// Those of a registration. Nothing is changed.
     pub fn configure(
         &mut self,
         now: Time,
@@ -156,6 +155,7 @@ impl Registry {
         let checks = of_services.chain(&configured.checks).map(|check| check.id.folded());
         let checks: BTreeSet<_> = checks.collect();
         self.has_room_for(&services, &checks)?;
+        self.has_services_of(&services, &configured.checks)?;
         let is_gone = |source: Source, is_named: bool| source == Source::Config && !is_named;
         let gone =
             self.services.iter().filter(|(id, service)| is_gone(service.source, services.contains(*id)));
@@ -173,6 +173,20 @@ impl Registry {
             self.register_check(now, check, Source::Config, outbox)?;
         }
         Ok(self.version)
+    }
+
+    /// Returns an error if a check is of a service that is neither defined nor an application's.
+    fn has_services_of(
+        &self,
+        defined: &BTreeSet<ServiceId>,
+        checks: &[NewCheck],
+    ) -> Result<(), RegistryError> {
+        let is_there = |id: &ServiceId| {
+            let of_application = |service: &LocalService| service.source == Source::Api;
+            defined.contains(&id.folded()) || self.services.get(&id.folded()).is_some_and(of_application)
+        };
+        let missing = checks.iter().filter_map(|check| check.service.as_ref()).find(|id| !is_there(id));
+        missing.map_or(Ok(()), |id| Err(RegistryError::NoService(id.clone())))
     }
 
     /// Returns an error if the registry would exceed a maximum with these definitions.
