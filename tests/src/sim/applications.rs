@@ -45,7 +45,7 @@ impl Applications<'_> {
             10 => self.register(alias()),
             11 => self.maintain_service(Some("storm")),
             12 => self.maintain_service(None),
-            13 => self.deregister(*stage.draw.pick(&[SCRIPT, PAGE])),
+            13 => self.deregister(if stage.draw.once_in(2) { SCRIPT } else { PAGE }),
             14 => self.register_probes(),
             15..=17 => {
                 let (probe, ..) = *stage.draw.pick(&PROBES);

@@ -5,8 +5,8 @@
 //!    another run may take. This counts while the agent runs.
 //! 2. **A session ends within [`COMMIT_BOUND`]** after the run, the report or the registration that
 //!    makes its check critical, or the check's end. The time without a leader that can commit and
-//!    that the agent follows is not counted, nor is a loss on its connection. A write that failed is
-//!    repeated after up to [`RETRY_WITHIN`], which is added.
+//!    that the agent follows is not counted, nor is a loss on its connection. A write that failed
+//!    is repeated after up to [`RETRY_WITHIN`], which is added.
 //!
 //! After a restore, the agent finds what differs in the catalog at its next comparison.
 
@@ -17,7 +17,7 @@ use super::marks::Mark;
 use super::world::World;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{LogIndex, SessionId};
+use lockmesh_protocol::id::{LogIndex, SessionId, Term};
 use lockmesh_protocol::record::{CheckStatus, Session};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
@@ -66,8 +66,8 @@ impl World {
         }
     }
 
-    /// Returns a session that should have ended with a check of an agent, which has been undisturbed
-    /// since `quiet`.
+    /// Returns a session that should have ended with a check of an agent, which has been
+    /// undisturbed since `quiet`.
     fn late_session(&self, agent: usize, quiet: Time) -> Option<String> {
         let (now, checks) = (self.stage.now, &self.agents[agent].checks);
         let restored = self.check_sessions.restored.map_or(Time(0), |at| at + COMPARISON_BOUND);
@@ -86,50 +86,47 @@ impl World {
 
     /// Notes an applied entry, which may end sessions with their checks.
     pub(super) fn note_for_check_sessions(&mut self, index: LogIndex) {
-        let Some(past) = self.judge.history.at(index).filter(|_| self.stage.plan.clients.has_checks) else {
-            return;
-        };
-        let command = past.proposal.as_ref().map(|proposal| &proposal.command);
-        let is_of_catalog = matches!(command, Some(Command::Register(_)));
+        let past = self.judge.history.at(index).filter(|_| self.stage.plan.clients.has_checks);
+        let Some(past) = past else { return };
+        let known = &mut self.check_sessions;
+        let mut ended = Vec::new();
         for change in &past.changes {
             match change {
-                Change::Session(id, Some(session)) => {
-                    drop(self.check_sessions.sessions.insert(*id, session.clone()))
-                }
-                Change::Session(id, None) => {
-                    let ended = self.check_sessions.sessions.remove(id).filter(|_| is_of_catalog);
-                    let Some(agent) = ended.as_ref().and_then(|session| place_of(&session.spec.node)) else {
-                        continue;
-                    };
-                    let findings = &self.agents[agent].checks.findings;
-                    let checks = ended.iter().flat_map(|session| session.spec.all_checks());
-                    let unfit = checks.filter_map(|id| Some((id, findings.unfit_since(id)?))).next();
-                    let Some((check, (since, behind))) = unfit else { continue };
-                    self.stage.marks.hit(match check.as_str() {
-                        SCRIPT => Mark::EndedWithScript,
-                        PAGE => Mark::EndedWithPage,
-                        PROBE => Mark::EndedWithService,
-                        ALIAS => Mark::EndedWithAlias,
-                        _ => continue,
-                    });
-                    let term = self.judge.history.at(behind).map(|past| past.entry.term);
-                    let is_other_term = term.is_some_and(|term| term != past.entry.term);
-                    if is_other_term {
-                        self.stage.marks.hit(Mark::EndedAfterElection);
-                    }
-                    let (now, after) = (self.stage.now, self.stage.now.since(since));
-                    self.stage.life.log(now, || {
-                        format!(
-                            "session {id} ends {after:?} after its check {check}, elected: {is_other_term}"
-                        )
-                    });
-                }
+                Change::Session(id, Some(session)) => drop(known.sessions.insert(*id, session.clone())),
+                Change::Session(id, None) => ended.extend(known.sessions.remove(id)),
                 Change::Cleared => {
-                    self.check_sessions =
-                        CheckSessions { restored: Some(self.stage.now), ..Default::default() };
+                    known.sessions.clear();
+                    known.restored = Some(self.stage.now);
                 }
                 _ => {}
             }
         }
+        let command = past.proposal.as_ref().map(|proposal| &proposal.command);
+        if matches!(command, Some(Command::Register(_))) {
+            let term = past.entry.term;
+            ended.iter().for_each(|session| self.note_end(session, term));
+        }
+    }
+
+    /// Notes that a write of a check ended a session, in this term.
+    fn note_end(&mut self, session: &Session, term: Term) {
+        let Some(agent) = place_of(&session.spec.node) else { return };
+        let findings = &self.agents[agent].checks.findings;
+        let mut unfit = session.spec.all_checks().filter_map(|id| Some((id, findings.unfit_since(id)?)));
+        let Some((check, (since, behind))) = unfit.next() else { return };
+        self.stage.hit(match check.as_str() {
+            SCRIPT => Mark::EndedWithScript,
+            PAGE => Mark::EndedWithPage,
+            PROBE => Mark::EndedWithService,
+            ALIAS => Mark::EndedWithAlias,
+            _ => return,
+        });
+        let is_elected = self.judge.history.at(behind).is_some_and(|past| past.entry.term != term);
+        if is_elected {
+            self.stage.hit(Mark::EndedAfterElection);
+        }
+        let (id, after) = (session.spec.id, self.stage.now.since(since));
+        self.stage
+            .log(|| format!("session {id} ends {after:?} after its check {check}, elected: {is_elected}"));
     }
 }

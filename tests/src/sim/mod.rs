@@ -23,7 +23,8 @@
 //! | `guard`, `guard_calls`, `guards` | programs that hold locks by the client library |
 //! | `guard_promises` | other guarantees of the client library |
 //! | `session_watches` | session events that an agent reports to guards |
-//! | `checks`, `applications`, `findings` | services and health checks of an agent; the applications that report to it; the status that each check must have |
+//! | `checks`, `applications` | services and checks of an agent; the applications that report to it |
+//! | `findings` | the status that each check must have |
 //! | `check_sessions` | sessions that depend on an agent's checks: they end in time |
 //! | `member`, `liar` | an agent in the mesh and its questions to servers; lying hosts |
 //! | `operator`, `chaos`, `agent_faults`, `setback` | membership changes; faults; disk rollbacks |

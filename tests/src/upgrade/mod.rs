@@ -1,6 +1,6 @@
 //! A rolling upgrade of real processes under load: three servers and three agents of an older build
-//! are replaced one after another, servers first; then the newer build replaces itself, with sessions
-//! on the checks that the older one may not know.
+//! are replaced one after another, servers first; then the newer build replaces itself, with
+//! sessions on the checks that the older one may not know.
 //!
 //! | module | contents |
 //! |---|---|

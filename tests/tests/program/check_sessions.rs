@@ -106,7 +106,7 @@ fn wait_until_passing(client: &Client, node: &str, checks: &[&str]) {
         let known = known.as_array().expect("checks");
         let passes =
             |id: &&str| known.iter().any(|check| check["CheckID"] == **id && check["Status"] == "passing");
-        checks.iter().all(|id| passes(&id))
+        checks.iter().all(passes)
     });
 }
 

@@ -1,6 +1,6 @@
-//! No session outlives a committed critical check: behind every log entry, each check that a session
-//! names exists and is not critical. And no session is lost to a check that is well: the check that
-//! its loss names is critical behind that entry, or was removed by it.
+//! No session outlives a committed critical check: behind every log entry, each check that a
+//! session names exists and is not critical. And no session is lost to a check that is well: the
+//! check that its loss names is critical behind that entry, or was removed by it.
 //!
 //! A failed node's own health is an exception: its sessions end with their windows.
 
@@ -40,16 +40,17 @@ impl CheckSessions {
         status.is_some_and(|status| *status != CheckStatus::Critical || id.as_str() == SERF_HEALTH)
     }
 
-    fn is_lost_for_a_reason(&self, loss: &Loss, node: &NodeName, changes: &[Change]) -> bool {
+    fn is_lost_for_a_reason(&self, loss: &Loss, changes: &[Change]) -> bool {
+        let key = |id: &CheckId| (loss.node.folded(), id.folded());
         let is_removed = |id: &CheckId| {
-            let is_it = |change: &Change| matches!(change, Change::Check(of, removed, None) if *of == node.folded() && *removed == id.folded());
-            changes.iter().any(is_it)
+            let removed = changes.iter().filter_map(|change| match change {
+                Change::Check(node, id, None) => Some((node.clone(), id.clone())),
+                _ => None,
+            });
+            removed.into_iter().any(|removed| removed == key(id))
         };
         match &loss.cause {
-            LossCause::CheckCritical(id) => {
-                let status = self.checks.get(&(node.folded(), id.folded()));
-                status == Some(&CheckStatus::Critical)
-            }
+            LossCause::CheckCritical(id) => self.checks.get(&key(id)) == Some(&CheckStatus::Critical),
             LossCause::CheckDeregistered(id) => is_removed(id),
             _ => true,
         }
@@ -60,17 +61,14 @@ impl CheckSessions {
         if !changes.iter().any(is_one) {
             return Ok(());
         }
+        changes.iter().for_each(|change| self.change(change));
         // A restored history of losses is long past.
         let losses = changes.iter().filter_map(|change| match change {
             Change::Loss(_, Some(loss)) if !is_restore(changes) => Some(loss),
             _ => None,
         });
-        let nodes =
-            losses.filter_map(|loss| Some((loss, self.sessions.get(&loss.session)?.spec.node.clone())));
-        let losses: Vec<_> = nodes.collect();
-        changes.iter().for_each(|change| self.change(change));
-        for (loss, node) in losses {
-            let is_lost = self.is_lost_for_a_reason(loss, &node, changes);
+        for loss in losses {
+            let is_lost = self.is_lost_for_a_reason(loss, changes);
             ensure(is_lost, || format!("{} was lost to {:?}, which is well", loss.session, loss.cause))?;
         }
         for session in self.sessions.values() {
@@ -93,6 +91,60 @@ impl Invariant for CheckSessions {
         match fact {
             Fact::Applied(past) => self.entry(&past.changes),
             _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockmesh_protocol::record::{Check, SessionSpec};
+
+    fn check(status: Option<CheckStatus>) -> Change {
+        let check = status.map(|status| Arc::new(Check::of("n".into(), "up".into(), status)));
+        Change::Check("n".into(), "up".into(), check)
+    }
+
+    fn lost(session: &Session, cause: LossCause) -> Vec<Change> {
+        let loss = Loss {
+            index: session.create_index,
+            at: session.created_at,
+            session: session.spec.id,
+            session_name: String::new(),
+            node: "n".into(),
+            cause,
+            keys: Vec::new(),
+            key_count: 1,
+        };
+        vec![Change::Session(session.spec.id, None), Change::Loss(1, Some(Arc::new(loss)))]
+    }
+
+    #[test]
+    fn a_session_lives_as_long_as_its_check_and_no_shorter() {
+        let spec = SessionSpec::of(SessionId::from_random([1; 16]), "n".into());
+        let spec = SessionSpec { node_checks: vec!["up".into()], ..spec };
+        let session = Session { spec, created_at: Default::default(), create_index: Default::default() };
+        let created = [
+            check(Some(CheckStatus::Passing)),
+            Change::Session(session.spec.id, Some(Arc::new(session.clone()))),
+        ];
+        let critical = check(Some(CheckStatus::Critical));
+        let cause = LossCause::CheckCritical("up".into());
+        let begin = || {
+            let mut seen = CheckSessions::default();
+            seen.entry(&created).expect("the check passes");
+            seen
+        };
+        for (entry, is_right) in [
+            (vec![check(Some(CheckStatus::Warning))], true),
+            (vec![critical.clone()], false),
+            (vec![check(None)], false),
+            ([vec![critical], lost(&session, cause.clone())].concat(), true),
+            (lost(&session, cause), false),
+            ([vec![check(None)], lost(&session, LossCause::CheckDeregistered("up".into()))].concat(), true),
+            (lost(&session, LossCause::CheckDeregistered("up".into())), false),
+        ] {
+            assert_eq!(begin().entry(&entry).is_ok(), is_right, "{entry:?}");
         }
     }
 }
