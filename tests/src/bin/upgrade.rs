@@ -2,8 +2,8 @@
 //! under load: `upgrade --old PATH [--new PATH] [--rounds N] [--json]`. By default the newer build
 //! is made from the sources.
 //!
-//! The older build must exist, for example that of the commit a8f45583, the last one whose agents know
-//! no services:
+//! The older build must exist, for example that of the commit a8f45583, the last one whose agents
+//! know no services:
 //!
 //! ```text
 //! git worktree add /tmp/older a8f45583

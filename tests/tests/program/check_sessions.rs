@@ -11,7 +11,7 @@ use lockmesh_tests::fleet::{Fleet, shell, wait_until};
 use lockmesh_tests::http::{Address, Client};
 use lockmesh_tests::process::{Process, run};
 use lockmesh_tests::target::HttpTarget;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs;
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -185,9 +185,8 @@ fn definitions(port: u16, address: &str, checks: &[&str]) -> String {
     service + &checks.iter().map(check).collect::<String>()
 }
 
-#[test]
-fn a_reload_keeps_replaces_and_removes_checks_and_a_bad_file_changes_nothing() {
-    let files = reload::Fleet::new();
+/// Starts a server, and returns it with what the configuration of an agent begins with.
+fn start_server(files: &reload::Fleet) -> (Process, String) {
     files.issue("s1", "server", "s1");
     files.issue("web-1", "agent", "web-1");
     let alone = "[rpc]\nlisten = \"127.0.0.1:0\"\n[quorum]\nbootstrap_expect = 1";
@@ -198,6 +197,26 @@ fn a_reload_keeps_replaces_and_removes_checks_and_a_bad_file_changes_nothing() {
         files.at("sock"),
         listens.rsplit_once("address=").expect("the address is logged").1
     );
+    (server, reach)
+}
+
+/// Creates a session on a check, with a lock.
+fn hold(client: &Client, check: &str) -> String {
+    let session = client.session_of(json!({"NodeChecks": [check], "LockDelay": "0s"}));
+    assert!(client.acquire(&format!("reload/{check}"), &session));
+    session
+}
+
+/// Returns a check of the node `web-1` in the catalog.
+fn in_catalog(client: &Client, check: &str) -> Option<Value> {
+    let known = client.get("/v1/health/node/web-1").expect(200).json();
+    known.as_array().expect("checks").iter().find(|known| known["CheckID"] == check).cloned()
+}
+
+#[test]
+fn a_reload_keeps_replaces_and_removes_checks_and_a_bad_file_changes_nothing() {
+    let files = reload::Fleet::new();
+    let (server, reach) = start_server(&files);
     let target = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = target.local_addr().expect("it is bound").to_string();
     let config = |level: &str, definitions: &str| {
@@ -215,15 +234,8 @@ fn a_reload_keeps_replaces_and_removes_checks_and_a_bad_file_changes_nothing() {
     agent.says(" ready");
     let client = Client { address: Address::Unix(files.path("sock")) };
     wait_until_passing(&client, "web-1", &["web-up", "kept", "changed", "gone"]);
-    let held = ["web-up", "kept", "changed", "gone"].map(|check| {
-        let session = client.session_of(json!({"NodeChecks": [check], "LockDelay": "0s"}));
-        assert!(client.acquire(&format!("reload/{check}"), &session));
-        session
-    });
-    let in_catalog = |check: &str| {
-        let known = client.get("/v1/health/node/web-1").expect(200).json();
-        known.as_array().expect("checks").iter().find(|known| known["CheckID"] == check).cloned()
-    };
+    let held = ["web-up", "kept", "changed", "gone"].map(|check| hold(&client, check));
+    let in_catalog = |check: &str| in_catalog(&client, check);
     let before = in_catalog("kept");
 
     config("info", &definitions(81, &address, &[&kept, &changed("second")]));

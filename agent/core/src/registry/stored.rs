@@ -151,11 +151,10 @@ impl Registry {
         outbox: &mut Outbox,
     ) -> Result<u64, RegistryError> {
         let services: BTreeSet<_> = configured.services.iter().map(|new| new.service.id.folded()).collect();
-        let of_services = configured.services.iter().flat_map(|new| &new.checks);
-        let checks = of_services.chain(&configured.checks).map(|check| check.id.folded());
-        let checks: BTreeSet<_> = checks.collect();
+        let checks = configured.services.iter().flat_map(|new| &new.checks).chain(&configured.checks);
+        let checks: BTreeSet<_> = checks.map(|check| check.id.folded()).collect();
         self.has_room_for(&services, &checks)?;
-        self.has_services_of(&services, &configured.checks)?;
+        has_services_of(&self.services, &services, &configured.checks)?;
         let is_gone = |source: Source, is_named: bool| source == Source::Config && !is_named;
         let gone =
             self.services.iter().filter(|(id, service)| is_gone(service.source, services.contains(*id)));
@@ -173,20 +172,6 @@ impl Registry {
             self.register_check(now, check, Source::Config, outbox)?;
         }
         Ok(self.version)
-    }
-
-    /// Returns an error if a check is of a service that is neither defined nor an application's.
-    fn has_services_of(
-        &self,
-        defined: &BTreeSet<ServiceId>,
-        checks: &[NewCheck],
-    ) -> Result<(), RegistryError> {
-        let is_there = |id: &ServiceId| {
-            let of_application = |service: &LocalService| service.source == Source::Api;
-            defined.contains(&id.folded()) || self.services.get(&id.folded()).is_some_and(of_application)
-        };
-        let missing = checks.iter().filter_map(|check| check.service.as_ref()).find(|id| !is_there(id));
-        missing.map_or(Ok(()), |id| Err(RegistryError::NoService(id.clone())))
     }
 
     /// Returns an error if the registry would exceed a maximum with these definitions.
@@ -207,6 +192,18 @@ impl Registry {
         }
         Ok(())
     }
+}
+
+/// Returns an error if a check is of a service that is neither defined nor an application's.
+fn has_services_of(
+    registered: &BTreeMap<ServiceId, LocalService>,
+    defined: &BTreeSet<ServiceId>,
+    checks: &[NewCheck],
+) -> Result<(), RegistryError> {
+    let of_application = |id: &ServiceId| registered.get(id).is_some_and(|known| known.source == Source::Api);
+    let is_there = |id: &ServiceId| defined.contains(&id.folded()) || of_application(&id.folded());
+    let missing = checks.iter().filter_map(|check| check.service.as_ref()).find(|id| !is_there(id));
+    missing.map_or(Ok(()), |id| Err(RegistryError::NoService(id.clone())))
 }
 
 impl LocalCheck {
