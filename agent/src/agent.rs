@@ -196,8 +196,7 @@ impl Agent {
     /// Replaces the services and checks of the configuration. Their sessions stay.
     ///
     /// # Errors
-    /// A definition cannot be used; or the operator has to make room, and what was registered until
-    /// then stays.
+    /// Nothing is changed: a definition cannot be used, or the operator has to make room.
     pub fn configure(&self, config: &AgentConfig) -> Result<(), AgentError> {
         self.registry.configure(config.configured()?)?;
         Ok(())

@@ -21,6 +21,7 @@
 //! | `service.rs` | scripted servers for tests of agents, with a log of the calls |
 //! | `quorum.rs` | real servers in the test's process, killed between two messages |
 //! | `readme/` | types the commands of the documents, and compares the output |
+//! | `target.rs` | an HTTP server that checks look at |
 //! | `stand_ins.rs` | many agents in one process, each with its own socket and connections |
 //! | `bin/` | the tests' own programs |
 //! | `fuzz/` | one function per decoder |
@@ -52,5 +53,6 @@ pub mod service;
 pub mod sim;
 pub mod stall;
 pub mod stand_ins;
+pub mod target;
 pub mod tidy;
 pub mod upgrade;

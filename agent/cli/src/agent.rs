@@ -36,21 +36,16 @@ pub async fn run(config: AgentConfig, sources: Sources, until_stdin_ends: bool) 
     // Not earlier: a start that is refused must not touch the file of an agent that runs.
     let _pid_file = PidFile::write(pid_file);
     let replace = |identity: &Identity| agent.replace_identity(identity);
-    let mut is_configured = true;
-    let reload = || {
-        let before = reloadable.config().clone();
-        let outcome = reloadable.reload(replace)?;
-        let config = reloadable.config();
+    let take = |before: &AgentConfig, config: &AgentConfig| {
+        if (&config.services, &config.checks) != (&before.services, &before.checks) {
+            agent.configure(config).map_err(|error| error.to_string())?;
+        }
         if config.upstream.cluster() != before.upstream.cluster() {
             agent.choose_cluster(config.upstream.cluster());
         }
-        if !is_configured || (&config.services, &config.checks) != (&before.services, &before.checks) {
-            is_configured = false;
-            agent.configure(config).map_err(|error| error.to_string())?;
-            is_configured = true;
-        }
-        Ok(outcome)
+        Ok(())
     };
+    let reload = || reloadable.reload(take, replace);
     let leave = async || agent.leave().await;
     let ending = signals.serve(agent.ready(), || tracing::info!("ready"), reload, leave).await;
     if leave_on_terminate && ending == Ending::Terminated {

@@ -24,22 +24,26 @@ impl<T: Role> Reloadable<T> {
         Self { sources, config, identity }
     }
 
-    /// The configuration in use.
-    pub fn config(&self) -> &T {
-        &self.config
-    }
-
-    /// Reads all sources again. A valid certificate that differs from the current one is passed to
-    /// `replace`.
+    /// Reads all sources again. `take` gets the configuration in use and the next one; a valid
+    /// certificate that differs from the current one is passed to `replace`.
     ///
     /// # Errors
-    /// The new configuration is invalid. The current one is kept; the error names the cause.
-    pub fn reload(&mut self, replace: impl FnOnce(&Identity)) -> Outcome {
+    /// The new configuration is invalid, or `take` refuses it. The current one is kept; the error
+    /// names the cause.
+    pub fn reload(
+        &mut self,
+        take: impl FnOnce(&T, &T) -> Result<(), String>,
+        replace: impl FnOnce(&Identity),
+    ) -> Outcome {
         let config: T = load(&self.sources).map_err(|error| error.to_string())?;
         let mut changes = Vec::new();
         let fresh = fresh_identity(&self.identity, &config.tls().files())?;
+        let level = telemetry::level(config.log()).map_err(|error| error.to_string())?;
+        let mut next = self.config.clone();
+        next.take_reloadable(&config);
         // The last that can be refused: from here on everything is taken.
-        telemetry::replace_level(config.log()).map_err(|error| error.to_string())?;
+        take(&self.config, &next)?;
+        telemetry::replace_level(level);
         if let Some(identity) = fresh {
             replace(&identity);
             changes.push(certificate_change(&identity));
@@ -49,7 +53,7 @@ impl<T: Role> Reloadable<T> {
             .extend(differences(&self.config, &config).iter().filter_map(|key| self.said_of(key, &config)));
         // The keys that a start alone looks at stay as they were, so that they are named again next
         // time.
-        self.config.take_reloadable(&config);
+        self.config = next;
         Ok(or_nothing(changes))
     }
 

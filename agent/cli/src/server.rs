@@ -40,7 +40,7 @@ pub async fn run(config: ServerConfig, sources: Sources, until_stdin_ends: bool)
             }
         };
         let Event::Reload(order) = event else { break };
-        order.carried_out(reloadable.reload(|identity| server.replace_identity(identity)));
+        order.carried_out(reloadable.reload(|_, _| Ok(()), |identity| server.replace_identity(identity)));
     }
     server.stop().await;
     Ok(())

@@ -112,17 +112,20 @@ pub fn check_level(config: &LogConfig) -> Result<(), TelemetryError> {
     filter(None, &config.level).map(|_| ())
 }
 
-/// Replaces the log level.
+/// The level that counts, for [`replace_level`].
 ///
 /// # Errors
-/// The level is invalid. The current one is kept.
-pub fn replace_level(config: &LogConfig) -> Result<(), TelemetryError> {
-    let filter = filter(variable(), &config.level)?;
+/// It is invalid.
+pub fn level(config: &LogConfig) -> Result<Targets, TelemetryError> {
+    filter(variable(), &config.level)
+}
+
+/// Replaces the log level.
+pub fn replace_level(level: Targets) {
     if let Some(handle) = FILTER.get() {
         // Only fails where the subscriber is gone, and then there are no logs.
-        let _ = handle.reload(filter);
+        let _ = handle.reload(level);
     }
-    Ok(())
 }
 
 /// The level that counts: the variable's, or else the configured one.

@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         Some(Wanted { seeds: Some(seeds), json, focus, fault_injection, every_mark, .. }) => {
             let marks = many(seeds, json, (focus, fault_injection));
             match marks {
-                Ok(marks) if every_mark => missing(&marks),
+                Ok(marks) if every_mark => missing(&marks, focus),
                 Ok(_) => ExitCode::SUCCESS,
                 Err(code) => code,
             }
@@ -114,8 +114,8 @@ fn verdict(outcome: &Outcome) -> ExitCode {
 }
 
 /// Fails if no seed reached a rare branch: the storms then do not cover their purpose.
-fn missing(marks: &Marks) -> ExitCode {
-    let missing = marks.missing();
+fn missing(marks: &Marks, focus: Focus) -> ExitCode {
+    let missing = marks.missing(focus);
     missing.iter().for_each(|mark| eprintln!("never reached: {}", mark.words()));
     if missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -2,10 +2,11 @@
 //! under load: `upgrade --old PATH [--new PATH] [--rounds N] [--json]`. By default the newer build
 //! is made from the sources.
 //!
-//! The older build must exist, for example that of the commit 4b0df9f:
+//! The older build must exist, for example that of the commit a8f45583, the last one whose agents
+//! know no services:
 //!
 //! ```text
-//! git worktree add /tmp/older 4b0df9f
+//! git worktree add /tmp/older a8f45583
 //! cargo build --manifest-path /tmp/older/Cargo.toml --target-dir /tmp/older-target --bin lockmesh
 //! cargo run -p lockmesh-tests --bin upgrade -- --old /tmp/older-target/debug/lockmesh
 //! ```

@@ -29,6 +29,10 @@ const FOLLOW_BOUND: Duration = Duration::from_secs(8);
 /// Maximum time until a watcher receives a change.
 const WATCH_BOUND: Duration = Duration::from_millis(4_500);
 
+/// The time since which an agent follows a leader that can commit, undisturbed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Undisturbed(pub(super) Time);
+
 /// The conditions of one agent, each with its start.
 #[derive(Debug, Default)]
 pub(super) struct Bounds {
@@ -39,6 +43,8 @@ pub(super) struct Bounds {
     leader: Option<((ServerId, u64, Term), Time)>,
     /// The time since which the agent has followed it.
     known: Option<Time>,
+    /// The time since which that leader can commit.
+    commits: Option<Time>,
     /// Watchers that still wait although every server has the change.
     due: BTreeMap<CallToken, Time>,
 }
@@ -72,6 +78,8 @@ impl World {
             }
             self.judge_watches(agent, id, &mut bounds);
         }
+        bounds.commits = bounds.known.filter(|_| self.can_commit()).map(|_| bounds.commits.unwrap_or(now));
+        self.judge_check_sessions(agent, was_away, bounds.commits.map(Undisturbed));
         self.bounds.insert(agent, bounds);
     }
 

@@ -5,7 +5,7 @@
 //! together with its agent's node. The locks that they held are released with them, which the
 //! invariants see in the changes.
 
-use super::checks::PROBE;
+use super::checks::{ALIAS, PAGE, PROBE, SCRIPT};
 use super::client::Wish;
 use super::stage::Stage;
 use bytes::Bytes;
@@ -93,7 +93,10 @@ impl Cataloguer {
     fn session(&self, stage: &mut Stage) -> Command {
         // A session depends on the own check of another node, or on the health of the agent's node.
         let (node, check, health_window) = match stage.draw.below(2) {
-            0 if stage.plan.clients.has_checks => (&self.own_node, PROBE, HealthWindow::Default),
+            0 if stage.plan.clients.has_checks => {
+                let check = *stage.draw.pick(&[SCRIPT, PAGE, PROBE, ALIAS]);
+                (&self.own_node, check, HealthWindow::Default)
+            }
             0 => (&self.node, CHECK, HealthWindow::Default),
             _ => (&self.own_node, SERF_HEALTH, *stage.draw.pick(&HealthWindow::ALL)),
         };

@@ -6,19 +6,21 @@
 //! equal to them. A restart keeps the status of every check, and gives its application a whole TTL.
 
 use super::agent::{Agent, registration};
+use super::applications::Applications;
+use super::findings::Findings;
 use super::judge::Judge;
 use super::stage::{Event, Stage};
 use super::world::World;
 use lockmesh_agent_core::quorum_client::{Answered, CallToken, LocalCall};
 use lockmesh_agent_core::registry::{
-    CheckKind, Input, Limits, MIN_INTERVAL, NewCheck, Notice, Order, Outbox, Outcome, Probe, Registry, RunId,
-    ServiceRegistration, Source, Store, Stored, StoredCheck, StoredService, Target,
+    Input, Limits, MIN_INTERVAL, Notice, Order, Outbox, Outcome, Registry, RunId, Store, Stored, StoredCheck,
+    StoredService,
 };
 use lockmesh_core::State;
 use lockmesh_protocol::command::{Command, Deregistration, Registration};
 use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
-use lockmesh_protocol::record::{Check, CheckStatus, NODE_MAINTENANCE, SERF_HEALTH, Service};
+use lockmesh_protocol::record::{Check, CheckStatus, NODE_MAINTENANCE, SERF_HEALTH};
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
@@ -28,25 +30,42 @@ use std::time::Duration;
 const ACTION_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The maximum duration of a run.
-const RUN_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const RUN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The check of the application that reports in the calm, of the one that falls silent, and of the
 /// one that deregisters.
-const IDS: [&str; 3] = ["steady", "silent", "gone"];
+pub(super) const IDS: [&str; 3] = ["steady", "silent", "gone"];
 
 /// The service, its check, which the agent runs, and a check that follows it.
-const SERVICE: &str = "web";
+pub(super) const SERVICE: &str = "web";
 /// See [`SERVICE`].
 pub(super) const PROBE: &str = "probe";
-const ALIAS: &str = "alias";
+/// See [`SERVICE`].
+pub(super) const ALIAS: &str = "alias";
+
+/// A script of the node, and an HTTP request.
+pub(super) const SCRIPT: &str = "script";
+/// See [`SCRIPT`].
+pub(super) const PAGE: &str = "page";
+
+/// The checks that the agent runs, each with the number of failures before it is critical, and its
+/// interval.
+pub(super) const PROBES: [(&str, u32, Duration); 3] =
+    [(PROBE, 1, Duration::from_secs(2)), (SCRIPT, 2, MIN_INTERVAL), (PAGE, 1, MIN_INTERVAL)];
+
+/// The maximum number of checks that run at a time; one that is due may have to wait for a place.
+const MAX_RUNNING: usize = PROBES.len() - 1;
+
+/// The maximum delay of a write after a failed one.
+pub(super) const RETRY_WITHIN: Duration = Duration::from_secs(5);
 
 /// The limits, with output that is written soon.
 const LIMITS: Limits = Limits {
     update_interval: Duration::from_secs(4),
     max_output_bytes: 64,
-    max_checks: IDS.len() + 2,
+    max_checks: IDS.len() + PROBES.len() + 1,
     max_services: 1,
-    max_running: 2,
+    max_running: MAX_RUNNING,
 };
 
 /// A timer of an agent's checks.
@@ -68,8 +87,14 @@ pub(super) struct AgentChecks {
     /// The data folder, with the number of folders that were lost before it; `None` before the
     /// first start.
     folder: Option<(u32, Folder)>,
-    /// Set while the target of the probe fails.
-    is_down: bool,
+    /// The probes whose targets fail, each with the time since which runs could find that.
+    pub(super) down: BTreeMap<&'static str, Time>,
+    /// The probes that run.
+    running: BTreeMap<RunId, CheckId>,
+    /// What is known of the checks.
+    pub(super) findings: Findings,
+    /// The time of the last failed write or read of the catalog.
+    pub(super) sync_failed: Option<Time>,
     /// The time of each check's last report or registration, or of the start of the process.
     reported: BTreeMap<CheckId, Time>,
     /// The pending call to the servers.
@@ -134,10 +159,14 @@ impl Agent {
             reported: registry.checks().into_iter().map(|check| (check.id, now)).collect(),
             registry: Some(registry),
             folder: Some(kept.unwrap_or_else(|| (self.folders_lost, Folder::default()))),
-            is_down: earlier.is_down,
+            down: earlier.down.into_keys().map(|probe| (probe, stage.now)).collect(),
+            running: BTreeMap::new(),
+            findings: earlier.findings,
+            sync_failed: None,
             call: None,
             wakes_at: Some(stage.now),
         };
+        self.checks.findings.restart();
         stage.after(Duration::ZERO, Event::Checks(self.place, self.life, CheckTimer::Tick));
         self.next_action(stage);
     }
@@ -157,7 +186,7 @@ impl Agent {
         }
         let input = match timer {
             CheckTimer::Application => {
-                self.application_acts(stage);
+                self.applications_act(stage, judge);
                 self.next_action(stage);
                 Input::Tick
             }
@@ -167,49 +196,43 @@ impl Agent {
             }
             CheckTimer::Tick => return,
             CheckTimer::Ran(run) => {
-                let is_down = self.checks.is_down;
+                let probe = self.checks.running.remove(&run);
+                let is_down = probe.as_ref().is_some_and(|id| self.checks.down.contains_key(id.as_str()));
                 let status = if is_down { CheckStatus::Critical } else { CheckStatus::Passing };
+                if let Some(id) = probe {
+                    let threshold = PROBES.iter().find(|(probe, ..)| *probe == id.as_str());
+                    let threshold = threshold.map_or(1, |(_, failures, _)| *failures);
+                    let moment = (stage.now, judge.history.last());
+                    self.checks.findings.ran(moment, &id, status, threshold);
+                }
                 Input::Ran(run, Outcome { status, output: format!("down: {is_down}") })
             }
         };
         self.check_input(stage, judge, input);
     }
 
-    /// Lets an application act. Errors are those of an application that acts at random.
-    fn application_acts(&mut self, stage: &mut Stage) {
-        let now = self.boot_time(stage);
-        let AgentChecks { registry: Some(registry), folder, reported, is_down, .. } = &mut self.checks else {
+    /// Lets the applications act.
+    fn applications_act(&mut self, stage: &mut Stage, judge: &Judge) {
+        let (now, moment) = (self.boot_time(stage), (stage.now, judge.history.last()));
+        let AgentChecks { registry: Some(registry), folder, reported, down, findings, running, .. } =
+            &mut self.checks
+        else {
             return;
         };
-        let mut outbox = Outbox::default();
-        let mut report =
-            |registry: &mut Registry, id: &str, news: (CheckStatus, &str), outbox: &mut Outbox| {
-                if registry.report(now, &id.into(), news, outbox).is_ok() {
-                    reported.insert(id.into(), now);
-                }
-            };
+        let is_new = folder.as_ref().is_some_and(|(_, folder)| folder.checks.is_empty());
+        let outbox = Outbox::default();
+        let mut applications = Applications { registry, findings, down, reported, now, moment, outbox };
         if stage.calm {
-            *is_down = false;
-            settle(registry, now, &mut outbox);
-            report(registry, IDS[0], (CheckStatus::Passing, "calm"), &mut outbox);
+            applications.settle();
         } else {
-            let id = *stage.draw.pick(&IDS);
-            let status =
-                *stage.draw.pick(&[CheckStatus::Passing, CheckStatus::Warning, CheckStatus::Critical]);
-            match stage.draw.below(18) {
-                0 => drop(registry.deregister_check(&id.into(), &mut outbox)),
-                1 => drop(registry.maintain(now, Some("storm"), &mut outbox)),
-                2 => drop(registry.maintain(now, None, &mut outbox)),
-                3..=5 => register(registry, now, ttl(id, stage.draw.within(3, 8)), &mut outbox),
-                6 => drop(registry.deregister_service(&SERVICE.into(), &mut outbox)),
-                7..=8 => register_service(registry, now, &mut outbox),
-                9 => register(registry, now, alias(), &mut outbox),
-                10 => drop(registry.maintain_service(now, &SERVICE.into(), Some("storm"), &mut outbox)),
-                11 => drop(registry.maintain_service(now, &SERVICE.into(), None, &mut outbox)),
-                12 => *is_down = !*is_down,
-                output => report(registry, id, (status, &format!("output {output}")), &mut outbox),
+            if is_new {
+                applications.register_probes();
             }
+            applications.act(stage);
         }
+        let outbox = applications.outbox;
+        // The result of a run counts only for the registration that it began with.
+        running.retain(|_, id| findings.status(id.as_str()).is_some());
         // A registration restarts the TTL, and what is gone has none.
         reported.retain(|id, _| registry.checks().iter().any(|check| check.id == *id));
         for store in outbox.stores {
@@ -225,19 +248,40 @@ impl Agent {
     /// Passes an input to the registry, and executes what results.
     fn check_input(&mut self, stage: &mut Stage, judge: &mut Judge, input: Input) {
         let (now, mut outbox) = (self.boot_time(stage), Outbox::default());
-        let Some(registry) = &mut self.checks.registry else { return };
+        let AgentChecks { registry: Some(registry), findings, reported, sync_failed, folder, .. } =
+            &mut self.checks
+        else {
+            return;
+        };
+        let moment = (stage.now, judge.history.last());
         registry.handle(now, input, &mut outbox);
         for notice in &outbox.notices {
             stage.log(|| format!("agent {}: {notice:?}", self.place));
             if let Notice::Expired(id) = notice {
-                let began = self.checks.reported.get(id).copied().unwrap_or_default();
+                let began = reported.get(id).copied().unwrap_or_default();
                 assert!(now.since(began) >= Duration::from_secs(3), "{id} expires before its TTL is over");
+                findings.report(moment, id.as_str(), CheckStatus::Critical);
+            }
+            if let Notice::SyncFailed { .. } = notice {
+                *sync_failed = Some(stage.now);
             }
         }
-        if let Some((_, folder)) = &mut self.checks.folder {
+        findings.follow(moment);
+        if let Some((_, folder)) = folder {
+            let was_adopted = folder.is_adopted;
             outbox.stores.into_iter().for_each(|store| folder.store(store));
+            if !was_adopted {
+                findings.adopt(moment, &registry.checks());
+            }
+        }
+        if let Some(difference) = findings.difference(&registry.checks()) {
+            judge.object("checks_are_as_found", format!("agent {}: {difference}", self.place));
+        }
+        if let Some(unfounded) = outbox.order.as_ref().and_then(|order| unfounded(findings, order)) {
+            judge.object("checks_are_as_found", format!("agent {}: {unfounded}", self.place));
         }
         for run in outbox.runs {
+            self.checks.running.insert(run.id, run.check);
             let length = stage.draw.duration(Duration::ZERO, RUN_TIMEOUT);
             stage.after(length, Event::Checks(self.place, self.life, CheckTimer::Ran(run.id)));
         }
@@ -342,6 +386,8 @@ impl Agent {
             (gone, None),
             (NODE_MAINTENANCE, None),
             (PROBE, Some(CheckStatus::Passing)),
+            (SCRIPT, Some(CheckStatus::Passing)),
+            (PAGE, Some(CheckStatus::Passing)),
             // It follows the node's checks too.
             (ALIAS, Some(CheckStatus::Critical)),
         ];
@@ -355,46 +401,12 @@ impl Agent {
     }
 }
 
-/// Registers what exists in the calm, and deregisters the rest.
-fn settle(registry: &mut Registry, now: Time, outbox: &mut Outbox) {
-    let [steady, silent, gone] = IDS;
-    let is_known =
-        |registry: &Registry, id: &str| registry.checks().iter().any(|check| check.id.as_str() == id);
-    let _ = registry.deregister_check(&gone.into(), outbox);
-    registry.maintain(now, None, outbox);
-    for id in [steady, silent] {
-        if !is_known(registry, id) {
-            register(registry, now, ttl(id, 3), outbox);
-        }
-    }
-    if !is_known(registry, PROBE) {
-        register_service(registry, now, outbox);
-    }
-    let _ = registry.maintain_service(now, &SERVICE.into(), None, outbox);
-    if !is_known(registry, ALIAS) {
-        register(registry, now, alias(), outbox);
-    }
-}
-
-fn register(registry: &mut Registry, now: Time, check: NewCheck, outbox: &mut Outbox) {
-    let _ = registry.register_check(now, check, Source::Api, outbox);
-}
-
-fn register_service(registry: &mut Registry, now: Time, outbox: &mut Outbox) {
-    let service = Service { port: 80, ..Service::of("".into(), SERVICE.into(), SERVICE) };
-    let target = Target::Udp { address: "127.0.0.1:9".into() };
-    let kind = CheckKind::Probe(Probe { target, interval: MIN_INTERVAL * 2, timeout: None });
-    let checks = vec![NewCheck::of(PROBE.into(), CheckStatus::Critical, kind)];
-    let registration = ServiceRegistration { service, checks, replaces_checks: false, sidecar: None };
-    let _ = registry.register_service(now, registration, Source::Api, outbox);
-}
-
-/// Returns a check with a TTL of so many seconds.
-fn ttl(id: &str, seconds: u64) -> NewCheck {
-    NewCheck::of(id.into(), CheckStatus::Passing, CheckKind::Ttl(Duration::from_secs(seconds)))
-}
-
-fn alias() -> NewCheck {
-    let kind = CheckKind::Alias { node: None, service: Some(SERVICE.into()) };
-    NewCheck::of(ALIAS.into(), CheckStatus::Critical, kind)
+/// Returns what is wrong with an order that removes something that is registered.
+fn unfounded(findings: &Findings, order: &Order) -> Option<String> {
+    let (id, what) = match order {
+        Order::DeregisterService(id) => (PROBE, format!("service {id}")),
+        Order::DeregisterCheck(id) => (id.as_str(), format!("check {id}")),
+        _ => return None,
+    };
+    findings.status(id).map(|_| format!("{what} is removed from the catalog, and is registered"))
 }

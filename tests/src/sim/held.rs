@@ -191,7 +191,7 @@ impl World {
     }
 
     /// Returns `true` if there is a leader that can commit.
-    fn can_commit(&self) -> bool {
+    pub(super) fn can_commit(&self) -> bool {
         let mut leaders = self.machines.values().filter(|machine| machine.serves());
         let (Some(leader), None) = (leaders.next(), leaders.next()) else { return false };
         let Some(process) = &leader.process else { return false };
@@ -252,6 +252,6 @@ fn held(state: &State) -> impl Iterator<Item = (Key, Arc<Session>)> {
 }
 
 /// Returns the number of the agent on this node.
-fn place_of(node: &NodeName) -> Option<usize> {
+pub(super) fn place_of(node: &NodeName) -> Option<usize> {
     node.as_str().strip_prefix('n')?.parse().ok()
 }

@@ -1,5 +1,7 @@
 //! Counters of rare branches: they show that the storms reach every branch that they should.
 
+use super::plan::Focus;
+
 /// Declares the marks, each with its description.
 macro_rules! marks {
     ($($name:ident: $words:literal,)*) => {
@@ -188,8 +190,22 @@ marks! {
     BackedUp: "a backup was read completely",
     BackupInterrupted: "a backup restarted because its reader or its server was gone",
     Restored: "a backup was restored",
+    EndedWithScript: "a session ended with a failed script check of its agent",
+    EndedWithPage: "a session ended with a failed HTTP check of its agent",
+    EndedWithService: "a session ended with a failed check of its agent's service",
+    EndedWithAlias: "a session ended with an alias of its agent",
+    EndedAfterElection: "a session ended with a check that had failed before an election",
     FollowerRead: "a follower answered a read after its leader's read-index round",
 }
+
+/// The marks that only runs with checks reach.
+const OF_CHECKS: [Mark; 5] = [
+    Mark::EndedWithScript,
+    Mark::EndedWithPage,
+    Mark::EndedWithService,
+    Mark::EndedWithAlias,
+    Mark::EndedAfterElection,
+];
 
 /// The number of times that each branch was reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -217,8 +233,9 @@ impl Marks {
         self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
     }
 
-    /// Returns the marks that no run has reached.
-    pub fn missing(&self) -> Vec<Mark> {
-        Mark::ALL.iter().copied().filter(|mark| self.count(*mark) == 0).collect()
+    /// Returns the marks of a focus that no run has reached: with checks, those of checks alone.
+    pub fn missing(&self, focus: Focus) -> Vec<Mark> {
+        let is_of_focus = |mark: &Mark| OF_CHECKS.contains(mark) == (focus == Focus::Checks);
+        Mark::ALL.iter().copied().filter(|mark| self.count(*mark) == 0 && is_of_focus(mark)).collect()
     }
 }

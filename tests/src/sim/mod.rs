@@ -23,7 +23,9 @@
 //! | `guard`, `guard_calls`, `guards` | programs that hold locks by the client library |
 //! | `guard_promises` | other guarantees of the client library |
 //! | `session_watches` | session events that an agent reports to guards |
-//! | `checks` | health checks of an agent, and the applications that report to it |
+//! | `checks`, `applications` | services and checks of an agent; the applications that report to it |
+//! | `findings` | the status that each check must have |
+//! | `check_sessions` | sessions that depend on an agent's checks: they end in time |
 //! | `member`, `liar` | an agent in the mesh and its questions to servers; lying hosts |
 //! | `operator`, `chaos`, `agent_faults`, `setback` | membership changes; faults; disk rollbacks |
 //! | `history`, `judge`, `invariant` | the total order of writes; the invariants |
@@ -40,12 +42,14 @@ pub mod administrator;
 pub mod agent;
 mod agent_faults;
 mod another_cluster;
+mod applications;
 pub mod archivist;
 mod bounds;
 pub mod calm;
 pub mod cataloguer;
 mod challenges;
 pub mod chaos;
+mod check_sessions;
 mod checks;
 pub mod chronicle;
 pub mod client;
@@ -56,6 +60,7 @@ pub mod disk;
 pub mod draw;
 pub mod durable;
 pub mod fault_injection;
+mod findings;
 pub mod fleet;
 pub mod greetings;
 pub mod guard;

@@ -4,6 +4,7 @@ use super::agent::Agent;
 use super::another_cluster;
 use super::bounds::Bounds;
 use super::chaos;
+use super::check_sessions::CheckSessions;
 use super::connections::CONNECT_TIMEOUT;
 use super::disk::DiskEvent;
 use super::held::HeldLocks;
@@ -59,6 +60,8 @@ pub struct World {
     pub(super) handover_due: Option<Time>,
     /// Faults, and locks that no guard believes in.
     pub(super) held: HeldLocks,
+    /// Sessions that depend on checks.
+    pub(super) check_sessions: CheckSessions,
     /// `true` if the final check has succeeded.
     pub done: bool,
 }
@@ -102,6 +105,7 @@ impl World {
             bounds: BTreeMap::new(),
             handover_due: None,
             held: HeldLocks::default(),
+            check_sessions: CheckSessions::default(),
             done: false,
         }
     }
@@ -437,6 +441,7 @@ impl World {
             self.note_past(LogIndex(index));
             self.note_for_guards(LogIndex(index));
             self.note_for_held(LogIndex(index));
+            self.note_for_check_sessions(LogIndex(index));
         }
         if new > 0 {
             self.judge_guards();

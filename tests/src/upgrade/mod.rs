@@ -1,21 +1,25 @@
 //! A rolling upgrade of real processes under load: three servers and three agents of an older build
-//! are replaced one after another, servers first.
+//! are replaced one after another, servers first; then the newer build replaces itself, with
+//! sessions on the checks that the older one may not know.
 //!
 //! | module | contents |
 //! |---|---|
 //! | `holds` | the locks that are held or acquired in turn meanwhile |
+//! | `checked` | sessions on a TTL check, and on an HTTP check of a service |
 //!
 //! **Expected:** no session is lost, and no write fails except at an agent that is being replaced.
 //! Every acknowledged write exists in the end, fences only increase, and the cluster's format is
 //! upgraded after the last server is replaced. Agents of the older build then still answer every
 //! read.
 
+pub mod checked;
 pub mod holds;
 
 use crate::cluster::{Cluster, SERVERS};
 use crate::dialect::let_pass;
 use crate::http::Client;
 use crate::stall::clients::{Answers, Clients, Failed};
+use checked::Checked;
 use holds::{Held, Turns, first_fall};
 use lockmesh_protocol::format;
 use serde::Serialize;
@@ -49,6 +53,8 @@ pub struct UpgradeReport {
     pub failed_at_replaced: usize,
     /// The longest time without an acknowledged write while servers were replaced.
     pub gap_seconds: f64,
+    /// The number of sessions that depended on checks.
+    pub checked: usize,
     /// The number of turns of the repeatedly acquired lock.
     pub turns: usize,
     /// The format after the upgrade; `None` if it was not upgraded.
@@ -70,21 +76,28 @@ pub fn run(disks: &[PathBuf], old: &Path, new: &Path) -> UpgradeReport {
     let held = windows.iter().enumerate();
     let held: Vec<Held> =
         held.map(|(n, window)| Held::start(old, window, &agents[n], &agents[(n + 1) % AGENTS])).collect();
+    let mut checked: Vec<Checked> = agents
+        .iter()
+        .enumerate()
+        .map(|(n, agent)| Checked::start(agent, cluster.name(cluster.agent(n))))
+        .collect();
+    checked.iter_mut().for_each(|checked| _ = checked.register_service());
     let turns = Turns::start([old.to_owned(), new.to_owned()], agents.clone());
     let_pass(PEACE);
 
     cluster.use_program(new);
-    let leader = cluster.wait_for_leader();
-    let order = (1..=SERVERS).map(|step| (leader + step) % SERVERS);
-    let servers: Vec<(usize, Span)> = order.map(|place| (place, replace(&mut cluster, place))).collect();
+    let servers = replace_servers(&mut cluster);
     let raised_to = wait_for_format(&cluster);
     end_by_check(&agents);
-    let replaced: Vec<(usize, Span)> =
-        (0..AGENTS).map(|agent| SERVERS + agent).map(|place| (place, replace(&mut cluster, place))).collect();
+    let replaced = replace_agents(&mut cluster);
+    for (agent, checked) in checked.iter_mut().enumerate().filter(|(_, checked)| !checked.has_service()) {
+        assert!(checked.register_service(), "agent {agent} of this build knows services");
+    }
+    let again = [replace_servers(&mut cluster), replace_agents(&mut cluster)];
 
     eprintln!("reading all writes");
     let mut report = UpgradeReport::new(raised_to);
-    for (place, span) in servers.iter().chain(&replaced) {
+    for (place, span) in servers.iter().chain(&replaced).chain(again.iter().flatten()) {
         report.away_seconds.push((cluster.name(*place).to_owned(), (span.1 - span.0).as_secs_f64()));
     }
     let meanwhile = (servers[0].1.0, replaced[0].1.0);
@@ -95,7 +108,13 @@ pub fn run(disks: &[PathBuf], old: &Path, new: &Path) -> UpgradeReport {
         let stored = agents[0].get(&format!("/v1/kv/{}?raw", key(agent))).expect(200);
         let stored = String::from_utf8_lossy(&stored.body).parse().unwrap_or_default();
         let lost = lost.max(answers.lost);
-        report.add(&Clientele { agent, answers, lost, stored, away: replaced[agent].1 }, meanwhile);
+        let away = [replaced[agent].1, again[1][agent].1];
+        report.add(&Clientele { agent, answers, lost, stored, away }, meanwhile);
+    }
+    for checked in checked {
+        let (count, lost) = checked.end();
+        report.checked += count;
+        report.broken.extend(lost);
     }
     eprintln!("ending the locks");
     let fences = turns.end();
@@ -115,8 +134,20 @@ struct Clientele {
     lost: usize,
     /// The number that is stored.
     stored: u64,
-    /// The time in which the agent was replaced.
-    away: Span,
+    /// The times in which the agent was replaced.
+    away: [Span; 2],
+}
+
+/// Replaces every server, the leader last.
+fn replace_servers(cluster: &mut Cluster) -> Vec<(usize, Span)> {
+    let leader = cluster.wait_for_leader();
+    let order = (1..=SERVERS).map(|step| (leader + step) % SERVERS);
+    order.map(|place| (place, replace(cluster, place))).collect()
+}
+
+/// Replaces every agent.
+fn replace_agents(cluster: &mut Cluster) -> Vec<(usize, Span)> {
+    (0..AGENTS).map(|agent| SERVERS + agent).map(|place| (place, replace(cluster, place))).collect()
 }
 
 /// Stops a process gracefully and starts the new program in its place.
@@ -176,6 +207,7 @@ impl UpgradeReport {
             renewed: 0,
             failed_at_replaced: 0,
             gap_seconds: 0.0,
+            checked: 0,
             turns: 0,
             raised_to,
             broken: broken.into_iter().collect(),
@@ -201,7 +233,7 @@ impl UpgradeReport {
         }
         for (what, failed) in [("write", &answers.failed), ("renewal", &answers.unrenewed)] {
             let (excused, wrong): (Vec<&Failed>, Vec<&Failed>) =
-                failed.iter().partition(|failed| failed.is_during(&[*away]));
+                failed.iter().partition(|failed| failed.is_during(away));
             self.failed_at_replaced += excused.len();
             if let Some(first) = wrong.first() {
                 let count = wrong.len();
@@ -219,8 +251,9 @@ impl fmt::Display for UpgradeReport {
         }
         writeln!(
             f,
-            "{} writes, {} renewals, {} turns of a lock; {} requests failed at an agent that was replaced",
-            self.written, self.renewed, self.turns, self.failed_at_replaced
+            "{} writes, {} renewals, {} sessions on checks, {} turns of a lock; {} requests failed at an agent that \
+             was replaced",
+            self.written, self.renewed, self.checked, self.turns, self.failed_at_replaced
         )?;
         writeln!(f, "longest time without a write while servers were replaced: {:.2} s", self.gap_seconds)?;
         match self.raised_to {
@@ -242,11 +275,12 @@ mod tests {
         let failed = Failed { span: (at(11), at(12)), reason: "refused".into() };
         let answers = Answers { failed: vec![failed], last_written: 7, ..Answers::default() };
         let mut report = UpgradeReport::new(Some(format::NEWEST));
-        let away = (at(10), at(13));
+        let away = [(at(10), at(13)), (at(20), at(21))];
         let mut clients = Clientele { agent: 0, answers, lost: 0, stored: 7, away };
         report.add(&clients, (at(0), at(10)));
         assert_eq!((report.broken.len(), report.failed_at_replaced), (0, 1));
-        clients = Clientele { agent: 1, lost: 2, stored: 6, away: (at(13), at(15)), ..clients };
+        clients =
+            Clientele { agent: 1, lost: 2, stored: 6, away: [(at(13), at(15)), (at(20), at(21))], ..clients };
         report.add(&clients, (at(0), at(10)));
         let broken = report.broken.join("; ");
         for expected in

@@ -11,6 +11,7 @@ mod alerting;
 mod audit;
 mod bad_input;
 mod blocking;
+mod check_sessions;
 mod children;
 mod cluster;
 mod conventions;

@@ -26,7 +26,7 @@ pub const PREFIX: &str = "LOCKMESH_CONFIG_";
 const DEFINITIONS: [&str; 2] = ["services", "checks"];
 
 /// The configuration of a role.
-pub trait Role: Default + Section + Serialize + DeserializeOwned {
+pub trait Role: Clone + Default + Section + Serialize + DeserializeOwned {
     /// Its certificate.
     fn tls(&self) -> &TlsConfig;
 

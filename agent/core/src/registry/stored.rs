@@ -15,7 +15,7 @@ use lockmesh_protocol::random::Random;
 use lockmesh_protocol::record::{CheckStatus, Service};
 use lockmesh_protocol::time::Time;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The maximum time until the first run of a restored check. If the whole host was down, its node
@@ -151,8 +151,7 @@ impl Registry {
     /// definitions with the same id, and keep the status of their checks.
     ///
     /// # Errors
-    /// Those of a registration. Without room nothing is changed; a check of an unknown service is
-    /// not registered.
+    /// Those of a registration. Nothing is changed.
     pub fn configure(
         &mut self,
         now: Time,
@@ -165,6 +164,7 @@ impl Registry {
         let checks = of_services.chain(&configured.checks).map(|check| check.id.folded());
         let checks: BTreeSet<_> = checks.collect();
         self.tables.has_room_for(&self.limits, &services, &checks)?;
+        has_services_of(self.tables.services(), &services, &configured.checks)?;
         let is_gone = |source: Source, is_named: bool| source == Source::Config && !is_named;
         let known = self.tables.services().iter();
         let gone = known.filter(|(id, service)| is_gone(service.source, services.contains(*id)));
@@ -185,6 +185,18 @@ impl Registry {
         }
         Ok(self.tables.version)
     }
+}
+
+/// Returns an error if a check is of a service that is neither defined nor an application's.
+fn has_services_of(
+    registered: &BTreeMap<ServiceId, LocalService>,
+    defined: &BTreeSet<ServiceId>,
+    checks: &[NewCheck],
+) -> Result<(), RegistryError> {
+    let of_application = |id: &ServiceId| registered.get(id).is_some_and(|known| known.source == Source::Api);
+    let is_there = |id: &ServiceId| defined.contains(&id.folded()) || of_application(&id.folded());
+    let missing = checks.iter().filter_map(|check| check.service.as_ref()).find(|id| !is_there(id));
+    missing.map_or(Ok(()), |id| Err(RegistryError::NoService(id.clone())))
 }
 
 impl LocalCheck {

@@ -674,6 +674,12 @@ fn configuration_wins_over_applications_and_a_reload_keeps_the_status() {
     assert_eq!(stand.status("two"), None);
     stand.pass(SECOND * 50);
     assert_eq!(stand.status("node"), Some(CheckStatus::Passing), "the file's TTL applies");
+    let stray = NewCheck { service: Some("nowhere".into()), ..new("stray", SECOND) };
+    let refused = Configured { services: Vec::new(), checks: vec![stray] };
+    let version = stand.registry.version();
+    let refused = stand.change(|registry, now, outbox| registry.configure(now, refused, outbox));
+    assert_eq!(refused, Err(RegistryError::NoService("nowhere".into())));
+    assert_eq!((stand.registry.version(), stand.status("one")), (version, Some(CheckStatus::Warning)));
     configure(&mut stand, Configured::default());
     let left: Vec<_> = stand.catalog.keys().map(CheckId::as_str).collect();
     assert_eq!((left, stand.services.len(), stand.folder.1.len()), (vec!["api"], 0, 1));

@@ -8,6 +8,7 @@
 //! | `fencing` | fencing tokens only increase |
 //! | `holder_alive` | the holder of a lock is a live session |
 //! | `atomic_invalidation` | the end of a session releases all its locks in one log entry |
+//! | `check_sessions` | no session outlives a critical check, or is lost to one that is well |
 //! | `lock_delay` | a lock-delay lasts as long as it must under any leader |
 //! | `ttl` | no session expires sooner than its TTL after an acknowledged renewal |
 //! | `node_lease` | no agent believes in its node's sessions when the servers fail the node |
@@ -35,6 +36,7 @@ mod acknowledgements;
 pub mod agent_event;
 mod atomic_invalidation;
 mod backups;
+mod check_sessions;
 mod durable;
 mod exactly_once;
 mod fairness;
@@ -262,6 +264,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(fencing::Fencing::default()),
         Box::new(holder_alive::HolderAlive::default()),
         Box::new(atomic_invalidation::AtomicInvalidation::default()),
+        Box::new(check_sessions::CheckSessions::default()),
         Box::new(lock_delay::LockDelays::default()),
         Box::new(ttl::Ttl::default()),
         Box::new(node_lease::NodeLease::default()),
