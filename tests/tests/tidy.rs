@@ -111,7 +111,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("rcgen", &["protocol/net/src/certificate.rs"]),
     ("rand_core", &["agent/core/src/gossip/engine.rs"]),
     ("redb", &["server/src/store/"]),
-    ("regex_lite", &["agent/core/src/event_filter.rs"]),
+    ("regex_lite", &["agent/core/src/pattern.rs"]),
     (
         "rustix",
         &[
