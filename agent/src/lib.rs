@@ -11,7 +11,8 @@
 //! | `agent.rs`, `error.rs` | start and stop of all parts; startup errors |
 //! | `http/` | the local API: listeners, limits, router |
 //! | `http/endpoint/` | one file per family of endpoints: parse, ask once, render |
-//! | `http/go/` | parsing by Go's rules: query strings, paths, numbers, JSON |
+//! | `http/go/` | parsing by Go's rules: query strings, paths, numbers, string literals, JSON |
+//! | `http/filter/` | the language of `?filter=` |
 //! | `http/tests/` | the API on a stand-in quorum: real parsing, the real state, bytes on real sockets |
 //! | `registry/` | this agent's own services and health checks: clock, log, data folder and connection around `agent/core/src/registry`, which decides |
 //! | `definitions/` | definitions of services and checks, in requests and in the configuration |

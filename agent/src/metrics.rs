@@ -46,7 +46,7 @@ lockmesh_net::metrics! {
     pub LIMITS: IntCounterVec = "lockmesh_http_limits_total",
         "Requests rejected by a limit of the HTTP API", by ["limit"], of [
             "accept", "audit", "body_read_timeout", "body_size", "checks", "connections",
-            "connections_per_client", "events", "header_read_timeout", "host", "idle_timeout",
+            "connections_per_client", "events", "filter", "header_read_timeout", "host", "idle_timeout",
             "operator_over_tcp", "snapshot_size", "token", "txn_operations", "value_size",
             "watched_sessions",
         ];

@@ -111,7 +111,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("rcgen", &["protocol/net/src/certificate.rs"]),
     ("rand_core", &["agent/core/src/gossip/engine.rs"]),
     ("redb", &["server/src/store/"]),
-    ("regex_lite", &["agent/core/src/event_filter.rs"]),
+    ("regex_lite", &["agent/core/src/pattern.rs"]),
     (
         "rustix",
         &[
@@ -148,6 +148,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("toml", &["agent/cli/src/config/mod.rs", "tests/src/hunt/table.rs"]),
     ("tracing_subscriber", &["agent/cli/src/telemetry.rs"]),
     ("uuid", &["protocol/src/id.rs", "agent/src/"]),
+    ("winnow", &["agent/src/http/filter/grammar.rs"]),
     ("x509_parser", &["protocol/net/src/certificate.rs"]),
 ];
 
@@ -169,10 +170,11 @@ const FREE: &[&str] = &[
 ];
 
 /// The crates, folders and files without clock, disk, socket, thread, randomness or hash order.
-const PURE: [&str; 5] = [
+const PURE: [&str; 6] = [
     "protocol/src/",
     "server/core/src/",
     "agent/core/src/",
+    "agent/src/http/filter/",
     "agent/client/src/holder/",
     "agent/client/src/backoff.rs",
 ];

@@ -13,12 +13,13 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug)]
 pub struct Agent<'a> {
     client: &'a Client,
+    filter: &'a str,
 }
 
 impl Client {
     /// Returns the requests about the agent itself.
     pub fn agent(&self) -> Agent<'_> {
-        Agent { client: self }
+        Agent { client: self, filter: "" }
     }
 
     /// Returns the RPC address of the quorum's leader; `None` if the agent knows no leader.
@@ -39,7 +40,14 @@ impl Client {
     }
 }
 
-impl Agent<'_> {
+impl<'a> Agent<'a> {
+    /// Lists only the services or checks that this filter selects: an expression such as
+    /// `Service == web and Port == 80` about their fields.
+    #[must_use]
+    pub fn filter(self, filter: &'a str) -> Self {
+        Self { filter, ..self }
+    }
+
     /// Returns the agent's identity and configuration.
     ///
     /// # Errors
@@ -89,7 +97,7 @@ impl Agent<'_> {
     /// # Errors
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn checks(&self) -> Result<BTreeMap<String, Check>, Error> {
-        Ok(self.client.read(Target::new("/v1/agent/checks")).await?.value)
+        Ok(self.client.read(Target::new("/v1/agent/checks").filter(self.filter)).await?.value)
     }
 
     /// Returns the agent's own services, by service id.
@@ -97,7 +105,7 @@ impl Agent<'_> {
     /// # Errors
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn services(&self) -> Result<BTreeMap<String, Service>, Error> {
-        Ok(self.client.read(Target::new("/v1/agent/services")).await?.value)
+        Ok(self.client.read(Target::new("/v1/agent/services").filter(self.filter)).await?.value)
     }
 
     /// Registers a service with its checks, or changes the one with that id.

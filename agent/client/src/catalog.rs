@@ -11,16 +11,24 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug)]
 pub struct Catalog<'a> {
     client: &'a Client,
+    filter: &'a str,
 }
 
 impl Client {
     /// Returns the requests about nodes, services and checks.
     pub fn catalog(&self) -> Catalog<'_> {
-        Catalog { client: self }
+        Catalog { client: self, filter: "" }
     }
 }
 
-impl Catalog<'_> {
+impl<'a> Catalog<'a> {
+    /// Lists only what this filter selects: an expression such as `Meta.rack == r1` about the
+    /// fields of the elements of a list, or of the services of a node.
+    #[must_use]
+    pub fn filter(self, filter: &'a str) -> Self {
+        Self { filter, ..self }
+    }
+
     /// Returns all datacenters.
     ///
     /// # Errors
@@ -34,7 +42,7 @@ impl Catalog<'_> {
     /// # Errors
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn nodes(&self, read: &Read) -> Result<Answer<Vec<Node>>, Error> {
-        self.client.read(Target::new("/v1/catalog/nodes").read(read)).await
+        self.client.read(Target::new("/v1/catalog/nodes").read(read).filter(self.filter)).await
     }
 
     /// Returns a node with its services; `None` if no node has that name.
@@ -42,7 +50,7 @@ impl Catalog<'_> {
     /// # Errors
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn node(&self, name: &str, read: &Read) -> Result<Answer<Option<NodeServices>>, Error> {
-        self.client.read(Target::new("/v1/catalog/node/").name(name).read(read)).await
+        self.client.read(Target::new("/v1/catalog/node/").name(name).read(read).filter(self.filter)).await
     }
 
     /// Returns the names of all services with their tags.
@@ -50,7 +58,7 @@ impl Catalog<'_> {
     /// # Errors
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn services(&self, read: &Read) -> Result<Answer<BTreeMap<String, Vec<String>>>, Error> {
-        self.client.read(Target::new("/v1/catalog/services").read(read)).await
+        self.client.read(Target::new("/v1/catalog/services").read(read).filter(self.filter)).await
     }
 
     /// Returns the nodes on which a service runs.
@@ -58,7 +66,7 @@ impl Catalog<'_> {
     /// # Errors
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn service(&self, name: &str, read: &Read) -> Result<Answer<Vec<ServiceNode>>, Error> {
-        self.client.read(Target::new("/v1/catalog/service/").name(name).read(read)).await
+        self.client.read(Target::new("/v1/catalog/service/").name(name).read(read).filter(self.filter)).await
     }
 
     /// Returns the checks of a node.
@@ -66,7 +74,7 @@ impl Catalog<'_> {
     /// # Errors
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn node_checks(&self, node: &str, read: &Read) -> Result<Answer<Vec<Check>>, Error> {
-        self.client.read(Target::new("/v1/health/node/").name(node).read(read)).await
+        self.client.read(Target::new("/v1/health/node/").name(node).read(read).filter(self.filter)).await
     }
 
     /// Returns the checks of a service.
@@ -74,7 +82,7 @@ impl Catalog<'_> {
     /// # Errors
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn service_checks(&self, service: &str, read: &Read) -> Result<Answer<Vec<Check>>, Error> {
-        self.client.read(Target::new("/v1/health/checks/").name(service).read(read)).await
+        self.client.read(Target::new("/v1/health/checks/").name(service).read(read).filter(self.filter)).await
     }
 
     /// Returns the checks in a state: `passing`, `warning`, `critical` or `any`.
@@ -82,7 +90,7 @@ impl Catalog<'_> {
     /// # Errors
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn checks_in_state(&self, state: &str, read: &Read) -> Result<Answer<Vec<Check>>, Error> {
-        self.client.read(Target::new("/v1/health/state/").name(state).read(read)).await
+        self.client.read(Target::new("/v1/health/state/").name(state).read(read).filter(self.filter)).await
     }
 
     /// Returns the instances of a service with their checks.
@@ -90,6 +98,8 @@ impl Catalog<'_> {
     /// # Errors
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn instances(&self, service: &str, read: &Read) -> Result<Answer<Vec<ServiceInstance>>, Error> {
-        self.client.read(Target::new("/v1/health/service/").name(service).read(read)).await
+        self.client
+            .read(Target::new("/v1/health/service/").name(service).read(read).filter(self.filter))
+            .await
     }
 }

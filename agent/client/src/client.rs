@@ -261,6 +261,11 @@ impl Target {
         target
     }
 
+    /// Adds a filter; an empty one selects everything.
+    pub(crate) fn filter(self, filter: &str) -> Self {
+        if filter.is_empty() { self } else { self.with("filter", filter) }
+    }
+
     /// Adds a numeric parameter.
     pub(crate) fn number(self, name: &str, value: u64) -> Self {
         self.with(name, &value.to_string())

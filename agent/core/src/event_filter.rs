@@ -1,21 +1,12 @@
 //! Filters of user events: regular expressions on the host name, the ids of its services, and their
 //! tags. The agent that fires an event checks the filters, and each receiver applies them itself.
-//! This is the only file that names the library for regular expressions.
 //!
-//! The syntax is Go's, because Consul's users write for Go: unanchored, `\w` and `\d` are ASCII,
-//! and matching is linear (no back references, no look-around). Unlike in Go, `(?i)` folds ASCII
-//! only and there are no Unicode classes. A pattern that becomes too large when compiled is
-//! rejected, so that an event costs its receivers only a moment.
+//! A pattern that becomes too large when compiled is rejected, so that an event costs its receivers
+//! only a moment.
 
+use crate::pattern::Pattern;
 use lockmesh_protocol::gossip::event::EventFilters;
 use lockmesh_protocol::record::Service;
-use regex_lite::{Regex, RegexBuilder};
-
-/// The maximum size of a compiled pattern, in bytes.
-const MAX_PATTERN_BYTES: usize = 64 << 10;
-
-/// The maximum nesting depth of a pattern.
-const MAX_NESTING: u32 = 50;
 
 /// The reason why filters are rejected, in Consul's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,9 +27,9 @@ pub enum FilterError {
 /// Compiled filters.
 #[derive(Clone, Debug)]
 pub struct EventFilter {
-    node: Option<Regex>,
-    service: Option<Regex>,
-    tag: Option<Regex>,
+    node: Option<Pattern>,
+    service: Option<Pattern>,
+    tag: Option<Pattern>,
 }
 
 impl EventFilter {
@@ -57,7 +48,7 @@ impl EventFilter {
 
     /// Returns `true` if the filters select the host with this name and these services.
     pub fn matches(&self, node: &str, services: &[Service]) -> bool {
-        let fits = |pattern: &Option<Regex>, text: &str| {
+        let fits = |pattern: &Option<Pattern>, text: &str| {
             pattern.as_ref().is_none_or(|pattern| pattern.is_match(text))
         };
         let is_chosen = |service: &Service| {
@@ -69,14 +60,11 @@ impl EventFilter {
 }
 
 /// Returns `None` for an empty text, which selects every host.
-fn pattern(which: &'static str, text: &str) -> Result<Option<Regex>, FilterError> {
+fn pattern(which: &'static str, text: &str) -> Result<Option<Pattern>, FilterError> {
     if text.is_empty() {
         return Ok(None);
     }
-    let mut builder = RegexBuilder::new(text);
-    builder.size_limit(MAX_PATTERN_BYTES).nest_limit(MAX_NESTING);
-    let invalid = |error| FilterError::Invalid { which, reason: format!("error parsing regexp: {error}") };
-    builder.build().map(Some).map_err(invalid)
+    Pattern::new(text).map(Some).map_err(|reason| FilterError::Invalid { which, reason })
 }
 
 #[cfg(test)]

@@ -16,7 +16,8 @@
 //! | `servers.rs` | configured and learned servers |
 //! | `lease.rs`, `session_events.rs`, `session_watch.rs` | the node's lease; the resulting state of sessions, as reported to guards; when a followed session is read and ended |
 //! | `admission.rs` | whether the servers accept this agent |
-//! | `event_log.rs`, `event_filter.rs` | received user events, and their filters; the latter names the library for regular expressions |
+//! | `event_log.rs`, `event_filter.rs` | received user events, and their filters |
+//! | `pattern.rs` | regular expressions of clients, within limits; only it names the library |
 //! | `gossip/` | the failure detector: this agent in the mesh (SWIM); only `engine.rs` names foca |
 //! | `registry/` | this agent's own services and health checks, kept equal to the catalog (anti-entropy) |
 //! | `request_ids.rs` | one id for all attempts of a command |
@@ -29,6 +30,7 @@ pub mod event_log;
 pub mod gossip;
 pub mod leader_tracker;
 pub mod lease;
+pub mod pattern;
 pub mod quorum_client;
 pub mod registry;
 pub mod request_ids;

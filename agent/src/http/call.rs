@@ -185,18 +185,6 @@ impl Call<'_> {
         Ok((asked > 0).then(|| duration::clamped(asked).min(self.api.limits.max_query_time)))
     }
 
-    /// Rejects a filter: the language is not implemented, and ignoring it would return wrong
-    /// answers.
-    pub(super) fn refuse_filter(&self) -> Result<(), Failure> {
-        match self.params.non_empty("filter") {
-            Some(_) => Err(Failure::refused(
-                "Failed to create boolean expression evaluator: filters are not supported yet: \
-                 leave ?filter out and select from the whole answer",
-            )),
-            None => Ok(()),
-        }
-    }
-
     /// Returns the announced length of the body; `None` without one.
     pub(super) fn content_length(&self) -> Option<u64> {
         self.head.headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()

@@ -33,6 +33,8 @@
 //! | `event_stream` | a response that stays open, with one event after the other |
 //! | `file_body` | a response that is read from a file |
 //! | `service_mesh` | the fields of a service that only a service mesh uses |
+//! | `filter` | the language of `?filter=`: parser and evaluator; pure |
+//! | `fields` | the rows' fields, as filters see them |
 //! | `shapes` | from the state's records to the client's JSON |
 //! | [`endpoint`] | the endpoints |
 //! | [`go`] | durations, numbers, query strings, paths and JSON by the rules of Go |
@@ -56,7 +58,9 @@ mod audit;
 mod body;
 mod call;
 mod event_stream;
+mod fields;
 mod file_body;
+mod filter;
 mod guard;
 mod host;
 mod peer;

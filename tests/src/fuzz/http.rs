@@ -174,7 +174,7 @@ pub fn request_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-const REQUESTS: [&str; 40] = [
+const REQUESTS: [&str; 42] = [
     "GET /v1/kv/job/leader?index=5&wait=10s&consistent\nX-Consul-Token: t\n\n",
     "GET /v1/kv/job?recurse&stale&pretty\n\n",
     "GET /v1/kv/?keys&separator=/\nCache-Control: max-age=30, must-revalidate\n\n",
@@ -194,6 +194,8 @@ const REQUESTS: [&str; 40] = [
     "PUT /v1/catalog/register\n\n{\"Node\": \"n\", \"Address\": \"::1\", \"Service\": {\"Service\": \"web\", \"Weights\": {\"Passing\": -1}}, \"NodeMeta\": {\"a\": \"b\"}}",
     "PUT /v1/catalog/deregister\n\n{\"Node\": \"n\", \"CheckID\": \"c\"}",
     "GET /v1/catalog/nodes?near=_agent&node-meta=a:b&filter=Node==x\n\n",
+    "GET /v1/catalog/services?filter=not(ServiceMeta[%22a%5cn%22]+!=+`x`)+or+ServiceTags+is+empty\n\n",
+    "GET /v1/health/service/web?filter=web+in+Node.Meta.a+and+Checks.Output+matches+%22(a+)+$%22\n\n",
     "GET /v1/catalog/node/n\n\n",
     "GET /v1/catalog/datacenters\n\n",
     "GET /v1/health/node/n\n\n",

@@ -25,6 +25,11 @@ enum Command {
         /// Only services of this node
         #[arg(long, value_name = "NAME")]
         node: Option<String>,
+        /// Only services with an instance that this filter selects, such as
+        /// '"v1" in ServiceTags'; with --node, only services that it selects, such as
+        /// '"v1" in Tags'
+        #[arg(long, value_name = "FILTER", default_value = "", hide_default_value = true)]
+        filter: String,
         /// Print the JSON of the agent's API, with tags
         #[arg(long)]
         json: bool,
@@ -38,6 +43,10 @@ enum Command {
         /// Only nodes with this service
         #[arg(long, value_name = "NAME")]
         service: Option<String>,
+        /// Only nodes that this filter selects, such as 'Meta.rack == r1'; with --service, only
+        /// nodes with an instance that it selects, such as 'NodeMeta.rack == r1'
+        #[arg(long, value_name = "FILTER", default_value = "", hide_default_value = true)]
+        filter: String,
         /// Print addresses by tag and metadata too
         #[arg(long)]
         detailed: bool,
@@ -63,10 +72,9 @@ enum Command {
 /// The agent did not reply, or the output has no reader. Nothing was changed; retry.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let client = context.client()?;
-    let catalog = client.catalog();
     match args.command {
-        Command::Services { tags, node, json, table: layout, consistency } => {
-            let read = consistency.read();
+        Command::Services { tags, node, filter, json, table: layout, consistency } => {
+            let (catalog, read) = (client.catalog().filter(&filter), consistency.read());
             let services = match node {
                 Some(node) => services_of_node(catalog, &node, &read).await?,
                 None => catalog.services(&read).await?.value,
@@ -77,8 +85,8 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
                 (false, false) => services.keys().try_for_each(|name| print_line(name))?,
             }
         }
-        Command::Nodes { service, detailed, json, table: layout, consistency } => {
-            let read = consistency.read();
+        Command::Nodes { service, filter, detailed, json, table: layout, consistency } => {
+            let (catalog, read) = (client.catalog().filter(&filter), consistency.read());
             let nodes = match &service {
                 Some(service) => nodes_of(catalog.service(service, &read).await?.value),
                 None => catalog.nodes(&read).await?.value,
@@ -94,7 +102,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
             }
         }
         Command::Datacenters { json } => {
-            let datacenters = catalog.datacenters().await?;
+            let datacenters = client.catalog().datacenters().await?;
             match json {
                 true => print_json(&datacenters)?,
                 false => datacenters.iter().try_for_each(|name| print_line(name))?,

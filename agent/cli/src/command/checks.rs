@@ -14,6 +14,9 @@ pub struct Args {
     #[arg(long, value_name = "STATUS", value_parser = ["passing", "warning", "critical"])]
     #[arg(hide_possible_values = true)]
     status: Option<String>,
+    /// Only checks that this filter selects, such as 'ServiceName == web'
+    #[arg(long, value_name = "FILTER", default_value = "", hide_default_value = true)]
+    filter: String,
     /// Print the JSON of the agent's API
     #[arg(long)]
     json: bool,
@@ -26,7 +29,7 @@ pub struct Args {
 /// # Errors
 /// The agent did not reply, or the output has no reader. Nothing was changed; retry.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
-    let mut checks = context.client()?.agent().checks().await?;
+    let mut checks = context.client()?.agent().filter(&args.filter).checks().await?;
     checks.retain(|_, check| args.status.as_ref().is_none_or(|status| check.status == *status));
     match args.json {
         true => print_json(&checks)?,

@@ -77,7 +77,7 @@ const EXAMPLES: [(&str, &[&str]); 70] = [
         "services deregister",
         &["lockmesh services deregister --id web", "lockmesh services deregister web.json"],
     ),
-    ("services list", &["lockmesh services list"]),
+    ("services list", &["lockmesh services list", "lockmesh services list --filter 'Service == web'"]),
     ("checks", &["lockmesh checks", "lockmesh checks --status critical"]),
     ("catalog", &["lockmesh catalog services"]),
     ("catalog services", &["lockmesh catalog services --tags"]),

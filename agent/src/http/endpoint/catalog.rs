@@ -3,72 +3,117 @@
 use super::super::answer::{self, Failure, MetaKind};
 use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
+use super::super::fields::{Row, RowFilter};
 use super::super::shapes;
 use super::instances::{self, Listed, NodeMeta, is_of_peer, marked};
+use crate::upstream::calls::Read;
 use http::Response;
-use lockmesh_client::shape::catalog::{NodeServiceList, NodeServices};
+use lockmesh_client::shape::catalog::{Node, NodeServiceList, NodeServices, Service, ServiceNode};
 use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::query::{Answer, Query, Rows};
-use lockmesh_protocol::record::{Node, Service};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use tokio::task::JoinSet;
+
+/// The number of services whose instances are read at the same time, for a filtered list of
+/// services.
+const CONCURRENT_READS: usize = 16;
 
 pub(super) async fn nodes(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    let (answer, options) = read(call, Query::Nodes).await?;
+    let (answer, options, mut filter) = read(call, Query::Nodes).await?;
     let Rows::Nodes(nodes) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     let wanted = NodeMeta::of(call);
-    let shapes: Vec<_> = nodes
-        .iter()
-        .filter(|node| !is_of_peer(call) && wanted.matches(node))
-        .map(|node| shapes::node(node))
-        .collect();
+    let listed = nodes.iter().filter(|node| !is_of_peer(call) && wanted.matches(node));
+    let shapes = filter.select(listed.map(|node| shapes::node(node))).await?;
     Ok(rendered(call, &shapes, &answer, options))
 }
 
 pub(super) async fn node(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    let (answer, options) = read_node(call).await?;
-    let shape = found_node(call, &answer)?.map(|(node, services)| NodeServices {
-        node: shapes::node(node),
-        services: services.iter().map(|service| (service.id.to_string(), shapes::service(service))).collect(),
+    let NodeRead { answer, options, shape } = read_node(call).await?;
+    let shape = shape.map(|(node, services)| NodeServices {
+        node,
+        services: services.into_iter().map(|service| (service.id.clone(), service)).collect(),
     });
     Ok(rendered(call, &shape, &answer, options))
 }
 
 pub(super) async fn node_services(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    let (answer, options) = read_node(call).await?;
-    let found = found_node(call, &answer)?.map(|(node, services)| NodeServiceList {
-        node: Some(shapes::node(node)),
-        services: Some(services.iter().map(|service| shapes::service(service)).collect()),
-    });
-    Ok(rendered(call, &found.unwrap_or_default(), &answer, options))
+    let NodeRead { answer, options, shape } = read_node(call).await?;
+    let shape = shape.map(|(node, services)| NodeServiceList { node: Some(node), services: Some(services) });
+    Ok(rendered(call, &shape.unwrap_or_default(), &answer, options))
 }
 
-async fn read_node(call: &Call<'_>) -> Result<(Arc<Answer>, ReadOptions), Failure> {
+/// A node with those of its services that the filter selects.
+struct NodeRead {
+    answer: Arc<Answer>,
+    options: ReadOptions,
+    shape: Option<(Node, Vec<Service>)>,
+}
+
+async fn read_node(call: &Call<'_>) -> Result<NodeRead, Failure> {
     if call.tail.is_empty() {
         return Err(Failure::bad_request("Missing node name"));
     }
-    read(call, Query::Node(NodeName::from(call.tail))).await
-}
-
-/// A node with its services.
-type NodeRows<'a> = (&'a Node, &'a [Arc<Service>]);
-
-fn found_node<'a>(call: &Call<'_>, answer: &'a Answer) -> Result<Option<NodeRows<'a>>, Failure> {
+    let (answer, options, mut filter) = read(call, Query::Node(NodeName::from(call.tail))).await?;
     let Rows::Node(found) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
-    let found = found.as_ref().filter(|_| !is_of_peer(call));
-    Ok(found.map(|(node, services)| (&**node, services.as_slice())))
+    let shape = match found.as_ref().filter(|_| !is_of_peer(call)) {
+        Some((node, services)) => {
+            let services = filter.select(services.iter().map(|service| shapes::service(service))).await?;
+            Some((shapes::node(node), services))
+        }
+        None => None,
+    };
+    Ok(NodeRead { answer, options, shape })
 }
 
 pub(super) async fn services(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    let (answer, options) = read(call, Query::Services).await?;
+    let (answer, options, mut filter) = read(call, Query::Services).await?;
     let Rows::Services(services) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
-    let shape: BTreeMap<&str, &[String]> = services
-        .iter()
-        .filter(|_| !is_of_peer(call))
-        .map(|(name, tags)| (name.as_str(), tags.as_slice()))
-        .collect();
-    Ok(marked(call, rendered(call, &shape, &answer, options)))
+    let listed = services.iter().filter(|_| !is_of_peer(call));
+    let response = match filter.is_set() {
+        true => {
+            let names = listed.map(|(name, _)| name.as_str());
+            let shape = selected_services(call, &mut filter, names, options).await?;
+            rendered(call, &shape, &answer, options)
+        }
+        false => {
+            let shape: BTreeMap<&str, &[String]> =
+                listed.map(|(name, tags)| (name.as_str(), tags.as_slice())).collect();
+            rendered(call, &shape, &answer, options)
+        }
+    };
+    Ok(marked(call, response))
+}
+
+/// Returns the services with an instance that the filter selects, each with the tags of these
+/// instances. The list of services has no instances: those of each are read, a few at a time.
+async fn selected_services(
+    call: &Call<'_>,
+    filter: &mut RowFilter<ServiceNode>,
+    mut names: impl Iterator<Item = &str>,
+    options: ReadOptions,
+) -> Result<BTreeMap<String, BTreeSet<String>>, Failure> {
+    let mut selected: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut reads = JoinSet::new();
+    loop {
+        while reads.len() < CONCURRENT_READS
+            && let Some(name) = names.next()
+        {
+            let (upstream, query) = (call.api.upstream.clone(), Query::ServiceInstances(name.into()));
+            let read = Read { query, consistency: options.consistency, blocking: None };
+            reads.spawn(async move { upstream.call(read).await });
+        }
+        let Some(read) = reads.join_next().await else { return Ok(selected) };
+        let kind = MetaKind::Effective(options.consistency);
+        let answer = read
+            .expect("a read neither panics nor is cancelled")
+            .map_err(|unavailable| Failure::from(unavailable).with_meta(kind))?;
+        let Rows::Instances(instances) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
+        for row in filter.select(instances.iter().map(shapes::service_node)).await? {
+            selected.entry(row.service_name).or_default().extend(row.service_tags);
+        }
+    }
 }
 
 pub(super) async fn service(call: &Call<'_>) -> Result<Response<Body>, Failure> {
@@ -91,11 +136,14 @@ pub(super) fn datacenters(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     Ok(marked(call, answer::json(&[&call.api.identity.datacenter], call.layout())))
 }
 
-async fn read(call: &Call<'_>, query: Query) -> Result<(Arc<Answer>, ReadOptions), Failure> {
+async fn read<T: Row>(
+    call: &Call<'_>,
+    query: Query,
+) -> Result<(Arc<Answer>, ReadOptions, RowFilter<T>), Failure> {
     let options = call.read_options()?;
-    call.refuse_filter()?;
+    let filter = RowFilter::of(call)?;
     let answer = call.read(query, options, Some(MetaKind::Effective(options.consistency))).await?;
-    Ok((answer, options))
+    Ok((answer, options, filter))
 }
 
 fn rendered<T: Serialize + ?Sized>(

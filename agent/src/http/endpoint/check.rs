@@ -7,6 +7,7 @@
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::Call;
+use super::super::fields::RowFilter;
 use super::super::go::json::{JsonError, Object, first_value};
 use super::super::go::number::parse_bool;
 use super::super::peer::Peer;
@@ -23,12 +24,11 @@ use std::time::Duration;
 /// The maximum time that a write waits for the catalog.
 const CATALOG_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(super) fn list(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+pub(super) async fn list(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
-    call.refuse_filter()?;
-    let checks = call.api.registry.checks();
-    let shapes: BTreeMap<_, _> =
-        checks.iter().map(|check| (check.id.to_string(), shapes::check(check))).collect();
+    let mut filter = RowFilter::of(call)?;
+    let shapes = filter.select(call.api.registry.checks().iter().map(shapes::check)).await?;
+    let shapes: BTreeMap<_, _> = shapes.iter().map(|check| (&check.check_id, check)).collect();
     Ok(answer::json(&shapes, call.layout()))
 }
 

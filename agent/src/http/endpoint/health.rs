@@ -3,6 +3,7 @@
 use super::super::answer::{self, Failure, MetaKind};
 use super::super::body::Body;
 use super::super::call::Call;
+use super::super::fields::RowFilter;
 use super::super::go::number::parse_bool;
 use super::super::shapes;
 use super::instances::{self, Listed, is_of_peer};
@@ -42,18 +43,15 @@ async fn checks_of(call: &Call<'_>, query: Query) -> Result<Response<Body>, Fail
 async fn selected_checks(
     call: &Call<'_>,
     query: Query,
-    wanted: impl Fn(&Check) -> bool,
+    wanted: impl Fn(&Check) -> bool + Sync,
 ) -> Result<Response<Body>, Failure> {
     let options = call.read_options()?;
-    call.refuse_filter()?;
+    let mut filter = RowFilter::of(call)?;
     let kind = MetaKind::Effective(options.consistency);
     let answer = call.read(query, options, Some(kind)).await?;
     let Rows::Checks(checks) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
-    let shapes: Vec<_> = checks
-        .iter()
-        .filter(|check| !is_of_peer(call) && wanted(check))
-        .map(|check| shapes::check(check))
-        .collect();
+    let listed = checks.iter().filter(|check| !is_of_peer(call) && wanted(check));
+    let shapes = filter.select(listed.map(|check| shapes::check(check))).await?;
     Ok(answer::with_meta(answer::json(&shapes, call.layout()), &answer, kind))
 }
 

@@ -4,6 +4,7 @@
 use super::super::answer::{self, Failure, MetaKind};
 use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
+use super::super::fields::{Row, RowFilter};
 use super::super::service_mesh::MeshFields;
 use super::misfit;
 use http::Response;
@@ -25,17 +26,17 @@ pub(super) enum Listed {
 }
 
 /// Answers with the instances of a service in the form that `shape` returns.
-pub(super) async fn list<T: Serialize>(
+pub(super) async fn list<T: Row + Serialize>(
     call: &Call<'_>,
     listed: Listed,
     only_passing: bool,
-    shape: impl Fn(&Instance) -> T,
+    shape: impl Fn(&Instance) -> T + Sync,
 ) -> Result<Response<Body>, Failure> {
     if call.tail.is_empty() {
         return Err(Failure::bad_request("Missing service name"));
     }
     let options = call.read_options()?;
-    call.refuse_filter()?;
+    let mut filter = RowFilter::of(call)?;
     let answers = match listed {
         Listed::Connect => with_proxies(call, options).await?,
         Listed::Own | Listed::Gateways => vec![read(call, call.tail.into(), options).await?],
@@ -50,7 +51,7 @@ pub(super) async fn list<T: Serialize>(
     let mut shapes = Vec::new();
     for answer in &answers {
         let Rows::Instances(instances) = &answer.rows else { return Err(misfit::wrong_rows()) };
-        shapes.extend(instances.iter().filter(is_wanted).map(&shape));
+        shapes.extend(filter.select(instances.iter().filter(is_wanted).map(&shape)).await?);
     }
     let newest = answers.iter().max_by_key(|answer| answer.index).expect("there is one");
     let response = answer::json(&shapes, call.layout());

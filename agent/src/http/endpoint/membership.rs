@@ -139,7 +139,7 @@ async fn is_member(call: &Call<'_>, named: Option<Named>) -> bool {
 /// leases.
 pub(super) async fn members(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
-    call.refuse_filter()?;
+    refuse_filter(call)?;
     let wan = call.params.non_empty("wan").is_some();
     check_segment(call, wan)?;
     // As in Consul, only servers know the wide area.
@@ -166,6 +166,17 @@ pub(super) async fn members(call: &Call<'_>) -> Result<Response<Body>, Failure> 
         members.iter_mut().for_each(|member| member.name = format!("{}.{datacenter}", member.name));
     }
     Ok(answer::json(&members, call.layout()))
+}
+
+/// Rejects a filter: ignoring it would return wrong answers.
+fn refuse_filter(call: &Call<'_>) -> Result<(), Failure> {
+    match call.params.non_empty("filter") {
+        Some(_) => Err(Failure::refused(
+            "Failed to create boolean expression evaluator: members cannot be filtered: leave ?filter out \
+             and select from the whole answer",
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Rejects a network segment: there is only the one without a name, and the name for all of them.

@@ -4,6 +4,7 @@
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::Call;
+use super::super::fields::RowFilter;
 use super::super::shapes;
 use super::check::{check_scripts, maintenance_reason, written};
 use crate::definitions::parse_service_registration;
@@ -19,12 +20,12 @@ use tokio::time::{Instant, timeout_at};
 const CONTENT_HASH: HeaderName = HeaderName::from_static("x-consul-contenthash");
 const REASON: HeaderName = HeaderName::from_static("x-consul-reason");
 
-pub(super) fn list(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+pub(super) async fn list(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
-    call.refuse_filter()?;
+    let mut filter = RowFilter::of(call)?;
     let services = call.api.registry.services();
-    let shapes: BTreeMap<_, _> =
-        services.iter().map(|service| (service.id.to_string(), shape(call, service))).collect();
+    let shapes = filter.select(services.iter().map(|service| shape(call, service))).await?;
+    let shapes: BTreeMap<_, _> = shapes.iter().map(|service| (&service.id, service)).collect();
     Ok(answer::json(&shapes, call.layout()))
 }
 

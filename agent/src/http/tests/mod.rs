@@ -7,6 +7,7 @@ mod checks;
 mod connections;
 mod conventions;
 mod events;
+mod filters;
 mod kv;
 mod listings;
 mod membership;

@@ -39,6 +39,9 @@ enum Command {
     },
     /// List the services of this agent with their health
     List {
+        /// Only services that this filter selects, such as 'Service == web and "v1" in Tags'
+        #[arg(long, value_name = "FILTER", default_value = "", hide_default_value = true)]
+        filter: String,
         /// Print the JSON of the agent's API, with checks
         #[arg(long)]
         json: bool,
@@ -73,8 +76,8 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
                 print_line(&format!("Deregistered service: {id}"))?;
             }
         }
-        Command::List { json, table: layout } => {
-            let services = services(agent).await?;
+        Command::List { filter, json, table: layout } => {
+            let services = services(agent, &filter).await?;
             match json {
                 true => print_json(&services)?,
                 false => layout.print(&table(&services))?,
@@ -108,9 +111,9 @@ pub(super) fn not_found(id: &str, error: Error) -> CliError {
     }
 }
 
-/// The agent's services with the checks that decide their health.
-async fn services(agent: Agent<'_>) -> Result<Vec<ServiceHealth>, Error> {
-    let (services, checks) = (agent.services().await?, agent.checks().await?);
+/// The selected services of the agent, with the checks that decide their health.
+async fn services(agent: Agent<'_>, filter: &str) -> Result<Vec<ServiceHealth>, Error> {
+    let (services, checks) = (agent.filter(filter).services().await?, agent.checks().await?);
     let health = |service: lockmesh_client::shape::agent::Service| {
         let is_its_own = |check: &&Check| check.service_id.is_empty() || check.service_id == service.id;
         let checks: Vec<Check> = checks.values().filter(is_its_own).cloned().collect();
