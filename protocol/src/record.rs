@@ -228,7 +228,7 @@ pub fn is_maintenance(check: &str) -> bool {
 /// The health of a service: the worst of its checks and of its node's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Aggregate {
-    /// All checks pass, or there are none.
+    /// All checks pass; also without checks.
     #[default]
     Passing,
     /// A check is a warning.

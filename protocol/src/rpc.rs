@@ -255,8 +255,8 @@ impl Unavailable {
     }
 }
 
-/// A view of the state that a server keeps for the parts of one answer. It ends with its connection,
-/// after a minute, or when too much of what it shows was replaced meanwhile.
+/// A view of the state that a server keeps for the parts of one answer. It ends with its
+/// connection, after a minute, or when too much of what it shows was replaced meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ViewId {
     /// The server.

@@ -16,7 +16,6 @@ import tempfile
 TESTS = "Agent|Catalog|Client|Event|Health|KV|Lock|NodeMaintenance|Semaphore|ServiceMaintenance|Session|Status|UnixSocket"
 PATTERN = f"^(TestAPI_({TESTS})|TestAgentService)"
 
-FILTER = "not supported: ?filter"
 ACL = "not supported: ACLs"
 CONNECT = "not supported: the service mesh with its certificates and proxies"
 ENTRIES = "not supported: configuration entries, which gateways need"
@@ -25,24 +24,10 @@ NEWER = "newer than Consul 1.8.7:"
 
 # The tests that fail, and the reasons.
 EXPECTED = {
-    "TestAPI_AgentChecksWithFilter": FILTER,
-    "TestAPI_AgentServicesWithFilter": FILTER,
-    "TestAPI_CatalogConnect_Filter": FILTER,
-    "TestAPI_CatalogNode_Filter": FILTER,
-    "TestAPI_CatalogNodes_Filter": FILTER,
-    "TestAPI_CatalogService_Filter": FILTER,
-    "TestAPI_HealthChecks_Filter": FILTER,
-    "TestAPI_HealthConnect_Filter": FILTER,
-    "TestAPI_HealthNode_Filter": FILTER,
-    "TestAPI_HealthService_Filter": FILTER,
-    "TestAPI_HealthState_Filter": FILTER,
     "TestAPI_AgentUpdateToken": ACL,
     "TestAPI_AgentConnectAuthorize": CONNECT,
     "TestAPI_AgentConnectCALeaf": CONNECT,
     "TestAPI_AgentConnectCARoots_list": CONNECT,
-    "TestAPI_AgentServices_SidecarService": CONNECT,
-    "TestAPI_CatalogConnect": "not supported: a proxy by another name than NAME-sidecar-proxy",
-    "TestAPI_HealthConnect": "not supported: a proxy by another name than NAME-sidecar-proxy",
     "TestAPI_CatalogGatewayServices_Ingress": ENTRIES,
     "TestAPI_CatalogGatewayServices_Terminating": ENTRIES,
     "TestAPI_HealthIngress": ENTRIES,

@@ -64,8 +64,8 @@ impl Kv<'_> {
         Ok(entries.map(|entries| entries.into_iter().flatten().map(Entry::from).collect()))
     }
 
-    /// Returns the same entries one after the other, of one moment. Only one is in memory at a time,
-    /// but the servers keep what was changed meanwhile: read on without long pauses.
+    /// Returns the same entries one after the other, of one moment. Only one is in memory at a
+    /// time, but the servers keep what was changed meanwhile: read on without long pauses.
     ///
     /// # Errors
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.

@@ -39,6 +39,7 @@
 //! | `error.rs`, `loss.rs` | errors, by who must act; reasons for a loss |
 //! | `outcome.rs` | the outcome of a failed request, shared by agent and client |
 //! | `kv.rs`, `entry.rs`, `session.rs`, `txn.rs` | requests for keys, sessions, transactions |
+//! | `items.rs` | a reply that is a JSON array, item by item |
 //! | `catalog.rs`, `event.rs`, `agent.rs`, `operator.rs` | other requests |
 //! | `shape/` | the JSON of both ends: the agent renders it, the client parses it |
 //! | `holder/` | a session and its holds, as one pure state machine; start with `mod.rs` |

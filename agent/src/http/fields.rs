@@ -245,7 +245,7 @@ const EXPOSED_PATH: &Fields = &[
 ];
 const CONNECT: &Fields = &[("Native", Type::Bool)];
 
-/// The proxy of a service; a service that is none has empty fields.
+/// The proxy of a service; other services have empty fields.
 struct MeshProxy<'a>(Option<&'a Proxy>);
 
 impl Record for MeshProxy<'_> {

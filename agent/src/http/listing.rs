@@ -135,7 +135,7 @@ async fn send(
     if is_open {
         array.end().await;
     }
-    // The server also ends it by itself; this frees its place at once.
+    // The server would end it after a minute; this frees its place at once.
     if let Some(view) = view {
         let _ = upstream.call(EndView { view, consistency }).await;
     }

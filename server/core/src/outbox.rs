@@ -98,8 +98,8 @@ impl Outbox {
         lists_are_empty && !has_one
     }
 
-    /// Discards the changes from earlier in this turn, because a snapshot replaces the state: written
-    /// later, they would corrupt the snapshot.
+    /// Discards the changes from earlier in this turn, because a snapshot replaces the state:
+    /// written later, they would corrupt the snapshot.
     pub(crate) fn discard_changes(&mut self) {
         self.changes.clear();
         self.services.clear();

@@ -30,7 +30,7 @@ pub(super) struct Applications<'a> {
 }
 
 impl Applications<'_> {
-    /// Acts at random. Errors are those of an application that does.
+    /// Acts at random.
     pub(super) fn act(&mut self, stage: &mut Stage) {
         let id = *stage.draw.pick(&IDS);
         let status = *stage.draw.pick(&[CheckStatus::Passing, CheckStatus::Warning, CheckStatus::Critical]);
@@ -167,7 +167,7 @@ fn service_maintenance() -> String {
     format!("{SERVICE_MAINTENANCE}{SERVICE}")
 }
 
-/// Returns a check with a TTL of so many seconds.
+/// Returns a check with a TTL in seconds.
 fn ttl(id: &str, seconds: u64) -> NewCheck {
     NewCheck::of(id.into(), CheckStatus::Passing, CheckKind::Ttl(Duration::from_secs(seconds)))
 }

@@ -73,7 +73,7 @@ impl Findings {
         self.0.values_mut().for_each(|finding| finding.failures = 0);
     }
 
-    /// Updates the alias. It follows all other checks: those of its service, and of the node.
+    /// Updates the alias. It follows all other checks of its service, and of the node.
     pub(super) fn follow(&mut self, now: Moment) {
         if self.status(ALIAS).is_none() {
             return;

@@ -19,7 +19,7 @@ const LISTENING_INTERVAL: Duration = Duration::from_secs(10);
 pub struct Sidecar {
     /// The proxy; a port of 0 is replaced by a free one of [`SIDECAR_PORTS`].
     pub service: Service,
-    /// Its checks. If there are none, it gets two: its port is open, and its service is healthy.
+    /// Its checks. Without any it gets two: its port is open, and its service is healthy.
     pub checks: Vec<NewCheck>,
     /// The host to which the first of these two checks connects.
     pub host: String,

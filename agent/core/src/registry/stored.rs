@@ -151,7 +151,7 @@ impl Registry {
     /// definitions with the same id, and keep the status of their checks.
     ///
     /// # Errors
-    /// Those of a registration. Nothing is changed.
+    /// The errors of a registration. Nothing is changed.
     pub fn configure(
         &mut self,
         now: Time,

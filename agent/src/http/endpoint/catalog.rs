@@ -44,7 +44,7 @@ pub(super) async fn node_services(call: &Call<'_>) -> Result<Response<Body>, Fai
     Ok(rendered(call, &shape.unwrap_or_default(), &answer, options))
 }
 
-/// A node with those of its services that the filter selects.
+/// A node with its services that the filter selects.
 struct NodeRead {
     answer: Arc<Answer>,
     options: ReadOptions,
@@ -87,7 +87,7 @@ pub(super) async fn services(call: &Call<'_>) -> Result<Response<Body>, Failure>
 }
 
 /// Returns the services with an instance that the filter selects, each with the tags of these
-/// instances. The list of services has no instances: those of each are read, a few at a time.
+/// instances. The list of services has no instances: they are read per service, a few at a time.
 async fn selected_services(
     call: &Call<'_>,
     filter: &mut RowFilter<ServiceNode>,

@@ -66,17 +66,18 @@ async fn keys(call: &Call<'_>, prefix: Key, options: ReadOptions) -> Result<Resp
     list(call, query, options, call.tail.is_empty()).await
 }
 
-/// Returns entries or names, or 404 if there are none.
+/// Returns entries or names, or 404 without any.
 async fn list(
     call: &Call<'_>,
     query: Query,
     options: ReadOptions,
     may_be_empty: bool,
 ) -> Result<Response<Body>, Failure> {
+    if call.is_lossy {
+        return Ok(absent(call.read(query, options, None).await?.as_ref()));
+    }
     match call.read_list(query, options, None).await? {
-        Listing::Whole(answer) if call.is_lossy || (answer.rows.len() == 0 && !may_be_empty) => {
-            Ok(absent(&answer))
-        }
+        Listing::Whole(answer) if answer.rows.len() == 0 && !may_be_empty => Ok(absent(&answer)),
         listing => listing.respond(call.layout(), rendered).await,
     }
 }

@@ -96,7 +96,7 @@ impl Run {
     }
 }
 
-/// The steps that a test of this value costs, beyond those of every comparison.
+/// The steps that a test of this value costs, in addition to the comparison.
 fn cost(test: &Test, value: &Value<'_>) -> u64 {
     let steps = match (test, value) {
         (Test::Matches(pattern), Value::Text(text)) => (text.len() + 1).saturating_mul(pattern.cost()),

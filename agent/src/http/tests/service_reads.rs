@@ -95,7 +95,7 @@ async fn assertion_108_a_plain_service_has_no_part_in_the_service_mesh() {
     let found = stand.get("/v1/catalog/node-services/N1").await.json();
     assert_eq!((&found["Node"]["Node"], &found["Services"][0]["ID"]), (&json!("n1"), &json!("web")));
 
-    // A proxy is found by the service that it is for, whatever its own name is.
+    // A proxy is found by the service that it is for, and not by its own name.
     let proxy = json!({"Kind": "connect-proxy", "ID": "p", "Service": "envoy",
         "Proxy": {"DestinationServiceName": "web"}});
     stand.enter(json!({"Node": "n1", "Service": proxy})).await;
