@@ -63,7 +63,10 @@ fn a_listing_that_is_longer_than_a_frame() {
         client.set(&format!("bad/long/{number:02}"), &value);
     }
     let before = client.get("/v1/kv/bad/long/16").expect(200).json();
-    let refused = client.get("/v1/kv/bad/long/?recurse").expect(413);
+    let whole = client.get("/v1/kv/bad/long/?recurse").expect(200).json();
+    assert_eq!((whole.as_array().map(Vec::len), &whole[16]), (Some(17), &before[0]), "it is sent in parts");
+    let tree = r#"[{"KV":{"Verb":"get-tree","Key":"bad/long/"}}]"#;
+    let refused = client.put("/v1/txn", tree).expect(413);
     assert!(refused.text().contains("ask for less at a time"), "{refused:?}");
     assert_eq!(client.get("/v1/kv/bad/long/?keys").expect(200).json().as_array().map(Vec::len), Some(17));
     assert_eq!(client.get("/v1/kv/bad/long/1?recurse").expect(200).json()[6], before[0]);
